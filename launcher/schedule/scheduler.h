@@ -1,0 +1,53 @@
+// Scheduler: starts all ranks of one attempt and says how each ended. The conductor drives it and knows nothing
+// of Slurm or PMIx. Implementations: local (PMIx server inside this process), slurm (srun), and the tests' fake.
+//
+// Contract of run():
+//   effect    starts world_size copies of plan.rank_program, one a rank, with the environment of
+//             runtime/contract/rank_env.h; returns when no process of the attempt is left on any node.
+//   failing   when one rank ends with a signal or a non-zero code, the rest are told to go (SIGTERM is useless to
+//             a rank in a dead collective, so SIGKILL follows after `kill_grace`) and run() returns within 2 s.
+//   stopping  `stop` yields signals asked of us (SIGTERM, SIGINT, SIGUSR1…): SIGTERM is forwarded to every rank
+//             once, SIGKILL after plan's stop grace, or at once on a second request.
+//   errors    an Error only when the ranks could not be started at all (nothing is left running).
+// Thread rule: one thread calls; an implementation may own helper threads.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::launcher {
+
+struct StepRequest {
+  const contract::JobSpec* spec = nullptr;
+  const contract::LaunchPlan* plan = nullptr;
+  int attempt = 0;
+  std::vector<std::string> nodes;  // host names, in node_index order
+  std::string master_addr;
+  uint16_t master_port = 0;
+  double launch_time = 0.0;        // Unix seconds
+  std::chrono::milliseconds kill_grace{500};
+};
+
+struct StepOutcome {
+  std::vector<contract::RankExit> exits;      // one per rank that is known to have ended
+  std::optional<std::string> scheduler_fault; // the scheduler's own words when it, not a rank, failed
+  std::optional<int> stop_signal;             // the signal that asked us to stop
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  virtual const char* name() const = 0;
+  // Host names of the nodes this process may use, in node_index order.
+  virtual base::Result<std::vector<std::string>> nodes(const contract::LaunchPlan& plan) = 0;
+  virtual base::Result<StepOutcome> run(const StepRequest& request) = 0;
+};
+
+}  // namespace shardrun::launcher

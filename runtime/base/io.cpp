@@ -1,0 +1,114 @@
+#include "runtime/base/io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+namespace shardrun::base {
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void UniqueFd::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Result<std::string> read_file(const std::string& path, uint64_t limit_bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return errno_error(errno == ENOENT ? Code::kNotFound : Code::kIo, path, errno);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return errno_error(Code::kIo, path, errno);
+  if (S_ISDIR(status.st_mode)) return Error(Code::kIo, fmt::format("{}: is a folder, not a file", path));
+  std::string text;
+  std::array<char, 65536> chunk;
+  while (true) {
+    const ssize_t got = ::read(fd.get(), chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno_error(Code::kIo, fmt::format("reading {}", path), errno);
+    if (got == 0) return text;
+    text.append(chunk.data(), static_cast<size_t>(got));
+    if (text.size() > limit_bytes) {
+      return Error(Code::kRefused, fmt::format("{}: larger than {} bytes", path, limit_bytes));
+    }
+  }
+}
+
+Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno_error(Code::kIo, fmt::format("writing {}", what), errno);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+Result<void> write_all(int fd, std::string_view text, std::string_view what) {
+  return write_all(fd, std::as_bytes(std::span(text.data(), text.size())), what);
+}
+
+Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  std::string temporary = path + ".tmp.XXXXXX";
+  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd) return errno_error(Code::kIo, fmt::format("creating a file beside {}", path), errno);
+  auto fail = [&](Error error) {
+    ::unlink(temporary.c_str());
+    return error;
+  };
+  if (auto written = write_all(fd.get(), bytes, path); !written) return fail(std::move(written).error());
+  if (::fchmod(fd.get(), mode) != 0) return fail(errno_error(Code::kIo, temporary, errno));
+  if (::fsync(fd.get()) != 0) return fail(errno_error(Code::kIo, temporary, errno));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno_error(Code::kIo, path, errno));
+  UniqueFd directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory) ::fsync(directory.get());
+  return {};
+}
+
+Result<void> make_directories(const std::string& path, unsigned mode) {
+  std::filesystem::path so_far;
+  for (const auto& part : std::filesystem::path(path)) {
+    so_far /= part;
+    if (so_far.empty() || so_far == "/") continue;
+    if (::mkdir(so_far.c_str(), mode) != 0 && errno != EEXIST) {
+      return errno_error(Code::kIo, fmt::format("creating folder {}", so_far.string()), errno);
+    }
+  }
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return errno_error(Code::kIo, path, errno);
+  if (!S_ISDIR(status.st_mode)) return Error(Code::kIo, fmt::format("{}: exists and is not a folder", path));
+  return {};
+}
+
+namespace {
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f63b78U : 0U);
+    table[byte] = value;
+  }
+  return table;
+}
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+}  // namespace
+
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed) {
+  uint32_t value = ~seed;
+  for (std::byte byte : bytes) value = (value >> 8) ^ kCrcTable[(value ^ static_cast<uint32_t>(byte)) & 0xff];
+  return ~value;
+}
+
+}  // namespace shardrun::base

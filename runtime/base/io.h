@@ -1,0 +1,52 @@
+// Files and descriptors: owned fds, whole-file reads, atomic replacement, checksums.
+//
+// Thread rule: free functions are thread-safe on different paths; UniqueFd is thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::base {
+
+// Owns one file descriptor; closes it on destruction. Move-only.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+// Whole file as bytes. kNotFound if absent; kRefused if it is larger than `limit_bytes`; kIo otherwise.
+Result<std::string> read_file(const std::string& path, uint64_t limit_bytes = uint64_t{1} << 30);
+
+// Writes all of `bytes`, retrying short writes and EINTR. kIo names `what`.
+Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what);
+Result<void> write_all(int fd, std::string_view text, std::string_view what);
+
+// Replaces `path` so that a reader sees the old or the new content, never a mixture, and a crash right after
+// the return keeps the new one: temporary file in the same folder, fsync, rename, fsync of the folder.
+// `mode` is the permission of the new file, e.g. 0600.
+Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode = 0644);
+
+// Creates the folder and its parents; fine when it exists already as a folder.
+Result<void> make_directories(const std::string& path, unsigned mode = 0755);
+
+// CRC-32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
+
+}  // namespace shardrun::base

@@ -1,0 +1,127 @@
+// Result<T> and Error: how every fallible function of shardrun reports failure.
+//
+// A function that can fail returns Result<T> (or Result<void>). We throw nothing; libraries that throw are
+// fenced in the one .cpp file that includes them. An Error is a short story: a closed code for programs, one
+// line for people, where it was made, and the earlier error that caused it.
+//
+//   Result<int> port = parse_port(text);
+//   if (!port) return std::move(port).error().context("reading [communication]");
+//
+// Result has the member names of std::expected, so that an alias can replace it under C++23.
+// Thread rule: values; share nothing.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace shardrun::base {
+
+enum class Code {
+  kInvalid,      // bad input from a person: a job spec, a flag, an environment variable
+  kRefused,      // understood, but must not be done (would lose data, cannot work)
+  kNotFound,     // a file, plugin, program or job is not there
+  kIo,           // the operating system refused a read, write, fork, socket…
+  kTimeout,      // a peer or a command did not answer in time
+  kPeerLost,     // another rank died or closed its connection
+  kCorrupt,      // bytes do not match their format or checksum
+  kUnsupported,  // this build or machine cannot do it
+  kCancelled,    // stopped on request
+};
+
+const char* code_name(Code code);
+
+// One failure. Copyable; the cause chain is shared and immutable.
+class [[nodiscard]] Error {
+ public:
+  Error(Code code, std::string message, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : code_(code), message_(std::move(message)), file_(file), line_(line) {}
+
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const Error* cause() const { return cause_.get(); }
+
+  // A new error with the same code whose cause is this one: says what only the caller knows.
+  Error context(std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) const;
+
+  // "what the caller did: what went wrong: the system's words", on one line.
+  std::string to_string() const;
+  // One line per link, each with file and line of our source; for --verbose.
+  std::string to_chain_string() const;
+
+ private:
+  Code code_;
+  std::string message_;
+  const char* file_;
+  int line_;
+  std::shared_ptr<const Error> cause_;
+};
+
+// Error from errno: "open /x: No such file or directory (errno 2)". Pass errno as read right after the call.
+Error errno_error(Code code, std::string_view what, int error_number, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE());
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  using value_type = T;
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+  bool has_value() const { return state_.index() == 0; }
+  explicit operator bool() const { return has_value(); }
+  T& value() & { return std::get<0>(state_); }
+  const T& value() const& { return std::get<0>(state_); }
+  T&& value() && { return std::get<0>(std::move(state_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+  const Error& error() const& { return std::get<1>(state_); }
+  Error&& error() && { return std::get<1>(std::move(state_)); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  using value_type = void;
+  Result() = default;
+  Result(Error error) : error_(std::make_unique<Error>(std::move(error))) {}
+
+  bool has_value() const { return error_ == nullptr; }
+  explicit operator bool() const { return has_value(); }
+  void value() const {}
+  const Error& error() const& { return *error_; }
+  Error&& error() && { return std::move(*error_); }
+
+ private:
+  std::unique_ptr<Error> error_;
+};
+
+[[noreturn]] void check_failed(const char* condition, const char* file, int line, std::string_view state);
+
+}  // namespace shardrun::base
+
+#define SHARDRUN_CONCAT_INNER(a, b) a##b
+#define SHARDRUN_CONCAT(a, b) SHARDRUN_CONCAT_INNER(a, b)
+
+// Leaves the function with the error of `expression` if it failed.
+#define RETURN_IF_ERROR(expression)                                       \
+  do {                                                                    \
+    auto result_of_step = (expression);                                   \
+    if (!result_of_step) return std::move(result_of_step).error();        \
+  } while (false)
+
+// A broken promise of our own code (never of input, environment or peers): prints the state and aborts.
+#define SHARDRUN_CHECK(condition, ...)                                                                       \
+  do {                                                                                              \
+    if (!(condition)) ::shardrun::base::check_failed(#condition, __FILE__, __LINE__, "" __VA_ARGS__); \
+  } while (false)

@@ -1,0 +1,16 @@
+// The exit codes of shardrun and of shardrun-rank. docs/formats.md holds the table for users.
+#pragma once
+
+namespace shardrun::contract {
+
+enum ExitCode : int {
+  kExitDone = 0,
+  kExitProgramFailed = 1,
+  kExitBadInput = 2,
+  kExitRefused = 3,         // refused before launch
+  kExitInfrastructure = 4,  // a node, the network, the scheduler or a lost peer
+  kExitPreempted = 75,      // stopped on request with a checkpoint; may be started again
+  kExitDoNotRequeue = 93,   // the program says that another try cannot help
+};
+
+}  // namespace shardrun::contract

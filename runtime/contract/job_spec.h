@@ -1,0 +1,151 @@
+// JobSpec: what a job.toml asks for, checked. The one description of a job that every part of shardrun reads.
+//
+// parse_job_spec turns text into this struct or into an Error whose message is
+//   file:line:column: what is wrong; what to do
+// Unknown keys, wrong types and impossible values are refused; nothing is guessed. Every field below carries
+// the default that applies when the key is absent. The grammar with an example is docs/formats.md.
+// Relative paths are relative to the working directory that shardrun was started in, as with sbatch.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::contract {
+
+using base::Result;
+
+enum class SchedulerKind { kAuto, kLocal, kSlurm };
+enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
+enum class Scaling { kStrong, kWeak };
+enum class Precision { kFp32, kBf16 };
+enum class Schedule { kConstant, kLinear, kCosine };
+
+struct ResourcesSpec {  // [resources]
+  int nodes = 1;
+  int ranks_per_node = 1;
+  int cpus_per_rank = 1;
+  std::optional<std::chrono::seconds> time_limit;  // "HH:MM:SS", "MM:SS" or "D-HH:MM:SS", as Slurm writes it
+  std::string partition, account, constraint, exclude;
+  bool exclusive = false;
+};
+
+struct ClusterSpec {  // [cluster]
+  SchedulerKind scheduler = SchedulerKind::kAuto;  // auto: slurm inside an allocation, else local
+};
+
+struct ProgramSpec {  // [program]: exactly one of the two
+  std::string trainer;               // "llama"
+  std::vector<std::string> command;  // argv, never re-parsed by a shell
+};
+
+struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset override it
+  std::string preset;
+  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+};
+
+struct DataSpec {  // [data]
+  std::vector<std::string> files;       // plain text
+  std::vector<std::string> validation;  // plain text, never trained on
+  std::string tokenizer = "byte";       // 256 tokens, one a byte
+  int sequence_length = 256;
+  uint64_t seed = 1;                    // of the weights' initial values and of the order of sequences
+  int validation_sequences = 64;        // how many sequences of `validation` an evaluation reads at most
+};
+
+struct BatchSpec {  // [batch], in sequences
+  std::optional<int64_t> global_batch;
+  std::optional<int64_t> gradient_accumulation;
+  int micro_batch = 1;
+  Scaling scaling = Scaling::kStrong;
+};
+
+struct ShardingSpec {  // [sharding]
+  Strategy strategy = Strategy::kFullShard;
+  int prefetch = 1;  // how many blocks are gathered ahead: 0 or 1
+};
+
+struct PrecisionSpec {  // [precision]
+  Precision parameters = Precision::kBf16;  // of gathered parameters and activations; masters are fp32
+};
+
+struct OptimizerSpec {  // [optimizer]: AdamW
+  int64_t steps = 100;
+  double learning_rate = 3e-4;
+  double min_learning_rate = 0.0;
+  Schedule schedule = Schedule::kCosine;
+  int64_t warmup_steps = 0;
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+struct CommunicationSpec {  // [communication]
+  std::string plugin = "ofi";
+  std::string provider = "auto";  // auto: shm inside a node, tcp between nodes; or "tcp", "shm", "efa"
+  std::chrono::seconds timeout{300};
+};
+
+struct CheckpointSpec {  // [checkpoint]
+  std::string directory;     // empty: <run dir>/checkpoints
+  int64_t every_steps = 0;   // 0: only at the end and when stopped
+  int keep = 2;
+};
+
+struct FaultToleranceSpec {  // [fault_tolerance]
+  bool requeue = false;                       // ask Slurm to start again when the time limit or preemption stops us
+  std::chrono::seconds signal_lead{60};       // SIGTERM this long before the time limit
+  std::chrono::seconds stop_grace{30};        // how long ranks have between SIGTERM and SIGKILL
+};
+
+struct LoggingSpec {  // [logging]
+  std::string directory = "runs";  // run directories are <directory>/<name>/<id>
+  int64_t every_steps = 10;
+  int64_t validate_every_steps = 0;  // 0: only at the end
+};
+
+// A value for one environment variable of the ranks: given here, or by reference so that no secret is written.
+struct EnvironmentValue {
+  enum class Kind { kLiteral, kFromVariable, kFromFile } kind = Kind::kLiteral;
+  std::string text;  // the value, the variable's name, or the file's path
+};
+
+struct JobSpec {
+  std::string name;
+  ResourcesSpec resources;
+  ClusterSpec cluster;
+  ProgramSpec program;
+  ModelSpec model;
+  DataSpec data;
+  BatchSpec batch;
+  ShardingSpec sharding;
+  PrecisionSpec precision;
+  OptimizerSpec optimizer;
+  CommunicationSpec communication;
+  CheckpointSpec checkpoint;
+  FaultToleranceSpec fault_tolerance;
+  LoggingSpec logging;
+  std::map<std::string, EnvironmentValue> environment;  // [environment]
+};
+
+// Text → JobSpec. `file_name` only names the source in messages. `overrides` are "section.key=value" strings
+// of --set, applied after the file; the value is read as TOML, or as a bare string where that fails.
+// Errors: kInvalid, "file:line:column: what; mend" ("--set a.b=c: what; mend" for an override).
+// Checks what the text alone can tell: no file is opened except none; see launcher/submit/rules.h for the rest.
+Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
+                               std::span<const std::string> overrides = {});
+
+// Reads the file, at most 1 MiB, then parse_job_spec.
+Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides = {});
+
+}  // namespace shardrun::contract

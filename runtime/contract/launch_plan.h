@@ -1,0 +1,51 @@
+// LaunchPlan: everything about one job that is decided before it starts; plan.json in the run directory.
+//
+// The launcher solves it (launcher/plan, launcher/submit) and writes it; the ranks read it. Beside it lies
+// job.toml, byte for byte what the user gave, and the overrides are repeated here, so that
+// load_job_spec(run_dir + "/job.toml", plan.overrides) is the same spec everywhere.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::contract {
+
+using base::Result;
+
+// global_batch = micro_batch × gradient_accumulation × data_parallel, exactly, in sequences.
+struct BatchPlan {
+  int64_t global_batch = 0;
+  int64_t micro_batch = 0;
+  int64_t gradient_accumulation = 0;
+  int64_t data_parallel = 0;
+};
+
+struct LaunchPlan {
+  static constexpr int kFormatVersion = 1;
+  std::string name;
+  std::string id;                // the Slurm job id, or local-<time>-<pid>
+  std::string scheduler;         // "local" or "slurm"
+  std::string run_directory;     // absolute
+  std::string working_directory; // absolute; where relative paths of the spec start
+  std::string rank_program;      // absolute path of shardrun-rank
+  std::string plugin_directory;  // absolute folder that comm plugins are loaded from
+  std::vector<std::string> overrides;
+  int nodes = 1;
+  int ranks_per_node = 1;
+  int cpus_per_rank = 1;
+  BatchPlan batch;
+
+  int world_size() const { return nodes * ranks_per_node; }
+};
+
+std::string to_json(const LaunchPlan& plan);
+// kCorrupt with what is wrong; unknown members are ignored, a newer format_version is kUnsupported.
+Result<LaunchPlan> parse_launch_plan(std::string_view json);
+
+}  // namespace shardrun::contract

@@ -1,0 +1,39 @@
+// The names inside a run directory; docs/formats.md describes each file. Pure string building.
+//
+//   <logging.directory>/<name>/<id>/
+//     job.toml plan.json submit.sh record.json results.json metrics.jsonl
+//     attempt_<n>/<node>.log            "<utc time> <node>:<global rank> <line>"
+//     attempt_<n>/rank_<g>.out .err     what the rank wrote, byte for byte
+//     attempt_<n>/rank_<g>.exit.json    how the rank ended (RankExit)
+//     attempt_<n>/summary.json          what a finished or stopped trainer reports (TrainingMetrics)
+//     checkpoints/
+#pragma once
+
+#include <string>
+
+namespace shardrun::contract {
+
+struct RunDir {
+  std::string root;  // absolute
+
+  std::string job_toml() const { return root + "/job.toml"; }
+  std::string plan_json() const { return root + "/plan.json"; }
+  std::string submit_sh() const { return root + "/submit.sh"; }
+  std::string record_json() const { return root + "/record.json"; }
+  std::string results_json() const { return root + "/results.json"; }
+  std::string metrics_jsonl() const { return root + "/metrics.jsonl"; }
+  std::string checkpoints() const { return root + "/checkpoints"; }
+  std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }
+  std::string node_log(int n, const std::string& node) const { return attempt(n) + "/" + node + ".log"; }
+  std::string rank_out(int n, int rank) const { return rank_file(n, rank, ".out"); }
+  std::string rank_err(int n, int rank) const { return rank_file(n, rank, ".err"); }
+  std::string rank_exit(int n, int rank) const { return rank_file(n, rank, ".exit.json"); }
+  std::string summary_json(int n) const { return attempt(n) + "/summary.json"; }
+
+ private:
+  std::string rank_file(int n, int rank, const char* suffix) const {
+    return attempt(n) + "/rank_" + std::to_string(rank) + suffix;
+  }
+};
+
+}  // namespace shardrun::contract

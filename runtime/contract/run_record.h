@@ -1,0 +1,89 @@
+// RunRecord: record.json, the versioned account of one run, and the small files the ranks leave for it.
+//
+// The conductor (launcher/agent) owns record.json and replaces it atomically. Each rank's supervisor leaves
+// rank_<g>.exit.json; rank 0 of the trainer leaves summary.json. docs/formats.md has the fields.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/launch_plan.h"
+
+namespace shardrun::contract {
+
+// How one rank ended. Written by shardrun-rank's supervisor the moment it reaped its program.
+struct RankExit {
+  int global_rank = 0;
+  std::string node;
+  double ended = 0.0;                // Unix seconds
+  std::optional<int> exit_code;      // of a program that exited
+  std::optional<int> signal;         // of a program that a signal ended
+  bool peer_lost = false;            // it only failed because another rank was gone: collateral
+  bool stopped_on_request = false;   // we had forwarded a stop signal to it before
+  int64_t peak_memory_bytes = 0;     // highest resident set of the program
+  std::string last_words;            // the error line it reported, if any; at most 500 bytes
+};
+
+// What the trainer reports at its end; also what `shardrun results` prints.
+struct TrainingMetrics {
+  int64_t steps = 0;
+  std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
+  double tokens_per_second = 0.0;
+  double step_seconds_p50 = 0.0, step_seconds_p99 = 0.0;
+  std::optional<double> model_flops_utilization;
+  std::string checkpoint;                            // the newest one, absolute; empty if none
+  double first_barrier_seconds = 0.0;                // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
+  int64_t planned_arena_bytes = 0;                   // per rank, from the plan made before step 0
+  std::map<std::string, std::string> versions;       // "libfabric": "1.17.0", …
+};
+
+struct FirstCause {
+  std::string kind;  // "signal", "exit", "peer_lost", "scheduler", "timeout", "refused"
+  std::string node;
+  std::optional<int> global_rank, signal, exit_code;
+};
+
+struct Attempt {
+  double started = 0.0;
+  std::optional<double> ended;
+  std::optional<FirstCause> first_cause;
+};
+
+enum class RunStatus { kRunning, kCompleted, kFailed, kRefused, kPreempted };
+const char* status_name(RunStatus status);
+
+struct RunRecord {
+  static constexpr int kFormatVersion = 1;
+  std::string name, id, scheduler;
+  RunStatus status = RunStatus::kRunning;
+  std::string verdict;
+  int exit_code = 0;
+  int world_size = 0;
+  std::vector<std::string> nodes;
+  BatchPlan batch;
+  std::vector<Attempt> attempts;
+  std::optional<TrainingMetrics> metrics;
+  std::map<int, int64_t> peak_memory_bytes;     // by global rank
+  std::map<std::string, std::string> versions;
+};
+
+std::string to_json(const RunRecord& record);
+std::string to_json(const RankExit& exit);
+std::string to_json(const TrainingMetrics& metrics);
+// kCorrupt with what is wrong; a newer format_version is kUnsupported.
+Result<RunRecord> parse_run_record(std::string_view json);
+Result<RankExit> parse_rank_exit(std::string_view json);
+Result<TrainingMetrics> parse_training_metrics(std::string_view json);
+
+// results.json with the fields that readers of the Neuron BERT tutorial know:
+// {"results":{"parameters":{…},"metrics":[{MetricName,MeasuredValue,Units,Timestamp,AdditionalData}]}}.
+std::string to_results_json(const RunRecord& record);
+
+}  // namespace shardrun::contract
