@@ -6,8 +6,9 @@
 //             runtime/contract/rank_env.h; returns when no process of the attempt is left on any node.
 //   failing   when one rank ends with a signal or a non-zero code, the rest are told to go (SIGTERM is useless to
 //             a rank in a dead collective, so SIGKILL follows after `kill_grace`) and run() returns within 2 s.
-//   stopping  `stop` yields signals asked of us (SIGTERM, SIGINT, SIGUSR1…): SIGTERM is forwarded to every rank
-//             once, SIGKILL after plan's stop grace, or at once on a second request.
+//   stopping  `stop_fd` (a signalfd) becomes readable when we are asked to stop (SIGTERM, SIGINT, SIGHUP, SIGUSR1,
+//             SIGUSR2): SIGTERM is forwarded to every rank once, SIGKILL after the spec's stop_grace, or at once on
+//             a second request.
 //   errors    an Error only when the ranks could not be started at all (nothing is left running).
 // Thread rule: one thread calls; an implementation may own helper threads.
 #pragma once
@@ -32,6 +33,7 @@ struct StepRequest {
   std::string master_addr;
   uint16_t master_port = 0;
   double launch_time = 0.0;        // Unix seconds
+  int stop_fd = -1;                // signalfd, borrowed; -1: nobody can stop us
   std::chrono::milliseconds kill_grace{500};
 };
 

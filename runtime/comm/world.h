@@ -1,0 +1,38 @@
+// World: how a rank gets from its environment to connected communicators.
+//
+// connect_world(): PMIx_Init, open the plugin, publish our address (Put, Commit, Fence with data), read everyone's,
+// PMIx_Finalize, connect, one barrier. PMIx is finalized before it returns: under Slurm an unfinalized client that
+// dies takes the whole step with it, and from here on failure handling is ours.
+// Works the same under our local launcher, srun --mpi=pmix and mpirun: a rank cannot tell which.
+//
+// Thread rule: call once, from one thread, before others exist.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/comm/communicator.h"
+
+namespace shardrun::comm {
+
+struct WorldOptions {
+  std::string plugin_path;                  // absolute path of the shared object, e.g. …/libshardrun_comm_ofi.so
+  std::string provider = "auto";            // auto: shm inside a node, tcp (or efa) between nodes; or one by name
+  std::chrono::milliseconds timeout{300000};
+  int channels = 2;                         // independent communicators over the whole world
+};
+
+struct World {
+  std::vector<std::unique_ptr<Communicator>> communicators;  // `channels` of them
+  std::string plugin_build_id;                               // for the run record
+  std::string provider;                                      // what was used, e.g. "shm+tcp"
+};
+
+// Errors: kNotFound (plugin file), kUnsupported (plugin refused: file, expected, found), kTimeout and kPeerLost
+// naming ranks, kIo with PMIx's or libfabric's words. Nothing stays open after an error.
+Result<World> connect_world(const WorldOptions& options);
+
+}  // namespace shardrun::comm
