@@ -1,1 +1,20 @@
-int main() { return 2; }
+// shardrun-rank: one rank of a job. Started by shardrun's local scheduler, by srun or by mpirun.
+#include <cstdio>
+#include <string_view>
+
+#include "runtime/contract/exit_code.h"
+#include "runtime/rank/rank_main.h"
+#include "runtime/train/trainer.h"
+
+int main(int argc, char** argv) {
+  using namespace shardrun;
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    std::puts("shardrun-rank " SHARDRUN_VERSION);
+    return contract::kExitDone;
+  }
+  if (argc != 1) {
+    std::fputs("shardrun-rank takes no arguments; shardrun run and shardrun submit start it\n", stderr);
+    return contract::kExitBadInput;
+  }
+  return rank::run_rank(train::run_trainer);
+}

@@ -1,0 +1,213 @@
+#include "launcher/agent/conductor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "launcher/agent/master_port.h"
+#include "launcher/agent/run_directory.h"
+#include "launcher/agent/verdict.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::RankExit;
+using contract::RunRecord;
+using contract::RunStatus;
+
+double unix_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+RunRecord begin_record(const ConductRequest& request, const contract::RunDir& paths,
+                       const std::vector<std::string>& nodes) {
+  RunRecord record;
+  if (const auto text = base::read_file(paths.record_json())) {
+    if (auto earlier = contract::parse_run_record(*text)) record.attempts = std::move(earlier->attempts);
+  }
+  const contract::LaunchPlan& plan = request.plan;
+  record.name = plan.name;
+  record.id = plan.id;
+  record.scheduler = plan.scheduler;
+  record.verdict = "running";
+  record.world_size = plan.world_size();
+  record.nodes = nodes;
+  record.batch = plan.batch;
+  record.versions["shardrun"] = SHARDRUN_VERSION;
+  contract::Attempt attempt;
+  attempt.started = unix_now();
+  record.attempts.push_back(attempt);
+  return record;
+}
+
+// One machine needs no name resolution; several need node 0's name.
+std::string master_address(const std::vector<std::string>& nodes) {
+  return nodes.size() == 1 ? "127.0.0.1" : nodes.front();
+}
+
+// What each rank's supervisor wrote is more exact than what the scheduler saw, which is all there is for a
+// rank whose supervisor was killed.
+std::vector<RankExit> merge_exits(const contract::RunDir& paths, int attempt, int world_size,
+                                  const std::vector<RankExit>& seen) {
+  std::map<int, RankExit> exits;
+  for (const RankExit& exit : seen) exits[exit.global_rank] = exit;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto text = base::read_file(paths.rank_exit(attempt, rank));
+    if (!text) continue;
+    auto written = contract::parse_rank_exit(*text);
+    if (!written) continue;
+    const auto scheduler_saw = exits.find(rank);
+    if (scheduler_saw != exits.end()) {
+      const RankExit& other = scheduler_saw->second;
+      // The program ended well but its supervisor did not, or the rank asked to abort the job.
+      if (written->exit_code == 0 && other.exit_code != 0) continue;
+      if (!other.last_words.empty()) written->last_words = other.last_words;
+    }
+    exits[rank] = std::move(*written);
+  }
+  std::vector<RankExit> merged;
+  for (auto& [rank, exit] : exits) merged.push_back(std::move(exit));
+  return merged;
+}
+
+// The "step" of the last whole line of metrics.jsonl.
+std::optional<int64_t> last_step(const std::string& path) {
+  const auto text = base::read_file(path);
+  if (!text) return std::nullopt;
+  size_t end = text->rfind('\n');
+  while (end != std::string::npos && end > 0) {
+    const size_t newline = text->rfind('\n', end - 1);
+    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
+    const auto event =
+        nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
+                              text->begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    if (event.is_object() && event.contains("step") && event["step"].is_number_integer()) {
+      return event["step"].get<int64_t>();
+    }
+    end = newline;
+  }
+  return std::nullopt;
+}
+
+void apply_verdict(RunRecord& record, Verdict verdict) {
+  record.status = verdict.status;
+  record.verdict = std::move(verdict.line);
+  record.exit_code = verdict.exit_code;
+  record.attempts.back().ended = unix_now();
+  record.attempts.back().first_cause = std::move(verdict.first_cause);
+}
+
+Verdict could_not_start(const Error& error) {
+  Verdict verdict;
+  const bool refused = error.code() == Code::kRefused;
+  verdict.status = refused ? RunStatus::kRefused : RunStatus::kFailed;
+  verdict.exit_code = refused                          ? contract::kExitRefused
+                      : error.code() == Code::kInvalid ? contract::kExitBadInput
+                                                       : contract::kExitInfrastructure;
+  verdict.line = "the ranks could not be started: " + error.to_string();
+  verdict.first_cause = contract::FirstCause{refused ? "refused" : "scheduler", "", {}, {}, {}};
+  return verdict;
+}
+
+void fill_metrics(RunRecord& record, const contract::RunDir& paths, int attempt,
+                  const std::vector<RankExit>& exits) {
+  for (const RankExit& exit : exits) {
+    if (exit.peak_memory_bytes > 0) record.peak_memory_bytes[exit.global_rank] = exit.peak_memory_bytes;
+  }
+  const auto text = base::read_file(paths.summary_json(attempt));
+  if (!text) return;
+  auto metrics = contract::parse_training_metrics(*text);
+  if (!metrics) return;
+  record.versions.insert(metrics->versions.begin(), metrics->versions.end());
+  record.metrics = std::move(*metrics);
+}
+
+// The end of a run is told even when the disk does not take its record.
+void write_end(const RunRecord& record, const contract::RunDir& paths) {
+  for (const auto& [path, text] : {std::pair(paths.record_json(), contract::to_json(record)),
+                                   std::pair(paths.results_json(), contract::to_results_json(record))}) {
+    if (auto written = base::write_file_atomically(path, text); !written) {
+      fmt::print(stderr, "shardrun: {}\n", written.error().to_string());
+    }
+  }
+}
+
+struct Attempt {
+  contract::RunDir paths;
+  int number = 0;
+  std::vector<std::string> nodes;
+};
+
+Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const Attempt& attempt,
+                    RunRecord& record) {
+  const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
+  auto port = choose_port(ephemeral_ports(), seed, can_bind);
+  if (!port) return could_not_start(port.error());
+  StepRequest step;
+  step.spec = request.spec;
+  step.plan = &request.plan;
+  step.attempt = attempt.number;
+  step.nodes = attempt.nodes;
+  step.master_addr = master_address(attempt.nodes);
+  step.master_port = *port;
+  step.launch_time = request.launch_time;
+  step.stop_fd = request.stop_fd;
+  auto outcome = scheduler.run(step);
+  if (!outcome) return could_not_start(outcome.error());
+
+  VerdictInput input;
+  input.world_size = request.plan.world_size();
+  input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, outcome->exits);
+  input.stop_signal = outcome->stop_signal;
+  input.scheduler_fault = outcome->scheduler_fault;
+  input.last_step = last_step(attempt.paths.metrics_jsonl());
+  input.trainer = request.spec->program.command.empty();
+  fill_metrics(record, attempt.paths, attempt.number, input.exits);
+  return judge(input);
+}
+
+}  // namespace
+
+Result<RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request) {
+  auto directory = RunDirectory::claim(request.plan, request.spec_text);
+  if (!directory) return std::move(directory).error();
+  Attempt attempt;
+  attempt.paths = directory->paths();
+  auto nodes = scheduler.nodes(request.plan);
+  if (nodes) attempt.nodes = *nodes;
+  auto number = directory->begin_attempt();
+  if (!number) return std::move(number).error();
+  attempt.number = *number;
+
+  RunRecord record = begin_record(request, attempt.paths, attempt.nodes);
+  RETURN_IF_ERROR(base::write_file_atomically(attempt.paths.record_json(), contract::to_json(record)));
+  if (request.on_start) request.on_start(attempt.paths, attempt.number);
+  apply_verdict(record,
+                nodes ? run_attempt(scheduler, request, attempt, record) : could_not_start(nodes.error()));
+  write_end(record, attempt.paths);
+
+  const bool again = record.status == RunStatus::kPreempted && request.spec->fault_tolerance.requeue;
+  if (again && request.requeue) {
+    if (auto queued = request.requeue(record); !queued) {
+      record.verdict += "; it could not be queued again: " + queued.error().to_string();
+      write_end(record, attempt.paths);
+    }
+  }
+  return record;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,53 @@
+#include "launcher/agent/master_port.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdio>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::launcher {
+namespace {
+constexpr int kFirstPort = 10000;  // below are the ports that services like to use
+constexpr int kLastPort = 65535;
+}  // namespace
+
+PortRange ephemeral_ports() {
+  PortRange range;
+  const auto text = base::read_file("/proc/sys/net/ipv4/ip_local_port_range", /*limit_bytes=*/256);
+  if (text) std::sscanf(text->c_str(), "%d %d", &range.low, &range.high);
+  return range;
+}
+
+base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
+                                   const std::function<bool(uint16_t)>& is_free) {
+  const int below = ephemeral.low > kFirstPort ? ephemeral.low - kFirstPort : 0;
+  const int above = ephemeral.high < kLastPort ? kLastPort - ephemeral.high : 0;
+  const int count = below + above;
+  if (count == 0) {
+    return base::Error(
+        base::Code::kIo,
+        "no port is left for MASTER_PORT: net.ipv4.ip_local_port_range covers all of them; narrow it");
+  }
+  const uint64_t start = (seed * 0x9e3779b97f4a7c15ULL) >> 33;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const int index = static_cast<int>((start + i * 7919) % static_cast<uint64_t>(count));
+    const int port = index < below ? kFirstPort + index : ephemeral.high + 1 + (index - below);
+    if (is_free(static_cast<uint16_t>(port))) return static_cast<uint16_t>(port);
+  }
+  return base::Error(base::Code::kIo, "no free port found for MASTER_PORT");
+}
+
+bool can_bind(uint16_t port) {
+  base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return false;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(port);
+  return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+}  // namespace shardrun::launcher

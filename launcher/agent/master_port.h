@@ -1,0 +1,28 @@
+// A TCP port for the ranks' rendezvous (MASTER_PORT).
+//
+// Thread rule: free functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::launcher {
+
+struct PortRange {
+  int low = 32768, high = 60999;  // inclusive
+};
+
+// The ports that the kernel hands out by itself (/proc/sys/net/ipv4/ip_local_port_range).
+PortRange ephemeral_ports();
+
+// A port ≥ 1024 outside `ephemeral`, spread by `seed` so that jobs on one machine rarely want the same one,
+// for which `is_free` holds. kIo when none of 1000 tries is free, or when `ephemeral` leaves no port.
+base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
+                                   const std::function<bool(uint16_t)>& is_free);
+
+// True when this machine can bind the port on all its addresses right now.
+bool can_bind(uint16_t port);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,143 @@
+#include "launcher/agent/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+struct Holder {
+  std::string host, run_id;
+  long pid = 0;
+  unsigned long long start_time = 0;  // of the process, in clock ticks since boot
+};
+
+std::string this_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+// Field 22 of /proc/<pid>/stat: two processes with the same pid never share it. 0 when there is no such
+// process.
+unsigned long long process_start_time(long pid) {
+  const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
+  if (!text) return 0;
+  const size_t end = text->rfind(')');
+  if (end == std::string::npos) return 0;
+  std::istringstream fields(text->substr(end + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+Holder this_holder(const contract::LaunchPlan& plan) {
+  return {this_host(), plan.id, ::getpid(), process_start_time(::getpid())};
+}
+
+std::string to_text(const Holder& holder) {
+  return fmt::format("{} {} {} {}\n", holder.host, holder.pid, holder.start_time, holder.run_id);
+}
+
+Holder parse_holder(const std::string& text) {
+  Holder holder;
+  std::istringstream fields(text);
+  fields >> holder.host >> holder.pid >> holder.start_time >> holder.run_id;
+  return holder;
+}
+
+bool is_gone(const Holder& holder, const contract::LaunchPlan& plan) {
+  if (holder.host == this_host())
+    return process_start_time(holder.pid) != holder.start_time || holder.pid == 0;
+  return plan.scheduler == "slurm" && holder.run_id == plan.id;
+}
+
+// Removes a lock that nobody holds any more. False when somebody else was faster.
+bool remove_stale(const std::string& path, const std::string& stale_text) {
+  const std::string aside = fmt::format("{}.stale.{}", path, ::getpid());
+  if (::rename(path.c_str(), aside.c_str()) != 0) return false;
+  const auto moved = base::read_file(aside, /*limit_bytes=*/4096);
+  const bool was_stale = moved && *moved == stale_text;
+  if (!was_stale) ::link(aside.c_str(), path.c_str());
+  ::unlink(aside.c_str());
+  return was_stale;
+}
+
+bool exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
+}  // namespace
+
+Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::string_view spec_text) {
+  RunDirectory directory(contract::RunDir{plan.run_directory});
+  RETURN_IF_ERROR(base::make_directories(plan.run_directory));
+  RETURN_IF_ERROR(directory.lock(plan));
+  const contract::RunDir& paths = directory.paths_;
+  if (exists(paths.job_toml())) {
+    auto before = base::read_file(paths.job_toml());
+    if (!before) return std::move(before).error();
+    if (*before != spec_text) {
+      return Error(Code::kRefused,
+                   fmt::format("{}: holds a run of another job.toml; choose another run directory",
+                               plan.run_directory));
+    }
+  } else {
+    RETURN_IF_ERROR(base::write_file_atomically(paths.job_toml(), spec_text));
+  }
+  RETURN_IF_ERROR(base::write_file_atomically(paths.plan_json(), contract::to_json(plan)));
+  return directory;
+}
+
+Result<void> RunDirectory::lock(const contract::LaunchPlan& plan) {
+  const std::string text = to_text(this_holder(plan));
+  for (int tries = 0; tries < 10; ++tries) {
+    base::UniqueFd fd(::open(lock_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (fd) {
+      locked_ = true;
+      return base::write_all(fd.get(), text, lock_path());
+    }
+    if (errno != EEXIST) return base::errno_error(Code::kIo, lock_path(), errno);
+    const auto held = base::read_file(lock_path(), /*limit_bytes=*/4096);
+    if (!held) continue;  // it was removed just now
+    const Holder holder = parse_holder(*held);
+    if (!is_gone(holder, plan)) {
+      return Error(Code::kRefused,
+                   fmt::format("{}: in use by process {} on {}; wait for it, or choose another run "
+                               "directory (if it is gone for good, remove conductor.lock)",
+                               paths_.root, holder.pid, holder.host));
+    }
+    remove_stale(lock_path(), *held);
+  }
+  return Error(Code::kRefused, fmt::format("{}: others keep taking this run directory", paths_.root));
+}
+
+RunDirectory::RunDirectory(RunDirectory&& other) noexcept
+    : paths_(std::move(other.paths_)), locked_(std::exchange(other.locked_, false)) {}
+
+RunDirectory::~RunDirectory() {
+  if (locked_) ::unlink(lock_path().c_str());
+}
+
+Result<int> RunDirectory::begin_attempt() {
+  for (int attempt = 0;; ++attempt) {
+    if (::mkdir(paths_.attempt(attempt).c_str(), 0755) == 0) return attempt;
+    if (errno != EEXIST) return base::errno_error(Code::kIo, "creating " + paths_.attempt(attempt), errno);
+  }
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,41 @@
+// RunDirectory: one conductor's hold on a run directory (runtime/contract/run_dir.h).
+//
+// The hold is the file conductor.lock, made with O_EXCL: "host pid start-time run-id". It is taken over when
+// its process is gone from this host, or when it names the same Slurm job: Slurm starts a job again only
+// after its earlier start has ended. It is removed when the object is destroyed.
+//
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/run_dir.h"
+
+namespace shardrun::launcher {
+
+class RunDirectory {
+ public:
+  // Creates the folder where needed. kRefused names the holder of a directory that is in use, or says that
+  // the directory belongs to a job with another spec; kIo otherwise.
+  static base::Result<RunDirectory> claim(const contract::LaunchPlan& plan, std::string_view spec_text);
+  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory& operator=(RunDirectory&&) = delete;
+  ~RunDirectory();
+
+  const contract::RunDir& paths() const { return paths_; }
+  // The number of the attempt that is about to start; its folder exists from now on.
+  base::Result<int> begin_attempt();
+
+ private:
+  explicit RunDirectory(contract::RunDir paths) : paths_(std::move(paths)) {}
+  std::string lock_path() const { return paths_.root + "/conductor.lock"; }
+  base::Result<void> lock(const contract::LaunchPlan& plan);
+
+  contract::RunDir paths_;
+  bool locked_ = false;
+};
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,159 @@
+#include "launcher/agent/verdict.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using contract::FirstCause;
+using contract::RankExit;
+using contract::RunStatus;
+
+bool is_success(const RankExit& exit) {
+  return exit.exit_code == contract::kExitDone;
+}
+
+// What a rank does when it is asked to stop and can.
+bool is_stop(const RankExit& exit) {
+  return exit.exit_code == contract::kExitPreempted;
+}
+
+int severity(const RankExit& exit) {
+  if (exit.peer_lost) return 3;
+  if (exit.signal && *exit.signal != SIGABRT && *exit.signal != SIGPIPE) return 1;
+  return 2;
+}
+
+// Ended badly, and not because somebody told it to.
+bool failed_by_itself(const RankExit& exit, bool stop_requested) {
+  if (is_success(exit) || is_stop(exit)) return false;
+  if (!exit.stopped_on_request) return true;
+  if (!stop_requested) return false;  // told to go because of another rank
+  const bool of_the_request = exit.signal == SIGTERM || exit.signal == SIGKILL || exit.signal == SIGINT ||
+                              exit.signal == SIGHUP || exit.exit_code == 128 + SIGTERM;
+  return !of_the_request;
+}
+
+const RankExit* find_first_cause(const VerdictInput& input) {
+  const RankExit* first = nullptr;
+  for (const RankExit& exit : input.exits) {
+    if (!failed_by_itself(exit, input.stop_signal.has_value())) continue;
+    if (first == nullptr || severity(exit) < severity(*first) ||
+        (severity(exit) == severity(*first) && exit.ended < first->ended)) {
+      first = &exit;
+    }
+  }
+  return first;
+}
+
+std::string plural(size_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string how_it_ended(const RankExit& exit) {
+  if (exit.peer_lost) return "lost contact to another rank";
+  if (exit.signal) {
+    return fmt::format("was killed by {} (signal {})", signal_name(*exit.signal), *exit.signal);
+  }
+  return fmt::format("ended with exit code {}", exit.exit_code.value_or(-1));
+}
+
+std::string cause_line(const VerdictInput& input, const RankExit& cause) {
+  std::string line = fmt::format("rank {} on node {} {}", cause.global_rank, cause.node, how_it_ended(cause));
+  if (input.last_step) line += fmt::format(" after step {}", *input.last_step);
+  if (!cause.last_words.empty() && !cause.signal) line += ": " + cause.last_words;
+  const auto others =
+      static_cast<size_t>(std::count_if(input.exits.begin(), input.exits.end(), [&](const RankExit& exit) {
+        return &exit != &cause && !is_success(exit);
+      }));
+  if (others > 0) line += fmt::format("; {} stopped because of it", plural(others, "other rank"));
+  return line;
+}
+
+int failure_code(const VerdictInput& input, const RankExit& cause) {
+  const bool asks_not_to = std::any_of(input.exits.begin(), input.exits.end(), [](const RankExit& exit) {
+    return exit.exit_code == contract::kExitDoNotRequeue;
+  });
+  if (asks_not_to) return contract::kExitDoNotRequeue;
+  if (cause.peer_lost) return contract::kExitInfrastructure;
+  if (input.trainer && cause.exit_code == contract::kExitBadInput) return contract::kExitBadInput;
+  return contract::kExitProgramFailed;
+}
+
+Verdict failed_by(const VerdictInput& input, const RankExit& cause) {
+  Verdict verdict;
+  verdict.line = cause_line(input, cause);
+  verdict.exit_code = failure_code(input, cause);
+  verdict.first_cause = FirstCause{cause.peer_lost ? "peer_lost"
+                                   : cause.signal  ? "signal"
+                                                   : "exit",
+                                   cause.node, cause.global_rank, cause.signal, cause.exit_code};
+  return verdict;
+}
+
+Verdict scheduler_failed(const VerdictInput& input, const std::string& words) {
+  Verdict verdict;
+  verdict.exit_code = contract::kExitInfrastructure;
+  verdict.line = words;
+  if (input.last_step) verdict.line += fmt::format(" (after step {})", *input.last_step);
+  verdict.first_cause = FirstCause{"scheduler", "", {}, {}, {}};
+  return verdict;
+}
+
+// Nobody failed by itself and everybody is accounted for.
+Verdict ended_quietly(const VerdictInput& input) {
+  const auto count = [&](auto predicate) {
+    return static_cast<size_t>(std::count_if(input.exits.begin(), input.exits.end(), predicate));
+  };
+  const size_t stopped = count(is_stop), done = count(is_success);
+  const auto world = static_cast<size_t>(input.world_size);
+  const std::string by = input.stop_signal ? " by " + signal_name(*input.stop_signal) : " on request";
+  Verdict verdict;
+  if (done == world) {
+    verdict.status = RunStatus::kCompleted;
+    verdict.exit_code = contract::kExitDone;
+    verdict.line = fmt::format("all {} ended well", plural(world, "rank"));
+    if (input.stop_signal) verdict.line += ", after a request to stop" + by;
+    return verdict;
+  }
+  const std::string step = input.last_step ? fmt::format(" after step {}", *input.last_step) : "";
+  if (done + stopped == world) {
+    verdict.status = RunStatus::kPreempted;
+    verdict.exit_code = contract::kExitPreempted;
+    verdict.line = fmt::format("stopped{}{}: {} left a checkpoint and may be started again", by, step,
+                               plural(stopped, "rank"));
+    return verdict;
+  }
+  const size_t killed = count([](const RankExit& exit) { return exit.signal == SIGKILL; });
+  verdict.line = fmt::format("stopped{}{}: {} ended without a checkpoint", by, step,
+                             plural(world - done - stopped, "rank"));
+  if (killed > 0) verdict.line += fmt::format(", {} of them killed as the time to stop was over", killed);
+  return verdict;
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+Verdict judge(const VerdictInput& input) {
+  const RankExit* cause = find_first_cause(input);
+  if (cause != nullptr && !(input.scheduler_fault && cause->peer_lost)) return failed_by(input, *cause);
+  if (input.scheduler_fault) return scheduler_failed(input, *input.scheduler_fault);
+  const auto world = static_cast<size_t>(input.world_size);
+  if (input.exits.size() < world && !input.stop_signal) {
+    return scheduler_failed(input, fmt::format("{} of {} left no account of how they ended",
+                                               world - input.exits.size(), plural(world, "rank")));
+  }
+  return ended_quietly(input);
+}
+
+}  // namespace shardrun::launcher

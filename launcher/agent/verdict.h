@@ -1,0 +1,50 @@
+// Verdict: from how every rank ended to what happened, in one line, and what the exit code says about a
+// restart.
+//
+// The first cause is searched among the ranks that ended badly by themselves, in this order; ties go to the
+// earlier one:
+//   1. ended by a signal that comes from outside or from a fault (SIGKILL, SIGSEGV, SIGBUS, …)
+//   2. a non-zero exit, or a signal that a program raises about itself (SIGABRT, SIGPIPE)
+//   3. a lost peer (exit 4 of the trainer): only when nobody owns up to something better
+// Ranks that were told to stop before they ended are collateral. After a stop request, exit 75 and death by
+// SIGTERM are what was asked for.
+//
+// Exit codes (contract/exit_code.h): 0 all ranks did; 75 all ranks ended with 75 or 0 and at least one with
+// 75; 93 any rank that failed by itself said so; 4 lost peers, a scheduler's fault, or ranks that left no
+// account; 2 the trainer found bad input; else 1. A stopped program that has no checkpoint to show (it died
+// of SIGTERM) is kFailed with 1: starting it again would repeat the work.
+//
+// Thread rule: pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::launcher {
+
+struct VerdictInput {
+  int world_size = 1;
+  std::vector<contract::RankExit> exits;  // at most one a rank
+  std::optional<int> stop_signal;         // that asked the run to stop
+  std::optional<std::string> scheduler_fault;
+  std::optional<int64_t> last_step;  // the last step that the trainer reported
+  bool trainer = false;              // the built-in trainer, whose exit codes have a meaning
+};
+
+struct Verdict {
+  contract::RunStatus status = contract::RunStatus::kFailed;
+  std::string line;
+  int exit_code = 1;
+  std::optional<contract::FirstCause> first_cause;
+};
+
+Verdict judge(const VerdictInput& input);
+
+// "SIGKILL" for 9; "signal 77" where there is no name.
+std::string signal_name(int signal);
+
+}  // namespace shardrun::launcher

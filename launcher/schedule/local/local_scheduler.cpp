@@ -1,0 +1,360 @@
+#include "launcher/schedule/local/local_scheduler.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "launcher/schedule/local/pmix_server.h"
+#include "launcher/schedule/local/process_tree.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+extern char** environ;
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Result;
+using contract::RankExit;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How long a supervisor has to file its program's last words once it was told to kill it.
+constexpr milliseconds kLastWordsTime{350};
+// How long a killed supervisor may take to go before we say that it hangs.
+constexpr milliseconds kHangTime{5000};
+// Two stop signals closer than this are one request: a terminal and a parent often send two.
+constexpr milliseconds kOneRequest{100};
+
+double unix_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+// A folder that is removed with all it holds.
+class TemporaryDirectory {
+ public:
+  static Result<TemporaryDirectory> make() {
+    const char* base = std::getenv("TMPDIR");
+    std::string path =
+        fmt::format("{}/shardrun.{}.XXXXXX", base != nullptr && *base == '/' ? base : "/tmp", ::getuid());
+    if (::mkdtemp(path.data()) == nullptr) return base::errno_error(Code::kIo, "creating " + path, errno);
+    return TemporaryDirectory(std::move(path));
+  }
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// The variables of one rank, the later ones winning over the earlier.
+class Environment {
+ public:
+  Environment() {
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      if (!belongs_to_outer_launcher(*variable)) set(*variable);
+    }
+  }
+  void set(std::string_view assignment) {
+    const size_t equals = assignment.find('=');
+    if (equals == std::string_view::npos) return;
+    values_[std::string(assignment.substr(0, equals))] = assignment.substr(equals + 1);
+  }
+  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+  void set_default(const std::string& name, std::string value) { values_.emplace(name, std::move(value)); }
+  std::vector<std::string> list() const {
+    std::vector<std::string> assignments;
+    for (const auto& [name, value] : values_) assignments.push_back(name + "=" + value);
+    return assignments;
+  }
+
+ private:
+  // What srun or mpirun told this process about itself must not reach ranks that have another launcher: us.
+  static bool belongs_to_outer_launcher(std::string_view variable) {
+    constexpr std::string_view kPrefixes[] = {"PMIX_NAMESPACE=", "PMIX_RANK=",       "PMIX_SERVER_",
+                                              "PMIX_ID=",        "OMPI_COMM_WORLD_", "OMPI_MCA_orte_",
+                                              "OMPI_MCA_ess=",   "OMPI_MCA_ess_",    "SHARDRUN_"};
+    return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                       [&](std::string_view prefix) { return variable.starts_with(prefix); });
+  }
+
+  std::map<std::string, std::string> values_;
+};
+
+Environment job_environment(const StepRequest& request, int world_size) {
+  Environment environment;
+  environment.set("SHARDRUN_RUN_DIR", request.plan->run_directory);
+  environment.set("SHARDRUN_ATTEMPT", std::to_string(request.attempt));
+  environment.set("SHARDRUN_MASTER_ADDR", request.master_addr);
+  environment.set("SHARDRUN_MASTER_PORT", std::to_string(request.master_port));
+  environment.set("SHARDRUN_LAUNCH_TIME", fmt::format("{:.6f}", request.launch_time));
+  environment.set("SHARDRUN_LAUNCHER_PID", std::to_string(::getpid()));
+  environment.set("SHARDRUN_NODE_INDEX", "0");
+  environment.set("SHARDRUN_NODE_COUNT", "1");
+  environment.set("SHARDRUN_WORLD_SIZE", std::to_string(world_size));
+  environment.set("SHARDRUN_LOCAL_WORLD_SIZE", std::to_string(world_size));
+  environment.set("SHARDRUN_NODE_NAME", request.nodes.at(0));
+  // Open MPI 4 believes that it was started through PMIx only under launchers that it knows by name, and
+  // would else start as a singleton of size 1. This is the variable of the one whose rules are ours: PMIx,
+  // ranks bound from outside. Open MPI 5 asks PMIx alone.
+  environment.set_default("JSM_JSRUN_PORT", "shardrun");
+  // All ranks share this machine's memory, which ob1 uses; left to itself Open MPI ends there too, after it
+  // has asked every network library on the machine, which takes longer than all the rest of a start.
+  environment.set_default("OMPI_MCA_pml", "ob1");
+  // More ranks than CPUs: a rank that waits must let the others run.
+  if (world_size > static_cast<int>(std::thread::hardware_concurrency())) {
+    environment.set_default("OMPI_MCA_mpi_yield_when_idle", "1");
+  }
+  return environment;
+}
+
+// The ranks of one attempt, from their start to their end.
+class LocalStep {
+ public:
+  LocalStep(const StepRequest& request, PmixServer& server, PmixJob job, DescendantReaper& reaper)
+      : request_(request), server_(server), job_(std::move(job)), reaper_(reaper) {}
+
+  Result<StepOutcome> run() {
+    RETURN_IF_ERROR(watch_children());
+    if (auto started = start_ranks(); !started) {
+      reaper_.kill_all(std::chrono::seconds(2));
+      return std::move(started).error();
+    }
+    while (!ranks_.empty() && phase_ != Phase::kHanging) {
+      poll_once();
+      advance();
+    }
+    if (!reaper_.kill_all(std::chrono::seconds(1))) {
+      outcome_.scheduler_fault = "a process of the job cannot be killed: it hangs in a system call";
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  struct Rank {
+    int global_rank = 0;
+    Process process;
+  };
+  enum class Phase { kRunning, kStopping, kTerminating, kKilling, kKilled, kHanging };
+
+  Result<void> watch_children() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    children_ = base::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!children_) return base::errno_error(Code::kIo, "signalfd", errno);
+    return {};
+  }
+
+  Result<void> start_ranks() {
+    Environment environment = job_environment(request_, job_.world_size);
+    for (int rank = 0; rank < job_.world_size; ++rank) {
+      auto pmix = server_.client_environment(job_, rank);
+      if (!pmix) return std::move(pmix).error();
+      for (const std::string& variable : *pmix) environment.set(variable);
+      environment.set("SHARDRUN_GLOBAL_RANK", std::to_string(rank));
+      environment.set("SHARDRUN_LOCAL_RANK", std::to_string(rank));
+      auto process = start_process(request_.plan->rank_program, environment.list());
+      if (!process) return std::move(process).error();
+      keep_.insert(process->pid);
+      ranks_.push_back({rank, std::move(*process)});
+    }
+    return {};
+  }
+
+  void poll_once() {
+    std::vector<pollfd> fds;
+    fds.push_back({request_.stop_fd, POLLIN, 0});
+    fds.push_back({server_.abort_fd(), POLLIN, 0});
+    fds.push_back({children_.get(), POLLIN, 0});
+    for (const Rank& rank : ranks_) fds.push_back({rank.process.pidfd.get(), POLLIN, 0});
+    if (::poll(fds.data(), fds.size(), timeout_ms()) <= 0) return;
+    if (fds[0].revents != 0) on_stop_request();
+    if (fds[1].revents != 0) on_abort();
+    for (size_t i = ranks_.size(); i-- > 0;) {
+      if (fds[3 + i].revents != 0) on_rank_end(i);
+    }
+    if (fds[2].revents != 0) {
+      signalfd_siginfo info{};
+      while (::read(children_.get(), &info, sizeof info) == sizeof info) {
+      }
+      reaper_.collect_orphans(keep_);
+    }
+  }
+
+  int timeout_ms() const {
+    if (!deadline_) return -1;
+    const auto left = std::chrono::ceil<milliseconds>(*deadline_ - steady_clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, 1000 * 1000));
+  }
+
+  void on_stop_request() {
+    signalfd_siginfo info{};
+    if (::read(request_.stop_fd, &info, sizeof info) != sizeof info) return;
+    const auto now = steady_clock::now();
+    if (!outcome_.stop_signal) {
+      outcome_.stop_signal = static_cast<int>(info.ssi_signo);
+      stop_requested_ = now;
+      if (phase_ == Phase::kRunning) enter(Phase::kStopping);
+    } else if (now - stop_requested_ >= kOneRequest && phase_ < Phase::kKilling) {
+      enter(Phase::kKilling);
+    }
+  }
+
+  void on_abort() {
+    abort_ = server_.take_abort();
+    if (abort_ && phase_ <= Phase::kStopping) enter(Phase::kTerminating);
+  }
+
+  void on_rank_end(size_t index) {
+    const Rank rank = std::move(ranks_[index]);
+    ranks_.erase(ranks_.begin() + static_cast<std::ptrdiff_t>(index));
+    int status = 0;
+    while (::waitpid(rank.process.pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    keep_.erase(rank.process.pid);
+    RankExit exit;
+    exit.global_rank = rank.global_rank;
+    exit.node = request_.nodes.at(0);
+    exit.ended = unix_now();
+    exit.stopped_on_request = phase_ != Phase::kRunning;
+    if (WIFSIGNALED(status)) {
+      exit.signal = WTERMSIG(status);
+    } else {
+      exit.exit_code = WEXITSTATUS(status);
+    }
+    if (abort_ && abort_->global_rank == rank.global_rank) {
+      exit.stopped_on_request = false;
+      exit.last_words = fmt::format("it called PMIx_Abort or MPI_Abort with status {}", abort_->status);
+      if (exit.exit_code == 0) exit.exit_code = 1;
+    }
+    const bool asked =
+        phase_ == Phase::kStopping && (exit.exit_code == contract::kExitPreempted || exit.signal == SIGTERM);
+    outcome_.exits.push_back(exit);
+    if (exit.exit_code != 0 && !asked && phase_ <= Phase::kStopping) enter(Phase::kTerminating);
+  }
+
+  // Tells the remaining ranks what the phase means for them and sets when the next one begins.
+  void enter(Phase phase) {
+    phase_ = phase;
+    const auto now = steady_clock::now();
+    switch (phase) {
+      case Phase::kRunning:
+        break;
+      case Phase::kStopping:
+        signal_ranks(SIGTERM);
+        deadline_ = now + request_.spec->fault_tolerance.stop_grace;
+        break;
+      case Phase::kTerminating:
+        signal_ranks(SIGTERM);
+        deadline_ = now + request_.kill_grace;
+        break;
+      case Phase::kKilling:
+        signal_ranks(SIGQUIT);
+        deadline_ = now + kLastWordsTime;
+        break;
+      case Phase::kKilled:
+        signal_ranks(SIGKILL);
+        deadline_ = now + kHangTime;
+        break;
+      case Phase::kHanging:
+        break;
+    }
+  }
+
+  void advance() {
+    if (!deadline_ || steady_clock::now() < *deadline_ || ranks_.empty()) return;
+    if (phase_ == Phase::kKilled) return enter(Phase::kHanging);
+    enter(phase_ == Phase::kKilling ? Phase::kKilled : Phase::kKilling);
+  }
+
+  void signal_ranks(int signal) {
+    for (const Rank& rank : ranks_) ::kill(rank.process.pid, signal);
+  }
+
+  const StepRequest& request_;
+  PmixServer& server_;
+  PmixJob job_;
+  DescendantReaper& reaper_;
+  base::UniqueFd children_;
+  std::vector<Rank> ranks_;
+  std::set<pid_t> keep_;  // the ranks' supervisors, which are reaped by on_rank_end
+  Phase phase_ = Phase::kRunning;
+  std::optional<steady_clock::time_point> deadline_;
+  steady_clock::time_point stop_requested_;
+  std::optional<PmixAbort> abort_;
+  StepOutcome outcome_;
+};
+
+class LocalScheduler final : public Scheduler {
+ public:
+  const char* name() const override { return "local"; }
+
+  Result<std::vector<std::string>> nodes(const contract::LaunchPlan&) override {
+    return std::vector<std::string>{host_name()};
+  }
+
+  Result<StepOutcome> run(const StepRequest& request) override {
+    if (!directory_) {
+      auto directory = TemporaryDirectory::make();
+      if (!directory) return std::move(directory).error();
+      directory_.emplace(std::move(*directory));
+      auto server = PmixServer::start(directory_->path());
+      if (!server) return std::move(server).error();
+      server_ = std::move(*server);
+    }
+    auto reaper = DescendantReaper::start();
+    if (!reaper) return std::move(reaper).error();
+    PmixJob job;
+    job.name_space = fmt::format("shardrun.{}.{}", ::getpid(), ++steps_);
+    job.host_name = request.nodes.at(0);
+    job.session_directory = fmt::format("{}/{}", directory_->path(), steps_);
+    job.world_size = request.plan->world_size();
+    RETURN_IF_ERROR(base::make_directories(job.session_directory, 0700));
+    RETURN_IF_ERROR(server_->add_job(job));
+    auto outcome = LocalStep(request, *server_, job, *reaper).run();
+    server_->remove_job(job);
+    return outcome;
+  }
+
+ private:
+  // Declared first so that it is removed after the server has closed its files.
+  std::optional<TemporaryDirectory> directory_;
+  std::unique_ptr<PmixServer> server_;
+  int steps_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_local_scheduler() {
+  return std::make_unique<LocalScheduler>();
+}
+
+}  // namespace shardrun::launcher

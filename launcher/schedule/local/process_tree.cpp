@@ -1,0 +1,160 @@
+#include "launcher/schedule/local/process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Result;
+
+struct Entry {
+  pid_t parent = 0;
+  bool zombie = false;
+};
+
+// Every process that this one can see, with its parent.
+std::map<pid_t, Entry> process_table() {
+  std::map<pid_t, Entry> table;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
+  if (!directory) return table;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+    if (pid <= 0) continue;
+    const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
+    if (!text) continue;
+    // "pid (name) state parent …"; the name may hold anything, so read from the last ')'.
+    const size_t end = text->rfind(')');
+    if (end == std::string::npos || end + 4 >= text->size()) continue;
+    const char state = (*text)[end + 2];
+    table[pid] = {static_cast<pid_t>(std::strtol(text->c_str() + end + 4, nullptr, 10)), state == 'Z'};
+  }
+  return table;
+}
+
+struct Family {
+  std::vector<pid_t> children;     // ours
+  std::vector<pid_t> descendants;  // children and theirs, without zombies
+};
+
+Family family(const std::set<pid_t>& except) {
+  Family found;
+  const auto table = process_table();
+  std::multimap<pid_t, pid_t> by_parent;
+  for (const auto& [pid, entry] : table) by_parent.emplace(entry.parent, pid);
+  std::vector<pid_t> open = {::getpid()};
+  while (!open.empty()) {
+    const pid_t parent = open.back();
+    open.pop_back();
+    const auto range = by_parent.equal_range(parent);
+    for (auto it = range.first; it != range.second; ++it) {
+      const pid_t pid = it->second;
+      const bool own = parent == ::getpid();
+      if (own && except.count(pid) != 0) continue;
+      if (own) found.children.push_back(pid);
+      if (!table.at(pid).zombie) found.descendants.push_back(pid);
+      open.push_back(pid);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<Process> start_process(const std::string& program, const std::vector<std::string>& environment) {
+  std::vector<char*> variables;
+  variables.reserve(environment.size() + 1);
+  for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
+  variables.push_back(nullptr);
+  char* argv[] = {const_cast<char*>(program.c_str()), nullptr};
+
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_init(&actions);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  Process process;
+  const int failure =
+      ::posix_spawn(&process.pid, program.c_str(), &actions, &attributes, argv, variables.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (failure != 0) return base::errno_error(Code::kIo, "starting " + program, failure);
+  process.pidfd = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  if (!process.pidfd) {
+    const int error_number = errno;
+    ::kill(process.pid, SIGKILL);
+    ::waitpid(process.pid, nullptr, 0);
+    return base::errno_error(Code::kIo, "pidfd_open", error_number);
+  }
+  return process;
+}
+
+Result<DescendantReaper> DescendantReaper::start() {
+  DescendantReaper reaper;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &reaper.was_subreaper_);
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    return base::errno_error(Code::kIo, "becoming the reaper of the ranks' processes", errno);
+  }
+  siginfo_t info{};
+  const bool childless = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+  if (!childless) {
+    for (pid_t pid : family({}).children) reaper.before_.insert(pid);
+  }
+  return reaper;
+}
+
+DescendantReaper::DescendantReaper(DescendantReaper&& other) noexcept
+    : before_(std::move(other.before_)),
+      active_(std::exchange(other.active_, false)),
+      was_subreaper_(other.was_subreaper_) {}
+
+DescendantReaper::~DescendantReaper() {
+  if (active_) ::prctl(PR_SET_CHILD_SUBREAPER, was_subreaper_);
+}
+
+bool DescendantReaper::kill_all(std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return true;
+    const Family found = family(before_);
+    for (pid_t pid : found.descendants) ::kill(pid, SIGKILL);
+    for (pid_t pid : found.children) ::waitpid(pid, nullptr, WNOHANG);
+    if (found.children.empty()) return true;
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void DescendantReaper::collect_orphans(const std::set<pid_t>& keep) {
+  while (true) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    if (keep.count(info.si_pid) != 0 || before_.count(info.si_pid) != 0) return;
+    ::waitpid(info.si_pid, nullptr, 0);
+  }
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,101 @@
+#include "runtime/rank/node_lines.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fmt/format.h>
+
+namespace shardrun::rank {
+namespace {
+
+// Length of the UTF-8 sequence at the start of `text` that may be shown as it is, or 0. C1 controls (U+0080
+// to U+009F) are refused as terminals act on them.
+size_t printable_sequence(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return first == '\t' || (first >= 0x20 && first != 0x7f) ? 1 : 0;
+  const size_t length = first >= 0xf0 && first <= 0xf4 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+  if (length == 0 || first > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(1);
+  if (first == 0xc2 && second < 0xa0) return 0;
+  if (first == 0xe0 && second < 0xa0) return 0;  // overlong
+  if (first == 0xed && second > 0x9f) return 0;  // surrogates
+  if (first == 0xf0 && second < 0x90) return 0;  // overlong
+  if (first == 0xf4 && second > 0x8f) return 0;  // above U+10FFFF
+  return length;
+}
+
+}  // namespace
+
+void NodeLines::append(std::string_view bytes, const Sink& sink) {
+  while (!bytes.empty()) {
+    const size_t end = bytes.find_first_of("\r\n");
+    add(bytes.substr(0, end), sink);
+    if (end == std::string_view::npos) return;
+    end_line(bytes[end], sink);
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+void NodeLines::add(std::string_view piece, const Sink& sink) {
+  if (!piece.empty()) after_return_ = false;
+  while (line_.size() + piece.size() > kMaxLineBytes) {
+    size_t taken = kMaxLineBytes - line_.size();
+    // Do not cut a UTF-8 sequence in two: step back over its continuation bytes.
+    for (size_t back = 0; back < 4 && taken > back; ++back) {
+      if ((static_cast<unsigned char>(piece[taken - back]) & 0xc0) != 0x80) {
+        taken -= back;
+        break;
+      }
+    }
+    line_.append(piece.substr(0, taken));
+    piece.remove_prefix(taken);
+    sink(line_ + " [...]");
+    line_ = "[...] ";
+  }
+  line_.append(piece);
+}
+
+void NodeLines::end_line(char end, const Sink& sink) {
+  const bool empty = line_.empty();
+  const bool second_half_of_crlf = end == '\n' && after_return_ && empty;
+  if (!second_half_of_crlf && !(end == '\r' && empty)) sink(line_);
+  after_return_ = end == '\r' && !empty;
+  line_.clear();
+}
+
+void NodeLines::finish(const Sink& sink) {
+  if (!line_.empty()) sink(line_);
+  line_.clear();
+  after_return_ = false;
+}
+
+std::string escape_line(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const size_t length = printable_sequence(text);
+    if (length == 0) {
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[0]));
+    } else {
+      out.append(text.substr(0, length));
+    }
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
+std::string format_utc(std::chrono::system_clock::time_point time) {
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const std::time_t seconds = static_cast<std::time_t>(milliseconds / 1000);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, milliseconds % 1000);
+}
+
+}  // namespace shardrun::rank

@@ -1,0 +1,56 @@
+// RankLogs: the three files that one rank's output goes to (runtime/contract/run_dir.h).
+//
+// rank_<g>.out and .err get the bytes as they are; <node>.log gets lines (node_lines.h), each with one
+// O_APPEND write, so that the ranks of a node share it without tearing lines. Nothing here fails: what a full
+// or missing disk does not take is counted and reported once at the end.
+//
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/rank_env.h"
+#include "runtime/contract/run_dir.h"
+#include "runtime/rank/node_lines.h"
+
+namespace shardrun::rank {
+
+enum class Stream { kOut = 0, kErr = 1 };
+
+class RankLogs {
+ public:
+  // Opens the files of env's attempt, creating its folder if it is missing.
+  RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env);
+
+  void write(Stream stream, std::string_view bytes);
+  // A line of our own in the node log: "<time> <node>:<rank> shardrun: <text>".
+  void note(std::string_view text);
+  // Ends both streams; reports lost lines to the node log and to stderr.
+  void finish();
+
+  // The last line that is not empty of the rank's stderr, escaped, at most 500 bytes.
+  std::string last_words() const;
+
+ private:
+  struct Lost {
+    uint64_t lines = 0;  // of the node log
+    uint64_t bytes = 0;  // of the raw files
+    int error_number = 0;
+  };
+  void write_node_line(std::string_view text, std::chrono::system_clock::time_point time);
+  bool write_file(int fd, std::string_view bytes);
+
+  std::array<base::UniqueFd, 2> raw_;
+  base::UniqueFd node_;
+  std::array<NodeLines, 2> lines_;
+  std::string prefix_;  // "<node>:<global rank> "
+  std::string last_error_line_;
+  Lost lost_;
+};
+
+}  // namespace shardrun::rank

@@ -1,0 +1,130 @@
+#include "runtime/rank/rank_main.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/run_dir.h"
+#include "runtime/rank/supervisor.h"
+
+namespace shardrun::rank {
+namespace {
+
+using base::Code;
+using base::Result;
+
+struct Job {
+  contract::RankEnv env;
+  contract::LaunchPlan plan;
+  contract::JobSpec spec;
+};
+
+Result<Job> read_job() {
+  Job job;
+  auto env = contract::read_rank_env(contract::process_environment());
+  if (!env) return std::move(env).error();
+  job.env = std::move(*env);
+  const contract::RunDir run_dir{job.env.run_directory};
+  auto plan_text = base::read_file(run_dir.plan_json());
+  if (!plan_text) return std::move(plan_text).error();
+  auto plan = contract::parse_launch_plan(*plan_text);
+  if (!plan) return std::move(plan).error().context("reading " + run_dir.plan_json());
+  job.plan = std::move(*plan);
+  auto spec = contract::load_job_spec(run_dir.job_toml(), job.plan.overrides);
+  if (!spec) return std::move(spec).error();
+  job.spec = std::move(*spec);
+  return job;
+}
+
+int fail(const base::Error& error, int exit_code) {
+  fmt::print(stderr, "shardrun-rank: {}\n", error.to_string());
+  return exit_code;
+}
+
+// The variables that the spec adds; a reference that leads nowhere is the rank's failure.
+Result<void> apply_environment(const Job& job, bool command) {
+  const auto inherited = contract::process_environment();
+  if (command) {
+    for (const auto& [name, value] : contract::child_environment(job.env, job.plan, inherited)) {
+      ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+    }
+  }
+  auto given = contract::resolve_environment(job.spec.environment, inherited);
+  if (!given) return std::move(given).error();
+  for (const auto& [name, value] : *given) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  return {};
+}
+
+// Returns only when the program could not be started: 127 when there is none, 126 when it cannot run, as
+// shells do.
+int exec_command(const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  argv.reserve(command.size() + 1);
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  const int error_number = errno;
+  const bool missing = error_number == ENOENT && ::access(argv[0], F_OK) != 0;
+  if (missing && std::strchr(argv[0], '/') == nullptr) {
+    fmt::print(stderr, "shardrun-rank: {}: not found in PATH; give its full path in [program] command\n",
+               argv[0]);
+  } else if (missing) {
+    fmt::print(stderr, "shardrun-rank: {}: no such file on this node\n", argv[0]);
+  } else if (error_number == ENOENT) {
+    fmt::print(stderr, "shardrun-rank: {}: its interpreter (the #! line) was not found\n", argv[0]);
+  } else {
+    fmt::print(stderr, "shardrun-rank: {}: cannot be run: {}\n", argv[0], std::strerror(error_number));
+  }
+  return missing || error_number == ENOENT ? 127 : 126;
+}
+
+int run_program(const Job& job, const TrainerFunction& trainer) {
+  const bool command = !job.spec.program.command.empty();
+  if (auto applied = apply_environment(job, command); !applied) {
+    return fail(applied.error(), contract::kExitBadInput);
+  }
+  return command ? exec_command(job.spec.program.command) : trainer(job.env, job.spec, job.plan);
+}
+
+// The local scheduler names itself so that a rank does not outlive it, whatever ended it.
+void die_with_launcher() {
+  const char* launcher = std::getenv("SHARDRUN_LAUNCHER_PID");
+  if (launcher == nullptr) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGQUIT);
+  if (std::to_string(::getppid()) != launcher) std::_Exit(contract::kExitInfrastructure);
+  ::unsetenv("SHARDRUN_LAUNCHER_PID");
+}
+
+}  // namespace
+
+int run_rank(const TrainerFunction& trainer) {
+  die_with_launcher();
+  auto job = read_job();
+  if (!job) return fail(job.error(), contract::kExitBadInput);
+  if (!job->plan.working_directory.empty() && ::chdir(job->plan.working_directory.c_str()) != 0) {
+    return fail(base::errno_error(Code::kIo, "entering " + job->plan.working_directory, errno),
+                contract::kExitInfrastructure);
+  }
+  SupervisorRequest request;
+  request.env = job->env;
+  request.binding = choose_binding(job->env.local_rank, job->env.local_world_size, job->plan.cpus_per_rank);
+  request.body = [&] { return run_program(*job, trainer); };
+  request.exit_4_is_peer_lost = job->spec.program.command.empty();
+  auto exit = supervise(request);
+  if (!exit) return fail(exit.error(), contract::kExitInfrastructure);
+  end_like(*exit);
+}
+
+}  // namespace shardrun::rank

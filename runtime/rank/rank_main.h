@@ -1,0 +1,22 @@
+// rank_main: what shardrun-rank does, from its environment to its exit code.
+//
+// Thread rule: call once, from the only thread of the process.
+#pragma once
+
+#include <functional>
+
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/rank_env.h"
+
+namespace shardrun::rank {
+
+// The built-in trainer; given by runtime/main.cpp so that this folder needs none of it.
+using TrainerFunction =
+    std::function<int(const contract::RankEnv&, const contract::JobSpec&, const contract::LaunchPlan&)>;
+
+// Reads the rank's environment, plan.json and job.toml, runs the program under a supervisor and ends as it
+// ended. Returns an exit code only when the program could not be started; the reason was printed to stderr.
+int run_rank(const TrainerFunction& trainer);
+
+}  // namespace shardrun::rank

@@ -1,0 +1,251 @@
+#include "runtime/rank/supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/run_dir.h"
+#include "runtime/rank/rank_logs.h"
+
+namespace shardrun::rank {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::UniqueFd;
+using std::chrono::steady_clock;
+
+constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+
+struct Pipe {
+  UniqueFd read, write;
+};
+
+struct Child {
+  pid_t pid = -1;
+  UniqueFd pidfd;
+};
+
+struct Ending {
+  int status = 0;
+  struct rusage usage {};
+};
+
+Result<Pipe> make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return base::errno_error(Code::kIo, "making a pipe", errno);
+  ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
+  return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : kForwarded) sigaddset(&set, signal);
+  sigaddset(&set, SIGQUIT);
+  return set;
+}
+
+// The child's side of the fork: becomes the head of its own process group with the signals as we found them.
+[[noreturn]] void become_program(const SupervisorRequest& request, const Pipe& out, const Pipe& err,
+                                 const sigset_t& inherited_mask, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(contract::kExitInfrastructure);
+  for (int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
+  ::dup2(out.write.get(), STDOUT_FILENO);
+  ::dup2(err.write.get(), STDERR_FILENO);
+  if (!request.binding.cpus.empty()) {
+    if (auto bound = bind_process(request.binding.cpus); !bound) {
+      fmt::print(stderr, "shardrun-rank: {}; running unbound\n", bound.error().to_string());
+    }
+  }
+  ::sigprocmask(SIG_SETMASK, &inherited_mask, nullptr);
+  // Lines are to reach the pipe as they are printed, not when a buffer is full.
+  ::setvbuf(stdout, nullptr, _IOLBF, 0);
+  std::exit(request.body());
+}
+
+class Supervisor {
+ public:
+  Supervisor(const SupervisorRequest& request, Child child, UniqueFd signals, UniqueFd out, UniqueFd err)
+      : request_(request),
+        child_(std::move(child)),
+        signals_(std::move(signals)),
+        streams_{std::move(out), std::move(err)},
+        logs_(contract::RunDir{request.env.run_directory}, request.env) {}
+
+  contract::RankExit run() {
+    if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
+    while (!ended_) poll_once(-1);
+    contract::RankExit exit = reap();
+    write_exit(exit);
+    ::kill(-child_.pid, SIGKILL);
+    const auto deadline = steady_clock::now() + kDrainTime;
+    while (streams_[0] || streams_[1]) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
+      if (left <= 0) break;
+      poll_once(static_cast<int>(left));
+    }
+    logs_.finish();
+    return exit;
+  }
+
+ private:
+  void poll_once(int timeout_ms) {
+    std::array<pollfd, 4> fds = {{{streams_[0].get(), POLLIN, 0},
+                                  {streams_[1].get(), POLLIN, 0},
+                                  {signals_.get(), POLLIN, 0},
+                                  {ended_ ? -1 : child_.pidfd.get(), POLLIN, 0}}};
+    if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return;
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      if (fds[i].revents != 0) read_stream(i, /*limit_bytes=*/size_t{1} << 16);
+    }
+    if (fds[2].revents != 0) forward_signal();
+    if (fds[3].revents != 0) ended_ = true;
+  }
+
+  // Reads what is there, up to the limit; closes our end at the end of the stream.
+  void read_stream(size_t index, size_t limit_bytes) {
+    std::array<char, 65536> chunk;
+    for (size_t total = 0; streams_[index] && total < limit_bytes;) {
+      const ssize_t got = ::read(streams_[index].get(), chunk.data(), chunk.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) {
+        streams_[index].reset();
+        return;
+      }
+      logs_.write(static_cast<Stream>(index), {chunk.data(), static_cast<size_t>(got)});
+      total += static_cast<size_t>(got);
+    }
+  }
+
+  void forward_signal() {
+    signalfd_siginfo info{};
+    if (::read(signals_.get(), &info, sizeof info) != sizeof info || ended_) return;
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGQUIT) {
+      killed_on_request_ = true;
+      ::kill(-child_.pid, SIGKILL);
+      ::kill(child_.pid, SIGKILL);
+      return;
+    }
+    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) stopped_on_request_ = true;
+    if (::kill(-child_.pid, signal) != 0) ::kill(child_.pid, signal);
+  }
+
+  contract::RankExit reap() {
+    Ending ending;
+    while (::wait4(child_.pid, &ending.status, 0, &ending.usage) < 0 && errno == EINTR) {
+    }
+    contract::RankExit exit;
+    exit.global_rank = request_.env.global_rank;
+    exit.node = request_.env.node_name;
+    exit.ended = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    if (WIFSIGNALED(ending.status)) {
+      exit.signal = WTERMSIG(ending.status);
+    } else {
+      exit.exit_code = WEXITSTATUS(ending.status);
+    }
+    exit.peer_lost = request_.exit_4_is_peer_lost && exit.exit_code == contract::kExitInfrastructure;
+    exit.stopped_on_request = stopped_on_request_ || killed_on_request_;
+    exit.peak_memory_bytes = int64_t{ending.usage.ru_maxrss} * 1024;
+    return exit;
+  }
+
+  void write_exit(contract::RankExit& exit) {
+    const contract::RunDir run_dir{request_.env.run_directory};
+    const bool failed = exit.signal.has_value() || exit.exit_code != 0;
+    if (failed) {
+      for (size_t i = 0; i < streams_.size(); ++i) read_stream(i, /*limit_bytes=*/size_t{1} << 20);
+      exit.last_words = logs_.last_words();
+    }
+    const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
+    if (auto written = base::write_file_atomically(path, contract::to_json(exit)); !written) {
+      logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
+    }
+  }
+
+  const SupervisorRequest& request_;
+  Child child_;
+  UniqueFd signals_;
+  std::array<UniqueFd, 2> streams_;
+  RankLogs logs_;
+  bool ended_ = false;
+  bool stopped_on_request_ = false;
+  bool killed_on_request_ = false;
+};
+
+}  // namespace
+
+Result<contract::RankExit> supervise(const SupervisorRequest& request) {
+  auto out = make_pipe();
+  if (!out) return std::move(out).error();
+  auto err = make_pipe();
+  if (!err) return std::move(err).error();
+  const sigset_t watched = watched_signals();
+  sigset_t inherited_mask;
+  ::sigprocmask(SIG_BLOCK, &watched, &inherited_mask);
+  // A log that outgrows its limit is a lost line, not our death.
+  for (int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_IGN);
+  // Whoever started us may have had these blocked for its own signalfd; the program must not inherit that.
+  sigset_t child_mask = inherited_mask;
+  for (int signal : kForwarded) sigdelset(&child_mask, signal);
+  UniqueFd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
+
+  const pid_t parent = ::getpid();
+  Child child;
+  child.pid = ::fork();
+  if (child.pid < 0) return base::errno_error(Code::kIo, "starting the rank's process", errno);
+  if (child.pid == 0) {
+    signals.reset();
+    out->read.reset();
+    err->read.reset();
+    become_program(request, *out, *err, child_mask, parent);
+  }
+  ::setpgid(child.pid, child.pid);
+  out->write.reset();
+  err->write.reset();
+  child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
+  if (!child.pidfd) {
+    const int error_number = errno;
+    ::kill(child.pid, SIGKILL);
+    return base::errno_error(Code::kIo, "pidfd_open", error_number);
+  }
+  return Supervisor(request, std::move(child), std::move(signals), std::move(out->read), std::move(err->read))
+      .run();
+}
+
+void end_like(const contract::RankExit& exit) {
+  if (!exit.signal) std::exit(exit.exit_code.value_or(contract::kExitInfrastructure));
+  const struct rlimit no_core {};
+  ::setrlimit(RLIMIT_CORE, &no_core);  // the program has left its own core file
+  std::fflush(nullptr);
+  ::signal(*exit.signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, *exit.signal);
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::kill(::getpid(), *exit.signal);
+  std::exit(128 + *exit.signal);
+}
+
+}  // namespace shardrun::rank

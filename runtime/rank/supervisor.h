@@ -1,0 +1,46 @@
+// Supervisor: runs one rank's program as a child, files its output, forwards signals, and tells how it ended.
+//
+//   order       pipes and signalfd, fork, logs, then one poll loop over the pipes, the signals and the
+//   child's
+//               pidfd. No thread is ever made before the fork.
+//   signals     SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 go to the child's process group. SIGQUIT is
+//   ours: kill
+//               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
+//   the end     rank_<g>.exit.json is written the moment the child is gone. Then its process group is killed
+//   and the
+//               pipes are read to their end, for at most kDrainTime, as a stray grandchild may hold them
+//               open.
+//   full disk   lines are lost and counted, the job goes on.
+//   our death   the child gets SIGKILL from the kernel (PR_SET_PDEATHSIG).
+//
+// Thread rule: call from the only thread of the process.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/rank_env.h"
+#include "runtime/contract/run_record.h"
+#include "runtime/rank/binding.h"
+
+namespace shardrun::rank {
+
+inline constexpr std::chrono::milliseconds kDrainTime{300};
+
+struct SupervisorRequest {
+  contract::RankEnv env;
+  Binding binding;
+  // Runs in the forked child with its output in the pipes; its result is the child's exit code.
+  std::function<int()> body;
+  // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.
+  bool exit_4_is_peer_lost = false;
+};
+
+// kIo when the child could not be made.
+base::Result<contract::RankExit> supervise(const SupervisorRequest& request);
+
+// Ends this process as the child ended: with its exit code, or by the same signal. Does not return.
+[[noreturn]] void end_like(const contract::RankExit& exit);
+
+}  // namespace shardrun::rank
