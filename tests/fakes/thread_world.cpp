@@ -1,0 +1,285 @@
+#include "tests/fakes/thread_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace shardrun::fakes {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using comm::Pending;
+
+enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
+
+const char* kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::kAllGather:
+      return "all_gather";
+    case Kind::kReduceScatter:
+      return "reduce_scatter";
+    case Kind::kAllReduceFloat:
+      return "all_reduce (fp32)";
+    case Kind::kAllReduceDouble:
+      return "all_reduce (fp64)";
+    case Kind::kBroadcast:
+      return "broadcast";
+    case Kind::kBarrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+// One rank's part in one operation.
+struct Post {
+  bool present = false;
+  Kind kind = Kind::kBarrier;
+  size_t bytes = 0;  // per rank for all_gather and reduce_scatter, else of the whole buffer
+  int root = 0;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+
+  std::string describe() const {
+    return kind == Kind::kBroadcast ? fmt::format("broadcast of {} bytes from {}", bytes, root)
+                                    : fmt::format("{} of {} bytes", kind_name(kind), bytes);
+  }
+};
+
+struct Operation {
+  std::vector<Post> posts;
+  int present = 0;
+};
+
+template <typename T>
+void sum_slice(const std::vector<Post>& posts, size_t offset_bytes, size_t count, T* sum) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto at = [&](const Post& post) { return reinterpret_cast<const T*>(post.in + offset_bytes)[i]; };
+    T total = at(posts[0]);
+    for (size_t rank = 1; rank < posts.size(); ++rank) total += at(posts[rank]);
+    sum[i] = total;
+  }
+}
+
+template <typename T>
+void all_reduce_posts(std::vector<Post>& posts) {
+  if (posts[0].bytes == 0) return;
+  std::vector<T> sum(posts[0].bytes / sizeof(T));
+  sum_slice<T>(posts, 0, sum.size(), sum.data());
+  for (Post& post : posts) std::memcpy(post.out, sum.data(), post.bytes);
+}
+
+void execute(std::vector<Post>& posts) {
+  const size_t bytes = posts[0].bytes;
+  switch (posts[0].kind) {
+    case Kind::kAllGather:
+      for (const Post& to : posts) {
+        for (size_t from = 0; from < posts.size(); ++from) {
+          if (bytes > 0) std::memmove(to.out + from * bytes, posts[from].in, bytes);
+        }
+      }
+      break;
+    case Kind::kReduceScatter:
+      for (size_t rank = 0; rank < posts.size(); ++rank) {
+        sum_slice<float>(posts, rank * bytes, bytes / sizeof(float),
+                         reinterpret_cast<float*>(posts[rank].out));
+      }
+      break;
+    case Kind::kAllReduceFloat:
+      all_reduce_posts<float>(posts);
+      break;
+    case Kind::kAllReduceDouble:
+      all_reduce_posts<double>(posts);
+      break;
+    case Kind::kBroadcast:
+      for (Post& post : posts) {
+        if (bytes > 0 && post.out != posts[posts[0].root].out) {
+          std::memcpy(post.out, posts[posts[0].root].out, bytes);
+        }
+      }
+      break;
+    case Kind::kBarrier:
+      break;
+  }
+}
+
+}  // namespace
+
+struct ThreadWorld::Shared {
+  struct Channel {
+    std::map<uint64_t, Operation> in_flight;
+  };
+
+  int size = 0;
+  ThreadWorldOptions options;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Channel> channels;
+  std::vector<uint64_t> silent_from;  // by rank; 0 = never
+  std::optional<int> killed;
+  std::optional<Error> failure;  // first broken rule; ends every wait
+
+  // Adds one rank's part; the last to arrive does the work for all. The mutex is held by the caller.
+  void add(Channel& channel, uint64_t ticket, int rank, const Post& post) {
+    Operation& operation = channel.in_flight[ticket];
+    if (operation.posts.empty()) operation.posts.resize(static_cast<size_t>(size));
+    if (silent_from[rank] != 0 && ticket >= silent_from[rank]) return;
+    for (int other = 0; other < size; ++other) {
+      const Post& theirs = operation.posts[other];
+      if (!theirs.present || failure) continue;
+      if (theirs.kind != post.kind || theirs.bytes != post.bytes || theirs.root != post.root) {
+        failure = Error(Code::kCorrupt, fmt::format("operation #{}: rank {} posted {}, rank {} posted {}",
+                                                    ticket, other, theirs.describe(), rank, post.describe()));
+      }
+    }
+    operation.posts[rank] = post;
+    operation.posts[rank].present = true;
+    if (++operation.present < size || failure || killed) return;
+    execute(operation.posts);
+    channel.in_flight.erase(ticket);
+  }
+
+  Error timeout_error(const Channel& channel, uint64_t ticket) const {
+    std::string missing;
+    for (int rank = 0; rank < size; ++rank) {
+      if (channel.in_flight.at(ticket).posts[rank].present) continue;
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+    }
+    return Error(Code::kTimeout, fmt::format("operation #{}: no answer from rank {} within {} ms", ticket,
+                                             missing, options.timeout.count()));
+  }
+};
+
+class ThreadCommunicator final : public comm::Communicator {
+ public:
+  ThreadCommunicator(ThreadWorld::Shared& shared, int rank, int channel)
+      : shared_(shared), channel_(shared.channels[static_cast<size_t>(channel)]), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return shared_.size; }
+
+  Result<Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    if (all.size() != mine.size() * size()) {
+      return fail(fmt::format("all_gather: {} bytes from each of {} ranks do not fill {}", mine.size(),
+                              size(), all.size()));
+    }
+    return post({.kind = Kind::kAllGather, .bytes = mine.size(), .in = mine.data(), .out = all.data()});
+  }
+
+  Result<Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
+    if (full.size() != mine.size() * size()) {
+      return fail(
+          fmt::format("reduce_scatter: {} elements are not {} times {}", full.size(), size(), mine.size()));
+    }
+    if (!mine.empty() && mine.data() < full.data() + full.size() && full.data() < mine.data() + mine.size()) {
+      return fail("reduce_scatter: `mine` overlaps `full`");
+    }
+    return post({.kind = Kind::kReduceScatter,
+                 .bytes = mine.size_bytes(),
+                 .in = std::as_bytes(full).data(),
+                 .out = std::as_writable_bytes(mine).data()});
+  }
+
+  Result<Pending> all_reduce(std::span<float> buffer) override {
+    return in_place(Kind::kAllReduceFloat, std::as_writable_bytes(buffer), /*root=*/0);
+  }
+  Result<Pending> all_reduce(std::span<double> buffer) override {
+    return in_place(Kind::kAllReduceDouble, std::as_writable_bytes(buffer), /*root=*/0);
+  }
+  Result<Pending> broadcast(std::span<std::byte> buffer, int root) override {
+    if (root < 0 || root >= size()) return fail(fmt::format("broadcast: no rank {} among {}", root, size()));
+    return in_place(Kind::kBroadcast, buffer, root);
+  }
+  Result<Pending> barrier() override { return in_place(Kind::kBarrier, {}, /*root=*/0); }
+
+  Result<void> wait(Pending pending) override {
+    std::unique_lock lock(shared_.mutex);
+    const auto over = [&] {
+      return shared_.failure || shared_.killed || channel_.in_flight.count(pending.ticket) == 0;
+    };
+    const bool in_time = shared_.changed.wait_for(lock, shared_.options.timeout, over);
+    if (shared_.failure) return *shared_.failure;
+    if (channel_.in_flight.count(pending.ticket) == 0) return {};
+    if (!in_time) return shared_.timeout_error(channel_, pending.ticket);
+    return Error(Code::kPeerLost,
+                 fmt::format("operation #{}: lost rank {}", pending.ticket, *shared_.killed));
+  }
+
+ private:
+  Result<Pending> in_place(Kind kind, std::span<std::byte> buffer, int root) {
+    return post(
+        {.kind = kind, .bytes = buffer.size(), .root = root, .in = buffer.data(), .out = buffer.data()});
+  }
+
+  Result<Pending> post(const Post& mine) {
+    std::lock_guard lock(shared_.mutex);
+    shared_.add(channel_, ++last_ticket_, rank_, mine);
+    shared_.changed.notify_all();
+    return Pending{last_ticket_};
+  }
+
+  Error fail(std::string message) {
+    std::lock_guard lock(shared_.mutex);
+    if (!shared_.failure) shared_.failure = Error(Code::kCorrupt, fmt::format("rank {}: {}", rank_, message));
+    shared_.changed.notify_all();
+    return *shared_.failure;
+  }
+
+  ThreadWorld::Shared& shared_;
+  ThreadWorld::Shared::Channel& channel_;
+  const int rank_;
+  uint64_t last_ticket_ = 0;
+};
+
+ThreadWorld::ThreadWorld(int size, ThreadWorldOptions options) : shared_(std::make_unique<Shared>()) {
+  SHARDRUN_CHECK(size > 0 && options.channels > 0);
+  shared_->size = size;
+  shared_->options = options;
+  shared_->channels.resize(static_cast<size_t>(options.channels));
+  shared_->silent_from.resize(static_cast<size_t>(size));
+}
+
+ThreadWorld::~ThreadWorld() = default;
+
+std::unique_ptr<comm::Communicator> ThreadWorld::communicator(int rank, int channel) {
+  SHARDRUN_CHECK(rank >= 0 && rank < shared_->size && channel >= 0 && channel < shared_->options.channels);
+  return std::make_unique<ThreadCommunicator>(*shared_, rank, channel);
+}
+
+void ThreadWorld::silence(int rank, uint64_t from_ticket) {
+  std::lock_guard lock(shared_->mutex);
+  shared_->silent_from[static_cast<size_t>(rank)] = from_ticket;
+}
+
+void ThreadWorld::kill(int rank) {
+  std::lock_guard lock(shared_->mutex);
+  shared_->killed = rank;
+  shared_->changed.notify_all();
+}
+
+void ThreadWorld::run(
+    const std::function<void(int rank, std::span<comm::Communicator* const> channels)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < shared_->size; ++rank) {
+    threads.emplace_back([this, rank, &body] {
+      std::vector<std::unique_ptr<comm::Communicator>> owned;
+      std::vector<comm::Communicator*> channels;
+      for (int channel = 0; channel < shared_->options.channels; ++channel) {
+        owned.push_back(communicator(rank, channel));
+        channels.push_back(owned.back().get());
+      }
+      body(rank, channels);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace shardrun::fakes
