@@ -39,11 +39,11 @@ struct ResourcesSpec {  // [resources]
   bool exclusive = false;
 };
 
-struct ClusterSpec {  // [cluster]
+struct ClusterSpec {                               // [cluster]
   SchedulerKind scheduler = SchedulerKind::kAuto;  // auto: slurm inside an allocation, else local
 };
 
-struct ProgramSpec {  // [program]: exactly one of the two
+struct ProgramSpec {                 // [program]: exactly one of the two
   std::string trainer;               // "llama"
   std::vector<std::string> command;  // argv, never re-parsed by a shell
 };
@@ -55,13 +55,13 @@ struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset o
   double norm_epsilon = 1e-5;
 };
 
-struct DataSpec {  // [data]
+struct DataSpec {                       // [data]
   std::vector<std::string> files;       // plain text
   std::vector<std::string> validation;  // plain text, never trained on
   std::string tokenizer = "byte";       // 256 tokens, one a byte
   int sequence_length = 256;
-  uint64_t seed = 1;                    // of the weights' initial values and of the order of sequences
-  int validation_sequences = 64;        // how many sequences of `validation` an evaluation reads at most
+  uint64_t seed = 1;              // of the weights' initial values and of the order of sequences
+  int validation_sequences = 64;  // how many sequences of `validation` an evaluation reads at most
 };
 
 struct BatchSpec {  // [batch], in sequences
@@ -76,7 +76,7 @@ struct ShardingSpec {  // [sharding]
   int prefetch = 1;  // how many blocks are gathered ahead: 0 or 1
 };
 
-struct PrecisionSpec {  // [precision]
+struct PrecisionSpec {                      // [precision]
   Precision parameters = Precision::kBf16;  // of gathered parameters and activations; masters are fp32
 };
 
@@ -96,25 +96,26 @@ struct CommunicationSpec {  // [communication]
   std::chrono::seconds timeout{300};
 };
 
-struct CheckpointSpec {  // [checkpoint]
-  std::string directory;     // empty: <run dir>/checkpoints
-  int64_t every_steps = 0;   // 0: only at the end and when stopped
+struct CheckpointSpec {     // [checkpoint]
+  std::string directory;    // empty: <run dir>/checkpoints
+  int64_t every_steps = 0;  // 0: only at the end and when stopped
   int keep = 2;
 };
 
 struct FaultToleranceSpec {  // [fault_tolerance]
-  bool requeue = false;                       // ask Slurm to start again when the time limit or preemption stops us
-  std::chrono::seconds signal_lead{60};       // SIGTERM this long before the time limit
-  std::chrono::seconds stop_grace{30};        // how long ranks have between SIGTERM and SIGKILL
+  bool requeue = false;      // ask Slurm to start again when the time limit or preemption stops us
+  std::chrono::seconds signal_lead{60};  // SIGTERM this long before the time limit
+  std::chrono::seconds stop_grace{30};   // how long ranks have between SIGTERM and SIGKILL
 };
 
-struct LoggingSpec {  // [logging]
+struct LoggingSpec {               // [logging]
   std::string directory = "runs";  // run directories are <directory>/<name>/<id>
   int64_t every_steps = 10;
   int64_t validate_every_steps = 0;  // 0: only at the end
 };
 
-// A value for one environment variable of the ranks: given here, or by reference so that no secret is written.
+// A value for one environment variable of the ranks: given here, or by reference so that no secret is
+// written.
 struct EnvironmentValue {
   enum class Kind { kLiteral, kFromVariable, kFromFile } kind = Kind::kLiteral;
   std::string text;  // the value, the variable's name, or the file's path
@@ -136,12 +137,16 @@ struct JobSpec {
   FaultToleranceSpec fault_tolerance;
   LoggingSpec logging;
   std::map<std::string, EnvironmentValue> environment;  // [environment]
+
+  // Where each given value stands, e.g. "data.files[0]" → "job.toml:7:3": for refusals that come later.
+  std::map<std::string, std::string> origins;
+  std::string origin(const std::string& key) const;
 };
 
 // Text → JobSpec. `file_name` only names the source in messages. `overrides` are "section.key=value" strings
 // of --set, applied after the file; the value is read as TOML, or as a bare string where that fails.
 // Errors: kInvalid, "file:line:column: what; mend" ("--set a.b=c: what; mend" for an override).
-// Checks what the text alone can tell: no file is opened except none; see launcher/submit/rules.h for the rest.
+// Checks what the text alone can tell; launcher/submit/rules.h checks the rest against files and hosts.
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides = {});
 

@@ -29,12 +29,12 @@ struct BatchPlan {
 struct LaunchPlan {
   static constexpr int kFormatVersion = 1;
   std::string name;
-  std::string id;                // the Slurm job id, or local-<time>-<pid>
-  std::string scheduler;         // "local" or "slurm"
-  std::string run_directory;     // absolute
-  std::string working_directory; // absolute; where relative paths of the spec start
-  std::string rank_program;      // absolute path of shardrun-rank
-  std::string plugin_directory;  // absolute folder that comm plugins are loaded from
+  std::string id;                 // the Slurm job id, or local-<time>-<pid>
+  std::string scheduler;          // "local" or "slurm"
+  std::string run_directory;      // absolute
+  std::string working_directory;  // absolute; where relative paths of the spec start
+  std::string rank_program;       // absolute path of shardrun-rank
+  std::string plugin_directory;   // absolute folder that comm plugins are loaded from
   std::vector<std::string> overrides;
   int nodes = 1;
   int ranks_per_node = 1;

@@ -51,12 +51,12 @@ EnvironmentLookup process_environment();
 // Errors: kInvalid naming the variable that is missing or not a number in range, and who should have set it.
 Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup);
 
-// Every variable that a command program gets on top of its inherited environment: torchrun's (RANK, LOCAL_RANK,
-// WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_NAME, ROLE_WORLD_SIZE, MASTER_ADDR,
-// MASTER_PORT, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TORCHELASTIC_RUN_ID,
-// TORCHELASTIC_USE_AGENT_STORE=False, TORCH_NCCL_ASYNC_ERROR_HANDLING=1), NODE_RANK, OMP_NUM_THREADS (if unset),
-// SHARDRUN_GRADIENT_ACCUMULATION, SHARDRUN_MICRO_BATCH, SHARDRUN_GLOBAL_BATCH, GRAD_ACCUM_USTEPS.
-// [environment] of the spec is applied last by the caller (resolve_environment).
+// Every variable that a command program gets on top of its inherited environment: torchrun's (RANK,
+// LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_NAME,
+// ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS,
+// TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE=False, TORCH_NCCL_ASYNC_ERROR_HANDLING=1), NODE_RANK,
+// OMP_NUM_THREADS (if unset), SHARDRUN_GRADIENT_ACCUMULATION, SHARDRUN_MICRO_BATCH, SHARDRUN_GLOBAL_BATCH,
+// GRAD_ACCUM_USTEPS. [environment] of the spec is applied last by the caller (resolve_environment).
 std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
                                                      const EnvironmentLookup& inherited);
 

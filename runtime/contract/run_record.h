@@ -22,13 +22,13 @@ namespace shardrun::contract {
 struct RankExit {
   int global_rank = 0;
   std::string node;
-  double ended = 0.0;                // Unix seconds
-  std::optional<int> exit_code;      // of a program that exited
-  std::optional<int> signal;         // of a program that a signal ended
-  bool peer_lost = false;            // it only failed because another rank was gone: collateral
-  bool stopped_on_request = false;   // we had forwarded a stop signal to it before
-  int64_t peak_memory_bytes = 0;     // highest resident set of the program
-  std::string last_words;            // the error line it reported, if any; at most 500 bytes
+  double ended = 0.0;               // Unix seconds
+  std::optional<int> exit_code;     // of a program that exited
+  std::optional<int> signal;        // of a program that a signal ended
+  bool peer_lost = false;           // it only failed because another rank was gone: collateral
+  bool stopped_on_request = false;  // we had forwarded a stop signal to it before
+  int64_t peak_memory_bytes = 0;    // highest resident set of the program
+  std::string last_words;           // the error line it reported, if any; at most 500 bytes
 };
 
 // What the trainer reports at its end; also what `shardrun results` prints.
@@ -38,10 +38,10 @@ struct TrainingMetrics {
   double tokens_per_second = 0.0;
   double step_seconds_p50 = 0.0, step_seconds_p99 = 0.0;
   std::optional<double> model_flops_utilization;
-  std::string checkpoint;                            // the newest one, absolute; empty if none
-  double first_barrier_seconds = 0.0;                // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
-  int64_t planned_arena_bytes = 0;                   // per rank, from the plan made before step 0
-  std::map<std::string, std::string> versions;       // "libfabric": "1.17.0", …
+  std::string checkpoint;                       // the newest one, absolute; empty if none
+  double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
+  int64_t planned_arena_bytes = 0;              // per rank, from the plan made before step 0
+  std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
 };
 
 struct FirstCause {
@@ -70,7 +70,7 @@ struct RunRecord {
   BatchPlan batch;
   std::vector<Attempt> attempts;
   std::optional<TrainingMetrics> metrics;
-  std::map<int, int64_t> peak_memory_bytes;     // by global rank
+  std::map<int, int64_t> peak_memory_bytes;  // by global rank
   std::map<std::string, std::string> versions;
 };
 

@@ -1,0 +1,45 @@
+#include "launcher/plan/launch_plan.h"
+
+#include <fmt/format.h>
+
+#include "launcher/plan/batch.h"
+
+namespace shardrun::launcher {
+
+base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
+                                                     const PlanContext& context) {
+  if (context.scheduler == "local" && spec.resources.nodes > 1) {
+    return base::Error(
+        base::Code::kInvalid,
+        fmt::format("{}: nodes = {} needs a Slurm allocation, and this is one machine; submit it "
+                    "with `shardrun submit`, or write --set resources.nodes=1 "
+                    "--set resources.ranks_per_node={}",
+                    spec.origin("resources.nodes"), spec.resources.nodes,
+                    spec.resources.nodes * int64_t{spec.resources.ranks_per_node}));
+  }
+  const int64_t world = int64_t{spec.resources.nodes} * spec.resources.ranks_per_node;
+  if (world > (1 << 17)) {
+    return base::Error(
+        base::Code::kInvalid,
+        fmt::format("{}: {} nodes × {} ranks are {} ranks; at most {} work", spec.origin("resources.nodes"),
+                    spec.resources.nodes, spec.resources.ranks_per_node, world, 1 << 17));
+  }
+  auto batch = solve_batch(spec, world);
+  if (!batch) return std::move(batch).error();
+  contract::LaunchPlan plan;
+  plan.name = spec.name;
+  plan.id = context.id;
+  plan.scheduler = context.scheduler;
+  plan.run_directory = context.run_directory;
+  plan.working_directory = context.working_directory;
+  plan.rank_program = context.rank_program;
+  plan.plugin_directory = context.plugin_directory;
+  plan.overrides = context.overrides;
+  plan.nodes = spec.resources.nodes;
+  plan.ranks_per_node = spec.resources.ranks_per_node;
+  plan.cpus_per_rank = spec.resources.cpus_per_rank;
+  plan.batch = *batch;
+  return plan;
+}
+
+}  // namespace shardrun::launcher

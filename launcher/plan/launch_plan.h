@@ -1,0 +1,30 @@
+// From a checked job spec to a LaunchPlan: everything that is decided before anything starts.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+
+namespace shardrun::launcher {
+
+// What the spec cannot know.
+struct PlanContext {
+  std::string id;
+  std::string scheduler;          // "local" or "slurm"
+  std::string run_directory;      // absolute
+  std::string working_directory;  // absolute
+  std::string rank_program;       // absolute path of shardrun-rank
+  std::string plugin_directory;   // absolute
+  std::vector<std::string> overrides;
+};
+
+// Errors: kInvalid from the batch contract, or a shape this scheduler cannot run (several nodes on "local").
+base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
+                                                     const PlanContext& context);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,408 @@
+#include "runtime/contract/job_spec.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/model_presets.h"
+#include "runtime/contract/spec_reader.h"
+#include "runtime/contract/toml_value.h"
+
+namespace shardrun::contract {
+namespace {
+
+using base::Code;
+using base::Error;
+
+constexpr int64_t kLargestCount = int64_t{1} << 40;
+constexpr int64_t kDay = 24 * 3600;
+constexpr uint64_t kLargestFileBytes = 1 << 20;
+constexpr const char* kSections[] = {"resources", "cluster",       "program",    "model",
+                                     "data",      "batch",         "sharding",   "precision",
+                                     "optimizer", "communication", "checkpoint", "fault_tolerance",
+                                     "logging",   "environment"};
+
+void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
+  SectionReader top(document, "", reading);
+  top.word("name", "._-", spec.name);
+  for (const char* section : kSections) top.know(section);
+  top.finish();
+  if (spec.name.empty()) {
+    reading.fail(document.origin, "the job has no name", "write name = \"…\" at the top");
+  } else if (spec.name.size() > 64 || spec.name.front() == '.') {
+    reading.fail(top.origin("name"),
+                 fmt::format("name = \"{}\" cannot be a folder's name", printable(spec.name)),
+                 "use at most 64 characters and begin with a letter or a digit");
+  }
+}
+
+void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSpec& resources) {
+  SectionReader section(document, "resources", reading);
+  section.integer("nodes", 1, 65536, resources.nodes);
+  section.integer("ranks_per_node", 1, 1024, resources.ranks_per_node);
+  section.integer("cpus_per_rank", 1, 4096, resources.cpus_per_rank);
+  section.duration("time_limit", 60, 366 * kDay, resources.time_limit);
+  section.word("partition", "._-,", resources.partition);
+  section.word("account", "._-", resources.account);
+  section.word("constraint", "._-,&|*()[]", resources.constraint);
+  section.word("exclude", "._-,[]", resources.exclude);
+  section.boolean("exclusive", resources.exclusive);
+  section.finish();
+}
+
+void read_cluster(const TomlValue& document, SpecReading& reading, ClusterSpec& cluster) {
+  constexpr Choice<SchedulerKind> kKinds[] = {
+      {"auto", SchedulerKind::kAuto}, {"local", SchedulerKind::kLocal}, {"slurm", SchedulerKind::kSlurm}};
+  SectionReader section(document, "cluster", reading);
+  section.choice("scheduler", kKinds, cluster.scheduler);
+  section.finish();
+}
+
+void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& program) {
+  SectionReader section(document, "program", reading);
+  section.text("trainer", program.trainer, 64);
+  section.texts("command", program.command);
+  section.finish();
+  if (section.has("trainer") == section.has("command")) {
+    reading.fail(
+        section.origin(),
+        section.present() && section.has("trainer") ? "[program] has both trainer and command"
+                                                    : "the job has no program",
+        "write exactly one: [program] trainer = \"llama\", or command = [\"program\", \"argument\"]");
+  } else if (section.has("command") && (program.command.empty() || program.command.front().empty())) {
+    reading.fail(section.origin("command"), "program.command names no program",
+                 "write command = [\"program\", \"argument\"]");
+  } else if (section.has("trainer") && program.trainer != "llama") {
+    reading.fail(section.origin("trainer"),
+                 fmt::format("there is no trainer \"{}\"", printable(program.trainer)),
+                 "write trainer = \"llama\"");
+  }
+}
+
+// A section that a command program would never see must not look as if it did something.
+void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
+  for (const char* name :
+       {"model", "data", "sharding", "precision", "optimizer", "communication", "checkpoint"}) {
+    if (const TomlValue* section = document.find(name)) {
+      reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
+                   "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
+    }
+  }
+}
+
+void check_model(const SectionReader& section, SpecReading& reading, const ModelSpec& model) {
+  const struct {
+    const char* key;
+    int value;
+  } sizes[] = {{"layers", model.layers},     {"hidden", model.hidden}, {"heads", model.heads},
+               {"kv_heads", model.kv_heads}, {"ffn", model.ffn},       {"vocab", model.vocab}};
+  for (const auto& size : sizes) {
+    if (size.value > 0) continue;
+    std::string names;
+    for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
+    reading.fail(section.origin(), fmt::format("[model] has no {}", size.key),
+                 fmt::format("write every size, or preset = one of {}", names));
+    return;
+  }
+  if (model.hidden % model.heads != 0 || (model.hidden / model.heads) % 2 != 0) {
+    reading.fail(section.origin("hidden"),
+                 fmt::format("hidden {} over {} heads gives no even head size", model.hidden, model.heads),
+                 fmt::format("make hidden a multiple of {}", 2 * model.heads));
+  }
+  if (model.heads % model.kv_heads != 0) {
+    reading.fail(section.origin("kv_heads"),
+                 fmt::format("{} heads cannot share {} kv_heads evenly", model.heads, model.kv_heads),
+                 "make heads a multiple of kv_heads");
+  }
+}
+
+void read_model(const TomlValue& document, SpecReading& reading, ModelSpec& model) {
+  SectionReader section(document, "model", reading);
+  section.text("preset", model.preset, 64);
+  if (!model.preset.empty()) {
+    if (const ModelSpec* preset = find_preset(model.preset)) {
+      model = *preset;
+    } else {
+      std::string names;
+      for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
+      reading.fail(section.origin("preset"),
+                   fmt::format("there is no preset \"{}\"", printable(model.preset)),
+                   "write one of " + names);
+    }
+  }
+  section.integer("layers", 1, 1024, model.layers);
+  section.integer("hidden", 2, 1 << 20, model.hidden);
+  section.integer("heads", 1, 1 << 14, model.heads);
+  section.integer("kv_heads", 1, 1 << 14, model.kv_heads);
+  section.integer("ffn", 1, 1 << 22, model.ffn);
+  section.integer("vocab", 2, 1 << 22, model.vocab);
+  section.number("rope_theta", 1.0, 1e12, model.rope_theta);
+  section.number("norm_epsilon", 1e-12, 1e-1, model.norm_epsilon);
+  section.finish();
+  if (!section.present()) {
+    reading.fail(document.origin, "the trainer has no [model]", "write [model] preset = \"llama-1m\"");
+  } else if (!reading.error) {
+    check_model(section, reading, model);
+  }
+}
+
+void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec& model, DataSpec& data) {
+  SectionReader section(document, "data", reading);
+  section.texts("files", data.files);
+  section.texts("validation", data.validation);
+  section.text("tokenizer", data.tokenizer, 64);
+  section.integer("sequence_length", 1, 1 << 20, data.sequence_length);
+  section.integer("seed", 0, INT64_MAX, data.seed);
+  section.integer("validation_sequences", 1, 1 << 24, data.validation_sequences);
+  section.finish();
+  if (data.tokenizer != "byte") {
+    reading.fail(section.origin("tokenizer"),
+                 fmt::format("there is no tokenizer \"{}\"", printable(data.tokenizer)),
+                 "write tokenizer = \"byte\"");
+  }
+  if (data.files.empty()) {
+    reading.fail(section.origin(), "the trainer has no text",
+                 "write [data] files = [\"path of a text file\"]");
+  }
+  for (const auto* list : {&data.files, &data.validation}) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      if (!(*list)[i].empty()) continue;
+      reading.fail(section.origin(list == &data.files ? "files" : "validation"), "a file's name is empty",
+                   "write the path of a text file");
+    }
+  }
+  if (!reading.error && model.vocab < 256) {
+    reading.fail(section.origin(),
+                 fmt::format("the byte tokenizer needs vocab 256, [model] has {}", model.vocab),
+                 "write vocab = 256 or more");
+  }
+}
+
+void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batch) {
+  constexpr Choice<Scaling> kScalings[] = {{"strong", Scaling::kStrong}, {"weak", Scaling::kWeak}};
+  SectionReader section(document, "batch", reading);
+  section.integer("global_batch", 1, kLargestCount, batch.global_batch);
+  section.integer("gradient_accumulation", 1, kLargestCount, batch.gradient_accumulation);
+  section.integer("micro_batch", 1, 1 << 20, batch.micro_batch);
+  if (!section.has("scaling") && !batch.global_batch) batch.scaling = Scaling::kWeak;
+  section.choice("scaling", kScalings, batch.scaling);
+  section.finish();
+  if (reading.error) return;
+  if (batch.global_batch && batch.gradient_accumulation) {
+    reading.fail(section.origin("gradient_accumulation"),
+                 "[batch] has both global_batch and gradient_accumulation",
+                 "keep one: the other follows from micro_batch and the number of ranks");
+  } else if (batch.scaling == Scaling::kStrong && !batch.global_batch) {
+    reading.fail(section.origin("scaling"), "strong scaling keeps global_batch, and [batch] has none",
+                 "write global_batch = …, or scaling = \"weak\"");
+  } else if (batch.scaling == Scaling::kWeak && batch.global_batch) {
+    reading.fail(section.origin("scaling"),
+                 "weak scaling keeps gradient_accumulation and lets global_batch grow",
+                 "write gradient_accumulation in the place of global_batch, or scaling = \"strong\"");
+  } else if (!batch.global_batch && !batch.gradient_accumulation) {
+    batch.gradient_accumulation = 1;
+  }
+}
+
+void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
+  constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
+                                              {"hybrid_shard", Strategy::kHybridShard},
+                                              {"shard_grad_op", Strategy::kShardGradOp},
+                                              {"no_shard", Strategy::kNoShard}};
+  SectionReader section(document, "sharding", reading);
+  section.choice("strategy", kStrategies, sharding.strategy);
+  section.integer("prefetch", 0, 1, sharding.prefetch);
+  section.finish();
+  if (sharding.strategy != Strategy::kFullShard) {
+    reading.fail(section.origin("strategy"), "this version's trainer shards with full_shard only",
+                 "write strategy = \"full_shard\"");
+  }
+}
+
+void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
+  constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}};
+  SectionReader section(document, "precision", reading);
+  section.choice("parameters", kPrecisions, precision.parameters);
+  section.finish();
+}
+
+void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSpec& optimizer) {
+  constexpr Choice<Schedule> kSchedules[] = {
+      {"constant", Schedule::kConstant}, {"linear", Schedule::kLinear}, {"cosine", Schedule::kCosine}};
+  SectionReader section(document, "optimizer", reading);
+  section.integer("steps", 1, kLargestCount, optimizer.steps);
+  section.number("learning_rate", 0.0, 1e3, optimizer.learning_rate);
+  section.number("min_learning_rate", 0.0, 1e3, optimizer.min_learning_rate);
+  section.choice("schedule", kSchedules, optimizer.schedule);
+  section.integer("warmup_steps", 0, kLargestCount, optimizer.warmup_steps);
+  section.number("beta1", 0.0, 0.999999, optimizer.beta1);
+  section.number("beta2", 0.0, 0.999999999, optimizer.beta2);
+  section.number("epsilon", 1e-30, 1.0, optimizer.epsilon);
+  section.number("weight_decay", 0.0, 100.0, optimizer.weight_decay);
+  section.number("clip_norm", 0.0, 1e9, optimizer.clip_norm);
+  section.finish();
+  if (optimizer.min_learning_rate > optimizer.learning_rate) {
+    reading.fail(section.origin("min_learning_rate"), "min_learning_rate is above learning_rate",
+                 "make it smaller, or raise learning_rate");
+  }
+  if (optimizer.warmup_steps > optimizer.steps) {
+    reading.fail(
+        section.origin("warmup_steps"),
+        fmt::format("{} warm-up steps do not fit in {} steps", optimizer.warmup_steps, optimizer.steps),
+        "warm up for fewer steps than the job has");
+  }
+}
+
+void read_communication(const TomlValue& document, SpecReading& reading, CommunicationSpec& communication) {
+  SectionReader section(document, "communication", reading);
+  section.word("plugin", "_", communication.plugin);
+  section.word("provider", "_-;", communication.provider);
+  section.duration("timeout", 1, 7 * kDay, communication.timeout);
+  section.finish();
+}
+
+void read_checkpoint(const TomlValue& document, SpecReading& reading, CheckpointSpec& checkpoint) {
+  SectionReader section(document, "checkpoint", reading);
+  section.text("directory", checkpoint.directory);
+  section.integer("every_steps", 0, kLargestCount, checkpoint.every_steps);
+  section.integer("keep", 1, 1000, checkpoint.keep);
+  section.finish();
+}
+
+void read_fault_tolerance(const TomlValue& document, SpecReading& reading, FaultToleranceSpec& faults) {
+  SectionReader section(document, "fault_tolerance", reading);
+  section.boolean("requeue", faults.requeue);
+  section.duration("signal_lead", 1, kDay, faults.signal_lead);
+  section.duration("stop_grace", 1, kDay, faults.stop_grace);
+  section.finish();
+}
+
+void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& logging) {
+  SectionReader section(document, "logging", reading);
+  section.text("directory", logging.directory);
+  section.integer("every_steps", 1, kLargestCount, logging.every_steps);
+  section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
+  section.finish();
+}
+
+bool is_variable_name(std::string_view name) {
+  if (name.empty() || name.size() > 256 || (name.front() >= '0' && name.front() <= '9')) return false;
+  for (const char c : name) {
+    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'))
+      return false;
+  }
+  return true;
+}
+
+bool looks_secret(const std::string& name) {
+  for (const char* part : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "PRIVATE_KEY", "CREDENTIAL"}) {
+    if (name.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+void read_environment_reference(const std::string& name, const TomlValue& document_entry,
+                                SpecReading& reading, EnvironmentValue& value) {
+  TomlValue holder;  // lets SectionReader read the inline table as a section of its own
+  holder.origin = document_entry.origin;
+  holder.members.emplace_back("environment." + name, document_entry);
+  SectionReader reference(holder, "environment." + name, reading);
+  std::string variable, file;
+  reference.text("from_env", variable, 256);
+  reference.text("from_file", file);
+  reference.finish();
+  if (variable.empty() == file.empty()) {
+    reading.fail(document_entry.origin, fmt::format("environment.{} needs exactly one source", name),
+                 "write { from_env = \"NAME\" } or { from_file = \"/path\" }");
+  } else if (!variable.empty() && !is_variable_name(variable)) {
+    reading.fail(document_entry.origin, fmt::format("\"{}\" is not a variable's name", printable(variable)),
+                 "use letters, digits and _");
+  }
+  value = variable.empty() ? EnvironmentValue{EnvironmentValue::Kind::kFromFile, file}
+                           : EnvironmentValue{EnvironmentValue::Kind::kFromVariable, variable};
+}
+
+void read_environment(const TomlValue& document, SpecReading& reading,
+                      std::map<std::string, EnvironmentValue>& environment) {
+  SectionReader section(document, "environment", reading);
+  for (const auto& member : section.members()) {
+    const std::string& name = member.first;
+    if (reading.error) return;
+    if (!is_variable_name(name)) {
+      reading.fail(member.second.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
+                   "use letters, digits and _, and begin with a letter");
+      return;
+    }
+    reading.origins["environment." + name] = member.second.origin;
+    EnvironmentValue value;
+    if (member.second.kind == TomlValue::Kind::kTable) {
+      read_environment_reference(name, member.second, reading, value);
+    } else if (looks_secret(name)) {
+      reading.fail(
+          member.second.origin, fmt::format("environment.{} looks like a secret written out", name),
+          fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
+    } else if (member.second.kind == TomlValue::Kind::kString && member.second.text.empty()) {
+      value.text.clear();  // an empty variable is a value like any other
+    } else {
+      section.text(name, value.text, 32 * 1024);
+    }
+    environment[name] = value;
+  }
+}
+
+JobSpec read_all(const TomlValue& document, SpecReading& reading) {
+  JobSpec spec;
+  read_top(document, reading, spec);
+  read_resources(document, reading, spec.resources);
+  read_cluster(document, reading, spec.cluster);
+  read_program(document, reading, spec.program);
+  if (!spec.program.command.empty()) {
+    refuse_trainer_sections(document, reading);
+  } else {
+    read_model(document, reading, spec.model);
+    read_data(document, reading, spec.model, spec.data);
+    read_sharding(document, reading, spec.sharding);
+    read_precision(document, reading, spec.precision);
+    read_optimizer(document, reading, spec.optimizer);
+    read_communication(document, reading, spec.communication);
+    read_checkpoint(document, reading, spec.checkpoint);
+  }
+  read_batch(document, reading, spec.batch);
+  read_fault_tolerance(document, reading, spec.fault_tolerance);
+  read_logging(document, reading, spec.logging);
+  read_environment(document, reading, spec.environment);
+  return spec;
+}
+
+}  // namespace
+
+std::string JobSpec::origin(const std::string& key) const {
+  const auto found = origins.find(key);
+  return found == origins.end() ? "job spec" : found->second;
+}
+
+Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
+                               std::span<const std::string> overrides) {
+  if (text.size() > kLargestFileBytes) {
+    return Error(Code::kInvalid, fmt::format("{}:1:1: the job spec has {} bytes; write at most {}",
+                                             printable(file_name), text.size(), kLargestFileBytes));
+  }
+  Result<TomlValue> document = parse_toml(text, file_name);
+  if (!document) return std::move(document).error();
+  for (const std::string& assignment : overrides) RETURN_IF_ERROR(apply_override(*document, assignment));
+  SpecReading reading;
+  JobSpec spec = read_all(*document, reading);
+  if (reading.error) return *reading.error;
+  spec.origins = std::move(reading.origins);
+  return spec;
+}
+
+Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides) {
+  Result<std::string> text = base::read_file(path, kLargestFileBytes);
+  if (!text) {
+    return Error(Code::kInvalid, fmt::format("{}:1:1: {}; name a readable job spec of at most {} bytes",
+                                             printable(path), text.error().to_string(), kLargestFileBytes));
+  }
+  return parse_job_spec(*text, path, overrides);
+}
+
+}  // namespace shardrun::contract

@@ -1,0 +1,18 @@
+// The named model sizes that [model] preset = "…" knows.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::contract {
+
+// Sizes of the preset, or nullptr. Llama-2 sizes: Touvron et al. 2023 and the published config.json files.
+const ModelSpec* find_preset(std::string_view name);
+std::vector<std::string> preset_names();
+
+}  // namespace shardrun::contract

@@ -1,0 +1,237 @@
+#include "runtime/contract/rank_env.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::contract {
+namespace {
+
+using base::Code;
+using base::Error;
+
+// Who says which rank we are: the names of the six numbers under one launcher.
+struct RankNames {
+  const char* launcher;
+  const char* global_rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+  const char* node_index;
+  const char* node_count;
+  const char* node_name;
+};
+
+constexpr RankNames kNames[] = {
+    {"shardrun", "SHARDRUN_GLOBAL_RANK", "SHARDRUN_WORLD_SIZE", "SHARDRUN_LOCAL_RANK",
+     "SHARDRUN_LOCAL_WORLD_SIZE", "SHARDRUN_NODE_INDEX", "SHARDRUN_NODE_COUNT", "SHARDRUN_NODE_NAME"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_NNODES",
+     "SLURMD_NODENAME"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "", "", ""},
+};
+
+Result<int64_t> number(const EnvironmentLookup& lookup, const std::string& name, const std::string& setter,
+                       int64_t low, int64_t high) {
+  const auto text = lookup(name);
+  if (!text)
+    return Error(Code::kInvalid, fmt::format("{} is not set; {} sets it for every rank", name, setter));
+  int64_t value = 0;
+  const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (failure != std::errc() || end != text->data() + text->size() || value < low || value > high) {
+    return Error(Code::kInvalid, fmt::format("{} is not a number from {} to {}; {} should have set it", name,
+                                             low, high, setter));
+  }
+  return value;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+// SLURM_TASKS_PER_NODE such as "2(x4)" or "2,1": the number of `node_index`.
+Result<int64_t> slurm_local_world_size(const EnvironmentLookup& lookup, int node_index) {
+  const std::string name =
+      lookup("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
+  const std::string text = lookup(name).value_or("");
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  int64_t first = 0;
+  while (at < end) {
+    int64_t tasks = 0, repeat = 1;
+    auto parsed = std::from_chars(at, end, tasks);
+    if (parsed.ec != std::errc()) break;
+    at = parsed.ptr;
+    if (end - at > 3 && at[0] == '(' && at[1] == 'x') {
+      parsed = std::from_chars(at + 2, end, repeat);
+      if (parsed.ec != std::errc() || parsed.ptr == end || *parsed.ptr != ')') break;
+      at = parsed.ptr + 1;
+    }
+    if (repeat < 1 || repeat > 65536) break;
+    if (node_index < first + repeat) return tasks;
+    first += repeat;
+    if (at < end && *at == ',') ++at;
+  }
+  return Error(Code::kInvalid,
+               fmt::format("{} does not say how many tasks run on node {}; srun sets it", name, node_index));
+}
+
+Result<int> field(const EnvironmentLookup& lookup, const char* name, const char* setter, int64_t low,
+                  int64_t high) {
+  auto value = number(lookup, name, setter, low, high);
+  if (!value) return std::move(value).error();
+  return static_cast<int>(*value);
+}
+
+Result<void> read_position(const EnvironmentLookup& lookup, const RankNames& names, RankEnv& env) {
+  auto world = field(lookup, names.world_size, names.launcher, 1, 1 << 24);
+  if (!world) return std::move(world).error();
+  env.world_size = *world;
+  auto global = field(lookup, names.global_rank, names.launcher, 0, env.world_size - 1);
+  if (!global) return std::move(global).error();
+  env.global_rank = *global;
+  auto local = field(lookup, names.local_rank, names.launcher, 0, 1 << 16);
+  if (!local) return std::move(local).error();
+  env.local_rank = *local;
+  if (*names.node_count != '\0') {
+    auto count = field(lookup, names.node_count, names.launcher, 1, 65536);
+    if (!count) return std::move(count).error();
+    env.node_count = *count;
+    auto index = field(lookup, names.node_index, names.launcher, 0, env.node_count - 1);
+    if (!index) return std::move(index).error();
+    env.node_index = *index;
+  }
+  if (*names.local_world_size != '\0') {
+    auto size = field(lookup, names.local_world_size, names.launcher, 1, 1 << 16);
+    if (!size) return std::move(size).error();
+    env.local_world_size = *size;
+  } else {
+    auto size = slurm_local_world_size(lookup, env.node_index);
+    if (!size) return std::move(size).error();
+    env.local_world_size = static_cast<int>(*size);
+  }
+  env.node_name = lookup(names.node_name).value_or(host_name());
+  return {};
+}
+
+}  // namespace
+
+EnvironmentLookup process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup) {
+  const RankNames* names = nullptr;
+  for (const RankNames& candidate : kNames) {
+    if (names == nullptr && lookup(candidate.global_rank)) names = &candidate;
+  }
+  if (names == nullptr) {
+    return Error(Code::kInvalid,
+                 "no SHARDRUN_GLOBAL_RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK; shardrun-rank is started by "
+                 "`shardrun run`, not by hand");
+  }
+  RankEnv env;
+  RETURN_IF_ERROR(read_position(lookup, *names, env));
+  const auto directory = lookup("SHARDRUN_RUN_DIR");
+  if (!directory || directory->empty() || directory->front() != '/') {
+    return Error(Code::kInvalid,
+                 "SHARDRUN_RUN_DIR is not an absolute folder; `shardrun run` sets it for every rank");
+  }
+  env.run_directory = *directory;
+  env.master_addr = lookup("SHARDRUN_MASTER_ADDR").value_or("127.0.0.1");
+  if (lookup("SHARDRUN_MASTER_PORT")) {
+    auto port = field(lookup, "SHARDRUN_MASTER_PORT", "shardrun", 1, 65535);
+    if (!port) return std::move(port).error();
+    env.master_port = static_cast<uint16_t>(*port);
+  }
+  if (lookup("SHARDRUN_ATTEMPT")) {
+    auto attempt = field(lookup, "SHARDRUN_ATTEMPT", "shardrun", 0, 1 << 20);
+    if (!attempt) return std::move(attempt).error();
+    env.attempt = *attempt;
+  }
+  if (const auto launched = lookup("SHARDRUN_LAUNCH_TIME"))
+    env.launch_time = std::strtod(launched->c_str(), nullptr);
+  return env;
+}
+
+std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
+                                                     const EnvironmentLookup& inherited) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  std::map<std::string, std::string> out = {
+      {"RANK", text(env.global_rank)},
+      {"LOCAL_RANK", text(env.local_rank)},
+      {"WORLD_SIZE", text(env.world_size)},
+      {"LOCAL_WORLD_SIZE", text(env.local_world_size)},
+      {"GROUP_RANK", text(env.node_index)},
+      {"GROUP_WORLD_SIZE", text(env.node_count)},
+      {"NODE_RANK", text(env.node_index)},
+      {"ROLE_RANK", text(env.global_rank)},
+      {"ROLE_NAME", "default"},
+      {"ROLE_WORLD_SIZE", text(env.world_size)},
+      {"MASTER_ADDR", env.master_addr},
+      {"MASTER_PORT", text(env.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", text(env.attempt)},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RUN_ID", plan.id},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"SHARDRUN_GLOBAL_RANK", text(env.global_rank)},
+      {"SHARDRUN_LOCAL_RANK", text(env.local_rank)},
+      {"SHARDRUN_WORLD_SIZE", text(env.world_size)},
+      {"SHARDRUN_LOCAL_WORLD_SIZE", text(env.local_world_size)},
+      {"SHARDRUN_NODE_INDEX", text(env.node_index)},
+      {"SHARDRUN_NODE_COUNT", text(env.node_count)},
+      {"SHARDRUN_NODE_NAME", env.node_name},
+      {"SHARDRUN_GRADIENT_ACCUMULATION", text(plan.batch.gradient_accumulation)},
+      {"SHARDRUN_MICRO_BATCH", text(plan.batch.micro_batch)},
+      {"SHARDRUN_GLOBAL_BATCH", text(plan.batch.global_batch)},
+      {"GRAD_ACCUM_USTEPS", text(plan.batch.gradient_accumulation)},
+  };
+  if (!inherited("OMP_NUM_THREADS")) out["OMP_NUM_THREADS"] = text(plan.cpus_per_rank);
+  return out;
+}
+
+Result<std::map<std::string, std::string>> resolve_environment(
+    const std::map<std::string, EnvironmentValue>& environment, const EnvironmentLookup& lookup) {
+  constexpr uint64_t kLongestSecret = 32 * 1024;
+  std::map<std::string, std::string> out;
+  for (const auto& [name, value] : environment) {
+    switch (value.kind) {
+      case EnvironmentValue::Kind::kLiteral:
+        out[name] = value.text;
+        break;
+      case EnvironmentValue::Kind::kFromVariable: {
+        const auto found = lookup(value.text);
+        if (!found) {
+          return Error(Code::kNotFound,
+                       fmt::format("environment.{}: the variable {} is not set on this node; set it "
+                                   "before submitting, or use from_file",
+                                   name, value.text));
+        }
+        out[name] = *found;
+        break;
+      }
+      case EnvironmentValue::Kind::kFromFile: {
+        auto text = base::read_file(value.text, kLongestSecret);
+        if (!text) return std::move(text).error().context(fmt::format("environment.{}", name));
+        while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
+        if (text->find('\0') != std::string::npos) {
+          return Error(Code::kInvalid, fmt::format("environment.{}: {} holds a zero byte", name, value.text));
+        }
+        out[name] = std::move(text).value();
+        break;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace shardrun::contract

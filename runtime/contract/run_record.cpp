@@ -1,0 +1,312 @@
+#include "runtime/contract/run_record.h"
+
+#include <ctime>
+
+#include "runtime/contract/json_reader.h"
+
+namespace shardrun::contract {
+namespace {
+
+using nlohmann::json;
+
+template <typename T>
+json optional_json(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+json metrics_json(const TrainingMetrics& metrics) {
+  return {{"steps", metrics.steps},
+          {"first_loss", optional_json(metrics.first_loss)},
+          {"final_loss", optional_json(metrics.final_loss)},
+          {"validation_loss", optional_json(metrics.validation_loss)},
+          {"unigram_entropy", optional_json(metrics.unigram_entropy)},
+          {"tokens_per_second", metrics.tokens_per_second},
+          {"step_seconds", {{"p50", metrics.step_seconds_p50}, {"p99", metrics.step_seconds_p99}}},
+          {"model_flops_utilization", optional_json(metrics.model_flops_utilization)},
+          {"checkpoint", metrics.checkpoint},
+          {"first_barrier_seconds", metrics.first_barrier_seconds},
+          {"versions", metrics.versions}};
+}
+
+Result<TrainingMetrics> read_metrics(const json& object) {
+  JsonReader reader(object, "training metrics");
+  TrainingMetrics metrics;
+  reader.read("steps", metrics.steps);
+  reader.read_optional("first_loss", metrics.first_loss);
+  reader.read_optional("final_loss", metrics.final_loss);
+  reader.read_optional("validation_loss", metrics.validation_loss);
+  reader.read_optional("unigram_entropy", metrics.unigram_entropy);
+  reader.read("tokens_per_second", metrics.tokens_per_second);
+  if (const json* seconds = reader.member("step_seconds")) {
+    JsonReader quantiles(*seconds, "step_seconds");
+    quantiles.read("p50", metrics.step_seconds_p50);
+    quantiles.read("p99", metrics.step_seconds_p99);
+    RETURN_IF_ERROR(quantiles.finish());
+  }
+  reader.read_optional("model_flops_utilization", metrics.model_flops_utilization);
+  reader.read("checkpoint", metrics.checkpoint);
+  reader.read("first_barrier_seconds", metrics.first_barrier_seconds);
+  if (const json* planned = reader.member("planned_arena_bytes");
+      planned != nullptr && planned->is_number_integer()) {
+    metrics.planned_arena_bytes = planned->get<int64_t>();
+  }
+  if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
+    for (const auto& [library, version] : versions->items()) {
+      if (version.is_string()) metrics.versions[library] = version.get<std::string>();
+    }
+  }
+  RETURN_IF_ERROR(reader.finish());
+  return metrics;
+}
+
+json attempt_json(const Attempt& attempt) {
+  json cause = nullptr;
+  if (attempt.first_cause) {
+    cause = {{"kind", attempt.first_cause->kind},
+             {"node", attempt.first_cause->node},
+             {"global_rank", optional_json(attempt.first_cause->global_rank)},
+             {"signal", optional_json(attempt.first_cause->signal)},
+             {"exit_code", optional_json(attempt.first_cause->exit_code)}};
+  }
+  return {{"started", attempt.started}, {"ended", optional_json(attempt.ended)}, {"first_cause", cause}};
+}
+
+Result<Attempt> read_attempt(const json& object) {
+  JsonReader reader(object, "attempt");
+  Attempt attempt;
+  reader.read("started", attempt.started);
+  reader.read_optional("ended", attempt.ended);
+  RETURN_IF_ERROR(reader.finish());
+  if (const json* cause = reader.member("first_cause"); cause != nullptr && !cause->is_null()) {
+    JsonReader details(*cause, "first_cause");
+    FirstCause first;
+    details.read("kind", first.kind);
+    details.read("node", first.node);
+    details.read_optional("global_rank", first.global_rank);
+    details.read_optional("signal", first.signal);
+    details.read_optional("exit_code", first.exit_code);
+    RETURN_IF_ERROR(details.finish());
+    attempt.first_cause = first;
+  }
+  return attempt;
+}
+
+constexpr RunStatus kStatuses[] = {RunStatus::kRunning, RunStatus::kCompleted, RunStatus::kFailed,
+                                   RunStatus::kRefused, RunStatus::kPreempted};
+
+json batch_json(const BatchPlan& batch) {
+  return {{"global_batch", batch.global_batch},
+          {"micro_batch", batch.micro_batch},
+          {"gradient_accumulation", batch.gradient_accumulation},
+          {"data_parallel", batch.data_parallel}};
+}
+
+// The lists and nested objects of a record whose scalars were read already.
+Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
+  if (const json* batch = reader.member("batch")) {
+    JsonReader sizes(*batch, "batch");
+    sizes.read("global_batch", record.batch.global_batch);
+    sizes.read("micro_batch", record.batch.micro_batch);
+    sizes.read("gradient_accumulation", record.batch.gradient_accumulation);
+    sizes.read("data_parallel", record.batch.data_parallel);
+    RETURN_IF_ERROR(sizes.finish());
+  }
+  if (const json* nodes = reader.member("nodes"); nodes != nullptr && nodes->is_array()) {
+    for (const auto& node : *nodes) {
+      if (node.is_string()) record.nodes.push_back(node.get<std::string>());
+    }
+  }
+  if (const json* attempts = reader.member("attempts"); attempts != nullptr && attempts->is_array()) {
+    for (const auto& item : *attempts) {
+      auto attempt = read_attempt(item);
+      if (!attempt) return std::move(attempt).error();
+      record.attempts.push_back(std::move(attempt).value());
+    }
+  }
+  if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
+    for (const auto& [library, version] : versions->items()) {
+      if (version.is_string()) record.versions[library] = version.get<std::string>();
+    }
+  }
+  const json* metrics = reader.member("metrics");
+  if (metrics == nullptr || metrics->is_null()) return {};
+  if (const json* peaks = metrics->is_object() && metrics->contains("peak_memory_bytes")
+                              ? &(*metrics)["peak_memory_bytes"]
+                              : nullptr;
+      peaks != nullptr && peaks->is_array()) {
+    for (size_t rank = 0; rank < peaks->size(); ++rank) {
+      if ((*peaks)[rank].is_number_integer()) {
+        record.peak_memory_bytes[static_cast<int>(rank)] = (*peaks)[rank].get<int64_t>();
+      }
+    }
+  }
+  if (!metrics->is_object() || !metrics->contains("steps")) return {};
+  auto training = read_metrics(*metrics);
+  if (!training) return std::move(training).error();
+  record.metrics = std::move(training).value();
+  if (const json* planned = reader.member("planned"); planned != nullptr && planned->is_object() &&
+                                                      planned->contains("arena_bytes") &&
+                                                      (*planned)["arena_bytes"].is_number_integer()) {
+    record.metrics->planned_arena_bytes = (*planned)["arena_bytes"].get<int64_t>();
+  }
+  return {};
+}
+
+std::string utc_time(double unix_seconds) {
+  const auto seconds = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+const char* status_name(RunStatus status) {
+  switch (status) {
+    case RunStatus::kRunning:
+      return "running";
+    case RunStatus::kCompleted:
+      return "completed";
+    case RunStatus::kFailed:
+      return "failed";
+    case RunStatus::kRefused:
+      return "refused";
+    case RunStatus::kPreempted:
+      return "preempted";
+  }
+  return "unknown";
+}
+
+std::string to_json(const RunRecord& record) {
+  json attempts = json::array();
+  for (const Attempt& attempt : record.attempts) attempts.push_back(attempt_json(attempt));
+  json metrics = record.metrics ? metrics_json(*record.metrics) : json::object();
+  json peaks = json::array();
+  for (int rank = 0; rank < record.world_size && !record.peak_memory_bytes.empty(); ++rank) {
+    const auto found = record.peak_memory_bytes.find(rank);
+    peaks.push_back(found == record.peak_memory_bytes.end() ? json(nullptr) : json(found->second));
+  }
+  metrics["peak_memory_bytes"] = peaks;
+  json planned = json::object();
+  if (record.metrics) planned["arena_bytes"] = record.metrics->planned_arena_bytes;
+  return dump_json({{"format_version", RunRecord::kFormatVersion},
+                    {"name", record.name},
+                    {"id", record.id},
+                    {"scheduler", record.scheduler},
+                    {"status", status_name(record.status)},
+                    {"verdict", record.verdict},
+                    {"exit_code", record.exit_code},
+                    {"world_size", record.world_size},
+                    {"nodes", record.nodes},
+                    {"batch", batch_json(record.batch)},
+                    {"attempts", attempts},
+                    {"metrics", metrics},
+                    {"planned", planned},
+                    {"versions", record.versions}});
+}
+
+Result<RunRecord> parse_run_record(std::string_view text) {
+  auto object = parse_json(text, "record.json");
+  if (!object) return std::move(object).error();
+  JsonReader reader(*object, "record.json");
+  int version = 0;
+  reader.read("format_version", version);
+  RETURN_IF_ERROR(reader.finish());
+  if (version > RunRecord::kFormatVersion) {
+    return base::Error(base::Code::kUnsupported,
+                       fmt::format("record.json has format {}, this version reads {}; use a newer shardrun",
+                                   version, RunRecord::kFormatVersion));
+  }
+  RunRecord record;
+  std::string status;
+  reader.read("name", record.name);
+  reader.read("id", record.id);
+  reader.read("scheduler", record.scheduler);
+  reader.read("status", status);
+  reader.read("verdict", record.verdict);
+  reader.read("exit_code", record.exit_code);
+  reader.read("world_size", record.world_size);
+  RETURN_IF_ERROR(reader.finish());
+  bool known = false;
+  for (const RunStatus candidate : kStatuses) {
+    if (status != status_name(candidate)) continue;
+    record.status = candidate;
+    known = true;
+  }
+  if (!known) return base::Error(base::Code::kCorrupt, "record.json: unknown status \"" + status + "\"");
+  RETURN_IF_ERROR(read_record_members(reader, record));
+  return record;
+}
+
+std::string to_json(const RankExit& exit) {
+  return dump_json({{"format_version", 1},
+                    {"global_rank", exit.global_rank},
+                    {"node", exit.node},
+                    {"ended", exit.ended},
+                    {"exit_code", optional_json(exit.exit_code)},
+                    {"signal", optional_json(exit.signal)},
+                    {"peer_lost", exit.peer_lost},
+                    {"stopped_on_request", exit.stopped_on_request},
+                    {"peak_memory_bytes", exit.peak_memory_bytes},
+                    {"last_words", exit.last_words}});
+}
+
+Result<RankExit> parse_rank_exit(std::string_view text) {
+  auto object = parse_json(text, "the rank's exit file");
+  if (!object) return std::move(object).error();
+  JsonReader reader(*object, "the rank's exit file");
+  RankExit exit;
+  reader.read("global_rank", exit.global_rank);
+  reader.read("node", exit.node);
+  reader.read("ended", exit.ended);
+  reader.read_optional("exit_code", exit.exit_code);
+  reader.read_optional("signal", exit.signal);
+  reader.read("peer_lost", exit.peer_lost);
+  reader.read("stopped_on_request", exit.stopped_on_request);
+  reader.read("peak_memory_bytes", exit.peak_memory_bytes);
+  reader.read("last_words", exit.last_words);
+  RETURN_IF_ERROR(reader.finish());
+  return exit;
+}
+
+std::string to_json(const TrainingMetrics& metrics) {
+  json object = metrics_json(metrics);
+  object["planned_arena_bytes"] = metrics.planned_arena_bytes;
+  object["format_version"] = 1;
+  return dump_json(object);
+}
+
+Result<TrainingMetrics> parse_training_metrics(std::string_view text) {
+  auto object = parse_json(text, "summary.json");
+  if (!object) return std::move(object).error();
+  return read_metrics(*object);
+}
+
+std::string to_results_json(const RunRecord& record) {
+  json list = json::array();
+  const double ended = record.attempts.empty() ? 0.0 : record.attempts.back().ended.value_or(0.0);
+  const double started = record.attempts.empty() ? 0.0 : record.attempts.front().started;
+  const auto add = [&](const char* name, const json& value, const char* units) {
+    list.push_back({{"MetricName", name},
+                    {"MeasuredValue", value},
+                    {"Units", units},
+                    {"Timestamp", utc_time(ended)},
+                    {"AdditionalData", json::object()}});
+  };
+  json parameters = {{"Model", record.name},
+                     {"World size", record.world_size},
+                     {"Data parallel degree", record.batch.data_parallel},
+                     {"Batch size", record.batch.micro_batch},
+                     {"Gradient accumulation microsteps", record.batch.gradient_accumulation}};
+  if (record.metrics) {
+    parameters["Total steps"] = record.metrics->steps;
+    if (record.metrics->final_loss) add("Final loss", *record.metrics->final_loss, "");
+    if (ended > started) add("Time to train", (ended - started) / 60.0, "minutes");
+    add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
+  }
+  return dump_json({{"results", {{"parameters", parameters}, {"metrics", list}}}});
+}
+
+}  // namespace shardrun::contract

@@ -1,0 +1,156 @@
+#include "runtime/contract/toml_value.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+namespace shardrun::contract {
+namespace {
+
+using base::Code;
+using base::Error;
+
+std::string origin_of(const toml::source_region& source, std::string_view file_name) {
+  return fmt::format("{}:{}:{}", printable(file_name), source.begin.line, source.begin.column);
+}
+
+TomlValue convert(const toml::node& node, std::string_view file_name) {
+  TomlValue value;
+  value.origin = origin_of(node.source(), file_name);
+  if (const auto* table = node.as_table()) {
+    for (const auto& [key, member] : *table) {
+      value.members.emplace_back(std::string(key.str()), convert(member, file_name));
+    }
+  } else if (const auto* array = node.as_array()) {
+    value.kind = TomlValue::Kind::kArray;
+    for (const auto& item : *array) value.items.push_back(convert(item, file_name));
+  } else if (const auto* text = node.as_string()) {
+    value.kind = TomlValue::Kind::kString;
+    value.text = text->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.kind = TomlValue::Kind::kInteger;
+    value.integer = integer->get();
+  } else if (const auto* floating = node.as_floating_point()) {
+    value.kind = TomlValue::Kind::kFloat;
+    value.floating = floating->get();
+  } else if (const auto* boolean = node.as_boolean()) {
+    value.kind = TomlValue::Kind::kBoolean;
+    value.boolean = boolean->get();
+  } else {
+    value.kind = TomlValue::Kind::kOther;
+  }
+  return value;
+}
+
+void set_origin(TomlValue& value, const std::string& origin) {
+  value.origin = origin;
+  for (auto& item : value.items) set_origin(item, origin);
+  for (auto& member : value.members) set_origin(member.second, origin);
+}
+
+}  // namespace
+
+const TomlValue* TomlValue::find(std::string_view key) const {
+  const auto found =
+      std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == key; });
+  return found == members.end() ? nullptr : &found->second;
+}
+
+TomlValue* TomlValue::find(std::string_view key) {
+  return const_cast<TomlValue*>(static_cast<const TomlValue*>(this)->find(key));
+}
+
+const char* kind_name(TomlValue::Kind kind) {
+  switch (kind) {
+    case TomlValue::Kind::kTable:
+      return "a table";
+    case TomlValue::Kind::kArray:
+      return "an array";
+    case TomlValue::Kind::kString:
+      return "a string";
+    case TomlValue::Kind::kInteger:
+      return "an integer";
+    case TomlValue::Kind::kFloat:
+      return "a float";
+    case TomlValue::Kind::kBoolean:
+      return "a boolean";
+    case TomlValue::Kind::kOther:
+      return "a date or time";
+  }
+  return "a value";
+}
+
+std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 80;
+  std::string shown;
+  for (const char c : text) {
+    if (shown.size() >= kLongest) return shown + "…";
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      shown += fmt::format("\\x{:02x}", byte);
+    } else {
+      shown += c;
+    }
+  }
+  return shown;
+}
+
+Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name) {
+  // toml++ treats a leading byte order mark and everything else of TOML 1.0; nesting is capped by it at 256.
+  const toml::parse_result parsed = toml::parse(text, std::string_view(file_name));
+  if (!parsed) {
+    const toml::parse_error& failure = parsed.error();
+    return Error(Code::kInvalid,
+                 fmt::format("{}: {}; correct the TOML at this place", origin_of(failure.source(), file_name),
+                             printable(failure.description()).substr(0, 300)));
+  }
+  return convert(parsed.table(), file_name);
+}
+
+Result<void> apply_override(TomlValue& document, std::string_view assignment) {
+  const std::string shown = "--set " + printable(assignment);
+  const size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    return Error(Code::kInvalid, shown + ": no assignment; write section.key=value");
+  }
+  const std::string_view path = assignment.substr(0, equals);
+  const std::string_view text = assignment.substr(equals + 1);
+  TomlValue value;
+  const toml::parse_result parsed = toml::parse("value = " + std::string(text), std::string_view("--set"));
+  if (parsed && parsed.table().size() == 1 && parsed.table().contains("value")) {
+    value = convert(*parsed.table().get("value"), "--set");
+  } else {
+    value.kind = TomlValue::Kind::kString;
+    value.text = text;
+  }
+  set_origin(value, shown);
+  TomlValue* table = &document;
+  size_t begin = 0;
+  while (true) {
+    const size_t dot = path.find('.', begin);
+    const std::string key(path.substr(begin, dot == std::string_view::npos ? dot : dot - begin));
+    if (key.empty()) return Error(Code::kInvalid, shown + ": empty key; write section.key=value");
+    TomlValue* member = table->find(key);
+    if (member == nullptr) {
+      table->members.emplace_back(key, TomlValue{});
+      member = &table->members.back().second;
+      member->origin = shown;
+    }
+    if (dot == std::string_view::npos) {
+      *member = std::move(value);
+      return {};
+    }
+    if (member->kind != TomlValue::Kind::kTable) {
+      return Error(Code::kInvalid,
+                   fmt::format("{}: {} is not a section; write section.key=value", shown, printable(key)));
+    }
+    table = member;
+    begin = dot + 1;
+  }
+}
+
+}  // namespace shardrun::contract
