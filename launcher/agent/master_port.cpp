@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/base/io.h"
@@ -23,14 +24,11 @@ PortRange ephemeral_ports() {
 
 base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
                                    const std::function<bool(uint16_t)>& is_free) {
-  const int below = ephemeral.low > kFirstPort ? ephemeral.low - kFirstPort : 0;
-  const int above = ephemeral.high < kLastPort ? kLastPort - ephemeral.high : 0;
+  const int below = std::max(ephemeral.low - kFirstPort, 0);
+  const int above = std::max(kLastPort - ephemeral.high, 0);
+  // A machine that gives every port to the kernel leaves no better choice than any free one.
+  if (below + above == 0) return choose_port({kLastPort + 1, kLastPort + 1}, seed, is_free);
   const int count = below + above;
-  if (count == 0) {
-    return base::Error(
-        base::Code::kIo,
-        "no port is left for MASTER_PORT: net.ipv4.ip_local_port_range covers all of them; narrow it");
-  }
   const uint64_t start = (seed * 0x9e3779b97f4a7c15ULL) >> 33;
   for (uint64_t i = 0; i < 1000; ++i) {
     const int index = static_cast<int>((start + i * 7919) % static_cast<uint64_t>(count));

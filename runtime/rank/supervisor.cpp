@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/run_dir.h"
@@ -30,6 +31,8 @@ using base::Result;
 using base::UniqueFd;
 using std::chrono::steady_clock;
 
+// How often the program's orphans are looked for; they wait as zombies until then.
+constexpr std::chrono::milliseconds kOrphanTime{5000};
 constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 struct Pipe {
@@ -83,8 +86,10 @@ sigset_t watched_signals() {
 
 class Supervisor {
  public:
-  Supervisor(const SupervisorRequest& request, Child child, UniqueFd signals, UniqueFd out, UniqueFd err)
+  Supervisor(const SupervisorRequest& request, base::DescendantReaper& reaper, Child child, UniqueFd signals,
+             UniqueFd out, UniqueFd err)
       : request_(request),
+        reaper_(reaper),
         child_(std::move(child)),
         signals_(std::move(signals)),
         streams_{std::move(out), std::move(err)},
@@ -92,10 +97,13 @@ class Supervisor {
 
   contract::RankExit run() {
     if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
-    while (!ended_) poll_once(-1);
+    while (!ended_) {
+      poll_once(static_cast<int>(kOrphanTime.count()));
+      reaper_.collect_orphans({child_.pid});
+    }
     contract::RankExit exit = reap();
     write_exit(exit);
-    ::kill(-child_.pid, SIGKILL);
+    reaper_.kill_all(kDrainTime);
     const auto deadline = steady_clock::now() + kDrainTime;
     while (streams_[0] || streams_[1]) {
       const auto left =
@@ -184,6 +192,7 @@ class Supervisor {
   }
 
   const SupervisorRequest& request_;
+  base::DescendantReaper& reaper_;
   Child child_;
   UniqueFd signals_;
   std::array<UniqueFd, 2> streams_;
@@ -208,9 +217,12 @@ Result<contract::RankExit> supervise(const SupervisorRequest& request) {
   // Whoever started us may have had these blocked for its own signalfd; the program must not inherit that.
   sigset_t child_mask = inherited_mask;
   for (int signal : kForwarded) sigdelset(&child_mask, signal);
+  sigdelset(&child_mask, SIGQUIT);
   UniqueFd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
+  auto reaper = base::DescendantReaper::start();
+  if (!reaper) return std::move(reaper).error();
   const pid_t parent = ::getpid();
   Child child;
   child.pid = ::fork();
@@ -230,7 +242,8 @@ Result<contract::RankExit> supervise(const SupervisorRequest& request) {
     ::kill(child.pid, SIGKILL);
     return base::errno_error(Code::kIo, "pidfd_open", error_number);
   }
-  return Supervisor(request, std::move(child), std::move(signals), std::move(out->read), std::move(err->read))
+  return Supervisor(request, *reaper, std::move(child), std::move(signals), std::move(out->read),
+                    std::move(err->read))
       .run();
 }
 

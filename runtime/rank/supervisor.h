@@ -6,10 +6,9 @@
 //   signals     SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 go to the child's process group. SIGQUIT is
 //   ours: kill
 //               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
-//   the end     rank_<g>.exit.json is written the moment the child is gone. Then its process group is killed
-//   and the
-//               pipes are read to their end, for at most kDrainTime, as a stray grandchild may hold them
-//               open.
+//   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left
+//   behind
+//               is killed, whatever session it hides in, and the pipes are read to their end.
 //   full disk   lines are lost and counted, the job goes on.
 //   our death   the child gets SIGKILL from the kernel (PR_SET_PDEATHSIG).
 //
@@ -26,6 +25,7 @@
 
 namespace shardrun::rank {
 
+// At most this long for each of the two last steps.
 inline constexpr std::chrono::milliseconds kDrainTime{300};
 
 struct SupervisorRequest {

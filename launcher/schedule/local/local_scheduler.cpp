@@ -18,7 +18,8 @@
 #include <fmt/format.h>
 
 #include "launcher/schedule/local/pmix_server.h"
-#include "launcher/schedule/local/process_tree.h"
+#include "launcher/schedule/local/spawn.h"
+#include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 
@@ -37,6 +38,8 @@ using std::chrono::steady_clock;
 constexpr milliseconds kLastWordsTime{350};
 // How long a killed supervisor may take to go before we say that it hangs.
 constexpr milliseconds kHangTime{5000};
+// How often orphans of the ranks are looked for; they wait as zombies until then.
+constexpr milliseconds kOrphanTime{5000};
 // Two stop signals closer than this are one request: a terminal and a parent often send two.
 constexpr milliseconds kOneRequest{100};
 
@@ -137,11 +140,10 @@ Environment job_environment(const StepRequest& request, int world_size) {
 // The ranks of one attempt, from their start to their end.
 class LocalStep {
  public:
-  LocalStep(const StepRequest& request, PmixServer& server, PmixJob job, DescendantReaper& reaper)
+  LocalStep(const StepRequest& request, PmixServer& server, PmixJob job, base::DescendantReaper& reaper)
       : request_(request), server_(server), job_(std::move(job)), reaper_(reaper) {}
 
   Result<StepOutcome> run() {
-    RETURN_IF_ERROR(watch_children());
     if (auto started = start_ranks(); !started) {
       reaper_.kill_all(std::chrono::seconds(2));
       return std::move(started).error();
@@ -163,16 +165,6 @@ class LocalStep {
   };
   enum class Phase { kRunning, kStopping, kTerminating, kKilling, kKilled, kHanging };
 
-  Result<void> watch_children() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    children_ = base::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!children_) return base::errno_error(Code::kIo, "signalfd", errno);
-    return {};
-  }
-
   Result<void> start_ranks() {
     Environment environment = job_environment(request_, job_.world_size);
     for (int rank = 0; rank < job_.world_size; ++rank) {
@@ -193,26 +185,21 @@ class LocalStep {
     std::vector<pollfd> fds;
     fds.push_back({request_.stop_fd, POLLIN, 0});
     fds.push_back({server_.abort_fd(), POLLIN, 0});
-    fds.push_back({children_.get(), POLLIN, 0});
     for (const Rank& rank : ranks_) fds.push_back({rank.process.pidfd.get(), POLLIN, 0});
-    if (::poll(fds.data(), fds.size(), timeout_ms()) <= 0) return;
+    const int ready = ::poll(fds.data(), fds.size(), timeout_ms());
+    reaper_.collect_orphans(keep_);
+    if (ready <= 0) return;
     if (fds[0].revents != 0) on_stop_request();
     if (fds[1].revents != 0) on_abort();
     for (size_t i = ranks_.size(); i-- > 0;) {
-      if (fds[3 + i].revents != 0) on_rank_end(i);
-    }
-    if (fds[2].revents != 0) {
-      signalfd_siginfo info{};
-      while (::read(children_.get(), &info, sizeof info) == sizeof info) {
-      }
-      reaper_.collect_orphans(keep_);
+      if (fds[2 + i].revents != 0) on_rank_end(i);
     }
   }
 
   int timeout_ms() const {
-    if (!deadline_) return -1;
-    const auto left = std::chrono::ceil<milliseconds>(*deadline_ - steady_clock::now()).count();
-    return static_cast<int>(std::clamp<int64_t>(left, 0, 1000 * 1000));
+    if (!deadline_) return static_cast<int>(kOrphanTime.count());
+    const auto left = std::chrono::ceil<milliseconds>(*deadline_ - steady_clock::now());
+    return static_cast<int>(std::clamp(left, milliseconds(0), kOrphanTime).count());
   }
 
   void on_stop_request() {
@@ -302,8 +289,7 @@ class LocalStep {
   const StepRequest& request_;
   PmixServer& server_;
   PmixJob job_;
-  DescendantReaper& reaper_;
-  base::UniqueFd children_;
+  base::DescendantReaper& reaper_;
   std::vector<Rank> ranks_;
   std::set<pid_t> keep_;  // the ranks' supervisors, which are reaped by on_rank_end
   Phase phase_ = Phase::kRunning;
@@ -330,7 +316,7 @@ class LocalScheduler final : public Scheduler {
       if (!server) return std::move(server).error();
       server_ = std::move(*server);
     }
-    auto reaper = DescendantReaper::start();
+    auto reaper = base::DescendantReaper::start();
     if (!reaper) return std::move(reaper).error();
     PmixJob job;
     job.name_space = fmt::format("shardrun.{}.{}", ::getpid(), ++steps_);

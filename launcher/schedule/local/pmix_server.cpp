@@ -130,6 +130,13 @@ pmix_status_t on_direct_modex(const pmix_proc_t*, const pmix_info_t*, size_t, pm
   return PMIX_ERR_NOT_FOUND;
 }
 
+// The library itself notes the files that a client wants removed after its end (MPI libraries ask for their
+// shared memory), but only for a host that has this function. What else there is to control is refused.
+pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
+                             pmix_info_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+
 pmix_server_module_t server_module() {
   pmix_server_module_t module{};
   module.client_connected2 = on_connected;
@@ -137,6 +144,7 @@ pmix_server_module_t server_module() {
   module.abort = on_abort;
   module.fence_nb = on_fence;
   module.direct_modex = on_direct_modex;
+  module.job_control = on_job_control;
   return module;
 }
 

@@ -1,11 +1,8 @@
-#include "launcher/schedule/local/process_tree.h"
+#include "runtime/base/descendants.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,14 +12,14 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
-namespace shardrun::launcher {
-namespace {
+#include "runtime/base/io.h"
 
-using base::Code;
-using base::Result;
+namespace shardrun::base {
+namespace {
 
 struct Entry {
   pid_t parent = 0;
@@ -37,7 +34,7 @@ std::map<pid_t, Entry> process_table() {
   while (const dirent* entry = ::readdir(directory.get())) {
     const pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
     if (pid <= 0) continue;
-    const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
+    const auto text = read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
     if (!text) continue;
     // "pid (name) state parent …"; the name may hold anything, so read from the last ')'.
     const size_t end = text->rfind(')');
@@ -77,45 +74,11 @@ Family family(const std::set<pid_t>& except) {
 
 }  // namespace
 
-Result<Process> start_process(const std::string& program, const std::vector<std::string>& environment) {
-  std::vector<char*> variables;
-  variables.reserve(environment.size() + 1);
-  for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
-  variables.push_back(nullptr);
-  char* argv[] = {const_cast<char*>(program.c_str()), nullptr};
-
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_init(&actions);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  Process process;
-  const int failure =
-      ::posix_spawn(&process.pid, program.c_str(), &actions, &attributes, argv, variables.data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (failure != 0) return base::errno_error(Code::kIo, "starting " + program, failure);
-  process.pidfd = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
-  if (!process.pidfd) {
-    const int error_number = errno;
-    ::kill(process.pid, SIGKILL);
-    ::waitpid(process.pid, nullptr, 0);
-    return base::errno_error(Code::kIo, "pidfd_open", error_number);
-  }
-  return process;
-}
-
 Result<DescendantReaper> DescendantReaper::start() {
   DescendantReaper reaper;
   ::prctl(PR_GET_CHILD_SUBREAPER, &reaper.was_subreaper_);
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    return base::errno_error(Code::kIo, "becoming the reaper of the ranks' processes", errno);
+    return errno_error(Code::kIo, "becoming the reaper of the ranks' processes", errno);
   }
   siginfo_t info{};
   const bool childless = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
@@ -157,4 +120,4 @@ void DescendantReaper::collect_orphans(const std::set<pid_t>& keep) {
   }
 }
 
-}  // namespace shardrun::launcher
+}  // namespace shardrun::base

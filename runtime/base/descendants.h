@@ -1,5 +1,5 @@
-// Process tree: starting a rank's process from a launcher that has threads, and making sure that nothing
-// below us is left.
+// Descendants: finding and ending every process below this one, also those that left their session or process
+// group or whose parent has died.
 //
 // Thread rule: one thread calls.
 #pragma once
@@ -8,34 +8,23 @@
 
 #include <chrono>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "runtime/base/io.h"
 #include "runtime/base/result.h"
 
-namespace shardrun::launcher {
-
-struct Process {
-  pid_t pid = -1;
-  base::UniqueFd pidfd;
-};
-
-// Starts `program` in its own session with exactly this environment ("NAME=value"), no signal blocked or
-// ignored, and /dev/null as stdin. posix_spawn: safe in a process with threads. kIo names the program.
-base::Result<Process> start_process(const std::string& program, const std::vector<std::string>& environment);
+namespace shardrun::base {
 
 // While it lives, every orphan below this process becomes our child (PR_SET_CHILD_SUBREAPER), so that it can
-// be found. Children that existed before are left alone.
+// be found. Children that existed before are left alone, with all that is below them.
 class DescendantReaper {
  public:
-  static base::Result<DescendantReaper> start();
+  // kIo when the kernel refuses.
+  static Result<DescendantReaper> start();
   DescendantReaper(DescendantReaper&& other) noexcept;
   DescendantReaper& operator=(DescendantReaper&&) = delete;
   ~DescendantReaper();
 
   // SIGKILLs every process below us and reaps our own children until none is left. False if some were still
-  // there at the deadline (a process in an uninterruptible system call).
+  // there after `limit` (a process in an uninterruptible system call). Free of cost when there is none.
   bool kill_all(std::chrono::milliseconds limit);
   // Collects orphans that have ended, so that a long job does not gather zombies; leaves `keep` alone.
   void collect_orphans(const std::set<pid_t>& keep);
@@ -47,4 +36,4 @@ class DescendantReaper {
   int was_subreaper_ = 0;
 };
 
-}  // namespace shardrun::launcher
+}  // namespace shardrun::base

@@ -1,0 +1,27 @@
+// Process tree: starting a rank's process from a launcher that has threads, and making sure that nothing
+// below us is left.
+//
+// Thread rule: one thread calls.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+
+namespace shardrun::launcher {
+
+struct Process {
+  pid_t pid = -1;
+  base::UniqueFd pidfd;
+};
+
+// Starts `program` in its own session with exactly this environment ("NAME=value"), no signal blocked or
+// ignored, and /dev/null as stdin and nothing open but the three standard streams. posix_spawn: safe in a
+// process with threads. kIo names the program.
+base::Result<Process> start_process(const std::string& program, const std::vector<std::string>& environment);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,64 @@
+// LocalJob: a job under the local scheduler in a scratch folder, watched from outside as a user would.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::testing {
+
+struct LocalJobOptions {
+  int nodes = 1;
+  int ranks = 1;  // a node
+  std::vector<std::string> command;
+  std::string more;               // appended to the spec
+  std::string run_directory;      // default: <folder>/run
+  long file_size_limit_kib = -1;  // RLIMIT_FSIZE of the job
+};
+
+class LocalJob {
+ public:
+  // Writes the spec and starts the launcher.
+  explicit LocalJob(const LocalJobOptions& options);
+  ~LocalJob();
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
+
+  // The launcher's exit code, or 128 + signal; -1 when it did not end in time.
+  int wait(std::chrono::seconds limit = std::chrono::seconds(60));
+  void signal(int signal);
+
+  const std::string& folder() const { return folder_; }
+  const std::string& run_directory() const { return run_directory_; }
+  pid_t launcher() const { return launcher_; }
+  // Whole content; empty when there is no such file.
+  std::string file(const std::string& name) const;
+  std::string node_log() const;
+  contract::RunRecord record() const;
+  std::string launcher_output() const;  // its stderr and stdout
+
+  // Waits until `text` is in a file of the run directory. False after 20 s.
+  bool wait_for(const std::string& name, const std::string& text) const;
+  // Processes of this job, found by SHARDRUN_RUN_DIR in their environment.
+  std::vector<pid_t> processes() const;
+  // The supervisor of a rank, or with `program` its child; -1 if there is none.
+  pid_t find(int global_rank, bool program) const;
+
+ private:
+  std::string folder_, run_directory_;
+  pid_t launcher_ = -1;
+  int exit_code_ = -1;
+};
+
+// Runs a job to its end.
+struct Ended {
+  explicit Ended(const LocalJobOptions& options) : job(options), exit_code(job.wait()) {}
+  LocalJob job;
+  int exit_code;
+};
+
+}  // namespace shardrun::testing

@@ -1,0 +1,324 @@
+#include "launcher/agent/conductor.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "launcher/agent/master_port.h"
+#include "runtime/base/io.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::RunStatus;
+
+namespace {
+
+// A scheduler whose ranks do what the test says.
+class FakeScheduler final : public Scheduler {
+ public:
+  using Script = std::function<Result<StepOutcome>(const StepRequest&)>;
+  explicit FakeScheduler(Script script) : script_(std::move(script)) {}
+  const char* name() const override { return "fake"; }
+  Result<std::vector<std::string>> nodes(const contract::LaunchPlan&) override { return node_names; }
+  Result<StepOutcome> run(const StepRequest& request) override { return script_(request); }
+
+  std::vector<std::string> node_names = {"n0"};
+
+ private:
+  Script script_;
+};
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string path = "/tmp/conductor_test.XXXXXX";
+    REQUIRE(::mkdtemp(path.data()) != nullptr);
+    path_ = path;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+constexpr const char* kSpecText = "name = \"job\"  # with a comment\n[program]\ncommand = [\"true\"]\n";
+
+struct Fixture {
+  TemporaryFolder folder;
+  contract::JobSpec spec;
+  ConductRequest request;
+
+  Fixture() {
+    spec.name = "job";
+    spec.program.command = {"true"};
+    request.spec = &spec;
+    request.spec_text = kSpecText;
+    request.plan.name = "job";
+    request.plan.id = "local-1";
+    request.plan.scheduler = "local";
+    request.plan.run_directory = folder / "runs/job/local-1";
+    request.plan.ranks_per_node = 2;
+  }
+  std::string path(const std::string& name) const { return request.plan.run_directory + "/" + name; }
+  contract::RunRecord record_on_disk() const {
+    auto text = base::read_file(path("record.json"));
+    REQUIRE(text.has_value());
+    auto record = contract::parse_run_record(*text);
+    REQUIRE(record.has_value());
+    return *record;
+  }
+};
+
+contract::RankExit exited(int rank, int code) {
+  contract::RankExit exit;
+  exit.global_rank = rank;
+  exit.node = "n0";
+  exit.exit_code = code;
+  return exit;
+}
+
+Result<StepOutcome> two_ranks_end_with(int first, int second) {
+  StepOutcome outcome;
+  outcome.exits = {exited(0, first), exited(1, second)};
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a run leaves job.toml byte for byte, plan.json, record.json and results.json") {
+  FakeScheduler scheduler([&](const StepRequest& step) {
+    CHECK(record_on_disk().status == RunStatus::kRunning);
+    CHECK(std::filesystem::is_directory(path("attempt_0")));
+    CHECK(step.attempt == 0);
+    CHECK(step.master_addr == "127.0.0.1");
+    CHECK(step.nodes == std::vector<std::string>{"n0"});
+    return two_ranks_end_with(0, 0);
+  });
+
+  const auto record = conduct(scheduler, request);
+
+  REQUIRE(record.has_value());
+  CHECK(record->exit_code == 0);
+  CHECK(*base::read_file(path("job.toml")) == kSpecText);
+  CHECK(contract::parse_launch_plan(*base::read_file(path("plan.json")))->run_directory ==
+        path("").substr(0, path("").size() - 1));
+  CHECK(record_on_disk().status == RunStatus::kCompleted);
+  CHECK(record_on_disk().world_size == 2);
+  CHECK(record_on_disk().attempts.size() == 1);
+  CHECK(record_on_disk().attempts[0].ended.has_value());
+  CHECK(std::filesystem::exists(path("results.json")));
+  CHECK_FALSE(std::filesystem::exists(path("conductor.lock")));
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: several nodes meet at the first node's name, on a port that nobody holds") {
+  FakeScheduler scheduler([](const StepRequest& step) {
+    CHECK(step.master_addr == "n0");
+    const PortRange ephemeral = ephemeral_ports();
+    CHECK((step.master_port < ephemeral.low || step.master_port > ephemeral.high));
+    CHECK(can_bind(step.master_port));
+    return two_ranks_end_with(0, 0);
+  });
+  scheduler.node_names = {"n0", "n1"};
+
+  CHECK(conduct(scheduler, request).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: what a rank's supervisor wrote is preferred to what the scheduler saw") {
+  FakeScheduler scheduler([&](const StepRequest&) {
+    contract::RankExit written = exited(1, 3);
+    written.last_words = "disk on fire";
+    written.peak_memory_bytes = 4096;
+    std::ofstream(path("attempt_0/rank_1.exit.json")) << contract::to_json(written);
+    return two_ranks_end_with(0, 1);
+  });
+
+  const auto record = conduct(scheduler, request);
+
+  REQUIRE(record.has_value());
+  CHECK(record->verdict == "rank 1 on node n0 ended with exit code 3: disk on fire");
+  CHECK(record->exit_code == 1);
+  CHECK(record->peak_memory_bytes.at(1) == 4096);
+  CHECK(record->attempts[0].first_cause->exit_code == 3);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a supervisor that was killed after its program ended well is the cause") {
+  FakeScheduler scheduler([&](const StepRequest&) {
+    std::ofstream(path("attempt_0/rank_0.exit.json")) << contract::to_json(exited(0, 0));
+    auto outcome = two_ranks_end_with(0, 0);
+    outcome->exits[0].exit_code.reset();
+    outcome->exits[0].signal = SIGKILL;
+    return outcome;
+  });
+
+  CHECK(conduct(scheduler, request)->attempts[0].first_cause->signal == SIGKILL);
+}
+
+TEST_CASE_FIXTURE(
+    Fixture, "conductor: the trainer's summary becomes the record's metrics and its last step is named") {
+  spec.program = {"llama", {}};
+  FakeScheduler scheduler([&](const StepRequest&) {
+    contract::TrainingMetrics metrics;
+    metrics.steps = 41;
+    metrics.final_loss = 1.5;
+    metrics.versions["libfabric"] = "1.17.0";
+    std::ofstream(path("attempt_0/summary.json")) << contract::to_json(metrics);
+    std::ofstream(path("metrics.jsonl"))
+        << "{\"event\":\"start\"}\n{\"step\":40}\n{\"step\":41}\n{\"step\":4";
+    return two_ranks_end_with(0, 1);
+  });
+
+  const auto record = conduct(scheduler, request);
+
+  CHECK(record->metrics->steps == 41);
+  CHECK(record->versions.at("libfabric") == "1.17.0");
+  CHECK(record->verdict == "rank 1 on node n0 ended with exit code 1 after step 41");
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: ranks that could not be started are a record with the scheduler's words") {
+  FakeScheduler scheduler(
+      [](const StepRequest&) -> Result<StepOutcome> { return Error(Code::kIo, "no such partition"); });
+
+  const auto record = conduct(scheduler, request);
+
+  REQUIRE(record.has_value());
+  CHECK(record->exit_code == 4);
+  CHECK(record_on_disk().status == RunStatus::kFailed);
+  CHECK(record->verdict == "the ranks could not be started: no such partition");
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: a refusal by the scheduler ends with 3") {
+  FakeScheduler scheduler(
+      [](const StepRequest&) -> Result<StepOutcome> { return Error(Code::kRefused, "no"); });
+
+  CHECK(conduct(scheduler, request)->exit_code == 3);
+  CHECK(record_on_disk().status == RunStatus::kRefused);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a second start continues with the next attempt and keeps the first one") {
+  int attempt_seen = -1;
+  FakeScheduler scheduler([&](const StepRequest& step) {
+    attempt_seen = step.attempt;
+    return two_ranks_end_with(step.attempt == 0 ? 75 : 0, step.attempt == 0 ? 75 : 0);
+  });
+  CHECK(conduct(scheduler, request)->status == RunStatus::kPreempted);
+
+  const auto record = conduct(scheduler, request);
+
+  CHECK(attempt_seen == 1);
+  CHECK(record->status == RunStatus::kCompleted);
+  CHECK(record->attempts.size() == 2);
+  CHECK(record_on_disk().attempts.size() == 2);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a preempted run asks for a requeue when the spec does, and only then") {
+  int asked = 0;
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(75, 75); });
+  request.requeue = [&](const contract::RunRecord&) -> Result<void> {
+    ++asked;
+    return {};
+  };
+  CHECK(conduct(scheduler, request)->exit_code == 75);
+  CHECK(asked == 0);
+
+  spec.fault_tolerance.requeue = true;
+  CHECK(conduct(scheduler, request)->exit_code == 75);
+  CHECK(asked == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: a requeue that fails is told in the verdict") {
+  spec.fault_tolerance.requeue = true;
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(75, 75); });
+  request.requeue = [](const contract::RunRecord&) -> Result<void> {
+    return Error(Code::kIo, "scontrol: denied");
+  };
+
+  CHECK(conduct(scheduler, request).has_value());
+
+  CHECK(record_on_disk().verdict.find("could not be queued again: scontrol: denied") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: a run directory in use is refused and its holder named") {
+  FakeScheduler second([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  FakeScheduler first([&](const StepRequest&) {
+    const auto refused = conduct(second, request);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code() == Code::kRefused);
+    CHECK(refused.error().message().find("in use by process " + std::to_string(::getpid())) !=
+          std::string::npos);
+    return two_ranks_end_with(0, 0);
+  });
+
+  CHECK(conduct(first, request).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: the lock of a process that is gone is taken over") {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  std::filesystem::create_directories(request.plan.run_directory);
+  std::ofstream(path("conductor.lock")) << host << ' ' << child << " 12345 local-1\n";
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+
+  CHECK(conduct(scheduler, request).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: another host's lock is kept, unless it is the same Slurm job started again") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 4711\n";
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  const auto refused = conduct(scheduler, request);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message().find("process 77 on elsewhere") != std::string::npos);
+
+  request.plan.scheduler = "slurm";
+  request.plan.id = "4711";
+  CHECK(conduct(scheduler, request).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: a run directory of another job is refused and left as it is") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  std::ofstream(path("job.toml")) << "name = \"other\"\n";
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+
+  const auto refused = conduct(scheduler, request);
+
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code() == Code::kRefused);
+  CHECK(*base::read_file(path("job.toml")) == "name = \"other\"\n");
+  CHECK_FALSE(std::filesystem::exists(path("conductor.lock")));
+}
+
+TEST_CASE("master port: the choice stays outside the ephemeral range and skips ports that are taken") {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    const auto port = choose_port({32768, 60999}, seed, [](uint16_t) { return true; });
+    REQUIRE(port.has_value());
+    CHECK(((*port >= 10000 && *port < 32768) || *port > 60999));
+  }
+  const auto first = choose_port({32768, 60999}, 1, [](uint16_t) { return true; });
+  const auto second = choose_port({32768, 60999}, 1, [&](uint16_t port) { return port != *first; });
+  CHECK(*second != *first);
+}
+
+TEST_CASE("master port: no free port is an error; a machine without ports of its own gets any free one") {
+  CHECK_FALSE(choose_port({32768, 60999}, 1, [](uint16_t) { return false; }).has_value());
+  CHECK(choose_port({1024, 65535}, 1, [](uint16_t port) { return port >= 10000; }).has_value());
+}

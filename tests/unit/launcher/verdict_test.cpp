@@ -1,0 +1,228 @@
+#include "launcher/agent/verdict.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "runtime/contract/exit_code.h"
+
+using namespace shardrun::launcher;
+using shardrun::contract::RankExit;
+using shardrun::contract::RunStatus;
+
+namespace {
+
+RankExit exited(int rank, int code, double ended = 10.0) {
+  RankExit exit;
+  exit.global_rank = rank;
+  exit.node = "n" + std::to_string(rank);
+  exit.exit_code = code;
+  exit.ended = ended;
+  return exit;
+}
+
+RankExit killed(int rank, int signal, double ended = 10.0) {
+  RankExit exit = exited(rank, 0, ended);
+  exit.exit_code.reset();
+  exit.signal = signal;
+  return exit;
+}
+
+RankExit stopped(RankExit exit) {
+  exit.stopped_on_request = true;
+  return exit;
+}
+
+RankExit lost_peer(int rank, double ended = 10.0) {
+  RankExit exit = exited(rank, 4, ended);
+  exit.peer_lost = true;
+  return exit;
+}
+
+VerdictInput of(std::vector<RankExit> exits) {
+  VerdictInput input;
+  input.world_size = static_cast<int>(exits.size());
+  input.exits = std::move(exits);
+  return input;
+}
+
+}  // namespace
+
+TEST_CASE("verdict: a run whose ranks all exit 0 is completed") {
+  const Verdict verdict = judge(of({exited(0, 0), exited(1, 0)}));
+
+  CHECK(verdict.status == RunStatus::kCompleted);
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.line == "all 2 ranks ended well");
+  CHECK_FALSE(verdict.first_cause.has_value());
+}
+
+TEST_CASE(
+    "verdict: a rank killed by a signal is named with node, signal and step, and the others are collateral") {
+  VerdictInput input = of({stopped(killed(0, SIGTERM, 11)), stopped(killed(1, SIGKILL, 12)),
+                           killed(2, SIGKILL, 10), lost_peer(3, 9.5)});
+  input.last_step = 120;
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.line ==
+        "rank 2 on node n2 was killed by SIGKILL (signal 9) after step 120; 3 other ranks stopped because of "
+        "it");
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.status == RunStatus::kFailed);
+  REQUIRE(verdict.first_cause.has_value());
+  CHECK(verdict.first_cause->kind == "signal");
+  CHECK(verdict.first_cause->node == "n2");
+  CHECK(verdict.first_cause->global_rank == 2);
+  CHECK(verdict.first_cause->signal == SIGKILL);
+}
+
+TEST_CASE("verdict: every signal is named by its usual name") {
+  CHECK(signal_name(SIGSEGV) == "SIGSEGV");
+  CHECK(signal_name(SIGKILL) == "SIGKILL");
+  CHECK(signal_name(SIGXCPU) == "SIGXCPU");
+  CHECK(signal_name(60) == "signal 60");
+}
+
+TEST_CASE(
+    "verdict: the program's own error is the cause although its peers failed earlier for the lack of it") {
+  RankExit error = exited(1, 1, 10.2);
+  error.last_words = "ValueError: bad shape";
+
+  const Verdict verdict = judge(of({lost_peer(0, 10.0), error, lost_peer(2, 10.1)}));
+
+  CHECK(
+      verdict.line ==
+      "rank 1 on node n1 ended with exit code 1: ValueError: bad shape; 2 other ranks stopped because of it");
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.first_cause->kind == "exit");
+}
+
+TEST_CASE("verdict: a watchdog that aborts later does not hide the exit that came first") {
+  const Verdict verdict = judge(of({exited(0, 1, 10.0), killed(1, SIGABRT, 10.5)}));
+
+  CHECK(verdict.first_cause->global_rank == 0);
+}
+
+TEST_CASE("verdict: a segmentation fault outranks the exits of the ranks that noticed it first") {
+  const Verdict verdict = judge(of({exited(0, 1, 10.0), killed(1, SIGSEGV, 10.5)}));
+
+  CHECK(verdict.first_cause->global_rank == 1);
+}
+
+TEST_CASE("verdict: of two equal causes the earlier one counts") {
+  CHECK(judge(of({exited(0, 1, 10.5), exited(1, 2, 10.0)})).first_cause->global_rank == 1);
+  CHECK(judge(of({killed(0, SIGKILL, 10.0), killed(1, SIGKILL, 10.5)})).first_cause->global_rank == 0);
+}
+
+TEST_CASE("verdict: lost peers without a culprit are an infrastructure fault") {
+  const Verdict verdict = judge(of({lost_peer(0, 10.1), lost_peer(1, 10.0)}));
+
+  CHECK(verdict.exit_code == 4);
+  CHECK(verdict.first_cause->kind == "peer_lost");
+  CHECK(verdict.line == "rank 1 on node n1 lost contact to another rank; 1 other rank stopped because of it");
+}
+
+TEST_CASE("verdict: the scheduler's words count when no rank failed by itself") {
+  VerdictInput input = of({stopped(killed(0, SIGKILL)), lost_peer(1)});
+  input.scheduler_fault = "NODE FAIL: node n1 did not answer";
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.line == "NODE FAIL: node n1 did not answer");
+  CHECK(verdict.exit_code == 4);
+  CHECK(verdict.first_cause->kind == "scheduler");
+}
+
+TEST_CASE("verdict: a rank that failed by itself counts more than the scheduler's complaint about it") {
+  VerdictInput input = of({exited(0, 3), stopped(killed(1, SIGKILL))});
+  input.scheduler_fault = "srun: error: task 0 exited with exit code 3";
+
+  CHECK(judge(input).first_cause->global_rank == 0);
+}
+
+TEST_CASE("verdict: a rank that left no account is an infrastructure fault") {
+  VerdictInput input = of({exited(0, 0)});
+  input.world_size = 3;
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.exit_code == 4);
+  CHECK(verdict.line == "2 of 3 ranks left no account of how they ended");
+}
+
+TEST_CASE("verdict: 93 from a rank that failed by itself is passed on, whichever rank was first") {
+  CHECK(judge(of({exited(0, 93)})).exit_code == 93);
+  CHECK(judge(of({killed(0, SIGABRT, 9), exited(1, 93, 10)})).exit_code == 93);
+}
+
+TEST_CASE("verdict: exit 2 means bad input from the trainer and only a failure from any other program") {
+  VerdictInput input = of({exited(0, 2)});
+  CHECK(judge(input).exit_code == 1);
+
+  input.trainer = true;
+  CHECK(judge(input).exit_code == 2);
+}
+
+TEST_CASE("verdict: ranks that stop with 75 are preempted, with or without a request that we saw") {
+  VerdictInput input = of({stopped(exited(0, 75)), stopped(exited(1, 75))});
+  CHECK(judge(input).status == RunStatus::kPreempted);
+
+  input.stop_signal = SIGTERM;
+  input.last_step = 7;
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.status == RunStatus::kPreempted);
+  CHECK(verdict.exit_code == 75);
+  CHECK(verdict.line ==
+        "stopped by SIGTERM after step 7: 2 ranks left a checkpoint and may be started again");
+}
+
+TEST_CASE("verdict: a stopped program that dies of SIGTERM has failed, as it left no checkpoint") {
+  VerdictInput input = of({stopped(killed(0, SIGTERM)), stopped(exited(1, 143)), stopped(exited(2, 0))});
+  input.stop_signal = SIGINT;
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.status == RunStatus::kFailed);
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.line == "stopped by SIGINT: 2 ranks ended without a checkpoint");
+  CHECK_FALSE(verdict.first_cause.has_value());
+}
+
+TEST_CASE("verdict: ranks that outlived the time to stop are counted") {
+  VerdictInput input = of({stopped(killed(0, SIGKILL)), stopped(exited(1, 75))});
+  input.stop_signal = SIGTERM;
+
+  CHECK(
+      judge(input).line ==
+      "stopped by SIGTERM: 1 rank ended without a checkpoint, 1 of them killed as the time to stop was over");
+}
+
+TEST_CASE("verdict: an error while stopping is still an error") {
+  VerdictInput input = of({stopped(exited(0, 75)), stopped(killed(1, SIGSEGV))});
+  input.stop_signal = SIGTERM;
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.first_cause->global_rank == 1);
+  CHECK(verdict.exit_code == 1);
+}
+
+TEST_CASE("verdict: a stop that left no account of any rank is no success") {
+  VerdictInput input;
+  input.world_size = 2;
+  input.stop_signal = SIGTERM;
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.status == RunStatus::kFailed);
+  CHECK(verdict.line == "stopped by SIGTERM: 2 ranks ended without a checkpoint");
+}
+
+TEST_CASE("verdict: a program that ends well after a stop request is completed") {
+  VerdictInput input = of({stopped(exited(0, 0))});
+  input.stop_signal = SIGTERM;
+
+  CHECK(judge(input).status == RunStatus::kCompleted);
+}

@@ -1,0 +1,62 @@
+#include "runtime/rank/binding.h"
+
+#include <doctest/doctest.h>
+#include <sched.h>
+
+#include <set>
+
+using namespace shardrun::rank;
+
+namespace {
+// Two cores of two threads each, numbered as Linux does: threads of core 0 are 0 and 2.
+const std::vector<Core> kTwoCores = {{0, 2}, {1, 3}};
+using Cpus = std::vector<int>;
+}  // namespace
+
+TEST_CASE("binding: ranks get whole cores where there are enough") {
+  CHECK(slice_cpus(kTwoCores, /*local_rank=*/0, /*local_world_size=*/2, /*cpus_per_rank=*/1) == Cpus{0, 2});
+  CHECK(slice_cpus(kTwoCores, 1, 2, 1) == Cpus{1, 3});
+  CHECK(slice_cpus(kTwoCores, 0, 1, 2) == Cpus{0, 2, 1, 3});
+}
+
+TEST_CASE("binding: ranks share cores, thread by thread, when cores are too few") {
+  CHECK(slice_cpus(kTwoCores, 0, 4, 1) == Cpus{0});
+  CHECK(slice_cpus(kTwoCores, 1, 4, 1) == Cpus{2});
+  CHECK(slice_cpus(kTwoCores, 1, 2, 2) == Cpus{1, 3});
+}
+
+TEST_CASE("binding: no CPU is given twice and none is invented") {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (int each = 1; each * ranks <= 4; ++each) {
+      std::set<int> seen;
+      size_t given = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Cpus cpus = slice_cpus(kTwoCores, rank, ranks, each);
+        CHECK(cpus.size() >= static_cast<size_t>(each));
+        seen.insert(cpus.begin(), cpus.end());
+        given += cpus.size();
+      }
+      CHECK(seen.size() == given);
+      CHECK(*seen.rbegin() <= 3);
+    }
+  }
+}
+
+TEST_CASE("binding: ranks that ask for more than there is stay unbound and the log says so") {
+  CHECK(slice_cpus(kTwoCores, 0, 3, 2).empty());
+
+  const Binding binding = choose_binding(/*local_rank=*/0, /*local_world_size=*/1 << 20, /*cpus_per_rank=*/1);
+
+  CHECK(binding.cpus.empty());
+  CHECK(binding.note.find("not bound") != std::string::npos);
+}
+
+TEST_CASE("binding: one rank that wants one CPU is bound to CPUs that this process may use") {
+  cpu_set_t allowed;
+  REQUIRE(::sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+
+  const Binding binding = choose_binding(/*local_rank=*/0, /*local_world_size=*/1, /*cpus_per_rank=*/1);
+
+  for (int cpu : binding.cpus) CHECK(CPU_ISSET(static_cast<size_t>(cpu), &allowed));
+  CHECK_FALSE(binding.cpus.empty());
+}
