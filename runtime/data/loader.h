@@ -1,0 +1,73 @@
+// Loader: which tokens every rank trains on at every step. No hidden state.
+//
+// The corpus is cut into sequences of `sequence_length` inputs and as many targets (the input shifted by
+// one), so sequence i reads tokens [i·T, i·T + T] and every token but the first is a target exactly once.
+// What is left at the end, fewer than T tokens, is not read.
+//
+// Training reads one endless row of sequences. Position p lies in epoch p / n (n sequences in the corpus) and
+// is sequence permutation(seed, epoch)[p mod n] of it: each epoch reads every sequence once, in its own
+// order. The whole resumable state is one integer, the position of the next step's first sequence; with n, T
+// and the seed, which must not change, it decides everything that follows.
+//
+// In a step that starts at position p, sequence slot s of micro-step m on data-parallel rank d reads position
+//   p + (m · data_parallel + d) · micro_batch + s.
+// Hence a step reads positions [p, p + global_batch), whatever the world size.
+//
+// Thread rule: const functions are thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/data/corpus.h"
+
+namespace shardrun::data {
+
+// The pure part: positions → sequences.
+// A keyed permutation of [0, count) that needs no table: a Feistel network on the next even power of two,
+// walked until it lands inside (Black and Rogaway 2002, "cycle walking").
+uint64_t permuted_index(uint64_t key, uint64_t index, uint64_t count);
+
+struct BatchShape {
+  int64_t micro_batch = 1, gradient_accumulation = 1, data_parallel = 1;
+
+  int64_t global_batch() const { return micro_batch * gradient_accumulation * data_parallel; }
+};
+
+class Loader {
+ public:
+  // kInvalid when the corpus is shorter than one sequence. `key` as in Corpus::open.
+  static Result<Loader> create(Corpus corpus, int sequence_length, uint64_t seed, const std::string& key);
+
+  const Corpus& corpus() const { return corpus_; }
+  int64_t sequences() const { return sequences_; }
+  int sequence_length() const { return sequence_length_; }
+
+  // The sequence of the corpus that training position `position` reads.
+  int64_t sequence_at(int64_t position) const;
+
+  // Tokens and targets, (micro_batch, T) each, of one micro-step of one rank of the step that starts at
+  // `position`.
+  void read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
+                     int64_t data_parallel_rank, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+
+  // Validation reads `count` = min(wanted, sequences()) sequences, spread evenly over the corpus, the same
+  // ones every time. Slot i < count reads sequence i·sequences()/count; further slots get targets of -1 (no
+  // loss).
+  void read_validation(int64_t first_slot, int64_t count, std::span<int32_t> tokens,
+                       std::span<int32_t> targets) const;
+
+ private:
+  Loader(Corpus corpus, int sequence_length, uint64_t seed, int64_t sequences)
+      : corpus_(std::move(corpus)), sequence_length_(sequence_length), seed_(seed), sequences_(sequences) {}
+  void read_sequence(int64_t sequence, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+
+  Corpus corpus_;
+  int sequence_length_ = 0;
+  uint64_t seed_ = 0;
+  int64_t sequences_ = 0;
+};
+
+}  // namespace shardrun::data

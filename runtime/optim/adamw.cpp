@@ -1,0 +1,50 @@
+#include "runtime/optim/adamw.h"
+
+#include <array>
+#include <cmath>
+
+#include "runtime/base/result.h"
+#include "runtime/kernels/ops.h"
+
+namespace shardrun::optim {
+
+double sum_of_squares(std::span<const float> values) {
+  constexpr size_t kLanes = 16;
+  std::array<double, kLanes> lanes{};
+  size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double value = values[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  double total = 0.0;
+  for (double lane : lanes) total += lane;
+  for (; i < values.size(); ++i) total += static_cast<double>(values[i]) * values[i];
+  return total;
+}
+
+double clip_scale(double gradient_norm, double clip_norm) {
+  return clip_norm > 0.0 && gradient_norm > clip_norm ? clip_norm / gradient_norm : 1.0;
+}
+
+void AdamW::update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
+                   double learning_rate, int64_t step) {
+  SHARDRUN_CHECK(master.size() == moment1_.size() && gradient.size() == moment1_.size() && step >= 1);
+  kernels::AdamWParameters parameters{};
+  parameters.learning_rate = static_cast<float>(learning_rate);
+  parameters.beta1 = static_cast<float>(options_.beta1);
+  parameters.beta2 = static_cast<float>(options_.beta2);
+  parameters.epsilon = static_cast<float>(options_.epsilon);
+  parameters.gradient_scale = static_cast<float>(gradient_scale);
+  parameters.bias_correction1 = static_cast<float>(1.0 - std::pow(options_.beta1, static_cast<double>(step)));
+  parameters.bias_correction2 = static_cast<float>(1.0 - std::pow(options_.beta2, static_cast<double>(step)));
+  for (const UpdateRange& range : ranges_) {
+    const auto begin = static_cast<size_t>(range.begin), count = static_cast<size_t>(range.count);
+    parameters.weight_decay = range.weight_decay ? static_cast<float>(options_.weight_decay) : 0.0F;
+    kernels::adamw_step(master.subspan(begin, count), moment1_.subspan(begin, count),
+                        moment2_.subspan(begin, count), gradient.subspan(begin, count), parameters);
+  }
+}
+
+}  // namespace shardrun::optim

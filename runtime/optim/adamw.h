@@ -1,0 +1,52 @@
+// AdamW on a rank's flat shard of masters and gradients (Loshchilov and Hutter 2019).
+//
+// Thread rule: thread-compatible; the kernels use the OpenMP threads of the calling thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace shardrun::optim {
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+};
+
+// Elements [begin, begin + count) of the flat shard.
+struct UpdateRange {
+  int64_t begin = 0, count = 0;
+  bool weight_decay = true;
+
+  friend bool operator==(const UpdateRange&, const UpdateRange&) = default;
+};
+
+// Of the flat shard, in fp64 and in a fixed order: same bits for any thread count.
+double sum_of_squares(std::span<const float> values);
+
+// What gradients are multiplied with so that their global norm is at most clip_norm; 1 when clip_norm is 0.
+double clip_scale(double gradient_norm, double clip_norm);
+
+class AdamW {
+ public:
+  // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer.
+  // `ranges` lie inside it; elements outside every range (padding) are never touched.
+  AdamW(std::vector<UpdateRange> ranges, const AdamWOptions& options, std::span<float> moment1,
+        std::span<float> moment2)
+      : ranges_(std::move(ranges)), options_(options), moment1_(moment1), moment2_(moment2) {}
+
+  std::span<float> moment1() { return moment1_; }
+  std::span<float> moment2() { return moment2_; }
+
+  // Optimizer step number `step`, counted from 1. `gradient` is multiplied by `gradient_scale` first.
+  void update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
+              double learning_rate, int64_t step);
+
+ private:
+  std::vector<UpdateRange> ranges_;
+  AdamWOptions options_;
+  std::span<float> moment1_, moment2_;
+};
+
+}  // namespace shardrun::optim

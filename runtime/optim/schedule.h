@@ -1,0 +1,22 @@
+// Learning-rate schedules. Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace shardrun::optim {
+
+enum class Shape { kConstant, kLinear, kCosine };
+
+struct ScheduleOptions {
+  Shape shape = Shape::kCosine;
+  double peak = 3e-4, minimum = 0.0;
+  int64_t warmup_steps = 0, steps = 1;
+};
+
+// The rate of optimizer step `step` (0 … steps-1). Warm-up rises linearly and reaches the peak in its last
+// step: peak · (step+1) / warmup_steps. After it the rate falls from the peak, in its first step, towards the
+// minimum, which it would reach in step `steps`: along a line, along half a cosine (Loshchilov and Hutter
+// 2017, without restarts), or not at all.
+double learning_rate(const ScheduleOptions& options, int64_t step);
+
+}  // namespace shardrun::optim

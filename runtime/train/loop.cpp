@@ -1,0 +1,61 @@
+#include "runtime/train/loop.h"
+
+#include <chrono>
+#include <utility>
+
+namespace shardrun::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool is_due(int64_t step, int64_t every_steps) {
+  return every_steps > 0 && step % every_steps == 0;
+}
+
+Result<void> validate(Session& session, LoopOutcome& outcome, LoopObserver& observer) {
+  auto loss = session.validate();
+  if (!loss) return std::move(loss).error();
+  outcome.validation_loss = *loss;
+  if (*loss) observer.on_validation(session.steps_done(), **loss);
+  return {};
+}
+
+Result<void> save(Session& session, const checkpoint::Store& store, LoopOutcome& outcome,
+                  LoopObserver& observer) {
+  auto path = session.save(store);
+  if (!path) return std::move(path).error();
+  outcome.checkpoint = *path;
+  observer.on_checkpoint(session.steps_done(), *path);
+  return {};
+}
+
+}  // namespace
+
+Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, const LoopOptions& options,
+                             const std::function<bool()>& stop_requested, LoopObserver& observer) {
+  LoopOutcome outcome;
+  while (session.steps_done() < options.steps) {
+    const auto started = Clock::now();
+    auto report = session.step(stop_requested());
+    if (!report) return std::move(report).error();
+    outcome.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
+    if (!outcome.first_loss) outcome.first_loss = report->loss;
+    outcome.final_loss = report->loss;
+    observer.on_step(*report, outcome.step_seconds.back());
+
+    const bool last = report->step == options.steps;
+    outcome.stopped = report->stop_requested && !last;
+    if (last || (!outcome.stopped && is_due(report->step, options.validate_every_steps))) {
+      RETURN_IF_ERROR(validate(session, outcome, observer));
+    }
+    if (last || outcome.stopped || is_due(report->step, options.checkpoint_every_steps)) {
+      RETURN_IF_ERROR(save(session, store, outcome, observer));
+    }
+    if (outcome.stopped) return outcome;
+  }
+  // A checkpoint of the last step was resumed: there was nothing to train, but its loss is still the answer.
+  if (outcome.step_seconds.empty()) RETURN_IF_ERROR(validate(session, outcome, observer));
+  return outcome;
+}
+
+}  // namespace shardrun::train

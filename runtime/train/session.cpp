@@ -1,0 +1,294 @@
+#include "runtime/train/session.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/train/initialize.h"
+
+namespace shardrun::train {
+namespace {
+
+using base::Code;
+using base::Error;
+
+std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) {
+  std::vector<int64_t> elements;
+  for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
+  return elements;
+}
+
+std::string describe(const model::LlamaConfig& config) {
+  return fmt::format(
+      "llama: {} layers, hidden {}, heads {}, kv_heads {}, ffn {}, vocab {}, rope_theta {}, "
+      "norm_epsilon {}",
+      config.layers, config.hidden, config.heads, config.kv_heads, config.ffn, config.vocab,
+      config.rope_theta, config.norm_epsilon);
+}
+
+shard::EngineOptions engine_options(const SessionOptions& options) {
+  return {options.compute, options.prefetch, options.gradient_accumulation > 1};
+}
+
+int64_t arena_bytes(const SessionOptions& options, const shard::ShardLayout& layout) {
+  return shard::Engine::planned_bytes(layout, engine_options(options)) +
+         2 * shard::Arena::bytes_of<float>(layout.flat_shard_elements);
+}
+
+Result<data::Loader> open_loader(const SessionOptions& options, const std::vector<std::string>& files,
+                                 const std::string& key) {
+  auto corpus = data::Corpus::open(files, key);
+  if (!corpus) return std::move(corpus).error();
+  return data::Loader::create(std::move(corpus).value(), options.sequence_length, options.seed, key);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, comm::Communicator& gather,
+                                                 comm::Communicator& reduce) {
+  RETURN_IF_ERROR(model::check(options.model));
+  if (options.model.vocab < data::kByteVocabulary) {
+    return Error(Code::kInvalid,
+                 fmt::format("[model] vocab = {} is too small for the byte tokenizer; use at least {}",
+                             options.model.vocab, data::kByteVocabulary));
+  }
+  auto loader = open_loader(options, options.training_files, "[data] files");
+  if (!loader) return std::move(loader).error();
+  std::optional<data::Loader> validation;
+  if (!options.validation_files.empty()) {
+    auto opened = open_loader(options, options.validation_files, "[data] validation");
+    if (!opened) return std::move(opened).error();
+    validation.emplace(std::move(opened).value());
+  }
+  const auto blocks = model::block_layouts(options.model);
+  auto layout = shard::make_layout(elements_of(blocks), reduce.size());
+  auto arena = shard::Arena::create(arena_bytes(options, layout));
+  if (!arena) return std::move(arena).error();
+  auto model = model::Llama::create(options.model, options.compute, static_cast<int>(options.micro_batch),
+                                    options.sequence_length);
+  if (!model) return std::move(model).error();
+  return std::unique_ptr<Session>(new Session(options, gather, reduce, std::move(loader).value(),
+                                              std::move(validation), std::move(model).value(),
+                                              std::move(layout), std::move(arena).value()));
+}
+
+Session::Session(const SessionOptions& options, comm::Communicator& gather, comm::Communicator& reduce,
+                 data::Loader loader, std::optional<data::Loader> validation,
+                 std::unique_ptr<model::Llama> model, shard::ShardLayout layout, shard::Arena arena)
+    : options_(options),
+      reduce_(reduce),
+      shape_{options.micro_batch, options.gradient_accumulation, reduce.size()},
+      loader_(std::move(loader)),
+      validation_(std::move(validation)),
+      model_(std::move(model)),
+      blocks_(model::block_layouts(options.model)),
+      activation_bytes_(model::Llama::activation_bytes(
+          options.model, options.compute, static_cast<int>(options.micro_batch), options.sequence_length)),
+      arena_(std::move(arena)),
+      engine_(std::move(layout), engine_options(options), gather, reduce, arena_),
+      adamw_(update_ranges(blocks_, engine_.layout(), reduce.rank()), options.adamw,
+             arena_.take<float>(engine_.layout().flat_shard_elements),
+             arena_.take<float>(engine_.layout().flat_shard_elements)),
+      tokens_(static_cast<size_t>(options.micro_batch * options.sequence_length)),
+      targets_(tokens_.size()) {
+  SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
+  initialize_parameters(blocks_, engine_.layout(), reduce.rank(), options.seed, engine_.master());
+  engine_.publish();
+}
+
+Result<void> Session::forward() {
+  const int last = engine_.layout().block_count() - 1;
+  for (int block = 0; block <= last; ++block) {
+    auto parameters = engine_.acquire(block, block < last ? block + 1 : -1);
+    if (!parameters) return std::move(parameters).error();
+    model_->forward(block, *parameters);
+    engine_.release(block);
+  }
+  return {};
+}
+
+Result<void> Session::backward() {
+  for (int block = engine_.layout().block_count() - 1; block >= 0; --block) {
+    auto parameters = engine_.acquire(block, block - 1);
+    if (!parameters) return std::move(parameters).error();
+    auto gradient = engine_.gradient_buffer(block);
+    if (!gradient) return std::move(gradient).error();
+    model_->backward(block, *parameters, *gradient);
+    engine_.release(block);
+    RETURN_IF_ERROR(engine_.reduce(block));
+  }
+  return {};
+}
+
+Result<StepReport> Session::step(bool stop_requested) {
+  const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(tokens_per_step()));
+  double loss_sum = 0.0;
+  for (int64_t micro_step = 0; micro_step < shape_.gradient_accumulation; ++micro_step) {
+    loader_.read_training(data_position_, shape_, micro_step, reduce_.rank(), tokens_, targets_);
+    model_->set_batch(tokens_, targets_, loss_scale);
+    engine_.begin_micro_step(/*first=*/micro_step == 0);
+    RETURN_IF_ERROR(forward());
+    loss_sum += model_->loss().sum;
+    RETURN_IF_ERROR(backward());
+  }
+  RETURN_IF_ERROR(engine_.finish_reductions());
+
+  std::array<double, 3> sums{optim::sum_of_squares(engine_.gradient()), loss_sum, stop_requested ? 1.0 : 0.0};
+  RETURN_IF_ERROR(all_reduce(sums));
+  StepReport report;
+  report.step = steps_done_ + 1;
+  report.loss = sums[1] / static_cast<double>(tokens_per_step());
+  report.gradient_norm = std::sqrt(sums[0]);
+  report.learning_rate = optim::learning_rate(options_.schedule, steps_done_);
+  report.stop_requested = sums[2] > 0.0;
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
+    return Error(Code::kRefused,
+                 fmt::format("step {}: loss {} and gradient norm {} are not finite; lower [optimizer] "
+                             "learning_rate or lengthen warmup_steps",
+                             report.step, report.loss, report.gradient_norm));
+  }
+  adamw_.update(engine_.master(), engine_.gradient(),
+                optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
+                report.step);
+  engine_.publish();
+  steps_done_ = report.step;
+  data_position_ += shape_.global_batch();
+  return report;
+}
+
+Result<std::optional<double>> Session::validate() {
+  if (!validation_) return std::optional<double>();
+  const int64_t count = std::min(options_.validation_sequences, validation_->sequences());
+  const int64_t slots_per_round = shape_.micro_batch * shape_.data_parallel;
+  std::array<double, 2> sums{0.0, 0.0};
+  for (int64_t round = 0; round * slots_per_round < count; ++round) {
+    const int64_t first_slot = round * slots_per_round + reduce_.rank() * shape_.micro_batch;
+    validation_->read_validation(first_slot, count, tokens_, targets_);
+    model_->set_batch(tokens_, targets_, /*loss_scale=*/1.0F);
+    RETURN_IF_ERROR(forward());
+    const model::Llama::Loss loss = model_->loss();
+    sums[0] += loss.sum;
+    sums[1] += static_cast<double>(loss.tokens);
+  }
+  RETURN_IF_ERROR(all_reduce(sums));
+  return std::optional<double>(sums[0] / sums[1]);
+}
+
+double Session::unigram_entropy() const {
+  return (validation_ ? *validation_ : loader_).corpus().unigram_entropy();
+}
+
+Result<void> Session::all_reduce(std::span<double> values) {
+  auto pending = reduce_.all_reduce(values);
+  if (!pending) return std::move(pending).error();
+  return reduce_.wait(*pending);
+}
+
+checkpoint::Manifest Session::manifest() const {
+  checkpoint::Manifest manifest;
+  manifest.step = steps_done_;
+  manifest.data_position = data_position_;
+  manifest.world_size = reduce_.size();
+  manifest.data = {loader_.corpus().tokens(), options_.sequence_length, options_.seed};
+  manifest.model = describe(options_.model);
+  manifest.block_elements = elements_of(blocks_);
+  return manifest;
+}
+
+checkpoint::ShardState Session::shard_state() {
+  return {engine_.master(), adamw_.moment1(), adamw_.moment2()};
+}
+
+Result<std::string> Session::save(const checkpoint::Store& store) {
+  const std::string path = store.path_of(steps_done_);
+  auto written = store.write_shard(steps_done_, engine_.layout(), reduce_.rank(), shard_state());
+  for (const bool publishes : {false, true}) {
+    if (publishes && reduce_.rank() == 0) written = store.publish(manifest());
+    std::array<double, 1> failures{written ? 0.0 : 1.0};
+    RETURN_IF_ERROR(all_reduce(failures));
+    if (!written) return std::move(written).error().context(fmt::format("saving checkpoint {}", path));
+    if (failures[0] > 0.0) return Error(Code::kPeerLost, fmt::format("another rank could not save {}", path));
+  }
+  return path;
+}
+
+Result<std::optional<std::string>> Session::resume(const checkpoint::Store& store,
+                                                   std::vector<std::string>& notices) {
+  int64_t tried = std::numeric_limits<int64_t>::max();
+  while (true) {
+    int64_t candidate = -1;
+    auto steps = reduce_.rank() == 0 ? store.steps() : std::vector<int64_t>();
+    if (steps) {
+      const auto next =
+          std::find_if(steps->begin(), steps->end(), [&](int64_t step) { return step < tried; });
+      if (next != steps->end()) candidate = *next;
+    }
+    auto pending = reduce_.broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0);
+    if (!pending) return std::move(pending).error();
+    RETURN_IF_ERROR(reduce_.wait(*pending));
+    if (!steps) return std::move(steps).error();
+    if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) return std::optional<std::string>();
+    if (candidate < 0) {
+      return Error(Code::kCorrupt,
+                   fmt::format("no checkpoint in {} can be read; move the folder away to start anew",
+                               store.directory()));
+    }
+    auto resumed = try_resume(store, candidate, notices);
+    if (!resumed) return std::move(resumed).error();
+    if (*resumed) return std::optional<std::string>(store.path_of(candidate));
+    tried = candidate;
+  }
+}
+
+// False when any rank found the checkpoint damaged.
+Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
+                                 std::vector<std::string>& notices) {
+  auto manifest_read = store.read_manifest(step);
+  Result<void> loaded;
+  if (!manifest_read) {
+    loaded = manifest_read.error();
+  } else {
+    loaded = check_fits(*manifest_read, store.path_of(step));
+    if (loaded) loaded = store.read_shard(*manifest_read, engine_.layout(), reduce_.rank(), shard_state());
+  }
+  const bool misfit = !loaded && loaded.error().code() == Code::kInvalid;
+  std::array<double, 2> failures{!loaded && !misfit ? 1.0 : 0.0, misfit ? 1.0 : 0.0};
+  RETURN_IF_ERROR(all_reduce(failures));
+  if (misfit) return std::move(loaded).error();
+  if (failures[1] > 0.0) return Error(Code::kPeerLost, "another rank refused the checkpoint");
+  if (!loaded) {
+    notices.push_back(fmt::format("checkpoint {} is damaged and passed over: {}", store.path_of(step),
+                                  loaded.error().to_string()));
+  }
+  if (failures[0] > 0.0) return false;
+  steps_done_ = manifest_read->step;
+  data_position_ = manifest_read->data_position;
+  engine_.publish();
+  return true;
+}
+
+Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::string& path) const {
+  const checkpoint::Manifest ours = manifest();
+  if (saved.model != ours.model || saved.block_elements != ours.block_elements) {
+    return Error(Code::kInvalid,
+                 fmt::format("checkpoint {} is of another model ({}; this job: {}); give this job its own "
+                             "[checkpoint] directory",
+                             path, saved.model, ours.model));
+  }
+  if (saved.data != ours.data) {
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "checkpoint {} was trained on other data ({} tokens, sequence_length {}, seed {}; this job: "
+            "{}, {}, {}); give this job its own [checkpoint] directory",
+            path, saved.data.corpus_tokens, saved.data.sequence_length, saved.data.seed,
+            ours.data.corpus_tokens, ours.data.sequence_length, ours.data.seed));
+  }
+  return {};
+}
+
+}  // namespace shardrun::train

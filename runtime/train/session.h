@@ -1,0 +1,108 @@
+// Session: one rank's part of a sharded training run: model, shards, optimizer and data position, between
+// steps.
+//
+// Every function that returns a Result is collective: all ranks call it, in the same order.
+// Errors: kPeerLost and kTimeout from the communicators, after which only destruction is allowed, and the
+// communicators must be destroyed first (runtime/shard/engine.h says why). kInvalid for input only the rank
+// can check, kRefused when the loss is not a number any more. Determinism: same world size, same spec, same
+// bits: losses, gradients and weights. Another world size sums in another order and agrees to rounding.
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/store.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/data/loader.h"
+#include "runtime/model/llama.h"
+#include "runtime/optim/adamw.h"
+#include "runtime/optim/schedule.h"
+#include "runtime/shard/arena.h"
+#include "runtime/shard/engine.h"
+
+namespace shardrun::train {
+
+using base::Result;
+
+struct SessionOptions {
+  model::LlamaConfig model;
+  kernels::DType compute = kernels::DType::kFp32;
+  int prefetch = 1;
+  int sequence_length = 256;
+  int64_t micro_batch = 1, gradient_accumulation = 1;
+  uint64_t seed = 1;
+  std::vector<std::string> training_files, validation_files;
+  int64_t validation_sequences = 64;
+  optim::AdamWOptions adamw;
+  optim::ScheduleOptions schedule;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+struct StepReport {
+  int64_t step = 0;   // counted from 1
+  double loss = 0.0;  // mean over the global batch, in nats a token
+  double learning_rate = 0.0;
+  double gradient_norm = 0.0;   // before clipping
+  bool stop_requested = false;  // by any rank
+};
+
+class Session {
+ public:
+  // Reads no weights: they are the seed's. The two communicators span the same ranks and outlive the session,
+  // unless an error made them useless.
+  static Result<std::unique_ptr<Session>> create(const SessionOptions& options, comm::Communicator& gather,
+                                                 comm::Communicator& reduce);
+
+  // One optimizer step. Every rank learns whether any of them was asked to stop.
+  Result<StepReport> step(bool stop_requested);
+  // Mean loss over the validation sequences; nullopt without validation files.
+  Result<std::optional<double>> validate();
+
+  // Writes the checkpoint of the current step; every rank fails when one does. Returns its path.
+  Result<std::string> save(const checkpoint::Store& store);
+  // Continues from the newest checkpoint that every rank can read; nullopt when the store has none. A damaged
+  // one is named in `notices` (on the ranks that found the damage) and the one before it is used. kCorrupt
+  // when none of them can be read, kInvalid when it is of another model or other data.
+  Result<std::optional<std::string>> resume(const checkpoint::Store& store,
+                                            std::vector<std::string>& notices);
+
+  int64_t steps_done() const { return steps_done_; }
+  int64_t global_batch() const { return shape_.global_batch(); }
+  int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
+  // In nats, of the validation text, or of the training text when there is none.
+  double unigram_entropy() const;
+  int64_t planned_bytes() const { return arena_.planned_bytes() + activation_bytes_; }
+
+ private:
+  Session(const SessionOptions& options, comm::Communicator& gather, comm::Communicator& reduce,
+          data::Loader loader, std::optional<data::Loader> validation, std::unique_ptr<model::Llama> model,
+          shard::ShardLayout layout, shard::Arena arena);
+  Result<void> forward();
+  Result<void> backward();
+  Result<void> all_reduce(std::span<double> values);
+  Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
+  Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
+  checkpoint::Manifest manifest() const;
+  checkpoint::ShardState shard_state();
+
+  SessionOptions options_;
+  comm::Communicator& reduce_;
+  data::BatchShape shape_;
+  data::Loader loader_;
+  std::optional<data::Loader> validation_;
+  std::unique_ptr<model::Llama> model_;
+  std::vector<model::BlockLayout> blocks_;
+  int64_t activation_bytes_ = 0;
+  shard::Arena arena_;
+  shard::Engine engine_;
+  optim::AdamW adamw_;
+  std::vector<int32_t> tokens_, targets_;
+  int64_t steps_done_ = 0;
+  int64_t data_position_ = 0;
+};
+
+}  // namespace shardrun::train

@@ -1,0 +1,269 @@
+#include "runtime/train/trainer.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/comm/world.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/run_dir.h"
+#include "runtime/contract/run_record.h"
+#include "runtime/train/loop.h"
+#include "runtime/train/metrics.h"
+#include "runtime/train/session.h"
+#include "runtime/train/stop_signal.h"
+
+namespace shardrun::train {
+namespace {
+
+using base::Code;
+using base::Error;
+
+// An error and the exit code that it ends the rank with.
+int exit_code_of(Code code) {
+  switch (code) {
+    case Code::kInvalid:
+    case Code::kNotFound:
+    case Code::kUnsupported:
+      return contract::kExitBadInput;
+    case Code::kPeerLost:
+    case Code::kTimeout:
+      return contract::kExitInfrastructure;
+    case Code::kCancelled:
+      return contract::kExitPreempted;
+    case Code::kRefused:
+    case Code::kIo:
+    case Code::kCorrupt:
+      return contract::kExitProgramFailed;
+  }
+  return contract::kExitProgramFailed;
+}
+
+std::string absolute(const std::string& path, const contract::LaunchPlan& plan) {
+  return path.empty() || path.front() == '/' ? path : plan.working_directory + "/" + path;
+}
+
+optim::Shape shape_of(contract::Schedule schedule) {
+  switch (schedule) {
+    case contract::Schedule::kConstant:
+      return optim::Shape::kConstant;
+    case contract::Schedule::kLinear:
+      return optim::Shape::kLinear;
+    case contract::Schedule::kCosine:
+      return optim::Shape::kCosine;
+  }
+  return optim::Shape::kCosine;
+}
+
+SessionOptions session_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  SessionOptions options;
+  const contract::ModelSpec& model = spec.model;
+  options.model = {model.layers, model.hidden, model.heads,      model.kv_heads,
+                   model.ffn,    model.vocab,  model.rope_theta, model.norm_epsilon};
+  options.compute =
+      spec.precision.parameters == contract::Precision::kBf16 ? kernels::DType::kBf16 : kernels::DType::kFp32;
+  options.prefetch = spec.sharding.prefetch;
+  options.sequence_length = spec.data.sequence_length;
+  options.micro_batch = plan.batch.micro_batch;
+  options.gradient_accumulation = plan.batch.gradient_accumulation;
+  options.seed = spec.data.seed;
+  for (const std::string& file : spec.data.files) options.training_files.push_back(absolute(file, plan));
+  for (const std::string& file : spec.data.validation)
+    options.validation_files.push_back(absolute(file, plan));
+  options.validation_sequences = spec.data.validation_sequences;
+  const contract::OptimizerSpec& optimizer = spec.optimizer;
+  options.adamw = {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
+  options.schedule = {shape_of(optimizer.schedule), optimizer.learning_rate, optimizer.min_learning_rate,
+                      optimizer.warmup_steps, optimizer.steps};
+  options.clip_norm = optimizer.clip_norm;
+  return options;
+}
+
+// Rank 0's account of the run: progress lines, metrics.jsonl and, at the end, summary.json.
+class Reporter : public LoopObserver {
+ public:
+  Reporter(MetricsLog metrics, const contract::JobSpec& spec)
+      : metrics_(std::move(metrics)), steps_(spec.optimizer.steps), every_steps_(spec.logging.every_steps) {}
+
+  MetricsLog& metrics() { return metrics_; }
+  void start(const Session& session) {
+    tokens_per_step_ = session.tokens_per_step();
+    unigram_entropy_ = session.unigram_entropy();
+  }
+
+  void on_step(const StepReport& report, double seconds) override {
+    metrics_.step(report, seconds, tokens_per_step_);
+    window_seconds_ += seconds;
+    total_seconds_ += seconds;
+    ++window_steps_;
+    ++total_steps_;
+    const bool due = every_steps_ > 0 && report.step % every_steps_ == 0;
+    if (!due && report.step != steps_ && total_steps_ != 1) return;
+    const double mean_seconds = total_seconds_ / static_cast<double>(total_steps_);
+    print(to_string({report.step, steps_, report.loss, report.learning_rate, report.gradient_norm,
+                     static_cast<double>(tokens_per_step_ * window_steps_) / window_seconds_,
+                     mean_seconds * static_cast<double>(steps_ - report.step)}));
+    window_seconds_ = 0.0;
+    window_steps_ = 0;
+  }
+
+  void on_validation(int64_t step, double loss) override {
+    metrics_.validation(step, loss, unigram_entropy_);
+    print(fmt::format("step {}/{}  validation loss {:.4f} nats  unigram entropy of its text {:.4f}", step,
+                      steps_, loss, unigram_entropy_));
+  }
+
+  void on_checkpoint(int64_t step, const std::string& path) override {
+    metrics_.checkpoint(step, path);
+    print(fmt::format("step {}/{}  checkpoint {}", step, steps_, path));
+  }
+
+  static void print(const std::string& line) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+
+ private:
+  MetricsLog metrics_;
+  int64_t steps_, every_steps_;
+  int64_t tokens_per_step_ = 0;
+  double unigram_entropy_ = 0.0;
+  double window_seconds_ = 0.0, total_seconds_ = 0.0;
+  int64_t window_steps_ = 0, total_steps_ = 0;
+};
+
+contract::TrainingMetrics summarize(const Session& session, const LoopOutcome& outcome) {
+  contract::TrainingMetrics summary;
+  summary.steps = session.steps_done();
+  summary.first_loss = outcome.first_loss;
+  summary.final_loss = outcome.final_loss;
+  summary.validation_loss = outcome.validation_loss;
+  summary.unigram_entropy = session.unigram_entropy();
+  const double seconds = std::accumulate(outcome.step_seconds.begin(), outcome.step_seconds.end(), 0.0);
+  if (seconds > 0.0) {
+    const auto tokens =
+        static_cast<double>(session.tokens_per_step()) * static_cast<double>(outcome.step_seconds.size());
+    summary.tokens_per_second = tokens / seconds;
+  }
+  summary.step_seconds_p50 = percentile(outcome.step_seconds, 0.50);
+  summary.step_seconds_p99 = percentile(outcome.step_seconds, 0.99);
+  summary.checkpoint = outcome.checkpoint;
+  summary.planned_arena_bytes = session.planned_bytes();
+  return summary;
+}
+
+// A rank's whole life, in order. Members are destroyed bottom-up: the communicators go before the session,
+// whose arena an operation in flight may still name.
+class Trainer {
+ public:
+  Trainer(const contract::RankEnv& env, const contract::JobSpec& spec, const contract::LaunchPlan& plan)
+      : env_(env), spec_(spec), plan_(plan), run_dir_{env.run_directory} {}
+
+  Result<int> run() {
+    ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
+    RETURN_IF_ERROR(connect());
+    install_stop_signals();
+    const SessionOptions options = session_options(spec_, plan_);
+    auto session = Session::create(options, *world_.communicators[0], *world_.communicators[1]);
+    if (!session) return std::move(session).error();
+    session_ = std::move(session).value();
+    if (reporter_) reporter_->start(*session_);
+    const std::string directory = spec_.checkpoint.directory.empty()
+                                      ? run_dir_.checkpoints()
+                                      : absolute(spec_.checkpoint.directory, plan_);
+    const checkpoint::Store store(directory, spec_.checkpoint.keep);
+    RETURN_IF_ERROR(resume(store));
+
+    LoopObserver silent;
+    LoopObserver& observer = reporter_ ? static_cast<LoopObserver&>(*reporter_) : silent;
+    auto outcome =
+        run_loop(*session_, store,
+                 {spec_.optimizer.steps, spec_.checkpoint.every_steps, spec_.logging.validate_every_steps},
+                 stop_requested, observer);
+    if (!outcome) return std::move(outcome).error();
+    if (outcome->checkpoint.empty()) outcome->checkpoint = resumed_from_;
+    if (reporter_) RETURN_IF_ERROR(write_summary(*outcome));
+    return outcome->stopped ? contract::kExitPreempted : contract::kExitDone;
+  }
+
+ private:
+  Result<void> connect() {
+    comm::WorldOptions options;
+    options.plugin_path =
+        fmt::format("{}/libshardrun_comm_{}.so", plan_.plugin_directory, spec_.communication.plugin);
+    options.provider = spec_.communication.provider;
+    options.timeout = spec_.communication.timeout;
+    auto world = comm::connect_world(options);
+    if (!world) return std::move(world).error();
+    world_ = std::move(world).value();
+    SHARDRUN_CHECK(world_.communicators.size() == 2);
+    if (env_.global_rank != 0) return {};
+    if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
+    RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
+    auto metrics = MetricsLog::open(run_dir_.metrics_jsonl(), env_.attempt);
+    if (!metrics) return std::move(metrics).error();
+    reporter_.emplace(std::move(metrics).value(), spec_);
+    reporter_->metrics().first_barrier(first_barrier_seconds_);
+    return {};
+  }
+
+  Result<void> resume(const checkpoint::Store& store) {
+    std::vector<std::string> notices;
+    auto resumed = session_->resume(store, notices);
+    for (const std::string& notice : notices)
+      fmt::print(stderr, "shardrun: rank {}: {}\n", env_.global_rank, notice);
+    if (!resumed) return std::move(resumed).error();
+    if (*resumed) resumed_from_ = **resumed;
+    if (*resumed && reporter_) {
+      Reporter::print(fmt::format("resumed from {} at step {}", resumed_from_, session_->steps_done()));
+    }
+    return {};
+  }
+
+  Result<void> write_summary(const LoopOutcome& outcome) {
+    contract::TrainingMetrics summary = summarize(*session_, outcome);
+    summary.first_barrier_seconds = first_barrier_seconds_;
+    summary.versions["shardrun"] = SHARDRUN_VERSION;
+    summary.versions["comm plugin"] = world_.plugin_build_id;
+    summary.versions["comm provider"] = world_.provider;
+    if (const int64_t lost = reporter_->metrics().lines_lost(); lost > 0) {
+      fmt::print(stderr, "shardrun: {} lines of {} could not be written\n", lost, run_dir_.metrics_jsonl());
+    }
+    return base::write_file_atomically(run_dir_.summary_json(env_.attempt), contract::to_json(summary));
+  }
+
+  const contract::RankEnv& env_;
+  const contract::JobSpec& spec_;
+  const contract::LaunchPlan& plan_;
+  contract::RunDir run_dir_;
+  double first_barrier_seconds_ = 0.0;
+  std::string resumed_from_;
+  std::optional<Reporter> reporter_;
+  std::unique_ptr<Session> session_;
+  comm::World world_;
+};
+
+}  // namespace
+
+int run_trainer(const contract::RankEnv& env, const contract::JobSpec& spec,
+                const contract::LaunchPlan& plan) {
+  Trainer trainer(env, spec, plan);
+  const auto exit_code = trainer.run();
+  if (exit_code) return *exit_code;
+  fmt::print(stderr, "shardrun: rank {} on {}: {}\n", env.global_rank, env.node_name,
+             exit_code.error().to_string());
+  return exit_code_of(exit_code.error().code());
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,36 @@
+#include "runtime/optim/schedule.h"
+
+#include <doctest/doctest.h>
+
+using namespace shardrun::optim;
+
+TEST_CASE("schedule: warm-up rises linearly and reaches the peak in its last step") {
+  const ScheduleOptions options{Shape::kConstant, 1.0, 0.0, 4, 10};
+
+  CHECK(learning_rate(options, 0) == doctest::Approx(0.25));
+  CHECK(learning_rate(options, 3) == doctest::Approx(1.0));
+  CHECK(learning_rate(options, 9) == doctest::Approx(1.0));
+}
+
+TEST_CASE("schedule: cosine starts at the peak, is half way in the middle and would end at the minimum") {
+  const ScheduleOptions options{Shape::kCosine, 1.0, 0.2, 2, 12};
+
+  CHECK(learning_rate(options, 2) == doctest::Approx(1.0));
+  CHECK(learning_rate(options, 7) == doctest::Approx(0.6));
+  CHECK(learning_rate(options, 12) == doctest::Approx(0.2));
+}
+
+TEST_CASE("schedule: linear falls by equal parts") {
+  const ScheduleOptions options{Shape::kLinear, 1.0, 0.0, 0, 4};
+
+  CHECK(learning_rate(options, 0) == doctest::Approx(1.0));
+  CHECK(learning_rate(options, 1) == doctest::Approx(0.75));
+  CHECK(learning_rate(options, 3) == doctest::Approx(0.25));
+}
+
+TEST_CASE("schedule: a run that is all warm-up never divides by zero and never leaves the peak") {
+  const ScheduleOptions options{Shape::kCosine, 1.0, 0.0, 5, 5};
+
+  CHECK(learning_rate(options, 4) == doctest::Approx(1.0));
+  CHECK(learning_rate(options, 5) == doctest::Approx(1.0));
+}

@@ -1,0 +1,86 @@
+#include "runtime/train/metrics.h"
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+using namespace shardrun;
+using namespace shardrun::train;
+
+namespace {
+
+std::vector<nlohmann::json> lines_of(const std::string& text) {
+  std::vector<nlohmann::json> lines;
+  size_t begin = 0;
+  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    lines.push_back(nlohmann::json::parse(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  CHECK(begin == text.size());
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is the exact one") {
+  std::string path = (std::filesystem::temp_directory_path() / "shardrun-metrics-XXXXXX").string();
+  ::close(::mkstemp(path.data()));
+  const double loss = 2.4137000123456789;
+  {
+    auto log = MetricsLog::open(path, /*attempt=*/1);
+    REQUIRE(log);
+    log->first_barrier(0.25);
+    log->step({20, loss, 3e-4, 0.5, false}, /*step_seconds=*/0.5, /*tokens_per_step=*/1000);
+    log->validation(20, 1.5, 3.1);
+    log->checkpoint(20, "/tmp/a \"quoted\"\nname");
+    CHECK(log->lines_lost() == 0);
+  }
+  const auto text = base::read_file(path);
+  std::filesystem::remove(path);
+  REQUIRE(text);
+
+  const auto lines = lines_of(*text);
+
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0]["event"] == "first_barrier");
+  CHECK(lines[0]["seconds"] == 0.25);
+  CHECK(lines[1]["step"] == 20);
+  CHECK(lines[1]["tokens_per_second"] == 2000.0);
+  CHECK(lines[1]["attempt"] == 1);
+  CHECK(std::strtod(lines[1]["loss_hex"].get<std::string>().c_str(), nullptr) == loss);
+  CHECK(lines[2]["unigram_entropy"] == 3.1);
+  CHECK(lines[3]["path"] == "/tmp/a \"quoted\"\nname");
+}
+
+TEST_CASE("metrics: a full disk costs lines, counted, and nothing else") {
+  auto log = MetricsLog::open("/dev/full", 0);
+  REQUIRE(log);
+
+  log->first_barrier(0.25);
+  log->checkpoint(20, "/x");
+
+  CHECK(log->lines_lost() == 2);
+}
+
+TEST_CASE("percentile: nearest rank") {
+  const std::vector<double> values{5, 1, 4, 2, 3};
+
+  CHECK(percentile(values, 0.5) == 3);
+  CHECK(percentile(values, 0.99) == 5);
+  CHECK(percentile(values, 0.0) == 1);
+  CHECK(percentile({}, 0.5) == 0);
+}
+
+TEST_CASE("progress: a line reads as documented") {
+  CHECK(to_string(ProgressLine{20, 300, 2.41370, 2.9e-4, 0.812, 6811.7, 41.2}) ==
+        "step 20/300  loss 2.4137  lr 2.90e-04  grad norm 0.81  6,812 tokens/s  eta 00:41");
+  CHECK(to_string(ProgressLine{1, 2, 1, 1, 1, 1234567, 3725}) ==
+        "step 1/2  loss 1.0000  lr 1.00e+00  grad norm 1.00  1,234,567 tokens/s  eta 1:02:05");
+}

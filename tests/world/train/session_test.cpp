@@ -1,0 +1,267 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/world/train/training.h"
+
+using namespace shardrun;
+using namespace training;
+
+namespace {
+
+void require_success(const std::vector<RankRun>& runs) {
+  for (const RankRun& run : runs) REQUIRE_MESSAGE(run.error.empty(), run.error);
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// The last but one rank's gradient of every third reduce-scatter is lost.
+class ForgetfulCommunicator : public SpoiledCommunicator {
+ public:
+  using SpoiledCommunicator::SpoiledCommunicator;
+  base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
+    const bool forgets = rank() == 0 && ++count_ % 3 == 0;
+    if (!forgets) return inner_.reduce_scatter(full, mine);
+    zeros_.assign(full.size(), 0.0F);
+    return inner_.reduce_scatter(zeros_, mine);
+  }
+
+ private:
+  int count_ = 0;
+  std::vector<float> zeros_;
+};
+
+}  // namespace
+
+TEST_CASE("training: one, two, three and four ranks follow the same loss curve") {
+  const Folder folder;
+  const RunOptions run{.loop = {.steps = 12}};
+  const auto alone = run_world(1, tiny_options(folder, 1), run);
+  require_success(alone);
+  REQUIRE(alone[0].losses.size() == 12);
+  CHECK(alone[0].losses[0] == doctest::Approx(std::log(256.0)).epsilon(0.02));
+  for (int world_size : {2, 3, 4}) {
+    CAPTURE(world_size);
+    const auto ranks = run_world(world_size, tiny_options(folder, world_size), run);
+    require_success(ranks);
+    CHECK(largest_difference(ranks[0].losses, alone[0].losses) < 1e-5);
+    CHECK(*ranks[0].validation_loss == doctest::Approx(*alone[0].validation_loss).epsilon(1e-5));
+    for (const RankRun& rank : ranks) CHECK(rank.losses == ranks[0].losses);
+  }
+}
+
+TEST_CASE("training: a lost gradient does not pass for the right curve") {
+  const Folder folder;
+  const RunOptions run{.loop = {.steps = 12}};
+  const auto alone = run_world(1, tiny_options(folder, 1), run);
+
+  const auto forgetful = run_world(2, tiny_options(folder, 2), run, [](comm::Communicator& inner) {
+    return std::make_unique<ForgetfulCommunicator>(inner);
+  });
+
+  require_success(forgetful);
+  CHECK(largest_difference(forgetful[0].losses, alone[0].losses) > 1e-3);
+}
+
+TEST_CASE("training: micro-batches and accumulation only change the order of sums") {
+  const Folder folder;
+  const RunOptions run{.loop = {.steps = 8}};
+  const auto accumulated = run_world(2, tiny_options(folder, 2, /*micro_batch=*/1), run);
+  const auto at_once = run_world(2, tiny_options(folder, 2, /*micro_batch=*/6), run);
+  require_success(accumulated);
+  require_success(at_once);
+
+  CHECK(largest_difference(accumulated[0].losses, at_once[0].losses) < 1e-5);
+}
+
+TEST_CASE("training: prefetch changes when blocks are gathered, never a bit of the result") {
+  const Folder folder;
+  const RunOptions run{.loop = {.steps = 6}};
+  auto options = tiny_options(folder, 3);
+  const auto with_prefetch = run_world(3, options, run);
+  options.prefetch = 0;
+  const auto without = run_world(3, options, run);
+  require_success(with_prefetch);
+  require_success(without);
+
+  CHECK(with_prefetch[0].losses == without[0].losses);
+}
+
+TEST_CASE("training: the same run twice gives the same bits, in fp32 and in bf16") {
+  const Folder folder;
+  const RunOptions run{.loop = {.steps = 8}};
+  for (kernels::DType compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+    auto options = tiny_options(folder, 2);
+    options.compute = compute;
+    const auto first = run_world(2, options, run);
+    const auto second = run_world(2, options, run);
+    require_success(first);
+    require_success(second);
+    CHECK(first[0].losses == second[0].losses);
+    CHECK(first[0].validation_loss == second[0].validation_loss);
+  }
+}
+
+TEST_CASE("training: the model learns the text, better than any model that ignores context") {
+  const Folder folder;
+  const auto ranks = run_world(2, tiny_options(folder, 2), {.loop = {.steps = 40}});
+  require_success(ranks);
+
+  CHECK(ranks[0].losses.back() < 0.6 * ranks[0].losses.front());
+  CHECK(*ranks[0].validation_loss < 2.7);
+}
+
+TEST_CASE("training: a diverging run stops with the step and a mend on every rank") {
+  const Folder folder;
+  auto options = tiny_options(folder, 2);
+  options.schedule = {optim::Shape::kConstant, 1e30, 0.0, 0, 40};
+
+  const auto ranks = run_world(2, options, {.loop = {.steps = 40}});
+
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.error.find("are not finite; lower [optimizer] learning_rate") != std::string::npos);
+    CHECK(rank.error_code == base::Code::kRefused);
+  }
+}
+
+TEST_CASE("stopping: when one rank is asked, all stop after the same step with a checkpoint") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+
+  const auto ranks = run_world(3, tiny_options(folder, 3),
+                               {.loop = {.steps = 20}, .checkpoint_directory = directory, .stop_at_step = 5});
+
+  require_success(ranks);
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.stopped);
+    CHECK(rank.losses.size() == 5);
+    CHECK(rank.checkpoint == directory + "/step_00000005");
+  }
+}
+
+TEST_CASE("resuming: N + M steps equal N steps, a checkpoint and M steps, bit for bit") {
+  const Folder folder;
+  for (kernels::DType compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+    auto options = tiny_options(folder, 2);
+    options.compute = compute;
+    const std::string directory =
+        folder.path() + (compute == kernels::DType::kFp32 ? "/checkpoints-fp32" : "/checkpoints-bf16");
+    const auto whole = run_world(2, options, {.loop = {.steps = 14}});
+    const auto head =
+        run_world(2, options, {.loop = {.steps = 14}, .checkpoint_directory = directory, .stop_at_step = 6});
+    const auto tail = run_world(2, options, {.loop = {.steps = 14}, .checkpoint_directory = directory});
+    require_success(whole);
+    require_success(head);
+    require_success(tail);
+
+    auto joined = head[0].losses;
+    joined.insert(joined.end(), tail[0].losses.begin(), tail[0].losses.end());
+    CHECK(*tail[0].resumed_from == directory + "/step_00000006");
+    CHECK(joined == whole[0].losses);
+    CHECK(tail[0].validation_loss == whole[0].validation_loss);
+  }
+}
+
+TEST_CASE("resuming: another world size continues the same curve") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const auto whole = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  const auto head = run_world(3, tiny_options(folder, 3),
+                              {.loop = {.steps = 12}, .checkpoint_directory = directory, .stop_at_step = 5});
+  const auto tail =
+      run_world(2, tiny_options(folder, 2), {.loop = {.steps = 12}, .checkpoint_directory = directory});
+  require_success(head);
+  require_success(tail);
+
+  auto joined = head[0].losses;
+  joined.insert(joined.end(), tail[0].losses.begin(), tail[0].losses.end());
+  CHECK(largest_difference(joined, whole[0].losses) < 1e-5);
+}
+
+TEST_CASE("resuming: a damaged newest checkpoint is named and the one before it is used") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const RunOptions run{.loop = {.steps = 12, .checkpoint_every_steps = 3},
+                       .checkpoint_directory = directory,
+                       .stop_at_step = 7};
+  const auto options = tiny_options(folder, 2);
+  require_success(run_world(2, options, run));
+  std::fstream shard(directory + "/step_00000007/shard_00001.bin",
+                     std::ios::in | std::ios::out | std::ios::binary);
+  shard.seekp(4096);
+  shard.put('\x55');
+  shard.close();
+
+  const auto ranks = run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory});
+
+  require_success(ranks);
+  CHECK(*ranks[0].resumed_from == directory + "/step_00000006");
+  CHECK(*ranks[1].resumed_from == directory + "/step_00000006");
+  CHECK(ranks[0].notices.empty());
+  REQUIRE(ranks[1].notices.size() == 1);
+  CHECK(ranks[1].notices[0].find("step_00000007 is damaged and passed over") != std::string::npos);
+  CHECK(ranks[1].notices[0].find("shard_00001.bin: block 0 does not match its checksum") !=
+        std::string::npos);
+  CHECK(ranks[0].losses.size() == 6);
+}
+
+TEST_CASE("resuming: when no checkpoint can be read the run does not quietly start anew") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const auto options = tiny_options(folder, 2);
+  require_success(
+      run_world(2, options, {.loop = {.steps = 8}, .checkpoint_directory = directory, .stop_at_step = 2}));
+  std::filesystem::resize_file(directory + "/step_00000002/shard_00000.bin", 100);
+
+  const auto ranks = run_world(2, options, {.loop = {.steps = 8}, .checkpoint_directory = directory});
+
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.error_code == base::Code::kCorrupt);
+    CHECK(rank.error.find("move the folder away to start anew") != std::string::npos);
+  }
+}
+
+TEST_CASE("resuming: a checkpoint of another model or other data is refused, not passed over") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const auto options = tiny_options(folder, 2);
+  require_success(
+      run_world(2, options, {.loop = {.steps = 8}, .checkpoint_directory = directory, .stop_at_step = 2}));
+  auto other_model = options, other_data = options;
+  other_model.model.heads = 2;
+  other_data.seed = 6;
+
+  const auto from_model =
+      run_world(2, other_model, {.loop = {.steps = 8}, .checkpoint_directory = directory});
+  const auto from_data = run_world(2, other_data, {.loop = {.steps = 8}, .checkpoint_directory = directory});
+
+  for (const RankRun& rank : from_model) {
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error.find("is of another model (llama: 2 layers, hidden 32, heads 4") != std::string::npos);
+  }
+  for (const RankRun& rank : from_data) {
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error.find("was trained on other data") != std::string::npos);
+  }
+}
+
+TEST_CASE("saving: a rank that cannot write says why, and the others say that another could not") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  std::filesystem::create_directories(directory + "/step_00000002.tmp/shard_00001.bin");
+
+  const auto ranks = run_world(2, tiny_options(folder, 2),
+                               {.loop = {.steps = 8}, .checkpoint_directory = directory, .stop_at_step = 2});
+
+  CHECK(ranks[1].error_code == base::Code::kIo);
+  CHECK(ranks[1].error.find("shard_00001.bin: Is a directory") != std::string::npos);
+  CHECK(ranks[0].error_code == base::Code::kPeerLost);
+  CHECK(!std::filesystem::exists(directory + "/step_00000002"));
+}

@@ -1,0 +1,92 @@
+// Shared by the world tests of the trainer: a tiny Llama on a tiny text, on N ranks that are threads.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/train/loop.h"
+#include "runtime/train/session.h"
+
+namespace training {
+
+using namespace shardrun;
+
+// A folder of its own that goes away with the test.
+class Folder {
+ public:
+  Folder();
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string file(const std::string& name, const std::string& text) const;
+
+ private:
+  std::string path_;
+};
+
+// English enough for a model to learn something from, and different for different `chapter`s.
+std::string prose(int sentences, uint64_t chapter);
+
+// Two layers, hidden 32, sequences of 16, fp32; global batch 12 on `world_size` ranks with micro-batches of
+// `micro_batch`.
+train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t micro_batch = 1);
+
+// What one rank brings back from a run.
+struct RankRun {
+  std::vector<double> losses;  // of the steps
+  std::optional<double> validation_loss;
+  bool stopped = false;
+  std::string checkpoint;
+  std::vector<std::string> notices;  // of the resume
+  std::optional<std::string> resumed_from;
+  std::string error;  // empty when all went well
+  base::Code error_code = base::Code::kIo;
+};
+
+struct RunOptions {
+  train::LoopOptions loop;
+  std::string checkpoint_directory;  // resumed from when it holds a checkpoint; empty: one that goes away
+  int keep = 10;
+  int64_t stop_at_step = -1;  // asked for on the last rank only, during this step
+};
+
+// Wraps a rank's communicator, to plant bugs in.
+using Decorate = std::function<std::unique_ptr<comm::Communicator>(comm::Communicator&)>;
+
+// Runs every rank in a thread of its own and returns what each brought back, in rank order.
+std::vector<RankRun> run_world(int world_size, const train::SessionOptions& options, const RunOptions& run,
+                               const Decorate& decorate_reduce = {});
+
+// `inner` with some operations spoiled.
+class SpoiledCommunicator : public comm::Communicator {
+ public:
+  explicit SpoiledCommunicator(comm::Communicator& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  base::Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    return inner_.all_gather(mine, all);
+  }
+  base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
+    return inner_.reduce_scatter(full, mine);
+  }
+  base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
+    return inner_.all_reduce(buffer);
+  }
+  base::Result<comm::Pending> all_reduce(std::span<double> buffer) override {
+    return inner_.all_reduce(buffer);
+  }
+  base::Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
+    return inner_.broadcast(buffer, root);
+  }
+  base::Result<comm::Pending> barrier() override { return inner_.barrier(); }
+  base::Result<void> wait(comm::Pending pending) override { return inner_.wait(pending); }
+
+ protected:
+  comm::Communicator& inner_;
+};
+
+}  // namespace training
