@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 
@@ -13,6 +15,13 @@ namespace {
 
 base::UniqueFd open_log(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+}
+
+// A line of nothing but blanks and rulers is nobody's last words.
+bool says_something(std::string_view line) {
+  return std::any_of(line.begin(), line.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
+  });
 }
 
 }  // namespace
@@ -54,9 +63,7 @@ void RankLogs::write(Stream stream, std::string_view bytes) {
   if (!write_file(raw_[index].get(), bytes)) lost_.bytes += bytes.size();
   const auto now = std::chrono::system_clock::now();
   lines_[index].append(bytes, [&](std::string_view text) {
-    if (stream == Stream::kErr && text.find_first_not_of(" \t") != std::string_view::npos) {
-      last_error_line_.assign(text);
-    }
+    if (stream == Stream::kErr && says_something(text)) last_error_line_.assign(text);
     write_node_line(text, now);
   });
 }
@@ -69,7 +76,7 @@ void RankLogs::finish() {
   const auto now = std::chrono::system_clock::now();
   for (NodeLines& lines : lines_) {
     lines.finish([&](std::string_view text) {
-      if (&lines == &lines_[1]) last_error_line_.assign(text);
+      if (&lines == &lines_[1] && says_something(text)) last_error_line_.assign(text);
       write_node_line(text, now);
     });
   }
@@ -85,7 +92,7 @@ void RankLogs::finish() {
 std::string RankLogs::last_words() const {
   constexpr size_t kLimitBytes = 500;
   const std::string_view pending = lines_[1].pending();
-  std::string words = escape_line(pending.empty() ? std::string_view(last_error_line_) : pending);
+  std::string words = escape_line(says_something(pending) ? pending : std::string_view(last_error_line_));
   if (words.size() <= kLimitBytes) return words;
   size_t end = kLimitBytes;
   while (end > 0 && (static_cast<unsigned char>(words[end]) & 0xc0) == 0x80) --end;

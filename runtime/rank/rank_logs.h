@@ -33,7 +33,7 @@ class RankLogs {
   // Ends both streams; reports lost lines to the node log and to stderr.
   void finish();
 
-  // The last line that is not empty of the rank's stderr, escaped, at most 500 bytes.
+  // The last line with a letter or digit of the rank's stderr, escaped, at most 500 bytes.
   std::string last_words() const;
 
  private:

@@ -9,16 +9,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <set>
-#include <system_error>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "launcher/schedule/local/pmix_server.h"
 #include "launcher/schedule/local/spawn.h"
+#include "launcher/schedule/local/temporary_directory.h"
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -52,29 +51,6 @@ std::string host_name() {
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
   return name;
 }
-
-// A folder that is removed with all it holds.
-class TemporaryDirectory {
- public:
-  static Result<TemporaryDirectory> make() {
-    const char* base = std::getenv("TMPDIR");
-    std::string path =
-        fmt::format("{}/shardrun.{}.XXXXXX", base != nullptr && *base == '/' ? base : "/tmp", ::getuid());
-    if (::mkdtemp(path.data()) == nullptr) return base::errno_error(Code::kIo, "creating " + path, errno);
-    return TemporaryDirectory(std::move(path));
-  }
-  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 // The variables of one rank, the later ones winning over the earlier.
 class Environment {
@@ -260,7 +236,8 @@ class LocalStep {
         deadline_ = now + request_.spec->fault_tolerance.stop_grace;
         break;
       case Phase::kTerminating:
-        signal_ranks(SIGTERM);
+        // A rank that called abort is on its way out, with the exit code it wants to be known for.
+        signal_ranks(SIGTERM, abort_ ? abort_->global_rank : -1);
         deadline_ = now + request_.kill_grace;
         break;
       case Phase::kKilling:
@@ -282,8 +259,10 @@ class LocalStep {
     enter(phase_ == Phase::kKilling ? Phase::kKilled : Phase::kKilling);
   }
 
-  void signal_ranks(int signal) {
-    for (const Rank& rank : ranks_) ::kill(rank.process.pid, signal);
+  void signal_ranks(int signal, int except = -1) {
+    for (const Rank& rank : ranks_) {
+      if (rank.global_rank != except) ::kill(rank.process.pid, signal);
+    }
   }
 
   const StepRequest& request_;

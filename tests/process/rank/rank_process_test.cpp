@@ -83,11 +83,11 @@ TEST_CASE("rank: a program that cannot be started ends like in a shell and the l
     CHECK(run.job.record().attempts[0].first_cause->exit_code == 127);
     CHECK(run.job.record().verdict.find("no-such-program-here: not found in PATH") != std::string::npos);
   }
-  options.command = {"/etc/hostname"};
+  options.command = {"/etc/passwd"};
   {
     const Ended run(options);
     CHECK(run.job.record().attempts[0].first_cause->exit_code == 126);
-    CHECK(run.job.node_log().find("/etc/hostname: cannot be run: Permission denied") != std::string::npos);
+    CHECK(run.job.node_log().find("/etc/passwd: cannot be run: Permission denied") != std::string::npos);
   }
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("rank: a program gets torchrun's names and its own of shardrun") {
 
 TEST_CASE("rank: a reference in [environment] that leads nowhere is told without starting the program") {
   LocalJobOptions options = shell("echo started");
-  options.more = "[environment]\nTOKEN = { from_variable = \"SURELY_NOT_SET\" }\n";
+  options.more = "[environment]\nTOKEN = { from_env = \"SURELY_NOT_SET\" }\n";
 
   const Ended run(options);
 
@@ -120,11 +120,11 @@ TEST_CASE("rank: a reference in [environment] that leads nowhere is told without
 
 TEST_CASE("rank: arguments reach the program as they are, through no shell") {
   LocalJobOptions options;
-  options.command = {"printf", "%s|", "a b", "$HOME", "`id`", "", "\"'\n*"};
+  options.command = {"printf", "%s|", "a b", "$HOME", "`id`", "", "\"' *"};
 
   const Ended run(options);
 
-  CHECK(run.job.file("attempt_0/rank_0.out") == "a b|$HOME|`id`||\"'\n*|");
+  CHECK(run.job.file("attempt_0/rank_0.out") == "a b|$HOME|`id`||\"' *|");
 }
 
 TEST_CASE("rank: 100000 lines of 4 ranks arrive whole, in each rank's order, raw and in the node log") {

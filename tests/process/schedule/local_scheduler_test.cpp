@@ -128,7 +128,9 @@ TEST_CASE("local: ranks do not outlive a launcher that was killed") {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 
   CHECK(job.processes().empty());
-  CHECK(job.file("attempt_0/rank_1.exit.json").find("\"signal\":9") != std::string::npos);
+  const auto exit = shardrun::contract::parse_rank_exit(job.file("attempt_0/rank_1.exit.json"));
+  REQUIRE(exit.has_value());
+  CHECK(exit->signal == SIGKILL);
 }
 
 TEST_CASE("local: SIGTERM reaches every rank once, and ranks that leave with 75 make a preempted run") {

@@ -1,0 +1,33 @@
+// TemporaryDirectory: a private folder under TMPDIR (or /tmp) that is removed with all it holds.
+//
+// A launcher that was killed cannot remove its own; the next one does. Each holds a lock on its folder while
+// it lives, so that a live one's is never taken for a dead one's.
+//
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+
+namespace shardrun::launcher {
+
+class TemporaryDirectory {
+ public:
+  // Removes what dead launchers of this user left, then makes a folder. kIo names it.
+  static base::Result<TemporaryDirectory> make();
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept = default;
+  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
+  ~TemporaryDirectory();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  TemporaryDirectory(std::string path, base::UniqueFd lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
+  std::string path_;
+  base::UniqueFd lock_;
+};
+
+}  // namespace shardrun::launcher
