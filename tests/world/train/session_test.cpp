@@ -265,3 +265,37 @@ TEST_CASE("saving: a rank that cannot write says why, and the others say that an
   CHECK(ranks[0].error_code == base::Code::kPeerLost);
   CHECK(!std::filesystem::exists(directory + "/step_00000002"));
 }
+
+TEST_CASE(
+    "resuming: a finished run that is started again trains nothing and reports the same validation loss") {
+  const Folder folder;
+  const RunOptions run{.loop = {.steps = 6, .checkpoint_every_steps = 2},
+                       .checkpoint_directory = folder.path() + "/checkpoints",
+                       .keep = 2};
+  const auto options = tiny_options(folder, 2);
+  const auto first = run_world(2, options, run);
+  const auto again = run_world(2, options, run);
+  require_success(first);
+  require_success(again);
+
+  CHECK(again[0].losses.empty());
+  CHECK(!again[0].stopped);
+  CHECK(again[0].validation_loss == first[0].validation_loss);
+  CHECK(*checkpoint::Store(run.checkpoint_directory, 2).steps() == std::vector<int64_t>{6, 4});
+}
+
+TEST_CASE("input: what only a rank can check is refused by name on every rank") {
+  const Folder folder;
+  auto no_file = tiny_options(folder, 2), small_vocabulary = no_file;
+  no_file.training_files = {folder.path() + "/nowhere.txt"};
+  small_vocabulary.model.vocab = 128;
+
+  for (const RankRun& rank : run_world(2, no_file, {})) {
+    CHECK(rank.error_code == base::Code::kNotFound);
+    CHECK(rank.error.find("nowhere.txt does not exist on this node") != std::string::npos);
+  }
+  for (const RankRun& rank : run_world(2, small_vocabulary, {})) {
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error == "[model] vocab = 128 is too small for the byte tokenizer; use at least 256");
+  }
+}
