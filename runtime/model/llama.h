@@ -7,9 +7,9 @@
 // The parameters of one block are one flat buffer (BlockLayout), gathered before use and released after.
 // One micro-step:  set_batch; forward(0 … last); loss(); backward(last … 0).
 //
-// Shapes: B micro-batch, T sequence length, C hidden, H heads, K kv heads, D = C/H, F ffn, V vocabulary, N = B·T.
-// Thread rule: thread-compatible; the ops inside use the OpenMP threads of the calling thread.
-// Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face LlamaForCausalLM.
+// Shapes: B micro-batch, T sequence length, C hidden, H heads, K kv heads, D = C/H, F ffn, V vocabulary, N =
+// B·T. Thread rule: thread-compatible; the ops inside use the OpenMP threads of the calling thread. Source:
+// Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face LlamaForCausalLM.
 #pragma once
 
 #include <cstddef>
@@ -32,19 +32,19 @@ struct LlamaConfig {
 
 // One tensor inside a block's flat buffer.
 struct ParameterInfo {
-  std::string name;              // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;    // row-major; linear weights are (out, in)
-  int64_t offset = 0;            // elements from the start of the block
-  bool weight_decay = true;      // false for norms
-  double init_stddev = 0.0;      // of a zero-mean normal; 0 means "all ones" (norms)
+  std::string name;            // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // row-major; linear weights are (out, in)
+  int64_t offset = 0;          // elements from the start of the block
+  bool weight_decay = true;    // false for norms
+  double init_stddev = 0.0;    // of a zero-mean normal; 0 means "all ones" (norms)
 
   int64_t elements() const;
 };
 
 struct BlockLayout {
-  std::string name;              // "embedding", "layer 3", "head"
+  std::string name;  // "embedding", "layer 3", "head"
   std::vector<ParameterInfo> parameters;
-  int64_t elements = 0;          // sum; no padding here, the sharding engine pads
+  int64_t elements = 0;  // sum; no padding here, the sharding engine pads
 };
 
 // kInvalid with what and the mend: hidden % heads, heads % kv_heads, odd head size, non-positive sizes.
@@ -64,8 +64,9 @@ class Llama {
 
   int block_count() const;
 
-  // tokens, targets: (B,T) int32 in [0,V); a target of -1 carries no loss. `loss_scale` multiplies the gradient:
-  // 1/(tokens that carry loss in the whole global batch) makes the sum over ranks and micro-steps the mean.
+  // tokens, targets: (B,T) int32 in [0,V); a target of -1 carries no loss. `loss_scale` multiplies the
+  // gradient: 1/(tokens that carry loss in the whole global batch) makes the sum over ranks and micro-steps
+  // the mean.
   void set_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, float loss_scale);
 
   // `parameters`: block's flat buffer in the compute dtype.
@@ -79,8 +80,9 @@ class Llama {
   // Writes (does not add) the block's flat fp32 gradient. Calls run from the last block to block 0.
   void backward(int block, std::span<const std::byte> parameters, std::span<float> gradient);
 
+  struct State;  // the typed model behind this interface; defined in llama.cpp
+
  private:
-  struct State;
   explicit Llama(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

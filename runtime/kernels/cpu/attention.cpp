@@ -1,0 +1,243 @@
+// Causal attention in tiles: kQueries × kKeys scores at a time, with a running maximum and denominator (Dao
+// 2023).
+//
+// Work is divided over (sequence, key/value head): the group of query heads that share a key head stays on
+// one thread, so its key and value gradients are summed in a fixed order.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/kernels/cpu/parallel.h"
+#include "runtime/kernels/cpu/vector.h"
+#include "runtime/kernels/ops.h"
+
+namespace shardrun::kernels {
+namespace {
+
+constexpr int64_t kQueries = 32;
+constexpr int64_t kKeys = 64;
+
+// rows × D of `in` (row stride given) as fp32, dense.
+template <typename Type>
+void load_tile(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = vector::load(in + r * stride, out + r * D, D);
+    if (row != out + r * D) std::memcpy(out + r * D, row, static_cast<size_t>(D) * sizeof(float));
+  }
+}
+
+// The same, transposed to D × kKeys.
+template <typename Type>
+void load_transposed(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
+  float wide[1024];
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = vector::load(in + r * stride, wide, D);
+    for (int64_t d = 0; d < D; ++d) out[d * kKeys + r] = row[d];
+  }
+}
+
+template <typename Type>
+void store_tile(Type* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if constexpr (std::is_same_v<Type, float>) {
+      std::memcpy(out + r * stride, in + r * D, static_cast<size_t>(D) * sizeof(float));
+    } else {
+      vector::narrow(out + r * stride, in + r * D, D);
+    }
+  }
+}
+
+// One sequence and one key/value head of a tensor laid out as attention's input.
+template <typename Type>
+struct Slice {
+  const AttentionShape& shape;
+  int64_t b, k;
+
+  Type* query(Type* qkv, int64_t t, int64_t h) const {
+    return qkv + (b * shape.T + t) * shape.qkv_stride() + h * shape.D;
+  }
+  Type* key(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + k); }
+  Type* value(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + shape.K + k); }
+  int64_t out_at(int64_t t, int64_t h) const { return (b * shape.T + t) * shape.H * shape.D + h * shape.D; }
+  int64_t lse_at(int64_t t, int64_t h) const { return (b * shape.H + h) * shape.T + t; }
+};
+
+// scores (rows, kKeys) = scale · q · kᵀ, with -inf above the diagonal.
+void masked_scores(float* scores, const float* q, const float* k_transposed, int64_t rows, int64_t keys,
+                   int64_t D, int64_t first_query, int64_t first_key) {
+  std::memset(scores, 0, sizeof(float) * static_cast<size_t>(kKeys * rows));
+  vector::multiply_add(scores, kKeys, q, D, k_transposed, kKeys, rows, D, keys);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = std::max<int64_t>(0, first_query + r + 1 - first_key); c < keys; ++c) {
+      scores[r * kKeys + c] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+struct ForwardScratch {
+  explicit ForwardScratch(int64_t D)
+      : q(kQueries * D),
+        k(D * kKeys),
+        v(kKeys * D),
+        out(kQueries * D),
+        scores(kQueries * kKeys),
+        largest(kQueries),
+        sum(kQueries) {}
+  std::vector<float> q, k, v, out, scores, largest, sum;
+};
+
+// One tile of keys folded into the running softmax of `rows` queries.
+void fold_tile(ForwardScratch& s, int64_t rows, int64_t keys, int64_t D) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s.scores.data() + r * kKeys;
+    const float largest = std::max(s.largest[r], vector::maximum(row, keys));
+    const float correction = std::exp(s.largest[r] - largest);
+    s.sum[r] = s.sum[r] * correction + vector::exp_shifted(row, row, largest, keys);
+    s.largest[r] = largest;
+    if (correction != 1.0f) vector::scale(s.out.data() + r * D, correction, D);
+  }
+  vector::multiply_add(s.out.data(), D, s.scores.data(), kKeys, s.v.data(), D, rows, keys, D);
+}
+
+}  // namespace
+
+template <typename Type>
+void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape) {
+  const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(D));
+  SHARDRUN_CHECK(D <= 1024 && shape.H % shape.K == 0);
+  parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
+    ForwardScratch s(D);
+    for (int64_t work = begin; work < end; ++work) {
+      const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
+        for (int64_t i = 0; i < T; i += kQueries) {
+          const int64_t rows = std::min(kQueries, T - i);
+          load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, shape.qkv_stride());
+          vector::scale(s.q.data(), scale, rows * D);
+          std::fill(s.out.begin(), s.out.end(), 0.0f);
+          std::fill(s.sum.begin(), s.sum.end(), 0.0f);
+          std::fill(s.largest.begin(), s.largest.end(), -std::numeric_limits<float>::max());
+          for (int64_t j = 0; j < i + rows; j += kKeys) {
+            const int64_t keys = std::min(kKeys, T - j);
+            load_transposed(s.k.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
+            load_tile(s.v.data(), slice.value(qkv, j), keys, D, shape.qkv_stride());
+            masked_scores(s.scores.data(), s.q.data(), s.k.data(), rows, keys, D, i, j);
+            fold_tile(s, rows, keys, D);
+          }
+          for (int64_t r = 0; r < rows; ++r) {
+            vector::scale(s.out.data() + r * D, 1.0f / s.sum[r], D);
+            lse[slice.lse_at(i + r, h)] = s.largest[r] + std::log(s.sum[r]);
+          }
+          store_tile(out + slice.out_at(i, h), s.out.data(), rows, D, shape.H * D);
+        }
+      }
+    }
+  });
+}
+
+namespace {
+
+struct BackwardScratch {
+  BackwardScratch(int64_t T, int64_t D)
+      : q(kQueries * D),
+        k(kKeys * D),
+        k_transposed(D * kKeys),
+        v_transposed(D * kKeys),
+        dout(kQueries * D),
+        o(kQueries * D),
+        p(kQueries * kKeys),
+        dp(kQueries * kKeys),
+        delta(T),
+        dq(T * D),
+        dk(T * D),
+        dv(T * D) {}
+  std::vector<float> q, k, k_transposed, v_transposed, dout, o, p, dp, delta, dq, dk, dv;
+};
+
+// delta[t] = dout · out, the softmax's own correction.
+template <typename Type>
+void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
+                  int64_t h) {
+  const int64_t D = slice.shape.D;
+  for (int64_t t = 0; t < slice.shape.T; ++t) {
+    const float* a = vector::load(dout + slice.out_at(t, h), s.dout.data(), D);
+    const float* b = vector::load(out + slice.out_at(t, h), s.o.data(), D);
+    s.delta[t] = vector::dot(a, b, D);
+  }
+}
+
+// One (query tile, key tile): P from the kept log-sum-exp, then dV += Pᵀ·dO, dS = P∘(dO·Vᵀ - delta), dQ +=
+// dS·K and dK += dSᵀ·Q. `q` carries the scale already, so dK needs none and dQ gets it at the end.
+template <typename Type>
+void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Type* qkv, const Type* dout,
+                   const float* lse, int64_t h, int64_t i, int64_t j, int64_t keys, float scale) {
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
+  load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
+  vector::scale(s.q.data(), scale, rows * D);
+  load_tile(s.dout.data(), dout + slice.out_at(i, h), rows, D, slice.shape.H * D);
+  masked_scores(s.p.data(), s.q.data(), s.k_transposed.data(), rows, keys, D, i, j);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s.p.data() + r * kKeys;
+    const int64_t seen = std::clamp<int64_t>(i + r + 1 - j, 0, keys);
+    vector::exp_shifted(row, row, lse[slice.lse_at(i + r, h)], seen);
+    std::fill(row + seen, row + keys, 0.0f);
+  }
+  vector::multiply_add_transposed(s.dv.data() + j * D, D, s.p.data(), kKeys, s.dout.data(), D, keys, rows, D);
+  std::fill(s.dp.begin(), s.dp.end(), 0.0f);
+  vector::multiply_add(s.dp.data(), kKeys, s.dout.data(), D, s.v_transposed.data(), kKeys, rows, D, keys);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < keys; ++c) {
+      s.dp[r * kKeys + c] = s.p[r * kKeys + c] * (s.dp[r * kKeys + c] - s.delta[i + r]);
+    }
+  }
+  vector::multiply_add(s.dq.data() + i * D, D, s.dp.data(), kKeys, s.k.data(), D, rows, keys, D);
+  vector::multiply_add_transposed(s.dk.data() + j * D, D, s.dp.data(), kKeys, s.q.data(), D, keys, rows, D);
+}
+
+}  // namespace
+
+template <typename Type>
+void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
+                        const AttentionShape& shape) {
+  const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(D));
+  parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
+    BackwardScratch s(T, D);
+    for (int64_t work = begin; work < end; ++work) {
+      const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      const Slice<Type> target{shape, slice.b, slice.k};
+      std::fill(s.dk.begin(), s.dk.end(), 0.0f);
+      std::fill(s.dv.begin(), s.dv.end(), 0.0f);
+      for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
+        row_products(s, slice, dout, out, h);
+        std::fill(s.dq.begin(), s.dq.end(), 0.0f);
+        for (int64_t j = 0; j < T; j += kKeys) {
+          const int64_t keys = std::min(kKeys, T - j);
+          load_tile(s.k.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
+          load_transposed(s.k_transposed.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
+          load_transposed(s.v_transposed.data(), slice.value(qkv, j), keys, D, shape.qkv_stride());
+          for (int64_t i = j / kQueries * kQueries; i < T; i += kQueries) {
+            backward_tile(s, slice, qkv, dout, lse, h, i, j, keys, scale);
+          }
+        }
+        vector::scale(s.dq.data(), scale, T * D);
+        store_tile(target.query(dqkv, 0, h), s.dq.data(), T, D, shape.qkv_stride());
+      }
+      store_tile(target.key(dqkv, 0), s.dk.data(), T, D, shape.qkv_stride());
+      store_tile(target.value(dqkv, 0), s.dv.data(), T, D, shape.qkv_stride());
+    }
+  });
+}
+
+template void attention_forward(float*, float*, const float*, const AttentionShape&);
+template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&);
+template void attention_backward(float*, const float*, const float*, const float*, const float*,
+                                 const AttentionShape&);
+template void attention_backward(Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                 const AttentionShape&);
+
+}  // namespace shardrun::kernels

@@ -1,0 +1,172 @@
+// Linear layers through oneDNN, the only file that includes it.
+//
+// A thread's engine, stream and compiled products live in one thread-local cache, created at its first
+// product: start-up pays nothing, and threads share nothing. Products are keyed by shape, types and strides.
+#include <dnnl.hpp>
+
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/kernels/cpu/parallel.h"
+#include "runtime/kernels/cpu/vector.h"
+#include "runtime/kernels/ops.h"
+
+namespace shardrun::kernels {
+namespace {
+
+using dnnl::memory;
+
+template <typename T>
+constexpr memory::data_type kType = memory::data_type::f32;
+template <>
+constexpr memory::data_type kType<Bf16> = memory::data_type::bf16;
+
+// One matrix operand: stored row-major as (rows, columns), read transposed or not.
+struct Operand {
+  const void* data;
+  memory::data_type type;
+  bool transposed;
+};
+
+class Products {
+ public:
+  static Products& of_this_thread() {
+    thread_local Products products;
+    return products;
+  }
+
+  // c (M,N) = op(a) (M,K) · op(b) (K,N), or += for fp32 c.
+  void multiply(void* c, memory::data_type c_type, const Operand& a, const Operand& b, int64_t M, int64_t K,
+                int64_t N, bool accumulate) {
+    const Key key{M,
+                  K,
+                  N,
+                  static_cast<int>(a.type),
+                  static_cast<int>(c_type),
+                  a.transposed * 4 + b.transposed * 2 + accumulate};
+    auto found = compiled_.find(key);
+    if (found == compiled_.end())
+      found = compiled_.emplace(key, compile(a, b, c_type, M, K, N, accumulate)).first;
+    Compiled& product = found->second;
+    product.a.set_data_handle(const_cast<void*>(a.data));
+    product.b.set_data_handle(const_cast<void*>(b.data));
+    product.c.set_data_handle(c);
+    product.primitive.execute(stream_, product.arguments);
+    stream_.wait();
+  }
+
+  // oneDNN 2.6 computes bf16 from AVX-512 on; below it refuses, and operands are widened instead.
+  bool has_bf16() const { return has_bf16_; }
+
+ private:
+  using Key = std::tuple<int64_t, int64_t, int64_t, int, int, int>;
+  struct Compiled {
+    dnnl::matmul primitive;
+    memory a, b, c;
+    std::unordered_map<int, memory> arguments;
+  };
+
+  Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    has_bf16_ = isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
+                isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }
+
+  static memory::desc describe(memory::data_type type, int64_t rows, int64_t columns, bool transposed) {
+    return transposed ? memory::desc({rows, columns}, type, memory::dims{1, rows})
+                      : memory::desc({rows, columns}, type, memory::dims{columns, 1});
+  }
+
+  Compiled compile(const Operand& a, const Operand& b, memory::data_type c_type, int64_t M, int64_t K,
+                   int64_t N, bool accumulate) {
+    const memory::desc a_desc = describe(a.type, M, K, a.transposed);
+    const memory::desc b_desc = describe(b.type, K, N, b.transposed);
+    const memory::desc c_desc = describe(c_type, M, N, false);
+    dnnl::primitive_attr attributes;
+    if (accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::desc operation(a_desc, b_desc, c_desc);
+    const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
+    Compiled product{dnnl::matmul(description),
+                     memory(a_desc, engine_, nullptr),
+                     memory(b_desc, engine_, nullptr),
+                     memory(c_desc, engine_, nullptr),
+                     {}};
+    product.arguments = {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}};
+    return product;
+  }
+
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  bool has_bf16_ = false;
+  std::map<Key, Compiled> compiled_;
+};
+
+std::vector<float> widened(const Bf16* values, int64_t count) {
+  std::vector<float> out(static_cast<size_t>(count));
+  vector::widen(out.data(), values, count);
+  return out;
+}
+
+// c (M,N) of C = op(a) · op(b), both of T. `a` holds M·K values, `b` K·N.
+template <typename C, typename T>
+void product(C* c, const T* a, bool a_transposed, const T* b, bool b_transposed, int64_t M, int64_t K,
+             int64_t N, bool accumulate = false) {
+  SHARDRUN_CHECK(M > 0 && K > 0 && N > 0);
+  Products& products = Products::of_this_thread();
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (!products.has_bf16()) {
+      const std::vector<float> wide_a = widened(a, M * K), wide_b = widened(b, K * N);
+      if constexpr (std::is_same_v<C, float>) {
+        product(c, wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N, accumulate);
+      } else {
+        std::vector<float> wide_c(static_cast<size_t>(M * N));
+        product(wide_c.data(), wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N);
+        vector::narrow(c, wide_c.data(), M * N);
+      }
+      return;
+    }
+  }
+  products.multiply(c, kType<C>, {a, kType<T>, a_transposed}, {b, kType<T>, b_transposed}, M, K, N,
+                    accumulate);
+}
+
+}  // namespace
+
+template <typename T>
+void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
+  product(y, x, false, w, true, N, C, O);
+}
+
+template <typename T>
+void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
+  product(y, x, false, w, true, N, C, O);
+}
+
+template <typename T>
+void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O) {
+  product(dx, dy, false, w, false, N, O, C);
+}
+
+template <typename T>
+void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
+                            bool accumulate) {
+  product(dw, dy, true, x, false, O, N, C, accumulate);
+}
+
+template void linear_forward(float*, const float*, const float*, int64_t, int64_t, int64_t);
+template void linear_forward(Bf16*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t);
+template void linear_forward_fp32(float*, const float*, const float*, int64_t, int64_t, int64_t);
+template void linear_forward_fp32(float*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t);
+template void linear_backward_input(float*, const float*, const float*, int64_t, int64_t, int64_t);
+template void linear_backward_input(Bf16*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t);
+template void linear_backward_weight(float*, const float*, const float*, int64_t, int64_t, int64_t, bool);
+template void linear_backward_weight(float*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t, bool);
+
+}  // namespace shardrun::kernels

@@ -1,0 +1,221 @@
+// Everything that is neither a matrix product nor attention: row by row, in fp32 (kernels/cpu/vector.h).
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/kernels/cpu/parallel.h"
+#include "runtime/kernels/cpu/vector.h"
+#include "runtime/kernels/ops.h"
+
+namespace shardrun::kernels {
+namespace {
+
+constexpr int64_t kSmallestRows = 16;  // fewer are not worth a thread
+constexpr int64_t kSmallestElements = 64 * 1024;
+
+std::vector<float> scratch(int64_t count) {
+  return std::vector<float>(static_cast<size_t>(count));
+}
+
+}  // namespace
+
+void fp32_to_bf16(std::span<const float> in, std::span<Bf16> out) {
+  SHARDRUN_CHECK(in.size() == out.size());
+  parallel_for(static_cast<int64_t>(in.size()), kSmallestElements, [&](int64_t begin, int64_t end) {
+    vector::narrow(out.data() + begin, in.data() + begin, end - begin);
+  });
+}
+
+void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) {
+  static_assert(sizeof(Bf16) == sizeof(uint16_t) && alignof(Bf16) == alignof(uint16_t));
+  fp32_to_bf16(in, std::span(reinterpret_cast<Bf16*>(out.data()), out.size()));
+}
+
+void bf16_to_fp32(std::span<const Bf16> in, std::span<float> out) {
+  SHARDRUN_CHECK(in.size() == out.size());
+  parallel_for(static_cast<int64_t>(in.size()), kSmallestElements, [&](int64_t begin, int64_t end) {
+    vector::widen(out.data() + begin, in.data() + begin, end - begin);
+  });
+}
+
+template <typename T>
+void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C) {
+  for (int64_t n = 0; n < N; ++n)
+    std::memcpy(y + n * C, w + tokens[n] * C, static_cast<size_t>(C) * sizeof(T));
+}
+
+template <typename T>
+void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V) {
+  std::memset(dw, 0, static_cast<size_t>(V * C) * sizeof(float));
+  std::vector<float> wide = scratch(C);
+  for (int64_t n = 0; n < N; ++n) {
+    float* row = dw + tokens[n] * C;
+    vector::add(row, row, vector::load(dy + n * C, wide.data(), C), C);
+  }
+}
+
+template <typename T>
+void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C, float epsilon) {
+  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffers = scratch(3 * C);
+    const float* weights = vector::load(w, buffers.data(), C);
+    for (int64_t n = begin; n < end; ++n) {
+      const float* row = vector::load(x + n * C, buffers.data() + C, C);
+      rrms[n] = 1.0f / std::sqrt(vector::sum_of_squares(row, C) / static_cast<float>(C) + epsilon);
+      float* out = vector::target(y + n * C, buffers.data() + 2 * C);
+      vector::scale_by_weights(out, row, rrms[n], weights, C);
+      vector::store(y + n * C, out, C);
+    }
+  });
+}
+
+// With r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
+template <typename T>
+void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
+                      int64_t C) {
+  std::vector<float> buffers = scratch(5 * C);
+  float* const product = buffers.data() + 4 * C;
+  const float* weights = vector::load(w, buffers.data(), C);
+  std::memset(dw, 0, static_cast<size_t>(C) * sizeof(float));
+  for (int64_t n = 0; n < N; ++n) {
+    const float* in = vector::load(x + n * C, buffers.data() + C, C);
+    const float* grad = vector::load(dy + n * C, buffers.data() + 2 * C, C);
+    const float r = rrms[n];
+    vector::scale_by_weights(product, grad, r, in, C);  // dy·x·r
+    vector::add(dw, dw, product, C);
+    const float mean = vector::dot(product, weights, C) / static_cast<float>(C);  // r·mean(g·x)
+    vector::scale_by_weights(product, grad, r, weights, C);
+    vector::add_scaled(product, -r * r * mean, in, C);
+    const float* before = vector::load(dx + n * C, buffers.data() + 3 * C, C);
+    float* out = vector::target(dx + n * C, buffers.data() + 3 * C);
+    vector::add(out, before, product, C);
+    vector::store(dx + n * C, out, C);
+  }
+}
+
+void rope_table(float* table, int64_t T, int64_t D, double theta) {
+  const int64_t half = D / 2;
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle =
+          static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+      table[t * D + i] = static_cast<float>(std::cos(angle));
+      table[t * D + half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+template <typename Type>
+void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t D, int64_t stride,
+          bool inverse) {
+  const int64_t half = D / 2;
+  parallel_for(B * T, kSmallestRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> wide = scratch(D);
+    for (int64_t n = begin; n < end; ++n) {
+      const float* angles = table + n % T * D;
+      for (int64_t head = 0; head < heads; ++head) {
+        Type* row = x + n * stride + head * D;
+        float* values = const_cast<float*>(vector::load(row, wide.data(), D));
+        vector::rotate(values, values + half, angles, angles + half, inverse ? -1.0f : 1.0f, half);
+        vector::store(row, values, D);
+      }
+    }
+  });
+}
+
+template <typename T>
+void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t F) {
+  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffers = scratch(3 * F);
+    for (int64_t n = begin; n < end; ++n) {
+      const float* both = vector::load(gate_up + n * 2 * F, buffers.data(), 2 * F);
+      float* out = vector::target(y + n * F, buffers.data() + 2 * F);
+      vector::swiglu(out, both, both + F, F);
+      vector::store(y + n * F, out, F);
+    }
+  });
+}
+
+template <typename T>
+void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F) {
+  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffers = scratch(5 * F);
+    for (int64_t n = begin; n < end; ++n) {
+      const float* both = vector::load(gate_up + n * 2 * F, buffers.data(), 2 * F);
+      const float* grad = vector::load(dy + n * F, buffers.data() + 2 * F, F);
+      float* out = vector::target(dgate_up + n * 2 * F, buffers.data() + 3 * F);
+      vector::swiglu_gradient(out, out + F, grad, both, both + F, F);
+      vector::store(dgate_up + n * 2 * F, out, 2 * F);
+    }
+  });
+}
+
+template <typename T>
+void add(T* y, const T* a, const T* b, int64_t count) {
+  constexpr int64_t kChunk = 4096;
+  parallel_for((count + kChunk - 1) / kChunk, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffers = scratch(2 * kChunk);
+    for (int64_t at = begin * kChunk; at < std::min(count, end * kChunk); at += kChunk) {
+      const int64_t size = std::min(kChunk, count - at);
+      const float* left = vector::load(a + at, buffers.data(), size);
+      const float* right = vector::load(b + at, buffers.data() + kChunk, size);
+      float* out = vector::target(y + at, buffers.data());
+      vector::add(out, left, right, size);
+      vector::store(y + at, out, size);
+    }
+  });
+}
+
+template <typename T>
+double cross_entropy(T* dlogits, const float* logits, const int32_t* targets, int64_t N, int64_t V,
+                     float loss_scale) {
+  std::vector<double> losses(static_cast<size_t>(N), 0.0);
+  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> wide = scratch(V);
+    for (int64_t n = begin; n < end; ++n) {
+      const float* row = logits + n * V;
+      float* out = vector::target(dlogits + n * V, wide.data());
+      if (targets[n] < 0) {
+        std::memset(out, 0, static_cast<size_t>(V) * sizeof(float));
+      } else {
+        const float target_logit = row[targets[n]];
+        const float largest = vector::maximum(row, V);
+        const float sum = vector::exp_shifted(out, row, largest, V);
+        losses[static_cast<size_t>(n)] = std::log(static_cast<double>(sum)) + largest - target_logit;
+        vector::scale(out, loss_scale / sum, V);
+        out[targets[n]] -= loss_scale;
+      }
+      vector::store(dlogits + n * V, out, V);
+    }
+  });
+  double sum = 0.0;
+  for (const double loss : losses) sum += loss;
+  return sum;
+}
+
+void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
+                std::span<const float> gradient, const AdamWParameters& parameters) {
+  SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
+                 master.size() == gradient.size());
+  parallel_for(static_cast<int64_t>(master.size()), kSmallestElements, [&](int64_t begin, int64_t end) {
+    vector::adamw(master.data() + begin, moment1.data() + begin, moment2.data() + begin,
+                  gradient.data() + begin, end - begin, parameters);
+  });
+}
+
+#define SHARDRUN_INSTANTIATE(T)                                                                             \
+  template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                          \
+  template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);            \
+  template void rmsnorm_forward(T*, float*, const T*, const T*, int64_t, int64_t, float);                   \
+  template void rmsnorm_backward(T*, float*, const T*, const T*, const T*, const float*, int64_t, int64_t); \
+  template void rope(T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);                  \
+  template void swiglu_forward(T*, const T*, int64_t, int64_t);                                             \
+  template void swiglu_backward(T*, const T*, const T*, int64_t, int64_t);                                  \
+  template void add(T*, const T*, const T*, int64_t);                                                       \
+  template double cross_entropy(T*, const float*, const int32_t*, int64_t, int64_t, float);
+SHARDRUN_INSTANTIATE(float)
+SHARDRUN_INSTANTIATE(Bf16)
+#undef SHARDRUN_INSTANTIATE
+
+}  // namespace shardrun::kernels

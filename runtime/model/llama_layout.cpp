@@ -1,0 +1,97 @@
+// What a Llama consists of, without any memory: checks, parameter tables, operation counts.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/model/llama.h"
+
+namespace shardrun::model {
+namespace {
+
+using base::Code;
+using base::Error;
+
+constexpr double kInitStddev = 0.02;  // GPT-2's and Llama's
+
+void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, bool weight_decay,
+            double stddev) {
+  ParameterInfo parameter{std::move(name), std::move(shape), block.elements, weight_decay, stddev};
+  block.elements += parameter.elements();
+  block.parameters.push_back(std::move(parameter));
+}
+
+BlockLayout layer_layout(const LlamaConfig& config, int layer) {
+  const int64_t C = config.hidden, F = config.ffn, D = C / config.heads;
+  const int64_t Q = config.heads * D, KV = config.kv_heads * D;
+  // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
+  const double into_residual = kInitStddev / std::sqrt(2.0 * config.layers);
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  BlockLayout block{fmt::format("layer {}", layer), {}, 0};
+  append(block, prefix + "input_layernorm.weight", {C}, false, 0.0);
+  append(block, prefix + "self_attn.q_proj.weight", {Q, C}, true, kInitStddev);
+  append(block, prefix + "self_attn.k_proj.weight", {KV, C}, true, kInitStddev);
+  append(block, prefix + "self_attn.v_proj.weight", {KV, C}, true, kInitStddev);
+  append(block, prefix + "self_attn.o_proj.weight", {C, Q}, true, into_residual);
+  append(block, prefix + "post_attention_layernorm.weight", {C}, false, 0.0);
+  append(block, prefix + "mlp.gate_proj.weight", {F, C}, true, kInitStddev);
+  append(block, prefix + "mlp.up_proj.weight", {F, C}, true, kInitStddev);
+  append(block, prefix + "mlp.down_proj.weight", {C, F}, true, into_residual);
+  return block;
+}
+
+}  // namespace
+
+int64_t ParameterInfo::elements() const {
+  int64_t product = 1;
+  for (const int64_t extent : shape) product *= extent;
+  return product;
+}
+
+base::Result<void> check(const LlamaConfig& config) {
+  if (config.layers < 1 || config.hidden < 1 || config.heads < 1 || config.kv_heads < 1 || config.ffn < 1 ||
+      config.vocab < 1) {
+    return Error(Code::kInvalid, "a Llama's layers, hidden, heads, kv_heads, ffn and vocab must be positive");
+  }
+  if (config.hidden % config.heads != 0 || config.hidden / config.heads % 2 != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("hidden {} over {} heads gives no even head size; make hidden a multiple "
+                             "of {}",
+                             config.hidden, config.heads, 2 * config.heads));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("{} heads cannot share {} kv_heads evenly; make heads a multiple", config.heads,
+                             config.kv_heads));
+  }
+  if (config.hidden / config.heads > 1024) {
+    return Error(Code::kInvalid,
+                 fmt::format("head size {} is above 1024; use more heads", config.hidden / config.heads));
+  }
+  return {};
+}
+
+std::vector<BlockLayout> block_layouts(const LlamaConfig& config) {
+  std::vector<BlockLayout> blocks;
+  BlockLayout embedding{"embedding", {}, 0};
+  append(embedding, "model.embed_tokens.weight", {config.vocab, config.hidden}, true, kInitStddev);
+  blocks.push_back(std::move(embedding));
+  for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer));
+  BlockLayout head{"head", {}, 0};
+  append(head, "model.norm.weight", {config.hidden}, false, 0.0);
+  append(head, "lm_head.weight", {config.vocab, config.hidden}, true, kInitStddev);
+  blocks.push_back(std::move(head));
+  return blocks;
+}
+
+double flops_per_token(const LlamaConfig& config, int sequence_length) {
+  double products = 0.0;
+  for (const BlockLayout& block : block_layouts(config)) {
+    if (block.name == "embedding") continue;  // a table look-up
+    for (const ParameterInfo& parameter : block.parameters) {
+      if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
+    }
+  }
+  return 6.0 * products + 6.0 * config.layers * static_cast<double>(config.hidden) * sequence_length;
+}
+
+}  // namespace shardrun::model
