@@ -1,0 +1,248 @@
+// The fast CPU ops against the reference on random data of odd sizes, and the reference against hand numbers.
+#include "runtime/kernels/ops.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "runtime/kernels/reference/ops.h"
+
+using namespace shardrun;
+using kernels::Bf16;
+
+namespace {
+
+using Values = std::vector<float>;
+
+Values random_values(int64_t count, uint32_t seed, float spread = 1.0f) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  Values values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+// T from fp32 and back: the identity for float, rounding for Bf16.
+template <typename T>
+std::vector<T> as(const Values& values);
+template <>
+std::vector<float> as(const Values& values) {
+  return values;
+}
+template <>
+std::vector<Bf16> as(const Values& values) {
+  std::vector<Bf16> out(values.size());
+  kernels::fp32_to_bf16(values, std::span(out));
+  return out;
+}
+Values back(const std::vector<float>& values) {
+  return values;
+}
+Values back(const std::vector<Bf16>& values) {
+  Values out(values.size());
+  kernels::bf16_to_fp32(values, out);
+  return out;
+}
+
+// ‖a − b‖ / ‖b‖ in fp64; NaN never passes a comparison with a bound.
+double distance(const Values& a, const Values& b) {
+  REQUIRE_EQ(a.size(), b.size());
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+template <typename T>
+constexpr double kTolerance = 2e-6;
+template <>
+constexpr double kTolerance<Bf16> = 4e-3;  // results round to 8 bits of mantissa: 2^-9 on average
+
+const float kPoison = std::nanf("");
+
+}  // namespace
+
+TEST_CASE("bf16: conversion rounds to nearest even and keeps infinities and NaN") {
+  const Values in = {1.0f, 1.00390625f, 1.01171875f, -2.5f, INFINITY, std::nanf("")};
+  const Values out = back(as<Bf16>(in));
+  CHECK_EQ(out[0], 1.0f);
+  CHECK_EQ(out[1], 1.0f);       // half way, the lower neighbour is even
+  CHECK_EQ(out[2], 1.015625f);  // half way, the upper neighbour is even
+  CHECK_EQ(out[3], -2.5f);
+  CHECK(std::isinf(out[4]));
+  CHECK(std::isnan(out[5]));
+}
+
+TEST_CASE("reference: rmsnorm and swiglu give the numbers computed by hand") {
+  const Values x = {3.0f, 4.0f}, w = {1.0f, 2.0f};
+  Values y(2);
+  kernels::reference::rmsnorm_forward(y.data(), x.data(), w.data(), 1, 2, 0.0f);
+  CHECK_EQ(y[0], doctest::Approx(3.0 / std::sqrt(12.5)));
+  CHECK_EQ(y[1], doctest::Approx(8.0 / std::sqrt(12.5)));
+
+  const Values gate_up = {0.0f, 2.0f, 5.0f, 3.0f};
+  kernels::reference::swiglu_forward(y.data(), gate_up.data(), 1, 2);
+  CHECK_EQ(y[0], 0.0f);
+  CHECK_EQ(y[1], doctest::Approx(6.0 / (1.0 + std::exp(-2.0))));
+}
+
+TEST_CASE("reference: equal keys make attention the mean of the values seen so far") {
+  const kernels::AttentionShape shape{1, 3, 1, 1, 2};
+  const Values qkv = {1, 0, 1, 1, 3, 0, /**/ 0, 1, 1, 1, 6, 3, /**/ 2, 2, 1, 1, 0, 9};
+  Values out(6);
+  kernels::reference::attention_forward(out.data(), qkv.data(), shape);
+  const Values expected = {3, 0, 4.5f, 1.5f, 3, 4};
+  CHECK_LT(distance(out, expected), 1e-6);
+}
+
+TEST_CASE_TEMPLATE("linear: forward and both backwards match the reference at odd sizes", T, float, Bf16) {
+  for (const auto& [N, C, O] : {std::array<int64_t, 3>{1, 1, 1}, {7, 33, 5}, {65, 31, 127}}) {
+    const auto x = as<T>(random_values(N * C, 1)), w = as<T>(random_values(O * C, 2)),
+               dy = as<T>(random_values(N * O, 3));
+    Values expected(static_cast<size_t>(N * O)), dx(static_cast<size_t>(N * C)),
+        dw(static_cast<size_t>(O * C));
+    kernels::reference::linear_forward(expected.data(), back(x).data(), back(w).data(), N, C, O);
+    kernels::reference::linear_backward_input(dx.data(), back(dy).data(), back(w).data(), N, C, O);
+    kernels::reference::linear_backward_weight(dw.data(), back(dy).data(), back(x).data(), N, C, O);
+
+    auto y = as<T>(Values(expected.size(), kPoison)), got_dx = as<T>(Values(dx.size(), kPoison));
+    Values logits(expected.size(), kPoison), got_dw(dw.size(), kPoison);
+    kernels::linear_forward(y.data(), x.data(), w.data(), N, C, O);
+    kernels::linear_forward_fp32(logits.data(), x.data(), w.data(), N, C, O);
+    kernels::linear_backward_input(got_dx.data(), dy.data(), w.data(), N, C, O);
+    kernels::linear_backward_weight(got_dw.data(), dy.data(), x.data(), N, C, O, false);
+
+    CHECK_LT(distance(back(y), expected), kTolerance<T>);
+    CHECK_LT(distance(logits, expected), 2e-6);
+    CHECK_LT(distance(back(got_dx), dx), kTolerance<T>);
+    CHECK_LT(distance(got_dw, dw), 2e-6);
+    kernels::linear_backward_weight(got_dw.data(), dy.data(), x.data(), N, C, O, true);
+    for (float& value : dw) value *= 2.0f;
+    CHECK_LT(distance(got_dw, dw), 2e-6);
+  }
+}
+
+TEST_CASE_TEMPLATE("rmsnorm: forward and backward match the reference at odd sizes", T, float, Bf16) {
+  for (const auto& [N, C] : {std::array<int64_t, 2>{1, 1}, {5, 17}, {67, 130}}) {
+    const float epsilon = 1e-5f;
+    const auto x = as<T>(random_values(N * C, 4)), w = as<T>(random_values(C, 5)),
+               dy = as<T>(random_values(N * C, 6));
+    const auto before = as<T>(random_values(N * C, 7));
+    Values expected(static_cast<size_t>(N * C)), dx = back(before), dw(static_cast<size_t>(C));
+    kernels::reference::rmsnorm_forward(expected.data(), back(x).data(), back(w).data(), N, C, epsilon);
+    kernels::reference::rmsnorm_backward(dx.data(), dw.data(), back(dy).data(), back(x).data(),
+                                         back(w).data(), N, C, epsilon);
+
+    auto y = as<T>(Values(expected.size(), kPoison)), got_dx = before;
+    Values rrms(static_cast<size_t>(N), kPoison), got_dw(dw.size(), kPoison);
+    kernels::rmsnorm_forward(y.data(), rrms.data(), x.data(), w.data(), N, C, epsilon);
+    kernels::rmsnorm_backward(got_dx.data(), got_dw.data(), dy.data(), x.data(), w.data(), rrms.data(), N, C);
+
+    CHECK_LT(distance(back(y), expected), kTolerance<T>);
+    CHECK_LT(distance(back(got_dx), dx), kTolerance<T>);
+    CHECK_LT(distance(got_dw, dw), 2e-6);
+  }
+}
+
+TEST_CASE_TEMPLATE("attention: tiles match the naive softmax, with shared key heads and ragged ends", T,
+                   float, Bf16) {
+  for (const kernels::AttentionShape shape :
+       {kernels::AttentionShape{1, 1, 1, 1, 2}, {2, 33, 4, 2, 6}, {1, 129, 2, 1, 16}, {2, 70, 3, 3, 10}}) {
+    const int64_t N = shape.B * shape.T;
+    const auto qkv = as<T>(random_values(N * shape.qkv_stride(), 8));
+    const auto dout = as<T>(random_values(N * shape.H * shape.D, 9));
+    Values expected(dout.size()), dqkv(qkv.size());
+    kernels::reference::attention_forward(expected.data(), back(qkv).data(), shape);
+    kernels::reference::attention_backward(dqkv.data(), back(dout).data(), back(qkv).data(), shape);
+
+    auto out = as<T>(Values(dout.size(), kPoison)), got = as<T>(Values(qkv.size(), kPoison));
+    Values lse(static_cast<size_t>(shape.B * shape.H * shape.T), kPoison);
+    kernels::attention_forward(out.data(), lse.data(), qkv.data(), shape);
+    kernels::attention_backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape);
+
+    CHECK_LT(distance(back(out), expected), kTolerance<T>);
+    CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);  // the rounded output enters delta
+  }
+}
+
+TEST_CASE_TEMPLATE("swiglu: forward and backward match the reference", T, float, Bf16) {
+  const int64_t N = 19, F = 37;
+  const auto gate_up = as<T>(random_values(N * 2 * F, 10, 3.0f)), dy = as<T>(random_values(N * F, 11));
+  Values expected(static_cast<size_t>(N * F)), dgate_up(static_cast<size_t>(N * 2 * F));
+  kernels::reference::swiglu_forward(expected.data(), back(gate_up).data(), N, F);
+  kernels::reference::swiglu_backward(dgate_up.data(), back(dy).data(), back(gate_up).data(), N, F);
+
+  auto y = as<T>(Values(expected.size(), kPoison)), got = as<T>(Values(dgate_up.size(), kPoison));
+  kernels::swiglu_forward(y.data(), gate_up.data(), N, F);
+  kernels::swiglu_backward(got.data(), dy.data(), gate_up.data(), N, F);
+
+  CHECK_LT(distance(back(y), expected), kTolerance<T>);
+  CHECK_LT(distance(back(got), dgate_up), kTolerance<T>);
+}
+
+TEST_CASE_TEMPLATE("cross-entropy: loss and gradient match, and a target of -1 carries neither", T, float,
+                   Bf16) {
+  const int64_t N = 21, V = 259;
+  const Values logits = random_values(N * V, 12, 4.0f);
+  std::vector<int32_t> targets(static_cast<size_t>(N));
+  for (size_t n = 0; n < targets.size(); ++n) targets[n] = n % 5 == 2 ? -1 : static_cast<int32_t>(n * 12 % V);
+  Values expected(logits.size());
+  const double loss =
+      kernels::reference::cross_entropy(expected.data(), logits.data(), targets.data(), N, V, 0.25f);
+
+  auto dlogits = as<T>(Values(logits.size(), kPoison));
+  const double got = kernels::cross_entropy(dlogits.data(), logits.data(), targets.data(), N, V, 0.25f);
+
+  CHECK_EQ(got, doctest::Approx(loss).epsilon(1e-6));
+  CHECK_LT(distance(back(dlogits), expected), kTolerance<T>);
+  for (int64_t v = 0; v < V; ++v) CHECK_EQ(back(dlogits)[static_cast<size_t>(2 * V + v)], 0.0f);
+}
+
+TEST_CASE("rope: the inverse undoes it, and it keeps each pair's length") {
+  const int64_t B = 2, T = 9, heads = 3, D = 8, stride = 30;
+  Values table(static_cast<size_t>(T * D)), x = random_values(B * T * stride, 13);
+  const Values before = x;
+  kernels::rope_table(table.data(), T, D, 10000.0);
+
+  kernels::rope(x.data(), table.data(), B, T, heads, D, stride, false);
+
+  const size_t at = static_cast<size_t>(5 * stride + D);  // token 5, second head, first pair
+  CHECK_EQ(x[at], doctest::Approx(before[at] * std::cos(5.0) - before[at + 4] * std::sin(5.0)));
+  CHECK_EQ(std::hypot(x[at], x[at + 4]), doctest::Approx(std::hypot(before[at], before[at + 4])));
+  CHECK_EQ(x[static_cast<size_t>(stride - 1)], before[static_cast<size_t>(stride - 1)]);  // beyond the heads
+  kernels::rope(x.data(), table.data(), B, T, heads, D, stride, true);
+  CHECK_LT(distance(x, before), 1e-6);
+}
+
+TEST_CASE("embedding: backward sums the rows of repeated tokens") {
+  const std::vector<int32_t> tokens = {2, 0, 2};
+  const Values dy = {1, 2, 10, 20, 100, 200};
+  Values dw(6, kPoison);
+  kernels::embedding_backward(dw.data(), tokens.data(), dy.data(), 3, 2, 3);
+  CHECK_EQ(dw, Values{10, 20, 0, 0, 101, 202});
+}
+
+TEST_CASE("adamw: three steps match the reference") {
+  const int64_t count = 1003;
+  Values master = random_values(count, 14), m(static_cast<size_t>(count)), v(static_cast<size_t>(count));
+  Values expected = master, em = m, ev = v;
+  for (int step = 1; step <= 3; ++step) {
+    const Values gradient = random_values(count, static_cast<uint32_t>(20 + step));
+    const kernels::AdamWParameters p{1e-2f,
+                                     0.9f,
+                                     0.95f,
+                                     1e-8f,
+                                     0.1f,
+                                     0.5f,
+                                     1.0f - static_cast<float>(std::pow(0.9, step)),
+                                     1.0f - static_cast<float>(std::pow(0.95, step))};
+    kernels::adamw_step(master, m, v, gradient, p);
+    kernels::reference::adamw_step(expected.data(), em.data(), ev.data(), gradient.data(), count, p);
+  }
+  CHECK_LT(distance(master, expected), 1e-6);
+  CHECK_LT(distance(v, ev), 1e-6);
+}

@@ -1,0 +1,151 @@
+#include "runtime/model/llama.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "runtime/kernels/ops.h"
+
+using namespace shardrun;
+
+namespace {
+
+const model::LlamaConfig kTiny{2, 12, 3, 1, 20, 17, 10000.0, 1e-5};
+constexpr int kBatch = 2, kLength = 5;
+
+// A model with random parameters, one micro-batch of random tokens, and its gradient.
+struct Fixture {
+  explicit Fixture(kernels::DType dtype, uint32_t seed = 1)
+      : compute(dtype), layouts(model::block_layouts(kTiny)) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal(0.0f, 0.3f);
+    std::uniform_int_distribution<int32_t> token(0, kTiny.vocab - 1);
+    for (const auto& layout : layouts) {
+      std::vector<float> block(static_cast<size_t>(layout.elements));
+      for (float& value : block) value = normal(generator);
+      parameters.push_back(block);
+      gradients.emplace_back(block.size(), std::nanf(""));
+    }
+    tokens.resize(kBatch * kLength);
+    targets.resize(tokens.size());
+    for (auto& value : tokens) value = token(generator);
+    for (auto& value : targets) value = token(generator);
+    targets[3] = -1;
+    llama = model::Llama::create(kTiny, compute, kBatch, kLength).value();
+  }
+
+  std::vector<std::byte> bytes(size_t block) const {
+    const auto& values = parameters[block];
+    if (compute == kernels::DType::kFp32) {
+      const auto raw = std::as_bytes(std::span(values));
+      return {raw.begin(), raw.end()};
+    }
+    std::vector<kernels::Bf16> narrow(values.size());
+    kernels::fp32_to_bf16(values, std::span(narrow));
+    const auto raw = std::as_bytes(std::span(narrow));
+    return {raw.begin(), raw.end()};
+  }
+
+  double mean_loss() {
+    llama->set_batch(tokens, targets, 1.0f / 9.0f);
+    for (size_t block = 0; block < layouts.size(); ++block)
+      llama->forward(static_cast<int>(block), bytes(block));
+    CHECK_EQ(llama->loss().tokens, 9);
+    return llama->loss().sum / 9.0;
+  }
+
+  void differentiate() {
+    mean_loss();
+    for (size_t block = layouts.size(); block-- > 0;) {
+      llama->backward(static_cast<int>(block), bytes(block), gradients[block]);
+    }
+  }
+
+  kernels::DType compute;
+  std::vector<model::BlockLayout> layouts;
+  std::vector<std::vector<float>> parameters, gradients;
+  std::vector<int32_t> tokens, targets;
+  std::unique_ptr<model::Llama> llama;
+};
+
+}  // namespace
+
+TEST_CASE("llama: the gradient of every parameter tensor agrees with finite differences") {
+  Fixture fixture(kernels::DType::kFp32);
+  fixture.differentiate();
+  for (size_t block = 0; block < fixture.layouts.size(); ++block) {
+    for (const auto& tensor : fixture.layouts[block].parameters) {
+      // Along a random direction inside the tensor: one number that every element takes part in.
+      std::mt19937 generator(7);
+      std::normal_distribution<double> normal;
+      std::vector<float>& values = fixture.parameters[block];
+      const std::vector<float> before = values;
+      double slope = 0.0;
+      std::vector<double> direction(static_cast<size_t>(tensor.elements()));
+      for (size_t i = 0; i < direction.size(); ++i) {
+        direction[i] = normal(generator);
+        slope += direction[i] * fixture.gradients[block][static_cast<size_t>(tensor.offset) + i];
+      }
+      const double step = 2e-3 / std::sqrt(static_cast<double>(direction.size()));
+      double losses[2];
+      for (int side = 0; side < 2; ++side) {
+        for (size_t i = 0; i < direction.size(); ++i) {
+          const size_t at = static_cast<size_t>(tensor.offset) + i;
+          values[at] = static_cast<float>(before[at] + (side == 0 ? -step : step) * direction[i]);
+        }
+        losses[side] = fixture.mean_loss();
+      }
+      values = before;
+      const double measured = (losses[1] - losses[0]) / (2.0 * step);
+      CAPTURE(tensor.name);
+      CHECK_EQ(slope, doctest::Approx(measured).epsilon(0.02).scale(0.05));
+    }
+  }
+}
+
+TEST_CASE("llama: small random weights predict about uniformly, loss ln V") {
+  Fixture fixture(kernels::DType::kFp32);
+  for (auto& block : fixture.parameters) {
+    for (float& value : block) value *= 1e-3f;
+  }
+  CHECK_EQ(fixture.mean_loss(), doctest::Approx(std::log(17.0)).epsilon(1e-3));
+}
+
+TEST_CASE("llama: loss and gradients have the same bits when computed again") {
+  Fixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
+  one.differentiate();
+  two.differentiate();
+  CHECK_EQ(one.llama->loss().sum, two.llama->loss().sum);
+  CHECK(one.gradients == two.gradients);
+}
+
+TEST_CASE("llama: bf16 loss and gradients stay near fp32") {
+  Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
+  full.differentiate();
+  half.differentiate();
+  CHECK_EQ(half.mean_loss(), doctest::Approx(full.mean_loss()).epsilon(2e-2));
+  double difference = 0.0, norm = 0.0;
+  for (size_t block = 0; block < full.gradients.size(); ++block) {
+    for (size_t i = 0; i < full.gradients[block].size(); ++i) {
+      difference += std::pow(double{full.gradients[block][i]} - half.gradients[block][i], 2);
+      norm += std::pow(double{full.gradients[block][i]}, 2);
+    }
+  }
+  CHECK_LT(std::sqrt(difference / norm), 5e-2);
+}
+
+TEST_CASE("llama: impossible shapes are refused with the mend") {
+  model::LlamaConfig config = kTiny;
+  config.heads = 5;
+  const auto refused = model::Llama::create(config, kernels::DType::kFp32, 1, 4);
+  REQUIRE_FALSE(refused);
+  CHECK_NE(refused.error().to_string().find("make hidden a multiple of 10"), std::string::npos);
+}
+
+TEST_CASE("llama: Llama-2 7B has the published number of parameters") {
+  int64_t elements = 0;
+  for (const auto& block : model::block_layouts({32, 4096, 32, 32, 11008, 32000})) elements += block.elements;
+  CHECK_EQ(elements, 6738415616);
+}
