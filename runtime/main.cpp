@@ -7,7 +7,7 @@
 #include "runtime/train/trainer.h"
 
 int main(int argc, char** argv) {
-  using namespace shardrun;
+  namespace contract = shardrun::contract;
   if (argc == 2 && std::string_view(argv[1]) == "--version") {
     std::puts("shardrun-rank " SHARDRUN_VERSION);
     return contract::kExitDone;
@@ -16,5 +16,5 @@ int main(int argc, char** argv) {
     std::fputs("shardrun-rank takes no arguments; shardrun run and shardrun submit start it\n", stderr);
     return contract::kExitBadInput;
   }
-  return rank::run_rank(train::run_trainer);
+  return shardrun::rank::run_rank(shardrun::train::run_trainer);
 }
