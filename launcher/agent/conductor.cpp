@@ -194,7 +194,8 @@ Result<RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request) {
   attempt.number = *number;
 
   RunRecord record = begin_record(request, attempt.paths, attempt.nodes);
-  RETURN_IF_ERROR(base::write_file_atomically(attempt.paths.record_json(), contract::to_json(record)));
+  RETURN_IF_ERROR(base::write_file_atomically(attempt.paths.record_json(), contract::to_json(record), 0644,
+                                              base::Durability::kProcess));
   if (request.on_start) request.on_start(attempt.paths, attempt.number);
   apply_verdict(record,
                 nodes ? run_attempt(scheduler, request, attempt, record) : could_not_start(nodes.error()));

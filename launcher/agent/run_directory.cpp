@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -77,8 +79,24 @@ bool remove_stale(const std::string& path, const std::string& stale_text) {
   return was_stale;
 }
 
+// What only this run needs; no launch waits for the disk.
+Result<void> write_small(const std::string& path, std::string_view text) {
+  return base::write_file_atomically(path, text, 0644, base::Durability::kProcess);
+}
+
 bool exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
+}
+
+// <logging.directory>/<name>/latest leads to the run that started last. A convenience: it may fail.
+void point_latest_here(const std::string& run_directory) {
+  const std::filesystem::path run(run_directory);
+  const std::string link = (run.parent_path() / "latest").string();
+  std::error_code ignored;
+  if (exists(link) && !std::filesystem::is_symlink(link, ignored)) return;
+  const std::string fresh = fmt::format("{}.{}", link, ::getpid());
+  if (::symlink(run.filename().c_str(), fresh.c_str()) != 0) return;
+  if (::rename(fresh.c_str(), link.c_str()) != 0) ::unlink(fresh.c_str());
 }
 
 }  // namespace
@@ -97,9 +115,10 @@ Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::
                                plan.run_directory));
     }
   } else {
-    RETURN_IF_ERROR(base::write_file_atomically(paths.job_toml(), spec_text));
+    RETURN_IF_ERROR(write_small(paths.job_toml(), spec_text));
   }
-  RETURN_IF_ERROR(base::write_file_atomically(paths.plan_json(), contract::to_json(plan)));
+  RETURN_IF_ERROR(write_small(paths.plan_json(), contract::to_json(plan)));
+  point_latest_here(plan.run_directory);
   return directory;
 }
 

@@ -59,7 +59,9 @@ Result<void> write_all(int fd, std::string_view text, std::string_view what) {
   return write_all(fd, std::as_bytes(std::span(text.data(), text.size())), what);
 }
 
-Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode) {
+Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode,
+                                   Durability durability) {
+  const bool flush = durability == Durability::kPowerLoss;
   const std::string folder = std::filesystem::path(path).parent_path().string();
   std::string temporary = path + ".tmp.XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
@@ -70,8 +72,9 @@ Result<void> write_file_atomically(const std::string& path, std::string_view byt
   };
   if (auto written = write_all(fd.get(), bytes, path); !written) return fail(std::move(written).error());
   if (::fchmod(fd.get(), mode) != 0) return fail(errno_error(Code::kIo, temporary, errno));
-  if (::fsync(fd.get()) != 0) return fail(errno_error(Code::kIo, temporary, errno));
+  if (flush && ::fsync(fd.get()) != 0) return fail(errno_error(Code::kIo, temporary, errno));
   if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno_error(Code::kIo, path, errno));
+  if (!flush) return {};
   UniqueFd directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory) ::fsync(directory.get());
   return {};

@@ -38,10 +38,17 @@ Result<std::string> read_file(const std::string& path, uint64_t limit_bytes = ui
 Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what);
 Result<void> write_all(int fd, std::string_view text, std::string_view what);
 
+enum class Durability {
+  kPowerLoss,  // on the disk before the return
+  kProcess,    // survives every process, not the machine: for what a machine's crash makes worthless anyway
+};
+
 // Replaces `path` so that a reader sees the old or the new content, never a mixture, and a crash right after
-// the return keeps the new one: temporary file in the same folder, fsync, rename, fsync of the folder.
+// the return keeps the new one: temporary file in the same folder, fsync, rename, fsync of the folder (the
+// fsyncs only for kPowerLoss; they take milliseconds each).
 // `mode` is the permission of the new file, e.g. 0600.
-Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode = 0644);
+Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode = 0644,
+                                   Durability durability = Durability::kPowerLoss);
 
 // Creates the folder and its parents; fine when it exists already as a folder.
 Result<void> make_directories(const std::string& path, unsigned mode = 0755);

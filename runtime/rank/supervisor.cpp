@@ -186,7 +186,9 @@ class Supervisor {
       exit.last_words = logs_.last_words();
     }
     const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
-    if (auto written = base::write_file_atomically(path, contract::to_json(exit)); !written) {
+    if (auto written =
+            base::write_file_atomically(path, contract::to_json(exit), 0644, base::Durability::kProcess);
+        !written) {
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
     }
   }
