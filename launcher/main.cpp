@@ -1,1 +1,163 @@
-int main() { return 2; }
+// shardrun: the command line. Each verb fills its options and calls one function of launcher/verbs.
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "launcher/verbs/completion.h"
+#include "launcher/verbs/verbs.h"
+#include "runtime/contract/exit_code.h"
+
+namespace {
+
+using namespace shardrun::launcher;
+
+struct Arguments {
+  CommonOptions common;
+  std::vector<std::string> paths;
+  SpecOptions spec;
+  RunOptions run;
+  SubmitOptions submit;
+  LogsOptions logs;
+  std::string run_name, shell;
+};
+
+void add_common(CLI::App& verb, CommonOptions& common, bool json) {
+  if (json) verb.add_flag("--json", common.json, "Machine-readable output");
+  verb.add_flag("--verbose", common.verbose, "On an error, its whole chain of causes");
+}
+
+void add_overrides(CLI::App& verb, std::vector<std::string>& overrides) {
+  verb.add_option("--set", overrides, "Override a key of the spec: section.key=value (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+}
+
+void add_run_name(CLI::App& verb, std::string& name, CommonOptions& common, bool required) {
+  verb.add_option("run", name, "A run directory, a job's name (its newest run), or a run's id")
+      ->required(required);
+  verb.add_option("--runs", common.runs_directory, "Where run directories are looked for")
+      ->capture_default_str();
+}
+
+void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
+  CLI::App* validate = app.add_subcommand("validate", "Check job specs; nothing is started");
+  validate->add_option("spec", arguments.paths, "job.toml files")->required();
+  add_overrides(*validate, arguments.spec.overrides);
+  add_common(*validate, arguments.common, false);
+  validate->footer("Example:\n  shardrun validate jobs/*.toml");
+  validate->callback([&] {
+    exit_code = shardrun::launcher::validate(arguments.paths, arguments.spec.overrides, arguments.common);
+  });
+
+  CLI::App* plan =
+      app.add_subcommand("plan", "Show ranks, batch arithmetic and memory of a job; nothing is started");
+  plan->add_option("spec", arguments.spec.path, "job.toml")->required();
+  add_overrides(*plan, arguments.spec.overrides);
+  add_common(*plan, arguments.common, true);
+  plan->footer("Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4");
+  plan->callback([&] { exit_code = shardrun::launcher::plan(arguments.spec, arguments.common); });
+}
+
+void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
+  CLI::App* run = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
+  CLI::Option* spec = run->add_option("spec", arguments.run.spec.path, "job.toml");
+  CLI::Option* directory =
+      run->add_option("--run-directory", arguments.run.run_directory, "Start what `submit` prepared")
+          ->group("");
+  spec->excludes(directory);
+  add_overrides(*run, arguments.run.spec.overrides);
+  run->add_flag("--dry-run", arguments.run.dry_run, "Print what would be run; start nothing");
+  run->add_flag("--quiet", arguments.run.quiet, "Show only the end");
+  add_common(*run, arguments.common, true);
+  run->footer("Example:\n  shardrun run jobs/tiny-llama.toml --set optimizer.steps=50");
+  run->callback([&, spec, directory] {
+    if (spec->count() + directory->count() == 0) throw CLI::RequiredError("spec");
+    exit_code = shardrun::launcher::run(arguments.run, arguments.common);
+  });
+
+  CLI::App* submit = app.add_subcommand("submit", "Submit a job to Slurm with sbatch");
+  submit->add_option("spec", arguments.submit.spec.path, "job.toml")->required();
+  add_overrides(*submit, arguments.submit.spec.overrides);
+  submit->add_flag("--dry-run", arguments.submit.dry_run, "Print the script and the command; submit nothing");
+  add_common(*submit, arguments.common, true);
+  submit->footer(
+      "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
+      "--set resources.ranks_per_node=1");
+  submit->callback([&] { exit_code = shardrun::launcher::submit(arguments.submit, arguments.common); });
+}
+
+void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
+  CLI::App* status = app.add_subcommand("status", "List runs, or show one");
+  add_run_name(*status, arguments.run_name, arguments.common, false);
+  add_common(*status, arguments.common, true);
+  status->footer("Example:\n  shardrun status tiny-llama");
+  status->callback([&] { exit_code = shardrun::launcher::status(arguments.run_name, arguments.common); });
+
+  CLI::App* logs = app.add_subcommand("logs", "Show the logs of all nodes of a run, in time order");
+  add_run_name(*logs, arguments.logs.run, arguments.common, true);
+  logs->add_flag("-f,--follow", arguments.logs.follow, "Go on until the run ends");
+  logs->add_option("--rank", arguments.logs.rank, "Only this global rank")->check(CLI::NonNegativeNumber);
+  logs->add_option("--node", arguments.logs.node, "Only this node");
+  add_common(*logs, arguments.common, false);
+  logs->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
+  logs->callback([&] { exit_code = shardrun::launcher::logs(arguments.logs, arguments.common); });
+
+  CLI::App* cancel = app.add_subcommand("cancel", "Stop a run: its ranks are asked to checkpoint and end");
+  add_run_name(*cancel, arguments.run_name, arguments.common, true);
+  add_common(*cancel, arguments.common, false);
+  cancel->footer("Example:\n  shardrun cancel tiny-llama");
+  cancel->callback([&] { exit_code = shardrun::launcher::cancel(arguments.run_name, arguments.common); });
+
+  CLI::App* results = app.add_subcommand("results", "Show what came out of a run");
+  add_run_name(*results, arguments.run_name, arguments.common, true);
+  add_common(*results, arguments.common, true);
+  results->footer("Example:\n  shardrun results tiny-llama --json");
+  results->callback([&] { exit_code = shardrun::launcher::results(arguments.run_name, arguments.common); });
+}
+
+// The verbs and their options as the completion scripts need them, from the very tree that parses.
+std::vector<CompletionVerb> completion_verbs(const CLI::App& app) {
+  std::vector<CompletionVerb> verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    CompletionVerb entry{verb->get_name(), verb->get_description(), {}};
+    for (const CLI::Option* option : verb->get_options()) {
+      if (option->get_group().empty()) continue;
+      for (const std::string& name : option->get_lnames()) entry.options.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) entry.options.push_back("-" + name);
+    }
+    verbs.push_back(std::move(entry));
+  }
+  return verbs;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace shardrun;
+  Arguments arguments;
+  int exit_code = contract::kExitDone;
+  CLI::App app(
+      "shardrun launches training jobs on Slurm clusters and on one machine, and trains sharded models.",
+      "shardrun");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "shardrun " SHARDRUN_VERSION);
+  app.footer("Example:\n  shardrun run jobs/tiny-llama.toml\nEach verb has its own --help.");
+  add_spec_verbs(app, arguments, exit_code);
+  add_start_verbs(app, arguments, exit_code);
+  add_run_verbs(app, arguments, exit_code);
+  CLI::App* completion = app.add_subcommand("completion", "Print a completion script for a shell");
+  completion->add_option("shell", arguments.shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  completion->footer("Example:\n  source <(shardrun completion bash)");
+  completion->callback([&] { std::cout << completion_script(arguments.shell, completion_verbs(app)); });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted) {  // --help, --version
+    return app.exit(wanted);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "shardrun: error: " << error.what() << "; see shardrun --help, or --help of the verb\n";
+    return contract::kExitBadInput;
+  }
+  return exit_code;
+}

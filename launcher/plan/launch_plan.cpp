@@ -8,15 +8,6 @@ namespace shardrun::launcher {
 
 base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
                                                      const PlanContext& context) {
-  if (context.scheduler == "local" && spec.resources.nodes > 1) {
-    return base::Error(
-        base::Code::kInvalid,
-        fmt::format("{}: nodes = {} needs a Slurm allocation, and this is one machine; submit it "
-                    "with `shardrun submit`, or write --set resources.nodes=1 "
-                    "--set resources.ranks_per_node={}",
-                    spec.origin("resources.nodes"), spec.resources.nodes,
-                    spec.resources.nodes * int64_t{spec.resources.ranks_per_node}));
-  }
   const int64_t world = int64_t{spec.resources.nodes} * spec.resources.ranks_per_node;
   if (world > (1 << 17)) {
     return base::Error(

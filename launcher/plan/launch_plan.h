@@ -23,7 +23,7 @@ struct PlanContext {
   std::vector<std::string> overrides;
 };
 
-// Errors: kInvalid from the batch contract, or a shape this scheduler cannot run (several nodes on "local").
+// Errors: kInvalid from the batch contract, or more ranks than a job may have.
 base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
                                                      const PlanContext& context);
 

@@ -1,0 +1,160 @@
+#include "launcher/schedule/slurm/command.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using base::UniqueFd;
+
+struct Pipe {
+  UniqueFd read, write;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return base::errno_error(Code::kIo, "pipe", errno);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::vector<std::string> merged_environment(const std::map<std::string, std::string>& extra) {
+  std::vector<std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (extra.count(std::string(text.substr(0, text.find('=')))) == 0) merged.emplace_back(text);
+  }
+  for (const auto& [name, value] : extra) merged.push_back(name + "=" + value);
+  return merged;
+}
+
+std::vector<char*> pointers_of(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Appends what is there to `text`; false at the end of the stream.
+bool drain(int fd, std::string& text) {
+  std::array<char, 16384> chunk;
+  const ssize_t got = ::read(fd, chunk.data(), chunk.size());
+  if (got > 0) text.append(chunk.data(), static_cast<size_t>(got));
+  return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  for (char& c : text) {
+    if (c == '\n') c = ';';
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
+                                     const std::map<std::string, std::string>& environment, bool with_input) {
+  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
+  if (!in) return std::move(in).error();
+  if (!out) return std::move(out).error();
+  if (!err) return std::move(err).error();
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (with_input) {
+    posix_spawn_file_actions_adddup2(&actions, in->read.get(), STDIN_FILENO);
+  } else {
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  }
+  posix_spawn_file_actions_adddup2(&actions, out->write.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, err->write.get(), STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  // A process group of its own: a Ctrl-C on the terminal reaches us, and we decide what the command gets.
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  const std::vector<std::string> variables = merged_environment(environment);
+  SpawnedCommand child;
+  const int failure = ::posix_spawnp(&child.pid, argv.front().c_str(), &actions, &attributes,
+                                     pointers_of(argv).data(), pointers_of(variables).data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) {
+    return base::errno_error(
+        failure == ENOENT ? Code::kNotFound : Code::kIo,
+        fmt::format("{} cannot be run; is this a Slurm head or compute node?", argv.front()), failure);
+  }
+  child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
+  if (with_input) child.in = std::move(in->write);
+  child.out = std::move(out->read);
+  child.err = std::move(err->read);
+  return child;
+}
+
+Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input,
+                                  std::chrono::milliseconds limit) {
+  auto child = spawn_command(argv, {}, !input.empty());
+  if (!child) return std::move(child).error();
+  // Inputs here are scripts of a few kilobytes: they fit in a pipe, and a command that reads none is not
+  // waited for.
+  if (!input.empty()) {
+    (void)base::write_all(child->in.get(), input, argv.front());
+    child->in.reset();
+  }
+  CommandOutput output;
+  bool out_open = true, err_open = true, timed_out = false;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (out_open || err_open) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
+            .count();
+    if (left <= 0) {
+      timed_out = true;
+      break;
+    }
+    pollfd polled[2] = {{out_open ? child->out.get() : -1, POLLIN, 0},
+                        {err_open ? child->err.get() : -1, POLLIN, 0}};
+    if (::poll(polled, 2, static_cast<int>(left)) < 0 && errno != EINTR) break;
+    if (polled[0].revents != 0) out_open = drain(child->out.get(), output.out);
+    if (polled[1].revents != 0) err_open = drain(child->err.get(), output.err);
+  }
+  if (timed_out) ::kill(child->pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(child->pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (timed_out) {
+    return Error(Code::kTimeout,
+                 fmt::format("{} did not answer in {} s", argv.front(), limit.count() / 1000));
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    const std::string words = trimmed(output.err.empty() ? output.out : output.err);
+    return Error(Code::kIo, fmt::format("{}: {}", argv.front(),
+                                        words.empty() ? fmt::format("ended with status {}", status) : words));
+  }
+  return output;
+}
+
+}  // namespace shardrun::launcher

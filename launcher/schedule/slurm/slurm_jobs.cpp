@@ -1,0 +1,129 @@
+#include "launcher/schedule/slurm/slurm_jobs.h"
+
+#include <fmt/format.h>
+
+#include "launcher/schedule/slurm/command.h"
+#include "launcher/submit/script.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/run_dir.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+const std::vector<std::string> kSubmit = {"sbatch", "--parsable", "--hold"};
+
+Result<std::string> script_of(const SubmitRequest& request) {
+  return sbatch_script(*request.spec,
+                       {request.shardrun_program, request.runs_directory, request.plan.working_directory});
+}
+
+bool is_job_id(const std::string& id) {
+  return !id.empty() && id.size() < 20 && id.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// The job of a run's id: "123-2" is the second run inside job 123.
+Result<std::string> job_of(const std::string& id) {
+  const std::string job = id.substr(0, id.find('-'));
+  if (!is_job_id(job)) return Error(Code::kInvalid, "\"" + id + "\" is no Slurm job id");
+  return job;
+}
+
+Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
+  const contract::RunDir run{request.plan.run_directory};
+  RETURN_IF_ERROR(base::make_directories(run.root));
+  RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
+  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), contract::to_json(request.plan)));
+  return base::write_file_atomically(run.submit_sh(), script, 0600);
+}
+
+// The value of "Key=" in the output of `scontrol --oneliner show job`, up to a blank.
+std::string field(const std::string& text, const std::string& key) {
+  size_t at = text.find(" " + key + "=");
+  if (at == std::string::npos) return "";
+  at += key.size() + 2;
+  return text.substr(at, text.find_first_of(" \n", at) - at);
+}
+
+}  // namespace
+
+Result<std::string> describe_submission(const SubmitRequest& request) {
+  auto script = script_of(request);
+  if (!script) return std::move(script).error();
+  return fmt::format(
+      "# {}   < the script below; then, once {}/<job id> is written: scontrol release <job id>\n{}",
+      fmt::join(kSubmit, " "), request.runs_directory, *script);
+}
+
+Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
+  auto script = script_of(request);
+  if (!script) return std::move(script).error();
+  // Before anything is queued: the one thing that could fail afterwards for a reason of ours.
+  RETURN_IF_ERROR(base::make_directories(request.runs_directory));
+  auto answer = run_command(kSubmit, *script);
+  if (!answer) return std::move(answer).error().context("the job was not submitted");
+  const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
+  if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
+  request.plan.id = id;
+  request.plan.run_directory = request.runs_directory + "/" + id;
+  auto prepared = write_run_directory(request, *script);
+  if (prepared) {
+    if (auto released = run_command({"scontrol", "release", id}); !released)
+      prepared = std::move(released).error();
+  }
+  if (!prepared) {
+    auto cancelled = run_command({"scancel", id});
+    return std::move(prepared).error().context(
+        fmt::format("job {} was submitted and {}", id,
+                    cancelled ? "cancelled again" : "is held: cancel it with scancel"));
+  }
+  return request.plan;
+}
+
+Result<std::optional<SlurmJob>> find_job(const std::string& id) {
+  auto job = job_of(id);
+  if (!job) return std::move(job).error();
+  auto answer = run_command({"scontrol", "--oneliner", "show", "job", *job});
+  if (!answer) {
+    if (answer.error().message().find("Invalid job id") != std::string::npos)
+      return std::optional<SlurmJob>{};
+    return std::move(answer).error();
+  }
+  SlurmJob found;
+  found.state = field(answer->out, "JobState");
+  found.reason = field(answer->out, "Reason");
+  if (found.reason == "None") found.reason.clear();
+  return std::optional(found);
+}
+
+Result<void> cancel_job(const std::string& id) {
+  auto job = job_of(id);
+  if (!job) return std::move(job).error();
+  auto answer = run_command({"scancel", *job});
+  if (!answer) return std::move(answer).error();
+  return {};
+}
+
+Result<void> requeue_job(const std::string& id) {
+  auto job = job_of(id);
+  if (!job) return std::move(job).error();
+  auto answer = run_command({"scontrol", "requeue", *job});
+  if (!answer) return std::move(answer).error();
+  return {};
+}
+
+std::vector<std::string> salloc_command(const contract::JobSpec& spec,
+                                        const std::vector<std::string>& command) {
+  std::vector<std::string> argv = {"salloc"};
+  for (const std::string& option : allocation_options(spec)) argv.push_back(option);
+  if (spec.resources.time_limit) {
+    argv.push_back(fmt::format("--signal=TERM@{}", spec.fault_tolerance.signal_lead.count()));
+  }
+  argv.insert(argv.end(), command.begin(), command.end());
+  return argv;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,48 @@
+// Jobs as Slurm's commands see them: submit, look up, cancel, start again.
+//
+// Slurm is driven through sbatch, squeue, sacct, scontrol and scancel with argv vectors, never through a
+// shell, so one binary serves every site's version. Errors quote Slurm's own words. Thread rule: free
+// functions; each runs commands and waits for them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+
+namespace shardrun::launcher {
+
+struct SubmitRequest {
+  const contract::JobSpec* spec = nullptr;
+  std::string spec_text;       // job.toml, byte for byte what was given
+  contract::LaunchPlan plan;   // id and run_directory are filled in here
+  std::string runs_directory;  // absolute <logging.directory>/<name>: run directories are made in it
+  std::string shardrun_program;
+};
+
+// The sbatch command and the script it reads, as `submit --dry-run` prints them.
+base::Result<std::string> describe_submission(const SubmitRequest& request);
+
+// Submits held, makes the run directory <runs_directory>/<job id> with job.toml, plan.json and submit.sh,
+// then releases the job: when it starts its directory is there. A failure after sbatch cancels the job again.
+// Returns the plan with its id and run directory.
+base::Result<contract::LaunchPlan> submit_job(SubmitRequest request);
+
+struct SlurmJob {
+  std::string state;   // PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, NODE_FAIL, CANCELLED…
+  std::string reason;  // why it waits, "" otherwise
+};
+
+// nullopt when Slurm has forgotten the job. Works without accounting.
+base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
+base::Result<void> cancel_job(const std::string& id);
+base::Result<void> requeue_job(const std::string& id);
+
+// argv of salloc with this job's needs around `command`.
+std::vector<std::string> salloc_command(const contract::JobSpec& spec,
+                                        const std::vector<std::string>& command);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,78 @@
+#include "launcher/schedule/slurm/srun_messages.h"
+
+#include <signal.h>
+
+#include <charconv>
+#include <cstring>
+
+namespace shardrun::launcher {
+namespace {
+
+// srun uses strsignal's words, some followed by " (core dumped)".
+std::optional<int> signal_of(std::string_view words) {
+  if (const size_t core = words.find(" (core dumped)"); core != std::string_view::npos)
+    words = words.substr(0, core);
+  for (int signal = 1; signal < 32; ++signal) {
+    const char* name = ::strsignal(signal);
+    if (name != nullptr && words == name) return signal;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> number_of(std::string_view text) {
+  int value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return failure == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<int> parse_task_list(std::string_view text, int limit) {
+  std::vector<int> tasks;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view part = text.substr(0, comma);
+    const size_t dash = part.find('-');
+    const auto first = number_of(part.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : number_of(part.substr(dash + 1));
+    if (!first || !last || *first < 0 || *last < *first || *last >= limit) return {};
+    for (int task = *first; task <= *last; ++task) tasks.push_back(task);
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  return tasks;
+}
+
+std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size) {
+  if (line.find("Job step aborted") != std::string_view::npos ||
+      (line.find(" STEP ") != std::string_view::npos && line.find("CANCELLED") != std::string_view::npos)) {
+    return SrunMessage{{}, true};
+  }
+  constexpr std::string_view kPrefix = "srun: error: ";
+  if (line.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
+  line.remove_prefix(kPrefix.size());
+  const size_t colon = line.find(": task");
+  if (colon == std::string_view::npos) return std::nullopt;
+  const std::string node(line.substr(0, colon));
+  line.remove_prefix(line.find(' ', colon + 2) == std::string_view::npos ? line.size()
+                                                                         : line.find(' ', colon + 2) + 1);
+  const size_t end = line.find(": ");
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view words = line.substr(end + 2);
+  contract::RankExit exit;
+  exit.node = node;
+  constexpr std::string_view kExited = "Exited with exit code ";
+  if (words.substr(0, kExited.size()) == kExited) {
+    exit.exit_code = number_of(words.substr(kExited.size()));
+  } else {
+    exit.signal = signal_of(words);
+  }
+  if (!exit.exit_code && !exit.signal) return std::nullopt;
+  SrunMessage message;
+  for (const int task : parse_task_list(line.substr(0, end), world_size)) {
+    exit.global_rank = task;
+    message.exits.push_back(exit);
+  }
+  return message;
+}
+
+}  // namespace shardrun::launcher

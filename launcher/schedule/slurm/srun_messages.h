@@ -1,0 +1,33 @@
+// What srun says about tasks that ended badly, as exits of ranks.
+//
+// Only ranks whose supervisor was itself killed need this; the others leave an exit file. Formats of Slurm 20
+// to 24:
+//   srun: error: n2: task 1: Killed
+//   srun: error: n1: tasks 0,2-3: Exited with exit code 1
+//   slurmstepd: error: … STEP 3.0 ON n1 CANCELLED AT …        (from here on, ends are our own doing)
+//   srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+// Thread rule: pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::launcher {
+
+struct SrunMessage {
+  std::vector<contract::RankExit> exits;  // node, global_rank and exit_code or signal
+  bool step_aborted = false;              // Slurm is killing the rest of the step
+};
+
+// nullopt: the line says nothing of the kind. World sizes beyond `world_size` and malformed lists are
+// ignored.
+std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size);
+
+// "0,2-3" → 0 2 3; empty when malformed or beyond `limit`.
+std::vector<int> parse_task_list(std::string_view text, int limit);
+
+}  // namespace shardrun::launcher

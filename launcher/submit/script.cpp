@@ -1,0 +1,75 @@
+#include "launcher/submit/script.h"
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+// Slurm expands % and \ in file names, and a blank ends a word of an #SBATCH line.
+Result<void> check_path(const std::string& what, const std::string& path) {
+  for (const char c : path) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (plain || std::string_view("/._-+=:@,~").find(c) != std::string_view::npos) continue;
+    return Error(Code::kInvalid,
+                 fmt::format("the {} {} has a character that Slurm's file names cannot carry; use "
+                             "letters, digits and /._-+=:@,~",
+                             what, shell_quoted(path)));
+  }
+  return {};
+}
+
+std::string slurm_time(std::chrono::seconds limit) {
+  const int64_t seconds = limit.count();
+  return fmt::format("{}-{:02}:{:02}:{:02}", seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60,
+                     seconds % 60);
+}
+
+}  // namespace
+
+std::string shell_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+std::vector<std::string> allocation_options(const contract::JobSpec& spec) {
+  const contract::ResourcesSpec& resources = spec.resources;
+  std::vector<std::string> options = {"--job-name=" + spec.name, fmt::format("--nodes={}", resources.nodes),
+                                      fmt::format("--ntasks-per-node={}", resources.ranks_per_node),
+                                      fmt::format("--cpus-per-task={}", resources.cpus_per_rank)};
+  if (resources.time_limit) options.push_back("--time=" + slurm_time(*resources.time_limit));
+  if (!resources.partition.empty()) options.push_back("--partition=" + resources.partition);
+  if (!resources.account.empty()) options.push_back("--account=" + resources.account);
+  if (!resources.constraint.empty()) options.push_back("--constraint=" + resources.constraint);
+  if (!resources.exclude.empty()) options.push_back("--exclude=" + resources.exclude);
+  if (resources.exclusive) options.push_back("--exclusive");
+  return options;
+}
+
+Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPaths& paths) {
+  RETURN_IF_ERROR(check_path("run directory", paths.runs_directory));
+  RETURN_IF_ERROR(check_path("working directory", paths.working_directory));
+  RETURN_IF_ERROR(check_path("path of shardrun", paths.shardrun_program));
+  std::vector<std::string> options = allocation_options(spec);
+  options.push_back("--chdir=" + paths.working_directory);
+  options.push_back(fmt::format("--output={}/%j/slurm.out", paths.runs_directory));
+  options.push_back("--open-mode=append");
+  options.push_back("--wait-all-nodes=1");
+  options.push_back(spec.fault_tolerance.requeue ? "--requeue" : "--no-requeue");
+  if (spec.resources.time_limit) {
+    options.push_back(fmt::format("--signal=B:TERM@{}", spec.fault_tolerance.signal_lead.count()));
+  }
+  std::string script = "#!/bin/bash\n";
+  for (const std::string& option : options) script += "#SBATCH " + option + "\n";
+  script += fmt::format(
+      "# What runs is written in job.toml and plan.json of the run directory.\nexec {} run --quiet "
+      "--run-directory {}/\"$SLURM_JOB_ID\"\n",
+      shell_quoted(paths.shardrun_program), shell_quoted(paths.runs_directory));
+  return script;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,31 @@
+// The sbatch script of a job: what Slurm must know, and one line that starts the conductor.
+//
+// Nothing of the job spec is ever read by a shell: #SBATCH lines carry only values of the spec's checked
+// character sets, and the body names two paths in single quotes. Everything else travels in job.toml and
+// plan.json. Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::launcher {
+
+// What sbatch and salloc share: --job-name, --nodes, --ntasks-per-node, --cpus-per-task, --time, --partition…
+std::vector<std::string> allocation_options(const contract::JobSpec& spec);
+
+struct ScriptPaths {
+  std::string shardrun_program;   // absolute
+  std::string runs_directory;     // absolute; the run directory is <runs_directory>/<job id>
+  std::string working_directory;  // absolute
+};
+
+// kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.
+base::Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPaths& paths);
+
+// `text` as one word of a POSIX shell.
+std::string shell_quoted(const std::string& text);
+
+}  // namespace shardrun::launcher

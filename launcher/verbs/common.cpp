@@ -1,0 +1,137 @@
+#include "launcher/verbs/common.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "launcher/view/log_lines.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Code;
+using base::Error;
+using base::Result;
+
+bool is_run(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path / "plan.json", ignored) || fs::exists(path / "record.json", ignored);
+}
+
+}  // namespace
+
+int fail(const Error& error, const CommonOptions& common) {
+  fmt::print(stderr, "shardrun: error: {}\n",
+             common.verbose ? error.to_chain_string() : escape_control(error.to_string()));
+  switch (error.code()) {
+    case Code::kInvalid:
+    case Code::kNotFound:
+    case Code::kUnsupported:
+      return contract::kExitBadInput;
+    case Code::kRefused:
+      return contract::kExitRefused;
+    default:
+      return contract::kExitInfrastructure;
+  }
+}
+
+Result<Installation> find_installation() {
+  std::error_code failure;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failure);
+  if (failure) return Error(Code::kIo, "/proc/self/exe cannot be read: is /proc mounted?");
+  Installation here;
+  here.shardrun_program = self.string();
+  here.rank_program = (self.parent_path() / "shardrun-rank").string();
+  here.plugin_directory = (self.parent_path().parent_path() / "lib" / "shardrun").string();
+  if (::access(here.rank_program.c_str(), X_OK) != 0) {
+    return Error(Code::kNotFound,
+                 here.rank_program + " is not there; install or build shardrun-rank beside shardrun");
+  }
+  return here;
+}
+
+Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
+  auto spec = contract::load_job_spec(path, overrides);
+  if (!spec) return std::move(spec).error();
+  auto text = base::read_file(path);
+  if (!text) return std::move(text).error();
+  return LoadedSpec{std::move(spec).value(), std::move(text).value()};
+}
+
+std::string current_directory() {
+  std::error_code ignored;
+  return fs::current_path(ignored).string();
+}
+
+std::string absolute_path(const std::string& path) {
+  std::string absolute = (fs::path(current_directory()) / path).lexically_normal().string();
+  while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
+  return absolute;
+}
+
+std::string runs_of(const contract::JobSpec& spec) {
+  return absolute_path(spec.logging.directory) + "/" + spec.name;
+}
+
+double unix_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::vector<contract::RunDir> all_runs(const CommonOptions& common) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  std::error_code ignored;
+  for (const auto& job : fs::directory_iterator(common.runs_directory, ignored)) {
+    for (const auto& run : fs::directory_iterator(job.path(), ignored)) {
+      if (!run.is_symlink(ignored) && is_run(run.path())) {
+        found.emplace_back(fs::last_write_time(run.path() / "plan.json", ignored), run.path());
+      }
+    }
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<contract::RunDir> runs;
+  for (const auto& item : found) runs.push_back({absolute_path(item.second.string())});
+  return runs;
+}
+
+Result<contract::RunDir> find_run(const std::string& name, const CommonOptions& common) {
+  std::error_code ignored;
+  if (is_run(name)) return contract::RunDir{fs::canonical(name, ignored).string()};
+  const bool one_part = name.find('/') == std::string::npos && name != "." && name != "..";
+  if (one_part) {
+    const fs::path latest = fs::path(common.runs_directory) / name / "latest";
+    if (is_run(latest)) return contract::RunDir{fs::canonical(latest, ignored).string()};
+    for (const contract::RunDir& run : all_runs(common)) {
+      if (fs::path(run.root).filename() == name) return run;
+    }
+  }
+  return Error(Code::kNotFound,
+               fmt::format("no run \"{}\": it is no run directory, and {} has no job and no id of that name; "
+                           "`shardrun status` lists the runs, --runs DIR looks elsewhere",
+                           name, absolute_path(common.runs_directory)));
+}
+
+Result<contract::RunRecord> read_record(const contract::RunDir& run) {
+  auto text = base::read_file(run.record_json());
+  if (!text) return std::move(text).error();
+  auto record = contract::parse_run_record(*text);
+  if (!record) return std::move(record).error().context(run.record_json());
+  return record;
+}
+
+Result<contract::LaunchPlan> read_plan(const contract::RunDir& run) {
+  auto text = base::read_file(run.plan_json());
+  if (!text) return std::move(text).error();
+  auto plan = contract::parse_launch_plan(*text);
+  if (!plan) return std::move(plan).error().context(run.plan_json());
+  return plan;
+}
+
+}  // namespace shardrun::launcher

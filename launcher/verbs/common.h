@@ -1,0 +1,55 @@
+// What several verbs need: where shardrun is installed, loading a spec, finding a run, printing an error.
+//
+// Thread rule: free functions of the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/plan/launch_plan.h"
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/run_dir.h"
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::launcher {
+
+// What every verb is given.
+struct CommonOptions {
+  bool json = false;
+  bool verbose = false;
+  std::string runs_directory = "runs";
+};
+
+// Prints "shardrun: error: …" (with --verbose: the whole chain) and returns the exit code that the error's
+// code stands for.
+int fail(const base::Error& error, const CommonOptions& common);
+
+struct Installation {
+  std::string shardrun_program;  // absolute
+  std::string rank_program;      // shardrun-rank beside it
+  std::string plugin_directory;  // ../lib/shardrun
+};
+base::Result<Installation> find_installation();
+
+struct LoadedSpec {
+  contract::JobSpec spec;
+  std::string text;
+};
+base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides);
+
+std::string current_directory();
+std::string absolute_path(const std::string& path);
+// <logging.directory>/<name>, absolute.
+std::string runs_of(const contract::JobSpec& spec);
+double unix_now();
+
+// A run named by its directory, by its job's name (the newest), or by its id. kNotFound lists where was
+// looked.
+base::Result<contract::RunDir> find_run(const std::string& name, const CommonOptions& common);
+// Every run directory below the runs directory, newest first.
+std::vector<contract::RunDir> all_runs(const CommonOptions& common);
+base::Result<contract::RunRecord> read_record(const contract::RunDir& run);
+base::Result<contract::LaunchPlan> read_plan(const contract::RunDir& run);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,208 @@
+// The verbs that look at runs: status, logs, results; and cancel, which ends one.
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/follower.h"
+#include "launcher/view/progress.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using contract::RunRecord;
+using contract::RunStatus;
+
+// What can be said of a run now: its record, or that it waits in Slurm's queue.
+struct RunState {
+  contract::LaunchPlan plan;
+  std::optional<RunRecord> record;
+  std::string status;
+};
+
+base::Result<RunState> look_at(const contract::RunDir& run) {
+  RunState state;
+  auto plan = read_plan(run);
+  if (!plan) return std::move(plan).error();
+  state.plan = std::move(plan).value();
+  if (auto record = read_record(run)) state.record = std::move(record).value();
+  state.status = state.record ? contract::status_name(state.record->status) : "not started";
+  const bool open = !state.record || state.record->status == RunStatus::kRunning ||
+                    state.record->status == RunStatus::kPreempted;
+  if (state.plan.scheduler == "slurm" && open) {
+    auto job = find_job(state.plan.id);
+    if (job && *job) {
+      state.status = (*job)->state;
+      for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
+    }
+  }
+  return state;
+}
+
+TrainingCurve read_curve(const contract::RunDir& run) {
+  TrainingCurve curve;
+  if (auto text = base::read_file(run.metrics_jsonl())) add_metrics(*text, curve);
+  return curve;
+}
+
+std::string row(const contract::RunDir& run, const RunState& state) {
+  const TrainingCurve curve = read_curve(run);
+  const std::string step = curve.steps.empty() ? "-" : std::to_string(curve.steps.back().step);
+  const std::string loss = curve.steps.empty() ? "-" : fmt::format("{:.4f}", curve.steps.back().loss);
+  return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", state.plan.name, state.plan.id,
+                     state.plan.scheduler, state.plan.nodes, state.plan.ranks_per_node, step, loss,
+                     state.status);
+}
+
+bool is_over(const contract::RunDir& run) {
+  auto state = look_at(run);
+  return !state || (state->record && state->record->status != RunStatus::kRunning) ||
+         state->status.rfind("cancelled", 0) == 0 || state->status.rfind("failed", 0) == 0 ||
+         state->status.rfind("timeout", 0) == 0;
+}
+
+}  // namespace
+
+int status(const std::string& run_name, const CommonOptions& common) {
+  if (!run_name.empty()) {
+    auto run = find_run(run_name, common);
+    if (!run) return fail(run.error(), common);
+    if (common.json) return results(run_name, common);
+    auto state = look_at(*run);
+    if (!state) return fail(state.error(), common);
+    fmt::print("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler", "nodes×ranks",
+               "step", "loss", "status");
+    fmt::print("{}", row(*run, *state));
+    if (state->record) fmt::print("{}\n", state->record->verdict);
+    return contract::kExitDone;
+  }
+  const std::vector<contract::RunDir> runs = all_runs(common);
+  if (runs.empty() && !common.json) {
+    fmt::print("no runs in {}; start one with `shardrun run job.toml`\n",
+               absolute_path(common.runs_directory));
+    return contract::kExitDone;
+  }
+  std::string out = common.json ? "["
+                                : fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id",
+                                              "scheduler", "nodes×ranks", "step", "loss", "status");
+  bool first = true;
+  for (const contract::RunDir& run : runs) {
+    auto state = look_at(run);
+    if (!state) continue;
+    if (!common.json) {
+      out += row(run, *state);
+    } else if (state->record) {
+      out += (first ? "\n" : ",\n") + contract::to_json(*state->record);
+      first = false;
+    }
+  }
+  fmt::print("{}{}", out, common.json ? "]\n" : "");
+  return contract::kExitDone;
+}
+
+int logs(const LogsOptions& options, const CommonOptions& common) {
+  auto run = find_run(options.run, common);
+  if (!run) return fail(run.error(), common);
+  FollowOptions follow;
+  follow.terminal = ::isatty(STDOUT_FILENO) == 1;
+  follow.columns = terminal_columns(STDOUT_FILENO);
+  follow.only_rank = options.rank;
+  follow.only_node = options.node;
+  bool broken = false;
+  Follower follower(*run, follow, [&](const std::string& text) {
+    broken = broken || !base::write_all(STDOUT_FILENO, text, "standard output");
+  });
+  while (options.follow && !broken) {
+    const bool over = is_over(*run);  // asked first: what came before the end is still shown
+    follower.poll();
+    if (over) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  follower.finish();
+  return contract::kExitDone;
+}
+
+int cancel(const std::string& run_name, const CommonOptions& common) {
+  auto run = find_run(run_name, common);
+  if (!run) return fail(run.error(), common);
+  auto plan = read_plan(*run);
+  if (!plan) return fail(plan.error(), common);
+  if (plan->scheduler == "slurm") {
+    if (auto cancelled = cancel_job(plan->id); !cancelled) return fail(cancelled.error(), common);
+    fmt::print("asked Slurm to cancel job {}\n", plan->id);
+    return contract::kExitDone;
+  }
+  auto lock = base::read_file(run->root + "/conductor.lock", 4096);
+  if (!lock) {
+    return fail(base::Error(base::Code::kRefused, run->root + ": nobody conducts this run; it is over"),
+                common);
+  }
+  std::istringstream fields(*lock);
+  std::string host;
+  pid_t pid = 0;
+  fields >> host >> pid;
+  char here[256] = {};
+  ::gethostname(here, sizeof(here) - 1);
+  if (host != here) {
+    return fail(
+        base::Error(base::Code::kRefused, fmt::format("the run is conducted on {}; cancel it there", host)),
+        common);
+  }
+  if (pid <= 1 || ::kill(pid, SIGTERM) != 0) {
+    return fail(
+        base::errno_error(base::Code::kIo, fmt::format("process {} cannot be asked to stop", pid), errno),
+        common);
+  }
+  fmt::print("asked process {} to stop the run\n", pid);
+  return contract::kExitDone;
+}
+
+int results(const std::string& run_name, const CommonOptions& common) {
+  auto run = find_run(run_name, common);
+  if (!run) return fail(run.error(), common);
+  auto record = read_record(*run);
+  if (!record) return fail(record.error(), common);
+  if (common.json) {
+    fmt::print("{}", contract::to_json(*record));
+    return contract::kExitDone;
+  }
+  fmt::print("{} {}: {}, exit code {}\n{}\n", record->name, record->id, contract::status_name(record->status),
+             record->exit_code, record->verdict);
+  fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
+             record->attempts.size());
+  fmt::print("batch       {} = {} × {} × {}\n", record->batch.global_batch, record->batch.micro_batch,
+             record->batch.gradient_accumulation, record->batch.data_parallel);
+  if (!record->metrics) return contract::kExitDone;
+  const contract::TrainingMetrics& metrics = *record->metrics;
+  std::vector<double> losses;
+  for (const StepPoint& point : read_curve(*run).steps) losses.push_back(point.loss);
+  if (metrics.first_loss && metrics.final_loss) {
+    fmt::print("loss        {:.4f} → {:.4f}  {}\n", *metrics.first_loss, *metrics.final_loss,
+               sparkline(losses, 40));
+  }
+  if (metrics.validation_loss) {
+    fmt::print("validation  {:.4f} nats{}\n", *metrics.validation_loss,
+               metrics.unigram_entropy
+                   ? fmt::format(" (unigram entropy of its text {:.4f})", *metrics.unigram_entropy)
+                   : "");
+  }
+  fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
+             metrics.step_seconds_p50, metrics.step_seconds_p99);
+  fmt::print("checkpoint  {}\n", metrics.checkpoint);
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::launcher

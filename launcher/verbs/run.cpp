@@ -1,0 +1,255 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "launcher/agent/conductor.h"
+#include "launcher/agent/stop_signals.h"
+#include "launcher/schedule/local/local_scheduler.h"
+#include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/schedule/slurm/slurm_scheduler.h"
+#include "launcher/submit/rules.h"
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/follower.h"
+#include "launcher/view/loss_plot.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Result;
+
+bool inside_allocation() {
+  return std::getenv("SLURM_JOB_ID") != nullptr;
+}
+
+bool wants_slurm(const contract::JobSpec& spec) {
+  if (spec.cluster.scheduler == contract::SchedulerKind::kAuto) return inside_allocation();
+  return spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+}
+
+std::string local_id() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts);
+  return fmt::format("local-{}-{}", text, ::getpid());
+}
+
+// The job's id, and a number behind it for the second run inside one allocation.
+std::string slurm_id(const std::string& runs) {
+  const std::string job = std::getenv("SLURM_JOB_ID");
+  std::string id = job;
+  std::error_code ignored;
+  for (int again = 2; fs::exists(fs::path(runs) / id, ignored); ++again)
+    id = fmt::format("{}-{}", job, again);
+  return id;
+}
+
+// <runs>/latest → id, replaced in one step. A convenience: failing is no reason not to run.
+void point_latest(const contract::RunDir& run) {
+  const fs::path directory(run.root);
+  const fs::path fresh = directory.parent_path() / fmt::format(".latest.{}", ::getpid());
+  std::error_code ignored;
+  fs::create_symlink(directory.filename(), fresh, ignored);
+  fs::rename(fresh, directory.parent_path() / "latest", ignored);
+}
+
+void print_to_terminal(const std::string& text) {
+  if (auto written = base::write_all(STDOUT_FILENO, text, "standard output"); !written)
+    return;  // nobody reads
+}
+
+// Follows the run on a thread of its own while the conductor waits for the ranks.
+class Viewer {
+ public:
+  void start(const contract::RunDir& run, int64_t total_steps) {
+    FollowOptions options;
+    options.terminal = ::isatty(STDOUT_FILENO) == 1;
+    options.columns = terminal_columns(STDOUT_FILENO);
+    options.total_steps = total_steps;
+    follower_.emplace(run, options, print_to_terminal);
+    thread_ = std::thread([this] {
+      while (!done_.load()) {
+        follower_->poll();
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+    });
+  }
+  void stop() {
+    if (!thread_.joinable()) return;
+    done_.store(true);
+    thread_.join();
+    follower_->finish();
+  }
+  ~Viewer() { stop(); }
+
+ private:
+  std::optional<Follower> follower_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+struct Prepared {
+  contract::JobSpec spec;
+  std::string text;
+  contract::LaunchPlan plan;
+};
+
+Result<Prepared> prepare_new(const RunOptions& options, const Installation& installed) {
+  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  if (!loaded) return std::move(loaded).error();
+  const std::string runs = runs_of(loaded->spec);
+  const bool slurm = wants_slurm(loaded->spec);
+  PlanContext context;
+  context.scheduler = slurm ? "slurm" : "local";
+  context.id = !slurm ? local_id() : inside_allocation() ? slurm_id(runs) : "allocation";
+  context.run_directory = runs + "/" + context.id;
+  context.working_directory = current_directory();
+  context.rank_program = installed.rank_program;
+  context.plugin_directory = installed.plugin_directory;
+  context.overrides = options.spec.overrides;
+  auto solved = solve_launch_plan(loaded->spec, context);
+  if (!solved) return std::move(solved).error();
+  return Prepared{std::move(loaded->spec), std::move(loaded->text), std::move(solved).value()};
+}
+
+// A directory that `submit` made: its own job.toml and plan, whatever was edited since.
+Result<Prepared> prepare_existing(const std::string& directory) {
+  const contract::RunDir run{absolute_path(directory)};
+  auto plan = read_plan(run);
+  if (!plan) return std::move(plan).error();
+  auto loaded = load_spec(run.job_toml(), plan->overrides);
+  if (!loaded) return std::move(loaded).error();
+  plan->run_directory = run.root;
+  return Prepared{std::move(loaded->spec), std::move(loaded->text), std::move(plan).value()};
+}
+
+std::vector<std::string> own_command(const RunOptions& options, const Installation& installed) {
+  std::vector<std::string> argv = {installed.shardrun_program, "run", absolute_path(options.spec.path)};
+  for (const std::string& assignment : options.spec.overrides) argv.insert(argv.end(), {"--set", assignment});
+  if (options.quiet) argv.push_back("--quiet");
+  return argv;
+}
+
+// Becomes salloc, which runs this verb again inside the allocation.
+int run_through_salloc(const contract::JobSpec& spec, const RunOptions& options,
+                       const Installation& installed, const CommonOptions& common) {
+  const std::vector<std::string> argv = salloc_command(spec, own_command(options, installed));
+  std::vector<char*> pointers;
+  for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  ::execvp(pointers[0], pointers.data());
+  return fail(
+      base::errno_error(base::Code::kNotFound,
+                        "the job asks for Slurm and salloc cannot be run; log in to a head node, or write "
+                        "--set cluster.scheduler=local",
+                        errno),
+      common);
+}
+
+int dry_run(const Prepared& job, const RunOptions& options, const Installation& installed) {
+  const bool needs_salloc = job.plan.scheduler == "slurm" && !inside_allocation();
+  fmt::print("run directory  {}\nscheduler      {}\nranks          {} nodes × {} of {}\n",
+             job.plan.run_directory, job.plan.scheduler, job.plan.nodes, job.plan.ranks_per_node,
+             job.plan.rank_program);
+  if (needs_salloc) {
+    std::string line;
+    for (const std::string& argument : salloc_command(job.spec, own_command(options, installed))) {
+      line += (line.empty() ? "" : " ") + argument;
+    }
+    fmt::print("command        {}\n", line);
+  }
+  if (!job.spec.program.command.empty()) {
+    fmt::print("program        {}\n", fmt::join(job.spec.program.command, " "));
+  }
+  fmt::print("plan.json\n{}", contract::to_json(job.plan));
+  return contract::kExitDone;
+}
+
+// The picture of the run, beside its record; a run without steps has none.
+bool write_plot(const contract::RunDir& run, const std::string& name) {
+  const auto text = base::read_file(run.metrics_jsonl());
+  if (!text) return false;
+  TrainingCurve curve;
+  add_metrics(*text, curve);
+  const std::string svg = loss_plot_svg(curve, name);
+  return !svg.empty() && base::write_file_atomically(run.root + "/loss.svg", svg).has_value();
+}
+
+void print_end(const contract::RunRecord& record, const contract::RunDir& run, int attempt, bool plotted) {
+  fmt::print("\n{}: {}\n", contract::status_name(record.status), record.verdict);
+  fmt::print("  logs        {}/*.log\n", run.attempt(attempt));
+  fmt::print("  record      {}\n", run.record_json());
+  if (plotted) fmt::print("  loss curve  {}/loss.svg\n", run.root);
+  if (record.metrics && !record.metrics->checkpoint.empty()) {
+    fmt::print("  checkpoint  {}\n", record.metrics->checkpoint);
+  }
+}
+
+int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
+                     double launch_time, const StopSignals& signals) {
+  ConductRequest request;
+  request.spec = &job.spec;
+  request.spec_text = job.text;
+  request.plan = job.plan;
+  request.stop_fd = signals.fd();
+  request.launch_time = launch_time;
+  const bool quiet = options.quiet || common.json;
+  Viewer viewer;
+  contract::RunDir run{job.plan.run_directory};
+  int attempt = 0;
+  request.on_start = [&](const contract::RunDir& directory, int number) {
+    attempt = number;
+    point_latest(directory);
+    if (!quiet) viewer.start(directory, job.spec.program.command.empty() ? job.spec.optimizer.steps : 0);
+  };
+  if (job.plan.scheduler == "slurm") {
+    request.requeue = [](const contract::RunRecord&) { return requeue_job(std::getenv("SLURM_JOB_ID")); };
+  }
+  const std::unique_ptr<Scheduler> scheduler =
+      job.plan.scheduler == "slurm" ? make_slurm_scheduler() : make_local_scheduler();
+  auto record = conduct(*scheduler, request);
+  viewer.stop();
+  if (!record) return fail(record.error(), common);
+  const bool plotted = write_plot(run, job.plan.name);
+  if (common.json) {
+    fmt::print("{}", contract::to_json(*record));
+  } else {
+    print_end(*record, run, attempt, plotted);
+  }
+  return record->exit_code;
+}
+
+}  // namespace
+
+int run(const RunOptions& options, const CommonOptions& common) {
+  const double launch_time = unix_now();
+  auto installed = find_installation();
+  if (!installed) return fail(installed.error(), common);
+  auto job = options.run_directory.empty() ? prepare_new(options, *installed)
+                                           : prepare_existing(options.run_directory);
+  if (!job) return fail(job.error(), common);
+  if (auto allowed = check_launch(job->spec, job->plan); !allowed) return fail(allowed.error(), common);
+  if (options.dry_run) return dry_run(*job, options, *installed);
+  if (job->plan.scheduler == "slurm" && !inside_allocation()) {
+    return run_through_salloc(job->spec, options, *installed, common);
+  }
+  auto signals = StopSignals::block();
+  if (!signals) return fail(signals.error(), common);
+  return conduct_and_show(*job, options, common, launch_time, *signals);
+}
+
+}  // namespace shardrun::launcher

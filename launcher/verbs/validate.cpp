@@ -1,0 +1,35 @@
+#include <fmt/format.h>
+
+#include "launcher/plan/batch.h"
+#include "launcher/submit/rules.h"
+#include "launcher/verbs/verbs.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+base::Result<void> validate_one(const std::string& path, const std::vector<std::string>& overrides) {
+  auto loaded = load_spec(path, overrides);
+  if (!loaded) return std::move(loaded).error();
+  const auto& resources = loaded->spec.resources;
+  auto batch = solve_batch(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node);
+  if (!batch) return std::move(batch).error();
+  return check_files(loaded->spec, current_directory());
+}
+
+}  // namespace
+
+int validate(const std::vector<std::string>& paths, const std::vector<std::string>& overrides,
+             const CommonOptions& common) {
+  int exit_code = contract::kExitDone;
+  for (const std::string& path : paths) {
+    if (auto valid = validate_one(path, overrides); !valid) {
+      exit_code = fail(valid.error(), common);
+    } else {
+      fmt::print("{}: ok\n", path);
+    }
+  }
+  return exit_code;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,50 @@
+// The verbs of the command line, one function each: options in, exit code out (contract/exit_code.h).
+//
+// main.cpp fills the options from argv; nothing here knows CLI11. Results go to stdout, errors to stderr as
+// one line. Thread rule: called once, from the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/verbs/common.h"
+
+namespace shardrun::launcher {
+
+struct SpecOptions {
+  std::string path;                    // of the job.toml
+  std::vector<std::string> overrides;  // --set
+};
+
+int validate(const std::vector<std::string>& paths, const std::vector<std::string>& overrides,
+             const CommonOptions& common);
+int plan(const SpecOptions& options, const CommonOptions& common);
+
+struct RunOptions {
+  SpecOptions spec;
+  std::string run_directory;  // continue a prepared directory in the place of a new one
+  bool dry_run = false;
+  bool quiet = false;
+};
+int run(const RunOptions& options, const CommonOptions& common);
+
+struct SubmitOptions {
+  SpecOptions spec;
+  bool dry_run = false;
+};
+int submit(const SubmitOptions& options, const CommonOptions& common);
+
+// An empty `run` lists all.
+int status(const std::string& run, const CommonOptions& common);
+
+struct LogsOptions {
+  std::string run;
+  bool follow = false;
+  int rank = -1;
+  std::string node;
+};
+int logs(const LogsOptions& options, const CommonOptions& common);
+int cancel(const std::string& run, const CommonOptions& common);
+int results(const std::string& run, const CommonOptions& common);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,52 @@
+// Follower: shows a run as it goes: the lines of all node logs of an attempt, and a progress bar on a
+// terminal.
+//
+// It only reads files of the run directory, so it works alike for a local run, a Slurm job and somebody
+// else's run. Thread rule: thread-compatible; poll() may be called by a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "launcher/view/log_lines.h"
+#include "launcher/view/metrics_log.h"
+#include "runtime/contract/run_dir.h"
+
+namespace shardrun::launcher {
+
+struct FollowOptions {
+  bool terminal = false;  // colours and the bar
+  int columns = 80;
+  int64_t total_steps = 0;  // 0: no bar
+  int only_rank = -1;
+  std::string only_node;
+};
+
+class Follower {
+ public:
+  // `print` receives whole pieces of output for stdout.
+  Follower(contract::RunDir run, FollowOptions options, std::function<void(const std::string&)> print);
+
+  // Shows what has come since the last call; lines still being written wait for their end.
+  void poll();
+  // The last poll: also shows unfinished lines, and removes the bar.
+  void finish();
+
+ private:
+  std::string take_new(const std::string& path, bool to_the_end);
+  void show(bool to_the_end);
+
+  contract::RunDir run_;
+  FollowOptions options_;
+  std::function<void(const std::string&)> print_;
+  std::map<std::string, int64_t> offsets_;
+  TrainingCurve curve_;
+  std::string bar_;
+};
+
+// Columns of the terminal on `fd`, 80 if unknown.
+int terminal_columns(int fd);
+
+}  // namespace shardrun::launcher

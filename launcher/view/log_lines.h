@@ -1,0 +1,40 @@
+// Lines of the node logs as people read them: parsed, put in time order, equal ones of many ranks put into
+// one.
+//
+// A node log's line is "<UTC time> <node>:<global rank> <text>" (docs/formats.md).
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::launcher {
+
+struct LogLine {
+  std::string time;  // "2026-01-31T12:00:00.123Z": sorts as text
+  std::string node;
+  int global_rank = 0;
+  std::string text;
+};
+
+// False for a line of another shape (a torn last line, say).
+bool parse_log_line(std::string_view line, LogLine& out);
+
+// What is shown in the place of one or more lines.
+struct LogGroup {
+  LogLine first;
+  int ranks = 1;  // different ranks that wrote the same text within a second of it
+};
+
+// Sorts by time (equal times keep their order) and collapses lines whose text is the same.
+std::vector<LogGroup> collapse(std::vector<LogLine> lines);
+
+// "[n1:0] text" or "[63 ranks] text"; with `colour`, the prefix is coloured by rank. Control bytes are
+// escaped.
+std::string render(const LogGroup& group, bool colour);
+
+// Control bytes other than tab as \xNN, so that no program can steer a person's terminal.
+std::string escape_control(std::string_view text);
+
+}  // namespace shardrun::launcher

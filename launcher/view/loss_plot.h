@@ -1,0 +1,16 @@
+// The loss curve of a run as an SVG picture, readable on light and dark pages.
+//
+// Thread rule: pure function.
+#pragma once
+
+#include <string>
+
+#include "launcher/view/metrics_log.h"
+
+namespace shardrun::launcher {
+
+// Training loss as a line, validation losses as dots, the text's unigram entropy as a dashed line; axes in
+// steps and nats. Empty when the curve has fewer than two steps with a finite loss.
+std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,29 @@
+// metrics.jsonl as the views need it: the steps and validations that the trainer reported.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::launcher {
+
+struct StepPoint {
+  int64_t step = 0;
+  double loss = 0.0;
+  double tokens_per_second = 0.0;
+  double step_seconds = 0.0;
+};
+
+struct TrainingCurve {
+  std::vector<StepPoint> steps;
+  std::vector<StepPoint> validations;  // loss only
+  double unigram_entropy = 0.0;        // 0 if unknown
+};
+
+// Adds the lines of `text` to `curve`; lines that are no JSON or of no interest are skipped. A step that
+// appears again (after a restart) replaces what came at and after it.
+void add_metrics(std::string_view text, TrainingCurve& curve);
+
+}  // namespace shardrun::launcher

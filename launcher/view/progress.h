@@ -1,0 +1,28 @@
+// The progress bar of a training run on a terminal, and the little pictures of numbers in tables.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launcher/view/metrics_log.h"
+
+namespace shardrun::launcher {
+
+// "━━━━━━────  120/200  loss 2.4137  6,812 tokens/s  eta 00:41", at most `columns` wide; empty before the
+// first step.
+std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int columns);
+
+// "▇▅▃▂▁": the values over `columns` cells, each the mean of its share; empty for no values.
+std::string sparkline(const std::vector<double>& values, int columns);
+
+// 1234567 → "1,234,567".
+std::string with_thousands(int64_t value);
+// 83 → "01:23", 3700 → "1:01:40".
+std::string clock_time(double seconds);
+// 1536 → "1.5 KiB".
+std::string bytes_text(int64_t bytes);
+
+}  // namespace shardrun::launcher
