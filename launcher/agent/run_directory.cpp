@@ -7,9 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -88,17 +86,6 @@ bool exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
 }
 
-// <logging.directory>/<name>/latest leads to the run that started last. A convenience: it may fail.
-void point_latest_here(const std::string& run_directory) {
-  const std::filesystem::path run(run_directory);
-  const std::string link = (run.parent_path() / "latest").string();
-  std::error_code ignored;
-  if (exists(link) && !std::filesystem::is_symlink(link, ignored)) return;
-  const std::string fresh = fmt::format("{}.{}", link, ::getpid());
-  if (::symlink(run.filename().c_str(), fresh.c_str()) != 0) return;
-  if (::rename(fresh.c_str(), link.c_str()) != 0) ::unlink(fresh.c_str());
-}
-
 }  // namespace
 
 Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::string_view spec_text) {
@@ -118,7 +105,6 @@ Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::
     RETURN_IF_ERROR(write_small(paths.job_toml(), spec_text));
   }
   RETURN_IF_ERROR(write_small(paths.plan_json(), contract::to_json(plan)));
-  point_latest_here(plan.run_directory);
   return directory;
 }
 

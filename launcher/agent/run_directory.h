@@ -18,7 +18,7 @@ namespace shardrun::launcher {
 
 class RunDirectory {
  public:
-  // Creates the folder where needed and points ../latest at it. kRefused names the holder of a directory that
+  // Creates the folder where needed. kRefused names the holder of a directory that
   // is in use, or says that the directory belongs to a job with another spec; kIo otherwise.
   static base::Result<RunDirectory> claim(const contract::LaunchPlan& plan, std::string_view spec_text);
   RunDirectory(RunDirectory&& other) noexcept;

@@ -27,7 +27,6 @@ extern char** environ;
 namespace shardrun::launcher {
 namespace {
 
-using base::Code;
 using base::Result;
 using contract::RankExit;
 using std::chrono::milliseconds;
@@ -69,7 +68,7 @@ class Environment {
   void set_default(const std::string& name, std::string value) { values_.emplace(name, std::move(value)); }
   std::vector<std::string> list() const {
     std::vector<std::string> assignments;
-    for (const auto& [name, value] : values_) assignments.push_back(name + "=" + value);
+    for (const auto& [name, value] : values_) assignments.push_back(fmt::format("{}={}", name, value));
     return assignments;
   }
 

@@ -32,8 +32,8 @@ struct AbortMailbox {
 };
 
 AbortMailbox& mailbox() {
-  static AbortMailbox* const instance = new AbortMailbox;
-  return *instance;
+  static AbortMailbox* const kMailbox = new AbortMailbox;
+  return *kMailbox;
 }
 
 Error pmix_error(const char* what, pmix_status_t status) {

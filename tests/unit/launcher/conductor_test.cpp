@@ -307,19 +307,6 @@ TEST_CASE_FIXTURE(Fixture, "conductor: a run directory of another job is refused
   CHECK_FALSE(std::filesystem::exists(path("conductor.lock")));
 }
 
-TEST_CASE_FIXTURE(Fixture, "conductor: latest leads to the run that started last and replaces no real file") {
-  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
-  CHECK(conduct(scheduler, request).has_value());
-  request.plan.run_directory = folder / "runs/job/local-2";
-  CHECK(conduct(scheduler, request).has_value());
-  CHECK(std::filesystem::read_symlink(folder / "runs/job/latest") == "local-2");
-
-  std::filesystem::remove(folder / "runs/job/latest");
-  std::ofstream(folder / "runs/job/latest") << "mine";
-  CHECK(conduct(scheduler, request).has_value());
-  CHECK(*base::read_file(folder / "runs/job/latest") == "mine");
-}
-
 TEST_CASE("master port: the choice stays outside the ephemeral range and skips ports that are taken") {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const auto port = choose_port({32768, 60999}, seed, [](uint16_t) { return true; });
