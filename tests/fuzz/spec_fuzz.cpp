@@ -1,0 +1,22 @@
+// libFuzzer over every parser of outside bytes in runtime/contract: a spec, an override, and the JSON files.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/run_record.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace shardrun::contract;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  (void)parse_job_spec(text, "fuzz.toml");
+  const std::vector<std::string> overrides = {text.substr(0, text.find('\n'))};
+  (void)parse_job_spec("name = \"x\"\n[program]\ncommand = [\"env\"]\n", "fuzz.toml", overrides);
+  if (auto plan = parse_launch_plan(text)) (void)to_json(*plan);
+  if (auto record = parse_run_record(text)) (void)to_results_json(*record);
+  if (auto exit = parse_rank_exit(text)) (void)to_json(*exit);
+  (void)parse_training_metrics(text);
+  return 0;
+}

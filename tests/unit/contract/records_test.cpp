@@ -1,0 +1,144 @@
+#include <doctest/doctest.h>
+
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/rank_env.h"
+#include "runtime/contract/run_record.h"
+
+using namespace shardrun;
+
+namespace {
+contract::EnvironmentLookup lookup_in(const std::map<std::string, std::string>& variables) {
+  return [variables](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+}  // namespace
+
+TEST_CASE("plan.json: what is written is read back") {
+  contract::LaunchPlan plan;
+  plan.name = "x";
+  plan.id = "12";
+  plan.scheduler = "slurm";
+  plan.run_directory = "/r\xff";  // no UTF-8: replaced, never a crash
+  plan.overrides = {"a.b=\"c\""};
+  plan.nodes = 3;
+  plan.ranks_per_node = 2;
+  plan.batch = {12, 2, 1, 6};
+
+  const auto back = contract::parse_launch_plan(contract::to_json(plan));
+
+  REQUIRE(back);
+  CHECK_EQ(back->overrides, plan.overrides);
+  CHECK_EQ(back->world_size(), 6);
+  CHECK_EQ(back->batch.global_batch, 12);
+}
+
+TEST_CASE("plan.json: damage and newer formats are refused by name") {
+  CHECK_EQ(contract::parse_launch_plan("{").error().to_string(), "plan.json is not JSON");
+  CHECK_EQ(contract::parse_launch_plan("[]").error().to_string(), "plan.json is not a JSON object");
+  CHECK_EQ(contract::parse_launch_plan("{\"format_version\": 99}").error().to_string(),
+           "plan.json has format 99, this version reads 1; use a newer shardrun");
+  CHECK_EQ(contract::parse_launch_plan("{\"format_version\": 1, \"name\": 4}").error().to_string(),
+           "plan.json: \"name\" is number, not a string");
+}
+
+TEST_CASE("record.json: a whole record survives being written and read") {
+  contract::RunRecord record;
+  record.name = "x";
+  record.status = contract::RunStatus::kFailed;
+  record.world_size = 2;
+  record.nodes = {"n1"};
+  record.attempts = {{1.5, 2.5, contract::FirstCause{"signal", "n1", 1, 9, std::nullopt}}};
+  record.metrics = contract::TrainingMetrics{};
+  record.metrics->final_loss = 2.25;
+  record.metrics->planned_arena_bytes = 4096;
+  record.peak_memory_bytes = {{1, 77}};
+
+  const auto back = contract::parse_run_record(contract::to_json(record));
+
+  REQUIRE(back);
+  CHECK(back->status == contract::RunStatus::kFailed);
+  CHECK_EQ(back->attempts.at(0).first_cause->signal, 9);
+  CHECK_EQ(back->attempts.at(0).first_cause->exit_code, std::nullopt);
+  CHECK_EQ(back->metrics->final_loss, 2.25);
+  CHECK_EQ(back->metrics->planned_arena_bytes, 4096);
+  CHECK_EQ(back->peak_memory_bytes.at(1), 77);
+}
+
+TEST_CASE("rank environment: srun's variables say who a rank is") {
+  const auto env = contract::read_rank_env(lookup_in({{"SLURM_PROCID", "5"},
+                                                      {"SLURM_NTASKS", "7"},
+                                                      {"SLURM_LOCALID", "0"},
+                                                      {"SLURM_NODEID", "3"},
+                                                      {"SLURM_NNODES", "4"},
+                                                      {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                                                      {"SLURMD_NODENAME", "n4"},
+                                                      {"SHARDRUN_RUN_DIR", "/r"},
+                                                      {"SHARDRUN_MASTER_ADDR", "n1"},
+                                                      {"SHARDRUN_MASTER_PORT", "20000"}}));
+  REQUIRE(env);
+  CHECK_EQ(env->global_rank, 5);
+  CHECK_EQ(env->node_index, 3);
+  CHECK_EQ(env->local_world_size, 1);
+  CHECK_EQ(env->node_name, "n4");
+}
+
+TEST_CASE("rank environment: what is missing or malformed is named with who should have set it") {
+  CHECK_NE(contract::read_rank_env(lookup_in({})).error().to_string().find("no SHARDRUN_GLOBAL_RANK"),
+           std::string::npos);
+  CHECK_EQ(
+      contract::read_rank_env(lookup_in({{"SLURM_PROCID", "x"}, {"SLURM_NTASKS", "2"}})).error().to_string(),
+      "SLURM_PROCID is not a number from 0 to 1; srun should have set it");
+}
+
+TEST_CASE("rank environment: a program gets torchrun's names and its share of the batch") {
+  contract::RankEnv env;
+  env.global_rank = 3;
+  env.world_size = 4;
+  env.local_rank = 1;
+  env.local_world_size = 2;
+  env.node_index = 1;
+  env.node_count = 2;
+  env.master_addr = "n1";
+  env.master_port = 20001;
+  contract::LaunchPlan plan;
+  plan.id = "77";
+  plan.cpus_per_rank = 6;
+  plan.batch = {32, 2, 4, 4};
+
+  const auto variables = contract::child_environment(env, plan, lookup_in({}));
+
+  const std::map<std::string, std::string> expected = {{"RANK", "3"},
+                                                       {"LOCAL_RANK", "1"},
+                                                       {"WORLD_SIZE", "4"},
+                                                       {"LOCAL_WORLD_SIZE", "2"},
+                                                       {"GROUP_RANK", "1"},
+                                                       {"NODE_RANK", "1"},
+                                                       {"MASTER_ADDR", "n1"},
+                                                       {"MASTER_PORT", "20001"},
+                                                       {"TORCHELASTIC_RUN_ID", "77"},
+                                                       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                                                       {"OMP_NUM_THREADS", "6"},
+                                                       {"GRAD_ACCUM_USTEPS", "4"},
+                                                       {"SHARDRUN_GRADIENT_ACCUMULATION", "4"}};
+  for (const auto& [name, value] : expected) {
+    CAPTURE(name);
+    CHECK_EQ(variables.at(name), value);
+  }
+  CHECK_EQ(
+      contract::child_environment(env, plan, lookup_in({{"OMP_NUM_THREADS", "1"}})).count("OMP_NUM_THREADS"),
+      0);
+}
+
+TEST_CASE("environment references: a missing source is named, never its value") {
+  using Kind = contract::EnvironmentValue::Kind;
+  const auto resolved = contract::resolve_environment({{"A", {Kind::kFromVariable, "SOURCE"}}},
+                                                      lookup_in({{"SOURCE", "secret"}}));
+  REQUIRE(resolved);
+  CHECK_EQ(resolved->at("A"), "secret");
+  const auto missing = contract::resolve_environment({{"A", {Kind::kFromVariable, "GONE"}}}, lookup_in({}));
+  REQUIRE_FALSE(missing);
+  CHECK_NE(missing.error().to_string().find("environment.A: the variable GONE is not set"),
+           std::string::npos);
+}

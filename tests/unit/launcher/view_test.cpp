@@ -1,0 +1,144 @@
+#include <doctest/doctest.h>
+
+#include "launcher/schedule/slurm/srun_messages.h"
+#include "launcher/submit/script.h"
+#include "launcher/verbs/completion.h"
+#include "launcher/view/log_lines.h"
+#include "launcher/view/loss_plot.h"
+#include "launcher/view/metrics_log.h"
+#include "launcher/view/progress.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+
+namespace {
+LogLine line_of(const std::string& text) {
+  LogLine line;
+  REQUIRE(parse_log_line(text, line));
+  return line;
+}
+}  // namespace
+
+TEST_CASE("log lines: node, rank and text are taken apart; other shapes are not") {
+  const LogLine line = line_of("2026-01-31T12:00:00.123Z n1:12 a b: c");
+  CHECK_EQ(line.node, "n1");
+  CHECK_EQ(line.global_rank, 12);
+  CHECK_EQ(line.text, "a b: c");
+  LogLine other;
+  CHECK_FALSE(parse_log_line("", other));
+  CHECK_FALSE(parse_log_line("2026-01-31T12:00:00.123Z n1 text", other));
+  CHECK_FALSE(parse_log_line("2026-01-31T12:00:00.123Z n1:x text", other));
+}
+
+TEST_CASE("log lines: the same line of many ranks becomes one, in time order; repetition of one rank stays") {
+  const auto groups = collapse(
+      {line_of("2026-01-31T12:00:00.200Z n2:2 lost"), line_of("2026-01-31T12:00:00.100Z n1:0 lost"),
+       line_of("2026-01-31T12:00:00.300Z n2:3 lost"), line_of("2026-01-31T12:00:00.050Z n1:1 hi"),
+       line_of("2026-01-31T12:00:00.400Z n1:0 lost"), line_of("2026-01-31T12:00:09.000Z n1:1 lost")});
+  REQUIRE_EQ(groups.size(), 4);
+  CHECK_EQ(render(groups[0], false), "[n1:1] hi");
+  CHECK_EQ(render(groups[1], false), "[3 ranks] lost");
+  CHECK_EQ(render(groups[2], false), "[n1:0] lost");
+  CHECK_EQ(render(groups[3], false), "[n1:1] lost");
+}
+
+TEST_CASE("log lines: control bytes of a program cannot steer a terminal") {
+  CHECK_EQ(escape_control("a\x1b[2Jb\tc\r"), "a\\x1b[2Jb\tc\\x0d");
+}
+
+TEST_CASE("metrics: restarted steps replace what came after the checkpoint") {
+  TrainingCurve curve;
+  add_metrics(
+      "{\"event\":\"first_barrier\",\"seconds\":0.1}\n{\"step\":1,\"loss\":3.0}\n{\"step\":2,\"loss\":2.0}"
+      "\nnot json\n",
+      curve);
+  add_metrics(
+      "{\"step\":2,\"loss\":2.5,\"tokens_per_second\":10,\"step_seconds\":0.5}\n"
+      "{\"event\":\"validation\",\"step\":2,\"loss\":2.6,\"unigram_entropy\":3.1}\n",
+      curve);
+  REQUIRE_EQ(curve.steps.size(), 2);
+  CHECK_EQ(curve.steps[1].loss, 2.5);
+  CHECK_EQ(curve.validations.at(0).loss, 2.6);
+  CHECK_EQ(curve.unigram_entropy, 3.1);
+}
+
+TEST_CASE("progress: the bar fits its width and shows step, loss, speed and time left") {
+  TrainingCurve curve;
+  add_metrics("{\"step\":50,\"loss\":2.5,\"tokens_per_second\":6812,\"step_seconds\":0.5}\n", curve);
+  const std::string bar = render_progress(curve, 100, 80);
+  CHECK_NE(bar.find("50/100  loss 2.5000  6,812 tokens/s  eta 00:25"), std::string::npos);
+  CHECK_EQ(render_progress(curve, 100, 80).find('\n'), std::string::npos);
+  CHECK_LE(render_progress(curve, 100, 20).size(), 20);
+  CHECK_EQ(render_progress({}, 100, 80), "");
+}
+
+TEST_CASE("numbers: thousands, times and bytes read well") {
+  CHECK_EQ(with_thousands(1234567), "1,234,567");
+  CHECK_EQ(with_thousands(-123), "-123");
+  CHECK_EQ(clock_time(3700), "1:01:40");
+  CHECK_EQ(bytes_text(1536), "1.5 KiB");
+  CHECK_EQ(sparkline({1, 2, 3, 4}, 4), "▁▃▆█");
+}
+
+TEST_CASE("loss plot: a curve becomes an SVG with its title escaped; too few points become nothing") {
+  TrainingCurve curve;
+  add_metrics("{\"step\":1,\"loss\":3.0}\n", curve);
+  CHECK_EQ(loss_plot_svg(curve, "x"), "");
+  add_metrics("{\"step\":2,\"loss\":2.0}\n{\"step\":3,\"loss\":1.5}\n", curve);
+  const std::string svg = loss_plot_svg(curve, "a<b&\"c\"");
+  CHECK_EQ(svg.rfind("<svg ", 0), 0);
+  CHECK_NE(svg.find("a&lt;b&amp;&quot;c&quot;"), std::string::npos);
+  CHECK_EQ(svg.find("nan"), std::string::npos);
+  CHECK_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+}
+
+TEST_CASE("sbatch script: the allocation's options, and one line that no value of the spec can change") {
+  contract::JobSpec spec;
+  spec.name = "x";
+  spec.resources.nodes = 2;
+  spec.resources.time_limit = std::chrono::seconds(90061);
+  spec.fault_tolerance.requeue = true;
+  const auto script = sbatch_script(spec, {"/opt/shardrun", "/data/runs/x", "/home/me"});
+  REQUIRE(script);
+  CHECK_NE(script->find("#SBATCH --nodes=2\n"), std::string::npos);
+  CHECK_NE(script->find("#SBATCH --time=1-01:01:01\n"), std::string::npos);
+  CHECK_NE(script->find("#SBATCH --requeue\n"), std::string::npos);
+  CHECK_NE(script->find("#SBATCH --signal=B:TERM@60\n"), std::string::npos);
+  CHECK_NE(
+      script->find("\nexec '/opt/shardrun' run --quiet --run-directory '/data/runs/x'/\"$SLURM_JOB_ID\"\n"),
+      std::string::npos);
+  for (const char* path : {"/a b", "/a%j", "/a\n#SBATCH --wrap=id", "/a'b", "/a$(id)"}) {
+    CAPTURE(path);
+    CHECK_FALSE(sbatch_script(spec, {"/opt/shardrun", path, "/home/me"}));
+  }
+  CHECK_EQ(shell_quoted("a'b"), "'a'\\''b'");
+}
+
+TEST_CASE("srun's words: ranks, nodes, signals and exit codes are read; the rest is not") {
+  const auto killed = parse_srun_line("srun: error: n2: task 1: Killed", 4);
+  REQUIRE(killed);
+  CHECK_EQ(killed->exits.at(0).global_rank, 1);
+  CHECK_EQ(killed->exits.at(0).signal, 9);
+  CHECK_EQ(killed->exits.at(0).node, "n2");
+  const auto exited = parse_srun_line("srun: error: n1: tasks 0,2-3: Exited with exit code 7", 4);
+  REQUIRE(exited);
+  CHECK_EQ(exited->exits.size(), 3);
+  CHECK_EQ(exited->exits.at(2).exit_code, 7);
+  CHECK_EQ(
+      parse_srun_line("srun: error: n1: task 0: Segmentation fault (core dumped)", 4)->exits.at(0).signal,
+      11);
+  CHECK(parse_srun_line("srun: Job step aborted: Waiting up to 7 seconds for job step to finish.", 4)
+            ->step_aborted);
+  CHECK_FALSE(parse_srun_line("srun: error: Unable to create step", 4));
+  CHECK_FALSE(parse_srun_line("loss 2.5", 4));
+  CHECK(parse_task_list("0-99999999", 4).empty());
+  CHECK(parse_task_list("3-1", 4).empty());
+}
+
+TEST_CASE("completion: every verb and option is offered") {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const std::string script = completion_script(shell, {{"run", "Run it's job", {"--set"}}});
+    CHECK_NE(script.find("run"), std::string::npos);
+    CHECK_NE(script.find(std::string(shell) == "fish" ? "-l set" : "--set"), std::string::npos);
+  }
+}
