@@ -70,6 +70,13 @@ void remove_folder(const std::string& path) {
   std::filesystem::remove_all(path, ignored);
 }
 
+// Takes the name of a complete checkpoint away first: whoever dies half-way leaves a .tmp folder, not a ruin.
+void remove_checkpoint(const std::string& path) {
+  const std::string condemned = path + ".old" + std::string(kTemporarySuffix);
+  remove_folder(condemned);
+  if (::rename(path.c_str(), condemned.c_str()) == 0) remove_folder(condemned);
+}
+
 }  // namespace
 
 Result<void> Store::write_shard(int64_t step, const ShardLayout& layout, int rank,
@@ -129,7 +136,7 @@ Result<void> Store::publish(const Manifest& manifest) const {
   }
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
   RETURN_IF_ERROR(sync_folder(folder));
-  remove_folder(final_path);
+  remove_checkpoint(final_path);
   if (::rename(folder.c_str(), final_path.c_str()) != 0) {
     return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), errno);
   }
@@ -147,7 +154,7 @@ void Store::prune(int64_t newest) const {
   for (int64_t step : *complete) {
     // A larger step than the newest was passed over when this run resumed, so it is no use to keep it.
     if (step <= newest && kept++ < keep_) continue;
-    remove_folder(path_of(step));
+    remove_checkpoint(path_of(step));
   }
   for (const std::string& name : *names) {
     if (name.starts_with("step_") && name.ends_with(kTemporarySuffix)) remove_folder(directory_ + "/" + name);

@@ -208,6 +208,11 @@ class Trainer {
     if (!world) return std::move(world).error();
     world_ = std::move(world).value();
     SHARDRUN_CHECK(world_.communicators.size() == 2);
+    if (const int ranks = world_.communicators[0]->size(); plan_.batch.data_parallel != ranks) {
+      return Error(Code::kInvalid,
+                   fmt::format("{} was solved for {} ranks, but {} were started; start as many",
+                               run_dir_.plan_json(), plan_.batch.data_parallel, ranks));
+    }
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
