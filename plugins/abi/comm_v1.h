@@ -1,0 +1,139 @@
+/* comm_v1.h: the table of functions that a communication plugin exports, version 1. C11.
+ *
+ * A plugin moves bytes and sums between the ranks of one job. The host loads it (plugin.h says how), and
+ * calls:
+ *
+ *   open -> local_address -> [the host exchanges addresses through PMIx] -> connect -> channel_open ... ->
+ *   operations and waits -> channel_close ... -> close
+ *
+ * Rules for every function
+ *   Status    0 is success, else one of SHARDRUN_COMM_*; last_error() then has one line for people. Outputs
+ * are written only on success. Host      on any status but 0 the host reports the text, calls close, and ends
+ * the rank. It never retries and never turns to another plugin. Memory    the plugin copies what it keeps of
+ * its inputs, except the buffers of operations, which must live and stay untouched (inputs: unwritten) until
+ * wait() returned, with success or with an error. Threads   a channel belongs to one thread at a time;
+ * different channels of one context may be used by different threads at once. abort may be called from any
+ * thread. open, connect and close: one thread, no others. Order     every member of a channel starts the same
+ * operations in the same order with the same sizes
+ *             ("op order rule"). Channels are independent of each other.
+ *   Sums      in the element type, in ascending order of the group's ranks: ((x0 + x1) + x2) + ... The same
+ * world gives the same bits, whatever the provider and the placement of ranks on nodes. Dead      after
+ * TIMEOUT, PEER_LOST, MISMATCH, ABORTED or IO from an operation or a wait, all channels of the context are
+ * dead: every later call returns the same status, no buffer is touched any more, and only channel_close and
+ * close are of use. The plugin tells the other ranks why, so that they need not wait for their own time
+ * limits.
+ */
+#ifndef SHARDRUN_PLUGINS_ABI_COMM_V1_H
+#define SHARDRUN_PLUGINS_ABI_COMM_V1_H
+
+#include <stdint.h>
+
+#include "plugins/abi/plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHARDRUN_COMM_V1_SYMBOL "shardrun_comm_v1" /* a const shardrun_comm_v1_table */
+#define SHARDRUN_COMM_ABI_MAJOR 1
+#define SHARDRUN_COMM_ABI_MINOR 0
+
+enum {
+  SHARDRUN_COMM_OK = 0,
+  SHARDRUN_COMM_INVALID = 1,     /* an argument cannot be right: a bug or an unusable setting of the caller */
+  SHARDRUN_COMM_UNSUPPORTED = 2, /* this machine or library lacks the provider */
+  SHARDRUN_COMM_IO = 3,          /* the operating system or the fabric library refused */
+  SHARDRUN_COMM_TIMEOUT = 4,     /* the text names the ranks that did not answer */
+  SHARDRUN_COMM_PEER_LOST = 5,   /* the text names the rank that is gone */
+  SHARDRUN_COMM_MISMATCH = 6,    /* ranks broke the op order rule */
+  SHARDRUN_COMM_ABORTED = 7      /* abort was called, here or on another rank */
+};
+
+enum { SHARDRUN_COMM_FP32 = 1, SHARDRUN_COMM_FP64 = 2 }; /* element types of all_reduce */
+
+typedef struct shardrun_comm_context shardrun_comm_context; /* one rank's endpoints */
+typedef struct shardrun_comm_channel shardrun_comm_channel; /* one stream of operations among a group */
+
+typedef struct shardrun_comm_config {
+  uint32_t struct_size;       /* sizeof(shardrun_comm_config) as the host was compiled */
+  uint32_t local_world_size;  /* ranks on this node; 0 if unknown. Lets a plugin skip what it will not need */
+  uint32_t node_count;        /* nodes in the job; 0 if unknown */
+  uint32_t reserved;          /* 0 */
+  const char* provider;       /* "auto", or a name that the plugin knows: "tcp", "shm", "efa" */
+  const char* interface_name; /* network interface to use, e.g. "eth1"; NULL lets the plugin choose */
+} shardrun_comm_config;
+
+typedef struct shardrun_comm_peer {
+  const void* address; /* what that rank's local_address returned */
+  uint64_t address_bytes;
+  const char* node_name; /* for messages */
+  uint64_t node_id;      /* equal for ranks of one node, different otherwise */
+} shardrun_comm_peer;
+
+typedef struct shardrun_comm_v1_table {
+  shardrun_plugin_header header;
+
+  /* Text of the calling thread's last failed call into this plugin; "" if none. Valid until its next call. */
+  const char* (*last_error)(void);
+
+  /* Inputs: config. Output: context, to be given to close. Opens endpoints and makes the local address; talks
+   * to nobody. UNSUPPORTED names the provider and what there is instead; INVALID an interface that does not
+   * exist. */
+  int32_t (*open)(const shardrun_comm_config* config, shardrun_comm_context** context);
+
+  /* Outputs: this rank's address, opaque, at most 1024 bytes; valid until close. */
+  int32_t (*local_address)(shardrun_comm_context* context, const void** address, uint64_t* address_bytes);
+
+  /* Inputs: this process's rank; one peer per rank of the world in rank order, this rank's own included.
+   * Starts the connections and returns without waiting for them. Call once. INVALID for an address of another
+   * plugin or version. */
+  int32_t (*connect)(shardrun_comm_context* context, uint32_t global_rank, uint32_t world_size,
+                     const shardrun_comm_peer* peers);
+
+  /* Inputs: channel_id (0..254, the same on all members, not in use); the group as ascending global ranks
+   * that include this one, or NULL and 0 for the whole world. Output: channel. Local: talks to nobody. */
+  int32_t (*channel_open)(shardrun_comm_context* context, uint32_t channel_id, const uint32_t* global_ranks,
+                          uint32_t rank_count, shardrun_comm_channel** channel);
+  /* Frees the channel. Operations that were not waited for make the whole context dead. Never fails. */
+  void (*channel_close)(shardrun_comm_channel* channel);
+
+  /* Operations. Each returns at once; output: ticket, counted from 1 on each channel, for wait. Sizes may be
+   * 0. */
+
+  /* mine: `bytes` bytes; all: group size * bytes, in group order. mine may be this rank's own slot inside
+   * all. */
+  int32_t (*all_gather)(shardrun_comm_channel* channel, const void* mine, uint64_t bytes, void* all,
+                        uint64_t* ticket);
+  /* full: group size * count fp32; mine: `count` fp32, the sum of everyone's slice number <own group rank>.
+   * They must not overlap. */
+  int32_t (*reduce_scatter)(shardrun_comm_channel* channel, const float* full, uint64_t count, float* mine,
+                            uint64_t* ticket);
+  /* InOut: buffer, `count` elements of `element_type`. */
+  int32_t (*all_reduce)(shardrun_comm_channel* channel, void* buffer, uint64_t count, uint32_t element_type,
+                        uint64_t* ticket);
+  /* InOut: buffer, `bytes` bytes, read on group rank `root`, written on the others. */
+  int32_t (*broadcast)(shardrun_comm_channel* channel, void* buffer, uint64_t bytes, uint32_t root,
+                       uint64_t* ticket);
+  int32_t (*barrier)(shardrun_comm_channel* channel, uint64_t* ticket);
+
+  /* Blocks until the operation is complete; again waiting for a complete one is legal. TIMEOUT after
+   * timeout_ms, and at most half a second more to ask who is missing. */
+  int32_t (*wait)(shardrun_comm_channel* channel, uint64_t ticket, uint64_t timeout_ms);
+
+  /* Ends every operation here and, as fast as the network carries it, on all ranks, with ABORTED and
+   * `reason`. */
+  void (*abort)(shardrun_comm_context* context, const char* reason);
+
+  /* Frees the context and everything it made on this machine, after its channels. Peers that still wait for
+   * this rank get PEER_LOST. Never fails. */
+  void (*close)(shardrun_comm_context* context);
+
+  /* Which providers carry the data, for the run record: "tcp", "shm+tcp". Valid until close; after connect.
+   */
+  const char* (*provider)(const shardrun_comm_context* context);
+} shardrun_comm_v1_table;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,40 @@
+// What a rank tells the others about itself, as bytes for the host to exchange, and how it picks its network
+// address.
+//
+// Thread rule: free functions and values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plugins/ofi/status.h"
+
+namespace shardrun::ofi {
+
+struct EndpointAddress {
+  std::string provider;
+  std::vector<std::byte> bytes;
+};
+
+struct RankAddress {
+  uint64_t cookie = 0;  // random; names the rank's bell and keeps strangers from its liveness port
+  uint32_t ipv4 = 0;    // network byte order
+  uint16_t liveness_port = 0;
+  std::vector<EndpointAddress> endpoints;
+};
+
+std::vector<std::byte> pack(const RankAddress& address);
+// INVALID if the bytes are not of this plugin and version.
+Status unpack(std::span<const std::byte> bytes, RankAddress* address);
+
+// The IPv4 address to be reached at: of `interface_name` if given; 127.0.0.1 if `one_node` and loopback is
+// up; else of the interface with the default route, else of the first that is up and neither loopback nor a
+// local bridge (docker, virbr); loopback as the last resort. INVALID names an interface that has no address.
+Status choose_ipv4(const std::string& interface_name, bool one_node, uint32_t* ipv4);
+
+std::string ipv4_text(uint32_t ipv4);
+uint64_t random_cookie();
+
+}  // namespace shardrun::ofi

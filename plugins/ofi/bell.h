@@ -1,0 +1,32 @@
+// Bell: lets a rank wake another rank of its node that sleeps while messages wait for it in shared memory.
+//
+// An abstract Unix datagram socket per rank, named by its cookie: nothing on disk, gone with the process. A
+// ring that finds the queue full is dropped, for then the sleeper is awake already. Thread rule: open on the
+// opening thread, everything later on the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "plugins/ofi/status.h"
+
+namespace shardrun::ofi {
+
+class Bell {
+ public:
+  static Status open(uint64_t cookie, std::unique_ptr<Bell>* bell);
+  ~Bell();
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
+
+  int fd() const { return fd_; }
+  void ring(uint64_t cookie) const;
+  // Forgets the rings so far.
+  void clear() const;
+
+ private:
+  Bell() = default;
+  int fd_ = -1;
+};
+
+}  // namespace shardrun::ofi

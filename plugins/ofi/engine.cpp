@@ -1,0 +1,283 @@
+#include "plugins/ofi/engine.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace shardrun::ofi {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAnswerTime{400};  // for the others to say how far they are
+constexpr milliseconds kHaltTime{3000};   // for the thread to end
+
+}  // namespace
+
+Status Engine::open(const OpenOptions& options, std::unique_ptr<Engine>* engine) {
+  auto opened = std::unique_ptr<Engine>(new Engine());
+  opened->cookie_ = random_cookie();
+  opened->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (opened->wake_fd_ < 0) return {SHARDRUN_COMM_IO, "eventfd failed: too many open files?"};
+  if (Status status = opened->open_endpoints(options); !status.ok()) return status;
+  *engine = std::move(opened);
+  return {};
+}
+
+Status Engine::open_endpoints(const OpenOptions& options) {
+  const bool automatic = options.provider == "auto";
+  const bool one_node = options.node_count == 1;
+  RankAddress address;
+  address.cookie = cookie_;
+  if (Status status = choose_ipv4(options.interface_name, one_node, &address.ipv4); !status.ok())
+    return status;
+
+  std::vector<std::pair<std::string, std::string>> wanted;  // provider, source
+  if (options.provider == "shm" || (automatic && options.local_world_size != 1)) {
+    wanted.emplace_back("shm", fmt::format("shardrun-{:016x}", cookie_));
+  }
+  if (options.provider != "shm" && !(automatic && one_node)) {
+    wanted.emplace_back(automatic ? "tcp" : options.provider, ipv4_text(address.ipv4));
+  }
+  for (const auto& [provider, source] : wanted) {
+    std::unique_ptr<Endpoint> endpoint;
+    if (Status status = Endpoint::open(provider, source, &endpoint); !status.ok()) return status;
+    const auto bytes = endpoint->address();
+    address.endpoints.push_back({provider, {bytes.begin(), bytes.end()}});
+    endpoints_.push_back(std::move(endpoint));
+  }
+  if (Status status = Bell::open(cookie_, &bell_); !status.ok()) return status;
+  if (Status status = Liveness::open(address.ipv4, cookie_, &liveness_); !status.ok()) return status;
+  address.liveness_port = liveness_->port();
+  packed_address_ = pack(address);
+  return {};
+}
+
+Engine::~Engine() {
+  endpoints_.clear();
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
+  if (thread_.joinable()) return {SHARDRUN_COMM_INVALID, "connect was called twice"};
+  if (global_rank >= peers.size() || peers.size() > kSenderMask) {
+    return {SHARDRUN_COMM_INVALID, fmt::format("rank {} in a world of {}", global_rank, peers.size())};
+  }
+  global_rank_ = global_rank;
+  peers_ = std::move(peers);
+  std::vector<RankAddress> ranks(peers_.size());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (Status status = unpack(peers_[rank].address, &ranks[rank]); !status.ok()) {
+      return {status.code, fmt::format("rank {}: {}", rank, status.text)};
+    }
+    cookies_.push_back(ranks[rank].cookie);
+  }
+  if (Status status = assign_endpoints(ranks); !status.ok()) return status;
+  if (Status status = liveness_->connect(global_rank, ranks); !status.ok()) return status;
+  post_control_receives();
+  // Signals are for the host's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+Status Engine::assign_endpoints(const std::vector<RankAddress>& ranks) {
+  endpoint_of_.assign(ranks.size(), 0);
+  std::set<uint32_t> used;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == global_rank_) continue;
+    const bool same_node = peers_[rank].node_id == peers_[global_rank_].node_id;
+    bool found = false;
+    for (uint32_t i = 0; i < endpoints_.size() && !found; ++i) {
+      const std::string& provider = endpoints_[i]->provider();
+      if (provider == "shm" && !same_node) continue;
+      for (const EndpointAddress& theirs : ranks[rank].endpoints) {
+        if (theirs.provider != provider) continue;
+        if (Status status =
+                endpoints_[i]->connect_peer(rank, theirs.bytes, static_cast<uint32_t>(ranks.size()));
+            !status.ok()) {
+          return status;
+        }
+        endpoint_of_[rank] = i;
+        used.insert(i);
+        found = true;
+      }
+    }
+    if (!found) {
+      return {
+          SHARDRUN_COMM_INVALID,
+          fmt::format("no provider in common with {}: shm reaches ranks of this node only", rank_text(rank))};
+    }
+  }
+  for (const uint32_t i : used)
+    provider_in_use_ += (provider_in_use_.empty() ? "" : "+") + endpoints_[i]->provider();
+  if (used.empty()) provider_in_use_ = "none";
+  return {};
+}
+
+std::string Engine::rank_text(uint32_t global_rank) const {
+  return fmt::format("rank {} (node {})", global_rank, peers_[global_rank].node_name);
+}
+
+std::string Engine::ranks_text(const std::vector<uint32_t>& ranks) const {
+  std::string text;
+  for (size_t i = 0; i < ranks.size() && i < 8; ++i) text += (i > 0 ? ", " : "") + rank_text(ranks[i]);
+  if (ranks.size() > 8) text += fmt::format(" and {} more", ranks.size() - 8);
+  return text;
+}
+
+void Engine::wake() const {
+  const uint64_t one = 1;
+  (void)!write(wake_fd_, &one, sizeof(one));
+}
+
+Status Engine::open_channel(uint32_t id, std::vector<uint32_t> global_ranks, Channel** channel) {
+  if (!thread_.joinable()) return {SHARDRUN_COMM_INVALID, "a channel was opened before connect"};
+  if (global_ranks.empty()) {
+    global_ranks.resize(peers_.size());
+    std::iota(global_ranks.begin(), global_ranks.end(), 0u);
+  }
+  const auto mine = std::find(global_ranks.begin(), global_ranks.end(), global_rank_);
+  const bool ascending =
+      std::adjacent_find(global_ranks.begin(), global_ranks.end(),
+                         [](uint32_t a, uint32_t b) { return a >= b; }) == global_ranks.end();
+  if (id >= kControlChannel || mine == global_ranks.end() || !ascending ||
+      global_ranks.back() >= peers_.size()) {
+    return {SHARDRUN_COMM_INVALID,
+            fmt::format("channel {}: the group must be ascending ranks of the world with rank {} "
+                        "among them, the number below {}",
+                        id, global_rank_, kControlChannel)};
+  }
+  auto opened = std::make_unique<Channel>();
+  opened->engine = this;
+  opened->id = id;
+  opened->group.mine = static_cast<uint32_t>(mine - global_ranks.begin());
+  opened->group.global_ranks = std::move(global_ranks);
+  std::lock_guard lock(mutex_);
+  if (channels_.count(id) > 0) return {SHARDRUN_COMM_INVALID, fmt::format("channel {} is open already", id)};
+  *channel = opened.get();
+  channels_[id] = std::move(opened);
+  return {};
+}
+
+void Engine::close_channel(Channel* channel) {
+  std::unique_lock lock(mutex_);
+  if (!channel->incomplete.empty()) {
+    fail_locked({SHARDRUN_COMM_ABORTED,
+                 fmt::format("{} left with {} #{} in flight", rank_text(global_rank_),
+                             channel->incomplete.begin()->second, channel->incomplete.begin()->first)},
+                global_rank_);
+    if (!changed_.wait_for(lock, kHaltTime, [this] { return halted_; })) return;  // stuck: leave it to stop()
+  }
+  channels_.erase(channel->id);
+}
+
+Status Engine::start(Channel& channel, const MakeOperation& make, uint64_t* ticket) {
+  std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  const uint64_t next = channel.posted + 1;
+  auto active = std::make_unique<ActiveOperation>();
+  active->operation = make({channel.id, next});
+  active->operation->ticket = next;
+  active->channel = &channel;
+  channel.incomplete[next] = active->operation->name;
+  submitted_.push_back(std::move(active));
+  *ticket = channel.posted = next;
+  wake();
+  return {};
+}
+
+Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (ticket == 0 || ticket > channel.posted) {
+    return {SHARDRUN_COMM_INVALID, fmt::format("channel {} has given no ticket {}", channel.id, ticket)};
+  }
+  const auto over = [&] { return halted_ || channel.incomplete.count(ticket) == 0; };
+  if (!changed_.wait_for(lock, timeout, over)) return time_out(channel, ticket, timeout, lock);
+  if (channel.incomplete.count(ticket) == 0) return {};
+  return failure_;
+}
+
+Status Engine::time_out(Channel& channel, uint64_t ticket, milliseconds timeout,
+                        std::unique_lock<std::mutex>& lock) {
+  const auto over = [&] { return halted_ || channel.incomplete.count(ticket) == 0; };
+  // One question at a time; whoever asks first most likely ends everything for all.
+  changed_.wait_for(lock, 2 * kAnswerTime, [&] { return over() || !question_; });
+  if (failure_.ok() && !over() && !question_) {
+    question_.emplace();
+    question_->channel = channel.id;
+    question_->ticket = ticket;
+    wake();
+    const auto answered = [&] {
+      return over() || (question_->asked && question_->answers.size() + 1 >= channel.group.size());
+    };
+    changed_.wait_for(lock, kAnswerTime, answered);
+    std::vector<uint32_t> missing;
+    for (const uint32_t rank : channel.group.global_ranks) {
+      const auto answer = question_->answers.find(rank);
+      if (rank == global_rank_ || (answer != question_->answers.end() && answer->second >= ticket)) continue;
+      missing.push_back(rank);
+    }
+    const bool all_started = missing.empty();
+    if (all_started) missing = question_->awaited;
+    question_.reset();
+    if (!over()) {
+      fail_locked(
+          {SHARDRUN_COMM_TIMEOUT,
+           fmt::format("{} #{}: no {} from {} within {:.1f} s", channel.incomplete[ticket], ticket,
+                       all_started ? "data" : "answer", ranks_text(missing), timeout.count() / 1000.0)},
+          global_rank_);
+    }
+  }
+  changed_.wait_for(lock, kHaltTime, over);
+  if (channel.incomplete.count(ticket) == 0) return {};
+  return failure_.ok() ? Status{SHARDRUN_COMM_TIMEOUT, "the engine's thread does not answer"} : failure_;
+}
+
+void Engine::abort(const std::string& reason) {
+  fail({SHARDRUN_COMM_ABORTED, fmt::format("{} aborted: {}", rank_text(global_rank_), reason)}, global_rank_);
+}
+
+void Engine::fail(Status failure, uint32_t origin) {
+  std::lock_guard lock(mutex_);
+  fail_locked(std::move(failure), origin);
+}
+
+void Engine::fail_locked(Status failure, uint32_t origin) {
+  if (!failure_.ok() || halted_) return;
+  told_failure_ = failure;
+  failure_origin_ = origin;
+  // The one that is lost is named by the text; who noticed first matters only for what a rank decided on its
+  // own.
+  if (origin != global_rank_ && failure.code != SHARDRUN_COMM_PEER_LOST &&
+      failure.code != SHARDRUN_COMM_ABORTED) {
+    failure.text += fmt::format(", says {}", rank_text(origin));
+  }
+  failure_ = std::move(failure);
+  wake();
+}
+
+bool Engine::stop() {
+  if (!thread_.joinable()) return true;
+  {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    wake();
+    if (!changed_.wait_for(lock, kHaltTime, [this] { return halted_; })) {
+      thread_.detach();
+      return false;
+    }
+  }
+  thread_.join();
+  return true;
+}
+
+}  // namespace shardrun::ofi

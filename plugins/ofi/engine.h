@@ -1,0 +1,185 @@
+// Engine: one rank's endpoints, the thread that moves its messages, and what happens when something breaks.
+//
+// Callers make operations and hand them over; the engine's thread posts their segments, sleeps in poll()
+// until a file descriptor has news, and wakes the waiting caller. The first failure, local or told by another
+// rank, is final: the thread passes it on over the liveness links, closes the endpoints so that no buffer is
+// touched any more, and only then do waits return it. Thread rule: start, wait and abort from any thread (one
+// per channel); open, connect and stop from one thread. A member belongs to the engine's thread unless a
+// comment puts it under mutex_.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "plugins/ofi/address.h"
+#include "plugins/ofi/bell.h"
+#include "plugins/ofi/fabric.h"
+#include "plugins/ofi/liveness.h"
+#include "plugins/ofi/operation.h"
+
+namespace shardrun::ofi {
+
+struct Peer {
+  std::vector<std::byte> address;
+  std::string node_name;
+  uint64_t node_id = 0;
+};
+
+struct OpenOptions {
+  std::string provider;
+  std::string interface_name;
+  uint32_t local_world_size = 0, node_count = 0;  // 0 = unknown
+};
+
+class Engine;
+
+struct ActiveOperation;
+
+struct Channel {
+  Engine* engine = nullptr;
+  uint32_t id = 0;
+  Group group;
+  uint64_t posted = 0;                         // tickets given; under the engine's mutex
+  std::map<uint64_t, std::string> incomplete;  // ticket → name; under the engine's mutex
+  std::deque<std::unique_ptr<ActiveOperation>> queued;
+  int active = 0;
+};
+
+struct ActiveOperation {
+  std::unique_ptr<Operation> operation;
+  Channel* channel = nullptr;
+  bool stale = true;  // something changed since its flows were last looked at
+  std::chrono::steady_clock::time_point started;
+};
+
+class Engine {
+ public:
+  static Status open(const OpenOptions& options, std::unique_ptr<Engine>* engine);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const std::vector<std::byte>& address() const { return packed_address_; }
+  const std::string& provider() const { return provider_in_use_; }
+  Status connect(uint32_t global_rank, std::vector<Peer> peers);
+
+  // An empty `global_ranks` means the world.
+  Status open_channel(uint32_t id, std::vector<uint32_t> global_ranks, Channel** channel);
+  void close_channel(Channel* channel);
+
+  using MakeOperation = std::function<std::unique_ptr<Operation>(const OperationId& id)>;
+  Status start(Channel& channel, const MakeOperation& make, uint64_t* ticket);
+  Status wait(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout);
+  void abort(const std::string& reason);
+
+  // Says farewell, ends the thread. False if the thread did not end (a provider that is stuck): then the
+  // engine must not be destroyed.
+  bool stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct ControlMessage {
+    uint32_t kind = 0, global_rank = 0, channel = 0, unused = 0;
+    uint64_t ticket = 0;
+  };
+  struct ControlSlot {
+    Request request;  // first: a completion's request leads back to its slot
+    ControlMessage message;
+    uint32_t endpoint = 0;
+    bool posted = false;
+  };
+  // A caller's question to all members of a channel: how far have you come?
+  struct Question {
+    uint32_t channel = 0;
+    uint64_t ticket = 0;
+    bool asked = false;
+    std::map<uint32_t, uint64_t> answers;  // rank → its newest ticket
+    std::vector<uint32_t> awaited;         // by our own operation, for when everyone has started it
+  };
+  struct Suspect {
+    uint32_t global_rank = 0;
+    std::string why;
+    Clock::time_point deadline;
+  };
+
+  Engine() = default;
+  Status open_endpoints(const OpenOptions& options);
+  Status assign_endpoints(const std::vector<RankAddress>& ranks);
+  std::string rank_text(uint32_t global_rank) const;
+  std::string ranks_text(const std::vector<uint32_t>& ranks) const;
+  void wake() const;
+
+  // Caller's side.
+  Status time_out(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout,
+                  std::unique_lock<std::mutex>& lock);
+  void fail(Status failure, uint32_t origin);
+  void fail_locked(Status failure, uint32_t origin);
+
+  // The thread's side.
+  void run();
+  bool take_submissions();
+  bool progress();
+  void handle(const Completion& completion);
+  void handle_flow(const Completion& completion);
+  void start_queued(Channel& channel);
+  bool work_on(ActiveOperation& active);
+  bool post_flow(ActiveOperation& active, Flow& flow);
+  bool retire_finished();
+  void sleep();
+  int sleep_milliseconds();
+  void handle_news(const Liveness::News& news);
+  void check_clocks();
+  void suspect(uint32_t global_rank, const std::string& why);
+  void halt();
+
+  // Control messages (engine_control.cpp).
+  void post_control_receives();
+  void ask_question();
+  void send_control(uint32_t kind, uint32_t global_rank, uint32_t channel, uint64_t ticket);
+  bool post_waiting_control();
+  void handle_control(const Completion& completion);
+
+  uint32_t global_rank_ = 0;
+  uint64_t cookie_ = 0;
+  std::vector<std::byte> packed_address_;
+  std::string provider_in_use_;
+  std::vector<Peer> peers_;
+  std::vector<uint64_t> cookies_;      // by rank
+  std::vector<uint32_t> endpoint_of_;  // by rank
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::unique_ptr<Liveness> liveness_;
+  std::unique_ptr<Bell> bell_;
+  int wake_fd_ = -1;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint32_t, std::unique_ptr<Channel>> channels_;    // under mutex_
+  std::vector<std::unique_ptr<ActiveOperation>> submitted_;  // under mutex_
+  std::optional<Question> question_;                         // under mutex_
+  Status failure_, told_failure_;                            // under mutex_; ours, and as passed on
+  uint32_t failure_origin_ = 0;                              // under mutex_
+  bool stopping_ = false, halted_ = false;                   // under mutex_
+
+  std::list<std::unique_ptr<ActiveOperation>> active_;
+  std::list<ControlSlot> control_receives_, control_sends_;
+  std::set<uint32_t> to_ring_;
+  std::map<uint32_t, Clock::time_point> departed_;
+  std::optional<Suspect> suspect_;
+  bool backlog_ = false;  // a provider asked to try again
+  int idle_rounds_ = 0;
+};
+
+}  // namespace shardrun::ofi

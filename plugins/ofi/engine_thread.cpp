@@ -1,0 +1,283 @@
+// The engine's thread: posts segments, reaps completions, listens for news, sleeps.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "plugins/ofi/engine.h"
+
+namespace shardrun::ofi {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kActivePerChannel = 2;          // operations of one channel in flight at once
+constexpr int kIdleRounds = 20;               // looks at shared memory before sleeping
+constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
+constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
+
+}  // namespace
+
+void Engine::run() {
+  for (;;) {
+    if (!take_submissions()) break;
+    const bool moved = progress();
+    check_clocks();
+    for (const uint32_t rank : to_ring_) bell_->ring(cookies_[rank]);
+    to_ring_.clear();
+    if (moved) {
+      idle_rounds_ = 0;
+    } else {
+      sleep();
+    }
+  }
+  halt();
+}
+
+// False when it is time to halt.
+bool Engine::take_submissions() {
+  std::vector<std::unique_ptr<ActiveOperation>> submitted;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_ || !failure_.ok()) return false;
+    submitted.swap(submitted_);
+    if (question_ && !question_->asked) ask_question();
+  }
+  for (auto& active : submitted) {
+    Channel& channel = *active->channel;
+    channel.queued.push_back(std::move(active));
+    start_queued(channel);
+  }
+  return true;
+}
+
+void Engine::start_queued(Channel& channel) {
+  while (channel.active < kActivePerChannel && !channel.queued.empty()) {
+    channel.queued.front()->started = Clock::now();
+    active_.push_back(std::move(channel.queued.front()));
+    channel.queued.pop_front();
+    ++channel.active;
+  }
+}
+
+bool Engine::progress() {
+  bool moved = false;
+  std::vector<Completion> completions;
+  for (const auto& endpoint : endpoints_) {
+    if (Status status = endpoint->poll(&completions); !status.ok()) fail(std::move(status), global_rank_);
+  }
+  for (const Completion& completion : completions) handle(completion);
+  moved = !completions.empty();
+  backlog_ = false;
+  for (const auto& active : active_) moved |= work_on(*active);
+  moved |= post_waiting_control();
+  moved |= retire_finished();
+  return moved;
+}
+
+void Engine::handle(const Completion& completion) {
+  if (completion.request->owner == nullptr) {
+    handle_control(completion);
+  } else {
+    handle_flow(completion);
+  }
+}
+
+void Engine::handle_flow(const Completion& completion) {
+  const Request& request = *completion.request;
+  auto& active = *static_cast<ActiveOperation*>(request.owner);
+  Flow& flow = active.operation->flows()[request.flow];
+  if (completion.error != 0) {
+    if (!request.is_send && Endpoint::is_truncation(completion.error)) {
+      fail({SHARDRUN_COMM_MISMATCH,
+            fmt::format("{} #{}: {} sent more than {} bytes: ranks call different operations",
+                        active.operation->name, active.operation->ticket, rank_text(request.global_rank),
+                        request.expected_bytes)},
+           global_rank_);
+    } else {
+      suspect(request.global_rank, completion.error_text);
+    }
+    return;
+  }
+  if (!request.is_send && completion.bytes != request.expected_bytes) {
+    fail({SHARDRUN_COMM_MISMATCH,
+          fmt::format("{} #{}: {} sent {} bytes instead of {}: ranks call different operations",
+                      active.operation->name, active.operation->ticket, rank_text(request.global_rank),
+                      completion.bytes, request.expected_bytes)},
+         global_rank_);
+    return;
+  }
+  if (!request.is_send && endpoints_[endpoint_of_[request.global_rank]]->must_ring()) {
+    to_ring_.insert(request.global_rank);  // its sender may wait for the word that we have read
+  }
+  flow.mark_complete(request.segment);
+  active.stale = true;
+}
+
+// Does what can be done for one operation now. True if anything was posted.
+bool Engine::work_on(ActiveOperation& active) {
+  if (!active.stale) return false;
+  active.stale = false;
+  active.operation->advance();
+  bool moved = false;
+  for (Flow& flow : active.operation->flows()) {
+    while (flow.may_post() && post_flow(active, flow)) moved = true;
+  }
+  return moved;
+}
+
+bool Engine::post_flow(ActiveOperation& active, Flow& flow) {
+  Request& request = flow.requests[flow.posted % flow.window];
+  request.owner = &active;
+  request.flow = static_cast<uint32_t>(&flow - active.operation->flows().data());
+  request.segment = flow.posted;
+  request.global_rank = flow.global_rank;
+  request.expected_bytes = flow.segment_size(flow.posted);
+  request.is_send = flow.is_send;
+  Endpoint& endpoint = *endpoints_[endpoint_of_[flow.global_rank]];
+  std::byte* data = flow.segment_data(flow.posted);
+  int error = 0;
+  const Post post = flow.is_send
+                        ? endpoint.send(data, request.expected_bytes, flow.tag, &request, &error)
+                        : endpoint.receive(data, request.expected_bytes, flow.tag, 0, &request, &error);
+  if (flow.is_send && endpoint.must_ring()) to_ring_.insert(flow.global_rank);
+  if (post == Post::kAccepted) {
+    ++flow.posted;
+    return true;
+  }
+  if (post == Post::kTryAgain) {
+    active.stale = backlog_ = true;
+  } else {
+    suspect(flow.global_rank, Endpoint::describe(error));
+  }
+  return false;
+}
+
+bool Engine::retire_finished() {
+  bool retired = false;
+  for (auto at = active_.begin(); at != active_.end();) {
+    ActiveOperation& active = **at;
+    if (!active.operation->finished()) {
+      ++at;
+      continue;
+    }
+    Channel& channel = *active.channel;
+    if (active.operation->synchronises && channel.group.size() == peers_.size()) {
+      for (const auto& endpoint : endpoints_) endpoint->forget_name();
+    }
+    const uint64_t ticket = active.operation->ticket;
+    at = active_.erase(at);
+    --channel.active;
+    start_queued(channel);
+    retired = true;
+    // The channel may be freed as soon as its last ticket is gone: touch it no more afterwards.
+    std::lock_guard lock(mutex_);
+    channel.incomplete.erase(ticket);
+    changed_.notify_all();
+  }
+  return retired;
+}
+
+// How long poll may sleep: -1 until a descriptor wakes it.
+int Engine::sleep_milliseconds() {
+  if (backlog_) return 1;
+  for (const auto& endpoint : endpoints_) {
+    if (!endpoint->may_sleep()) return 0;
+    // The bell covers every step of a message but those inside the provider.
+    if (endpoint->must_ring() && !active_.empty()) return 1;
+  }
+  if (suspect_) return 20;
+  return !departed_.empty() && !active_.empty() ? 100 : -1;
+}
+
+void Engine::sleep() {
+  const bool look_again =
+      std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& e) { return e->must_ring(); });
+  if (look_again && !active_.empty() && idle_rounds_ < kIdleRounds) {
+    ++idle_rounds_;
+    sched_yield();
+    return;
+  }
+  std::vector<pollfd> poll_set = {{wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint->wait_fd() >= 0) poll_set.push_back({endpoint->wait_fd(), POLLIN, 0});
+  }
+  const size_t first_link = poll_set.size();
+  liveness_->add_to(&poll_set);
+  const int timeout = sleep_milliseconds();
+  if (poll(poll_set.data(), poll_set.size(), timeout) <= 0) return;
+  if (poll_set[0].revents != 0) {
+    uint64_t count;
+    (void)!read(wake_fd_, &count, sizeof(count));
+  }
+  if (poll_set[1].revents != 0) {
+    bell_->clear();
+    idle_rounds_ = 0;
+  }
+  for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
+}
+
+void Engine::handle_news(const Liveness::News& news) {
+  switch (news.kind) {
+    case Liveness::News::Kind::kFailure:
+      fail(news.failure, news.global_rank);
+      break;
+    case Liveness::News::Kind::kFarewell:
+      departed_.emplace(news.global_rank, Clock::now());
+      break;
+    case Liveness::News::Kind::kClosed:
+      fail({SHARDRUN_COMM_PEER_LOST,
+            fmt::format("lost {}: its connection closed", rank_text(news.global_rank))},
+           global_rank_);
+      break;
+  }
+}
+
+void Engine::suspect(uint32_t global_rank, const std::string& why) {
+  if (!suspect_) suspect_ = Suspect{global_rank, why, Clock::now() + kSuspectGrace};
+}
+
+void Engine::check_clocks() {
+  const auto now = Clock::now();
+  if (suspect_ && now >= suspect_->deadline) {
+    fail({SHARDRUN_COMM_PEER_LOST,
+          fmt::format("lost {}: {}", rank_text(suspect_->global_rank), suspect_->why)},
+         global_rank_);
+  }
+  if (departed_.empty()) return;
+  for (const auto& active : active_) {
+    for (const uint32_t rank : active->operation->awaited()) {
+      const auto departed = departed_.find(rank);
+      if (departed == departed_.end() || now < std::max(departed->second, active->started) + kFarewellGrace)
+        continue;
+      fail({SHARDRUN_COMM_PEER_LOST, fmt::format("{} #{}: {} has left", active->operation->name,
+                                                 active->operation->ticket, rank_text(rank))},
+           global_rank_);
+      return;
+    }
+  }
+}
+
+void Engine::halt() {
+  Status told;
+  uint32_t origin = 0;
+  {
+    std::lock_guard lock(mutex_);
+    told = told_failure_;
+    origin = failure_origin_;
+    if (failure_.ok()) failure_ = {SHARDRUN_COMM_ABORTED, "the context is closed"};
+  }
+  if (!told.ok()) liveness_->tell_failure(origin, told);
+  liveness_->say_farewell();
+  endpoints_.clear();
+  active_.clear();
+  std::lock_guard lock(mutex_);
+  submitted_.clear();
+  for (const auto& [id, channel] : channels_) channel->queued.clear();
+  halted_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace shardrun::ofi

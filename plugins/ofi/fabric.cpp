@@ -1,0 +1,261 @@
+#include "plugins/ofi/fabric.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+namespace shardrun::ofi {
+namespace {
+
+constexpr uint32_t kApiVersion = FI_VERSION(1, 17);
+
+// ofi_rxm's defaults touch some 70 MB when an endpoint opens (40 ms and more). Messages above the eager size
+// are read straight from the sender's memory, so small bounce buffers cost nothing. Kept if the user set
+// them.
+struct Setting {
+  const char* name;
+  const char* value;
+};
+constexpr Setting kLeanMessages[] = {
+    {"FI_OFI_RXM_BUFFER_SIZE", "1024"}, {"FI_OFI_RXM_SAR_LIMIT", "1024"}, {"FI_OFI_RXM_TX_SIZE", "64"},
+    {"FI_OFI_RXM_RX_SIZE", "64"},       {"FI_OFI_RXM_MSG_TX_SIZE", "64"}, {"FI_OFI_RXM_MSG_RX_SIZE", "64"},
+};
+
+// The shm provider takes over signals whose handling belongs to the host; this gives them back.
+class KeepSignals {
+ public:
+  KeepSignals() {
+    for (size_t i = 0; i < kTaken.size(); ++i) sigaction(kTaken[i], nullptr, &saved_[i]);
+  }
+  ~KeepSignals() {
+    for (size_t i = 0; i < kTaken.size(); ++i) sigaction(kTaken[i], &saved_[i], nullptr);
+  }
+
+ private:
+  static constexpr std::array<int, 6> kTaken = {SIGBUS, SIGSEGV, SIGTERM, SIGINT, SIGILL, SIGABRT};
+  std::array<struct sigaction, 6> saved_{};
+};
+
+Status fabric_error(const char* what, int error) {
+  return {SHARDRUN_COMM_IO, fmt::format("{}: {}", what, Endpoint::describe(error))};
+}
+
+template <typename Fid>
+void close_fid(Fid*& object) {
+  if (object != nullptr) fi_close(&object->fid);
+  object = nullptr;
+}
+
+}  // namespace
+
+// The three entry points of libfabric that are not inline, from wherever they come.
+struct Endpoint::Library {
+  decltype(&::fi_getinfo) getinfo = nullptr;
+  decltype(&::fi_freeinfo) freeinfo = nullptr;
+  decltype(&::fi_dupinfo) dupinfo = nullptr;
+  decltype(&::fi_fabric) fabric = nullptr;
+
+  static Status find(const std::string& provider, Library* library) {
+    if (provider == "tcp" || provider == "shm") {
+      *library = {&::fi_getinfo, &::fi_freeinfo, &::fi_dupinfo, &::fi_fabric};
+      return {};
+    }
+    const KeepSignals keep;  // libfabric's psm libraries take signals when they are loaded
+    void* handle = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      return {SHARDRUN_COMM_UNSUPPORTED,
+              fmt::format("provider \"{}\" needs the system's libfabric.so.1: {}", provider, dlerror())};
+    }
+    library->getinfo = reinterpret_cast<decltype(&::fi_getinfo)>(dlsym(handle, "fi_getinfo"));
+    library->freeinfo = reinterpret_cast<decltype(&::fi_freeinfo)>(dlsym(handle, "fi_freeinfo"));
+    library->dupinfo = reinterpret_cast<decltype(&::fi_dupinfo)>(dlsym(handle, "fi_dupinfo"));
+    library->fabric = reinterpret_cast<decltype(&::fi_fabric)>(dlsym(handle, "fi_fabric"));
+    if (!library->getinfo || !library->freeinfo || !library->dupinfo || !library->fabric) {
+      return {SHARDRUN_COMM_UNSUPPORTED, "libfabric.so.1 lacks fi_getinfo or its companions"};
+    }
+    return {};
+  }
+};
+
+const char* Endpoint::describe(int error) {
+  return fi_strerror(error < 0 ? -error : error);
+}
+
+bool Endpoint::is_truncation(int error) {
+  return error == FI_ETRUNC || error == FI_EMSGSIZE;
+}
+
+Status Endpoint::open(const std::string& provider, const std::string& source,
+                      std::unique_ptr<Endpoint>* endpoint) {
+  for (const Setting& setting : kLeanMessages) setenv(setting.name, setting.value, /*overwrite=*/0);
+  Library library;
+  if (Status found = Library::find(provider, &library); !found.ok()) return found;
+
+  fi_info* hints = library.dupinfo(nullptr);
+  if (hints == nullptr) return {SHARDRUN_COMM_IO, "libfabric is out of memory"};
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->caps = FI_TAGGED;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->domain_attr->threading = FI_THREAD_DOMAIN;
+  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
+  hints->fabric_attr->prov_name = strdup(provider.c_str());
+  fi_info* info = nullptr;
+  // A numeric source address: no name is ever resolved. efa and friends choose their own device.
+  const bool by_source = provider == "tcp" || provider == "shm";
+  const int error =
+      library.getinfo(kApiVersion, by_source ? source.c_str() : nullptr, nullptr,
+                      by_source ? FI_SOURCE | (provider == "tcp" ? FI_NUMERICHOST : 0) : 0, hints, &info);
+  library.freeinfo(hints);
+  if (error != 0) {
+    return {SHARDRUN_COMM_UNSUPPORTED, fmt::format("libfabric has no provider \"{}\" for \"{}\": {}",
+                                                   provider, source, describe(error))};
+  }
+  auto opened = std::unique_ptr<Endpoint>(new Endpoint());
+  opened->provider_ = provider;
+  Status status = opened->open_objects(library, info);
+  library.freeinfo(info);
+  if (status.ok()) *endpoint = std::move(opened);
+  return status;
+}
+
+Status Endpoint::open_objects(const Library& library, fi_info* info) {
+  const KeepSignals keep;
+  if (int error = library.fabric(info->fabric_attr, &fabric_, nullptr))
+    return fabric_error("fi_fabric", error);
+  if (int error = fi_domain(fabric_, info, &domain_, nullptr)) return fabric_error("fi_domain", error);
+
+  fi_cq_attr queue_attr{};
+  queue_attr.format = FI_CQ_FORMAT_TAGGED;
+  queue_attr.wait_obj = FI_WAIT_FD;
+  int error = fi_cq_open(domain_, &queue_attr, &queue_, nullptr);
+  const bool can_sleep = error == 0;
+  if (!can_sleep) {
+    queue_attr.wait_obj = FI_WAIT_NONE;
+    error = fi_cq_open(domain_, &queue_attr, &queue_, nullptr);
+  }
+  if (error) return fabric_error("fi_cq_open", error);
+
+  fi_av_attr address_attr{};
+  address_attr.type = FI_AV_TABLE;
+  if (int code = fi_av_open(domain_, &address_attr, &addresses_, nullptr))
+    return fabric_error("fi_av_open", code);
+  if (int code = fi_endpoint(domain_, info, &endpoint_, nullptr)) return fabric_error("fi_endpoint", code);
+  if (int code = fi_ep_bind(endpoint_, &addresses_->fid, 0)) return fabric_error("fi_ep_bind", code);
+  if (int code = fi_ep_bind(endpoint_, &queue_->fid, FI_SEND | FI_RECV))
+    return fabric_error("fi_ep_bind", code);
+  if (int code = fi_enable(endpoint_)) return fabric_error("fi_enable", code);
+  if (can_sleep) {
+    if (int code = fi_control(&queue_->fid, FI_GETWAIT, &wait_fd_)) return fabric_error("FI_GETWAIT", code);
+  }
+  return read_address();
+}
+
+Status Endpoint::read_address() {
+  address_.resize(512);
+  size_t size = address_.size();
+  if (int code = fi_getname(&endpoint_->fid, address_.data(), &size)) return fabric_error("fi_getname", code);
+  address_.resize(size);
+  if (provider_ == "shm") {
+    // "fi_shm://<name>" with its NUL; the segment is /dev/shm/<name>.
+    const std::string text(reinterpret_cast<const char*>(address_.data()),
+                           strnlen(reinterpret_cast<const char*>(address_.data()), size));
+    const size_t prefix = text.find("://");
+    shm_name_ = prefix == std::string::npos ? text : text.substr(prefix + 3);
+  }
+  return {};
+}
+
+Endpoint::~Endpoint() {
+  close_fid(endpoint_);
+  close_fid(queue_);
+  close_fid(addresses_);
+  close_fid(domain_);
+  close_fid(fabric_);
+}
+
+Status Endpoint::connect_peer(uint32_t global_rank, std::span<const std::byte> address, uint32_t world_size) {
+  peer_address_.resize(world_size, FI_ADDR_UNSPEC);
+  fi_addr_t inserted = FI_ADDR_UNSPEC;
+  const int count = fi_av_insert(addresses_, address.data(), 1, &inserted, 0, nullptr);
+  if (count != 1) {
+    return {SHARDRUN_COMM_IO,
+            fmt::format("provider {} does not accept the address of rank {}{}{}", provider_, global_rank,
+                        count < 0 ? ": " : "", count < 0 ? describe(count) : "")};
+  }
+  peer_address_[global_rank] = inserted;
+  return {};
+}
+
+Post Endpoint::send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error) {
+  const ssize_t code =
+      fi_tsend(endpoint_, data, bytes, nullptr, peer_address_[request->global_rank], tag, &request->context);
+  if (code == 0) return Post::kAccepted;
+  *error = static_cast<int>(-code);
+  return code == -FI_EAGAIN ? Post::kTryAgain : Post::kFailed;
+}
+
+Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, uint64_t ignore, Request* request,
+                       int* error) {
+  const ssize_t code =
+      fi_trecv(endpoint_, data, bytes, nullptr, FI_ADDR_UNSPEC, tag, ignore, &request->context);
+  if (code == 0) return Post::kAccepted;
+  *error = static_cast<int>(-code);
+  return code == -FI_EAGAIN ? Post::kTryAgain : Post::kFailed;
+}
+
+Completion Endpoint::read_error() {
+  fi_cq_err_entry entry{};
+  if (fi_cq_readerr(queue_, &entry, 0) != 1) return {};
+  Completion completion;
+  completion.request = reinterpret_cast<Request*>(entry.op_context);
+  completion.error = entry.err == 0 ? FI_EOTHER : entry.err;
+  completion.error_text = describe(completion.error);
+  return completion;
+}
+
+Status Endpoint::poll(std::vector<Completion>* completions) {
+  std::array<fi_cq_tagged_entry, 32> entries;
+  for (;;) {
+    const ssize_t count = fi_cq_read(queue_, entries.data(), entries.size());
+    if (count == -FI_EAGAIN || count == 0) return {};
+    if (count == -FI_EAVAIL) {
+      Completion completion = read_error();
+      if (completion.request != nullptr) completions->push_back(std::move(completion));
+      continue;
+    }
+    if (count < 0) return fabric_error("fi_cq_read", static_cast<int>(count));
+    for (ssize_t i = 0; i < count; ++i) {
+      Completion completion;
+      completion.request = reinterpret_cast<Request*>(entries[i].op_context);
+      completion.bytes = entries[i].len;
+      completions->push_back(std::move(completion));
+    }
+    if (static_cast<size_t>(count) < entries.size()) return {};
+  }
+}
+
+bool Endpoint::may_sleep() {
+  fid* fids[] = {&queue_->fid};
+  return wait_fd_ < 0 || fi_trywait(fabric_, fids, 1) == 0;
+}
+
+void Endpoint::forget_name() {
+  if (shm_name_.empty()) return;
+  shm_unlink(shm_name_.c_str());
+  shm_name_.clear();
+}
+
+}  // namespace shardrun::ofi

@@ -1,0 +1,102 @@
+// Endpoint: one libfabric reliable-datagram endpoint with its completion queue; the only file pair that
+// speaks to libfabric.
+//
+// Providers: "tcp" (tcp;ofi_rxm in libfabric 1.17, native tcp later) and "shm" come from the libfabric that
+// is linked into this plugin where a static one exists; any other name ("efa", "verbs") from the system's
+// libfabric.so.1, opened on demand (libfabric_static.c says why). shm has no file descriptor to sleep on, so
+// its peers ring a bell: must_ring() tells the engine to do so. Thread rule: open and connect_peer on the
+// opening thread, everything later on the engine's thread.
+#pragma once
+
+#include <rdma/fabric.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plugins/ofi/status.h"
+
+struct fid_fabric;
+struct fid_domain;
+struct fid_av;
+struct fid_cq;
+struct fid_ep;
+
+namespace shardrun::ofi {
+
+// One message in flight. Its address is the libfabric context, so it must not move until its completion came
+// or the endpoint is closed.
+struct Request {
+  fi_context2 context;
+  void* owner = nullptr;        // what the engine hands the completion to
+  uint32_t flow = 0;            // owner's number of the stream that this message belongs to
+  uint32_t segment = 0;         // and its place in that stream
+  uint32_t global_rank = 0;     // the other side
+  uint64_t expected_bytes = 0;  // of a receive
+  bool is_send = false;
+};
+
+struct Completion {
+  Request* request = nullptr;
+  uint64_t bytes = 0;      // received
+  int error = 0;           // FI_E* > 0, or 0
+  std::string error_text;  // libfabric's words
+};
+
+enum class Post { kAccepted, kTryAgain, kFailed };
+
+class Endpoint {
+ public:
+  // `provider` as above; `source` is the numeric address of the interface to use, or a unique name for shm.
+  static Status open(const std::string& provider, const std::string& source,
+                     std::unique_ptr<Endpoint>* endpoint);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  const std::string& provider() const { return provider_; }
+  std::span<const std::byte> address() const { return address_; }
+  bool must_ring() const { return wait_fd_ < 0; }
+  int wait_fd() const { return wait_fd_; }  // -1 if there is none
+
+  Status connect_peer(uint32_t global_rank, std::span<const std::byte> address, uint32_t world_size);
+
+  // Tagged messages; `bytes` may not be 0. kFailed: `error` has the FI_E* code.
+  Post send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
+  // Accepts messages whose tag equals `tag` outside the bits of `ignore`, in the order of their sending.
+  Post receive(void* data, uint64_t bytes, uint64_t tag, uint64_t ignore, Request* request, int* error);
+
+  // Makes progress and appends what completed. IO if the queue itself failed.
+  Status poll(std::vector<Completion>* completions);
+  // True if it is safe to sleep on wait_fd(): nothing is pending inside the library.
+  bool may_sleep();
+  // Removes the endpoint's name from the machine once every peer has it open, so that a killed process leaves
+  // nothing behind. A no-op but for shm.
+  void forget_name();
+  static const char* describe(int error);
+  // The sender's message was longer than the receive.
+  static bool is_truncation(int error);
+
+ private:
+  struct Library;
+  Endpoint() = default;
+  Status open_objects(const Library& library, fi_info* info);
+  Status read_address();
+  Completion read_error();
+
+  std::string provider_;
+  fid_fabric* fabric_ = nullptr;
+  fid_domain* domain_ = nullptr;
+  fid_av* addresses_ = nullptr;
+  fid_cq* queue_ = nullptr;
+  fid_ep* endpoint_ = nullptr;
+  int wait_fd_ = -1;
+  std::vector<std::byte> address_;
+  std::string shm_name_;                // of the segment below /dev/shm; empty once forgotten
+  std::vector<uint64_t> peer_address_;  // by global rank
+};
+
+}  // namespace shardrun::ofi

@@ -1,0 +1,99 @@
+// Operation: one collective as a set of flows plus the local work between them. Knows nothing of libfabric.
+//
+// A flow is the ordered segments of one buffer to or from one peer. The engine posts segments while a flow's
+// limit and window allow, marks them complete, and calls advance(), which sums what arrived and raises
+// limits. Algorithms are direct: every contribution travels once, from the rank that has it to the rank that
+// needs it, and sums are made by the receiver in ascending group rank (the promise of comm_v1.h). Broadcast
+// is a binomial tree and barrier a dissemination (Hensgen, Finkel, Manber 1988), both by group rank. Thread
+// rule: made by the calling thread, afterwards owned by the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/ofi/fabric.h"
+
+namespace shardrun::ofi {
+
+// The members of a channel. `mine` is this process's place among `global_ranks`.
+struct Group {
+  std::vector<uint32_t> global_ranks;
+  uint32_t mine = 0;
+
+  uint32_t size() const { return static_cast<uint32_t>(global_ranks.size()); }
+};
+
+struct Flow {
+  uint32_t global_rank = 0;
+  bool is_send = false;
+  bool ring = false;  // base holds only `window` segments; segment k lies at slot k % window
+  uint64_t tag = 0;
+  std::byte* base = nullptr;
+  uint64_t total_bytes = 0;
+  uint64_t segment_bytes = 0;
+  uint32_t window = 1;            // segments in flight at most
+  uint64_t limit_bytes = 0;       // the engine may post up to here
+  uint32_t posted = 0;            // segments
+  uint32_t complete = 0;          // segments, without a gap from the first
+  std::vector<bool> ahead;        // by slot: complete, but an earlier segment is not
+  std::vector<Request> requests;  // by slot
+
+  uint32_t segments() const;
+  uint64_t complete_bytes() const;
+  bool finished() const { return complete == segments(); }
+  std::byte* segment_data(uint32_t segment) const;
+  uint64_t segment_size(uint32_t segment) const;
+  bool may_post() const;
+  void mark_complete(uint32_t segment);
+};
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // Local work that the completed segments allow.
+  virtual void advance() {}
+  // All flows finished and all local work done.
+  virtual bool finished() const;
+
+  std::vector<Flow>& flows() { return flows_; }
+  // Global ranks whose part has not come yet.
+  std::vector<uint32_t> awaited() const;
+
+  std::string name;  // "barrier"
+  uint64_t ticket = 0;
+  bool synchronises = false;  // completion means that every member has started it
+
+ protected:
+  // Prepares a flow; its limit starts at `limit_bytes`.
+  Flow& add_flow(const Group& group, uint32_t group_rank, bool is_send, uint64_t tag, void* base,
+                 uint64_t total_bytes, uint64_t segment_bytes, uint64_t limit_bytes);
+  void make_ring(Flow& flow, std::byte* scratch);
+
+  std::vector<Flow> flows_;
+};
+
+// Names one operation on the wire: the channel and its ticket.
+struct OperationId {
+  uint32_t channel = 0;
+  uint64_t ticket = 0;
+};
+
+// Tags: channel 8 bits, kind and step 8, ticket 28 (wraps), sender's global rank 20.
+uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t sender_global_rank);
+constexpr uint32_t kControlChannel = 255;
+constexpr uint64_t kSenderMask = (uint64_t{1} << 20) - 1;
+
+std::unique_ptr<Operation> make_all_gather(const Group& group, const OperationId& id, const void* mine,
+                                           uint64_t bytes, void* all);
+std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id, const float* full,
+                                               uint64_t count, float* mine);
+template <typename T>
+std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId& id, T* buffer,
+                                           uint64_t count);
+std::unique_ptr<Operation> make_broadcast(const Group& group, const OperationId& id, void* buffer,
+                                          uint64_t bytes, uint32_t root);
+std::unique_ptr<Operation> make_barrier(const Group& group, const OperationId& id);
+
+}  // namespace shardrun::ofi

@@ -1,0 +1,238 @@
+// The C face of the ofi plugin (plugins/abi/comm_v1.h). Every entry passes through one guard that turns
+// exceptions and Status into a code and this thread's last error.
+#include <fmt/format.h>
+#include <rdma/fabric.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "plugins/abi/comm_v1.h"
+#include "plugins/ofi/engine.h"
+
+struct shardrun_comm_context {
+  std::unique_ptr<shardrun::ofi::Engine> engine;
+};
+
+// Only a name for the C side: the pointer is an ofi::Channel.
+struct shardrun_comm_channel;
+
+namespace shardrun::ofi {
+namespace {
+
+thread_local std::string last_error_text;
+
+template <typename Call>
+int32_t guard(Call call) noexcept {
+  try {
+    Status status = call();
+    if (!status.ok()) last_error_text = std::move(status.text);
+    return status.code;
+  } catch (const std::bad_alloc&) {
+    last_error_text.clear();  // a long text would need memory too
+    last_error_text = "out of memory";
+    return SHARDRUN_COMM_IO;
+  } catch (const std::exception& error) {
+    last_error_text = error.what();
+    return SHARDRUN_COMM_IO;
+  }
+}
+
+Channel& channel_of(shardrun_comm_channel* channel) {
+  return *reinterpret_cast<Channel*>(channel);
+}
+
+int32_t start(shardrun_comm_channel* channel, const Engine::MakeOperation& make, uint64_t* ticket) {
+  return guard([&] { return channel_of(channel).engine->start(channel_of(channel), make, ticket); });
+}
+
+const char* last_error() {
+  return last_error_text.c_str();
+}
+
+int32_t open(const shardrun_comm_config* config, shardrun_comm_context** context) {
+  return guard([&]() -> Status {
+    if (config->struct_size < sizeof(shardrun_comm_config) || config->provider == nullptr) {
+      return {SHARDRUN_COMM_INVALID, "the configuration is shorter than this plugin's or names no provider"};
+    }
+    OpenOptions options;
+    options.provider = config->provider;
+    options.interface_name = config->interface_name == nullptr ? "" : config->interface_name;
+    options.local_world_size = config->local_world_size;
+    options.node_count = config->node_count;
+    auto opened = std::make_unique<shardrun_comm_context>();
+    if (Status status = Engine::open(options, &opened->engine); !status.ok()) return status;
+    *context = opened.release();
+    return {};
+  });
+}
+
+int32_t local_address(shardrun_comm_context* context, const void** address, uint64_t* address_bytes) {
+  *address = context->engine->address().data();
+  *address_bytes = context->engine->address().size();
+  return SHARDRUN_COMM_OK;
+}
+
+int32_t connect(shardrun_comm_context* context, uint32_t global_rank, uint32_t world_size,
+                const shardrun_comm_peer* peers) {
+  return guard([&] {
+    std::vector<Peer> copies(world_size);
+    for (uint32_t rank = 0; rank < world_size; ++rank) {
+      const auto* bytes = static_cast<const std::byte*>(peers[rank].address);
+      copies[rank] = {{bytes, bytes + peers[rank].address_bytes},
+                      peers[rank].node_name == nullptr ? "" : peers[rank].node_name,
+                      peers[rank].node_id};
+    }
+    return context->engine->connect(global_rank, std::move(copies));
+  });
+}
+
+int32_t channel_open(shardrun_comm_context* context, uint32_t channel_id, const uint32_t* global_ranks,
+                     uint32_t rank_count, shardrun_comm_channel** channel) {
+  return guard([&] {
+    Channel* opened = nullptr;
+    Status status = context->engine->open_channel(
+        channel_id, std::vector<uint32_t>(global_ranks, global_ranks + rank_count), &opened);
+    if (status.ok()) *channel = reinterpret_cast<shardrun_comm_channel*>(opened);
+    return status;
+  });
+}
+
+void channel_close(shardrun_comm_channel* channel) {
+  guard([&]() -> Status {
+    channel_of(channel).engine->close_channel(&channel_of(channel));
+    return {};
+  });
+}
+
+int32_t all_gather(shardrun_comm_channel* channel, const void* mine, uint64_t bytes, void* all,
+                   uint64_t* ticket) {
+  return start(
+      channel,
+      [&](const OperationId& id) { return make_all_gather(channel_of(channel).group, id, mine, bytes, all); },
+      ticket);
+}
+
+int32_t reduce_scatter(shardrun_comm_channel* channel, const float* full, uint64_t count, float* mine,
+                       uint64_t* ticket) {
+  return start(
+      channel,
+      [&](const OperationId& id) {
+        return make_reduce_scatter(channel_of(channel).group, id, full, count, mine);
+      },
+      ticket);
+}
+
+int32_t all_reduce(shardrun_comm_channel* channel, void* buffer, uint64_t count, uint32_t element_type,
+                   uint64_t* ticket) {
+  const Group& group = channel_of(channel).group;
+  if (element_type == SHARDRUN_COMM_FP32) {
+    return start(
+        channel,
+        [&](const OperationId& id) { return make_all_reduce(group, id, static_cast<float*>(buffer), count); },
+        ticket);
+  }
+  if (element_type == SHARDRUN_COMM_FP64) {
+    return start(
+        channel,
+        [&](const OperationId& id) {
+          return make_all_reduce(group, id, static_cast<double*>(buffer), count);
+        },
+        ticket);
+  }
+  return guard([&]() -> Status {
+    return {SHARDRUN_COMM_INVALID, fmt::format("all_reduce has no element type {}", element_type)};
+  });
+}
+
+int32_t broadcast(shardrun_comm_channel* channel, void* buffer, uint64_t bytes, uint32_t root,
+                  uint64_t* ticket) {
+  const Group& group = channel_of(channel).group;
+  if (root >= group.size()) {
+    return guard([&]() -> Status {
+      return {SHARDRUN_COMM_INVALID,
+              fmt::format("broadcast from rank {} of a group of {}", root, group.size())};
+    });
+  }
+  return start(
+      channel, [&](const OperationId& id) { return make_broadcast(group, id, buffer, bytes, root); }, ticket);
+}
+
+int32_t barrier(shardrun_comm_channel* channel, uint64_t* ticket) {
+  return start(
+      channel, [&](const OperationId& id) { return make_barrier(channel_of(channel).group, id); }, ticket);
+}
+
+int32_t wait(shardrun_comm_channel* channel, uint64_t ticket, uint64_t timeout_ms) {
+  constexpr uint64_t kLongest = uint64_t{365} * 24 * 3600 * 1000;
+  return guard([&] {
+    return channel_of(channel).engine->wait(channel_of(channel), ticket,
+                                            std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
+  });
+}
+
+void abort(shardrun_comm_context* context, const char* reason) {
+  guard([&]() -> Status {
+    context->engine->abort(reason == nullptr ? "no reason given" : reason);
+    return {};
+  });
+}
+
+void close(shardrun_comm_context* context) {
+  guard([&]() -> Status {
+    // An engine whose thread is stuck inside a provider cannot be freed safely; the process is about to end
+    // anyway.
+    if (!context->engine->stop()) (void)context->engine.release();
+    delete context;
+    return {};
+  });
+}
+
+const char* provider(const shardrun_comm_context* context) {
+  return context->engine->provider().c_str();
+}
+
+constexpr void copy_text(char* out, std::string_view text, size_t capacity) {
+  for (size_t i = 0; i < capacity - 1 && i < text.size(); ++i) out[i] = text[i];
+}
+
+#define SHARDRUN_TEXT_OF(x) #x
+#define SHARDRUN_NUMBER_TEXT(x) SHARDRUN_TEXT_OF(x)
+
+constexpr shardrun_comm_v1_table make_table() {
+  shardrun_comm_v1_table table{};
+  table.header.magic = SHARDRUN_PLUGIN_MAGIC;
+  table.header.abi_major = SHARDRUN_COMM_ABI_MAJOR;
+  table.header.abi_minor = SHARDRUN_COMM_ABI_MINOR;
+  table.header.struct_size = sizeof(shardrun_comm_v1_table);
+  copy_text(table.header.name, "ofi", sizeof(table.header.name));
+  copy_text(table.header.build_id,
+            "shardrun " SHARDRUN_VERSION
+            ", libfabric " SHARDRUN_NUMBER_TEXT(FI_MAJOR_VERSION) "." SHARDRUN_NUMBER_TEXT(FI_MINOR_VERSION)
+                SHARDRUN_LIBFABRIC_KIND,
+            sizeof(table.header.build_id));
+  table.last_error = last_error;
+  table.open = open;
+  table.local_address = local_address;
+  table.connect = connect;
+  table.channel_open = channel_open;
+  table.channel_close = channel_close;
+  table.all_gather = all_gather;
+  table.reduce_scatter = reduce_scatter;
+  table.all_reduce = all_reduce;
+  table.broadcast = broadcast;
+  table.barrier = barrier;
+  table.wait = wait;
+  table.abort = abort;
+  table.close = close;
+  table.provider = provider;
+  return table;
+}
+
+}  // namespace
+}  // namespace shardrun::ofi
+
+extern "C" __attribute__((visibility("default"))) const shardrun_comm_v1_table shardrun_comm_v1;
+extern "C" constexpr shardrun_comm_v1_table shardrun_comm_v1 = shardrun::ofi::make_table();

@@ -1,0 +1,62 @@
+// PluginSession and its communicators: the C++ face of plugins/abi/comm_v1.h.
+//
+// A session is one loaded plugin with one context. Its communicators share it and may outlive the session
+// object; the last one closes the context and unloads the plugin. Thread rule: open and connect on one
+// thread; each communicator belongs to one thread, different ones may be used at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/comm/communicator.h"
+
+namespace shardrun::comm {
+
+struct SessionOptions {
+  std::string plugin_path;  // absolute
+  std::string provider = "auto";
+  int local_world_size = 0;  // 0 = unknown
+  int node_count = 0;
+  std::chrono::milliseconds timeout{300000};
+};
+
+// A rank as the others know it.
+struct PeerCard {
+  std::string address;  // opaque bytes of its plugin
+  std::string node_name;
+  uint64_t node_id = 0;
+};
+
+class PluginSession {
+ public:
+  // Loads the plugin and opens its endpoints; talks to nobody. Errors: of base::Plugin::open, and the
+  // plugin's own.
+  static Result<PluginSession> open(const SessionOptions& options);
+  PluginSession(PluginSession&&) noexcept;
+  PluginSession& operator=(PluginSession&&) noexcept;
+  ~PluginSession();
+
+  std::string local_address() const;
+  std::string build_id() const;
+  // Once. Starts connections to all ranks, `cards` in rank order with our own among them.
+  Result<void> connect(int global_rank, const std::vector<PeerCard>& cards);
+  std::string provider() const;  // what carries the data; after connect
+
+  // A communicator over `global_ranks` (ascending, ours among them; empty = the world). `channel` is the same
+  // on all its members and used once.
+  Result<std::unique_ptr<Communicator>> communicator(int channel,
+                                                     std::span<const uint32_t> global_ranks = {});
+
+ private:
+  friend class PluginCommunicator;
+  struct Shared;
+  explicit PluginSession(std::shared_ptr<Shared> shared);
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace shardrun::comm

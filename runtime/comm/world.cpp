@@ -1,0 +1,102 @@
+#include "runtime/comm/world.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <functional>
+
+#include "runtime/comm/plugin_communicator.h"
+#include "runtime/comm/rendezvous.h"
+#include "runtime/contract/rank_env.h"
+
+namespace shardrun::comm {
+namespace {
+
+using base::Code;
+using base::Error;
+
+// What ranks exchange: node index, length of the node's name, the name, the plugin's address.
+struct CardHead {
+  uint32_t node_index;
+  uint32_t name_bytes;
+};
+
+std::string pack_card(const contract::RankEnv& env, const std::string& address) {
+  const CardHead head{static_cast<uint32_t>(env.node_index), static_cast<uint32_t>(env.node_name.size())};
+  return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + env.node_name + address;
+}
+
+Result<PeerCard> unpack_card(const std::string& bytes, int global_rank) {
+  CardHead head;
+  if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
+  if (bytes.size() < sizeof(head) || bytes.size() - sizeof(head) < head.name_bytes) {
+    return Error(Code::kCorrupt,
+                 fmt::format("rank {} published {} bytes that are no address", global_rank, bytes.size()));
+  }
+  PeerCard card;
+  card.node_name = bytes.substr(sizeof(head), head.name_bytes);
+  card.address = bytes.substr(sizeof(head) + head.name_bytes);
+  // Under mpirun every rank believes in node 0, under one launcher names could repeat: both together tell
+  // nodes apart.
+  card.node_id = std::hash<std::string>()(fmt::format("{}/{}", head.node_index, card.node_name));
+  return card;
+}
+
+// Everyone's cards in rank order. A world of one asks nobody, so it needs no PMIx server.
+Result<std::vector<std::string>> exchange_cards(const contract::RankEnv& env, const std::string& mine,
+                                                std::chrono::milliseconds timeout) {
+  if (env.world_size == 1) return std::vector<std::string>{mine};
+  auto rendezvous = Rendezvous::begin();
+  if (!rendezvous) return std::move(rendezvous).error();
+  if (rendezvous->global_rank() != env.global_rank) {
+    return Error(Code::kInvalid,
+                 fmt::format("the environment says rank {}, PMIx says rank {}: is a launcher's "
+                             "environment left over from an outer job?",
+                             env.global_rank, rendezvous->global_rank()));
+  }
+  auto cards = rendezvous->exchange(mine, env.world_size, timeout);
+  RETURN_IF_ERROR(rendezvous->finish());
+  return cards;
+}
+
+}  // namespace
+
+Result<World> connect_world(const WorldOptions& options) {
+  auto env = contract::read_rank_env(contract::process_environment());
+  if (!env) return std::move(env).error();
+  SessionOptions session_options;
+  session_options.plugin_path = options.plugin_path;
+  session_options.provider = options.provider;
+  session_options.local_world_size = env->local_world_size;
+  session_options.node_count = env->local_world_size == env->world_size ? 1 : 0;
+  session_options.timeout = options.timeout;
+  auto session = PluginSession::open(session_options);
+  if (!session) return std::move(session).error();
+
+  auto exchanged = exchange_cards(*env, pack_card(*env, session->local_address()), options.timeout);
+  if (!exchanged) return std::move(exchanged).error().context("meeting the other ranks");
+  std::vector<PeerCard> cards;
+  for (int rank = 0; rank < env->world_size; ++rank) {
+    auto card = unpack_card((*exchanged)[static_cast<size_t>(rank)], rank);
+    if (!card) return std::move(card).error();
+    cards.push_back(std::move(*card));
+  }
+  RETURN_IF_ERROR(session->connect(env->global_rank, cards));
+
+  World world;
+  for (int channel = 0; channel < options.channels; ++channel) {
+    auto communicator = session->communicator(channel);
+    if (!communicator) return std::move(communicator).error();
+    world.communicators.push_back(std::move(*communicator));
+  }
+  world.plugin_build_id = session->build_id();
+  world.provider = session->provider();
+  if (!world.communicators.empty()) {
+    auto barrier = world.communicators[0]->barrier();
+    if (!barrier) return std::move(barrier).error();
+    RETURN_IF_ERROR(world.communicators[0]->wait(*barrier));
+  }
+  return world;
+}
+
+}  // namespace shardrun::comm
