@@ -14,8 +14,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAnswerTime{400};  // for the others to say how far they are
-constexpr milliseconds kHaltTime{3000};   // for the thread to end
+constexpr milliseconds kAnswerTime{400};    // for the others to say how far they are
+constexpr milliseconds kHaltTime{3000};     // for the thread to end
+constexpr milliseconds kLookInterval{500};  // between looks at the thread
+constexpr int kStuckLooks = 8;              // looks in a row without a turn of it: no turn takes 4 s
 
 }  // namespace
 
@@ -171,23 +173,27 @@ Status Engine::open_channel(uint32_t id, std::vector<uint32_t> global_ranks, Cha
 void Engine::close_channel(Channel* channel) {
   std::unique_lock lock(mutex_);
   if (!channel->incomplete.empty()) {
-    fail_locked({SHARDRUN_COMM_ABORTED,
+    fail_locked({SHARDRUN_COMM_PEER_LOST,
                  fmt::format("{} left with {} #{} in flight", rank_text(global_rank_),
                              channel->incomplete.begin()->second, channel->incomplete.begin()->first)},
                 global_rank_);
-    if (!changed_.wait_for(lock, kHaltTime, [this] { return halted_; })) return;  // stuck: leave it to stop()
+    changed_.wait_for(lock, kHaltTime, [this] { return halted_ || stuck_; });
+    if (!halted_) return;  // its thread may still look at the channel; stop() gives up the whole engine
   }
   channels_.erase(channel->id);
 }
 
 Status Engine::start(Channel& channel, const MakeOperation& make, uint64_t* ticket) {
-  std::lock_guard lock(mutex_);
-  if (!failure_.ok()) return failure_;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+  }
   const uint64_t next = channel.posted + 1;
   auto active = std::make_unique<ActiveOperation>();
-  active->operation = make({channel.id, next});
+  active->operation = make({channel.id, next});  // may copy much: not under the mutex
   active->operation->ticket = next;
   active->channel = &channel;
+  std::lock_guard lock(mutex_);
   channel.incomplete[next] = active->operation->name;
   submitted_.push_back(std::move(active));
   *ticket = channel.posted = next;
@@ -195,20 +201,49 @@ Status Engine::start(Channel& channel, const MakeOperation& make, uint64_t* tick
   return {};
 }
 
+bool Engine::is_over(const Channel& channel, uint64_t ticket) const {
+  return halted_ || stuck_ || channel.incomplete.count(ticket) == 0;
+}
+
 Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
   std::unique_lock lock(mutex_);
   if (ticket == 0 || ticket > channel.posted) {
     return {SHARDRUN_COMM_INVALID, fmt::format("channel {} has given no ticket {}", channel.id, ticket)};
   }
-  const auto over = [&] { return halted_ || channel.incomplete.count(ticket) == 0; };
-  if (!changed_.wait_for(lock, timeout, over)) return time_out(channel, ticket, timeout, lock);
+  const auto over = [&] { return is_over(channel, ticket); };
+  if (!wait_watching(lock, timeout, over)) return time_out(channel, ticket, timeout, lock);
   if (channel.incomplete.count(ticket) == 0) return {};
   return failure_;
 }
 
+// Like condition_variable::wait_for. Also ends, with failure_ and stuck_ set, when the engine's thread is
+// stuck: the shm provider guards its segments with spin locks that a rank killed inside it never releases.
+bool Engine::wait_watching(std::unique_lock<std::mutex>& lock, milliseconds timeout,
+                           const std::function<bool()>& over) {
+  const auto deadline = Clock::now() + timeout;
+  uint64_t seen = turns_;
+  int looks = 0;
+  while (!over()) {
+    const auto next = std::min(deadline, Clock::now() + kLookInterval);
+    if (changed_.wait_until(lock, next, over)) return true;
+    if (Clock::now() >= deadline) return false;
+    const uint64_t turns = turns_;
+    looks = asleep_ || turns != seen ? 0 : looks + 1;
+    seen = turns;
+    if (looks >= kStuckLooks) {
+      fail_locked(
+          {SHARDRUN_COMM_PEER_LOST,
+           fmt::format("provider {} does not return: another rank was killed inside it", provider_in_use_)},
+          global_rank_);
+      stuck_ = true;
+    }
+  }
+  return true;
+}
+
 Status Engine::time_out(Channel& channel, uint64_t ticket, milliseconds timeout,
                         std::unique_lock<std::mutex>& lock) {
-  const auto over = [&] { return halted_ || channel.incomplete.count(ticket) == 0; };
+  const auto over = [&] { return is_over(channel, ticket); };
   // One question at a time; whoever asks first most likely ends everything for all.
   changed_.wait_for(lock, 2 * kAnswerTime, [&] { return over() || !question_; });
   if (failure_.ok() && !over() && !question_) {
@@ -252,7 +287,7 @@ void Engine::fail(Status failure, uint32_t origin) {
 }
 
 void Engine::fail_locked(Status failure, uint32_t origin) {
-  if (!failure_.ok() || halted_) return;
+  if (!failure_.ok() || halted_ || stuck_) return;
   told_failure_ = failure;
   failure_origin_ = origin;
   // The one that is lost is named by the text; who noticed first matters only for what a rank decided on its
@@ -271,7 +306,7 @@ bool Engine::stop() {
     std::unique_lock lock(mutex_);
     stopping_ = true;
     wake();
-    if (!changed_.wait_for(lock, kHaltTime, [this] { return halted_; })) {
+    if (stuck_ || !changed_.wait_for(lock, kHaltTime, [this] { return halted_; })) {
       thread_.detach();
       return false;
     }

@@ -51,7 +51,7 @@ struct Channel {
   Engine* engine = nullptr;
   uint32_t id = 0;
   Group group;
-  uint64_t posted = 0;                         // tickets given; under the engine's mutex
+  uint64_t posted = 0;  // tickets given; written under the engine's mutex by its caller
   std::map<uint64_t, std::string> incomplete;  // ticket → name; under the engine's mutex
   std::deque<std::unique_ptr<ActiveOperation>> queued;
   int active = 0;
@@ -121,7 +121,10 @@ class Engine {
   std::string ranks_text(const std::vector<uint32_t>& ranks) const;
   void wake() const;
 
-  // Caller's side.
+  // Caller's side. The mutex is held.
+  bool is_over(const Channel& channel, uint64_t ticket) const;
+  bool wait_watching(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout,
+                     const std::function<bool()>& over);
   Status time_out(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout,
                   std::unique_lock<std::mutex>& lock);
   void fail(Status failure, uint32_t origin);
@@ -171,14 +174,18 @@ class Engine {
   std::optional<Question> question_;                         // under mutex_
   Status failure_, told_failure_;                            // under mutex_; ours, and as passed on
   uint32_t failure_origin_ = 0;                              // under mutex_
-  bool stopping_ = false, halted_ = false;                   // under mutex_
-
+  bool stopping_ = false;                                    // under mutex_
+  bool halted_ = false;                                      // under mutex_; the thread is done
+  bool stuck_ = false;  // under mutex_; the thread is lost inside a provider
   std::list<std::unique_ptr<ActiveOperation>> active_;
   std::list<ControlSlot> control_receives_, control_sends_;
   std::set<uint32_t> to_ring_;
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;
   bool backlog_ = false;  // a provider asked to try again
+  // For waiting callers: a thread that neither sleeps nor turns is stuck inside a provider.
+  std::atomic<uint64_t> turns_{0};
+  std::atomic<bool> asleep_{false};
   int idle_rounds_ = 0;
 };
 

@@ -22,6 +22,7 @@ constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cau
 
 void Engine::run() {
   for (;;) {
+    turns_.fetch_add(1, std::memory_order_relaxed);
     if (!take_submissions()) break;
     const bool moved = progress();
     check_clocks();
@@ -207,7 +208,10 @@ void Engine::sleep() {
   const size_t first_link = poll_set.size();
   liveness_->add_to(&poll_set);
   const int timeout = sleep_milliseconds();
-  if (poll(poll_set.data(), poll_set.size(), timeout) <= 0) return;
+  asleep_.store(true, std::memory_order_relaxed);
+  const int ready = poll(poll_set.data(), poll_set.size(), timeout);
+  asleep_.store(false, std::memory_order_relaxed);
+  if (ready <= 0) return;
   if (poll_set[0].revents != 0) {
     uint64_t count;
     (void)!read(wake_fd_, &count, sizeof(count));
@@ -241,6 +245,8 @@ void Engine::suspect(uint32_t global_rank, const std::string& why) {
 
 void Engine::check_clocks() {
   const auto now = Clock::now();
+  // Messages to a rank that took its leave may fail; whether one was needed, the farewell's clock tells.
+  if (suspect_ && departed_.count(suspect_->global_rank) > 0) suspect_.reset();
   if (suspect_ && now >= suspect_->deadline) {
     fail({SHARDRUN_COMM_PEER_LOST,
           fmt::format("lost {}: {}", rank_text(suspect_->global_rank), suspect_->why)},

@@ -124,8 +124,7 @@ std::vector<Liveness::News> Liveness::handle(const std::vector<pollfd>& poll_set
       if (error == 0) {
         greet(link);
       } else {
-        news.push_back({News::Kind::kClosed, static_cast<uint32_t>(link.global_rank), {}});
-        close_link(link);
+        lose(link, &news);
       }
     } else {
       read_link(link, &news);
@@ -171,10 +170,7 @@ void Liveness::read_link(Link& link, std::vector<News>* news) {
     const ssize_t count = recv(link.fd, buffer, sizeof(buffer), MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count <= 0) {
-      if (link.global_rank >= 0 && !link.farewell) {
-        news->push_back({News::Kind::kClosed, static_cast<uint32_t>(link.global_rank), {}});
-      }
-      close_link(link);
+      lose(link, news);
       return;
     }
     link.received.append(buffer, static_cast<size_t>(count));
@@ -195,8 +191,11 @@ bool Liveness::take_message(Link& link, std::vector<News>* news) {
   if (link.received.size() < sizeof(header) + header.text_bytes) return false;
   const std::string text = link.received.substr(sizeof(header), header.text_bytes);
   link.received.erase(0, sizeof(header) + header.text_bytes);
+  link.welcomed = true;
   if (header.kind == kHello) {
+    const bool caller = link.global_rank < 0;
     link.global_rank = header.global_rank;
+    if (caller) greet(link);
   } else if (header.kind == kBye) {
     link.farewell = true;
     news->push_back({News::Kind::kFarewell, header.global_rank, {}});
@@ -210,7 +209,20 @@ void Liveness::tell_failure(uint32_t global_rank, const Status& failure) {
   for (const Link& link : links_) send_message(link, kFailureNews, global_rank, failure.code, failure.text);
 }
 
+void Liveness::lose(Link& link, std::vector<News>* news) {
+  if (link.global_rank >= 0 && !link.farewell) {
+    const auto kind = link.welcomed ? News::Kind::kClosed : News::Kind::kFarewell;
+    news->push_back({kind, static_cast<uint32_t>(link.global_rank), {}});
+  }
+  close_link(link);
+}
+
 void Liveness::say_farewell() {
+  accept_links();
+  std::vector<News> unheard;
+  for (Link& link : links_) {
+    if (!link.connecting && link.fd >= 0) read_link(link, &unheard);
+  }
   for (const Link& link : links_) send_message(link, kBye, global_rank_, 0, {});
 }
 

@@ -45,6 +45,7 @@ class Liveness {
 
   // Tells every linked rank; `global_rank` is who said it first. Does not block.
   void tell_failure(uint32_t global_rank, const Status& failure);
+  // Greets and hears whoever has called by now, then takes leave of all.
   void say_farewell();
 
  private:
@@ -52,6 +53,7 @@ class Liveness {
     int fd = -1;
     int64_t global_rank = -1;  // -1 until its hello came
     bool connecting = false;
+    bool welcomed = false;  // the other side has said something, so it knows this link
     bool farewell = false;
     std::string received;
   };
@@ -62,6 +64,7 @@ class Liveness {
   void send_message(const Link& link, uint32_t kind, uint32_t global_rank, int32_t code,
                     const std::string& text);
   void greet(Link& link);
+  void lose(Link& link, std::vector<News>* news);
   void read_link(Link& link, std::vector<News>* news);
   bool take_message(Link& link, std::vector<News>* news);
   void close_link(Link& link);

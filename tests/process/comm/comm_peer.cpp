@@ -162,6 +162,6 @@ int main(int argc, char** argv) {
   options.timeout = scene.timeout;
   auto result = join_and_play(scene, options, nodes);
   if (result) return *result;
-  fmt::print("{}|{}\n", base::code_name(result.error().code()), result.error().message());
+  fmt::print("{}|{}\n", base::code_name(result.error().code()), result.error().to_string());
   return 1;
 }
