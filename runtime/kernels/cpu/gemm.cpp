@@ -5,6 +5,7 @@
 #include <dnnl.hpp>
 
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -85,6 +86,10 @@ class Products {
     const memory::desc a_desc = describe(a.type, M, K, a.transposed);
     const memory::desc b_desc = describe(b.type, K, N, b.transposed);
     const memory::desc c_desc = describe(c_type, M, N, false);
+    // oneDNN 2.6 compares keys of its process-wide primitive cache while another thread replaces them (the
+    // thread sanitizer sees it). Compiling is rare, so one thread at a time does it.
+    static std::mutex compiling;
+    const std::lock_guard lock(compiling);
     dnnl::primitive_attr attributes;
     if (accumulate) {
       dnnl::post_ops sum;
