@@ -1,5 +1,5 @@
 // shardrun: the command line. Each verb fills its options and calls one function of launcher/verbs.
-#include <iostream>
+#include <cstdio>
 
 #include <CLI/CLI.hpp>
 
@@ -9,19 +9,26 @@
 
 namespace {
 
-using namespace shardrun::launcher;
+namespace contract = shardrun::contract;
+namespace launcher = shardrun::launcher;
+
+// Says on one line what is wrong with the command line.
+int usage_error(const char* what) {
+  std::fprintf(stderr, "shardrun: error: %s; see shardrun --help, or --help of the verb\n", what);
+  return contract::kExitBadInput;
+}
 
 struct Arguments {
-  CommonOptions common;
+  launcher::CommonOptions common;
   std::vector<std::string> paths;
-  SpecOptions spec;
-  RunOptions run;
-  SubmitOptions submit;
-  LogsOptions logs;
+  launcher::SpecOptions spec;
+  launcher::RunOptions run;
+  launcher::SubmitOptions submit;
+  launcher::LogsOptions logs;
   std::string run_name, shell;
 };
 
-void add_common(CLI::App& verb, CommonOptions& common, bool json) {
+void add_common(CLI::App& verb, launcher::CommonOptions& common, bool json) {
   if (json) verb.add_flag("--json", common.json, "Machine-readable output");
   verb.add_flag("--verbose", common.verbose, "On an error, its whole chain of causes");
 }
@@ -32,7 +39,7 @@ void add_overrides(CLI::App& verb, std::vector<std::string>& overrides) {
       ->type_name("KEY=VALUE");
 }
 
-void add_run_name(CLI::App& verb, std::string& name, CommonOptions& common, bool required) {
+void add_run_name(CLI::App& verb, std::string& name, launcher::CommonOptions& common, bool required) {
   verb.add_option("run", name, "A run directory, a job's name (its newest run), or a run's id")
       ->required(required);
   verb.add_option("--runs", common.runs_directory, "Where run directories are looked for")
@@ -45,9 +52,8 @@ void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   add_overrides(*validate, arguments.spec.overrides);
   add_common(*validate, arguments.common, false);
   validate->footer("Example:\n  shardrun validate jobs/*.toml");
-  validate->callback([&] {
-    exit_code = shardrun::launcher::validate(arguments.paths, arguments.spec.overrides, arguments.common);
-  });
+  validate->callback(
+      [&] { exit_code = launcher::validate(arguments.paths, arguments.spec.overrides, arguments.common); });
 
   CLI::App* plan =
       app.add_subcommand("plan", "Show ranks, batch arithmetic and memory of a job; nothing is started");
@@ -55,7 +61,7 @@ void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   add_overrides(*plan, arguments.spec.overrides);
   add_common(*plan, arguments.common, true);
   plan->footer("Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4");
-  plan->callback([&] { exit_code = shardrun::launcher::plan(arguments.spec, arguments.common); });
+  plan->callback([&] { exit_code = launcher::plan(arguments.spec, arguments.common); });
 }
 
 void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
@@ -71,8 +77,11 @@ void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   add_common(*run, arguments.common, true);
   run->footer("Example:\n  shardrun run jobs/tiny-llama.toml --set optimizer.steps=50");
   run->callback([&, spec, directory] {
-    if (spec->count() + directory->count() == 0) throw CLI::RequiredError("spec");
-    exit_code = shardrun::launcher::run(arguments.run, arguments.common);
+    if (spec->count() + directory->count() == 0) {
+      exit_code = usage_error("run needs a job spec, e.g. shardrun run jobs/tiny-llama.toml");
+      return;
+    }
+    exit_code = launcher::run(arguments.run, arguments.common);
   });
 
   CLI::App* submit = app.add_subcommand("submit", "Submit a job to Slurm with sbatch");
@@ -83,7 +92,7 @@ void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   submit->footer(
       "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
       "--set resources.ranks_per_node=1");
-  submit->callback([&] { exit_code = shardrun::launcher::submit(arguments.submit, arguments.common); });
+  submit->callback([&] { exit_code = launcher::submit(arguments.submit, arguments.common); });
 }
 
 void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
@@ -91,7 +100,7 @@ void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   add_run_name(*status, arguments.run_name, arguments.common, false);
   add_common(*status, arguments.common, true);
   status->footer("Example:\n  shardrun status tiny-llama");
-  status->callback([&] { exit_code = shardrun::launcher::status(arguments.run_name, arguments.common); });
+  status->callback([&] { exit_code = launcher::status(arguments.run_name, arguments.common); });
 
   CLI::App* logs = app.add_subcommand("logs", "Show the logs of all nodes of a run, in time order");
   add_run_name(*logs, arguments.logs.run, arguments.common, true);
@@ -100,26 +109,26 @@ void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   logs->add_option("--node", arguments.logs.node, "Only this node");
   add_common(*logs, arguments.common, false);
   logs->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
-  logs->callback([&] { exit_code = shardrun::launcher::logs(arguments.logs, arguments.common); });
+  logs->callback([&] { exit_code = launcher::logs(arguments.logs, arguments.common); });
 
   CLI::App* cancel = app.add_subcommand("cancel", "Stop a run: its ranks are asked to checkpoint and end");
   add_run_name(*cancel, arguments.run_name, arguments.common, true);
   add_common(*cancel, arguments.common, false);
   cancel->footer("Example:\n  shardrun cancel tiny-llama");
-  cancel->callback([&] { exit_code = shardrun::launcher::cancel(arguments.run_name, arguments.common); });
+  cancel->callback([&] { exit_code = launcher::cancel(arguments.run_name, arguments.common); });
 
   CLI::App* results = app.add_subcommand("results", "Show what came out of a run");
   add_run_name(*results, arguments.run_name, arguments.common, true);
   add_common(*results, arguments.common, true);
   results->footer("Example:\n  shardrun results tiny-llama --json");
-  results->callback([&] { exit_code = shardrun::launcher::results(arguments.run_name, arguments.common); });
+  results->callback([&] { exit_code = launcher::results(arguments.run_name, arguments.common); });
 }
 
 // The verbs and their options as the completion scripts need them, from the very tree that parses.
-std::vector<CompletionVerb> completion_verbs(const CLI::App& app) {
-  std::vector<CompletionVerb> verbs;
+std::vector<launcher::CompletionVerb> completion_verbs(const CLI::App& app) {
+  std::vector<launcher::CompletionVerb> verbs;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
-    CompletionVerb entry{verb->get_name(), verb->get_description(), {}};
+    launcher::CompletionVerb entry{verb->get_name(), verb->get_description(), {}};
     for (const CLI::Option* option : verb->get_options()) {
       if (option->get_group().empty()) continue;
       for (const std::string& name : option->get_lnames()) entry.options.push_back("--" + name);
@@ -133,7 +142,6 @@ std::vector<CompletionVerb> completion_verbs(const CLI::App& app) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace shardrun;
   Arguments arguments;
   int exit_code = contract::kExitDone;
   CLI::App app(
@@ -150,14 +158,15 @@ int main(int argc, char** argv) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   completion->footer("Example:\n  source <(shardrun completion bash)");
-  completion->callback([&] { std::cout << completion_script(arguments.shell, completion_verbs(app)); });
+  completion->callback([&] {
+    std::fputs(launcher::completion_script(arguments.shell, completion_verbs(app)).c_str(), stdout);
+  });
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
-    std::cerr << "shardrun: error: " << error.what() << "; see shardrun --help, or --help of the verb\n";
-    return contract::kExitBadInput;
+    return usage_error(error.what());
   }
   return exit_code;
 }
