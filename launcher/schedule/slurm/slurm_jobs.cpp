@@ -110,6 +110,13 @@ Result<void> cancel_job(const std::string& id) {
 Result<void> requeue_job(const std::string& id) {
   auto job = job_of(id);
   if (!job) return std::move(job).error();
+  // A job that somebody cancelled gets SIGTERM like one that is out of time, and must stay cancelled.
+  auto state = find_job(*job);
+  if (!state) return std::move(state).error();
+  if (!*state || (*state)->state != "RUNNING") {
+    return Error(Code::kCancelled, fmt::format("job {} is {}", *job, *state ? (*state)->state : "gone"));
+  }
+  // Slurm starts it again once its credential has expired: two minutes, unless AuthInfo's cred_expire says otherwise.
   auto answer = run_command({"scontrol", "requeue", *job});
   if (!answer) return std::move(answer).error();
   return {};

@@ -39,6 +39,7 @@ struct SlurmJob {
 // nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
+// Only a running job: kCancelled when it is being cancelled or is over.
 base::Result<void> requeue_job(const std::string& id);
 
 // argv of salloc with this job's needs around `command`.
