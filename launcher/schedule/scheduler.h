@@ -32,15 +32,15 @@ struct StepRequest {
   std::vector<std::string> nodes;  // host names, in node_index order
   std::string master_addr;
   uint16_t master_port = 0;
-  double launch_time = 0.0;        // Unix seconds
-  int stop_fd = -1;                // signalfd, borrowed; -1: nobody can stop us
+  double launch_time = 0.0;  // Unix seconds
+  int stop_fd = -1;          // signalfd, borrowed; -1: nobody can stop us
   std::chrono::milliseconds kill_grace{500};
 };
 
 struct StepOutcome {
-  std::vector<contract::RankExit> exits;      // one per rank that is known to have ended
-  std::optional<std::string> scheduler_fault; // the scheduler's own words when it, not a rank, failed
-  std::optional<int> stop_signal;             // the signal that asked us to stop
+  std::vector<contract::RankExit> exits;       // one per rank that is known to have ended
+  std::optional<std::string> scheduler_fault;  // the scheduler's own words when it, not a rank, failed
+  std::optional<int> stop_signal;              // the signal that asked us to stop
 };
 
 class Scheduler {

@@ -8,15 +8,24 @@ namespace shardrun::base {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kInvalid: return "invalid";
-    case Code::kRefused: return "refused";
-    case Code::kNotFound: return "not_found";
-    case Code::kIo: return "io";
-    case Code::kTimeout: return "timeout";
-    case Code::kPeerLost: return "peer_lost";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kCancelled: return "cancelled";
+    case Code::kInvalid:
+      return "invalid";
+    case Code::kRefused:
+      return "refused";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kIo:
+      return "io";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kPeerLost:
+      return "peer_lost";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }

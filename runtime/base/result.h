@@ -114,14 +114,14 @@ class [[nodiscard]] Result<void> {
 #define SHARDRUN_CONCAT(a, b) SHARDRUN_CONCAT_INNER(a, b)
 
 // Leaves the function with the error of `expression` if it failed.
-#define RETURN_IF_ERROR(expression)                                       \
-  do {                                                                    \
-    auto result_of_step = (expression);                                   \
-    if (!result_of_step) return std::move(result_of_step).error();        \
+#define RETURN_IF_ERROR(expression)                                \
+  do {                                                             \
+    auto result_of_step = (expression);                            \
+    if (!result_of_step) return std::move(result_of_step).error(); \
   } while (false)
 
 // A broken promise of our own code (never of input, environment or peers): prints the state and aborts.
-#define SHARDRUN_CHECK(condition, ...)                                                                       \
-  do {                                                                                              \
+#define SHARDRUN_CHECK(condition, ...)                                                                \
+  do {                                                                                                \
     if (!(condition)) ::shardrun::base::check_failed(#condition, __FILE__, __LINE__, "" __VA_ARGS__); \
   } while (false)

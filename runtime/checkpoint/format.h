@@ -15,8 +15,7 @@
 //   24      8      step: optimizer steps done
 //   32      4      number of blocks, k
 //   36      4      CRC-32C of bytes [0, 36) and of the k records
-//   40      48·k   one record a block: u64 elements of the whole block (no padding), u64 begin and u64 end of
-//   the
+//   40      48·k   one record a block: u64 elements of the whole block (no padding), u64 begin and u64 end of the
 //                  elements in this file, u64 file offset of the data, u32 CRC-32C of master, of first
 //                  moment, of second moment, u32 zero
 //   …              per block at its offset, a multiple of 64: master, first moment, second moment, each

@@ -3,8 +3,7 @@
 // Saving, so that a reader sees a whole checkpoint or none whatever dies when:
 //   every rank  write_shard   step_<n>.tmp/shard_<rank>.bin, fsync of file and folder
 //   (all ranks agree that every one succeeded: the caller's reduction)
-//   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to
-//   step_<n>,
+//   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to step_<n>,
 //                             its parent fsynced, then `latest` replaced, then checkpoints beyond `keep` and
 //                             left-over .tmp folders removed
 // Loading: steps() lists complete checkpoints, newest first; the caller tries them in that order with

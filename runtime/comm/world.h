@@ -19,10 +19,10 @@
 namespace shardrun::comm {
 
 struct WorldOptions {
-  std::string plugin_path;                  // absolute path of the shared object, e.g. …/libshardrun_comm_ofi.so
-  std::string provider = "auto";            // auto: shm inside a node, tcp (or efa) between nodes; or one by name
+  std::string plugin_path;        // absolute path of the shared object, e.g. …/libshardrun_comm_ofi.so
+  std::string provider = "auto";  // auto: shm inside a node, tcp (or efa) between nodes; or one by name
   std::chrono::milliseconds timeout{300000};
-  int channels = 2;                         // independent communicators over the whole world
+  int channels = 2;  // independent communicators over the whole world
 };
 
 struct World {

@@ -28,14 +28,12 @@ struct Bf16 {
 };
 
 // ---- conversions
-// -------------------------------------------------------------------------------------------------
 void fp32_to_bf16(std::span<const float> in, std::span<Bf16> out);
 void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out);  // the same, as raw bits
 void bf16_to_fp32(std::span<const Bf16> in, std::span<float> out);
 
 // ---- linear layer: y = x·wᵀ
-// -------------------------------------------------------------------------------------- y (N,O); x (N,C); w
-// (O,C). Products accumulate in fp32.
+// y (N,O); x (N,C); w (O,C). Products accumulate in fp32.
 template <typename T>
 void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O);
 // The same with fp32 results, for logits.
@@ -50,8 +48,7 @@ void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64
                             bool accumulate);
 
 // ---- embedding
-// --------------------------------------------------------------------------------------------------- y
-// (N,C): row tokens[n] of w (V,C).
+// y (N,C): row tokens[n] of w (V,C).
 template <typename T>
 void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C);
 // dw (V,C) fp32, overwritten: rows of dy (N,C) summed by token in ascending n.
@@ -59,7 +56,7 @@ template <typename T>
 void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V);
 
 // ---- RMSNorm (Zhang & Sennrich 2019, with epsilon inside the root)
-// ----------------------------------------------- y = x / sqrt(mean(x²)+epsilon) · w. y, x (N,C); w (C); rrms
+// y = x / sqrt(mean(x²)+epsilon) · w. y, x (N,C); w (C); rrms
 // (N) fp32, kept for backward.
 template <typename T>
 void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C, float epsilon);
@@ -70,7 +67,7 @@ void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, con
                       int64_t C);
 
 // ---- rotary position embedding, half-rotation layout (Su et al. 2021, as in LlamaForCausalLM)
-// -------------------- table (T, D): cos of D/2 angles, then sin of them. angle(t, i) = t · theta^(-2i/D).
+// table (T, D): cos of D/2 angles, then sin of them. angle(t, i) = t · theta^(-2i/D).
 void rope_table(float* table, int64_t T, int64_t D, double theta);
 // Rotates `heads` heads of D in place at the start of each row of x (B·T, stride). `inverse` is the backward.
 template <typename Type>
@@ -78,7 +75,6 @@ void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int6
           bool inverse);
 
 // ---- causal attention with grouped key/value heads, tiled (Dao 2023): no T×T matrix ever exists
-// ------------------
 struct AttentionShape {
   int64_t B, T, H, K, D;
   int64_t qkv_stride() const { return (H + 2 * K) * D; }
@@ -93,7 +89,7 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
                         const AttentionShape& shape);
 
 // ---- SwiGLU: silu(gate) · up (Shazeer 2020)
-// ---------------------------------------------------------------------- y (N,F); gate_up (N,2F): the gate's
+// y (N,F); gate_up (N,2F): the gate's
 // F values, then the up projection's.
 template <typename T>
 void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t F);
@@ -101,23 +97,20 @@ template <typename T>
 void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F);
 
 // ---- residual
-// ---------------------------------------------------------------------------------------------------- y = a
-// + b, count elements. y may be a or b.
+// y = a + b, count elements. y may be a or b.
 template <typename T>
 void add(T* y, const T* a, const T* b, int64_t count);
 
 // ---- classifier
-// -------------------------------------------------------------------------------------------------- Softmax
-// and cross-entropy of logits (N,V) fp32 against targets (N), -1 meaning none. Returns the sum of the losses
-// in nats (rows added in ascending order) and writes their gradient times loss_scale to dlogits (N,V). T =
-// float: dlogits may be logits.
+// Softmax and cross-entropy of logits (N,V) fp32 against targets (N), -1 meaning none. Returns the sum of the losses
+// in nats (rows added in ascending order) and writes their gradient times loss_scale to dlogits (N,V).
+// T = float: dlogits may be logits.
 template <typename T>
 double cross_entropy(T* dlogits, const float* logits, const int32_t* targets, int64_t N, int64_t V,
                      float loss_scale);
 
 // ---- optimizer
-// --------------------------------------------------------------------------------------------------- AdamW
-// with decoupled decay (Loshchilov & Hutter 2019), fp32 throughout.
+// AdamW with decoupled decay (Loshchilov & Hutter 2019), fp32 throughout.
 struct AdamWParameters {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float gradient_scale;                      // multiplies the gradient first (clipping)

@@ -1,13 +1,10 @@
 // Supervisor: runs one rank's program as a child, files its output, forwards signals, and tells how it ended.
 //
-//   order       pipes and signalfd, fork, logs, then one poll loop over the pipes, the signals and the
-//   child's
+//   order       pipes and signalfd, fork, logs, then one poll loop over the pipes, the signals and the child's
 //               pidfd. No thread is ever made before the fork.
-//   signals     SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 go to the child's process group. SIGQUIT is
-//   ours: kill
+//   signals     SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 go to the child's process group. SIGQUIT is ours: kill
 //               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
-//   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left
-//   behind
+//   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left behind
 //               is killed, whatever session it hides in, and the pipes are read to their end.
 //   full disk   lines are lost and counted, the job goes on.
 //   our death   the child gets SIGKILL from the kernel (PR_SET_PDEATHSIG).

@@ -1,13 +1,11 @@
 // Engine: full_shard. Every rank owns 1/group_size of each block's fp32 master parameters and gradients; a
 // whole block exists only while it is used.
 //
-//   parameters  acquire(b, next): all-gather of the compute-dtype shards into one of `prefetch`+1 buffers,
-//   each
+//   parameters  acquire(b, next): all-gather of the compute-dtype shards into one of `prefetch`+1 buffers, each
 //               tagged {block, version}. The gather of `next` is started before acquire returns, so that it
 //               runs while the caller computes with b. A buffer whose tag still fits is used again without a
 //               gather.
-//   gradients   gradient_buffer(b) hands out one of two full-block fp32 buffers; reduce(b) starts a
-//   reduce-scatter
+//   gradients   gradient_buffer(b) hands out one of two full-block fp32 buffers; reduce(b) starts a reduce-scatter
 //               of it, which runs while the caller computes the previous block's backward.
 //   version     publish() after an optimizer step converts the masters and makes every tag stale.
 //
@@ -19,9 +17,10 @@
 // gradient_buffer, (compute), release, reduce; after the last micro-step finish_reductions.
 //
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
-// must be destroyed before the arena, because an operation in flight still names memory of it. Determinism:
-// sums run in group-rank order inside a micro-step and in micro-step order after that. Thread rule:
-// thread-compatible. Source: FSDP (Zhao et al. 2023); the tagged double buffer follows llmq's doc.md.
+// must be destroyed before the arena, because an operation in flight still names memory of it.
+// Determinism: sums run in group-rank order inside a micro-step and in micro-step order after that.
+// Thread rule: thread-compatible.
+// Source: FSDP (Zhao et al. 2023); the tagged double buffer follows llmq's doc.md.
 #pragma once
 
 #include <array>
