@@ -325,22 +325,22 @@ void read_environment(const TomlValue& document, SpecReading& reading,
                       std::map<std::string, EnvironmentValue>& environment) {
   SectionReader section(document, "environment", reading);
   for (const auto& member : section.members()) {
-    const std::string& name = member.first;
+    const std::string& name = member.key;
     if (reading.error) return;
     if (!is_variable_name(name)) {
-      reading.fail(member.second.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
+      reading.fail(member.value.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
                    "use letters, digits and _, and begin with a letter");
       return;
     }
-    reading.origins["environment." + name] = member.second.origin;
+    reading.origins["environment." + name] = member.value.origin;
     EnvironmentValue value;
-    if (member.second.kind == TomlValue::Kind::kTable) {
-      read_environment_reference(name, member.second, reading, value);
+    if (member.value.kind == TomlValue::Kind::kTable) {
+      read_environment_reference(name, member.value, reading, value);
     } else if (looks_secret(name)) {
       reading.fail(
-          member.second.origin, fmt::format("environment.{} looks like a secret written out", name),
+          member.value.origin, fmt::format("environment.{} looks like a secret written out", name),
           fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
-    } else if (member.second.kind == TomlValue::Kind::kString && member.second.text.empty()) {
+    } else if (member.value.kind == TomlValue::Kind::kString && member.value.text.empty()) {
       value.text.clear();  // an empty variable is a value like any other
     } else {
       section.text(name, value.text, 32 * 1024);

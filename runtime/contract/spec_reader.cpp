@@ -193,15 +193,15 @@ void SectionReader::duration(std::string_view key, int64_t low, int64_t high,
   if (const auto seconds = seconds_of(key, low, high)) out = std::chrono::seconds(*seconds);
 }
 
-const std::vector<std::pair<std::string, TomlValue>>& SectionReader::members() const {
-  static const std::vector<std::pair<std::string, TomlValue>> kNone;
+const std::vector<TomlMember>& SectionReader::members() const {
+  static const std::vector<TomlMember> kNone;
   return table_ == nullptr ? kNone : table_->members;
 }
 
 void SectionReader::finish() {
   for (const auto& member : members()) {
     if (reading_.error) return;
-    const std::string& key = member.first;
+    const std::string& key = member.key;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string near = nearest_name(key, known_);
     const std::string list = std::accumulate(known_.begin(), known_.end(), std::string(),
@@ -209,7 +209,7 @@ void SectionReader::finish() {
                                                return all.empty() ? name : std::move(all) + ", " + name;
                                              });
     const std::string place = section_.empty() ? "a job spec" : "[" + section_ + "]";
-    fail(member.second, fmt::format("{} has no key \"{}\"", place, printable(key)),
+    fail(member.value, fmt::format("{} has no key \"{}\"", place, printable(key)),
          near.empty() ? "remove it; the keys are " + list : fmt::format("did you mean \"{}\"?", near));
   }
 }

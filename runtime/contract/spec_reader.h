@@ -74,7 +74,7 @@ class SectionReader {
     fail(*value, "\"" + printable(value->text) + "\" is not a " + qualified(key), "write one of " + names);
   }
   // The whole section's members, for sections whose keys are free ([environment]).
-  const std::vector<std::pair<std::string, TomlValue>>& members() const;
+  const std::vector<TomlMember>& members() const;
 
   // Marks a key as known without reading it, e.g. a section's name at the top level.
   void know(std::string_view key) { known_.emplace_back(key); }

@@ -49,15 +49,15 @@ TomlValue convert(const toml::node& node, std::string_view file_name) {
 void set_origin(TomlValue& value, const std::string& origin) {
   value.origin = origin;
   for (auto& item : value.items) set_origin(item, origin);
-  for (auto& member : value.members) set_origin(member.second, origin);
+  for (auto& member : value.members) set_origin(member.value, origin);
 }
 
 }  // namespace
 
 const TomlValue* TomlValue::find(std::string_view key) const {
   const auto found =
-      std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == key; });
-  return found == members.end() ? nullptr : &found->second;
+      std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.key == key; });
+  return found == members.end() ? nullptr : &found->value;
 }
 
 TomlValue* TomlValue::find(std::string_view key) {
@@ -137,7 +137,7 @@ Result<void> apply_override(TomlValue& document, std::string_view assignment) {
     TomlValue* member = table->find(key);
     if (member == nullptr) {
       table->members.emplace_back(key, TomlValue{});
-      member = &table->members.back().second;
+      member = &table->members.back().value;
       member->origin = shown;
     }
     if (dot == std::string_view::npos) {

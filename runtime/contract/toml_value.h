@@ -16,6 +16,8 @@ namespace shardrun::contract {
 
 using base::Result;
 
+struct TomlMember;
+
 struct TomlValue {
   enum class Kind { kTable, kArray, kString, kInteger, kFloat, kBoolean, kOther };
   Kind kind = Kind::kTable;
@@ -25,11 +27,17 @@ struct TomlValue {
   double floating = 0.0;
   bool boolean = false;
   std::vector<TomlValue> items;
-  std::vector<std::pair<std::string, TomlValue>>
-      members;  // in the order of the file's keys, sorted by toml++
+  std::vector<TomlMember> members;  // of a table, in toml++'s order
 
   const TomlValue* find(std::string_view key) const;
   TomlValue* find(std::string_view key);
+};
+
+// Not a std::pair, which clang 14 cannot make of a type that is not complete yet.
+struct TomlMember {
+  TomlMember(std::string name, TomlValue content) : key(std::move(name)), value(std::move(content)) {}
+  std::string key;
+  TomlValue value;
 };
 
 const char* kind_name(TomlValue::Kind kind);
