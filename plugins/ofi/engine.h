@@ -141,6 +141,7 @@ class Engine {
   bool post_flow(ActiveOperation& active, Flow& flow);
   bool retire_finished();
   void sleep();
+  void listen(int timeout_milliseconds);
   int sleep_milliseconds();
   void handle_news(const Liveness::News& news);
   void check_clocks();

@@ -201,15 +201,19 @@ void Engine::sleep() {
     sched_yield();
     return;
   }
+  listen(sleep_milliseconds());
+}
+
+// Sleeps until a descriptor has something or the time is up, and takes in what the liveness links say.
+void Engine::listen(int timeout_milliseconds) {
   std::vector<pollfd> poll_set = {{wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
   for (const auto& endpoint : endpoints_) {
     if (endpoint->wait_fd() >= 0) poll_set.push_back({endpoint->wait_fd(), POLLIN, 0});
   }
   const size_t first_link = poll_set.size();
   liveness_->add_to(&poll_set);
-  const int timeout = sleep_milliseconds();
   asleep_.store(true, std::memory_order_relaxed);
-  const int ready = poll(poll_set.data(), poll_set.size(), timeout);
+  const int ready = poll(poll_set.data(), poll_set.size(), timeout_milliseconds);
   asleep_.store(false, std::memory_order_relaxed);
   if (ready <= 0) return;
   if (poll_set[0].revents != 0) {
@@ -248,6 +252,9 @@ void Engine::check_clocks() {
   // Messages to a rank that took its leave may fail; whether one was needed, the farewell's clock tells.
   if (suspect_ && departed_.count(suspect_->global_rank) > 0) suspect_.reset();
   if (suspect_ && now >= suspect_->deadline) {
+    // A rank passes its news on before it closes anything: what explains the broken connection is here by
+    // now.
+    listen(0);
     fail({SHARDRUN_COMM_PEER_LOST,
           fmt::format("lost {}: {}", rank_text(suspect_->global_rank), suspect_->why)},
          global_rank_);

@@ -125,6 +125,9 @@ Status Endpoint::open(const std::string& provider, const std::string& source,
   }
   auto opened = std::unique_ptr<Endpoint>(new Endpoint());
   opened->provider_ = provider;
+  opened->registers_ = std::strstr(info->fabric_attr->prov_name, "ofi_rxm") != nullptr;
+  if (opened->registers_) info->domain_attr->mr_mode |= FI_MR_LOCAL;
+  opened->registers_ = (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   Status status = opened->open_objects(library, info);
   library.freeinfo(info);
   if (status.ok()) *endpoint = std::move(opened);
@@ -180,6 +183,7 @@ Status Endpoint::read_address() {
 
 Endpoint::~Endpoint() {
   close_fid(endpoint_);
+  for (fid_mr* registration : registrations_) fi_close(&registration->fid);
   close_fid(queue_);
   close_fid(addresses_);
   close_fid(domain_);
@@ -199,19 +203,45 @@ Status Endpoint::connect_peer(uint32_t global_rank, std::span<const std::byte> a
   return {};
 }
 
+int Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t access, Request* request) {
+  request->registration = nullptr;
+  if (!registers_) return 0;
+  const int error =
+      fi_mr_reg(domain_, data, bytes, access, 0, next_key_++, 0, &request->registration, nullptr);
+  if (error == 0) registrations_.insert(request->registration);
+  return error;
+}
+
+void Endpoint::unregister_memory(Request* request) {
+  if (request->registration == nullptr) return;
+  registrations_.erase(request->registration);
+  fi_close(&request->registration->fid);
+  request->registration = nullptr;
+}
+
 Post Endpoint::send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error) {
-  const ssize_t code =
-      fi_tsend(endpoint_, data, bytes, nullptr, peer_address_[request->global_rank], tag, &request->context);
-  if (code == 0) return Post::kAccepted;
-  *error = static_cast<int>(-code);
-  return code == -FI_EAGAIN ? Post::kTryAgain : Post::kFailed;
+  ssize_t code = register_memory(data, bytes, FI_SEND, request);
+  if (code == 0) {
+    void* description = request->registration == nullptr ? nullptr : fi_mr_desc(request->registration);
+    code = fi_tsend(endpoint_, data, bytes, description, peer_address_[request->global_rank], tag,
+                    &request->context);
+  }
+  return posted(code, request, error);
 }
 
 Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, uint64_t ignore, Request* request,
                        int* error) {
-  const ssize_t code =
-      fi_trecv(endpoint_, data, bytes, nullptr, FI_ADDR_UNSPEC, tag, ignore, &request->context);
+  ssize_t code = register_memory(data, bytes, FI_RECV, request);
+  if (code == 0) {
+    void* description = request->registration == nullptr ? nullptr : fi_mr_desc(request->registration);
+    code = fi_trecv(endpoint_, data, bytes, description, FI_ADDR_UNSPEC, tag, ignore, &request->context);
+  }
+  return posted(code, request, error);
+}
+
+Post Endpoint::posted(int64_t code, Request* request, int* error) {
   if (code == 0) return Post::kAccepted;
+  unregister_memory(request);
   *error = static_cast<int>(-code);
   return code == -FI_EAGAIN ? Post::kTryAgain : Post::kFailed;
 }
@@ -221,6 +251,7 @@ Completion Endpoint::read_error() {
   if (fi_cq_readerr(queue_, &entry, 0) != 1) return {};
   Completion completion;
   completion.request = reinterpret_cast<Request*>(entry.op_context);
+  if (completion.request != nullptr) unregister_memory(completion.request);
   completion.error = entry.err == 0 ? FI_EOTHER : entry.err;
   completion.error_text = describe(completion.error);
   return completion;
@@ -240,6 +271,7 @@ Status Endpoint::poll(std::vector<Completion>* completions) {
     for (ssize_t i = 0; i < count; ++i) {
       Completion completion;
       completion.request = reinterpret_cast<Request*>(entries[i].op_context);
+      unregister_memory(completion.request);
       completion.bytes = entries[i].len;
       completions->push_back(std::move(completion));
     }

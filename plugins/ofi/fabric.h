@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct fid_domain;
 struct fid_av;
 struct fid_cq;
 struct fid_ep;
+struct fid_mr;
 
 namespace shardrun::ofi {
 
@@ -37,6 +39,7 @@ struct Request {
   uint32_t global_rank = 0;     // the other side
   uint64_t expected_bytes = 0;  // of a receive
   bool is_send = false;
+  fid_mr* registration = nullptr;  // the endpoint's
 };
 
 struct Completion {
@@ -86,6 +89,9 @@ class Endpoint {
   Status open_objects(const Library& library, fi_info* info);
   Status read_address();
   Completion read_error();
+  int register_memory(const void* data, uint64_t bytes, uint64_t access, Request* request);
+  void unregister_memory(Request* request);
+  Post posted(int64_t code, Request* request, int* error);
 
   std::string provider_;
   fid_fabric* fabric_ = nullptr;
@@ -94,6 +100,11 @@ class Endpoint {
   fid_cq* queue_ = nullptr;
   fid_ep* endpoint_ = nullptr;
   int wait_fd_ = -1;
+  // We register the memory of messages ourselves: ofi_rxm would do it too, but keeps what was in flight when the
+  // endpoint closes, and with it the domain and the fabric.
+  bool registers_ = false;
+  uint64_t next_key_ = 1;
+  std::set<fid_mr*> registrations_;  // of messages in flight
   std::vector<std::byte> address_;
   std::string shm_name_;                // of the segment below /dev/shm; empty once forgotten
   std::vector<uint64_t> peer_address_;  // by global rank
