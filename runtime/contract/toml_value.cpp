@@ -8,6 +8,8 @@
 #define TOML_HEADER_ONLY 1
 #include <toml++/toml.h>
 
+#include "runtime/contract/toml_text.h"
+
 namespace shardrun::contract {
 namespace {
 
@@ -100,6 +102,11 @@ std::string printable(std::string_view text) {
 }
 
 Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name) {
+  if (const auto flaw = find_flaw(text)) {
+    const TextPlace place = place_of(text, flaw->offset);
+    return Error(Code::kInvalid,
+                 fmt::format("{}:{}:{}: {}", printable(file_name), place.line, place.column, flaw->what));
+  }
   // toml++ treats a leading byte order mark and everything else of TOML 1.0; nesting is capped by it at 256.
   const toml::parse_result parsed = toml::parse(text, std::string_view(file_name));
   if (!parsed) {
@@ -120,7 +127,9 @@ Result<void> apply_override(TomlValue& document, std::string_view assignment) {
   const std::string_view path = assignment.substr(0, equals);
   const std::string_view text = assignment.substr(equals + 1);
   TomlValue value;
-  const toml::parse_result parsed = toml::parse("value = " + std::string(text), std::string_view("--set"));
+  const std::string assigned = "value = " + std::string(text);
+  const toml::parse_result parsed =
+      toml::parse(find_flaw(assigned) ? std::string() : assigned, std::string_view("--set"));
   if (parsed && parsed.table().size() == 1 && parsed.table().contains("value")) {
     value = convert(*parsed.table().get("value"), "--set");
   } else {

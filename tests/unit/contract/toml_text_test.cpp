@@ -1,0 +1,85 @@
+#include "runtime/contract/toml_text.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "runtime/contract/job_spec.h"
+
+using namespace shardrun;
+using contract::find_flaw;
+
+namespace {
+
+constexpr size_t kNone = std::string_view::npos;
+
+size_t flaw_offset(std::string_view text) {
+  const auto flaw = find_flaw(text);
+  return flaw ? flaw->offset : kNone;
+}
+
+}  // namespace
+
+TEST_CASE("TOML text: any character may stand in strings and comments") {
+  for (const char* text :
+       {"a = \"§\" # §\n", "a = '§'\n", "a = \"\"\"\n§\"\"\"\n", "a = '''§'''  # '\n", "a = \"\\\"§\"\n",
+        "a = '\\'  # \"§\n", "a = \"\"\"\"§\"\"\"\"\"\n# §", "a = \"\"\"x\\\n  y§\"\"\"\n", "a = \"\" # §\n",
+        "\xEF\xBB\xBF"
+        "a = 1\n"}) {
+    CAPTURE(text);
+    CHECK_EQ(flaw_offset(text), kNone);
+  }
+}
+
+TEST_CASE("TOML text: a character outside of ASCII where white space may stand is found") {
+  CHECK_EQ(flaw_offset("§ = 1"), 0);
+  CHECK_EQ(flaw_offset("a = 1§"), 5);
+  CHECK_EQ(flaw_offset("a = +\"§\""), 6);
+  CHECK_EQ(flaw_offset("a = \"\"\"\"\"\"§"), 10);
+  CHECK_EQ(flaw_offset("a = \"\\§\""), 6);
+  CHECK_EQ(flaw_offset("a = \"\"\"\\\n  §\"\"\""), 11);
+  CHECK_EQ(flaw_offset("a = \"§\"\nb = '\n§ = 1"), 15);
+  CHECK_EQ(flaw_offset("a = \"\\"), kNone);
+}
+
+TEST_CASE("TOML text: a table header that begins no key is found, brackets of values are left alone") {
+  CHECK_EQ(flaw_offset("a = 1\n  [!]"), 9);
+  CHECK_EQ(flaw_offset("[[ +"), 3);
+  CHECK_EQ(flaw_offset("[[["), 2);
+  CHECK_EQ(flaw_offset(std::string_view("[\0", 2)), 1);
+  for (const char* text :
+       {"[a]\n[[b]]\n[ \"c\" ]", "[]", "[", "[ [", "a = [\n[+1],\n[{b = [\n[.5]]}]\n]\n[c]",
+        "a = \"\"\"\n[!]\"\"\"", "# [!]", "a = 1 [!"}) {
+    CAPTURE(text);
+    CHECK_EQ(flaw_offset(text), kNone);
+  }
+}
+
+TEST_CASE("TOML text: the place counts lines, and code points in a line") {
+  const auto place = contract::place_of("a = \"§\"\nb = \"§\" §", 18);
+
+  CHECK_EQ(place.line, 2);
+  CHECK_EQ(place.column, 9);
+}
+
+TEST_CASE("TOML text: the two documents that toml++ 3.3 trips over are refused with their place") {
+  for (const auto& [text, place] :
+       {std::pair("name = \"\"\"\\\n§\"\"\"\n", "job.toml:2:1: "), std::pair("\xcc\xaa", "job.toml:1:1: ")}) {
+    const auto spec = contract::parse_job_spec(text, "job.toml");
+
+    REQUIRE_FALSE(spec);
+    CHECK_EQ(spec.error().to_string(),
+             std::string(place) +
+                 "a character outside of ASCII stands outside strings and comments; put the text in quotes");
+  }
+}
+
+TEST_CASE("TOML text: a value of --set may hold any text") {
+  const std::string text = "name = \"x\"\n[program]\ncommand = [\"env\"]\n[environment]\nA = \"b\"\n";
+  const std::string overrides[] = {"environment.A=§ bare"};
+
+  const auto spec = contract::parse_job_spec(text, "job.toml", overrides);
+
+  REQUIRE(spec);
+  CHECK_EQ(spec->environment.at("A").text, "§ bare");
+}
