@@ -41,7 +41,7 @@ std::vector<std::string> merged_environment(const std::map<std::string, std::str
     const std::string_view text(*entry);
     if (extra.count(std::string(text.substr(0, text.find('=')))) == 0) merged.emplace_back(text);
   }
-  for (const auto& [name, value] : extra) merged.push_back(name + "=" + value);
+  for (const auto& [name, value] : extra) merged.push_back(fmt::format("{}={}", name, value));
   return merged;
 }
 
