@@ -9,11 +9,12 @@ namespace shardrun::launcher {
 base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
                                                      const PlanContext& context) {
   const int64_t world = int64_t{spec.resources.nodes} * spec.resources.ranks_per_node;
-  if (world > (1 << 17)) {
+  if (world > contract::LaunchPlan::kLargestWorld) {
     return base::Error(
         base::Code::kInvalid,
         fmt::format("{}: {} nodes × {} ranks are {} ranks; at most {} work", spec.origin("resources.nodes"),
-                    spec.resources.nodes, spec.resources.ranks_per_node, world, 1 << 17));
+                    spec.resources.nodes, spec.resources.ranks_per_node, world,
+                    contract::LaunchPlan::kLargestWorld));
   }
   auto batch = solve_batch(spec, world);
   if (!batch) return std::move(batch).error();

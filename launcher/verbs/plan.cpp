@@ -19,8 +19,7 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   if (!solved) return fail(solved.error(), common);
   const contract::BatchPlan& batch = solved->batch;
   const bool trainer = spec.program.command.empty();
-  const ModelSize size =
-      trainer ? model_size(spec.model, solved->world_size(), spec.precision.parameters) : ModelSize{};
+  const ModelSize size = trainer ? model_size(spec, batch) : ModelSize{};
   if (common.json) {
     fmt::print(
         "{{\"name\": \"{}\", \"nodes\": {}, \"ranks_per_node\": {}, \"world_size\": {}, \"batch\": "

@@ -3,6 +3,27 @@
 #include "runtime/contract/json_reader.h"
 
 namespace shardrun::contract {
+namespace {
+
+// Every number of a plan is used in products: refuse what a solved plan cannot hold.
+Result<void> check_sizes(const LaunchPlan& plan) {
+  constexpr int64_t kLargest = int64_t{1} << 40;
+  if (plan.nodes < 1 || plan.ranks_per_node < 1 || plan.cpus_per_rank < 1 ||
+      int64_t{plan.nodes} * plan.ranks_per_node > LaunchPlan::kLargestWorld) {
+    return base::Error(base::Code::kCorrupt,
+                       "plan.json: nodes, ranks_per_node or cpus_per_rank are out of range");
+  }
+  for (const int64_t number : {plan.batch.global_batch, plan.batch.micro_batch,
+                               plan.batch.gradient_accumulation, plan.batch.data_parallel}) {
+    if (number < 0 || number > kLargest) {
+      return base::Error(base::Code::kCorrupt,
+                         fmt::format("plan.json batch: {} is no number of sequences", number));
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 std::string to_json(const LaunchPlan& plan) {
   return dump_json({{"format_version", LaunchPlan::kFormatVersion},
@@ -62,10 +83,7 @@ Result<LaunchPlan> parse_launch_plan(std::string_view text) {
   sizes.read("gradient_accumulation", plan.batch.gradient_accumulation);
   sizes.read("data_parallel", plan.batch.data_parallel);
   RETURN_IF_ERROR(sizes.finish());
-  if (plan.nodes < 1 || plan.ranks_per_node < 1 || plan.cpus_per_rank < 1) {
-    return base::Error(base::Code::kCorrupt,
-                       "plan.json: nodes, ranks_per_node and cpus_per_rank must be positive");
-  }
+  RETURN_IF_ERROR(check_sizes(plan));
   return plan;
 }
 

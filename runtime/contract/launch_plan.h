@@ -28,6 +28,7 @@ struct BatchPlan {
 
 struct LaunchPlan {
   static constexpr int kFormatVersion = 1;
+  static constexpr int64_t kLargestWorld = 1 << 17;  // ranks of one job
   std::string name;
   std::string id;                 // the Slurm job id, or local-<time>-<pid>
   std::string scheduler;          // "local" or "slurm"

@@ -134,7 +134,7 @@ Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
                               ? &(*metrics)["peak_memory_bytes"]
                               : nullptr;
       peaks != nullptr && peaks->is_array()) {
-    for (size_t rank = 0; rank < peaks->size(); ++rank) {
+    for (size_t rank = 0; rank < peaks->size() && rank < static_cast<size_t>(record.world_size); ++rank) {
       if ((*peaks)[rank].is_number_integer()) {
         record.peak_memory_bytes[static_cast<int>(rank)] = (*peaks)[rank].get<int64_t>();
       }
@@ -153,7 +153,9 @@ Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
 }
 
 std::string utc_time(double unix_seconds) {
-  const auto seconds = static_cast<std::time_t>(unix_seconds);
+  constexpr double kYear10000 = 253402300800.0;
+  const auto seconds =
+      static_cast<std::time_t>(unix_seconds >= 0.0 && unix_seconds < kYear10000 ? unix_seconds : 0.0);
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
   char text[32];
@@ -229,6 +231,10 @@ Result<RunRecord> parse_run_record(std::string_view text) {
   reader.read("exit_code", record.exit_code);
   reader.read("world_size", record.world_size);
   RETURN_IF_ERROR(reader.finish());
+  if (record.world_size < 0 || record.world_size > LaunchPlan::kLargestWorld) {
+    return base::Error(base::Code::kCorrupt,
+                       fmt::format("record.json: {} is no number of ranks", record.world_size));
+  }
   bool known = false;
   for (const RunStatus candidate : kStatuses) {
     if (status != status_name(candidate)) continue;
