@@ -65,18 +65,64 @@ Result<void> check_command(const contract::JobSpec& spec, const std::string& wor
   const std::string& origin = spec.origin("program.command[0]");
   if (program.find('/') == std::string::npos) {
     if (on_path(program)) return {};
-    return Error(Code::kInvalid, fmt::format("{}: no program \"{}\" on PATH; install it, or write its path",
-                                             origin, program));
+    return Error(Code::kInvalid,
+                 fmt::format("{}: no program \"{}\" on PATH; install it, or write its path; if only "
+                             "the compute nodes have it, write \"env\" before it",
+                             origin, program));
   }
   const std::string full = absolute(program, working_directory);
   if (is_executable_file(full)) return {};
+  return Error(
+      Code::kInvalid,
+      fmt::format("{}: {} is no executable file; correct the path, or chmod +x it; if only the compute "
+                  "nodes have it, write \"env\" before it",
+                  origin, full));
+}
+
+Result<void> check_secret_file(const contract::JobSpec& spec, const std::string& name,
+                               const std::string& path, const std::string& working_directory) {
+  const std::string full = absolute(path, working_directory);
+  if (::access(full.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,
-               fmt::format("{}: {} is no executable file; correct the path, or chmod +x it", origin, full));
+               fmt::format("{}: environment.{} comes from {}: {}; name a file that the ranks can read",
+                           spec.origin("environment." + name), name, full, std::strerror(errno)));
+}
+
+// The folder itself, or the nearest above it that exists, must take new entries.
+Result<void> check_checkpoint_folder(const contract::JobSpec& spec, const std::string& working_directory) {
+  std::string folder = absolute(spec.checkpoint.directory, working_directory);
+  struct stat status {};
+  while (::stat(folder.c_str(), &status) != 0 && errno == ENOENT && folder.find_last_of('/') != 0) {
+    folder.erase(folder.find_last_of('/'));
+  }
+  const std::string origin = spec.origin("checkpoint.directory");
+  if (::stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
+    return Error(Code::kInvalid,
+                 fmt::format("{}: {} is no folder; name one for the checkpoints", origin, folder));
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return Error(Code::kInvalid, fmt::format("{}: no checkpoints can be written in {}: {}; name another folder",
+                                           origin, folder, std::strerror(errno)));
+}
+
+// Errors of what only the ranks need, in the order of the spec.
+std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::string& working_directory) {
+  std::vector<Error> errors;
+  const auto keep = [&](Result<void> checked) {
+    if (!checked) errors.push_back(std::move(checked).error());
+  };
+  if (!spec.checkpoint.directory.empty()) keep(check_checkpoint_folder(spec, working_directory));
+  for (const auto& [name, value] : spec.environment) {
+    if (value.kind != contract::EnvironmentValue::Kind::kFromFile) continue;
+    keep(check_secret_file(spec, name, value.text, working_directory));
+  }
+  return errors;
 }
 
 }  // namespace
 
-Result<void> check_files(const contract::JobSpec& spec, const std::string& working_directory) {
+Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& working_directory,
+                             RanksRun where) {
   for (const auto& [name, files] :
        {std::pair("data.files", &spec.data.files), std::pair("data.validation", &spec.data.validation)}) {
     for (size_t i = 0; i < files->size(); ++i) {
@@ -84,27 +130,33 @@ Result<void> check_files(const contract::JobSpec& spec, const std::string& worki
     }
   }
   if (!spec.program.command.empty()) RETURN_IF_ERROR(check_command(spec, working_directory));
-  return {};
+  Warnings warnings;
+  for (Error& error : check_for_ranks(spec, working_directory)) {
+    if (where == RanksRun::kHere) return std::move(error);
+    warnings.push_back(error.to_string());
+  }
+  return warnings;
 }
 
-Result<void> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
-  RETURN_IF_ERROR(check_files(spec, plan.working_directory));
+Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  auto warnings = check_files(spec, plan.working_directory,
+                              plan.scheduler == "slurm" ? RanksRun::kElsewhere : RanksRun::kHere);
+  if (!warnings) return warnings;
   if (!is_executable_file(plan.rank_program)) {
     return Error(Code::kNotFound,
                  plan.rank_program + " is not there; build or install shardrun-rank beside shardrun");
   }
-  if (spec.program.command.empty()) {
-    const std::string plugin =
-        fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);
-    if (::access(plugin.c_str(), R_OK) != 0) {
-      return Error(Code::kInvalid,
-                   fmt::format("{}: there is no comm plugin \"{}\" ({}: {}); build it or choose another "
-                               "in [communication] plugin",
-                               spec.origin("communication.plugin"), spec.communication.plugin, plugin,
-                               std::strerror(errno)));
-    }
+  if (!spec.program.command.empty()) return warnings;
+  const std::string plugin =
+      fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);
+  if (::access(plugin.c_str(), R_OK) != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("{}: there is no comm plugin \"{}\" ({}: {}); build it or choose another "
+                             "in [communication] plugin",
+                             spec.origin("communication.plugin"), spec.communication.plugin, plugin,
+                             std::strerror(errno)));
   }
-  return {};
+  return warnings;
 }
 
 }  // namespace shardrun::launcher

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/contract/job_spec.h"
@@ -11,11 +12,19 @@
 
 namespace shardrun::launcher {
 
-// The files that the spec names: data and validation text, a command's program, files that secrets come from.
-// Relative paths start at `working_directory`. Errors: kInvalid, "file:line:column: what; mend".
-base::Result<void> check_files(const contract::JobSpec& spec, const std::string& working_directory);
+// Where the ranks will run. What only they need (the files of secrets, the checkpoints' folder) may be missing on a
+// head node: that is a warning there and a refusal here.
+enum class RanksRun { kHere, kElsewhere };
+
+// "file:line:column: what; mend", one each.
+using Warnings = std::vector<std::string>;
+
+// The files that the spec names: data and validation text, a command's program, files that secrets come from, the
+// checkpoints' folder. Relative paths start at `working_directory`. Errors: kInvalid, "file:line:column: what; mend".
+base::Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& working_directory,
+                                   RanksRun where);
 
 // The same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin.
-base::Result<void> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
+base::Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
 
 }  // namespace shardrun::launcher

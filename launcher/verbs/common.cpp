@@ -43,6 +43,12 @@ int fail(const Error& error, const CommonOptions& common) {
   }
 }
 
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    fmt::print(stderr, "shardrun: warning: {}\n", escape_control(warning));
+  }
+}
+
 Result<Installation> find_installation() {
   std::error_code failure;
   const fs::path self = fs::read_symlink("/proc/self/exe", failure);

@@ -24,6 +24,8 @@ struct CommonOptions {
 // Prints "shardrun: error: …" (with --verbose: the whole chain) and returns the exit code that the error's
 // code stands for.
 int fail(const base::Error& error, const CommonOptions& common);
+// Prints "shardrun: warning: …" for each.
+void warn(const std::vector<std::string>& warnings);
 
 struct Installation {
   std::string shardrun_program;  // absolute

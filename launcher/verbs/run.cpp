@@ -242,7 +242,9 @@ int run(const RunOptions& options, const CommonOptions& common) {
   auto job = options.run_directory.empty() ? prepare_new(options, *installed)
                                            : prepare_existing(options.run_directory);
   if (!job) return fail(job.error(), common);
-  if (auto allowed = check_launch(job->spec, job->plan); !allowed) return fail(allowed.error(), common);
+  auto warnings = check_launch(job->spec, job->plan);
+  if (!warnings) return fail(warnings.error(), common);
+  warn(*warnings);
   if (options.dry_run) return dry_run(*job, options, *installed);
   if (job->plan.scheduler == "slurm" && !inside_allocation()) {
     return run_through_salloc(job->spec, options, *installed, common);

@@ -25,7 +25,9 @@ base::Result<SubmitRequest> prepare(const SubmitOptions& options, LoadedSpec& lo
   context.overrides = options.spec.overrides;
   auto solved = solve_launch_plan(loaded.spec, context);
   if (!solved) return std::move(solved).error();
-  RETURN_IF_ERROR(check_launch(loaded.spec, *solved));
+  auto warnings = check_launch(loaded.spec, *solved);
+  if (!warnings) return std::move(warnings).error();
+  warn(*warnings);
   return SubmitRequest{&loaded.spec, loaded.text, std::move(solved).value(), runs_of(loaded.spec),
                        installed->shardrun_program};
 }

@@ -8,13 +8,14 @@
 namespace shardrun::launcher {
 namespace {
 
-base::Result<void> validate_one(const std::string& path, const std::vector<std::string>& overrides) {
+base::Result<Warnings> validate_one(const std::string& path, const std::vector<std::string>& overrides) {
   auto loaded = load_spec(path, overrides);
   if (!loaded) return std::move(loaded).error();
   const auto& resources = loaded->spec.resources;
   auto batch = solve_batch(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node);
   if (!batch) return std::move(batch).error();
-  return check_files(loaded->spec, current_directory());
+  const bool slurm = loaded->spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+  return check_files(loaded->spec, current_directory(), slurm ? RanksRun::kElsewhere : RanksRun::kHere);
 }
 
 }  // namespace
@@ -26,6 +27,7 @@ int validate(const std::vector<std::string>& paths, const std::vector<std::strin
     if (auto valid = validate_one(path, overrides); !valid) {
       exit_code = fail(valid.error(), common);
     } else {
+      warn(*valid);
       fmt::print("{}: ok\n", path);
     }
   }

@@ -203,19 +203,32 @@ void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batc
   }
 }
 
+// Everything the trainer holds of a micro-batch is a multiple of its tokens.
+void check_micro_batch(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  constexpr int64_t kMostTokens = 1 << 24;
+  const int64_t tokens = int64_t{spec.batch.micro_batch} * spec.data.sequence_length;
+  if (tokens <= kMostTokens) return;
+  SectionReader batch(document, "batch", reading);
+  reading.fail(
+      batch.has("micro_batch") ? batch.origin("micro_batch") : batch.origin(),
+      fmt::format("micro_batch {} × sequence_length {} are {} tokens at once on each rank",
+                  spec.batch.micro_batch, spec.data.sequence_length, tokens),
+      fmt::format("keep the product at or below {}; gradient_accumulation makes batches large", kMostTokens));
+}
+
 void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
-  constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
-                                              {"hybrid_shard", Strategy::kHybridShard},
-                                              {"shard_grad_op", Strategy::kShardGradOp},
-                                              {"no_shard", Strategy::kNoShard}};
   SectionReader section(document, "sharding", reading);
-  section.choice("strategy", kStrategies, sharding.strategy);
+  std::string strategy = "full_shard";
+  section.text("strategy", strategy, 64);
   section.integer("prefetch", 0, 1, sharding.prefetch);
   section.finish();
-  if (sharding.strategy != Strategy::kFullShard) {
-    reading.fail(section.origin("strategy"), "this version's trainer shards with full_shard only",
-                 "write strategy = \"full_shard\"");
-  }
+  if (strategy == "full_shard") return;
+  const bool planned = strategy == "hybrid_shard" || strategy == "shard_grad_op" || strategy == "no_shard";
+  reading.fail(
+      section.origin("strategy"),
+      planned ? fmt::format("{} is unsupported: this version's trainer shards with full_shard only", strategy)
+              : fmt::format("\"{}\" is not a sharding.strategy", printable(strategy)),
+      "write strategy = \"full_shard\"");
 }
 
 void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
@@ -293,9 +306,24 @@ bool is_variable_name(std::string_view name) {
   return true;
 }
 
-bool looks_secret(const std::string& name) {
-  for (const char* part : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "PRIVATE_KEY", "CREDENTIAL"}) {
-    if (name.find(part) != std::string::npos) return true;
+// By the end of the name, so that TOKENIZERS_PARALLELISM, MAX_TOKENS or HF_TOKEN_PATH are none.
+bool looks_secret(std::string name) {
+  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  for (const std::string_view end : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY",
+                                     "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+// Variables that tell a rank who it is: one value for all ranks is wrong for all but one.
+bool is_set_by_shardrun(std::string_view name) {
+  if (name.starts_with("SHARDRUN_")) return true;
+  for (const std::string_view own :
+       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
+        "ROLE_RANK", "ROLE_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "SLURM_LOCALID",
+        "SLURM_NODEID", "SLURM_NTASKS"}) {
+    if (name == own) return true;
   }
   return false;
 }
@@ -321,31 +349,39 @@ void read_environment_reference(const std::string& name, const TomlValue& docume
                            : EnvironmentValue{EnvironmentValue::Kind::kFromVariable, variable};
 }
 
+void read_variable(SectionReader& section, const TomlMember& member, SpecReading& reading,
+                   EnvironmentValue& value) {
+  const std::string& name = member.key;
+  const TomlValue& given = member.value;
+  if (!is_variable_name(name)) {
+    reading.fail(given.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
+                 "use letters, digits and _, and begin with a letter");
+  } else if (is_set_by_shardrun(name)) {
+    reading.fail(given.origin, fmt::format("shardrun sets {} itself, for each rank its own", name),
+                 "remove it, or choose another name");
+  } else if (given.kind == TomlValue::Kind::kTable) {
+    read_environment_reference(name, given, reading, value);
+  } else if (looks_secret(name)) {
+    reading.fail(
+        given.origin, fmt::format("environment.{} looks like a secret written out", name),
+        fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
+  } else if (given.kind != TomlValue::Kind::kString || !given.text.empty()) {  // "" is a value like any other
+    section.text(name, value.text, 32 * 1024);
+  }
+}
+
 void read_environment(const TomlValue& document, SpecReading& reading,
                       std::map<std::string, EnvironmentValue>& environment) {
+  constexpr size_t kMostVariables = 1000;
   SectionReader section(document, "environment", reading);
+  if (section.members().size() > kMostVariables) {
+    reading.fail(section.origin(), fmt::format("[environment] has {} variables", section.members().size()),
+                 fmt::format("write at most {}, or a file that the program reads", kMostVariables));
+  }
   for (const auto& member : section.members()) {
-    const std::string& name = member.key;
     if (reading.error) return;
-    if (!is_variable_name(name)) {
-      reading.fail(member.value.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
-                   "use letters, digits and _, and begin with a letter");
-      return;
-    }
-    reading.origins["environment." + name] = member.value.origin;
-    EnvironmentValue value;
-    if (member.value.kind == TomlValue::Kind::kTable) {
-      read_environment_reference(name, member.value, reading, value);
-    } else if (looks_secret(name)) {
-      reading.fail(
-          member.value.origin, fmt::format("environment.{} looks like a secret written out", name),
-          fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
-    } else if (member.value.kind == TomlValue::Kind::kString && member.value.text.empty()) {
-      value.text.clear();  // an empty variable is a value like any other
-    } else {
-      section.text(name, value.text, 32 * 1024);
-    }
-    environment[name] = value;
+    reading.origins["environment." + member.key] = member.value.origin;
+    read_variable(section, member, reading, environment[member.key]);
   }
 }
 
@@ -367,6 +403,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     read_checkpoint(document, reading, spec.checkpoint);
   }
   read_batch(document, reading, spec.batch);
+  if (spec.program.command.empty()) check_micro_batch(document, reading, spec);
   read_fault_tolerance(document, reading, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
   read_environment(document, reading, spec.environment);
@@ -376,20 +413,26 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
 }  // namespace
 
 std::string JobSpec::origin(const std::string& key) const {
-  const auto found = origins.find(key);
-  return found == origins.end() ? "job spec" : found->second;
+  for (std::string_view place = key;;) {
+    if (const auto found = origins.find(std::string(place)); found != origins.end()) return found->second;
+    if (place.empty()) return "job spec";
+    const size_t end = place.find_last_of(".[");
+    place = place.substr(0, end == std::string_view::npos ? 0 : end);
+  }
 }
 
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides) {
   if (text.size() > kLargestFileBytes) {
     return Error(Code::kInvalid, fmt::format("{}:1:1: the job spec has {} bytes; write at most {}",
-                                             printable(file_name), text.size(), kLargestFileBytes));
+                                             printable_path(file_name), text.size(), kLargestFileBytes));
   }
   Result<TomlValue> document = parse_toml(text, file_name);
   if (!document) return std::move(document).error();
   for (const std::string& assignment : overrides) RETURN_IF_ERROR(apply_override(*document, assignment));
   SpecReading reading;
+  reading.origins[""] = document->origin;
+  for (const TomlMember& member : document->members) reading.origins[member.key] = member.value.origin;
   JobSpec spec = read_all(*document, reading);
   if (reading.error) return *reading.error;
   spec.origins = std::move(reading.origins);
@@ -399,8 +442,9 @@ Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides) {
   Result<std::string> text = base::read_file(path, kLargestFileBytes);
   if (!text) {
-    return Error(Code::kInvalid, fmt::format("{}:1:1: {}; name a readable job spec of at most {} bytes",
-                                             printable(path), text.error().to_string(), kLargestFileBytes));
+    return Error(Code::kInvalid,
+                 fmt::format("{}:1:1: {}; name a readable job spec of at most {} bytes", printable_path(path),
+                             text.error().to_string(), kLargestFileBytes));
   }
   return parse_job_spec(*text, path, overrides);
 }

@@ -140,6 +140,7 @@ struct JobSpec {
 
   // Where each given value stands, e.g. "data.files[0]" → "job.toml:7:3": for refusals that come later.
   std::map<std::string, std::string> origins;
+  // Of a key that was not given: its section's place, else the document's.
   std::string origin(const std::string& key) const;
 };
 

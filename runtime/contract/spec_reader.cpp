@@ -12,6 +12,20 @@ namespace shardrun::contract {
 using base::Code;
 using base::Error;
 
+namespace {
+
+// C0, DEL, and C1 as UTF-8 writes it.
+bool has_control_character(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 || byte == 0x7f) return true;
+    if (byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 void SpecReading::fail(const std::string& origin, const std::string& what, const std::string& mend) {
   if (!error) error = Error(Code::kInvalid, fmt::format("{}: {}; {}", origin, what, mend));
 }
@@ -113,8 +127,7 @@ bool SectionReader::clean(const TomlValue& value, std::string_view key, size_t l
          fmt::format("write at most {}", longest));
     return false;
   }
-  const bool control = std::any_of(value.text.begin(), value.text.end(),
-                                   [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  const bool control = has_control_character(value.text);
   if (control) {
     fail(value, fmt::format("{} has a control character: \"{}\"", qualified(key), printable(value.text)),
          "remove newlines, tabs and other control characters");
@@ -130,10 +143,14 @@ void SectionReader::text(std::string_view key, std::string& out, size_t longest)
 void SectionReader::word(std::string_view key, std::string_view allowed, std::string& out) {
   const TomlValue* value = take(key, TomlValue::Kind::kString, "a string in quotes");
   if (value == nullptr || !clean(*value, key, 1024)) return;
-  for (const char c : value->text) {
+  for (size_t i = 0; i < value->text.size(); ++i) {
+    const char c = value->text[i];
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (plain || allowed.find(c) != std::string_view::npos) continue;
-    fail(*value, fmt::format("{} = \"{}\" has the character '{}'", qualified(key), printable(value->text), c),
+    const std::string_view wrong = first_character(std::string_view(value->text).substr(i));
+    fail(*value,
+         fmt::format("{} = \"{}\" has the character '{}'", qualified(key), printable(value->text),
+                     printable(wrong)),
          fmt::format("use letters, digits and {}", allowed));
     return;
   }

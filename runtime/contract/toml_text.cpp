@@ -10,6 +10,9 @@ constexpr const char* kStrayCharacter =
     "a character outside of ASCII stands outside strings and comments; put the text in quotes";
 constexpr const char* kBadHeader =
     "no section name follows the bracket; write [section], with letters, digits, - and _";
+constexpr const char* kDeepKey =
+    "a key with more than 8 dots, deeper than any section; write [section] and key = value";
+constexpr int kMostDots = 8;
 
 bool is_ascii(char c) {
   return static_cast<unsigned char>(c) < 0x80;
@@ -47,12 +50,19 @@ class Scanner {
     } else if (c == '[' && begins_line_ && depth_ == 0) {
       check_header();
     } else {
+      count_dots(c);
       if (c == '[' || c == '{') ++depth_;
       if ((c == ']' || c == '}') && depth_ > 0) --depth_;
       if (!is_space(c)) begins_line_ = false;
       if (c == '\n') begins_line_ = true;
       ++at_;
     }
+  }
+
+  // Of one key, which toml++ turns into one table inside the other for each dot, without a limit.
+  void count_dots(char c) {
+    if (std::string_view("=,{}[]\n").find(c) != kNone) dots_ = 0;
+    if (c == '.' && ++dots_ > kMostDots) flaw_ = TextFlaw{at_, kDeepKey};
   }
 
   // A quote inside a bare word begins no string: toml++ reads the whole word before it says so.
@@ -107,7 +117,8 @@ class Scanner {
 
   std::string_view text_;
   size_t at_ = 0;
-  size_t depth_ = 0;         // of arrays and inline tables
+  size_t depth_ = 0;  // of arrays and inline tables
+  int dots_ = 0;
   bool begins_line_ = true;  // only white space so far
   std::optional<TextFlaw> flaw_;
 };

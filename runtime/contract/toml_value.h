@@ -49,7 +49,12 @@ Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name);
 // fails. Errors: kInvalid, "--set …: what; mend".
 Result<void> apply_override(TomlValue& document, std::string_view assignment);
 
-// Text of a user made fit for one line of a message: control bytes as \xNN, at most 80 bytes.
-std::string printable(std::string_view text);
+// Text of a user made fit for one line of a message: what is no UTF-8, and characters that would steer a terminal,
+// as \xNN; cut off behind `longest` bytes.
+std::string printable(std::string_view text, size_t longest = 80);
+// The same, whole: a place that a person may want to click on.
+std::string printable_path(std::string_view path);
+// The bytes of the first UTF-8 character, or the first byte.
+std::string_view first_character(std::string_view text);
 
 }  // namespace shardrun::contract

@@ -46,6 +46,13 @@ TEST_CASE("broken specs: each is refused with its file, line, column and a mend"
   CHECK_EQ(seen, expected.size());
 }
 
+TEST_CASE("broken specs: the place is whole however long the path is, and what a value quotes is cut") {
+  const std::string path = "/" + std::string(300, 'd') + "/job.toml";
+  const auto spec = contract::parse_job_spec("name = \"" + std::string(300, '!') + "\"\n", path);
+  REQUIRE_FALSE(spec);
+  CHECK(spec.error().to_string().starts_with(path + ":1:8: name = \"" + std::string(80, '!') + "…\""));
+}
+
 TEST_CASE("broken specs: ten megabytes of nesting are refused at once") {
   const auto started = std::chrono::steady_clock::now();
   const std::string message = refusal("a = " + std::string(10 << 20, '['));

@@ -55,6 +55,18 @@ TEST_CASE("TOML text: a table header that begins no key is found, brackets of va
   }
 }
 
+TEST_CASE("TOML text: a key of very many dots is found, dots of strings, numbers and shallow keys are not") {
+  CHECK_EQ(flaw_offset("a.a.a.a.a.a.a.a.a.a = 1"), 17);
+  CHECK_EQ(flaw_offset("[b]\n[a.'.'.\"x\".a.a.a.a.a.a.a]"), 26);
+  CHECK_EQ(flaw_offset("x = [{a.a.a = 1}, {a . a . a. a.a.a.a.a.a. a = 1}]"), 41);
+  for (const char* text :
+       {"a.b.c = 1.5\nd.e = 2.5\n[f.g.h]\ni.j.k = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]",
+        "a = \"...........\"", "a = '...........'  # ...........\n"}) {
+    CAPTURE(text);
+    CHECK_EQ(flaw_offset(text), kNone);
+  }
+}
+
 TEST_CASE("TOML text: the place counts lines, and code points in a line") {
   const auto place = contract::place_of("a = \"§\"\nb = \"§\" §", 18);
 
