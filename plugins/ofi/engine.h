@@ -187,7 +187,7 @@ class Engine {
   // For waiting callers: a thread that neither sleeps nor turns is stuck inside a provider.
   std::atomic<uint64_t> turns_{0};
   std::atomic<bool> asleep_{false};
-  int idle_rounds_ = 0;
+  int idle_rounds_ = 0;  // turns since something moved
 };
 
 }  // namespace shardrun::ofi

@@ -7,11 +7,12 @@
 namespace shardrun::ofi {
 namespace {
 
-enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2 };
+enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3 };
 constexpr int kControlReceives = 4;  // posted per endpoint
 
-uint64_t control_tag(uint32_t sender_global_rank) {
-  return make_tag({kControlChannel, 0}, /*kind=*/0, /*step=*/0, sender_global_rank);
+// The same for all senders, who name themselves in the message: receives never ignore tag bits (see fabric.h).
+uint64_t control_tag() {
+  return make_tag({kControlChannel, 0}, /*kind=*/0, /*step=*/0, /*sender_global_rank=*/0);
 }
 
 }  // namespace
@@ -22,6 +23,11 @@ void Engine::post_control_receives() {
       ControlSlot& slot = control_receives_.emplace_back();
       slot.endpoint = endpoint;
     }
+  }
+  // Connections are made by the first message: let those of the first barrier be made at once, not round by round.
+  for (uint32_t distance = 1; distance < peers_.size(); distance *= 2) {
+    const auto peer = static_cast<uint32_t>((global_rank_ + distance) % peers_.size());
+    send_control(kGreeting, peer, 0, 0);
   }
   post_waiting_control();
 }
@@ -54,14 +60,14 @@ bool Engine::post_waiting_control() {
   int error = 0;
   for (ControlSlot& slot : control_receives_) {
     if (slot.posted) continue;
-    slot.posted = endpoints_[slot.endpoint]->receive(&slot.message, sizeof(slot.message), control_tag(0),
-                                                     kSenderMask, &slot.request, &error) == Post::kAccepted;
+    slot.posted = endpoints_[slot.endpoint]->receive(&slot.message, sizeof(slot.message), control_tag(),
+                                                     &slot.request, &error) == Post::kAccepted;
     moved |= slot.posted;
   }
   for (ControlSlot& slot : control_sends_) {
     if (slot.posted) continue;
-    const Post post = endpoints_[slot.endpoint]->send(&slot.message, sizeof(slot.message),
-                                                      control_tag(global_rank_), &slot.request, &error);
+    const Post post = endpoints_[slot.endpoint]->send(&slot.message, sizeof(slot.message), control_tag(),
+                                                      &slot.request, &error);
     slot.posted = post != Post::kTryAgain;  // one that cannot be sent stays unanswered
     backlog_ |= !slot.posted;
     moved |= slot.posted;

@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 
 constexpr int kActivePerChannel = 2;          // operations of one channel in flight at once
 constexpr int kIdleRounds = 20;               // looks at shared memory before sleeping
+constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between, before sleeping longer
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
 
@@ -140,9 +141,8 @@ bool Engine::post_flow(ActiveOperation& active, Flow& flow) {
   Endpoint& endpoint = *endpoints_[endpoint_of_[flow.global_rank]];
   std::byte* data = flow.segment_data(flow.posted);
   int error = 0;
-  const Post post = flow.is_send
-                        ? endpoint.send(data, request.expected_bytes, flow.tag, &request, &error)
-                        : endpoint.receive(data, request.expected_bytes, flow.tag, 0, &request, &error);
+  const Post post = flow.is_send ? endpoint.send(data, request.expected_bytes, flow.tag, &request, &error)
+                                 : endpoint.receive(data, request.expected_bytes, flow.tag, &request, &error);
   if (flow.is_send && endpoint.must_ring()) to_ring_.insert(flow.global_rank);
   if (post == Post::kAccepted) {
     ++flow.posted;
@@ -186,8 +186,8 @@ int Engine::sleep_milliseconds() {
   if (backlog_) return 1;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->may_sleep()) return 0;
-    // The bell covers every step of a message but those inside the provider.
-    if (endpoint->must_ring() && !active_.empty()) return 1;
+    // The bell covers every step of a message but those inside the provider, and those do not take long.
+    if (endpoint->must_ring() && !active_.empty()) return idle_rounds_ < kBusyRounds ? 1 : 10;
   }
   if (suspect_) return 20;
   return !departed_.empty() && !active_.empty() ? 100 : -1;
@@ -196,8 +196,8 @@ int Engine::sleep_milliseconds() {
 void Engine::sleep() {
   const bool look_again =
       std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& e) { return e->must_ring(); });
-  if (look_again && !active_.empty() && idle_rounds_ < kIdleRounds) {
-    ++idle_rounds_;
+  ++idle_rounds_;
+  if (look_again && !active_.empty() && idle_rounds_ <= kIdleRounds) {
     sched_yield();
     return;
   }

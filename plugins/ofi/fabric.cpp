@@ -26,9 +26,16 @@ struct Setting {
   const char* name;
   const char* value;
 };
-constexpr Setting kLeanMessages[] = {
-    {"FI_OFI_RXM_BUFFER_SIZE", "1024"}, {"FI_OFI_RXM_SAR_LIMIT", "1024"}, {"FI_OFI_RXM_TX_SIZE", "64"},
-    {"FI_OFI_RXM_RX_SIZE", "64"},       {"FI_OFI_RXM_MSG_TX_SIZE", "64"}, {"FI_OFI_RXM_MSG_RX_SIZE", "64"},
+constexpr Setting kSettings[] = {
+    {"FI_OFI_RXM_BUFFER_SIZE", "1024"},
+    {"FI_OFI_RXM_SAR_LIMIT", "1024"},
+    {"FI_OFI_RXM_TX_SIZE", "64"},
+    {"FI_OFI_RXM_RX_SIZE", "64"},
+    {"FI_OFI_RXM_MSG_TX_SIZE", "64"},
+    {"FI_OFI_RXM_MSG_RX_SIZE", "64"},
+    // Its default looks at new connections every 10 ms at most, so the first barrier of 8 ranks took 100 ms.
+    {"FI_OFI_RXM_CM_PROGRESS_INTERVAL", "1"},
+    {"FI_OFI_RXM_CQ_EQ_FAIRNESS", "1"},
 };
 
 // The shm provider takes over signals whose handling belongs to the host; this gives them back.
@@ -97,7 +104,7 @@ bool Endpoint::is_truncation(int error) {
 
 Status Endpoint::open(const std::string& provider, const std::string& source,
                       std::unique_ptr<Endpoint>* endpoint) {
-  for (const Setting& setting : kLeanMessages) setenv(setting.name, setting.value, /*overwrite=*/0);
+  for (const Setting& setting : kSettings) setenv(setting.name, setting.value, /*overwrite=*/0);
   Library library;
   if (Status found = Library::find(provider, &library); !found.ok()) return found;
 
@@ -229,12 +236,12 @@ Post Endpoint::send(const void* data, uint64_t bytes, uint64_t tag, Request* req
   return posted(code, request, error);
 }
 
-Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, uint64_t ignore, Request* request,
-                       int* error) {
+Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, Request* request, int* error) {
   ssize_t code = register_memory(data, bytes, FI_RECV, request);
   if (code == 0) {
     void* description = request->registration == nullptr ? nullptr : fi_mr_desc(request->registration);
-    code = fi_trecv(endpoint_, data, bytes, description, FI_ADDR_UNSPEC, tag, ignore, &request->context);
+    code =
+        fi_trecv(endpoint_, data, bytes, description, FI_ADDR_UNSPEC, tag, /*ignore=*/0, &request->context);
   }
   return posted(code, request, error);
 }

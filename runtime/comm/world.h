@@ -3,6 +3,9 @@
 // connect_world(): PMIx_Init, open the plugin, publish our address (Put, Commit, Fence with data), read everyone's,
 // PMIx_Finalize, connect, one barrier. PMIx is finalized before it returns: under Slurm an unfinalized client that
 // dies takes the whole step with it, and from here on failure handling is ours.
+// The first barrier and every later wait end after `timeout`. A world of one rank meets nobody and needs no PMIx
+// server. The plugin's endpoints live as long as the last communicator; destroying a communicator with operations in
+// flight ends the others' waits with kPeerLost.
 // Works the same under our local launcher, srun --mpi=pmix and mpirun: a rank cannot tell which.
 //
 // Thread rule: call once, from one thread, before others exist.
