@@ -17,8 +17,9 @@
 namespace shardrun::kernels {
 namespace {
 
-constexpr int64_t kQueries = 32;
+constexpr int64_t kQueries = 32;  // divides kKeys, so that no tile of queries sees nothing of a tile
 constexpr int64_t kKeys = 64;
+constexpr int64_t kLargestHead = 1024;
 
 // rows × D of `in` (row stride given) as fp32, dense.
 template <typename Type>
@@ -32,7 +33,7 @@ void load_tile(float* out, const Type* in, int64_t rows, int64_t D, int64_t stri
 // The same, transposed to D × kKeys.
 template <typename Type>
 void load_transposed(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
-  float wide[1024];
+  float wide[kLargestHead];
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = vector::load(in + r * stride, wide, D);
     for (int64_t d = 0; d < D; ++d) out[d * kKeys + r] = row[d];
@@ -77,20 +78,43 @@ void masked_scores(float* scores, const float* q, const float* k_transposed, int
   }
 }
 
+// Keys of the tile at `first_key` that at least one of `rows` queries at `first_query` may see.
+int64_t keys_in_tile(const AttentionShape& shape, int64_t first_key, int64_t first_query, int64_t rows) {
+  return std::min({kKeys, shape.T - first_key, first_query + rows - first_key});
+}
+
+// All keys of one head transposed, D × kKeys a tile, and its values: what every tile of queries reads.
+struct HeadTiles {
+  HeadTiles(int64_t T, int64_t D)
+      : k_transposed((T + kKeys - 1) / kKeys * D * kKeys), v(T * D), head_size(D) {}
+
+  template <typename Type>
+  void load(const Slice<const Type>& slice, const Type* qkv) {
+    const int64_t T = slice.shape.T, stride = slice.shape.qkv_stride();
+    for (int64_t j = 0; j < T; j += kKeys) {
+      load_transposed(k_transposed.data() + j * head_size, slice.key(qkv, j), std::min(kKeys, T - j),
+                      head_size, stride);
+    }
+    load_tile(v.data(), slice.value(qkv, 0), T, head_size, stride);
+  }
+  std::vector<float> k_transposed, v;
+  int64_t head_size;
+};
+
 struct ForwardScratch {
-  explicit ForwardScratch(int64_t D)
-      : q(kQueries * D),
-        k(D * kKeys),
-        v(kKeys * D),
+  ForwardScratch(int64_t T, int64_t D)
+      : head(T, D),
+        q(kQueries * D),
         out(kQueries * D),
         scores(kQueries * kKeys),
         largest(kQueries),
         sum(kQueries) {}
-  std::vector<float> q, k, v, out, scores, largest, sum;
+  HeadTiles head;
+  std::vector<float> q, out, scores, largest, sum;
 };
 
 // One tile of keys folded into the running softmax of `rows` queries.
-void fold_tile(ForwardScratch& s, int64_t rows, int64_t keys, int64_t D) {
+void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys, int64_t D) {
   for (int64_t r = 0; r < rows; ++r) {
     float* row = s.scores.data() + r * kKeys;
     const float largest = std::max(s.largest[r], vector::maximum(row, keys));
@@ -99,41 +123,45 @@ void fold_tile(ForwardScratch& s, int64_t rows, int64_t keys, int64_t D) {
     s.largest[r] = largest;
     if (correction != 1.0f) vector::scale(s.out.data() + r * D, correction, D);
   }
-  vector::multiply_add(s.out.data(), D, s.scores.data(), kKeys, s.v.data(), D, rows, keys, D);
+  vector::multiply_add(s.out.data(), D, s.scores.data(), kKeys, s.head.v.data() + first_key * D, D, rows,
+                       keys, D);
+}
+
+// The tile of queries of head h that starts at i, against every key that they may see.
+template <typename Type>
+void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, Type* out, float* lse,
+                     const Type* qkv, int64_t h, int64_t i) {
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
+  load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
+  vector::scale(s.q.data(), 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
+  std::fill(s.out.begin(), s.out.end(), 0.0f);
+  std::fill(s.sum.begin(), s.sum.end(), 0.0f);
+  std::fill(s.largest.begin(), s.largest.end(), -std::numeric_limits<float>::max());
+  for (int64_t j = 0; j < i + rows; j += kKeys) {
+    const int64_t keys = keys_in_tile(slice.shape, j, i, rows);
+    masked_scores(s.scores.data(), s.q.data(), s.head.k_transposed.data() + j * D, rows, keys, D, i, j);
+    fold_tile(s, rows, j, keys, D);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    vector::scale(s.out.data() + r * D, 1.0f / s.sum[r], D);
+    lse[slice.lse_at(i + r, h)] = s.largest[r] + std::log(s.sum[r]);
+  }
+  store_tile(out + slice.out_at(i, h), s.out.data(), rows, D, slice.shape.H * D);
 }
 
 }  // namespace
 
 template <typename Type>
 void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape) {
-  const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(D));
-  SHARDRUN_CHECK(D <= 1024 && shape.H % shape.K == 0);
+  const int64_t group = shape.H / shape.K;
+  SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
-    ForwardScratch s(D);
+    ForwardScratch s(shape.T, shape.D);
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      s.head.load(slice, qkv);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-        for (int64_t i = 0; i < T; i += kQueries) {
-          const int64_t rows = std::min(kQueries, T - i);
-          load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, shape.qkv_stride());
-          vector::scale(s.q.data(), scale, rows * D);
-          std::fill(s.out.begin(), s.out.end(), 0.0f);
-          std::fill(s.sum.begin(), s.sum.end(), 0.0f);
-          std::fill(s.largest.begin(), s.largest.end(), -std::numeric_limits<float>::max());
-          for (int64_t j = 0; j < i + rows; j += kKeys) {
-            const int64_t keys = std::min(kKeys, T - j);
-            load_transposed(s.k.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
-            load_tile(s.v.data(), slice.value(qkv, j), keys, D, shape.qkv_stride());
-            masked_scores(s.scores.data(), s.q.data(), s.k.data(), rows, keys, D, i, j);
-            fold_tile(s, rows, keys, D);
-          }
-          for (int64_t r = 0; r < rows; ++r) {
-            vector::scale(s.out.data() + r * D, 1.0f / s.sum[r], D);
-            lse[slice.lse_at(i + r, h)] = s.largest[r] + std::log(s.sum[r]);
-          }
-          store_tile(out + slice.out_at(i, h), s.out.data(), rows, D, shape.H * D);
-        }
+        for (int64_t i = 0; i < shape.T; i += kQueries) forward_queries(s, slice, out, lse, qkv, h, i);
       }
     }
   });
@@ -174,8 +202,9 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
 // dS·K and dK += dSᵀ·Q. `q` carries the scale already, so dK needs none and dQ gets it at the end.
 template <typename Type>
 void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Type* qkv, const Type* dout,
-                   const float* lse, int64_t h, int64_t i, int64_t j, int64_t keys, float scale) {
+                   const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
   const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t keys = keys_in_tile(slice.shape, j, i, rows);
   load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   vector::scale(s.q.data(), scale, rows * D);
   load_tile(s.dout.data(), dout + slice.out_at(i, h), rows, D, slice.shape.H * D);
@@ -205,6 +234,7 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
                         const AttentionShape& shape) {
   const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
+  SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
     BackwardScratch s(T, D);
     for (int64_t work = begin; work < end; ++work) {
@@ -220,8 +250,8 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
           load_tile(s.k.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
           load_transposed(s.k_transposed.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
           load_transposed(s.v_transposed.data(), slice.value(qkv, j), keys, D, shape.qkv_stride());
-          for (int64_t i = j / kQueries * kQueries; i < T; i += kQueries) {
-            backward_tile(s, slice, qkv, dout, lse, h, i, j, keys, scale);
+          for (int64_t i = j; i < T; i += kQueries) {
+            backward_tile(s, slice, qkv, dout, lse, h, i, j, scale);
           }
         }
         vector::scale(s.dq.data(), scale, T * D);

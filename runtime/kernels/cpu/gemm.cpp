@@ -25,6 +25,11 @@ constexpr memory::data_type kType = memory::data_type::f32;
 template <>
 constexpr memory::data_type kType<Bf16> = memory::data_type::bf16;
 
+bool has_avx512_core(dnnl::cpu_isa isa) {
+  return isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
+         isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+}
+
 // One matrix operand: stored row-major as (rows, columns), read transposed or not.
 struct Operand {
   const void* data;
@@ -59,7 +64,8 @@ class Products {
     stream_.wait();
   }
 
-  // oneDNN 2.6 computes bf16 from AVX-512 on; below it refuses, and operands are widened instead.
+  // Without the instructions, oneDNN 2.6 refuses bf16 (below AVX-512) or emulates it (a quarter of fp32's speed,
+  // measured); operands are widened instead.
   bool has_bf16() const { return has_bf16_; }
 
  private:
@@ -72,8 +78,7 @@ class Products {
 
   Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-    has_bf16_ = isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
-                isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+    has_bf16_ = isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
   }
 
   static memory::desc describe(memory::data_type type, int64_t rows, int64_t columns, bool transposed) {
@@ -143,6 +148,20 @@ void product(C* c, const T* a, bool a_transposed, const T* b, bool b_transposed,
 }
 
 }  // namespace
+
+vector::InstructionSet vector::instruction_set() {
+  static const InstructionSet level = [] {
+#if defined(__x86_64__)
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && has_avx512_core(isa)) return InstructionSet::kAvx512;
+    if (avx2 && isa != dnnl::cpu_isa::sse41 && isa != dnnl::cpu_isa::avx && isa != dnnl::cpu_isa::all)
+      return InstructionSet::kAvx2;
+#endif
+    return InstructionSet::kBaseline;
+  }();
+  return level;
+}
 
 template <typename T>
 void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {

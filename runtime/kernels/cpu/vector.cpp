@@ -3,24 +3,55 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
-// The dynamic loader picks a clone before a sanitizer is up, which crashes; sanitized builds run the
-// baseline.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(__clang__) || \
-    !defined(__x86_64__)
-#define SHARDRUN_CLONES
+// Loops are written once, in `body`, as functions that must be inlined; each is inlined into three shells that
+// the compiler translates for AVX-512, AVX2 and the baseline. Nothing but the shells may use the wide
+// registers, so no machine can meet an instruction that it does not know.
+#define SHARDRUN_INLINE inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define SHARDRUN_AVX2 __attribute__((target("avx2,fma")))
+#define SHARDRUN_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
 #else
-#define SHARDRUN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define SHARDRUN_AVX2
+#define SHARDRUN_AVX512
 #endif
 
 namespace shardrun::kernels::vector {
 namespace {
 
+template <auto Body, typename... Arguments>
+auto on_baseline(Arguments... arguments) {
+  return Body(arguments...);
+}
+template <auto Body, typename... Arguments>
+SHARDRUN_AVX2 auto on_avx2(Arguments... arguments) {
+  return Body(arguments...);
+}
+template <auto Body, typename... Arguments>
+SHARDRUN_AVX512 auto on_avx512(Arguments... arguments) {
+  return Body(arguments...);
+}
+
+// Runs the body in the shell of this machine. A body may differ by level, e.g. in the width of its tiles.
+template <auto Baseline, auto Avx2 = Baseline, auto Avx512 = Baseline, typename... Arguments>
+SHARDRUN_INLINE auto dispatch(Arguments... arguments) {
+  switch (instruction_set()) {
+    case InstructionSet::kAvx512:
+      return on_avx512<Avx512>(arguments...);
+    case InstructionSet::kAvx2:
+      return on_avx2<Avx2>(arguments...);
+    case InstructionSet::kBaseline:
+      break;
+  }
+  return on_baseline<Baseline>(arguments...);
+}
+
 constexpr int kLanes = 16;  // of the explicit partial sums: one AVX-512 register, in a fixed order
 
 // Cephes' expf: range reduction by ln 2 and a polynomial of degree 6; branch-free, so that loops vectorise.
-inline __attribute__((always_inline)) float exponential(float x) {
+SHARDRUN_INLINE float exponential(float x) {
   x = std::min(std::max(x, -87.0f), 88.0f);
   const float scaled = x * 1.44269504088896341f;
   const auto whole = static_cast<int32_t>(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
@@ -36,19 +67,19 @@ inline __attribute__((always_inline)) float exponential(float x) {
   return p * std::bit_cast<float>((whole + 127) << 23);
 }
 
-inline __attribute__((always_inline)) float combine(const float (&partial)[kLanes]) {
+SHARDRUN_INLINE float combine(const float (&partial)[kLanes]) {
   float sum = 0.0f;
   for (const float lane : partial) sum += lane;
   return sum;
 }
 
-}  // namespace
+namespace body {
 
-SHARDRUN_CLONES void widen(float* __restrict out, const Bf16* __restrict in, int64_t count) {
+SHARDRUN_INLINE void widen(float* __restrict out, const Bf16* __restrict in, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(in[i].bits) << 16);
 }
 
-SHARDRUN_CLONES void narrow(Bf16* __restrict out, const float* __restrict in, int64_t count) {
+SHARDRUN_INLINE void narrow(Bf16* __restrict out, const float* __restrict in, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const auto bits = std::bit_cast<uint32_t>(in[i]);
     const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -57,7 +88,7 @@ SHARDRUN_CLONES void narrow(Bf16* __restrict out, const float* __restrict in, in
   }
 }
 
-SHARDRUN_CLONES float dot(const float* __restrict a, const float* __restrict b, int64_t count) {
+SHARDRUN_INLINE float dot(const float* __restrict a, const float* __restrict b, int64_t count) {
   float partial[kLanes] = {};
   const int64_t whole = count / kLanes * kLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
@@ -67,7 +98,7 @@ SHARDRUN_CLONES float dot(const float* __restrict a, const float* __restrict b, 
   return combine(partial);
 }
 
-SHARDRUN_CLONES float sum_of_squares(const float* __restrict x, int64_t count) {
+SHARDRUN_INLINE float sum_of_squares(const float* __restrict x, int64_t count) {
   float partial[kLanes] = {};
   const int64_t whole = count / kLanes * kLanes;
   for (int64_t i = 0; i < whole; i += kLanes) {
@@ -77,7 +108,7 @@ SHARDRUN_CLONES float sum_of_squares(const float* __restrict x, int64_t count) {
   return combine(partial);
 }
 
-SHARDRUN_CLONES float maximum(const float* __restrict x, int64_t count) {
+SHARDRUN_INLINE float maximum(const float* __restrict x, int64_t count) {
   float partial[kLanes];
   for (float& lane : partial) lane = -std::numeric_limits<float>::infinity();
   const int64_t whole = count / kLanes * kLanes;
@@ -91,24 +122,24 @@ SHARDRUN_CLONES float maximum(const float* __restrict x, int64_t count) {
   return largest;
 }
 
-SHARDRUN_CLONES void add_scaled(float* __restrict y, float a, const float* __restrict x, int64_t count) {
+SHARDRUN_INLINE void add_scaled(float* __restrict y, float a, const float* __restrict x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] += a * x[i];
 }
 
-SHARDRUN_CLONES void scale(float* y, float a, int64_t count) {
+SHARDRUN_INLINE void scale(float* y, float a, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] *= a;
 }
 
-SHARDRUN_CLONES void add(float* y, const float* a, const float* b, int64_t count) {
+SHARDRUN_INLINE void add(float* y, const float* a, const float* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
 }
 
-SHARDRUN_CLONES void scale_by_weights(float* __restrict y, const float* __restrict x, float a,
+SHARDRUN_INLINE void scale_by_weights(float* __restrict y, const float* __restrict x, float a,
                                       const float* __restrict w, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i] * a * w[i];
 }
 
-SHARDRUN_CLONES float exp_shifted(float* y, const float* x, float shift, int64_t count) {
+SHARDRUN_INLINE float exp_shifted(float* y, const float* x, float shift, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = exponential(x[i] - shift);
   float partial[kLanes] = {};
   const int64_t whole = count / kLanes * kLanes;
@@ -119,12 +150,12 @@ SHARDRUN_CLONES float exp_shifted(float* y, const float* x, float shift, int64_t
   return combine(partial);
 }
 
-SHARDRUN_CLONES void swiglu(float* __restrict y, const float* __restrict gate, const float* __restrict up,
+SHARDRUN_INLINE void swiglu(float* __restrict y, const float* __restrict gate, const float* __restrict up,
                             int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = gate[i] / (1.0f + exponential(-gate[i])) * up[i];
 }
 
-SHARDRUN_CLONES void swiglu_gradient(float* __restrict dgate, float* __restrict dup,
+SHARDRUN_INLINE void swiglu_gradient(float* __restrict dgate, float* __restrict dup,
                                      const float* __restrict dy, const float* __restrict gate,
                                      const float* __restrict up, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -135,7 +166,7 @@ SHARDRUN_CLONES void swiglu_gradient(float* __restrict dgate, float* __restrict 
   }
 }
 
-SHARDRUN_CLONES void rotate(float* __restrict low, float* __restrict high, const float* __restrict cosine,
+SHARDRUN_INLINE void rotate(float* __restrict low, float* __restrict high, const float* __restrict cosine,
                             const float* __restrict sine, float sign, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float a = low[i], b = high[i];
@@ -144,7 +175,7 @@ SHARDRUN_CLONES void rotate(float* __restrict low, float* __restrict high, const
   }
 }
 
-SHARDRUN_CLONES void adamw(float* __restrict master, float* __restrict moment1, float* __restrict moment2,
+SHARDRUN_INLINE void adamw(float* __restrict master, float* __restrict moment1, float* __restrict moment2,
                            const float* __restrict gradient, int64_t count,
                            const AdamWParameters& parameters) {
   const AdamWParameters p = parameters;
@@ -161,41 +192,107 @@ SHARDRUN_CLONES void adamw(float* __restrict master, float* __restrict moment1, 
   }
 }
 
-SHARDRUN_CLONES void multiply_add(float* __restrict c, int64_t ldc, const float* __restrict a, int64_t lda,
-                                  const float* __restrict b, int64_t ldb, int64_t rows, int64_t inner,
-                                  int64_t columns) {
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) {  // four rows share each load of b
-    float* c0 = c + row * ldc;
-    const float* a0 = a + row * lda;
-    for (int64_t k = 0; k < inner; ++k) {
-      const float x0 = a0[k], x1 = a0[lda + k], x2 = a0[2 * lda + k], x3 = a0[3 * lda + k];
-      const float* y = b + k * ldb;
-      for (int64_t j = 0; j < columns; ++j) {
-        c0[j] += x0 * y[j];
-        c0[ldc + j] += x1 * y[j];
-        c0[2 * ldc + j] += x2 * y[j];
-        c0[3 * ldc + j] += x3 * y[j];
-      }
+// kRows × kVectors registers of c, kept there while `inner` runs. The products of one element of c are added
+// in ascending order of `inner`, whatever the tile.
+template <int kWidth, int kRows, int kVectors, bool kTransposed>
+SHARDRUN_INLINE void tile(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
+                          int64_t inner) {
+  // Registers of kWidth floats, wherever they lie in memory.
+  typedef float Lanes __attribute__((vector_size(kWidth * sizeof(float)), aligned(sizeof(float)), may_alias));
+  Lanes sums[kRows][kVectors] = {};
+  for (int64_t k = 0; k < inner; ++k) {
+    const Lanes* y = reinterpret_cast<const Lanes*>(b + k * ldb);
+    for (int r = 0; r < kRows; ++r) {
+      const float x = kTransposed ? a[k * lda + r] : a[r * lda + k];
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += x * y[v];
     }
   }
-  for (; row < rows; ++row) {
-    for (int64_t k = 0; k < inner; ++k) {
-      for (int64_t j = 0; j < columns; ++j) c[row * ldc + j] += a[row * lda + k] * b[k * ldb + j];
-    }
+  for (int r = 0; r < kRows; ++r) {
+    Lanes* out = reinterpret_cast<Lanes*>(c + r * ldc);
+    for (int v = 0; v < kVectors; ++v) out[v] += sums[r][v];
   }
 }
 
-SHARDRUN_CLONES void multiply_add_transposed(float* __restrict c, int64_t ldc, const float* __restrict a,
-                                             int64_t lda, const float* __restrict b, int64_t ldb,
-                                             int64_t rows, int64_t inner, int64_t columns) {
-  for (int64_t k = 0; k < inner; ++k) {
-    const float* y = b + k * ldb;
-    for (int64_t row = 0; row < rows; ++row) {
-      const float x = a[k * lda + row];
-      for (int64_t j = 0; j < columns; ++j) c[row * ldc + j] += x * y[j];
-    }
-  }
+// kRows rows of c: wide tiles, then one register, then single columns.
+template <int kWidth, int kRows, bool kTransposed>
+SHARDRUN_INLINE void stripe(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
+                            int64_t inner, int64_t columns) {
+  int64_t j = 0;
+  for (; j + 2 * kWidth <= columns; j += 2 * kWidth)
+    tile<kWidth, kRows, 2, kTransposed>(c + j, ldc, a, lda, b + j, ldb, inner);
+  for (; j + kWidth <= columns; j += kWidth)
+    tile<kWidth, kRows, 1, kTransposed>(c + j, ldc, a, lda, b + j, ldb, inner);
+  for (; j < columns; ++j) tile<1, kRows, 1, kTransposed>(c + j, ldc, a, lda, b + j, ldb, inner);
+}
+
+template <int kWidth, bool kTransposed>
+SHARDRUN_INLINE void multiply_add(float* c, int64_t ldc, const float* a, int64_t lda, const float* b,
+                                  int64_t ldb, int64_t rows, int64_t inner, int64_t columns) {
+  constexpr int kRows = 4;
+  const int64_t step = kTransposed ? 1 : lda;  // from one row of op(a) to the next
+  int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows)
+    stripe<kWidth, kRows, kTransposed>(c + row * ldc, ldc, a + row * step, lda, b, ldb, inner, columns);
+  for (; row < rows; ++row)
+    stripe<kWidth, 1, kTransposed>(c + row * ldc, ldc, a + row * step, lda, b, ldb, inner, columns);
+}
+
+}  // namespace body
+}  // namespace
+
+void widen(float* out, const Bf16* in, int64_t count) {
+  dispatch<body::widen>(out, in, count);
+}
+void narrow(Bf16* out, const float* in, int64_t count) {
+  dispatch<body::narrow>(out, in, count);
+}
+float dot(const float* a, const float* b, int64_t count) {
+  return dispatch<body::dot>(a, b, count);
+}
+float sum_of_squares(const float* x, int64_t count) {
+  return dispatch<body::sum_of_squares>(x, count);
+}
+float maximum(const float* x, int64_t count) {
+  return dispatch<body::maximum>(x, count);
+}
+void add_scaled(float* y, float a, const float* x, int64_t count) {
+  dispatch<body::add_scaled>(y, a, x, count);
+}
+void scale(float* y, float a, int64_t count) {
+  dispatch<body::scale>(y, a, count);
+}
+void add(float* y, const float* a, const float* b, int64_t count) {
+  dispatch<body::add>(y, a, b, count);
+}
+void scale_by_weights(float* y, const float* x, float a, const float* w, int64_t count) {
+  dispatch<body::scale_by_weights>(y, x, a, w, count);
+}
+float exp_shifted(float* y, const float* x, float shift, int64_t count) {
+  return dispatch<body::exp_shifted>(y, x, shift, count);
+}
+void swiglu(float* y, const float* gate, const float* up, int64_t count) {
+  dispatch<body::swiglu>(y, gate, up, count);
+}
+void swiglu_gradient(float* dgate, float* dup, const float* dy, const float* gate, const float* up,
+                     int64_t count) {
+  dispatch<body::swiglu_gradient>(dgate, dup, dy, gate, up, count);
+}
+void rotate(float* low, float* high, const float* cosine, const float* sine, float sign, int64_t count) {
+  dispatch<body::rotate>(low, high, cosine, sine, sign, count);
+}
+void adamw(float* master, float* moment1, float* moment2, const float* gradient, int64_t count,
+           const AdamWParameters& parameters) {
+  dispatch<body::adamw>(master, moment1, moment2, gradient, count, parameters);
+}
+void multiply_add(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
+                  int64_t rows, int64_t inner, int64_t columns) {
+  dispatch<body::multiply_add<4, false>, body::multiply_add<8, false>, body::multiply_add<16, false>>(
+      c, ldc, a, lda, b, ldb, rows, inner, columns);
+}
+void multiply_add_transposed(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
+                             int64_t rows, int64_t inner, int64_t columns) {
+  dispatch<body::multiply_add<4, true>, body::multiply_add<8, true>, body::multiply_add<16, true>>(
+      c, ldc, a, lda, b, ldb, rows, inner, columns);
 }
 
 }  // namespace shardrun::kernels::vector

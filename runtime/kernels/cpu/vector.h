@@ -1,9 +1,9 @@
 // fp32 primitives over contiguous memory that the CPU ops are made of, compiled once per instruction set.
 //
-// Internal to kernels/cpu. Each is a plain loop, cloned by the compiler for AVX-512, AVX2 and the baseline
-// and chosen when the program starts, so one binary serves all nodes. bf16 rows are widened into scratch,
-// computed in fp32 and narrowed again: both conversions stay in the first-level cache. Thread rule: pure
-// functions on the caller's memory.
+// Internal to kernels/cpu. Each is a plain loop, compiled for AVX-512, AVX2 and the baseline; which one runs is
+// decided at the first use, so one binary serves all nodes. bf16 rows are widened into scratch, computed in
+// fp32 and narrowed again: both conversions stay in the first-level cache. Thread rule: pure functions on the
+// caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,11 @@
 #include "runtime/kernels/ops.h"
 
 namespace shardrun::kernels::vector {
+
+// What this machine has and oneDNN may use; ONEDNN_MAX_CPU_ISA (AVX512_CORE, AVX2, SSE41, …) lowers both at
+// once, which is how the tests reach every level on one machine. Defined where oneDNN is, in gemm.cpp.
+enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
+InstructionSet instruction_set();
 
 void widen(float* out, const Bf16* in, int64_t count);
 void narrow(Bf16* out, const float* in, int64_t count);
@@ -38,7 +43,7 @@ void adamw(float* master, float* moment1, float* moment2, const float* gradient,
 // attention.
 void multiply_add(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
                   int64_t rows, int64_t inner, int64_t columns);
-// As above with a transposed: a is (inner,rows; lda).
+// As above with a transposed: it is stored as (inner,rows; lda).
 void multiply_add_transposed(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
                              int64_t rows, int64_t inner, int64_t columns);
 

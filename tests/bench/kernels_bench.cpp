@@ -1,0 +1,213 @@
+// Training speed of one rank without communication: forward and backward of a Llama, and what they are made of.
+//
+// Before anything is timed, the loss of random weights must be ln V. The peak is the best that oneDNN's fp32
+// or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a table and one JSON object.
+//
+//   kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH LENGTH]
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/counter_random.h"
+#include "runtime/kernels/ops.h"
+#include "runtime/model/llama.h"
+
+using namespace shardrun;
+using kernels::Bf16;
+
+namespace {
+
+constexpr double kSecondsPerFigure = 0.5;
+
+// Median seconds of one call, after one that warms caches.
+template <typename Call>
+double seconds_of(const Call& call) {
+  using Clock = std::chrono::steady_clock;
+  call();
+  std::vector<double> samples;
+  const auto first = Clock::now();
+  do {
+    const auto start = Clock::now();
+    call();
+    samples.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  } while (samples.size() < 5 || Clock::now() - first < std::chrono::duration<double>(kSecondsPerFigure));
+  std::nth_element(samples.begin(), samples.begin() + static_cast<long>(samples.size() / 2), samples.end());
+  return samples[samples.size() / 2];
+}
+
+template <typename T>
+std::vector<T> random_values(int64_t count, uint64_t key, double stddev) {
+  std::vector<float> wide(static_cast<size_t>(count));
+  for (size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<float>(stddev * base::random_normal(key, i));
+  if constexpr (std::is_same_v<T, float>) {
+    return wide;
+  } else {
+    std::vector<Bf16> narrow(wide.size());
+    kernels::fp32_to_bf16(wide, std::span(narrow));
+    return narrow;
+  }
+}
+
+struct Shape {
+  model::LlamaConfig config{4, 256, 4, 2, 704, 256};
+  int micro_batch = 8, length = 256;
+  int64_t tokens() const { return int64_t{micro_batch} * length; }
+};
+
+template <typename T>
+double peak_flops() {
+  constexpr int64_t kSide = 1024;
+  const auto a = random_values<T>(kSide * kSide, 1, 1.0), b = random_values<T>(kSide * kSide, 2, 1.0);
+  std::vector<T> c(a.size());
+  return 2.0 * kSide * kSide * kSide /
+         seconds_of([&] { kernels::linear_forward(c.data(), a.data(), b.data(), kSide, kSide, kSide); });
+}
+
+// The model with random parameters and one micro-batch.
+template <typename T>
+struct Rank {
+  explicit Rank(const Shape& shape) {
+    const auto dtype = std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16;
+    llama = model::Llama::create(shape.config, dtype, shape.micro_batch, shape.length).value();
+    for (const auto& layout : model::block_layouts(shape.config)) {
+      parameters.push_back(random_values<T>(layout.elements, parameters.size() + 1, 0.02));
+      gradients.emplace_back(static_cast<size_t>(layout.elements));
+    }
+    std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens()));
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<int32_t>(base::random_bits(9, i) % static_cast<uint64_t>(shape.config.vocab));
+    llama->set_batch(tokens, tokens, 1.0f / static_cast<float>(tokens.size()));
+  }
+
+  void forward() {
+    for (size_t b = 0; b < parameters.size(); ++b)
+      llama->forward(static_cast<int>(b), std::as_bytes(std::span(parameters[b])));
+  }
+  void backward() {
+    for (size_t b = parameters.size(); b-- > 0;)
+      llama->backward(static_cast<int>(b), std::as_bytes(std::span(parameters[b])), gradients[b]);
+  }
+
+  std::unique_ptr<model::Llama> llama;
+  std::vector<std::vector<T>> parameters;
+  std::vector<std::vector<float>> gradients;
+};
+
+struct Figure {
+  std::string_view name;
+  double seconds;
+};
+
+// One layer's ops at the model's shapes, forward and backward together, times the number of layers.
+template <typename T>
+std::vector<Figure> parts(const Shape& shape) {
+  const auto& c = shape.config;
+  const int64_t N = shape.tokens(), C = c.hidden, F = c.ffn, D = C / c.heads;
+  const kernels::AttentionShape attention{shape.micro_batch, shape.length, c.heads, c.kv_heads, D};
+  const int64_t QKV = attention.qkv_stride();
+  const auto wide = random_values<T>(N * std::max(2 * F, QKV), 3, 1.0),
+             narrow = random_values<T>(N * F, 4, 1.0);
+  const auto w = random_values<T>(C * 2 * F, 5, 0.02);
+  auto out = wide, dx = narrow, rotated = wide;
+  std::vector<float> dw(w.size()), rrms(static_cast<size_t>(N)), lse(static_cast<size_t>(N * c.heads)),
+      table(static_cast<size_t>(shape.length * D));
+  kernels::rope_table(table.data(), shape.length, D, c.rope_theta);
+
+  const auto products = [&](int64_t in, int64_t outputs) {
+    kernels::linear_forward(out.data(), narrow.data(), w.data(), N, in, outputs);
+    kernels::linear_backward_input(dx.data(), wide.data(), w.data(), N, in, outputs);
+    kernels::linear_backward_weight(dw.data(), wide.data(), narrow.data(), N, in, outputs, false);
+  };
+  std::vector<Figure> figures = {
+      {"products", seconds_of([&] { products(C, QKV), products(C, C), products(C, 2 * F), products(F, C); })},
+      {"attention forward",
+       seconds_of([&] { kernels::attention_forward(out.data(), lse.data(), wide.data(), attention); })},
+      {"attention backward", seconds_of([&] {
+         kernels::attention_backward(rotated.data(), narrow.data(), out.data(), wide.data(), lse.data(),
+                                     attention);
+       })},
+      {"rmsnorm", 2.0 * seconds_of([&] {
+                    kernels::rmsnorm_forward(out.data(), rrms.data(), narrow.data(), w.data(), N, C, 1e-5f);
+                    kernels::rmsnorm_backward(dx.data(), dw.data(), narrow.data(), wide.data(), w.data(),
+                                              rrms.data(), N, C);
+                  })},
+      {"rope", 2.0 * seconds_of([&] {
+                 kernels::rope(rotated.data(), table.data(), shape.micro_batch, shape.length,
+                               c.heads + c.kv_heads, D, QKV, false);
+               })},
+      {"swiglu", seconds_of([&] {
+         kernels::swiglu_forward(dx.data(), wide.data(), N, F);
+         kernels::swiglu_backward(out.data(), narrow.data(), wide.data(), N, F);
+       })},
+      {"residual", 2.0 * seconds_of([&] { kernels::add(out.data(), wide.data(), narrow.data(), N * C); })}};
+  for (Figure& figure : figures) figure.seconds *= c.layers;
+  return figures;
+}
+
+template <typename T>
+int measure(const Shape& shape, std::string_view dtype, int threads) {
+  Rank<T> rank(shape);
+  rank.forward();
+  const double loss = rank.llama->loss().sum / static_cast<double>(rank.llama->loss().tokens);
+  if (std::abs(loss - std::log(shape.config.vocab)) > 0.1) {
+    fmt::print(stderr, "kernels_bench: loss {} at random weights, expected ln {}\n", loss,
+               shape.config.vocab);
+    return 1;
+  }
+  const double peak = peak_flops<T>();
+  std::vector<Figure> figures = {{"forward", seconds_of([&] { rank.forward(); })},
+                                 {"backward", seconds_of([&] { rank.backward(); })}};
+  const double step = figures[0].seconds + figures[1].seconds;
+  const double rate = static_cast<double>(shape.tokens()) / step;
+  const double share = rate * model::flops_per_token(shape.config, shape.length) / peak;
+  for (const Figure& part : parts<T>(shape)) figures.push_back(part);
+
+  nlohmann::json result = {{"dtype", dtype},
+                           {"threads", threads},
+                           {"tokens_per_second", rate},
+                           {"peak_flops", peak},
+                           {"share_of_peak", share}};
+  fmt::print(
+      "{} tokens of {} in {:.1f} ms: {:.0f} tokens/s, {:.0f} % of the {:.0f} GFLOP/s of a large product\n",
+      shape.tokens(), dtype, step * 1e3, rate, share * 100.0, peak * 1e-9);
+  for (const Figure& figure : figures) {
+    fmt::print("  {:<20} {:8.2f} ms  {:5.1f} %\n", figure.name, figure.seconds * 1e3,
+               100.0 * figure.seconds / step);
+    result["seconds"][std::string(figure.name)] = figure.seconds;
+  }
+  fmt::print("{}\n", result.dump());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view dtype = argc > 1 ? argv[1] : "";
+  const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
+  Shape shape;
+  if (argc == 11) {
+    std::array<int, 8> sizes{};
+    for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = std::atoi(argv[i + 3]);
+    shape.config = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+    shape.micro_batch = sizes[6], shape.length = sizes[7];
+  }
+  const bool known = dtype == "fp32" || dtype == "bf16";
+  if (!known || threads < 1 || (argc != 3 && argc != 11) || !model::check(shape.config) ||
+      shape.tokens() < 1) {
+    fmt::print(stderr,
+               "usage: kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH "
+               "LENGTH]\n");
+    return 2;
+  }
+  ::omp_set_num_threads(threads);
+  return dtype == "fp32" ? measure<float>(shape, dtype, threads) : measure<Bf16>(shape, dtype, threads);
+}
