@@ -9,21 +9,10 @@ namespace shardrun::model {
 
 using kernels::Bf16;
 
-// The compute dtype is chosen at run time; everything below this interface is typed.
-struct Llama::State {
-  virtual ~State() = default;
-  virtual int block_count() const = 0;
-  virtual void set_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets,
-                         float loss_scale) = 0;
-  virtual void forward(int block, std::span<const std::byte> parameters) = 0;
-  virtual void backward(int block, std::span<const std::byte> parameters, std::span<float> gradient) = 0;
-  virtual Loss loss() const = 0;
-};
-
 namespace {
 
 template <typename T>
-class TypedLlama : public Llama::State {
+class TypedLlama : public Llama {
  public:
   TypedLlama(const LlamaConfig& config, int micro_batch, int sequence_length, Memory memory)
       : sizes_(config, micro_batch, sequence_length),
@@ -31,12 +20,14 @@ class TypedLlama : public Llama::State {
         memory_(std::move(memory)),
         buffers_(sizes_, memory_.data()) {
     kernels::rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
+    for (int block = 0; block < block_count(); ++block) visits_.push_back(block);
   }
 
-  int block_count() const override { return static_cast<int>(blocks_.size()); }
+  const std::vector<BlockLayout>& blocks() const override { return blocks_; }
+  std::span<const int> visits() const override { return visits_; }
 
-  void set_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets,
-                 float loss_scale) override {
+  void set_batch(const Batch& batch) override {
+    const auto tokens = batch.tokens, targets = batch.targets;
     SHARDRUN_CHECK(static_cast<int64_t>(tokens.size()) == sizes_.N && targets.size() == tokens.size());
     const auto vocab = static_cast<int32_t>(sizes_.V);
     SHARDRUN_CHECK(std::all_of(tokens.begin(), tokens.end(), [=](int32_t t) { return t >= 0 && t < vocab; }));
@@ -44,11 +35,13 @@ class TypedLlama : public Llama::State {
         std::all_of(targets.begin(), targets.end(), [=](int32_t t) { return t >= -1 && t < vocab; }));
     std::copy(tokens.begin(), tokens.end(), buffers_.tokens);
     std::copy(targets.begin(), targets.end(), buffers_.targets);
-    loss_scale_ = loss_scale;
-    loss_ = {0.0, std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; })};
+    loss_scale_ = batch.loss_scale;
+    loss_ = {};
+    loss_.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
   }
 
-  void forward(int block, std::span<const std::byte> parameters) override {
+  Result<void> forward(int visit, std::span<const std::byte> parameters) override {
+    const int block = visit;
     const T* p = checked(block, parameters);
     if (block == 0) {
       kernels::embedding_forward(buffers_.stream[0], buffers_.tokens, p, sizes_.N, sizes_.C);
@@ -57,11 +50,14 @@ class TypedLlama : public Llama::State {
     } else {
       head_forward(p);
     }
+    return {};
   }
 
-  Llama::Loss loss() const override { return loss_; }
+  Loss loss() const override { return loss_; }
 
-  void backward(int block, std::span<const std::byte> parameters, std::span<float> gradient) override {
+  Result<void> backward(int visit, std::span<const std::byte> parameters,
+                        std::span<float> gradient) override {
+    const int block = visit;
     const T* p = checked(block, parameters);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == blocks_[static_cast<size_t>(block)].elements);
     if (block == 0) {
@@ -72,9 +68,11 @@ class TypedLlama : public Llama::State {
     } else {
       head_backward(p, gradient.data());
     }
+    return {};
   }
 
  private:
+  int block_count() const { return static_cast<int>(blocks_.size()); }
   const T* checked(int block, std::span<const std::byte> parameters) const {
     SHARDRUN_CHECK(block >= 0 && block < block_count());
     SHARDRUN_CHECK(parameters.size() ==
@@ -178,10 +176,11 @@ class TypedLlama : public Llama::State {
 
   Sizes sizes_;
   std::vector<BlockLayout> blocks_;
+  std::vector<int> visits_;
   Memory memory_;
   Buffers<T> buffers_;
   float loss_scale_ = 1.0f;
-  Llama::Loss loss_;
+  Loss loss_;
 };
 
 }  // namespace
@@ -201,33 +200,15 @@ base::Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, ke
   }
   auto memory = Memory::create(activation_bytes(config, compute, micro_batch, sequence_length));
   if (!memory) return std::move(memory).error().context("activations");
-  std::unique_ptr<State> state;
+  std::unique_ptr<Llama> llama;
   if (compute == kernels::DType::kFp32) {
-    state =
+    llama =
         std::make_unique<TypedLlama<float>>(config, micro_batch, sequence_length, std::move(memory).value());
   } else {
-    state =
+    llama =
         std::make_unique<TypedLlama<Bf16>>(config, micro_batch, sequence_length, std::move(memory).value());
   }
-  return std::unique_ptr<Llama>(new Llama(std::move(state)));
-}
-
-Llama::Llama(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Llama::~Llama() = default;
-int Llama::block_count() const {
-  return state_->block_count();
-}
-void Llama::set_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, float loss_scale) {
-  state_->set_batch(tokens, targets, loss_scale);
-}
-void Llama::forward(int block, std::span<const std::byte> parameters) {
-  state_->forward(block, parameters);
-}
-Llama::Loss Llama::loss() const {
-  return state_->loss();
-}
-void Llama::backward(int block, std::span<const std::byte> parameters, std::span<float> gradient) {
-  state_->backward(block, parameters, gradient);
+  return llama;
 }
 
 }  // namespace shardrun::model

@@ -105,7 +105,7 @@ Result<void> Session::forward() {
   for (int block = 0; block <= last; ++block) {
     auto parameters = engine_.acquire(block, block < last ? block + 1 : -1);
     if (!parameters) return std::move(parameters).error();
-    model_->forward(block, *parameters);
+    RETURN_IF_ERROR(model_->forward(block, *parameters));
     engine_.release(block);
   }
   return {};
@@ -117,7 +117,7 @@ Result<void> Session::backward() {
     if (!parameters) return std::move(parameters).error();
     auto gradient = engine_.gradient_buffer(block);
     if (!gradient) return std::move(gradient).error();
-    model_->backward(block, *parameters, *gradient);
+    RETURN_IF_ERROR(model_->backward(block, *parameters, *gradient));
     engine_.release(block);
     RETURN_IF_ERROR(engine_.reduce(block));
   }
@@ -129,7 +129,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   double loss_sum = 0.0;
   for (int64_t micro_step = 0; micro_step < shape_.gradient_accumulation; ++micro_step) {
     loader_.read_training(data_position_, shape_, micro_step, reduce_.rank(), tokens_, targets_);
-    model_->set_batch(tokens_, targets_, loss_scale);
+    model_->set_batch({.tokens = tokens_, .targets = targets_, .loss_scale = loss_scale});
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
     loss_sum += model_->loss().sum;
@@ -168,9 +168,9 @@ Result<std::optional<double>> Session::validate() {
   for (int64_t round = 0; round * slots_per_round < count; ++round) {
     const int64_t first_slot = round * slots_per_round + reduce_.rank() * shape_.micro_batch;
     validation_->read_validation(first_slot, count, tokens_, targets_);
-    model_->set_batch(tokens_, targets_, /*loss_scale=*/1.0F);
+    model_->set_batch({.tokens = tokens_, .targets = targets_});
     RETURN_IF_ERROR(forward());
-    const model::Llama::Loss loss = model_->loss();
+    const model::Loss loss = model_->loss();
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
   }

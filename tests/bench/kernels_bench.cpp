@@ -85,16 +85,18 @@ struct Rank {
     std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens()));
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<int32_t>(base::random_bits(9, i) % static_cast<uint64_t>(shape.config.vocab));
-    llama->set_batch(tokens, tokens, 1.0f / static_cast<float>(tokens.size()));
+    llama->set_batch(
+        {.tokens = tokens, .targets = tokens, .loss_scale = 1.0f / static_cast<float>(tokens.size())});
   }
 
   void forward() {
     for (size_t b = 0; b < parameters.size(); ++b)
-      llama->forward(static_cast<int>(b), std::as_bytes(std::span(parameters[b])));
+      SHARDRUN_CHECK(llama->forward(static_cast<int>(b), std::as_bytes(std::span(parameters[b]))));
   }
   void backward() {
     for (size_t b = parameters.size(); b-- > 0;)
-      llama->backward(static_cast<int>(b), std::as_bytes(std::span(parameters[b])), gradients[b]);
+      SHARDRUN_CHECK(
+          llama->backward(static_cast<int>(b), std::as_bytes(std::span(parameters[b])), gradients[b]));
   }
 
   std::unique_ptr<model::Llama> llama;

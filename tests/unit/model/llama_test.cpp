@@ -49,9 +49,9 @@ struct Fixture {
   }
 
   double mean_loss() {
-    llama->set_batch(tokens, targets, 1.0f / 9.0f);
+    llama->set_batch({.tokens = tokens, .targets = targets, .loss_scale = 1.0f / 9.0f});
     for (size_t block = 0; block < layouts.size(); ++block)
-      llama->forward(static_cast<int>(block), bytes(block));
+      REQUIRE(llama->forward(static_cast<int>(block), bytes(block)));
     CHECK_EQ(llama->loss().tokens, 9);
     return llama->loss().sum / 9.0;
   }
@@ -59,7 +59,7 @@ struct Fixture {
   void differentiate() {
     mean_loss();
     for (size_t block = layouts.size(); block-- > 0;) {
-      llama->backward(static_cast<int>(block), bytes(block), gradients[block]);
+      REQUIRE(llama->backward(static_cast<int>(block), bytes(block), gradients[block]));
     }
   }
 

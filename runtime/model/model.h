@@ -1,0 +1,84 @@
+// Model: forward and explicit backward of a network, one block at a time. Llama and BERT implement it.
+//
+// The sharding engine owns parameters and gradients; the model owns activations. The parameters of one block are
+// one flat buffer (BlockLayout), gathered before use and released after. A block may be used twice, as tied
+// embeddings are: `visits` is the order of uses.
+// One micro-step:  set_batch; forward(0 … last visit); loss(); backward(last … 0).
+//
+// Errors: only those of the communicators that a tensor-parallel model was given; a model alone has none.
+// Shapes: B micro-batch, T sequence length, N = B·T, V vocabulary.
+// Thread rule: thread-compatible; the ops inside use the OpenMP threads of the calling thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::model {
+
+using base::Result;
+
+// One tensor inside a block's flat buffer.
+struct ParameterInfo {
+  std::string name;            // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // row-major; linear weights are (out, in)
+  int64_t offset = 0;          // elements from the start of the block
+  bool weight_decay = true;    // false for norms and biases
+  double init_stddev = 0.0;    // of a zero-mean normal; 0: every element is init_value
+  double init_value = 1.0;
+
+  int64_t elements() const;
+};
+
+struct BlockLayout {
+  std::string name;  // "embedding", "layer 3", "head"
+  std::vector<ParameterInfo> parameters;
+  int64_t elements = 0;  // sum; no padding here, the sharding engine pads
+};
+
+// One micro-batch. Spans that a model does not need may be empty.
+struct Batch {
+  std::span<const int32_t> tokens;           // (B,T), in [0,V)
+  std::span<const int32_t> targets;          // (B,T); -1 carries no loss
+  std::span<const int32_t> document_begins;  // (B,T): the column at which each token's document begins; empty: 0
+  std::span<const int32_t> lengths;          // (B): tokens of each row that are not padding; empty: T
+  std::span<const int32_t> segments;         // (B,T): BERT's token types; empty: 0
+  std::span<const int32_t> next_sentence;    // (B): BERT's label, 0 or 1, -1 carries no loss; empty: -1
+  // What the gradient is multiplied with: 1/(tokens that carry loss in the global batch) makes the sum over ranks
+  // and micro-steps the mean. The other is the same for sequences with a next-sentence label.
+  float loss_scale = 1.0F;
+  float next_sentence_scale = 0.0F;
+};
+
+// Sums of cross-entropies of a micro-batch, in nats, and how many there were.
+struct Loss {
+  double sum = 0.0;
+  int64_t tokens = 0;
+  double next_sentence_sum = 0.0;
+  int64_t sequences = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const std::vector<BlockLayout>& blocks() const = 0;
+  // Block of each visit, in forward order.
+  virtual std::span<const int> visits() const = 0;
+
+  // Copies what it keeps.
+  virtual void set_batch(const Batch& batch) = 0;
+  // `parameters`: the visited block's flat buffer in the compute dtype.
+  virtual Result<void> forward(int visit, std::span<const std::byte> parameters) = 0;
+  // Of the micro-batch, after forward of the last visit.
+  virtual Loss loss() const = 0;
+  // Writes (does not add) the visited block's flat fp32 gradient of this visit.
+  virtual Result<void> backward(int visit, std::span<const std::byte> parameters,
+                                std::span<float> gradient) = 0;
+};
+
+}  // namespace shardrun::model
