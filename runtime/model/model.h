@@ -30,6 +30,11 @@ struct ParameterInfo {
   bool weight_decay = true;    // false for norms and biases
   double init_stddev = 0.0;    // of a zero-mean normal; 0: every element is init_value
   double init_value = 1.0;
+  // Tensor parallelism: this is the slice [split_begin, split_begin + shape[split_dimension]) of the full tensor
+  // along dimension 0 or 1. -1: the whole tensor, which every tensor-parallel rank holds.
+  std::vector<int64_t> full_shape;  // empty: as `shape`
+  int split_dimension = -1;
+  int64_t split_begin = 0;
 
   int64_t elements() const;
 };
