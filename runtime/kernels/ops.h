@@ -74,19 +74,27 @@ template <typename Type>
 void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t D, int64_t stride,
           bool inverse);
 
-// ---- causal attention with grouped key/value heads, tiled (Dao 2023): no T×T matrix ever exists
+// ---- attention with grouped key/value heads, tiled (Dao 2023): no T×T matrix ever exists
 struct AttentionShape {
   int64_t B, T, H, K, D;
   int64_t qkv_stride() const { return (H + 2 * K) * D; }
 };
+// Token t of a sequence sees the tokens u of its own document that are no padding, and with `causal` only u ≤ t.
+// A token that sees nothing gets zeros. Tiles that nobody sees cost nothing.
+struct Visibility {
+  bool causal = true;
+  const int32_t* begins = nullptr;   // (B,T): column at which each token's document begins; null: 0
+  const int32_t* lengths = nullptr;  // (B): tokens at the start of each sequence that are no padding; null: T
+};
 // out (B·T, H·D); qkv (B·T, (H+2K)·D): query heads, key heads, value heads of each token; lse (B,H,T) fp32:
 // log of the softmax's denominator, kept for backward. Scores are scaled with 1/sqrt(D).
 template <typename Type>
-void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape);
+void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
+                       const Visibility& visibility = {});
 // dqkv (B·T, (H+2K)·D) overwritten.
 template <typename Type>
 void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
-                        const AttentionShape& shape);
+                        const AttentionShape& shape, const Visibility& visibility = {});
 
 // ---- SwiGLU: silu(gate) · up (Shazeer 2020)
 // y (N,F); gate_up (N,2F): the gate's

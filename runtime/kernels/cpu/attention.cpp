@@ -1,4 +1,4 @@
-// Causal attention in tiles: kQueries × kKeys scores at a time, with a running maximum and denominator (Dao
+// Attention in tiles: kQueries × kKeys scores at a time, with a running maximum and denominator (Dao
 // 2023).
 //
 // Work is divided over (sequence, key/value head): the group of query heads that share a key head stays on
@@ -17,7 +17,7 @@
 namespace shardrun::kernels {
 namespace {
 
-constexpr int64_t kQueries = 32;  // divides kKeys, so that no tile of queries sees nothing of a tile
+constexpr int64_t kQueries = 32;
 constexpr int64_t kKeys = 64;
 constexpr int64_t kLargestHead = 1024;
 
@@ -66,21 +66,60 @@ struct Slice {
   int64_t lse_at(int64_t t, int64_t h) const { return (b * shape.H + h) * shape.T + t; }
 };
 
-// scores (rows, kKeys) = scale · q · kᵀ, with -inf above the diagonal.
-void masked_scores(float* scores, const float* q, const float* k_transposed, int64_t rows, int64_t keys,
-                   int64_t D, int64_t first_query, int64_t first_key) {
+// Columns [begin, end) of a sequence.
+struct Columns {
+  int64_t begin, end;
+};
+
+// The columns that each token of one sequence sees: without gaps, because documents have none.
+class Seen {
+ public:
+  Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b)
+      : rows_(static_cast<size_t>(shape.T)) {
+    const int64_t T = shape.T, length = visibility.lengths ? visibility.lengths[b] : T;
+    const int32_t* begins = visibility.begins ? visibility.begins + b * T : nullptr;
+    int64_t document_end = T;
+    for (int64_t t = T; t-- > 0;) {
+      if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
+      const int64_t begin = begins != nullptr ? begins[t] : 0;
+      const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
+      rows_[static_cast<size_t>(t)] = {begin, std::max(begin, end)};
+    }
+  }
+
+  Columns of(int64_t t) const { return rows_[static_cast<size_t>(t)]; }
+  // From the first column that one of the tokens sees to the last.
+  Columns of(int64_t first, int64_t count) const {
+    Columns all{std::numeric_limits<int64_t>::max(), 0};
+    for (int64_t t = first; t < first + count; ++t) {
+      const Columns row = of(t);
+      if (row.begin < row.end) all = {std::min(all.begin, row.begin), std::max(all.end, row.end)};
+    }
+    return all;
+  }
+  // Those of token t inside the tile of `keys` keys at first_key, counted from there.
+  Columns in_tile(int64_t t, int64_t first_key, int64_t keys) const {
+    const Columns row = of(t);
+    return {std::clamp<int64_t>(row.begin - first_key, 0, keys),
+            std::clamp<int64_t>(row.end - first_key, 0, keys)};
+  }
+
+ private:
+  std::vector<Columns> rows_;
+};
+
+// scores (rows, kKeys) = scale · q · kᵀ, with -inf where a query may not look.
+void masked_scores(float* scores, const float* q, const float* k_transposed, const Seen& seen, int64_t rows,
+                   int64_t keys, int64_t D, int64_t first_query, int64_t first_key) {
   std::memset(scores, 0, sizeof(float) * static_cast<size_t>(kKeys * rows));
   vector::multiply_add(scores, kKeys, q, D, k_transposed, kKeys, rows, D, keys);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = std::max<int64_t>(0, first_query + r + 1 - first_key); c < keys; ++c) {
-      scores[r * kKeys + c] = -std::numeric_limits<float>::infinity();
-    }
+    const Columns columns = seen.in_tile(first_query + r, first_key, keys);
+    float* row = scores + r * kKeys;
+    std::fill(row, row + columns.begin, -std::numeric_limits<float>::infinity());
+    std::fill(row + std::max(columns.begin, columns.end), row + keys,
+              -std::numeric_limits<float>::infinity());
   }
-}
-
-// Keys of the tile at `first_key` that at least one of `rows` queries at `first_query` may see.
-int64_t keys_in_tile(const AttentionShape& shape, int64_t first_key, int64_t first_query, int64_t rows) {
-  return std::min({kKeys, shape.T - first_key, first_query + rows - first_key});
 }
 
 // All keys of one head transposed, D × kKeys a tile, and its values: what every tile of queries reads.
@@ -129,22 +168,25 @@ void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys,
 
 // The tile of queries of head h that starts at i, against every key that they may see.
 template <typename Type>
-void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, Type* out, float* lse,
-                     const Type* qkv, int64_t h, int64_t i) {
+void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
+                     float* lse, const Type* qkv, int64_t h, int64_t i) {
   const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
   load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   vector::scale(s.q.data(), 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
   std::fill(s.out.begin(), s.out.end(), 0.0f);
   std::fill(s.sum.begin(), s.sum.end(), 0.0f);
   std::fill(s.largest.begin(), s.largest.end(), -std::numeric_limits<float>::max());
-  for (int64_t j = 0; j < i + rows; j += kKeys) {
-    const int64_t keys = keys_in_tile(slice.shape, j, i, rows);
-    masked_scores(s.scores.data(), s.q.data(), s.head.k_transposed.data() + j * D, rows, keys, D, i, j);
+  const Columns all = seen.of(i, rows);
+  for (int64_t j = all.begin / kKeys * kKeys; j < all.end; j += kKeys) {
+    const int64_t keys = std::min(kKeys, all.end - j);
+    masked_scores(s.scores.data(), s.q.data(), s.head.k_transposed.data() + j * D, seen, rows, keys, D, i, j);
     fold_tile(s, rows, j, keys, D);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    vector::scale(s.out.data() + r * D, 1.0f / s.sum[r], D);
-    lse[slice.lse_at(i + r, h)] = s.largest[r] + std::log(s.sum[r]);
+    const Columns row = seen.of(i + r);
+    const bool sees_any = row.begin < row.end;
+    vector::scale(s.out.data() + r * D, sees_any ? 1.0f / s.sum[r] : 0.0f, D);
+    lse[slice.lse_at(i + r, h)] = sees_any ? s.largest[r] + std::log(s.sum[r]) : 0.0f;
   }
   store_tile(out + slice.out_at(i, h), s.out.data(), rows, D, slice.shape.H * D);
 }
@@ -152,16 +194,18 @@ void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, Type* ou
 }  // namespace
 
 template <typename Type>
-void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape) {
+void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
+                       const Visibility& visibility) {
   const int64_t group = shape.H / shape.K;
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
     ForwardScratch s(shape.T, shape.D);
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      const Seen seen(shape, visibility, slice.b);
       s.head.load(slice, qkv);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-        for (int64_t i = 0; i < shape.T; i += kQueries) forward_queries(s, slice, out, lse, qkv, h, i);
+        for (int64_t i = 0; i < shape.T; i += kQueries) forward_queries(s, slice, seen, out, lse, qkv, h, i);
       }
     }
   });
@@ -201,19 +245,23 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
 // One (query tile, key tile): P from the kept log-sum-exp, then dV += Pᵀ·dO, dS = P∘(dO·Vᵀ - delta), dQ +=
 // dS·K and dK += dSᵀ·Q. `q` carries the scale already, so dK needs none and dQ gets it at the end.
 template <typename Type>
-void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Type* qkv, const Type* dout,
-                   const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
+void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Seen& seen, const Type* qkv,
+                   const Type* dout, const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
   const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
-  const int64_t keys = keys_in_tile(slice.shape, j, i, rows);
+  const Columns all = seen.of(i, rows);
+  if (all.end <= j || all.begin >= j + kKeys) return;
+  const int64_t keys = std::min(kKeys, all.end - j);
   load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   vector::scale(s.q.data(), scale, rows * D);
   load_tile(s.dout.data(), dout + slice.out_at(i, h), rows, D, slice.shape.H * D);
-  masked_scores(s.p.data(), s.q.data(), s.k_transposed.data(), rows, keys, D, i, j);
+  masked_scores(s.p.data(), s.q.data(), s.k_transposed.data(), seen, rows, keys, D, i, j);
   for (int64_t r = 0; r < rows; ++r) {
     float* row = s.p.data() + r * kKeys;
-    const int64_t seen = std::clamp<int64_t>(i + r + 1 - j, 0, keys);
-    vector::exp_shifted(row, row, lse[slice.lse_at(i + r, h)], seen);
-    std::fill(row + seen, row + keys, 0.0f);
+    const Columns columns = seen.in_tile(i + r, j, keys);
+    std::fill(row, row + columns.begin, 0.0f);
+    vector::exp_shifted(row + columns.begin, row + columns.begin, lse[slice.lse_at(i + r, h)],
+                        columns.end - columns.begin);
+    std::fill(row + columns.end, row + keys, 0.0f);
   }
   vector::multiply_add_transposed(s.dv.data() + j * D, D, s.p.data(), kKeys, s.dout.data(), D, keys, rows, D);
   std::fill(s.dp.begin(), s.dp.end(), 0.0f);
@@ -231,7 +279,7 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Typ
 
 template <typename Type>
 void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
-                        const AttentionShape& shape) {
+                        const AttentionShape& shape, const Visibility& visibility) {
   const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
@@ -239,6 +287,7 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
     BackwardScratch s(T, D);
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      const Seen seen(shape, visibility, slice.b);
       const Slice<Type> target{shape, slice.b, slice.k};
       std::fill(s.dk.begin(), s.dk.end(), 0.0f);
       std::fill(s.dv.begin(), s.dv.end(), 0.0f);
@@ -250,8 +299,8 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
           load_tile(s.k.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
           load_transposed(s.k_transposed.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
           load_transposed(s.v_transposed.data(), slice.value(qkv, j), keys, D, shape.qkv_stride());
-          for (int64_t i = j; i < T; i += kQueries) {
-            backward_tile(s, slice, qkv, dout, lse, h, i, j, scale);
+          for (int64_t i = 0; i < T; i += kQueries) {
+            backward_tile(s, slice, seen, qkv, dout, lse, h, i, j, scale);
           }
         }
         vector::scale(s.dq.data(), scale, T * D);
@@ -263,11 +312,11 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
   });
 }
 
-template void attention_forward(float*, float*, const float*, const AttentionShape&);
-template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&);
+template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);
+template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&, const Visibility&);
 template void attention_backward(float*, const float*, const float*, const float*, const float*,
-                                 const AttentionShape&);
+                                 const AttentionShape&, const Visibility&);
 template void attention_backward(Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                 const AttentionShape&);
+                                 const AttentionShape&, const Visibility&);
 
 }  // namespace shardrun::kernels

@@ -76,33 +76,47 @@ int64_t head_at(const AttentionShape& s, int64_t b, int64_t t, int64_t head) {
   return (b * s.T + t) * s.qkv_stride() + head * s.D;
 }
 
-// Softmax weights of query t of head h over keys 0…t.
-std::vector<double> weights(const float* qkv, const AttentionShape& s, int64_t b, int64_t h, int64_t t) {
+bool sees(const AttentionShape& s, const Visibility& v, int64_t b, int64_t t, int64_t u) {
+  const bool same_document = v.begins == nullptr || v.begins[b * s.T + t] == v.begins[b * s.T + u];
+  const bool is_padding = v.lengths != nullptr && u >= v.lengths[b];
+  return same_document && !is_padding && (!v.causal || u <= t);
+}
+
+// Softmax weights of query t of head h over all keys; all zero when it sees none.
+std::vector<double> weights(const float* qkv, const AttentionShape& s, const Visibility& v, int64_t b,
+                            int64_t h, int64_t t) {
   const float* q = qkv + head_at(s, b, t, h);
-  std::vector<double> p(static_cast<size_t>(t + 1));
+  std::vector<double> p(static_cast<size_t>(s.T), 0.0);
   double largest = -1e300, sum = 0.0;
-  for (int64_t u = 0; u <= t; ++u) {
+  for (int64_t u = 0; u < s.T; ++u) {
+    if (!sees(s, v, b, t, u)) continue;
     const float* k = qkv + head_at(s, b, u, s.H + h / (s.H / s.K));
     double score = 0.0;
     for (int64_t d = 0; d < s.D; ++d) score += double{q[d]} * k[d];
     p[static_cast<size_t>(u)] = score / std::sqrt(static_cast<double>(s.D));
     largest = std::max(largest, p[static_cast<size_t>(u)]);
   }
-  for (double& value : p) sum += value = std::exp(value - largest);
-  for (double& value : p) value /= sum;
+  for (int64_t u = 0; u < s.T; ++u) {
+    double& value = p[static_cast<size_t>(u)];
+    value = sees(s, v, b, t, u) ? std::exp(value - largest) : 0.0;
+    sum += value;
+  }
+  if (sum > 0.0) {
+    for (double& value : p) value /= sum;
+  }
   return p;
 }
 
 }  // namespace
 
-void attention_forward(float* out, const float* qkv, const AttentionShape& s) {
+void attention_forward(float* out, const float* qkv, const AttentionShape& s, const Visibility& visibility) {
   for (int64_t b = 0; b < s.B; ++b) {
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t t = 0; t < s.T; ++t) {
-        const std::vector<double> p = weights(qkv, s, b, h, t);
+        const std::vector<double> p = weights(qkv, s, visibility, b, h, t);
         for (int64_t d = 0; d < s.D; ++d) {
           double sum = 0.0;
-          for (int64_t u = 0; u <= t; ++u) {
+          for (int64_t u = 0; u < s.T; ++u) {
             sum += p[static_cast<size_t>(u)] * qkv[head_at(s, b, u, s.H + s.K + h / (s.H / s.K)) + d];
           }
           out[((b * s.T + t) * s.H + h) * s.D + d] = static_cast<float>(sum);
@@ -112,25 +126,26 @@ void attention_forward(float* out, const float* qkv, const AttentionShape& s) {
   }
 }
 
-void attention_backward(float* dqkv, const float* dout, const float* qkv, const AttentionShape& s) {
+void attention_backward(float* dqkv, const float* dout, const float* qkv, const AttentionShape& s,
+                        const Visibility& visibility) {
   std::vector<double> gradient(static_cast<size_t>(s.B * s.T * s.qkv_stride()), 0.0);
   const double scale = 1.0 / std::sqrt(static_cast<double>(s.D));
   for (int64_t b = 0; b < s.B; ++b) {
     for (int64_t h = 0; h < s.H; ++h) {
       const int64_t k_head = s.H + h / (s.H / s.K), v_head = k_head + s.K;
       for (int64_t t = 0; t < s.T; ++t) {
-        const std::vector<double> p = weights(qkv, s, b, h, t);
+        const std::vector<double> p = weights(qkv, s, visibility, b, h, t);
         const float* dy = dout + ((b * s.T + t) * s.H + h) * s.D;
         std::vector<double> dp(p.size(), 0.0);
         double delta = 0.0;
-        for (int64_t u = 0; u <= t; ++u) {
+        for (int64_t u = 0; u < s.T; ++u) {
           for (int64_t d = 0; d < s.D; ++d) {
             dp[static_cast<size_t>(u)] += double{dy[d]} * qkv[head_at(s, b, u, v_head) + d];
             gradient[static_cast<size_t>(head_at(s, b, u, v_head) + d)] += p[static_cast<size_t>(u)] * dy[d];
           }
           delta += p[static_cast<size_t>(u)] * dp[static_cast<size_t>(u)];
         }
-        for (int64_t u = 0; u <= t; ++u) {
+        for (int64_t u = 0; u < s.T; ++u) {
           const double ds = p[static_cast<size_t>(u)] * (dp[static_cast<size_t>(u)] - delta) * scale;
           for (int64_t d = 0; d < s.D; ++d) {
             gradient[static_cast<size_t>(head_at(s, b, t, h) + d)] += ds * qkv[head_at(s, b, u, k_head) + d];

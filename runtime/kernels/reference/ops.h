@@ -18,8 +18,10 @@ void rmsnorm_forward(float* y, const float* x, const float* w, int64_t N, int64_
 // Adds to dx, as kernels::rmsnorm_backward does.
 void rmsnorm_backward(float* dx, float* dw, const float* dy, const float* x, const float* w, int64_t N,
                       int64_t C, float epsilon);
-void attention_forward(float* out, const float* qkv, const AttentionShape& shape);
-void attention_backward(float* dqkv, const float* dout, const float* qkv, const AttentionShape& shape);
+void attention_forward(float* out, const float* qkv, const AttentionShape& shape,
+                       const Visibility& visibility = {});
+void attention_backward(float* dqkv, const float* dout, const float* qkv, const AttentionShape& shape,
+                        const Visibility& visibility = {});
 void swiglu_forward(float* y, const float* gate_up, int64_t N, int64_t F);
 void swiglu_backward(float* dgate_up, const float* dy, const float* gate_up, int64_t N, int64_t F);
 double cross_entropy(float* dlogits, const float* logits, const int32_t* targets, int64_t N, int64_t V,

@@ -169,6 +169,57 @@ TEST_CASE_TEMPLATE("attention: tiles match the naive softmax, with shared key he
   }
 }
 
+TEST_CASE_TEMPLATE("attention: documents, padding and both directions match the naive softmax", T, float,
+                   Bf16) {
+  const kernels::AttentionShape shape{3, 150, 4, 2, 10};
+  const int64_t N = shape.B * shape.T;
+  std::vector<int32_t> begins(static_cast<size_t>(N)), lengths = {150, 97, 0};
+  for (int64_t n = 0; n < N; ++n) {  // documents of 1, 40, 64 and the remaining tokens
+    const int64_t t = n % shape.T;
+    begins[static_cast<size_t>(n)] = t < 1 ? 0 : t < 41 ? 1 : t < 105 ? 41 : 105;
+  }
+  const auto qkv = as<T>(random_values(N * shape.qkv_stride(), 8));
+  const auto dout = as<T>(random_values(N * shape.H * shape.D, 9));
+  for (const bool causal : {false, true}) {
+    for (const int variant : {0, 1, 2, 3}) {
+      const kernels::Visibility visibility{causal, variant & 1 ? begins.data() : nullptr,
+                                           variant & 2 ? lengths.data() : nullptr};
+      CAPTURE(causal);
+      CAPTURE(variant);
+      Values expected(dout.size()), dqkv(qkv.size());
+      kernels::reference::attention_forward(expected.data(), back(qkv).data(), shape, visibility);
+      kernels::reference::attention_backward(dqkv.data(), back(dout).data(), back(qkv).data(), shape,
+                                             visibility);
+
+      auto out = as<T>(Values(dout.size(), kPoison)), got = as<T>(Values(qkv.size(), kPoison));
+      Values lse(static_cast<size_t>(shape.B * shape.H * shape.T), kPoison);
+      kernels::attention_forward(out.data(), lse.data(), qkv.data(), shape, visibility);
+      kernels::attention_backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape,
+                                  visibility);
+
+      CHECK_LT(distance(back(out), expected), kTolerance<T>);
+      CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
+    }
+  }
+}
+
+TEST_CASE("attention: what a document cannot see changes none of its bits") {
+  const kernels::AttentionShape shape{1, 100, 2, 2, 8};
+  std::vector<int32_t> begins(100, 0);
+  std::fill(begins.begin() + 37, begins.end(), 37);
+  Values qkv = random_values(shape.T * shape.qkv_stride(), 8);
+  Values out(static_cast<size_t>(shape.T * shape.H * shape.D)), lse(200), changed = out;
+  const kernels::Visibility visibility{.causal = false, .begins = begins.data()};
+  kernels::attention_forward(out.data(), lse.data(), qkv.data(), shape, visibility);
+
+  for (int64_t i = 0; i < 37 * shape.qkv_stride(); ++i) qkv[static_cast<size_t>(i)] *= -3.0f;
+  kernels::attention_forward(changed.data(), lse.data(), qkv.data(), shape, visibility);
+
+  const auto second = static_cast<std::ptrdiff_t>(37 * shape.H * shape.D);
+  CHECK(std::equal(out.begin() + second, out.end(), changed.begin() + second));
+  CHECK_FALSE(std::equal(out.begin(), out.begin() + second, changed.begin()));
+}
+
 TEST_CASE_TEMPLATE("swiglu: forward and backward match the reference", T, float, Bf16) {
   const int64_t N = 19, F = 37;
   const auto gate_up = as<T>(random_values(N * 2 * F, 10, 3.0f)), dy = as<T>(random_values(N * F, 11));
