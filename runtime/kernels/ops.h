@@ -39,13 +39,23 @@ void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t 
 // The same with fp32 results, for logits.
 template <typename T>
 void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O);
-// dx (N,C) = dy (N,O) · w (O,C).
+// Both with bias (O) added to every row before it is rounded.
 template <typename T>
-void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O);
+void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C, int64_t O);
+template <typename T>
+void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                              int64_t O);
+// dx (N,C) = dy (N,O) · w (O,C), or += when `accumulate`.
+template <typename T>
+void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O,
+                           bool accumulate = false);
 // dw (O,C) fp32 = dyᵀ · x, or += when `accumulate`.
 template <typename T>
 void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
                             bool accumulate);
+// dbias (O) fp32 = the sum of dy's rows, or += when `accumulate`. Same bits for any number of threads.
+template <typename T>
+void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumulate);
 
 // ---- embedding
 // y (N,C): row tokens[n] of w (V,C).
@@ -54,6 +64,13 @@ void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64
 // dw (V,C) fp32, overwritten: rows of dy (N,C) summed by token in ascending n.
 template <typename T>
 void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V);
+// y (N,C): row tokens[n] of word, plus row positions[n] of position, plus row segments[n] of type (BERT's input).
+template <typename T>
+void embedding_sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,
+                           const T* word, const T* position, const T* type, int64_t N, int64_t C);
+// y (N,C): row rows[n] is x's row n (M of them), every other row is zero. Rows are distinct.
+template <typename T>
+void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C);
 
 // ---- RMSNorm (Zhang & Sennrich 2019, with epsilon inside the root)
 // y = x / sqrt(mean(x²)+epsilon) · w. y, x (N,C); w (C); rrms
@@ -65,6 +82,18 @@ void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64
 template <typename T>
 void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
                       int64_t C);
+
+// ---- LayerNorm (Ba, Kiros & Hinton 2016)
+// y = (x - mean) · rstd · gamma + beta with rstd = 1/sqrt(variance + epsilon), a row at a time. x (N,C) gets
+// residual (N,C) added first, in place, unless that is null. gamma, beta (C); mean, rstd (N) fp32 are kept for
+// backward.
+template <typename T>
+void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma, const T* beta,
+                       int64_t N, int64_t C, float epsilon);
+// dx (N,C), may be dy; dgamma, dbeta (C) fp32 overwritten. x as forward left it. Same bits for any number of threads.
+template <typename T>
+void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
+                        const float* mean, const float* rstd, int64_t N, int64_t C);
 
 // ---- rotary position embedding, half-rotation layout (Su et al. 2021, as in LlamaForCausalLM)
 // table (T, D): cos of D/2 angles, then sin of them. angle(t, i) = t · theta^(-2i/D).
@@ -103,6 +132,19 @@ template <typename T>
 void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t F);
 template <typename T>
 void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F);
+
+// ---- GELU, exact: x · Φ(x) (Hendrycks & Gimpel 2016); Φ with an absolute error below 3e-7
+template <typename T>
+void gelu_forward(T* y, const T* x, int64_t count);
+// dx may be dy.
+template <typename T>
+void gelu_backward(T* dx, const T* dy, const T* x, int64_t count);
+
+// ---- tanh, of a few values (BERT's pooler). y may be x; y is what backward needs; dx may be dy.
+template <typename T>
+void tanh_forward(T* y, const T* x, int64_t count);
+template <typename T>
+void tanh_backward(T* dx, const T* dy, const T* y, int64_t count);
 
 // ---- residual
 // y = a + b, count elements. y may be a or b.

@@ -44,22 +44,23 @@ class Products {
     return products;
   }
 
-  // c (M,N) = op(a) (M,K) · op(b) (K,N), or += for fp32 c.
-  void multiply(void* c, memory::data_type c_type, const Operand& a, const Operand& b, int64_t M, int64_t K,
-                int64_t N, bool accumulate) {
+  // c (M,N) = op(a) (M,K) · op(b) (K,N), or +=; plus bias (N), of a's type, unless it is null.
+  void multiply(void* c, memory::data_type c_type, const Operand& a, const Operand& b, const void* bias,
+                int64_t M, int64_t K, int64_t N, bool accumulate) {
     const Key key{M,
                   K,
                   N,
                   static_cast<int>(a.type),
                   static_cast<int>(c_type),
-                  a.transposed * 4 + b.transposed * 2 + accumulate};
+                  (bias != nullptr) * 8 + a.transposed * 4 + b.transposed * 2 + accumulate};
     auto found = compiled_.find(key);
     if (found == compiled_.end())
-      found = compiled_.emplace(key, compile(a, b, c_type, M, K, N, accumulate)).first;
+      found = compiled_.emplace(key, compile(a, b, c_type, bias != nullptr, M, K, N, accumulate)).first;
     Compiled& product = found->second;
     product.a.set_data_handle(const_cast<void*>(a.data));
     product.b.set_data_handle(const_cast<void*>(b.data));
     product.c.set_data_handle(c);
+    if (bias != nullptr) product.bias.set_data_handle(const_cast<void*>(bias));
     product.primitive.execute(stream_, product.arguments);
     stream_.wait();
   }
@@ -72,7 +73,7 @@ class Products {
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int, int>;
   struct Compiled {
     dnnl::matmul primitive;
-    memory a, b, c;
+    memory a, b, c, bias;
     std::unordered_map<int, memory> arguments;
   };
 
@@ -86,11 +87,12 @@ class Products {
                       : memory::desc({rows, columns}, type, memory::dims{columns, 1});
   }
 
-  Compiled compile(const Operand& a, const Operand& b, memory::data_type c_type, int64_t M, int64_t K,
-                   int64_t N, bool accumulate) {
+  Compiled compile(const Operand& a, const Operand& b, memory::data_type c_type, bool has_bias, int64_t M,
+                   int64_t K, int64_t N, bool accumulate) {
     const memory::desc a_desc = describe(a.type, M, K, a.transposed);
     const memory::desc b_desc = describe(b.type, K, N, b.transposed);
     const memory::desc c_desc = describe(c_type, M, N, false);
+    const memory::desc bias_desc = has_bias ? describe(a.type, 1, N, false) : memory::desc();
     // oneDNN 2.6 compares keys of its process-wide primitive cache while another thread replaces them (the
     // thread sanitizer sees it). Compiling is rare, so one thread at a time does it.
     static std::mutex compiling;
@@ -101,14 +103,16 @@ class Products {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::desc operation(a_desc, b_desc, c_desc);
+    const dnnl::matmul::desc operation(a_desc, b_desc, bias_desc, c_desc);
     const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
     Compiled product{dnnl::matmul(description),
                      memory(a_desc, engine_, nullptr),
                      memory(b_desc, engine_, nullptr),
                      memory(c_desc, engine_, nullptr),
+                     has_bias ? memory(bias_desc, engine_, nullptr) : memory(),
                      {}};
     product.arguments = {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}};
+    if (has_bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
     return product;
   }
 
@@ -124,27 +128,37 @@ std::vector<float> widened(const Bf16* values, int64_t count) {
   return out;
 }
 
+// What a product does besides multiplying.
+template <typename T>
+struct Extras {
+  const T* bias = nullptr;  // (N)
+  bool accumulate = false;
+};
+
 // c (M,N) of C = op(a) · op(b), both of T. `a` holds M·K values, `b` K·N.
 template <typename C, typename T>
 void product(C* c, const T* a, bool a_transposed, const T* b, bool b_transposed, int64_t M, int64_t K,
-             int64_t N, bool accumulate = false) {
+             int64_t N, const Extras<T>& extras = {}) {
   SHARDRUN_CHECK(M > 0 && K > 0 && N > 0);
   Products& products = Products::of_this_thread();
   if constexpr (std::is_same_v<T, Bf16>) {
     if (!products.has_bf16()) {
       const std::vector<float> wide_a = widened(a, M * K), wide_b = widened(b, K * N);
+      const std::vector<float> wide_bias = widened(extras.bias, extras.bias != nullptr ? N : 0);
+      const Extras<float> wide{extras.bias != nullptr ? wide_bias.data() : nullptr, extras.accumulate};
       if constexpr (std::is_same_v<C, float>) {
-        product(c, wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N, accumulate);
+        product(c, wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N, wide);
       } else {
-        std::vector<float> wide_c(static_cast<size_t>(M * N));
-        product(wide_c.data(), wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N);
+        std::vector<float> wide_c =
+            extras.accumulate ? widened(c, M * N) : std::vector<float>(static_cast<size_t>(M * N));
+        product(wide_c.data(), wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N, wide);
         vector::narrow(c, wide_c.data(), M * N);
       }
       return;
     }
   }
-  products.multiply(c, kType<C>, {a, kType<T>, a_transposed}, {b, kType<T>, b_transposed}, M, K, N,
-                    accumulate);
+  products.multiply(c, kType<C>, {a, kType<T>, a_transposed}, {b, kType<T>, b_transposed}, extras.bias, M, K,
+                    N, extras.accumulate);
 }
 
 }  // namespace
@@ -174,23 +188,36 @@ void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C,
 }
 
 template <typename T>
-void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O) {
-  product(dx, dy, false, w, false, N, O, C);
+void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C, int64_t O) {
+  product(y, x, false, w, true, N, C, O, Extras<T>{.bias = bias});
+}
+
+template <typename T>
+void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                              int64_t O) {
+  product(y, x, false, w, true, N, C, O, Extras<T>{.bias = bias});
+}
+
+template <typename T>
+void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O, bool accumulate) {
+  product(dx, dy, false, w, false, N, O, C, Extras<T>{.accumulate = accumulate});
 }
 
 template <typename T>
 void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
                             bool accumulate) {
-  product(dw, dy, true, x, false, O, N, C, accumulate);
+  product(dw, dy, true, x, false, O, N, C, Extras<T>{.accumulate = accumulate});
 }
 
-template void linear_forward(float*, const float*, const float*, int64_t, int64_t, int64_t);
-template void linear_forward(Bf16*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t);
-template void linear_forward_fp32(float*, const float*, const float*, int64_t, int64_t, int64_t);
-template void linear_forward_fp32(float*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t);
-template void linear_backward_input(float*, const float*, const float*, int64_t, int64_t, int64_t);
-template void linear_backward_input(Bf16*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t);
-template void linear_backward_weight(float*, const float*, const float*, int64_t, int64_t, int64_t, bool);
-template void linear_backward_weight(float*, const Bf16*, const Bf16*, int64_t, int64_t, int64_t, bool);
+#define SHARDRUN_INSTANTIATE(T)                                                                            \
+  template void linear_forward(T*, const T*, const T*, int64_t, int64_t, int64_t);                         \
+  template void linear_forward_fp32(float*, const T*, const T*, int64_t, int64_t, int64_t);                \
+  template void linear_bias_forward(T*, const T*, const T*, const T*, int64_t, int64_t, int64_t);          \
+  template void linear_bias_forward_fp32(float*, const T*, const T*, const T*, int64_t, int64_t, int64_t); \
+  template void linear_backward_input(T*, const T*, const T*, int64_t, int64_t, int64_t, bool);            \
+  template void linear_backward_weight(float*, const T*, const T*, int64_t, int64_t, int64_t, bool);
+SHARDRUN_INSTANTIATE(float)
+SHARDRUN_INSTANTIATE(Bf16)
+#undef SHARDRUN_INSTANTIATE
 
 }  // namespace shardrun::kernels

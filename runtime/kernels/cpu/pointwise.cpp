@@ -1,4 +1,5 @@
 // Everything that is neither a matrix product nor attention: row by row, in fp32 (kernels/cpu/vector.h).
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -12,6 +13,7 @@ namespace shardrun::kernels {
 namespace {
 
 constexpr int64_t kSmallestRows = 16;  // fewer are not worth a thread
+constexpr int64_t kSmallestColumns = 64;
 constexpr int64_t kSmallestElements = 64 * 1024;
 
 std::vector<float> scratch(int64_t count) {
@@ -47,12 +49,58 @@ void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64
 
 template <typename T>
 void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V) {
-  std::memset(dw, 0, static_cast<size_t>(V * C) * sizeof(float));
-  std::vector<float> wide = scratch(C);
-  for (int64_t n = 0; n < N; ++n) {
-    float* row = dw + tokens[n] * C;
-    vector::add(row, row, vector::load(dy + n * C, wide.data(), C), C);
-  }
+  // Each thread owns some columns, so that a row's sum has one order.
+  parallel_for(C, kSmallestColumns, [&](int64_t begin, int64_t end) {
+    const int64_t columns = end - begin;
+    for (int64_t v = 0; v < V; ++v) std::fill_n(dw + v * C + begin, columns, 0.0f);
+    std::vector<float> wide = scratch(columns);
+    for (int64_t n = 0; n < N; ++n) {
+      float* row = dw + tokens[n] * C + begin;
+      vector::add(row, row, vector::load(dy + n * C + begin, wide.data(), columns), columns);
+    }
+  });
+}
+
+template <typename T>
+void embedding_sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,
+                           const T* word, const T* position, const T* type, int64_t N, int64_t C) {
+  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> buffers = scratch(4 * C);
+    for (int64_t n = begin; n < end; ++n) {
+      float* out = vector::target(y + n * C, buffers.data());
+      vector::add(out, vector::load(word + tokens[n] * C, buffers.data() + C, C),
+                  vector::load(type + segments[n] * C, buffers.data() + 2 * C, C), C);
+      vector::add(out, out, vector::load(position + positions[n] * C, buffers.data() + 3 * C, C), C);
+      vector::store(y + n * C, out, C);
+    }
+  });
+}
+
+template <typename T>
+void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) {
+  const size_t row_bytes = static_cast<size_t>(C) * sizeof(T);
+  std::memset(static_cast<void*>(y), 0, static_cast<size_t>(N) * row_bytes);
+  for (int64_t m = 0; m < M; ++m) std::memcpy(y + rows[m] * C, x + m * C, row_bytes);
+}
+
+// Rows are summed in groups and the groups in order, which keeps the error of a long sum small.
+template <typename T>
+void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumulate) {
+  constexpr int64_t kGroup = 32;
+  parallel_for(O, kSmallestColumns, [&](int64_t begin, int64_t end) {
+    const int64_t columns = end - begin;
+    std::vector<float> buffers = scratch(3 * columns);
+    float *wide = buffers.data(), *group = wide + columns, *total = group + columns;
+    if (accumulate) std::copy(dbias + begin, dbias + end, total);
+    for (int64_t first = 0; first < N; first += kGroup) {
+      std::fill_n(group, columns, 0.0f);
+      for (int64_t n = first; n < std::min(N, first + kGroup); ++n) {
+        vector::add(group, group, vector::load(dy + n * O + begin, wide, columns), columns);
+      }
+      vector::add(total, total, group, columns);
+    }
+    std::copy(total, total + columns, dbias + begin);
+  });
 }
 
 template <typename T>
@@ -151,19 +199,72 @@ void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int6
   });
 }
 
+namespace {
+
+constexpr int64_t kChunk = 2048;  // a few chunks of fp32 stay in the first-level cache
+
+// body(begin, size) over chunks of `count` elements, on all threads.
+template <typename Body>
+void for_chunks(int64_t count, const Body& body) {
+  parallel_for((count + kChunk - 1) / kChunk, 32, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin * kChunk; at < std::min(count, end * kChunk); at += kChunk) {
+      body(at, std::min(kChunk, count - at));
+    }
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void gelu_forward(T* y, const T* x, int64_t count) {
+  for_chunks(count, [&](int64_t at, int64_t size) {
+    float in[kChunk], result[kChunk];
+    float* out = vector::target(y + at, result);
+    vector::gelu(out, vector::load(x + at, in, size), size);
+    vector::store(y + at, out, size);
+  });
+}
+
+template <typename T>
+void gelu_backward(T* dx, const T* dy, const T* x, int64_t count) {
+  for_chunks(count, [&](int64_t at, int64_t size) {
+    float in[kChunk], result[kChunk];
+    float* out = vector::target(dx + at, result);
+    vector::gelu_gradient(out, vector::load(dy + at, result, size), vector::load(x + at, in, size), size);
+    vector::store(dx + at, out, size);
+  });
+}
+
+template <typename T>
+void tanh_forward(T* y, const T* x, int64_t count) {
+  for_chunks(count, [&](int64_t at, int64_t size) {
+    float wide[kChunk];
+    const float* in = vector::load(x + at, wide, size);
+    float* out = vector::target(y + at, wide);
+    for (int64_t i = 0; i < size; ++i) out[i] = std::tanh(in[i]);
+    vector::store(y + at, out, size);
+  });
+}
+
+template <typename T>
+void tanh_backward(T* dx, const T* dy, const T* y, int64_t count) {
+  for_chunks(count, [&](int64_t at, int64_t size) {
+    float wide[kChunk], values[kChunk];
+    const float* grad = vector::load(dy + at, wide, size);
+    const float* value = vector::load(y + at, values, size);
+    float* out = vector::target(dx + at, wide);
+    for (int64_t i = 0; i < size; ++i) out[i] = grad[i] * (1.0f - value[i] * value[i]);
+    vector::store(dx + at, out, size);
+  });
+}
+
 template <typename T>
 void add(T* y, const T* a, const T* b, int64_t count) {
-  constexpr int64_t kChunk = 4096;
-  parallel_for((count + kChunk - 1) / kChunk, 16, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffers = scratch(2 * kChunk);
-    for (int64_t at = begin * kChunk; at < std::min(count, end * kChunk); at += kChunk) {
-      const int64_t size = std::min(kChunk, count - at);
-      const float* left = vector::load(a + at, buffers.data(), size);
-      const float* right = vector::load(b + at, buffers.data() + kChunk, size);
-      float* out = vector::target(y + at, buffers.data());
-      vector::add(out, left, right, size);
-      vector::store(y + at, out, size);
-    }
+  for_chunks(count, [&](int64_t at, int64_t size) {
+    float left[kChunk], right[kChunk];
+    float* out = vector::target(y + at, left);
+    vector::add(out, vector::load(a + at, left, size), vector::load(b + at, right, size), size);
+    vector::store(y + at, out, size);
   });
 }
 
@@ -207,6 +308,14 @@ void adamw_step(std::span<float> master, std::span<float> moment1, std::span<flo
 #define SHARDRUN_INSTANTIATE(T)                                                                             \
   template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                          \
   template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);            \
+  template void embedding_sum_forward(T*, const int32_t*, const int32_t*, const int32_t*, const T*,         \
+                                      const T*, const T*, int64_t, int64_t);                                \
+  template void scatter_rows(T*, const int32_t*, const T*, int64_t, int64_t, int64_t);                      \
+  template void bias_backward(float*, const T*, int64_t, int64_t, bool);                                    \
+  template void gelu_forward(T*, const T*, int64_t);                                                        \
+  template void gelu_backward(T*, const T*, const T*, int64_t);                                             \
+  template void tanh_forward(T*, const T*, int64_t);                                                        \
+  template void tanh_backward(T*, const T*, const T*, int64_t);                                             \
   template void rmsnorm_forward(T*, float*, const T*, const T*, int64_t, int64_t, float);                   \
   template void rmsnorm_backward(T*, float*, const T*, const T*, const T*, const float*, int64_t, int64_t); \
   template void rope(T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);                  \

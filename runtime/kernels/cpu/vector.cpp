@@ -67,6 +67,30 @@ SHARDRUN_INLINE float exponential(float x) {
   return p * std::bit_cast<float>((whole + 127) << 23);
 }
 
+// erf as x·P(x²)/Q(x²), the minimax fit on [-4, 4] that Eigen uses; beyond it erf is 1 in fp32 but for 2e-8.
+SHARDRUN_INLINE float error_function(float x) {
+  x = std::min(std::max(x, -4.0f), 4.0f);
+  const float square = x * x;
+  float p = -2.72614225801306e-10f;
+  p = p * square + 2.77068142495902e-08f;
+  p = p * square - 2.10102402082508e-06f;
+  p = p * square - 5.69250639462346e-05f;
+  p = p * square - 7.34990630326855e-04f;
+  p = p * square - 2.95459980854025e-03f;
+  p = p * square - 1.60960333262415e-02f;
+  float q = -1.45660718464996e-05f;
+  q = q * square - 2.13374055278905e-04f;
+  q = q * square - 1.68282697438203e-03f;
+  q = q * square - 7.37332916720468e-03f;
+  q = q * square - 1.42647390514189e-02f;
+  return x * p / q;
+}
+
+// Φ, the standard normal distribution function.
+SHARDRUN_INLINE float normal_distribution(float x) {
+  return 0.5f + 0.5f * error_function(x * 0.70710678118654752f);
+}
+
 SHARDRUN_INLINE float combine(const float (&partial)[kLanes]) {
   float sum = 0.0f;
   for (const float lane : partial) sum += lane;
@@ -166,6 +190,80 @@ SHARDRUN_INLINE void swiglu_gradient(float* __restrict dgate, float* __restrict 
   }
 }
 
+SHARDRUN_INLINE void normalize(float* __restrict y, const float* __restrict x, float mean, float rstd,
+                               const float* __restrict gamma, const float* __restrict beta, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
+}
+
+SHARDRUN_INLINE float sum(const float* __restrict x, int64_t count) {
+  float partial[kLanes] = {};
+  const int64_t whole = count / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) partial[lane] += x[i + lane];
+  }
+  for (int64_t i = whole; i < count; ++i) partial[i - whole] += x[i];
+  return combine(partial);
+}
+
+SHARDRUN_INLINE float sum_of_squared_deviations(const float* __restrict x, float mean, int64_t count) {
+  float partial[kLanes] = {};
+  const int64_t whole = count / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float deviation = x[i + lane] - mean;
+      partial[lane] += deviation * deviation;
+    }
+  }
+  for (int64_t i = whole; i < count; ++i) partial[i - whole] += (x[i] - mean) * (x[i] - mean);
+  return combine(partial);
+}
+
+SHARDRUN_INLINE LayerNormMeans layernorm_gradient_means(float* __restrict dgamma, float* __restrict dbeta,
+                                                        const float* __restrict dy, const float* __restrict x,
+                                                        float mean, float rstd, const float* __restrict gamma,
+                                                        int64_t count) {
+  float g[kLanes] = {}, gn[kLanes] = {};
+  const int64_t whole = count / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float n = (x[i + lane] - mean) * rstd, gradient = dy[i + lane];
+      dgamma[i + lane] += gradient * n;
+      dbeta[i + lane] += gradient;
+      g[lane] += gradient * gamma[i + lane];
+      gn[lane] += gradient * gamma[i + lane] * n;
+    }
+  }
+  for (int64_t i = whole; i < count; ++i) {
+    const float n = (x[i] - mean) * rstd;
+    dgamma[i] += dy[i] * n;
+    dbeta[i] += dy[i];
+    g[i - whole] += dy[i] * gamma[i];
+    gn[i - whole] += dy[i] * gamma[i] * n;
+  }
+  const auto size = static_cast<float>(count);
+  return {combine(g) / size, combine(gn) / size};
+}
+
+SHARDRUN_INLINE void layernorm_gradient(float* dx, const float* dy, const float* __restrict x, float mean,
+                                        float rstd, const float* __restrict gamma, LayerNormMeans means,
+                                        int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float n = (x[i] - mean) * rstd;
+    dx[i] = rstd * (dy[i] * gamma[i] - means.g - n * means.gn);
+  }
+}
+
+SHARDRUN_INLINE void gelu(float* __restrict y, const float* __restrict x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] * normal_distribution(x[i]);
+}
+
+SHARDRUN_INLINE void gelu_gradient(float* dx, const float* dy, const float* __restrict x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float density = 0.3989422804014327f * exponential(-0.5f * x[i] * x[i]);
+    dx[i] = dy[i] * (normal_distribution(x[i]) + x[i] * density);
+  }
+}
+
 SHARDRUN_INLINE void rotate(float* __restrict low, float* __restrict high, const float* __restrict cosine,
                             const float* __restrict sine, float sign, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -197,19 +295,21 @@ SHARDRUN_INLINE void adamw(float* __restrict master, float* __restrict moment1, 
 template <int kWidth, int kRows, int kVectors, bool kTransposed>
 SHARDRUN_INLINE void tile(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
                           int64_t inner) {
-  // Registers of kWidth floats, wherever they lie in memory.
-  typedef float Lanes __attribute__((vector_size(kWidth * sizeof(float)), aligned(sizeof(float)), may_alias));
+  typedef float Lanes __attribute__((vector_size(kWidth * sizeof(float))));
   Lanes sums[kRows][kVectors] = {};
   for (int64_t k = 0; k < inner; ++k) {
-    const Lanes* y = reinterpret_cast<const Lanes*>(b + k * ldb);
+    Lanes y[kVectors];
+    std::memcpy(y, b + k * ldb, sizeof(y));  // of any alignment
     for (int r = 0; r < kRows; ++r) {
       const float x = kTransposed ? a[k * lda + r] : a[r * lda + k];
       for (int v = 0; v < kVectors; ++v) sums[r][v] += x * y[v];
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    Lanes* out = reinterpret_cast<Lanes*>(c + r * ldc);
+    Lanes out[kVectors];
+    std::memcpy(out, c + r * ldc, sizeof(out));
     for (int v = 0; v < kVectors; ++v) out[v] += sums[r][v];
+    std::memcpy(c + r * ldc, out, sizeof(out));
   }
 }
 
@@ -276,6 +376,30 @@ void swiglu(float* y, const float* gate, const float* up, int64_t count) {
 void swiglu_gradient(float* dgate, float* dup, const float* dy, const float* gate, const float* up,
                      int64_t count) {
   dispatch<body::swiglu_gradient>(dgate, dup, dy, gate, up, count);
+}
+void normalize(float* y, const float* x, float mean, float rstd, const float* gamma, const float* beta,
+               int64_t count) {
+  dispatch<body::normalize>(y, x, mean, rstd, gamma, beta, count);
+}
+float sum(const float* x, int64_t count) {
+  return dispatch<body::sum>(x, count);
+}
+float sum_of_squared_deviations(const float* x, float mean, int64_t count) {
+  return dispatch<body::sum_of_squared_deviations>(x, mean, count);
+}
+LayerNormMeans layernorm_gradient_means(float* dgamma, float* dbeta, const float* dy, const float* x,
+                                        float mean, float rstd, const float* gamma, int64_t count) {
+  return dispatch<body::layernorm_gradient_means>(dgamma, dbeta, dy, x, mean, rstd, gamma, count);
+}
+void layernorm_gradient(float* dx, const float* dy, const float* x, float mean, float rstd,
+                        const float* gamma, LayerNormMeans means, int64_t count) {
+  dispatch<body::layernorm_gradient>(dx, dy, x, mean, rstd, gamma, means, count);
+}
+void gelu(float* y, const float* x, int64_t count) {
+  dispatch<body::gelu>(y, x, count);
+}
+void gelu_gradient(float* dx, const float* dy, const float* x, int64_t count) {
+  dispatch<body::gelu_gradient>(dx, dy, x, count);
 }
 void rotate(float* low, float* high, const float* cosine, const float* sine, float sign, int64_t count) {
   dispatch<body::rotate>(low, high, cosine, sine, sign, count);

@@ -35,6 +35,23 @@ float exp_shifted(float* y, const float* x, float shift, int64_t count);
 void swiglu(float* y, const float* gate, const float* up, int64_t count);
 void swiglu_gradient(float* dgate, float* dup, const float* dy, const float* gate, const float* up,
                      int64_t count);
+// y = (x - mean)·rstd·gamma + beta
+void normalize(float* y, const float* x, float mean, float rstd, const float* gamma, const float* beta,
+               int64_t count);
+float sum(const float* x, int64_t count);
+float sum_of_squared_deviations(const float* x, float mean, int64_t count);
+// Of one row, with n = (x - mean)·rstd and g = dy·gamma: dgamma += dy·n and dbeta += dy; returns both means.
+struct LayerNormMeans {
+  float g, gn;
+};
+LayerNormMeans layernorm_gradient_means(float* dgamma, float* dbeta, const float* dy, const float* x,
+                                        float mean, float rstd, const float* gamma, int64_t count);
+// dx = rstd·(g - means.g - n·means.gn); dx may be dy.
+void layernorm_gradient(float* dx, const float* dy, const float* x, float mean, float rstd,
+                        const float* gamma, LayerNormMeans means, int64_t count);
+void gelu(float* y, const float* x, int64_t count);
+// dx may be dy.
+void gelu_gradient(float* dx, const float* dy, const float* x, int64_t count);
 void rotate(float* low, float* high, const float* cosine, const float* sine, float sign, int64_t count);
 void adamw(float* master, float* moment1, float* moment2, const float* gradient, int64_t count,
            const AdamWParameters& parameters);

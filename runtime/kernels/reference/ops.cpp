@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 namespace shardrun::kernels::reference {
@@ -156,6 +157,77 @@ void attention_backward(float* dqkv, const float* dout, const float* qkv, const 
     }
   }
   std::transform(gradient.begin(), gradient.end(), dqkv, [](double v) { return static_cast<float>(v); });
+}
+
+void bias_backward(float* dbias, const float* dy, int64_t N, int64_t O) {
+  for (int64_t o = 0; o < O; ++o) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < N; ++n) sum += dy[n * O + o];
+    dbias[o] = static_cast<float>(sum);
+  }
+}
+
+namespace {
+
+// (x - mean) / sqrt(variance + epsilon) of one row, and the divisor's inverse.
+std::vector<double> normalized(const float* x, int64_t C, float epsilon, double& rstd) {
+  std::vector<double> n(x, x + C);
+  double mean = 0.0, variance = 0.0;
+  for (const double value : n) mean += value / static_cast<double>(C);
+  for (const double value : n) variance += (value - mean) * (value - mean) / static_cast<double>(C);
+  rstd = 1.0 / std::sqrt(variance + epsilon);
+  for (double& value : n) value = (value - mean) * rstd;
+  return n;
+}
+
+double normal_distribution(double x) {
+  return 0.5 * (1.0 + std::erf(x / std::sqrt(2.0)));
+}
+
+}  // namespace
+
+void layernorm_forward(float* y, const float* x, const float* gamma, const float* beta, int64_t N, int64_t C,
+                       float epsilon) {
+  for (int64_t row = 0; row < N; ++row) {
+    double rstd = 0.0;
+    const std::vector<double> n = normalized(x + row * C, C, epsilon, rstd);
+    for (int64_t c = 0; c < C; ++c) {
+      y[row * C + c] = static_cast<float>(n[static_cast<size_t>(c)] * gamma[c] + beta[c]);
+    }
+  }
+}
+
+void layernorm_backward(float* dx, float* dgamma, float* dbeta, const float* dy, const float* x,
+                        const float* gamma, int64_t N, int64_t C, float epsilon) {
+  std::vector<double> gamma_sum(static_cast<size_t>(C), 0.0), beta_sum(gamma_sum);
+  for (int64_t row = 0; row < N; ++row) {
+    double rstd = 0.0, mean_g = 0.0, mean_gn = 0.0;
+    const std::vector<double> n = normalized(x + row * C, C, epsilon, rstd);
+    for (size_t c = 0; c < n.size(); ++c) {
+      const double dy_c = dy[row * C + static_cast<int64_t>(c)], g = dy_c * gamma[c];
+      mean_g += g / static_cast<double>(C);
+      mean_gn += g * n[c] / static_cast<double>(C);
+      gamma_sum[c] += dy_c * n[c];
+      beta_sum[c] += dy_c;
+    }
+    for (size_t c = 0; c < n.size(); ++c) {
+      const int64_t at = row * C + static_cast<int64_t>(c);
+      dx[at] = static_cast<float>(rstd * (double{dy[at]} * gamma[c] - mean_g - n[c] * mean_gn));
+    }
+  }
+  std::transform(gamma_sum.begin(), gamma_sum.end(), dgamma, [](double v) { return static_cast<float>(v); });
+  std::transform(beta_sum.begin(), beta_sum.end(), dbeta, [](double v) { return static_cast<float>(v); });
+}
+
+void gelu_forward(float* y, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(x[i] * normal_distribution(x[i]));
+}
+
+void gelu_backward(float* dx, const float* dy, const float* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const double density = std::exp(-0.5 * double{x[i]} * x[i]) / std::sqrt(2.0 * std::numbers::pi);
+    dx[i] = static_cast<float>(dy[i] * (normal_distribution(x[i]) + x[i] * density));
+  }
 }
 
 void swiglu_forward(float* y, const float* gate_up, int64_t N, int64_t F) {

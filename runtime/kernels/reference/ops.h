@@ -22,6 +22,13 @@ void attention_forward(float* out, const float* qkv, const AttentionShape& shape
                        const Visibility& visibility = {});
 void attention_backward(float* dqkv, const float* dout, const float* qkv, const AttentionShape& shape,
                         const Visibility& visibility = {});
+void bias_backward(float* dbias, const float* dy, int64_t N, int64_t O);
+void layernorm_forward(float* y, const float* x, const float* gamma, const float* beta, int64_t N, int64_t C,
+                       float epsilon);
+void layernorm_backward(float* dx, float* dgamma, float* dbeta, const float* dy, const float* x,
+                        const float* gamma, int64_t N, int64_t C, float epsilon);
+void gelu_forward(float* y, const float* x, int64_t count);
+void gelu_backward(float* dx, const float* dy, const float* x, int64_t count);
 void swiglu_forward(float* y, const float* gate_up, int64_t N, int64_t F);
 void swiglu_backward(float* dgate_up, const float* dy, const float* gate_up, int64_t N, int64_t F);
 double cross_entropy(float* dlogits, const float* logits, const int32_t* targets, int64_t N, int64_t V,

@@ -220,6 +220,134 @@ TEST_CASE("attention: what a document cannot see changes none of its bits") {
   CHECK_FALSE(std::equal(out.begin(), out.begin() + second, changed.begin()));
 }
 
+TEST_CASE_TEMPLATE("linear: bias enters before rounding, and a gradient can be added to one", T, float,
+                   Bf16) {
+  for (const auto& [N, C, O] : {std::array<int64_t, 3>{1, 3, 2}, {7, 33, 5}, {65, 31, 127}}) {
+    const auto x = as<T>(random_values(N * C, 1)), w = as<T>(random_values(O * C, 2)),
+               dy = as<T>(random_values(N * O, 3)), bias = as<T>(random_values(O, 4));
+    const auto before = as<T>(random_values(N * C, 5));
+    Values expected(static_cast<size_t>(N * O)), dx(static_cast<size_t>(N * C)), db(static_cast<size_t>(O));
+    kernels::reference::linear_forward(expected.data(), back(x).data(), back(w).data(), N, C, O);
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] += back(bias)[i % static_cast<size_t>(O)];
+    kernels::reference::linear_backward_input(dx.data(), back(dy).data(), back(w).data(), N, C, O);
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] += back(before)[i];
+    kernels::reference::bias_backward(db.data(), back(dy).data(), N, O);
+
+    auto y = as<T>(Values(expected.size(), kPoison)), got_dx = before;
+    Values logits(expected.size(), kPoison), got_db(db.size(), kPoison);
+    kernels::linear_bias_forward(y.data(), x.data(), w.data(), bias.data(), N, C, O);
+    kernels::linear_bias_forward_fp32(logits.data(), x.data(), w.data(), bias.data(), N, C, O);
+    kernels::linear_backward_input(got_dx.data(), dy.data(), w.data(), N, C, O, /*accumulate=*/true);
+    kernels::bias_backward(got_db.data(), dy.data(), N, O, /*accumulate=*/false);
+
+    CHECK_LT(distance(back(y), expected), kTolerance<T>);
+    CHECK_LT(distance(logits, expected), 2e-6);
+    CHECK_LT(distance(back(got_dx), dx), kTolerance<T>);
+    CHECK_LT(distance(got_db, db), 2e-6);
+    kernels::bias_backward(got_db.data(), dy.data(), N, O, /*accumulate=*/true);
+    for (float& value : db) value *= 2.0f;
+    CHECK_LT(distance(got_db, db), 2e-6);
+  }
+}
+
+TEST_CASE("reference: layernorm and gelu give the numbers computed by hand") {
+  const Values x = {1.0f, 3.0f}, gamma = {2.0f, 10.0f}, beta = {0.5f, -1.0f};
+  Values y(2);
+  kernels::reference::layernorm_forward(y.data(), x.data(), gamma.data(), beta.data(), 1, 2, 3.0f);
+  CHECK_EQ(y[0], doctest::Approx(-0.5));  // deviations -1 and 1, divided by sqrt(1 + 3)
+  CHECK_EQ(y[1], doctest::Approx(4.0));
+
+  const Values z = {0.0f, 1.0f};
+  kernels::reference::gelu_forward(y.data(), z.data(), 2);
+  CHECK_EQ(y[0], 0.0f);
+  CHECK_EQ(y[1], doctest::Approx(0.8413447461));
+}
+
+TEST_CASE_TEMPLATE("layernorm: forward with residual and backward match the reference at odd sizes", T, float,
+                   Bf16) {
+  for (const auto& [N, C] : {std::array<int64_t, 2>{1, 2}, {5, 17}, {67, 130}}) {
+    const float epsilon = 1e-12f;
+    const auto x = as<T>(random_values(N * C, 4)), residual = as<T>(random_values(N * C, 5)),
+               gamma = as<T>(random_values(C, 6)), beta = as<T>(random_values(C, 7)),
+               dy = as<T>(random_values(N * C, 8));
+    auto sum = x, y = as<T>(Values(x.size(), kPoison)), dx = dy;
+    Values mean(static_cast<size_t>(N), kPoison), rstd(mean), dgamma(static_cast<size_t>(C), kPoison),
+        dbeta(dgamma);
+    kernels::layernorm_forward(y.data(), mean.data(), rstd.data(), sum.data(), residual.data(), gamma.data(),
+                               beta.data(), N, C, epsilon);
+    kernels::layernorm_backward(dx.data(), dgamma.data(), dbeta.data(), dx.data(), sum.data(), gamma.data(),
+                                mean.data(), rstd.data(), N, C);
+
+    Values expected_sum = back(x), expected(expected_sum.size()), expected_dx(expected),
+           expected_dgamma(dgamma), expected_dbeta(dbeta);
+    for (size_t i = 0; i < expected_sum.size(); ++i) expected_sum[i] += back(residual)[i];
+    kernels::reference::layernorm_forward(expected.data(), back(sum).data(), back(gamma).data(),
+                                          back(beta).data(), N, C, epsilon);
+    kernels::reference::layernorm_backward(expected_dx.data(), expected_dgamma.data(), expected_dbeta.data(),
+                                           back(dy).data(), back(sum).data(), back(gamma).data(), N, C,
+                                           epsilon);
+    CHECK_LT(distance(back(sum), expected_sum), kTolerance<T>);
+    CHECK_LT(distance(back(y), expected), kTolerance<T>);
+    if (C > 2) CHECK_LT(distance(back(dx), expected_dx), kTolerance<T>);  // two columns: the gradient is zero
+    CHECK_LT(distance(dgamma, expected_dgamma), 2e-6);
+    CHECK_LT(distance(dbeta, expected_dbeta), 2e-6);
+  }
+}
+
+TEST_CASE_TEMPLATE("gelu: forward and backward match the exact function over its whole range", T, float,
+                   Bf16) {
+  Values points(4001);
+  for (size_t i = 0; i < points.size(); ++i) points[i] = (static_cast<float>(i) - 2000.0f) * 0.01f;
+  const auto x = as<T>(points), dy = as<T>(random_values(4001, 3));
+  Values expected(points.size()), expected_dx(expected);
+  kernels::reference::gelu_forward(expected.data(), back(x).data(), 4001);
+  kernels::reference::gelu_backward(expected_dx.data(), back(dy).data(), back(x).data(), 4001);
+
+  auto y = as<T>(Values(points.size(), kPoison)), dx = dy;
+  kernels::gelu_forward(y.data(), x.data(), 4001);
+  kernels::gelu_backward(dx.data(), dx.data(), x.data(), 4001);
+
+  CHECK_LT(distance(back(y), expected), kTolerance<T>);
+  CHECK_LT(distance(back(dx), expected_dx), kTolerance<T>);
+  if constexpr (std::is_same_v<T, float>) {
+    for (size_t i = 0; i < y.size(); ++i) {
+      CAPTURE(points[i]);
+      CHECK_LT(std::abs(double{y[i]} - expected[i]), 4e-7 * std::max(1.0f, std::abs(points[i])));
+      CHECK_LT(std::abs(double{dx[i]} - expected_dx[i]), 6e-7 * std::max(1.0f, std::abs(dy[i])));
+    }
+  }
+}
+
+TEST_CASE("tanh: forward and backward") {
+  Values x = {-2.0f, 0.0f, 0.5f}, dy = {1.0f, 2.0f, 3.0f}, y(3);
+  kernels::tanh_forward(y.data(), x.data(), 3);
+  kernels::tanh_backward(dy.data(), dy.data(), y.data(), 3);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_EQ(y[i], doctest::Approx(std::tanh(x[i])));
+    const double slope = 1.0 / std::cosh(double{x[i]}) / std::cosh(double{x[i]});
+    CHECK_EQ(dy[i], doctest::Approx(static_cast<double>(i + 1) * slope).epsilon(1e-5));
+  }
+}
+
+TEST_CASE_TEMPLATE("embedding: BERT's input is the sum of a word's, a position's and a type's row", T, float,
+                   Bf16) {
+  const auto word = as<T>(Values{1, 2, 3, 4, 5, 6}), position = as<T>(Values{10, 20, 30, 40}),
+             type = as<T>(Values{100, 200, 0.5f, 0.25f});
+  const std::vector<int32_t> tokens = {2, 0}, positions = {0, 1}, segments = {1, 0};
+  auto y = as<T>(Values(4, kPoison));
+  kernels::embedding_sum_forward(y.data(), tokens.data(), positions.data(), segments.data(), word.data(),
+                                 position.data(), type.data(), 2, 2);
+  CHECK_EQ(back(y), Values{15.5f, 26.25f, 131, 242});
+}
+
+TEST_CASE("scatter: rows land where they came from and every other row is zero") {
+  const Values x = {1, 2, 3, 4};
+  const std::vector<int32_t> rows = {3, 1};
+  Values y(10, kPoison);
+  kernels::scatter_rows(y.data(), rows.data(), x.data(), 2, 5, 2);
+  CHECK_EQ(y, Values{0, 0, 3, 4, 0, 0, 1, 2, 0, 0});
+}
+
 TEST_CASE_TEMPLATE("swiglu: forward and backward match the reference", T, float, Bf16) {
   const int64_t N = 19, F = 37;
   const auto gate_up = as<T>(random_values(N * 2 * F, 10, 3.0f)), dy = as<T>(random_values(N * F, 11));
