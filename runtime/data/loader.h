@@ -2,7 +2,9 @@
 //
 // The corpus is cut into sequences of `sequence_length` inputs and as many targets (the input shifted by
 // one), so sequence i reads tokens [i·T, i·T + T] and every token but the first is a target exactly once.
-// What is left at the end, fewer than T tokens, is not read.
+// What is left at the end, fewer than T tokens, is not read. Documents of token files are packed as they stand: a
+// sequence may hold many, and a long one spans several sequences. The first token of a document is nobody's
+// target, and neither is a token that carries no loss.
 //
 // Training reads one endless row of sequences. Position p lies in epoch p / n (n sequences in the corpus) and
 // is sequence permutation(seed, epoch)[p mod n] of it: each epoch reads every sequence once, in its own
@@ -19,6 +21,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "runtime/base/result.h"
 #include "runtime/data/corpus.h"
@@ -30,10 +33,24 @@ namespace shardrun::data {
 // walked until it lands inside (Black and Rogaway 2002, "cycle walking").
 uint64_t permuted_index(uint64_t key, uint64_t index, uint64_t count);
 
+// What stands at `position` of the endless row of shuffled epochs over `count` items.
+int64_t shuffled(uint64_t seed, int64_t position, int64_t count);
+
 struct BatchShape {
   int64_t micro_batch = 1, gradient_accumulation = 1, data_parallel = 1;
 
   int64_t global_batch() const { return micro_batch * gradient_accumulation * data_parallel; }
+  // Of the first sequence that a rank reads in a micro-step of the step that starts at `position`.
+  int64_t first_position(int64_t position, int64_t micro_step, int64_t data_parallel_rank) const {
+    return position + (micro_step * data_parallel + data_parallel_rank) * micro_batch;
+  }
+};
+
+// Where a reader puts what it reads, each (B,T), as in model::Batch.
+struct Rows {
+  std::span<int32_t> tokens;
+  std::span<int32_t> targets;          // the next token; -1 carries no loss
+  std::span<int32_t> document_begins;  // column at which each token's document begins; may be empty
 };
 
 class Loader {
@@ -46,23 +63,28 @@ class Loader {
   int sequence_length() const { return sequence_length_; }
 
   // The sequence of the corpus that training position `position` reads.
-  int64_t sequence_at(int64_t position) const;
+  int64_t sequence_at(int64_t position) const { return shuffled(seed_, position, sequences_); }
 
-  // Tokens and targets, (micro_batch, T) each, of one micro-step of one rank of the step that starts at
-  // `position`.
-  void read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
-                     int64_t data_parallel_rank, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  // Targets that carry loss in the whole step that starts at `position`: what its mean loss is divided by. Every rank
+  // computes the same. At least 1, so that a step of nothing but prompts has a mean. Reads tokens only where a file
+  // has tokens without loss. kCorrupt as below.
+  Result<int64_t> training_targets(int64_t position, const BatchShape& shape) const;
+
+  // Rows of one micro-step of one rank of the step that starts at `position`. kCorrupt names a damaged token file.
+  Result<void> read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
+                             int64_t data_parallel_rank, const Rows& rows) const;
 
   // Validation reads `count` = min(wanted, sequences()) sequences, spread evenly over the corpus, the same
   // ones every time. Slot i < count reads sequence i·sequences()/count; further slots get targets of -1 (no
   // loss).
-  void read_validation(int64_t first_slot, int64_t count, std::span<int32_t> tokens,
-                       std::span<int32_t> targets) const;
+  Result<void> read_validation(int64_t first_slot, int64_t count, const Rows& rows) const;
 
  private:
   Loader(Corpus corpus, int sequence_length, uint64_t seed, int64_t sequences)
       : corpus_(std::move(corpus)), sequence_length_(sequence_length), seed_(seed), sequences_(sequences) {}
-  void read_sequence(int64_t sequence, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  Result<void> read_sequence(int64_t sequence, const Rows& row) const;
+  void mark_documents(int64_t sequence, const Rows& row) const;
+  Result<int64_t> count_targets(int64_t sequence) const;
 
   Corpus corpus_;
   int sequence_length_ = 0;

@@ -39,6 +39,11 @@ int64_t arena_bytes(const SessionOptions& options, const shard::ShardLayout& lay
          2 * shard::Arena::bytes_of<float>(layout.flat_shard_elements);
 }
 
+// Plain text has no borders that attention stops at.
+bool packs_documents(const data::Loader& training, const std::optional<data::Loader>& validation) {
+  return training.corpus().packs_documents() || (validation && validation->corpus().packs_documents());
+}
+
 Result<data::Loader> open_loader(const SessionOptions& options, const std::vector<std::string>& files,
                                  const std::string& key) {
   auto corpus = data::Corpus::open(files, key);
@@ -94,7 +99,8 @@ Session::Session(const SessionOptions& options, comm::Communicator& gather, comm
              arena_.take<float>(engine_.layout().flat_shard_elements),
              arena_.take<float>(engine_.layout().flat_shard_elements)),
       tokens_(static_cast<size_t>(options.micro_batch * options.sequence_length)),
-      targets_(tokens_.size()) {
+      targets_(tokens_.size()),
+      document_begins_(packs_documents(loader_, validation_) ? tokens_.size() : 0) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   initialize_parameters(blocks_, engine_.layout(), reduce.rank(), options.seed, engine_.master());
   engine_.publish();
@@ -125,11 +131,14 @@ Result<void> Session::backward() {
 }
 
 Result<StepReport> Session::step(bool stop_requested) {
-  const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(tokens_per_step()));
+  const auto targets = loader_.training_targets(data_position_, shape_);
+  if (!targets) return targets.error();
+  const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(*targets));
   double loss_sum = 0.0;
   for (int64_t micro_step = 0; micro_step < shape_.gradient_accumulation; ++micro_step) {
-    loader_.read_training(data_position_, shape_, micro_step, reduce_.rank(), tokens_, targets_);
-    model_->set_batch({.tokens = tokens_, .targets = targets_, .loss_scale = loss_scale});
+    RETURN_IF_ERROR(loader_.read_training(data_position_, shape_, micro_step, reduce_.rank(), rows()));
+    model_->set_batch(
+        {.tokens = tokens_, .targets = targets_, .document_begins = document_begins_, .loss_scale = loss_scale});
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
     loss_sum += model_->loss().sum;
@@ -141,7 +150,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   RETURN_IF_ERROR(all_reduce(sums));
   StepReport report;
   report.step = steps_done_ + 1;
-  report.loss = sums[1] / static_cast<double>(tokens_per_step());
+  report.loss = sums[1] / static_cast<double>(*targets);
   report.gradient_norm = std::sqrt(sums[0]);
   report.learning_rate = optim::learning_rate(options_.schedule, steps_done_);
   report.stop_requested = sums[2] > 0.0;
@@ -167,8 +176,8 @@ Result<std::optional<double>> Session::validate() {
   std::array<double, 2> sums{0.0, 0.0};
   for (int64_t round = 0; round * slots_per_round < count; ++round) {
     const int64_t first_slot = round * slots_per_round + reduce_.rank() * shape_.micro_batch;
-    validation_->read_validation(first_slot, count, tokens_, targets_);
-    model_->set_batch({.tokens = tokens_, .targets = targets_});
+    RETURN_IF_ERROR(validation_->read_validation(first_slot, count, rows()));
+    model_->set_batch({.tokens = tokens_, .targets = targets_, .document_begins = document_begins_});
     RETURN_IF_ERROR(forward());
     const model::Loss loss = model_->loss();
     sums[0] += loss.sum;

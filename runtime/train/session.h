@@ -86,6 +86,7 @@ class Session {
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
+  data::Rows rows() { return {tokens_, targets_, document_begins_}; }
   checkpoint::Manifest manifest() const;
   checkpoint::ShardState shard_state();
 
@@ -100,7 +101,7 @@ class Session {
   shard::Arena arena_;
   shard::Engine engine_;
   optim::AdamW adamw_;
-  std::vector<int32_t> tokens_, targets_;
+  std::vector<int32_t> tokens_, targets_, document_begins_;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;
 };

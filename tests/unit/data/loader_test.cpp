@@ -55,7 +55,7 @@ TEST_CASE("corpus: files follow one another with a separator token 0 after each"
   const Corpus corpus = corpus_of({folder.file("a", "ab"), folder.file("b", "\xff")});
   std::vector<int32_t> tokens(5);
 
-  corpus.read(0, tokens);
+  REQUIRE(corpus.read(0, tokens));
 
   CHECK(corpus.tokens() == 5);
   CHECK(tokens == std::vector<int32_t>{'a', 'b', 0, 255, 0});
@@ -68,7 +68,7 @@ TEST_CASE("corpus: a read may begin and end anywhere") {
   for (size_t begin = 0; begin < whole.size(); ++begin) {
     for (size_t end = begin; end <= whole.size(); ++end) {
       std::vector<int32_t> tokens(end - begin);
-      corpus.read(static_cast<int64_t>(begin), tokens);
+      REQUIRE(corpus.read(static_cast<int64_t>(begin), tokens));
       CHECK(std::equal(tokens.begin(), tokens.end(), whole.begin() + static_cast<std::ptrdiff_t>(begin)));
     }
   }
@@ -174,7 +174,7 @@ TEST_CASE("loader: targets are the tokens shifted by one") {
   const Loader loader = loader_of(folder, "abcde", 4);
   std::vector<int32_t> tokens(4), targets(4);
 
-  loader.read_training(0, {1, 1, 1}, 0, 0, tokens, targets);
+  REQUIRE(loader.read_training(0, {1, 1, 1}, 0, 0, {tokens, targets, {}}));
 
   CHECK(tokens == std::vector<int32_t>{'a', 'b', 'c', 'd'});
   CHECK(targets == std::vector<int32_t>{'b', 'c', 'd', 'e'});
@@ -192,7 +192,7 @@ TEST_CASE("loader: a step reads the same sequences whatever the world size and a
     std::vector<int32_t> tokens(static_cast<size_t>(shape.micro_batch) * 5), targets(tokens.size());
     for (int64_t micro_step = 0; micro_step < shape.gradient_accumulation; ++micro_step) {
       for (int64_t rank = 0; rank < shape.data_parallel; ++rank) {
-        loader.read_training(kPosition, shape, micro_step, rank, tokens, targets);
+        REQUIRE(loader.read_training(kPosition, shape, micro_step, rank, {tokens, targets, {}}));
         for (auto at = tokens.begin(); at != tokens.end(); at += 5) sequences.emplace_back(at, at + 5);
       }
     }
@@ -212,7 +212,7 @@ TEST_CASE("loader: validation spreads over the text and slots beyond its count c
   const Loader loader = loader_of(folder, "aabbccddeeffgghhii", 2);  // 9 sequences
   std::vector<int32_t> tokens(8), targets(8);
 
-  loader.read_validation(/*first_slot=*/1, /*count=*/3, tokens, targets);
+  REQUIRE(loader.read_validation(/*first_slot=*/1, /*count=*/3, {tokens, targets, {}}));
 
   CHECK(tokens == std::vector<int32_t>{'d', 'd', 'g', 'g', 0, 0, 0, 0});
   CHECK(targets == std::vector<int32_t>{'d', 'e', 'g', 'h', -1, -1, -1, -1});

@@ -1,0 +1,61 @@
+// The bytes of a token file, as docs/formats.md, "Token files", has them; shared by its reader and its writer.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::data {
+
+inline constexpr std::string_view kTokenFileMagic = "SHRDTOKS";
+inline constexpr uint32_t kTokenFileVersion = 1;
+inline constexpr uint32_t kByteOrderMark = 0x01020304;
+inline constexpr uint32_t kHasLossMask = 1;
+inline constexpr size_t kBlockBytes = 4096;
+inline constexpr uint32_t kMaximumVocabulary = 1U << 24;
+inline constexpr uint32_t kIdBits = 0x7fffffffU;
+
+struct TokenFileHeader {
+  std::array<char, 8> magic{};
+  uint32_t version = kTokenFileVersion;
+  uint32_t byte_order = kByteOrderMark;
+  uint32_t token_bytes = 2;
+  uint32_t vocabulary = 0;
+  uint64_t tokens = 0;
+  uint64_t documents = 0;
+  std::array<char, 16> tokenizer{};  // kind, zero-padded
+  uint32_t tokenizer_hash = 0;
+  std::array<int32_t, 5> special{};  // begin, end, unknown, pad, mask
+  uint32_t flags = 0;
+  uint32_t checksum = 0;  // CRC-32C of the bytes before it
+};
+static_assert(sizeof(TokenFileHeader) == 88 && offsetof(TokenFileHeader, checksum) == 84);
+
+inline uint32_t header_checksum(const TokenFileHeader& header) {
+  return base::crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(TokenFileHeader, checksum)));
+}
+
+// The top bit of a token says "no loss", so two bytes hold ids below 2^15.
+inline constexpr uint32_t token_bytes_for(uint32_t vocabulary) {
+  return vocabulary <= (1U << 15) ? 2 : 4;
+}
+
+// Of the document table, from the end of the header.
+inline constexpr size_t table_offset_in_payload(const TokenFileHeader& header) {
+  return (header.tokens * header.token_bytes + 7) / 8 * 8;
+}
+// Tokens, padding and document table: what the block checksums cover.
+inline constexpr size_t payload_bytes(const TokenFileHeader& header) {
+  return table_offset_in_payload(header) + header.documents * sizeof(uint64_t);
+}
+inline constexpr size_t blocks_of(size_t payload) {
+  return (payload + kBlockBytes - 1) / kBlockBytes;
+}
+
+}  // namespace shardrun::data
