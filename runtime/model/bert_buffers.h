@@ -1,0 +1,180 @@
+// Where each activation of a BERT lies in its one allocation, and where each parameter lies in its block.
+//
+// Internal to runtime/model. A BertBuffers over nullptr only counts bytes; the same code over memory hands out
+// the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/model/bert.h"
+
+namespace shardrun::model {
+
+// The legend of bert.h as numbers.
+struct BertSizes {
+  BertSizes(const BertConfig& config, int micro_batch, int sequence_length)
+      : B(micro_batch),
+        T(sequence_length),
+        N(B * T),
+        C(config.hidden),
+        H(config.heads),
+        D(C / std::max<int64_t>(1, H)),
+        F(config.ffn),
+        V(config.vocab),
+        P(config.max_positions),
+        types(config.type_vocab),
+        L(config.layers),
+        epsilon(static_cast<float>(config.norm_epsilon)) {
+    constexpr int64_t kLogitElements = int64_t{1} << 23;  // 32 MiB of fp32: few chunks, bounded memory
+    const int64_t rows = kLogitElements / std::max<int64_t>(1, V) / kRowStep * kRowStep;
+    chunk = std::min(padded_rows(N), std::max<int64_t>(4 * kRowStep, rows));
+  }
+
+  // Predicted rows are padded to a multiple, so that few shapes of products ever occur.
+  static constexpr int64_t kRowStep = 16;
+  static int64_t padded_rows(int64_t rows) { return (rows + kRowStep - 1) / kRowStep * kRowStep; }
+
+  int64_t B, T, N, C, H, D, F, V, P, types, L;
+  float epsilon;
+  int64_t chunk;  // rows of logits that exist at once
+};
+
+// Offsets inside block 0, in the order of bert_layout.cpp.
+struct EmbeddingOffsets {
+  explicit EmbeddingOffsets(const BertSizes& s)
+      : word(0),
+        position(s.V * s.C),
+        type(position + s.P * s.C),
+        gamma(type + s.types * s.C),
+        beta(gamma + s.C),
+        pooler(beta + s.C),
+        pooler_bias(pooler + s.C * s.C),
+        transform(pooler_bias + s.C),
+        transform_bias(transform + s.C * s.C),
+        transform_gamma(transform_bias + s.C),
+        transform_beta(transform_gamma + s.C),
+        decoder_bias(transform_beta + s.C),
+        relation(decoder_bias + s.V),
+        relation_bias(relation + 2 * s.C),
+        end(relation_bias + 2) {}
+  int64_t word, position, type, gamma, beta;
+  int64_t pooler, pooler_bias, transform, transform_bias, transform_gamma, transform_beta, decoder_bias,
+      relation, relation_bias, end;
+};
+
+// Offsets inside a layer. Query, key and value lie side by side, and so do their biases: one product.
+struct BertLayerOffsets {
+  explicit BertLayerOffsets(const BertSizes& s)
+      : qkv(0),
+        qkv_bias(3 * s.C * s.C),
+        out(qkv_bias + 3 * s.C),
+        out_bias(out + s.C * s.C),
+        gamma1(out_bias + s.C),
+        beta1(gamma1 + s.C),
+        up(beta1 + s.C),
+        up_bias(up + s.F * s.C),
+        down(up_bias + s.F),
+        down_bias(down + s.C * s.F),
+        gamma2(down_bias + s.C),
+        beta2(gamma2 + s.C),
+        end(beta2 + s.C) {}
+  int64_t qkv, qkv_bias, out, out_bias, gamma1, beta1, up, up_bias, down, down_bias, gamma2, beta2, end;
+};
+
+// What the backward of one layer needs from its forward.
+template <typename T>
+struct BertLayerActivations {
+  float *mean1, *rstd1, *mean2, *rstd2;  // (N)
+  float* lse;                            // (B,H,T)
+  T* qkv;                                // (N,3C)
+  T* attention;                          // (N,C)
+  T* sum1;                               // (N,C): what the first LayerNorm reads
+  T* normed1;                            // (N,C)
+  T* up;                                 // (N,F), before GELU
+  T* activated;                          // (N,F)
+  T* sum2;                               // (N,C): what the second LayerNorm reads
+};
+
+// Of the heads, M padded rows of predicted tokens.
+template <typename T>
+struct BertHeadActivations {
+  float *mean, *rstd;  // (M)
+  float* logits;       // (chunk,V)
+  T* dlogits;          // (chunk,V); for fp32 the logits' place
+  T* rows;             // (M,C): the predicted tokens' hidden states
+  T* transformed;      // (M,C), before GELU
+  T* activated;        // (M,C)
+  T* normed;           // (M,C)
+  T* first;            // (B,C): the hidden states of column 0
+  T* pooled;           // (B,C)
+  float* relation;     // (B,2) logits
+  T* drelation;        // (B,2)
+};
+
+template <typename T>
+struct BertBuffers {
+  BertBuffers(const BertSizes& s, std::byte* memory) : memory_(memory) {
+    const int64_t M = BertSizes::padded_rows(s.N);
+    for (int32_t** row : {&tokens, &positions, &segments, &begins}) take(*row, s.N);
+    for (int32_t** row : {&predicted, &targets}) take(*row, M);
+    for (int32_t** row : {&lengths, &next_sentence, &first_rows}) take(*row, s.B);
+    for (float** row : {&mean, &rstd}) take(*row, s.N);
+    take(embedded, s.N * s.C);
+    stream.resize(static_cast<size_t>(s.L) + 1);
+    for (T*& level : stream) take(level, s.N * s.C);
+    layers.resize(static_cast<size_t>(s.L));
+    for (BertLayerActivations<T>& layer : layers) take_layer(layer, s);
+    take_head(s, M);
+    take(gradient, s.N * s.C);
+    take(narrow, s.N * s.C);
+    take(wide, s.N * std::max(3 * s.C, s.F));
+    take(dnormed, M * s.C);
+    take(dpooled, s.B * s.C);
+  }
+
+  int32_t *tokens, *positions, *segments, *begins;  // (N)
+  int32_t *predicted, *targets;                     // (M): rows with a target, and their targets
+  int32_t *lengths, *next_sentence, *first_rows;    // (B)
+  float *mean, *rstd;                               // (N), of the embedding's LayerNorm
+  T* embedded;                                      // (N,C): what it reads
+  std::vector<T*> stream;                           // before each layer and after the last
+  std::vector<BertLayerActivations<T>> layers;
+  BertHeadActivations<T> head;
+  T* gradient;  // (N,C): of the stream, and of the sums inside a layer
+  T *narrow, *wide, *dnormed, *dpooled;
+  int64_t bytes = 0;
+
+ private:
+  void take_layer(BertLayerActivations<T>& layer, const BertSizes& s) {
+    for (float** row : {&layer.mean1, &layer.rstd1, &layer.mean2, &layer.rstd2}) take(*row, s.N);
+    take(layer.lse, s.B * s.H * s.T);
+    take(layer.qkv, s.N * 3 * s.C);
+    for (T** rows : {&layer.attention, &layer.sum1, &layer.normed1, &layer.sum2}) take(*rows, s.N * s.C);
+    for (T** rows : {&layer.up, &layer.activated}) take(*rows, s.N * s.F);
+  }
+  void take_head(const BertSizes& s, int64_t M) {
+    for (float** row : {&head.mean, &head.rstd}) take(*row, M);
+    for (T** rows : {&head.rows, &head.transformed, &head.activated, &head.normed}) take(*rows, M * s.C);
+    for (T** rows : {&head.first, &head.pooled}) take(*rows, s.B * s.C);
+    take(head.relation, s.B * 2);
+    take(head.drelation, s.B * 2);
+    take(head.logits, s.chunk * s.V);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      head.dlogits = head.logits;
+    } else {
+      take(head.dlogits, s.chunk * s.V);
+    }
+  }
+  template <typename U>
+  void take(U*& pointer, int64_t count) {
+    constexpr int64_t kAlignment = 64;
+    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<U*>(memory_ + bytes);
+    bytes += (count * static_cast<int64_t>(sizeof(U)) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  std::byte* memory_;
+};
+
+}  // namespace shardrun::model

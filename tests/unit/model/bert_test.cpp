@@ -1,0 +1,202 @@
+#include "runtime/model/bert.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "runtime/kernels/ops.h"
+
+using namespace shardrun;
+
+namespace {
+
+const model::BertConfig kTiny{2, 12, 3, 20, 17, 9, 2, 1e-12};
+constexpr int kBatch = 3, kLength = 7;
+
+// A model with random parameters, one micro-batch of random tokens, and its gradient.
+struct Fixture {
+  explicit Fixture(kernels::DType dtype, uint32_t seed = 1)
+      : compute(dtype), layouts(model::block_layouts(kTiny)) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal(0.0f, 0.3f);
+    std::uniform_int_distribution<int32_t> token(0, kTiny.vocab - 1), bit(0, 1);
+    for (const auto& layout : layouts) {
+      std::vector<float> block(static_cast<size_t>(layout.elements));
+      for (float& value : block) value = normal(generator);
+      parameters.push_back(block);
+      gradients.emplace_back(block.size(), 0.0f);
+    }
+    tokens.resize(kBatch * kLength), targets.assign(tokens.size(), -1), segments.resize(tokens.size());
+    for (auto& value : tokens) value = token(generator);
+    for (auto& value : segments) value = bit(generator);
+    for (const size_t masked : {0, 4, 7, 11, 15}) targets[masked] = token(generator);
+    bert = model::Bert::create(kTiny, compute, kBatch, kLength).value();
+  }
+
+  std::vector<std::byte> bytes(int visit) const {
+    const auto& values = parameters[static_cast<size_t>(bert->visits()[static_cast<size_t>(visit)])];
+    if (compute == kernels::DType::kFp32) {
+      const auto raw = std::as_bytes(std::span(values));
+      return {raw.begin(), raw.end()};
+    }
+    std::vector<kernels::Bf16> narrow(values.size());
+    kernels::fp32_to_bf16(values, std::span(narrow));
+    const auto raw = std::as_bytes(std::span(narrow));
+    return {raw.begin(), raw.end()};
+  }
+
+  int visit_count() const { return static_cast<int>(bert->visits().size()); }
+
+  // Mean over predicted tokens plus mean over labelled sequences, as BertForPreTraining adds them.
+  double loss() {
+    bert->set_batch({.tokens = tokens,
+                     .targets = targets,
+                     .document_begins = begins,
+                     .lengths = lengths,
+                     .segments = segments,
+                     .next_sentence = labels,
+                     .loss_scale = 1.0f / 5.0f,
+                     .next_sentence_scale = 1.0f / 2.0f});
+    for (int visit = 0; visit < visit_count(); ++visit) REQUIRE(bert->forward(visit, bytes(visit)));
+    const model::Loss sums = bert->loss();
+    return sums.sum / 5.0 + sums.next_sentence_sum / 2.0;
+  }
+
+  void differentiate() {
+    loss();
+    for (auto& gradient : gradients) std::fill(gradient.begin(), gradient.end(), 0.0f);
+    for (int visit = visit_count(); visit-- > 0;) {
+      auto& total = gradients[static_cast<size_t>(bert->visits()[static_cast<size_t>(visit)])];
+      std::vector<float> part(total.size(), std::nanf(""));
+      REQUIRE(bert->backward(visit, bytes(visit), part));
+      for (size_t i = 0; i < total.size(); ++i) total[i] += part[i];
+    }
+  }
+
+  kernels::DType compute;
+  std::vector<model::BlockLayout> layouts;
+  std::vector<std::vector<float>> parameters, gradients;
+  std::vector<int32_t> tokens, targets, segments, begins, lengths = {7, 5, 6}, labels = {1, -1, 0};
+  std::unique_ptr<model::Bert> bert;
+};
+
+// Compares each tensor's gradient with the slope of the loss along a random direction inside the tensor.
+void check_gradients(Fixture& fixture) {
+  fixture.differentiate();
+  for (size_t block = 0; block < fixture.layouts.size(); ++block) {
+    for (const auto& tensor : fixture.layouts[block].parameters) {
+      std::mt19937 generator(7);
+      std::normal_distribution<double> normal;
+      std::vector<float>& values = fixture.parameters[block];
+      const std::vector<float> before = values;
+      double slope = 0.0;
+      std::vector<double> direction(static_cast<size_t>(tensor.elements()));
+      for (size_t i = 0; i < direction.size(); ++i) {
+        direction[i] = normal(generator);
+        slope += direction[i] * fixture.gradients[block][static_cast<size_t>(tensor.offset) + i];
+      }
+      const double step = 2e-3 / std::sqrt(static_cast<double>(direction.size()));
+      double losses[2];
+      for (int side = 0; side < 2; ++side) {
+        for (size_t i = 0; i < direction.size(); ++i) {
+          const size_t at = static_cast<size_t>(tensor.offset) + i;
+          values[at] = static_cast<float>(before[at] + (side == 0 ? -step : step) * direction[i]);
+        }
+        losses[side] = fixture.loss();
+      }
+      values = before;
+      CAPTURE(tensor.name);
+      CHECK_EQ(slope, doctest::Approx((losses[1] - losses[0]) / (2.0 * step)).epsilon(0.02).scale(0.05));
+    }
+  }
+}
+
+int64_t parameters_of(const model::BertConfig& config) {
+  int64_t elements = 0;
+  for (const auto& block : model::block_layouts(config)) elements += block.elements;
+  return elements;
+}
+
+}  // namespace
+
+TEST_CASE("bert: the gradient of every parameter tensor agrees with finite differences") {
+  Fixture fixture(kernels::DType::kFp32);
+  check_gradients(fixture);
+}
+
+TEST_CASE("bert: so it does with packed documents") {
+  Fixture fixture(kernels::DType::kFp32, 2);
+  fixture.begins = {0, 0, 0, 3, 3, 3, 3, /**/ 0, 1, 1, 1, 1, 1, 6, /**/ 0, 0, 0, 0, 0, 0, 0};
+  fixture.lengths = {};
+  check_gradients(fixture);
+}
+
+TEST_CASE("bert: without predicted tokens and labels the loss and every gradient are zero") {
+  Fixture fixture(kernels::DType::kFp32);
+  std::fill(fixture.targets.begin(), fixture.targets.end(), -1);
+  fixture.labels = {};
+  fixture.differentiate();
+  CHECK_EQ(fixture.bert->loss().sum, 0.0);
+  CHECK_EQ(fixture.bert->loss().next_sentence_sum, 0.0);
+  CHECK_EQ(fixture.bert->loss().tokens + fixture.bert->loss().sequences, 0);
+  for (const auto& gradient : fixture.gradients) {
+    CHECK(std::all_of(gradient.begin(), gradient.end(), [](float value) { return value == 0.0f; }));
+  }
+}
+
+TEST_CASE("bert: small random weights predict about uniformly, ln V for tokens and ln 2 for sentences") {
+  Fixture fixture(kernels::DType::kFp32);
+  for (auto& block : fixture.parameters) {
+    for (float& value : block) value *= 1e-3f;
+  }
+  CHECK_EQ(fixture.loss(), doctest::Approx(std::log(17.0) + std::log(2.0)).epsilon(1e-3));
+}
+
+TEST_CASE("bert: what padding holds changes no bit of the loss") {
+  Fixture fixture(kernels::DType::kFp32);
+  const double before = fixture.loss();
+  fixture.tokens[kLength + 5] = (fixture.tokens[kLength + 5] + 1) % kTiny.vocab;
+  CHECK_EQ(fixture.loss(), before);
+  fixture.tokens[kLength + 4] = (fixture.tokens[kLength + 4] + 1) % kTiny.vocab;  // the last that is none
+  CHECK_NE(fixture.loss(), before);
+}
+
+TEST_CASE("bert: loss and gradients have the same bits when computed again") {
+  Fixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
+  one.differentiate();
+  two.differentiate();
+  CHECK_EQ(one.bert->loss().sum, two.bert->loss().sum);
+  CHECK(one.gradients == two.gradients);
+}
+
+TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
+  Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
+  full.differentiate();
+  half.differentiate();
+  CHECK_EQ(half.loss(), doctest::Approx(full.loss()).epsilon(2e-2));
+  double difference = 0.0, norm = 0.0;
+  for (size_t block = 0; block < full.gradients.size(); ++block) {
+    for (size_t i = 0; i < full.gradients[block].size(); ++i) {
+      difference += std::pow(double{full.gradients[block][i]} - half.gradients[block][i], 2);
+      norm += std::pow(double{full.gradients[block][i]}, 2);
+    }
+  }
+  CHECK_LT(std::sqrt(difference / norm), 5e-2);
+}
+
+TEST_CASE("bert: impossible shapes are refused with the mend") {
+  model::BertConfig config = kTiny;
+  config.heads = 5;
+  CHECK_FALSE(model::Bert::create(config, kernels::DType::kFp32, 1, 4));
+  const auto refused = model::Bert::create(kTiny, kernels::DType::kFp32, 1, 10);
+  REQUIRE_FALSE(refused);
+  CHECK_NE(refused.error().to_string().find("max_positions 9; shorten"), std::string::npos);
+}
+
+TEST_CASE("bert: the presets' sizes have the published numbers of parameters") {
+  CHECK_EQ(parameters_of({12, 768, 12, 3072, 30522}), 110106428);
+  CHECK_EQ(parameters_of({24, 1024, 16, 4096, 30522}), 336226108);
+}
