@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/batch.h"
+#include "runtime/contract/mesh.h"
 
 namespace shardrun::launcher {
 
@@ -16,7 +17,9 @@ base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& sp
                     spec.resources.nodes, spec.resources.ranks_per_node, world,
                     contract::LaunchPlan::kLargestWorld));
   }
-  auto batch = solve_batch(spec, world);
+  auto mesh = contract::solve_mesh(spec, world, spec.resources.ranks_per_node);
+  if (!mesh) return std::move(mesh).error();
+  auto batch = solve_batch(spec, mesh->data_parallel());
   if (!batch) return std::move(batch).error();
   contract::LaunchPlan plan;
   plan.name = spec.name;

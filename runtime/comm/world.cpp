@@ -84,18 +84,19 @@ Result<World> connect_world(const WorldOptions& options) {
   RETURN_IF_ERROR(session->connect(env->global_rank, cards));
 
   World world;
-  for (int channel = 0; channel < options.channels; ++channel) {
-    auto communicator = session->communicator(channel);
+  for (size_t channel = 0; channel < options.groups.size(); ++channel) {
+    auto communicator = session->communicator(static_cast<int>(channel), options.groups[channel]);
     if (!communicator) return std::move(communicator).error();
     world.communicators.push_back(std::move(*communicator));
   }
   world.plugin_build_id = session->build_id();
   world.provider = session->provider();
-  if (!world.communicators.empty()) {
-    auto barrier = world.communicators[0]->barrier();
-    if (!barrier) return std::move(barrier).error();
-    RETURN_IF_ERROR(world.communicators[0]->wait(*barrier));
-  }
+  // The first group may be smaller than the world: everyone has met when the whole world has.
+  auto everyone = session->communicator(static_cast<int>(options.groups.size()));
+  if (!everyone) return std::move(everyone).error();
+  auto barrier = (*everyone)->barrier();
+  if (!barrier) return std::move(barrier).error();
+  RETURN_IF_ERROR((*everyone)->wait(*barrier));
   return world;
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,11 +26,12 @@ struct WorldOptions {
   std::string plugin_path;        // absolute path of the shared object, e.g. …/libshardrun_comm_ofi.so
   std::string provider = "auto";  // auto: shm inside a node, tcp (or efa) between nodes; or one by name
   std::chrono::milliseconds timeout{300000};
-  int channels = 2;  // independent communicators over the whole world
+  // One communicator each: the global ranks of a group, ascending and with this rank's; empty: the whole world.
+  std::vector<std::vector<uint32_t>> groups = {{}};
 };
 
 struct World {
-  std::vector<std::unique_ptr<Communicator>> communicators;  // `channels` of them
+  std::vector<std::unique_ptr<Communicator>> communicators;  // one for each of `groups`
   std::string plugin_build_id;                               // for the run record
   std::string provider;                                      // what was used, e.g. "shm+tcp"
 };

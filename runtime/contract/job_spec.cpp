@@ -81,7 +81,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
 // A section that a command program would never see must not look as if it did something.
 void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
   for (const char* name :
-       {"model", "data", "sharding", "precision", "optimizer", "communication", "checkpoint"}) {
+       {"model", "data", "sharding", "precision", "memory", "optimizer", "communication", "checkpoint"}) {
     if (const TomlValue* section = document.find(name)) {
       reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
                    "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
@@ -137,6 +137,9 @@ void read_model(const TomlValue& document, SpecReading& reading, ModelSpec& mode
   section.integer("vocab", 2, 1 << 22, model.vocab);
   section.number("rope_theta", 1.0, 1e12, model.rope_theta);
   section.number("norm_epsilon", 1e-12, 1e-1, model.norm_epsilon);
+  section.integer("max_positions", 1, 1 << 20, model.max_positions);
+  section.boolean("tied_embeddings", model.tied_embeddings);
+  section.text("init", model.init);
   section.finish();
   if (!section.present()) {
     reading.fail(document.origin, "the trainer has no [model]", "write [model] preset = \"llama-1m\"");
@@ -217,18 +220,32 @@ void check_micro_batch(const TomlValue& document, SpecReading& reading, const Jo
 }
 
 void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
+  constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
+                                              {"hybrid_shard", Strategy::kHybridShard},
+                                              {"shard_grad_op", Strategy::kShardGradOp},
+                                              {"no_shard", Strategy::kNoShard}};
   SectionReader section(document, "sharding", reading);
-  std::string strategy = "full_shard";
-  section.text("strategy", strategy, 64);
-  section.integer("prefetch", 0, 1, sharding.prefetch);
+  section.choice("strategy", kStrategies, sharding.strategy);
+  section.integer("shard_degree", 1, 1 << 17, sharding.shard_degree);
+  section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
+  section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
-  if (strategy == "full_shard") return;
-  const bool planned = strategy == "hybrid_shard" || strategy == "shard_grad_op" || strategy == "no_shard";
-  reading.fail(
-      section.origin("strategy"),
-      planned ? fmt::format("{} is unsupported: this version's trainer shards with full_shard only", strategy)
-              : fmt::format("\"{}\" is not a sharding.strategy", printable(strategy)),
-      "write strategy = \"full_shard\"");
+  if (section.has("shard_degree") && sharding.strategy != Strategy::kHybridShard) {
+    reading.fail(section.origin("shard_degree"), "only hybrid_shard has a shard_degree",
+                 "write strategy = \"hybrid_shard\", or remove it");
+  }
+}
+
+void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& memory) {
+  constexpr Choice<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
+                                               {"selective", Checkpointing::kSelective},
+                                               {"full", Checkpointing::kFull}};
+  SectionReader section(document, "memory", reading);
+  section.choice("activation_checkpointing", kLevels, memory.activation_checkpointing);
+  section.boolean("activation_offload", memory.activation_offload);
+  section.boolean("optimizer_offload", memory.optimizer_offload);
+  section.text("directory", memory.directory);
+  section.finish();
 }
 
 void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
@@ -239,9 +256,14 @@ void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSp
 }
 
 void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSpec& optimizer) {
-  constexpr Choice<Schedule> kSchedules[] = {
-      {"constant", Schedule::kConstant}, {"linear", Schedule::kLinear}, {"cosine", Schedule::kCosine}};
+  constexpr Choice<Schedule> kSchedules[] = {{"constant", Schedule::kConstant},
+                                             {"linear", Schedule::kLinear},
+                                             {"cosine", Schedule::kCosine},
+                                             {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
+  constexpr Choice<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
+                                              {"lamb", OptimizerKind::kLamb}};
   SectionReader section(document, "optimizer", reading);
+  section.choice("kind", kKinds, optimizer.kind);
   section.integer("steps", 1, kLargestCount, optimizer.steps);
   section.number("learning_rate", 0.0, 1e3, optimizer.learning_rate);
   section.number("min_learning_rate", 0.0, 1e3, optimizer.min_learning_rate);
@@ -252,6 +274,7 @@ void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSp
   section.number("epsilon", 1e-30, 1.0, optimizer.epsilon);
   section.number("weight_decay", 0.0, 100.0, optimizer.weight_decay);
   section.number("clip_norm", 0.0, 1e9, optimizer.clip_norm);
+  section.number("decay_fraction", 0.0, 1.0, optimizer.decay_fraction);
   section.finish();
   if (optimizer.min_learning_rate > optimizer.learning_rate) {
     reading.fail(section.origin("min_learning_rate"), "min_learning_rate is above learning_rate",
@@ -294,6 +317,7 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.text("directory", logging.directory);
   section.integer("every_steps", 1, kLargestCount, logging.every_steps);
   section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
+  section.integer("profile_steps", 0, 1000, logging.profile_steps);
   section.finish();
 }
 
@@ -398,6 +422,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     read_data(document, reading, spec.model, spec.data);
     read_sharding(document, reading, spec.sharding);
     read_precision(document, reading, spec.precision);
+    read_memory(document, reading, spec.memory);
     read_optimizer(document, reading, spec.optimizer);
     read_communication(document, reading, spec.communication);
     read_checkpoint(document, reading, spec.checkpoint);

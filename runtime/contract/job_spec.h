@@ -28,7 +28,9 @@ enum class SchedulerKind { kAuto, kLocal, kSlurm };
 enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
 enum class Scaling { kStrong, kWeak };
 enum class Precision { kFp32, kBf16 };
-enum class Schedule { kConstant, kLinear, kCosine };
+enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
+enum class OptimizerKind { kAdamW, kLamb };
+enum class Checkpointing { kNone, kSelective, kFull };
 
 struct ResourcesSpec {  // [resources]
   int nodes = 1;
@@ -53,12 +55,15 @@ struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset o
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
+  int max_positions = 512;       // of BERT
+  bool tied_embeddings = false;  // of a Llama: one table for the embedding and the classifier
+  std::string init = "random";   // or a .safetensors file, or a folder of them with their index
 };
 
 struct DataSpec {                       // [data]
-  std::vector<std::string> files;       // plain text
-  std::vector<std::string> validation;  // plain text, never trained on
-  std::string tokenizer = "byte";       // 256 tokens, one a byte
+  std::vector<std::string> files;       // plain text, or token files that `shardrun data` made
+  std::vector<std::string> validation;  // the same, never trained on
+  std::string tokenizer = "byte";       // of plain text: 256 tokens, one a byte
   int sequence_length = 256;
   uint64_t seed = 1;              // of the weights' initial values and of the order of sequences
   int validation_sequences = 64;  // how many sequences of `validation` an evaluation reads at most
@@ -73,21 +78,33 @@ struct BatchSpec {  // [batch], in sequences
 
 struct ShardingSpec {  // [sharding]
   Strategy strategy = Strategy::kFullShard;
-  int prefetch = 1;  // how many blocks are gathered ahead: 0 or 1
+  int shard_degree =
+      0;  // ranks that share one copy of the model's state, of hybrid_shard; 0: those of a node
+  int tensor_parallel = 1;  // ranks that share each matrix
+  int prefetch = 1;         // how many blocks are gathered ahead
 };
 
 struct PrecisionSpec {                      // [precision]
   Precision parameters = Precision::kBf16;  // of gathered parameters and activations; masters are fp32
 };
 
-struct OptimizerSpec {  // [optimizer]: AdamW
+struct MemorySpec {  // [memory]: what to trade for less memory
+  Checkpointing activation_checkpointing = Checkpointing::kNone;
+  bool activation_offload = false;  // activations that wait for backward lie in a file
+  bool optimizer_offload = false;   // the optimizer's moments lie in a file
+  std::string directory;            // of those files, one a rank; empty: the run directory
+};
+
+struct OptimizerSpec {  // [optimizer]
+  OptimizerKind kind = OptimizerKind::kAdamW;
   int64_t steps = 100;
   double learning_rate = 3e-4;
   double min_learning_rate = 0.0;
   Schedule schedule = Schedule::kCosine;
   int64_t warmup_steps = 0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
-  double clip_norm = 1.0;  // 0: no clipping
+  double clip_norm = 1.0;       // 0: no clipping
+  double decay_fraction = 0.2;  // of warmup_stable_decay: the share of steps over which the rate falls
 };
 
 struct CommunicationSpec {  // [communication]
@@ -112,6 +129,7 @@ struct LoggingSpec {               // [logging]
   std::string directory = "runs";  // run directories are <directory>/<name>/<id>
   int64_t every_steps = 10;
   int64_t validate_every_steps = 0;  // 0: only at the end
+  int64_t profile_steps = 0;         // trace this many steps, from the third on
 };
 
 // A value for one environment variable of the ranks: given here, or by reference so that no secret is
@@ -131,6 +149,7 @@ struct JobSpec {
   BatchSpec batch;
   ShardingSpec sharding;
   PrecisionSpec precision;
+  MemorySpec memory;
   OptimizerSpec optimizer;
   CommunicationSpec communication;
   CheckpointSpec checkpoint;

@@ -8,45 +8,55 @@
 namespace shardrun::shard {
 namespace {
 
-// How many buffers of each kind the options ask for.
-struct BufferCounts {
-  int parameter = 0, gradient = 0;
-};
+// The sizes, in elements, of the buffers for gathered blocks.
+std::vector<int64_t> parameter_buffers(const ShardLayout& layout, const EngineOptions& options) {
+  std::vector<int64_t> sizes;
+  if (layout.group_size == 1) return sizes;
+  if (options.keeps_parameters) {
+    for (const BlockShards& block : layout.blocks) sizes.push_back(block.padded_elements);
+  } else {
+    sizes.assign(static_cast<size_t>(std::min(options.prefetch + 1, layout.block_count())),
+                 layout.largest_padded_elements);
+  }
+  return sizes;
+}
 
-BufferCounts buffer_counts(const ShardLayout& layout, const EngineOptions& options) {
-  if (layout.group_size > 1) return {options.prefetch + 1, 2};
-  return {0, options.accumulates ? 1 : 0};
+int gradient_buffers(const ShardLayout& layout, const EngineOptions& options) {
+  if (layout.group_size > 1) return 2;
+  return options.accumulates ? 1 : 0;
 }
 
 }  // namespace
 
 int64_t Engine::planned_bytes(const ShardLayout& layout, const EngineOptions& options) {
-  const BufferCounts counts = buffer_counts(layout, options);
   int64_t bytes = 2 * Arena::bytes_of<float>(layout.flat_shard_elements);
   if (options.compute == kernels::DType::kBf16)
     bytes += Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
-  bytes += counts.parameter *
-           Arena::bytes_of<std::byte>(layout.largest_padded_elements * kernels::size_of(options.compute));
-  bytes += counts.gradient * Arena::bytes_of<float>(layout.largest_padded_elements);
+  for (const int64_t elements : parameter_buffers(layout, options))
+    bytes += Arena::bytes_of<std::byte>(elements * kernels::size_of(options.compute));
+  const int gradients = gradient_buffers(layout, options);
+  bytes += gradients * Arena::bytes_of<float>(layout.largest_padded_elements);
   const bool has_scratch = layout.group_size > 1 && options.accumulates;
-  if (has_scratch) bytes += counts.gradient * Arena::bytes_of<float>(layout.largest_shard_elements);
+  if (has_scratch) bytes += gradients * Arena::bytes_of<float>(layout.largest_shard_elements);
   return bytes;
 }
 
-Engine::Engine(ShardLayout layout, const EngineOptions& options, comm::Communicator& gather,
-               comm::Communicator& reduce, Arena& arena)
-    : layout_(std::move(layout)), options_(options), gather_(gather), reduce_(reduce) {
-  SHARDRUN_CHECK(gather.size() == layout_.group_size && reduce.size() == layout_.group_size);
-  SHARDRUN_CHECK(options.prefetch == 0 || options.prefetch == 1);
-  const BufferCounts counts = buffer_counts(layout_, options);
+Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena)
+    : layout_(std::move(layout)),
+      options_(options),
+      groups_(groups),
+      has_gradient_(static_cast<size_t>(layout_.block_count()), false) {
+  SHARDRUN_CHECK(groups.gather->size() == layout_.group_size && groups.reduce->size() == layout_.group_size);
+  SHARDRUN_CHECK(options.prefetch >= 0);
+  if (groups_.replica != nullptr && groups_.replica->size() == 1) groups_.replica = nullptr;
   master_ = arena.take<float>(layout_.flat_shard_elements);
   gradient_ = arena.take<float>(layout_.flat_shard_elements);
   if (options.compute == kernels::DType::kBf16) half_ = arena.take<uint16_t>(layout_.flat_shard_elements);
-  for (int i = 0; i < counts.parameter; ++i) {
-    parameter_slots_[static_cast<size_t>(i)].memory =
-        arena.take<std::byte>(layout_.largest_padded_elements * kernels::size_of(options.compute));
+  for (const int64_t elements : parameter_buffers(layout_, options)) {
+    parameter_slots_.emplace_back().memory =
+        arena.take<std::byte>(elements * kernels::size_of(options.compute));
   }
-  for (int i = 0; i < counts.gradient; ++i) {
+  for (int i = 0; i < gradient_buffers(layout_, options); ++i) {
     GradientSlot& slot = gradient_slots_[static_cast<size_t>(i)];
     slot.full = arena.take<float>(layout_.largest_padded_elements);
     if (!alone() && options.accumulates) slot.scratch = arena.take<float>(layout_.largest_shard_elements);
@@ -80,37 +90,53 @@ Engine::ParameterSlot* Engine::find_slot(int block) {
   return nullptr;
 }
 
-// Gathers into a buffer that does not hold the acquired block. No buffer free (prefetch 0): nothing starts.
-Result<void> Engine::start_gather(int block) {
+// A buffer that holds neither the acquired block nor one that is about to be; its own when blocks are kept.
+Engine::ParameterSlot* Engine::free_slot(int block, std::span<const int> upcoming) {
+  if (options_.keeps_parameters) return &parameter_slots_[static_cast<size_t>(block)];
   for (ParameterSlot& slot : parameter_slots_) {
-    const bool in_use = acquired_block_ >= 0 && slot.block == acquired_block_ && slot.version == version_;
-    if (slot.memory.empty() || in_use) continue;
-    if (slot.pending) RETURN_IF_ERROR(gather_.wait(*std::exchange(slot.pending, std::nullopt)));
-    const auto mine = compute_shard(block);
-    auto pending =
-        gather_.all_gather(mine, slot.memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
-    if (!pending) return std::move(pending).error();
-    slot.pending = *pending;
-    slot.block = block;
-    slot.version = version_;
-    return {};
+    const bool current = slot.version == version_;
+    const bool wanted = slot.block == acquired_block_ ||
+                        std::find(upcoming.begin(), upcoming.end(), slot.block) != upcoming.end();
+    if (!current || !wanted) return &slot;
   }
-  return {};
+  return nullptr;
 }
 
-Result<std::span<const std::byte>> Engine::acquire(int block, int next_block) {
+// False when no buffer is free, which only a prefetch meets.
+Result<bool> Engine::start_gather(int block, std::span<const int> upcoming) {
+  ParameterSlot* slot = free_slot(block, upcoming);
+  if (slot == nullptr) return false;
+  if (slot->pending) RETURN_IF_ERROR(groups_.gather->wait(*std::exchange(slot->pending, std::nullopt)));
+  const auto mine = compute_shard(block);
+  auto pending = groups_.gather->all_gather(
+      mine, slot->memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
+  if (!pending) return std::move(pending).error();
+  slot->pending = *pending;
+  slot->block = block;
+  slot->version = version_;
+  return true;
+}
+
+Result<std::span<const std::byte>> Engine::acquire(int block, std::span<const int> upcoming) {
   SHARDRUN_CHECK(acquired_block_ < 0 && version_ > 0);
   const auto bytes = static_cast<size_t>(layout_.block(block).elements * kernels::size_of(options_.compute));
-  if (alone()) {
-    acquired_block_ = block;
-    return compute_shard(block).first(bytes);
-  }
-  if (find_slot(block) == nullptr) RETURN_IF_ERROR(start_gather(block));
   acquired_block_ = block;
-  if (next_block >= 0 && find_slot(next_block) == nullptr) RETURN_IF_ERROR(start_gather(next_block));
+  if (alone()) return compute_shard(block).first(bytes);
+  const auto ahead = upcoming.first(std::min(upcoming.size(), static_cast<size_t>(options_.prefetch)));
+  if (find_slot(block) == nullptr) {
+    auto started = start_gather(block, ahead);
+    if (!started) return std::move(started).error();
+    SHARDRUN_CHECK(*started);
+  }
+  for (const int next : ahead) {
+    if (find_slot(next) != nullptr) continue;
+    auto started = start_gather(next, ahead);
+    if (!started) return std::move(started).error();
+    if (!*started) break;
+  }
   ParameterSlot& slot = *find_slot(block);
   if (slot.pending) {
-    if (auto done = gather_.wait(*std::exchange(slot.pending, std::nullopt)); !done) {
+    if (auto done = groups_.gather->wait(*std::exchange(slot.pending, std::nullopt)); !done) {
       return std::move(done).error().context(fmt::format("gathering the parameters of block {}", block));
     }
   }
@@ -124,30 +150,34 @@ void Engine::release(int block) {
 
 void Engine::begin_micro_step(bool first) {
   SHARDRUN_CHECK(first || options_.accumulates);
-  adds_ = !first;
+  if (first) std::fill(has_gradient_.begin(), has_gradient_.end(), false);
 }
 
 Result<std::span<float>> Engine::gradient_buffer(int block) {
   const auto elements = static_cast<size_t>(layout_.block(block).elements);
-  if (alone() && !adds_) return gradient_shard(block).first(elements);
+  if (alone() && !has_gradient_[static_cast<size_t>(block)]) return gradient_shard(block).first(elements);
   GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
   if (auto done = complete(slot); !done) return std::move(done).error();
   slot.block = block;
   return slot.full.first(elements);
 }
 
-Result<void> Engine::reduce(int block) {
-  if (alone() && !adds_) return {};
+Result<void> Engine::reduce(int block, bool last) {
+  const bool adds = has_gradient_[static_cast<size_t>(block)];
+  SHARDRUN_CHECK(!adds || options_.accumulates);
+  has_gradient_[static_cast<size_t>(block)] = true;
+  if (alone() && !adds) return last ? sum_over_replicas(block) : Result<void>();
   GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
   SHARDRUN_CHECK(slot.block == block);
   const BlockShards& shards = layout_.block(block);
-  slot.adds = adds_;
+  slot.adds = adds;
+  slot.last = last;
   if (alone()) return complete(slot);
   const auto full = slot.full.first(static_cast<size_t>(shards.padded_elements));
   std::fill(full.begin() + shards.elements, full.end(), 0.0F);
   const auto mine =
-      adds_ ? slot.scratch.first(static_cast<size_t>(shards.shard_elements)) : gradient_shard(block);
-  auto pending = reduce_.reduce_scatter(full, mine);
+      adds ? slot.scratch.first(static_cast<size_t>(shards.shard_elements)) : gradient_shard(block);
+  auto pending = groups_.reduce->reduce_scatter(full, mine);
   if (!pending) return std::move(pending).error();
   slot.pending = *pending;
   next_gradient_slot_ = 1 - next_gradient_slot_;
@@ -158,22 +188,40 @@ Result<void> Engine::complete(GradientSlot& slot) {
   if (slot.block < 0) return {};
   const int block = std::exchange(slot.block, -1);
   if (slot.pending) {
-    if (auto done = reduce_.wait(*std::exchange(slot.pending, std::nullopt)); !done) {
+    if (auto done = groups_.reduce->wait(*std::exchange(slot.pending, std::nullopt)); !done) {
       return std::move(done).error().context(fmt::format("reducing the gradients of block {}", block));
     }
   }
-  if (!slot.adds) return {};
-  const std::span<float> total = gradient_shard(block);
-  const std::span<const float> part = alone() ? slot.full : slot.scratch;
-  const auto count =
-      static_cast<size_t>(alone() ? layout_.block(block).elements : layout_.block(block).shard_elements);
-  for (size_t i = 0; i < count; ++i) total[i] += part[i];
+  if (slot.adds) {
+    const std::span<float> total = gradient_shard(block);
+    const std::span<const float> part = alone() ? slot.full : slot.scratch;
+    const auto count =
+        static_cast<size_t>(alone() ? layout_.block(block).elements : layout_.block(block).shard_elements);
+    for (size_t i = 0; i < count; ++i) total[i] += part[i];
+  }
+  return slot.last ? sum_over_replicas(block) : Result<void>();
+}
+
+Result<void> Engine::sum_over_replicas(int block) {
+  if (groups_.replica == nullptr) return {};
+  auto pending = groups_.replica->all_reduce(gradient_shard(block));
+  if (!pending) {
+    return std::move(pending).error().context(fmt::format("summing block {} over its replicas", block));
+  }
+  replica_sums_.push_back(*pending);
   return {};
 }
 
 Result<void> Engine::finish_reductions() {
   RETURN_IF_ERROR(complete(gradient_slots_[static_cast<size_t>(next_gradient_slot_)]));
-  return complete(gradient_slots_[static_cast<size_t>(1 - next_gradient_slot_)]);
+  RETURN_IF_ERROR(complete(gradient_slots_[static_cast<size_t>(1 - next_gradient_slot_)]));
+  for (const comm::Pending& pending : replica_sums_) {
+    if (auto done = groups_.replica->wait(pending); !done) {
+      return std::move(done).error().context("summing gradients over replicas");
+    }
+  }
+  replica_sums_.clear();
+  return {};
 }
 
 }  // namespace shardrun::shard

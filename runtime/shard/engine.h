@@ -1,32 +1,39 @@
-// Engine: full_shard. Every rank owns 1/group_size of each block's fp32 master parameters and gradients; a
-// whole block exists only while it is used.
+// Engine: who holds which parameters when. A block's fp32 master parameters and gradients are cut into
+// shard-group-size equal parts; a rank owns one of them in every block.
 //
-//   parameters  acquire(b, next): all-gather of the compute-dtype shards into one of `prefetch`+1 buffers, each
-//               tagged {block, version}. The gather of `next` is started before acquire returns, so that it
-//               runs while the caller computes with b. A buffer whose tag still fits is used again without a
-//               gather.
+//   strategy       shard group    replica group   a gathered block
+//   full_shard     all ranks      one rank        lives while it is used, in one of prefetch+1 buffers
+//   hybrid_shard   some ranks     the others      as full_shard
+//   shard_grad_op  all ranks      one rank        is kept for the whole optimizer step (keeps_parameters)
+//   no_shard       one rank       all ranks       is the rank's own copy: no gather, no buffer
+//
+//   parameters  acquire(b, upcoming): all-gather of the compute-dtype shards into a buffer tagged {block, version}.
+//               Gathers of the first `prefetch` upcoming blocks are started before acquire returns, so that they run
+//               while the caller computes with b. A buffer whose tag still fits is used again without a gather.
 //   gradients   gradient_buffer(b) hands out one of two full-block fp32 buffers; reduce(b) starts a reduce-scatter
-//               of it, which runs while the caller computes the previous block's backward.
+//               of it inside the shard group, which runs while the caller computes the previous block's backward.
+//               With replicas, a block's shard is summed over them once in an optimizer step, after its last
+//               contribution: accumulation costs the replica group nothing.
 //   version     publish() after an optimizer step converts the masters and makes every tag stale.
 //
-// Gathers and reductions use separate communicators so that neither waits for the other. In a group of one
-// there is no communicator traffic and no copy: acquire returns the rank's own shard, and the first
-// micro-step's gradients are written straight into the gradient shard.
+// Gathers, reductions and replica sums use separate communicators so that none waits for another.
 //
-// One micro-step: begin_micro_step; acquire/release per block forward; then per block backward acquire,
-// gradient_buffer, (compute), release, reduce; after the last micro-step finish_reductions.
+// One micro-step: begin_micro_step; acquire/release per visit forward; then per visit backward acquire,
+// gradient_buffer, (compute), release, reduce; after the last micro-step finish_reductions. A block that is visited
+// twice in a backward (tied embeddings) is reduced twice and its contributions are added.
 //
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
 // must be destroyed before the arena, because an operation in flight still names memory of it.
-// Determinism: sums run in group-rank order inside a micro-step and in micro-step order after that.
+// Determinism: sums run in group-rank order inside a contribution and in the order of contributions after that.
 // Thread rule: thread-compatible.
-// Source: FSDP (Zhao et al. 2023); the tagged double buffer follows llmq's doc.md.
+// Source: FSDP (Zhao et al. 2023), ZeRO (Rajbhandari et al. 2020); the tagged buffers follow llmq's doc.md.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/comm/communicator.h"
@@ -40,17 +47,26 @@ using base::Result;
 
 struct EngineOptions {
   kernels::DType compute = kernels::DType::kFp32;
-  int prefetch = 1;          // 0 or 1 blocks ahead
-  bool accumulates = false;  // whether an optimizer step has more than one micro-step
+  int prefetch = 1;               // blocks ahead
+  bool accumulates = false;       // whether a block gets more than one contribution in an optimizer step
+  bool keeps_parameters = false;  // gathered blocks stay until publish()
+};
+
+// The groups of one rank. `gather` and `reduce` span the shard group; `replica` spans the ranks that own the same
+// shard of other copies, and is null when there is one copy.
+struct EngineGroups {
+  comm::Communicator* gather = nullptr;
+  comm::Communicator* reduce = nullptr;
+  comm::Communicator* replica = nullptr;
 };
 
 class Engine {
  public:
   // Bytes that the constructor takes from the arena.
   static int64_t planned_bytes(const ShardLayout& layout, const EngineOptions& options);
-  // Communicators of layout.group_size ranks and the arena outlive the engine (see Errors for their order).
-  Engine(ShardLayout layout, const EngineOptions& options, comm::Communicator& gather,
-         comm::Communicator& reduce, Arena& arena);
+  // Communicators and the arena outlive the engine (see Errors for their order); layout.group_size is the shard
+  // group's size.
+  Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena);
 
   const ShardLayout& layout() const { return layout_; }
   // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero.
@@ -60,16 +76,17 @@ class Engine {
   void publish();
 
   // The block's flat parameters in the compute dtype, without padding. Valid until release(block). One block
-  // is acquired at a time. `next_block` is the block that the caller will acquire next, or -1.
-  Result<std::span<const std::byte>> acquire(int block, int next_block);
+  // is acquired at a time. `upcoming`: the blocks that the caller will acquire next, in order.
+  Result<std::span<const std::byte>> acquire(int block, std::span<const int> upcoming);
   void release(int block);
 
-  // `first` micro-step of an optimizer step: gradients replace, else add.
+  // The `first` micro-step of an optimizer step forgets the gradients of the one before.
   void begin_micro_step(bool first);
   // Where the caller writes the block's whole gradient, block.elements long; followed by reduce(block).
   Result<std::span<float>> gradient_buffer(int block);
-  Result<void> reduce(int block);
-  // Afterwards gradient() holds the sum over ranks and micro-steps.
+  // `last`: no more of this block comes in this optimizer step.
+  Result<void> reduce(int block, bool last);
+  // Afterwards gradient() holds the sum over all ranks and micro-steps.
   Result<void> finish_reductions();
 
  private:
@@ -84,6 +101,7 @@ class Engine {
     std::span<float> scratch;  // largest shard; empty unless the engine accumulates
     int block = -1;
     bool adds = false;  // the result lands in `scratch` and is added
+    bool last = false;
     std::optional<comm::Pending> pending;
   };
 
@@ -91,20 +109,22 @@ class Engine {
   std::span<const std::byte> compute_shard(int block) const;
   std::span<float> gradient_shard(int block);
   ParameterSlot* find_slot(int block);
-  Result<void> start_gather(int block);
+  ParameterSlot* free_slot(int block, std::span<const int> upcoming);
+  Result<bool> start_gather(int block, std::span<const int> upcoming);
   Result<void> complete(GradientSlot& slot);
+  Result<void> sum_over_replicas(int block);
 
   ShardLayout layout_;
   EngineOptions options_;
-  comm::Communicator& gather_;
-  comm::Communicator& reduce_;
+  EngineGroups groups_;
   std::span<float> master_, gradient_;
   std::span<uint16_t> half_;  // master_ as bf16; empty when the compute dtype is fp32
-  std::array<ParameterSlot, 2> parameter_slots_;
+  std::vector<ParameterSlot> parameter_slots_;
   std::array<GradientSlot, 2> gradient_slots_;
+  std::vector<comm::Pending> replica_sums_;
+  std::vector<bool> has_gradient_;  // of this optimizer step, by block
   int64_t version_ = 0;
   int acquired_block_ = -1;
-  bool adds_ = false;
   int next_gradient_slot_ = 0;
 };
 

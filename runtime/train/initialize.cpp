@@ -41,7 +41,8 @@ void initialize_parameters(std::span<const model::BlockLayout> blocks, const sha
     const uint64_t key = base::random_bits(seed, base::hash_name(piece.parameter->name));
     for (int64_t i = 0; i < piece.count; ++i) {
       const auto element = static_cast<uint64_t>(piece.first_element + i);
-      const double value = stddev == 0.0 ? piece.parameter->init_value : stddev * base::random_normal(key, element);
+      const double value =
+          stddev == 0.0 ? piece.parameter->init_value : stddev * base::random_normal(key, element);
       master[static_cast<size_t>(piece.shard_offset + i)] = static_cast<float>(value);
     }
   }

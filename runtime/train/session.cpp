@@ -30,13 +30,23 @@ std::string describe(const model::LlamaConfig& config) {
       config.rope_theta, config.norm_epsilon);
 }
 
-shard::EngineOptions engine_options(const SessionOptions& options) {
-  return {options.compute, options.prefetch, options.gradient_accumulation > 1};
+shard::EngineOptions engine_options(const SessionOptions& options, const model::Model& model) {
+  const bool revisits = model.visits().size() > model.blocks().size();
+  return {.compute = options.compute,
+          .prefetch = options.prefetch,
+          .accumulates = options.gradient_accumulation > 1 || revisits,
+          .keeps_parameters = options.keeps_parameters};
 }
 
-int64_t arena_bytes(const SessionOptions& options, const shard::ShardLayout& layout) {
-  return shard::Engine::planned_bytes(layout, engine_options(options)) +
+int64_t arena_bytes(const shard::EngineOptions& options, const shard::ShardLayout& layout) {
+  return shard::Engine::planned_bytes(layout, options) +
          2 * shard::Arena::bytes_of<float>(layout.flat_shard_elements);
+}
+
+std::vector<int> visit_order(const model::Model& model) {
+  std::vector<int> order(model.visits().begin(), model.visits().end());
+  order.insert(order.end(), model.visits().rbegin(), model.visits().rend());
+  return order;
 }
 
 // Plain text has no borders that attention stops at.
@@ -53,8 +63,7 @@ Result<data::Loader> open_loader(const SessionOptions& options, const std::vecto
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, comm::Communicator& gather,
-                                                 comm::Communicator& reduce) {
+Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups) {
   RETURN_IF_ERROR(model::check(options.model));
   if (options.model.vocab < data::kByteVocabulary) {
     return Error(Code::kInvalid,
@@ -69,63 +78,70 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
     if (!opened) return std::move(opened).error();
     validation.emplace(std::move(opened).value());
   }
-  const auto blocks = model::block_layouts(options.model);
-  auto layout = shard::make_layout(elements_of(blocks), reduce.size());
-  auto arena = shard::Arena::create(arena_bytes(options, layout));
-  if (!arena) return std::move(arena).error();
   auto model = model::Llama::create(options.model, options.compute, static_cast<int>(options.micro_batch),
                                     options.sequence_length);
   if (!model) return std::move(model).error();
-  return std::unique_ptr<Session>(new Session(options, gather, reduce, std::move(loader).value(),
+  auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
+  auto arena = shard::Arena::create(arena_bytes(engine_options(options, **model), layout));
+  if (!arena) return std::move(arena).error();
+  return std::unique_ptr<Session>(new Session(options, groups, std::move(loader).value(),
                                               std::move(validation), std::move(model).value(),
                                               std::move(layout), std::move(arena).value()));
 }
 
-Session::Session(const SessionOptions& options, comm::Communicator& gather, comm::Communicator& reduce,
-                 data::Loader loader, std::optional<data::Loader> validation,
-                 std::unique_ptr<model::Llama> model, shard::ShardLayout layout, shard::Arena arena)
+Session::Session(const SessionOptions& options, const Groups& groups, data::Loader loader,
+                 std::optional<data::Loader> validation, std::unique_ptr<model::Model> model,
+                 shard::ShardLayout layout, shard::Arena arena)
     : options_(options),
-      reduce_(reduce),
-      shape_{options.micro_batch, options.gradient_accumulation, reduce.size()},
+      groups_(groups),
+      shape_{options.micro_batch, options.gradient_accumulation, groups.data_parallel()},
       loader_(std::move(loader)),
       validation_(std::move(validation)),
       model_(std::move(model)),
-      blocks_(model::block_layouts(options.model)),
+      order_(visit_order(*model_)),
       activation_bytes_(model::Llama::activation_bytes(
           options.model, options.compute, static_cast<int>(options.micro_batch), options.sequence_length)),
       arena_(std::move(arena)),
-      engine_(std::move(layout), engine_options(options), gather, reduce, arena_),
-      adamw_(update_ranges(blocks_, engine_.layout(), reduce.rank()), options.adamw,
+      engine_(std::move(layout), engine_options(options, *model_),
+              {groups.gather, groups.reduce, groups.replica}, arena_),
+      adamw_(update_ranges(model_->blocks(), engine_.layout(), groups.shard_rank()), options.adamw,
              arena_.take<float>(engine_.layout().flat_shard_elements),
              arena_.take<float>(engine_.layout().flat_shard_elements)),
       tokens_(static_cast<size_t>(options.micro_batch * options.sequence_length)),
       targets_(tokens_.size()),
       document_begins_(packs_documents(loader_, validation_) ? tokens_.size() : 0) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
-  initialize_parameters(blocks_, engine_.layout(), reduce.rank(), options.seed, engine_.master());
+  initialize_parameters(model_->blocks(), engine_.layout(), groups.shard_rank(), options.seed,
+                        engine_.master());
   engine_.publish();
 }
 
 Result<void> Session::forward() {
-  const int last = engine_.layout().block_count() - 1;
-  for (int block = 0; block <= last; ++block) {
-    auto parameters = engine_.acquire(block, block < last ? block + 1 : -1);
+  const auto visits = static_cast<int>(model_->visits().size());
+  for (int visit = 0; visit < visits; ++visit) {
+    const int block = order_[static_cast<size_t>(visit)];
+    auto parameters = engine_.acquire(block, upcoming(static_cast<size_t>(visit) + 1));
     if (!parameters) return std::move(parameters).error();
-    RETURN_IF_ERROR(model_->forward(block, *parameters));
+    RETURN_IF_ERROR(model_->forward(visit, *parameters));
     engine_.release(block);
   }
   return {};
 }
 
-Result<void> Session::backward() {
-  for (int block = engine_.layout().block_count() - 1; block >= 0; --block) {
-    auto parameters = engine_.acquire(block, block - 1);
+Result<void> Session::backward(bool last_micro_step) {
+  const auto visits = static_cast<int>(model_->visits().size());
+  for (int visit = visits - 1; visit >= 0; --visit) {
+    const size_t place = order_.size() - 1 - static_cast<size_t>(visit);
+    const int block = order_[place];
+    auto parameters = engine_.acquire(block, upcoming(place + 1));
     if (!parameters) return std::move(parameters).error();
     auto gradient = engine_.gradient_buffer(block);
     if (!gradient) return std::move(gradient).error();
-    RETURN_IF_ERROR(model_->backward(block, *parameters, *gradient));
+    RETURN_IF_ERROR(model_->backward(visit, *parameters, *gradient));
     engine_.release(block);
-    RETURN_IF_ERROR(engine_.reduce(block));
+    const auto later = upcoming(place + 1);
+    const bool visited_again = std::find(later.begin(), later.end(), block) != later.end();
+    RETURN_IF_ERROR(engine_.reduce(block, last_micro_step && !visited_again));
   }
   return {};
 }
@@ -136,17 +152,22 @@ Result<StepReport> Session::step(bool stop_requested) {
   const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(*targets));
   double loss_sum = 0.0;
   for (int64_t micro_step = 0; micro_step < shape_.gradient_accumulation; ++micro_step) {
-    RETURN_IF_ERROR(loader_.read_training(data_position_, shape_, micro_step, reduce_.rank(), rows()));
-    model_->set_batch(
-        {.tokens = tokens_, .targets = targets_, .document_begins = document_begins_, .loss_scale = loss_scale});
+    RETURN_IF_ERROR(loader_.read_training(data_position_, shape_, micro_step, groups_.data_rank(), rows()));
+    model_->set_batch({.tokens = tokens_,
+                       .targets = targets_,
+                       .document_begins = document_begins_,
+                       .loss_scale = loss_scale});
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
     loss_sum += model_->loss().sum;
-    RETURN_IF_ERROR(backward());
+    RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == shape_.gradient_accumulation));
   }
   RETURN_IF_ERROR(engine_.finish_reductions());
 
-  std::array<double, 3> sums{optim::sum_of_squares(engine_.gradient()), loss_sum, stop_requested ? 1.0 : 0.0};
+  // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
+  const double squares = groups_.replica_rank() == 0 ? optim::sum_of_squares(engine_.gradient()) : 0.0;
+  std::array<double, 3> sums{squares, groups_.tensor_rank() == 0 ? loss_sum : 0.0,
+                             stop_requested ? 1.0 : 0.0};
   RETURN_IF_ERROR(all_reduce(sums));
   StepReport report;
   report.step = steps_done_ + 1;
@@ -175,11 +196,12 @@ Result<std::optional<double>> Session::validate() {
   const int64_t slots_per_round = shape_.micro_batch * shape_.data_parallel;
   std::array<double, 2> sums{0.0, 0.0};
   for (int64_t round = 0; round * slots_per_round < count; ++round) {
-    const int64_t first_slot = round * slots_per_round + reduce_.rank() * shape_.micro_batch;
+    const int64_t first_slot = round * slots_per_round + groups_.data_rank() * shape_.micro_batch;
     RETURN_IF_ERROR(validation_->read_validation(first_slot, count, rows()));
     model_->set_batch({.tokens = tokens_, .targets = targets_, .document_begins = document_begins_});
     RETURN_IF_ERROR(forward());
     const model::Loss loss = model_->loss();
+    if (groups_.tensor_rank() > 0) continue;
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
   }
@@ -192,19 +214,19 @@ double Session::unigram_entropy() const {
 }
 
 Result<void> Session::all_reduce(std::span<double> values) {
-  auto pending = reduce_.all_reduce(values);
+  auto pending = groups_.world->all_reduce(values);
   if (!pending) return std::move(pending).error();
-  return reduce_.wait(*pending);
+  return groups_.world->wait(*pending);
 }
 
 checkpoint::Manifest Session::manifest() const {
   checkpoint::Manifest manifest;
   manifest.step = steps_done_;
   manifest.data_position = data_position_;
-  manifest.world_size = reduce_.size();
+  manifest.world_size = groups_.shard_degree();
   manifest.data = {loader_.corpus().tokens(), options_.sequence_length, options_.seed};
   manifest.model = describe(options_.model);
-  manifest.block_elements = elements_of(blocks_);
+  manifest.block_elements = elements_of(model_->blocks());
   return manifest;
 }
 
@@ -214,9 +236,11 @@ checkpoint::ShardState Session::shard_state() {
 
 Result<std::string> Session::save(const checkpoint::Store& store) {
   const std::string path = store.path_of(steps_done_);
-  auto written = store.write_shard(steps_done_, engine_.layout(), reduce_.rank(), shard_state());
+  Result<void> written;
+  if (groups_.replica_rank() == 0)
+    written = store.write_shard(steps_done_, engine_.layout(), groups_.shard_rank(), shard_state());
   for (const bool publishes : {false, true}) {
-    if (publishes && reduce_.rank() == 0) written = store.publish(manifest());
+    if (publishes && groups_.world->rank() == 0) written = store.publish(manifest());
     std::array<double, 1> failures{written ? 0.0 : 1.0};
     RETURN_IF_ERROR(all_reduce(failures));
     if (!written) return std::move(written).error().context(fmt::format("saving checkpoint {}", path));
@@ -230,15 +254,15 @@ Result<std::optional<std::string>> Session::resume(const checkpoint::Store& stor
   int64_t tried = std::numeric_limits<int64_t>::max();
   while (true) {
     int64_t candidate = -1;
-    auto steps = reduce_.rank() == 0 ? store.steps() : std::vector<int64_t>();
+    auto steps = groups_.world->rank() == 0 ? store.steps() : std::vector<int64_t>();
     if (steps) {
       const auto next =
           std::find_if(steps->begin(), steps->end(), [&](int64_t step) { return step < tried; });
       if (next != steps->end()) candidate = *next;
     }
-    auto pending = reduce_.broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0);
+    auto pending = groups_.world->broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0);
     if (!pending) return std::move(pending).error();
-    RETURN_IF_ERROR(reduce_.wait(*pending));
+    RETURN_IF_ERROR(groups_.world->wait(*pending));
     if (!steps) return std::move(steps).error();
     if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) return std::optional<std::string>();
     if (candidate < 0) {
@@ -262,7 +286,8 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
     loaded = manifest_read.error();
   } else {
     loaded = check_fits(*manifest_read, store.path_of(step));
-    if (loaded) loaded = store.read_shard(*manifest_read, engine_.layout(), reduce_.rank(), shard_state());
+    if (loaded)
+      loaded = store.read_shard(*manifest_read, engine_.layout(), groups_.shard_rank(), shard_state());
   }
   const bool misfit = !loaded && loaded.error().code() == Code::kInvalid;
   std::array<double, 2> failures{!loaded && !misfit ? 1.0 : 0.0, misfit ? 1.0 : 0.0};

@@ -32,6 +32,7 @@ struct SessionOptions {
   model::LlamaConfig model;
   kernels::DType compute = kernels::DType::kFp32;
   int prefetch = 1;
+  bool keeps_parameters = false;  // shard_grad_op
   int sequence_length = 256;
   int64_t micro_batch = 1, gradient_accumulation = 1;
   uint64_t seed = 1;
@@ -40,6 +41,24 @@ struct SessionOptions {
   optim::AdamWOptions adamw;
   optim::ScheduleOptions schedule;
   double clip_norm = 1.0;  // 0: no clipping
+};
+
+// The communicators of one rank, which outlive the session unless an error made them useless. Null: a group of one.
+struct Groups {
+  comm::Communicator* world = nullptr;
+  comm::Communicator* gather = nullptr;   // of the shard group
+  comm::Communicator* reduce = nullptr;   // of the shard group
+  comm::Communicator* replica = nullptr;  // the ranks with the same shard
+  comm::Communicator* tensor = nullptr;   // the ranks that share each matrix
+
+  int shard_rank() const { return gather->rank(); }
+  int shard_degree() const { return gather->size(); }
+  int replica_rank() const { return replica == nullptr ? 0 : replica->rank(); }
+  int replicas() const { return replica == nullptr ? 1 : replica->size(); }
+  int tensor_rank() const { return tensor == nullptr ? 0 : tensor->rank(); }
+  int tensor_parallel() const { return tensor == nullptr ? 1 : tensor->size(); }
+  int data_rank() const { return replica_rank() * shard_degree() + shard_rank(); }
+  int data_parallel() const { return replicas() * shard_degree(); }
 };
 
 struct StepReport {
@@ -52,10 +71,8 @@ struct StepReport {
 
 class Session {
  public:
-  // Reads no weights: they are the seed's. The two communicators span the same ranks and outlive the session,
-  // unless an error made them useless.
-  static Result<std::unique_ptr<Session>> create(const SessionOptions& options, comm::Communicator& gather,
-                                                 comm::Communicator& reduce);
+  // Reads no weights: they are the seed's.
+  static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups);
 
   // One optimizer step. Every rank learns whether any of them was asked to stop.
   Result<StepReport> step(bool stop_requested);
@@ -78,11 +95,13 @@ class Session {
   int64_t planned_bytes() const { return arena_.planned_bytes() + activation_bytes_; }
 
  private:
-  Session(const SessionOptions& options, comm::Communicator& gather, comm::Communicator& reduce,
-          data::Loader loader, std::optional<data::Loader> validation, std::unique_ptr<model::Llama> model,
+  Session(const SessionOptions& options, const Groups& groups, data::Loader loader,
+          std::optional<data::Loader> validation, std::unique_ptr<model::Model> model,
           shard::ShardLayout layout, shard::Arena arena);
   Result<void> forward();
-  Result<void> backward();
+  Result<void> backward(bool last_micro_step);
+  // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
+  std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
@@ -91,12 +110,12 @@ class Session {
   checkpoint::ShardState shard_state();
 
   SessionOptions options_;
-  comm::Communicator& reduce_;
+  Groups groups_;
   data::BatchShape shape_;
   data::Loader loader_;
   std::optional<data::Loader> validation_;
-  std::unique_ptr<model::Llama> model_;
-  std::vector<model::BlockLayout> blocks_;
+  std::unique_ptr<model::Model> model_;
+  std::vector<int> order_;  // blocks in the order of their visits, forward and then backward
   int64_t activation_bytes_ = 0;
   shard::Arena arena_;
   shard::Engine engine_;

@@ -17,6 +17,7 @@
 #include "runtime/base/io.h"
 #include "runtime/comm/world.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/mesh.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/contract/run_record.h"
 #include "runtime/train/loop.h"
@@ -60,6 +61,7 @@ optim::Shape shape_of(contract::Schedule schedule) {
       return optim::Shape::kConstant;
     case contract::Schedule::kLinear:
       return optim::Shape::kLinear;
+    case contract::Schedule::kWarmupStableDecay:
     case contract::Schedule::kCosine:
       return optim::Shape::kCosine;
   }
@@ -74,6 +76,7 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
   options.compute =
       spec.precision.parameters == contract::Precision::kBf16 ? kernels::DType::kBf16 : kernels::DType::kFp32;
   options.prefetch = spec.sharding.prefetch;
+  options.keeps_parameters = spec.sharding.strategy == contract::Strategy::kShardGradOp;
   options.sequence_length = spec.data.sequence_length;
   options.micro_batch = plan.batch.micro_batch;
   options.gradient_accumulation = plan.batch.gradient_accumulation;
@@ -175,7 +178,7 @@ class Trainer {
     RETURN_IF_ERROR(connect());
     install_stop_signals();
     const SessionOptions options = session_options(spec_, plan_);
-    auto session = Session::create(options, *world_.communicators[0], *world_.communicators[1]);
+    auto session = Session::create(options, groups());
     if (!session) return std::move(session).error();
     session_ = std::move(session).value();
     if (reporter_) reporter_->start(*session_);
@@ -204,14 +207,22 @@ class Trainer {
         fmt::format("{}/libshardrun_comm_{}.so", plan_.plugin_directory, spec_.communication.plugin);
     options.provider = spec_.communication.provider;
     options.timeout = spec_.communication.timeout;
+    auto mesh = contract::solve_mesh(spec_, env_.world_size, plan_.ranks_per_node);
+    if (!mesh) return std::move(mesh).error();
+    const int rank = env_.global_rank;
+    options.groups = {{},
+                      mesh->shard_group(rank),
+                      mesh->shard_group(rank),
+                      mesh->replica_group(rank),
+                      mesh->tensor_group(rank)};
     auto world = comm::connect_world(options);
     if (!world) return std::move(world).error();
     world_ = std::move(world).value();
-    SHARDRUN_CHECK(world_.communicators.size() == 2);
-    if (const int ranks = world_.communicators[0]->size(); plan_.batch.data_parallel != ranks) {
+    if (plan_.batch.data_parallel != mesh->data_parallel()) {
       return Error(Code::kInvalid,
-                   fmt::format("{} was solved for {} ranks, but {} were started; start as many",
-                               run_dir_.plan_json(), plan_.batch.data_parallel, ranks));
+                   fmt::format("{} was solved for {} data-parallel ranks, but {} were started; "
+                               "start as many",
+                               run_dir_.plan_json(), plan_.batch.data_parallel, mesh->data_parallel()));
     }
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
@@ -221,6 +232,15 @@ class Trainer {
     reporter_.emplace(std::move(metrics).value(), spec_);
     reporter_->metrics().first_barrier(first_barrier_seconds_);
     return {};
+  }
+
+  // In the order in which connect() asked for them.
+  Groups groups() const {
+    const auto& all = world_.communicators;
+    const auto beyond_us = [](const std::unique_ptr<comm::Communicator>& group) {
+      return group->size() > 1 ? group.get() : nullptr;
+    };
+    return {all[0].get(), all[1].get(), all[2].get(), beyond_us(all[3]), beyond_us(all[4])};
   }
 
   Result<void> resume(const checkpoint::Store& store) {

@@ -35,7 +35,7 @@ struct Rig {
   Rig(int group_size, const EngineOptions& options, comm::Communicator& gather, comm::Communicator& reduce)
       : layout(make_layout(kBlocks, group_size)),
         arena(Arena::create(Engine::planned_bytes(layout, options)).value()),
-        engine(layout, options, gather, reduce, arena) {}
+        engine(layout, options, {&gather, &reduce}, arena) {}
 
   // Element e of block b is 1000·b + e + `offset`.
   void fill_master(int rank, float offset) {
@@ -51,7 +51,8 @@ struct Rig {
 
   // Acquires a block and says whether it holds what fill_master wrote on all ranks.
   bool acquired_is(int block, int next_block, float offset) {
-    const auto bytes = engine.acquire(block, next_block);
+    const int upcoming[] = {next_block};
+    const auto bytes = engine.acquire(block, std::span(upcoming).first(next_block >= 0 ? 1 : 0));
     REQUIRE(bytes);
     std::vector<float> values(bytes->size() / sizeof(float));
     std::memcpy(values.data(), bytes->data(), bytes->size());
@@ -129,7 +130,7 @@ TEST_CASE("engine: gradients are summed over ranks and micro-steps, and padding 
             for (size_t i = 0; i < buffer->size(); ++i) {
               (*buffer)[i] = gradient_of(rank, micro_step, block, static_cast<int64_t>(i));
             }
-            REQUIRE(rig.engine.reduce(block));
+            REQUIRE(rig.engine.reduce(block, /*last=*/micro_step == 2));
           }
         }
         REQUIRE(rig.engine.finish_reductions());
@@ -163,7 +164,7 @@ TEST_CASE("engine: a group of one never talks to its communicators and needs no 
     CHECK(rig.acquired_is(1, 2, 0.0F));
     rig.engine.begin_micro_step(/*first=*/true);
     REQUIRE(rig.engine.gradient_buffer(1));
-    REQUIRE(rig.engine.reduce(1));
+    REQUIRE(rig.engine.reduce(1, /*last=*/true));
     REQUIRE(rig.engine.finish_reductions());
 
     CHECK(gather.operations + reduce.operations == 0);
@@ -191,7 +192,7 @@ TEST_CASE("engine: a lost peer ends acquire with an error that names the rank an
     Rig rig(2, {.prefetch = 0}, *channels[0], *channels[1]);
     rig.fill_master(rank, 0.0F);
 
-    const auto acquired = rig.engine.acquire(2, -1);
+    const auto acquired = rig.engine.acquire(2, {});
 
     REQUIRE(!acquired);
     CHECK(acquired.error().code() == base::Code::kPeerLost);

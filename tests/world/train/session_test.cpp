@@ -62,12 +62,67 @@ TEST_CASE("training: a lost gradient does not pass for the right curve") {
   const RunOptions run{.loop = {.steps = 12}};
   const auto alone = run_world(1, tiny_options(folder, 1), run);
 
-  const auto forgetful = run_world(2, tiny_options(folder, 2), run, [](comm::Communicator& inner) {
-    return std::make_unique<ForgetfulCommunicator>(inner);
-  });
+  const auto forgetful =
+      run_world(2, tiny_options(folder, 2), run, [](Group group, comm::Communicator& inner) {
+        return group == Group::kReduce ? std::make_unique<ForgetfulCommunicator>(inner) : nullptr;
+      });
 
   require_success(forgetful);
   CHECK(largest_difference(forgetful[0].losses, alone[0].losses) > 1e-3);
+}
+
+TEST_CASE("training: every strategy follows the curve of one rank, and repeats it bit for bit") {
+  const Folder folder;
+  const auto alone = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  require_success(alone);
+  struct Case {
+    const char* name;
+    int world_size, shard_degree;
+    bool keeps_parameters;
+    int prefetch;
+  };
+  for (const Case& strategy : {Case{"no_shard", 4, 1, false, 1}, Case{"hybrid_shard", 4, 2, false, 1},
+                               Case{"hybrid_shard, prefetch 3", 4, 2, false, 3},
+                               Case{"shard_grad_op", 4, 4, true, 1}, Case{"hybrid_shard", 6, 3, false, 2}}) {
+    CAPTURE(strategy.name);
+    auto options = tiny_options(folder, strategy.world_size);
+    options.keeps_parameters = strategy.keeps_parameters;
+    options.prefetch = strategy.prefetch;
+    const RunOptions run{.loop = {.steps = 12}, .shard_degree = strategy.shard_degree};
+    const auto ranks = run_world(strategy.world_size, options, run);
+    require_success(ranks);
+    CHECK(largest_difference(ranks[0].losses, alone[0].losses) < 1e-5);
+    CHECK(*ranks[0].validation_loss == doctest::Approx(*alone[0].validation_loss).epsilon(1e-5));
+    const auto again = run_world(strategy.world_size, options, run);
+    for (const RankRun& rank : again) CHECK(rank.losses == ranks[0].losses);
+  }
+}
+
+// The sum over replicas of every fifth block is skipped: each replica goes on with its own gradient.
+class SkippingCommunicator : public SpoiledCommunicator {
+ public:
+  using SpoiledCommunicator::SpoiledCommunicator;
+  base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
+    if (++count_ % 5 != 0) return inner_.all_reduce(buffer);
+    return inner_.barrier();
+  }
+
+ private:
+  int count_ = 0;
+};
+
+TEST_CASE("training: one skipped sum over replicas does not pass for the right curve") {
+  const Folder folder;
+  const auto alone = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  for (const int shard_degree : {1, 2}) {
+    const auto skipping =
+        run_world(4, tiny_options(folder, 4), {.loop = {.steps = 12}, .shard_degree = shard_degree},
+                  [](Group group, comm::Communicator& inner) {
+                    return group == Group::kReplica ? std::make_unique<SkippingCommunicator>(inner) : nullptr;
+                  });
+    require_success(skipping);
+    CHECK(largest_difference(skipping[0].losses, alone[0].losses) > 1e-4);
+  }
 }
 
 TEST_CASE("training: micro-batches and accumulation only change the order of sums") {

@@ -4,10 +4,13 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "runtime/base/counter_random.h"
+#include "runtime/contract/mesh.h"
 #include "tests/fakes/thread_world.h"
 
 namespace training {
@@ -27,10 +30,49 @@ void fail(RankRun& run, const base::Error& error) {
   run.error_code = error.code();
 }
 
-void run_rank(int rank, const train::SessionOptions& options, const RunOptions& run_options,
-              comm::Communicator& gather, comm::Communicator& reduce, RankRun& run) {
+// The thread worlds of every group of a mesh.
+class Groups {
+ public:
+  explicit Groups(const contract::Mesh& mesh) : mesh_(mesh) {
+    for (int rank = 0; rank < mesh.world_size; ++rank) {
+      for (const auto& group : {mesh.tensor_group(rank), mesh.shard_group(rank), mesh.replica_group(rank)}) {
+        auto& world = worlds_[group];
+        if (!world) world = std::make_unique<fakes::ThreadWorld>(static_cast<int>(group.size()), kChannels);
+      }
+    }
+  }
+
+  struct OfRank {
+    std::unique_ptr<comm::Communicator> gather, reduce, replica, tensor;
+  };
+  OfRank of(int rank) {
+    // Groups of different kinds may be the same ranks: each kind has its own channel.
+    return {at(mesh_.shard_group(rank), rank, 0), at(mesh_.shard_group(rank), rank, 1),
+            at(mesh_.replica_group(rank), rank, 2), at(mesh_.tensor_group(rank), rank, 3)};
+  }
+  void kill(int rank) {
+    for (auto& [group, world] : worlds_) {
+      const auto place = std::find(group.begin(), group.end(), static_cast<uint32_t>(rank));
+      if (place != group.end()) world->kill(static_cast<int>(place - group.begin()));
+    }
+  }
+
+ private:
+  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 4};
+
+  std::unique_ptr<comm::Communicator> at(const std::vector<uint32_t>& group, int rank, int channel) {
+    const auto place = std::find(group.begin(), group.end(), static_cast<uint32_t>(rank));
+    return worlds_.at(group)->communicator(static_cast<int>(place - group.begin()), channel);
+  }
+
+  contract::Mesh mesh_;
+  std::map<std::vector<uint32_t>, std::unique_ptr<fakes::ThreadWorld>> worlds_;
+};
+
+void run_rank(const train::SessionOptions& options, const RunOptions& run_options,
+              const train::Groups& groups, RankRun& run) {
   ::omp_set_num_threads(1);
-  auto session = train::Session::create(options, gather, reduce);
+  auto session = train::Session::create(options, groups);
   if (!session) return fail(run, session.error());
   train::Session& ours = **session;
   const checkpoint::Store store(run_options.checkpoint_directory, run_options.keep);
@@ -40,7 +82,8 @@ void run_rank(int rank, const train::SessionOptions& options, const RunOptions& 
     run.resumed_from = *resumed;
   }
   const auto stop = [&] {
-    return rank == reduce.size() - 1 && ours.steps_done() + 1 == run_options.stop_at_step;
+    return groups.world->rank() == groups.world->size() - 1 &&
+           ours.steps_done() + 1 == run_options.stop_at_step;
   };
   Recorder recorder(run);
   auto outcome = train::run_loop(ours, store, run_options.loop, stop, recorder);
@@ -94,19 +137,30 @@ train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t
 }
 
 std::vector<RankRun> run_world(int world_size, const train::SessionOptions& options, const RunOptions& run,
-                               const Decorate& decorate_reduce) {
+                               const Decorate& decorate) {
+  contract::Mesh mesh{world_size, run.tensor_parallel, run.shard_degree};
+  if (mesh.shard_degree == 0) mesh.shard_degree = mesh.data_parallel();
   fakes::ThreadWorld world(world_size);
+  Groups groups(mesh);
   const Folder scratch;
   RunOptions with_directory = run;
   if (run.checkpoint_directory.empty()) with_directory.checkpoint_directory = scratch.path() + "/checkpoints";
   std::vector<RankRun> runs(static_cast<size_t>(world_size));
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-    std::unique_ptr<comm::Communicator> decorated;
-    if (decorate_reduce) decorated = decorate_reduce(*channels[1]);
-    run_rank(rank, options, with_directory, *channels[0], decorated ? *decorated : *channels[1],
-             runs[static_cast<size_t>(rank)]);
+    Groups::OfRank own = groups.of(rank);
+    std::vector<std::unique_ptr<comm::Communicator>> decorated;
+    const auto dressed = [&](Group kind, comm::Communicator& inner) {
+      if (decorate) decorated.push_back(decorate(kind, inner));
+      return !decorated.empty() && decorated.back() ? decorated.back().get() : &inner;
+    };
+    const train::Groups all{channels[0], own.gather.get(), dressed(Group::kReduce, *own.reduce),
+                            dressed(Group::kReplica, *own.replica), dressed(Group::kTensor, *own.tensor)};
+    run_rank(options, with_directory, all, runs[static_cast<size_t>(rank)]);
     // A rank that fails leaves, as a process would; nobody should wait for it.
-    if (!runs[static_cast<size_t>(rank)].error.empty()) world.kill(rank);
+    if (!runs[static_cast<size_t>(rank)].error.empty()) {
+      world.kill(rank);
+      groups.kill(rank);
+    }
   });
   return runs;
 }

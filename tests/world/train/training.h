@@ -52,14 +52,17 @@ struct RunOptions {
   std::string checkpoint_directory;  // resumed from when it holds a checkpoint; empty: one that goes away
   int keep = 10;
   int64_t stop_at_step = -1;  // asked for on the last rank only, during this step
+  int shard_degree = 0;       // 0: all data-parallel ranks
+  int tensor_parallel = 1;
 };
 
-// Wraps a rank's communicator, to plant bugs in.
-using Decorate = std::function<std::unique_ptr<comm::Communicator>(comm::Communicator&)>;
+enum class Group { kReduce, kReplica, kTensor };
+// Wraps a rank's communicator of one group, to plant bugs in; null leaves it as it is.
+using Decorate = std::function<std::unique_ptr<comm::Communicator>(Group, comm::Communicator&)>;
 
 // Runs every rank in a thread of its own and returns what each brought back, in rank order.
 std::vector<RankRun> run_world(int world_size, const train::SessionOptions& options, const RunOptions& run,
-                               const Decorate& decorate_reduce = {});
+                               const Decorate& decorate = {});
 
 // `inner` with some operations spoiled.
 class SpoiledCommunicator : public comm::Communicator {
