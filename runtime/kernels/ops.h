@@ -169,4 +169,21 @@ struct AdamWParameters {
 void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
                 std::span<const float> gradient, const AdamWParameters& parameters);
 
+// LAMB (You et al. 2020) for one tensor or a piece of one, fp32 with sums in fp64. With the update
+// u = m̂/(sqrt(v̂) + epsilon) + weight_decay·w:
+struct LambParameters {
+  float beta1, beta2, epsilon, weight_decay;
+  float gradient_scale;                      // multiplies the gradient first (clipping)
+  float bias_correction1, bias_correction2;  // 1 - beta^step
+};
+struct LambSquares {
+  double master, update;
+};
+// Renews the moments; returns Σw² and Σu². Same bits for any number of threads.
+LambSquares lamb_measure(std::span<const float> master, std::span<float> moment1, std::span<float> moment2,
+                         std::span<const float> gradient, const LambParameters& parameters);
+// w -= rate·u, from the renewed moments.
+void lamb_apply(std::span<float> master, std::span<const float> moment1, std::span<const float> moment2,
+                float rate, const LambParameters& parameters);
+
 }  // namespace shardrun::kernels

@@ -305,6 +305,32 @@ void adamw_step(std::span<float> master, std::span<float> moment1, std::span<flo
   });
 }
 
+LambSquares lamb_measure(std::span<const float> master, std::span<float> moment1, std::span<float> moment2,
+                         std::span<const float> gradient, const LambParameters& parameters) {
+  SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
+                 master.size() == gradient.size());
+  const auto count = static_cast<int64_t>(master.size());
+  std::vector<vector::Squares> parts(static_cast<size_t>((count + kChunk - 1) / kChunk));
+  for_chunks(count, [&](int64_t at, int64_t size) {
+    parts[static_cast<size_t>(at / kChunk)] = vector::lamb_measure(
+        master.data() + at, moment1.data() + at, moment2.data() + at, gradient.data() + at, size, parameters);
+  });
+  LambSquares sums{0.0, 0.0};
+  for (const vector::Squares& part : parts) {
+    sums.master += static_cast<double>(part.master);
+    sums.update += static_cast<double>(part.update);
+  }
+  return sums;
+}
+
+void lamb_apply(std::span<float> master, std::span<const float> moment1, std::span<const float> moment2,
+                float rate, const LambParameters& parameters) {
+  SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size());
+  for_chunks(static_cast<int64_t>(master.size()), [&](int64_t at, int64_t size) {
+    vector::lamb_apply(master.data() + at, moment1.data() + at, moment2.data() + at, rate, size, parameters);
+  });
+}
+
 #define SHARDRUN_INSTANTIATE(T)                                                                             \
   template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                          \
   template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);            \

