@@ -1,20 +1,38 @@
-// shardrun-rank: one rank of a job. Started by shardrun's local scheduler, by srun or by mpirun.
+// shardrun-rank: one rank of a job, started by shardrun's local scheduler, by srun or by mpirun. With the name of a
+// tool as first argument it is that tool, which shardrun starts for a verb that needs the runtime.
+#include <array>
 #include <cstdio>
+#include <span>
 #include <string_view>
 
 #include "runtime/contract/exit_code.h"
 #include "runtime/rank/rank_main.h"
+#include "runtime/tools/data_tool.h"
 #include "runtime/train/trainer.h"
+
+namespace {
+
+struct Tool {
+  std::string_view name;
+  int (*run)(std::span<char* const> arguments);
+};
+constexpr std::array kTools{
+    Tool{"data", shardrun::tools::run_data_tool},
+};
+
+}  // namespace
 
 int main(int argc, char** argv) {
   namespace contract = shardrun::contract;
-  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+  if (argc == 1) return shardrun::rank::run_rank(shardrun::train::run_trainer);
+  const std::string_view first = argv[1];
+  if (argc == 2 && first == "--version") {
     std::puts("shardrun-rank " SHARDRUN_VERSION);
     return contract::kExitDone;
   }
-  if (argc != 1) {
-    std::fputs("shardrun-rank takes no arguments; shardrun run and shardrun submit start it\n", stderr);
-    return contract::kExitBadInput;
-  }
-  return shardrun::rank::run_rank(shardrun::train::run_trainer);
+  for (const Tool& tool : kTools)
+    if (tool.name == first) return tool.run(std::span(argv, static_cast<size_t>(argc)).subspan(2));
+  std::fputs("shardrun-rank is started by shardrun, which has the verbs for people; see shardrun --help\n",
+             stderr);
+  return contract::kExitBadInput;
 }

@@ -1,0 +1,325 @@
+#include "runtime/tools/data_tool.h"
+
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/counter_random.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/toml_value.h"
+#include "runtime/data/document_encoder.h"
+#include "runtime/data/documents.h"
+#include "runtime/data/loader.h"
+#include "runtime/data/token_file.h"
+#include "runtime/data/tokenizer.h"
+
+namespace shardrun::tools {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string tokenizer, output;
+  double validation = 0.0;  // share of the documents
+  uint64_t seed = 1;
+  std::optional<data::ChatTemplate> chat_template;
+  bool split_on_blank_lines = false, json = false;
+  std::vector<std::string> files;
+};
+
+template <typename T>
+Result<void> read_number(std::string_view text, std::string_view name, T& into) {
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), into);
+  if (failure == std::errc() && end == text.data() + text.size()) return {};
+  return Error(Code::kInvalid, fmt::format("--{}: \"{}\" is not a number that fits", name, text));
+}
+
+Result<void> read_option(std::string_view name, std::string_view value, Options& options) {
+  if (name == "tokenizer") {
+    options.tokenizer = value;
+  } else if (name == "output") {
+    options.output = value;
+  } else if (name == "seed") {
+    return read_number(value, name, options.seed);
+  } else if (name == "validation") {
+    RETURN_IF_ERROR(read_number(value, name, options.validation));
+    if (!(options.validation >= 0.0 && options.validation < 1.0))
+      return Error(Code::kInvalid,
+                   "--validation: name a share from 0 up to, but not including, 1, e.g. 0.01");
+  } else if (name == "template") {
+    const auto parsed = data::parse_chat_template(value);
+    if (!parsed) return parsed.error();
+    options.chat_template = *parsed;
+  } else {
+    return Error(Code::kInvalid, fmt::format("there is no option --{}", name));
+  }
+  return {};
+}
+
+Result<Options> read_options(std::span<char* const> arguments) {
+  Options options;
+  size_t next = 0;
+  for (; next < arguments.size(); ++next) {
+    const std::string_view argument = arguments[next];
+    if (argument == "--") break;
+    const size_t equals = argument.find('=');
+    if (argument == "--split-on-blank-lines") {
+      options.split_on_blank_lines = true;
+    } else if (argument == "--json") {
+      options.json = true;
+    } else if (argument.starts_with("--") && equals != argument.npos) {
+      RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
+    } else {
+      return Error(Code::kInvalid, fmt::format("\"{}\" is no option; see shardrun data --help", argument));
+    }
+  }
+  for (++next; next < arguments.size(); ++next) options.files.emplace_back(arguments[next]);
+  if (options.tokenizer.empty() || options.output.empty() || options.files.empty())
+    return Error(Code::kInvalid,
+                 "a tokenizer, an output folder and at least one file are needed; see shardrun data "
+                 "--help");
+  return options;
+}
+
+// The signals that ask to stop, to be looked at between documents.
+class StopRequests {
+ public:
+  StopRequests() {
+    sigset_t wanted;
+    ::sigemptyset(&wanted);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&wanted, signal);
+    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
+    fd_ = base::UniqueFd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
+  }
+  StopRequests(const StopRequests&) = delete;
+  StopRequests& operator=(const StopRequests&) = delete;
+  // Dies of the signal that came, as whoever sent it expects.
+  ~StopRequests() {
+    if (signal_ != 0) std::raise(signal_);
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  bool came() {
+    signalfd_siginfo info{};
+    if (signal_ == 0 && ::read(fd_.get(), &info, sizeof(info)) == sizeof(info))
+      signal_ = static_cast<int>(info.ssi_signo);
+    return signal_ != 0;
+  }
+
+ private:
+  base::UniqueFd fd_;
+  sigset_t before_{};
+  int signal_ = 0;
+};
+
+// "shardrun data:  45 %  12.3 of 27.0 MiB  5.1 MiB/s" on stderr, where that is a terminal.
+class Progress {
+ public:
+  explicit Progress(int64_t total_bytes) : total_(total_bytes), shows_(::isatty(STDERR_FILENO) == 1) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+  void update(int64_t bytes) {
+    const auto now = Clock::now();
+    if (!shows_ || now - last_ < std::chrono::milliseconds(100)) return;
+    last_ = now;
+    shown_ = true;
+    const double seconds = std::chrono::duration<double>(now - begin_).count(), mebi = 1 << 20;
+    const auto done = static_cast<double>(bytes), total = static_cast<double>(total_);
+    fmt::print(stderr, "\r\033[Kshardrun data: {:3.0f} %  {:.1f} of {:.1f} MiB  {:.1f} MiB/s",
+               100.0 * done / total, done / mebi, total / mebi, done / mebi / std::max(seconds, 1e-3));
+    std::fflush(stderr);
+  }
+
+ private:
+  int64_t total_;
+  bool shows_, shown_ = false;
+  Clock::time_point begin_ = Clock::now(), last_ = begin_;
+};
+
+// Which documents are held out: exactly `held_out` of `documents`, chosen by the seed.
+struct Split {
+  int64_t documents = 0, held_out = 0;
+  uint64_t key = 0;
+
+  bool holds_out(int64_t document) const {
+    return held_out > 0 &&
+           data::permuted_index(key, static_cast<uint64_t>(document), static_cast<uint64_t>(documents)) <
+               static_cast<uint64_t>(held_out);
+  }
+};
+
+Result<Split> make_split(const Options& options, int64_t documents) {
+  Split split{documents, 0, base::random_bits(options.seed, base::hash_name("validation documents"))};
+  if (options.validation <= 0.0) return split;
+  if (documents < 2) {
+    return Error(
+        Code::kInvalid,
+        "--validation: one document cannot be split; name several files, or use --split-on-blank-lines");
+  }
+  const auto wanted = std::llround(options.validation * static_cast<double>(documents));
+  split.held_out = std::clamp<int64_t>(wanted, 1, documents - 1);
+  return split;
+}
+
+// One of the two files that come out.
+struct Output {
+  std::string path;
+  data::TokenFileWriter writer;
+};
+
+Result<Output> open_output(const std::string& path, const data::TokenizerFacts& tokenizer) {
+  auto writer = data::TokenFileWriter::create(path, tokenizer);
+  if (!writer) return std::move(writer).error();
+  return Output{path, std::move(writer).value()};
+}
+
+Result<void> check_absent(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  return Error(Code::kRefused, fmt::format("{} is already there; remove it or name another folder", path));
+}
+
+struct Job {
+  const Options& options;
+  const data::Tokenizer& tokenizer;
+  Split split;
+  Output train;
+  std::optional<Output> validation;
+  int64_t documents = 0, empty_documents = 0, bytes = 0;
+  std::vector<int32_t> ids = {};
+};
+
+Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& progress, StopRequests& stop) {
+  while (true) {
+    const auto document = reader.next();
+    if (!document) return document.error();
+    if (!document->has_value()) break;
+    if (auto encoded = encode_document(job.tokenizer, **document, job.options.chat_template, job.ids);
+        !encoded)
+      return Error(encoded.error().code(),
+                   fmt::format("{}: {}", reader.place(), encoded.error().to_string()));
+    Output& output = job.split.holds_out(job.documents++) ? *job.validation : job.train;
+    if (job.ids.empty()) ++job.empty_documents;
+    RETURN_IF_ERROR(output.writer.append(job.ids));
+    progress.update(job.bytes + reader.bytes_read());
+    if (stop.came()) return Error(Code::kCancelled, "stopped on request; nothing was written");
+  }
+  job.bytes += reader.bytes();
+  return {};
+}
+
+void print_summary(const Job& job) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  for (const Output* output : {&job.train, job.validation ? &*job.validation : nullptr}) {
+    if (output == nullptr) continue;
+    const int64_t documents = output->writer.documents(), tokens = output->writer.tokens();
+    if (!job.options.json) fmt::print("{}: {} documents, {} tokens\n", output->path, documents, tokens);
+    files.push_back({{"path", output->path}, {"documents", documents}, {"tokens", tokens}});
+  }
+  const data::TokenizerFacts& facts = job.tokenizer.facts();
+  if (!job.options.json) {
+    fmt::print("tokenizer {}, vocabulary {}: put [model] vocab = {} or more into the job\n", facts.kind,
+               facts.vocabulary, facts.vocabulary);
+    if (job.empty_documents > 0)
+      fmt::print("{} documents were empty and are left out\n", job.empty_documents);
+    return;
+  }
+  const nlohmann::ordered_json summary{{"files", files},
+                                       {"tokenizer", facts.kind},
+                                       {"vocabulary", facts.vocabulary},
+                                       {"empty_documents", job.empty_documents}};
+  fmt::print("{}\n", summary.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+Result<void> run(const Options& options, StopRequests& stop) {
+  const auto tokenizer = data::open_tokenizer(options.tokenizer);
+  if (!tokenizer) return tokenizer.error().context("--tokenizer");
+  std::vector<data::DocumentReader> readers;
+  int64_t documents = 0, bytes = 0;
+  for (const std::string& file : options.files) {
+    auto reader = data::DocumentReader::open(file, "shardrun data", options.split_on_blank_lines);
+    if (!reader) return std::move(reader).error();
+    documents += reader->count();
+    bytes += reader->bytes();
+    readers.push_back(std::move(reader).value());
+  }
+  const auto split = make_split(options, documents);
+  if (!split) return split.error();
+  RETURN_IF_ERROR(base::make_directories(options.output));
+  const std::string train_path = options.output + "/train.tokens",
+                    validation_path = options.output + "/validation.tokens";
+  RETURN_IF_ERROR(check_absent(train_path));
+  RETURN_IF_ERROR(check_absent(validation_path));
+  const data::TokenizerFacts& facts = (*tokenizer)->facts();
+  auto train = open_output(train_path, facts);
+  if (!train) return std::move(train).error();
+  Job job{options, **tokenizer, *split, std::move(train).value(), std::nullopt};
+  if (split->held_out > 0) {
+    auto validation = open_output(validation_path, facts);
+    if (!validation) return std::move(validation).error();
+    job.validation.emplace(std::move(validation).value());
+  }
+  {
+    Progress progress(bytes);
+    for (data::DocumentReader& reader : readers) RETURN_IF_ERROR(tokenize_file(job, reader, progress, stop));
+  }
+  if (job.validation) RETURN_IF_ERROR(job.validation->writer.finish());
+  if (auto finished = job.train.writer.finish(); !finished) {
+    if (job.validation) ::unlink(job.validation->path.c_str());
+    return finished;
+  }
+  print_summary(job);
+  return {};
+}
+
+int exit_code_of(Code code) {
+  switch (code) {
+    case Code::kInvalid:
+    case Code::kNotFound:
+    case Code::kCorrupt:
+    case Code::kUnsupported:
+      return contract::kExitBadInput;
+    case Code::kRefused:
+      return contract::kExitRefused;
+    default:
+      return contract::kExitInfrastructure;
+  }
+}
+
+}  // namespace
+
+int run_data_tool(std::span<char* const> arguments) {
+  Result<void> done;
+  if (const auto options = read_options(arguments); options) {
+    StopRequests stop;
+    done = run(*options, stop);
+  } else {
+    done = options.error();
+  }
+  if (done) return contract::kExitDone;
+  fmt::print(stderr, "shardrun: error: {}\n", contract::printable_path(done.error().to_string()));
+  return exit_code_of(done.error().code());
+}
+
+}  // namespace shardrun::tools

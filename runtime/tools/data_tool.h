@@ -1,0 +1,17 @@
+// `shardrun-rank data`: what `shardrun data` runs. Text files in, token files out.
+//
+// Arguments, each as --name=value: tokenizer, output, validation, seed, template; flags --split-on-blank-lines and
+// --json; then -- and the files. shardrun checks them for people; here a wrong one is refused just as well.
+// Thread rule: called once, from a process without threads.
+#pragma once
+
+#include <span>
+
+namespace shardrun::tools {
+
+// Writes OUTPUT/train.tokens and, when a share is held out, OUTPUT/validation.tokens; both or none appear, and none
+// that is there is replaced. Returns the exit code (contract/exit_code.h); errors go to stderr on one line, which
+// begins with the file and line where there are some. A signal that asks to stop removes what was begun.
+int run_data_tool(std::span<char* const> arguments);
+
+}  // namespace shardrun::tools
