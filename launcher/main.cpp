@@ -25,6 +25,7 @@ struct Arguments {
   launcher::RunOptions run;
   launcher::SubmitOptions submit;
   launcher::LogsOptions logs;
+  launcher::DataOptions data;
   std::string run_name, shell;
 };
 
@@ -124,6 +125,26 @@ void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   results->callback([&] { exit_code = launcher::results(arguments.run_name, arguments.common); });
 }
 
+void add_data_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::DataOptions& options = arguments.data;
+  CLI::App* data = app.add_subcommand("data", "Turn text into token files for [data] files and validation");
+  data->add_option("files", options.files, "Text files, or .jsonl with text or messages in each line")
+      ->required();
+  data->add_option("--tokenizer", options.tokenizer,
+                   "byte, the path of a SentencePiece .model, or the path of BERT's vocab.txt")
+      ->required();
+  data->add_option("--output", options.output, "Folder for train.tokens and validation.tokens")->required();
+  data->add_option("--validation", options.validation, "Share of the documents to hold out, e.g. 0.01")
+      ->capture_default_str();
+  data->add_option("--seed", options.seed, "Decides which documents are held out")->capture_default_str();
+  data->add_option("--template", options.chat_template, "How conversations become text: llama2 or chatml");
+  data->add_flag("--split-on-blank-lines", options.split_on_blank_lines,
+                 "Each paragraph of a text file is a document, not the whole file");
+  add_common(*data, arguments.common, true);
+  data->footer("Example:\n  shardrun data --tokenizer byte --validation 0.1 --output tokens *.txt");
+  data->callback([&] { exit_code = launcher::data(arguments.data, arguments.common); });
+}
+
 // The verbs and their options as the completion scripts need them, from the very tree that parses.
 std::vector<launcher::CompletionVerb> completion_verbs(const CLI::App& app) {
   std::vector<launcher::CompletionVerb> verbs;
@@ -153,6 +174,7 @@ int main(int argc, char** argv) {
   add_spec_verbs(app, arguments, exit_code);
   add_start_verbs(app, arguments, exit_code);
   add_run_verbs(app, arguments, exit_code);
+  add_data_verb(app, arguments, exit_code);
   CLI::App* completion = app.add_subcommand("completion", "Print a completion script for a shell");
   completion->add_option("shell", arguments.shell, "bash, zsh or fish")
       ->required()

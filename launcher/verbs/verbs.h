@@ -34,6 +34,16 @@ struct SubmitOptions {
 };
 int submit(const SubmitOptions& options, const CommonOptions& common);
 
+struct DataOptions {
+  std::string tokenizer, output, chat_template;
+  double validation = 0.0;
+  uint64_t seed = 1;
+  bool split_on_blank_lines = false;
+  std::vector<std::string> files;
+};
+// Becomes shardrun-rank, which has the tokenizers; returns only when that fails.
+int data(const DataOptions& options, const CommonOptions& common);
+
 // An empty `run` lists all.
 int status(const std::string& run, const CommonOptions& common);
 
