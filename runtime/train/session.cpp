@@ -58,6 +58,11 @@ Result<data::Loader> open_loader(const SessionOptions& options, const std::vecto
                                  const std::string& key) {
   auto corpus = data::Corpus::open(files, key);
   if (!corpus) return std::move(corpus).error();
+  if (options.model.vocab < corpus->vocabulary()) {
+    return Error(Code::kInvalid,
+                 fmt::format("[model] vocab = {} is too small for the {} tokenizer; use at least {}",
+                             options.model.vocab, corpus->tokenizer().kind, corpus->vocabulary()));
+  }
   return data::Loader::create(std::move(corpus).value(), options.sequence_length, options.seed, key);
 }
 
@@ -65,17 +70,17 @@ Result<data::Loader> open_loader(const SessionOptions& options, const std::vecto
 
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups) {
   RETURN_IF_ERROR(model::check(options.model));
-  if (options.model.vocab < data::kByteVocabulary) {
-    return Error(Code::kInvalid,
-                 fmt::format("[model] vocab = {} is too small for the byte tokenizer; use at least {}",
-                             options.model.vocab, data::kByteVocabulary));
-  }
   auto loader = open_loader(options, options.training_files, "[data] files");
   if (!loader) return std::move(loader).error();
   std::optional<data::Loader> validation;
   if (!options.validation_files.empty()) {
     auto opened = open_loader(options, options.validation_files, "[data] validation");
     if (!opened) return std::move(opened).error();
+    if (opened->corpus().tokenizer() != loader->corpus().tokenizer()) {
+      return Error(
+          Code::kInvalid,
+          "[data] validation was tokenized with another tokenizer than [data] files; make both with one");
+    }
     validation.emplace(std::move(opened).value());
   }
   auto model = model::Llama::create(options.model, options.compute, static_cast<int>(options.micro_batch),
