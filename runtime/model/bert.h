@@ -11,7 +11,8 @@
 // Batch: `targets` ≥ 0 mark the masked tokens; only their rows pass through the classifier. `lengths` are the
 // tokens of each row that are no padding, `segments` the token types, `next_sentence` the labels. With
 // `document_begins` a token sees its own document only, whose positions count from its begin; the next-sentence
-// label belongs to the document in column 0.
+// label belongs to the document in column 0. Word 0 is a word like any other: padding has no gradient because
+// nobody sees it, not because of its number.
 //
 // Shapes: B micro-batch, T sequence length, C hidden, H heads, D = C/H, F ffn, V vocabulary, P positions, N = B·T.
 // Thread rule: as model.h.
