@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -106,12 +107,32 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   return table;
 }
 constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+
+uint32_t crc_by_table(std::span<const std::byte> bytes, uint32_t value) {
+  for (std::byte byte : bytes) value = (value >> 8) ^ kCrcTable[(value ^ static_cast<uint32_t>(byte)) & 0xff];
+  return value;
+}
+
+#ifdef __x86_64__
+// The instruction computes this very polynomial, eight bytes at a time.
+__attribute__((target("sse4.2"))) uint32_t crc_by_instruction(std::span<const std::byte> bytes,
+                                                              uint32_t value) {
+  uint64_t wide = value;
+  for (; bytes.size() >= sizeof(uint64_t); bytes = bytes.subspan(sizeof(uint64_t))) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data(), sizeof(word));
+    wide = __builtin_ia32_crc32di(wide, word);
+  }
+  return crc_by_table(bytes, static_cast<uint32_t>(wide));
+}
+#endif
 }  // namespace
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed) {
-  uint32_t value = ~seed;
-  for (std::byte byte : bytes) value = (value >> 8) ^ kCrcTable[(value ^ static_cast<uint32_t>(byte)) & 0xff];
-  return ~value;
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("sse4.2")) return ~crc_by_instruction(bytes, ~seed);
+#endif
+  return ~crc_by_table(bytes, ~seed);
 }
 
 }  // namespace shardrun::base
