@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/io.h"
 
@@ -14,7 +13,6 @@ namespace {
 
 using base::Code;
 using base::Error;
-using nlohmann::json;
 
 constexpr std::string_view kMagic = "SHRDCKPT";
 constexpr uint32_t kByteOrderMark = 0x01020304;
@@ -71,8 +69,8 @@ std::string encode(const ShardHeader& header) {
   std::string bytes(kMagic);
   append(bytes, ShardHeader::kFormatVersion);
   append(bytes, kByteOrderMark);
-  append(bytes, header.rank);
-  append(bytes, header.world_size);
+  append(bytes, header.file);
+  append(bytes, header.files);
   append(bytes, header.step);
   append(bytes, static_cast<uint32_t>(header.blocks.size()));
   append(bytes, uint32_t{0});
@@ -81,9 +79,7 @@ std::string encode(const ShardHeader& header) {
     append(bytes, block.begin);
     append(bytes, block.end);
     append(bytes, block.file_offset);
-    append(bytes, block.master_crc);
-    append(bytes, block.moment1_crc);
-    append(bytes, block.moment2_crc);
+    for (const uint32_t checksum : block.checksums) append(bytes, checksum);
     append(bytes, uint32_t{0});
   }
   const uint32_t crc = header_crc(bytes_of(bytes));
@@ -120,89 +116,35 @@ Result<ShardHeader> parse_shard_header(std::span<const std::byte> bytes) {
   if (load<uint32_t>(bytes, kCrcOffset) != header_crc(bytes))
     return Error(Code::kCorrupt, "header checksum mismatch");
   ShardHeader header;
-  header.rank = load<uint32_t>(bytes, 16);
-  header.world_size = load<uint32_t>(bytes, 20);
+  header.file = load<uint32_t>(bytes, 16);
+  header.files = load<uint32_t>(bytes, 20);
   header.step = load<uint64_t>(bytes, 24);
   header.blocks.resize(load<uint32_t>(bytes, 32));
   uint64_t end_of_data = *length;
-  for (size_t i = 0; i < header.blocks.size(); ++i) {
-    const size_t at = ShardHeader::kFixedBytes + ShardHeader::kRecordBytes * i;
-    BlockRecord& block = header.blocks[i];
+  for (size_t b = 0; b < header.blocks.size(); ++b) {
+    const size_t at = ShardHeader::kFixedBytes + ShardHeader::kRecordBytes * b;
+    BlockRecord& block = header.blocks[b];
     block.elements = load<uint64_t>(bytes, at);
     block.begin = load<uint64_t>(bytes, at + 8);
     block.end = load<uint64_t>(bytes, at + 16);
     block.file_offset = load<uint64_t>(bytes, at + 24);
-    block.master_crc = load<uint32_t>(bytes, at + 32);
-    block.moment1_crc = load<uint32_t>(bytes, at + 36);
-    block.moment2_crc = load<uint32_t>(bytes, at + 40);
+    for (size_t i = 0; i < 3; ++i) block.checksums[i] = load<uint32_t>(bytes, at + 32 + 4 * i);
     const bool ranges_hold =
         block.begin <= block.end && block.end <= block.elements && block.elements <= kLargestBlockElements;
     if (!ranges_hold || block.file_offset != aligned(end_of_data)) {
-      return Error(Code::kCorrupt, fmt::format("record of block {} is impossible", i));
+      return Error(Code::kCorrupt, fmt::format("record of block {} is impossible", b));
     }
     if (block.count() > 0) end_of_data = block.file_offset + block.bytes();
   }
   return header;
 }
 
-std::string to_json(const Manifest& manifest) {
-  json object = {{"format_version", Manifest::kFormatVersion},
-                 {"step", manifest.step},
-                 {"data_position", manifest.data_position},
-                 {"world_size", manifest.world_size},
-                 {"corpus_tokens", manifest.data.corpus_tokens},
-                 {"sequence_length", manifest.data.sequence_length},
-                 {"seed", manifest.data.seed},
-                 {"model", manifest.model},
-                 {"block_elements", manifest.block_elements}};
-  object["crc32c"] = base::crc32c(bytes_of(object.dump()));
-  return object.dump(/*indent=*/1) + "\n";
-}
-
-Result<Manifest> parse_manifest(std::string_view text) {
-  json object = json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !object.contains("crc32c") || !object["crc32c"].is_number_unsigned()) {
-    return Error(Code::kCorrupt, "not a checkpoint manifest");
-  }
-  const auto crc = object["crc32c"].get<uint64_t>();
-  object.erase("crc32c");
-  if (crc != base::crc32c(bytes_of(object.dump(-1, ' ', false, json::error_handler_t::replace)))) {
-    return Error(Code::kCorrupt, "manifest checksum mismatch");
-  }
-  // The checksum held, so only another version can lack a member; the library's exceptions end here.
-  try {
-    const int version = object.at("format_version").get<int>();
-    if (version != Manifest::kFormatVersion) {
-      return Error(Code::kUnsupported, fmt::format("manifest format version {}, this program reads {}",
-                                                   version, Manifest::kFormatVersion));
-    }
-    Manifest manifest;
-    manifest.step = object.at("step").get<int64_t>();
-    manifest.data_position = object.at("data_position").get<int64_t>();
-    manifest.world_size = object.at("world_size").get<int>();
-    manifest.data = {object.at("corpus_tokens").get<int64_t>(), object.at("sequence_length").get<int64_t>(),
-                     object.at("seed").get<uint64_t>()};
-    manifest.model = object.at("model").get<std::string>();
-    manifest.block_elements = object.at("block_elements").get<std::vector<int64_t>>();
-    const auto impossible_size = [](int64_t elements) {
-      return elements < 1 || elements > static_cast<int64_t>(kLargestBlockElements);
-    };
-    if (manifest.step < 0 || manifest.data_position < 0 || manifest.world_size < 1 ||
-        std::any_of(manifest.block_elements.begin(), manifest.block_elements.end(), impossible_size)) {
-      return Error(Code::kCorrupt, "manifest holds an impossible number");
-    }
-    return manifest;
-  } catch (const json::exception& failure) {
-    return Error(Code::kCorrupt, fmt::format("manifest: {}", failure.what()));
-  }
-}
-
 std::string step_name(int64_t step) {
   return fmt::format("step_{:08}", step);
 }
 
-std::string shard_file_name(int rank) {
-  return fmt::format("shard_{:05}.bin", rank);
+std::string shard_file_name(int file) {
+  return fmt::format("shard_{:05}.bin", file);
 }
 
 int64_t parse_step_name(std::string_view name) {

@@ -1,22 +1,22 @@
-// The bytes of a checkpoint ↔ structs. No I/O.
+// The bytes of a checkpoint's files ↔ structs. No I/O. manifest.h has the manifest.
 //
 //   <directory>/latest                    text: "step_00000120\n"
 //   <directory>/step_00000120/            complete if and only if it has this name (without .tmp)
 //     manifest.json                       Manifest: what the checkpoint is of
-//     shard_00000.bin … one per rank      ShardHeader, then the tensors
+//     shard_00000.bin … one per writer    ShardHeader, then the tensors
 //
-// shard_<rank>.bin, all integers in the writer's byte order (byte_order tells a reader of the other kind):
+// shard_<file>.bin, all integers in the writer's byte order (byte_order tells a reader of the other kind):
 //   offset  bytes  field
 //   0       8      magic "SHRDCKPT"
-//   8       4      format version, 1
+//   8       4      format version, 2
 //   12      4      byte order mark 0x01020304
-//   16      4      rank that wrote the file
-//   20      4      world size that wrote the checkpoint
+//   16      4      number of the file (manifest.h: Place)
+//   20      4      number of files of the checkpoint
 //   24      8      step: optimizer steps done
 //   32      4      number of blocks, k
 //   36      4      CRC-32C of bytes [0, 36) and of the k records
-//   40      48·k   one record a block: u64 elements of the whole block (no padding), u64 begin and u64 end of the
-//                  elements in this file, u64 file offset of the data, u32 CRC-32C of master, of first
+//   40      48·k   one record a block: u64 elements of the writer's local block (no padding), u64 begin and u64
+//                  end of the elements in this file, u64 file offset of the data, u32 CRC-32C of master, of first
 //                  moment, of second moment, u32 zero
 //   …              per block at its offset, a multiple of 64: master, first moment, second moment, each
 //                  (end - begin) fp32 without gaps. Bytes between are zero.
@@ -24,15 +24,13 @@
 // A worked example: one rank, one block of 3 elements: records end at 88, so the data is at 128, master
 // [128,140), first moment [140,152), second moment [152,164), which is also the size of the file.
 //
-// manifest.json is one JSON object; its member "crc32c" is the checksum of the object without that member,
-// dumped without white space and with sorted keys.
-//
-// Because ranges are in elements of unpadded blocks, any world size can read what any other wrote.
+// Because ranges are in elements of unpadded blocks, any number of ranks can read what any other wrote.
 // Trade-offs: fp32 everywhere (12 bytes a parameter); the compute-dtype copy is derived, never stored.
 //
 // Thread rule: pure functions and values.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,7 +39,6 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/shard/layout.h"
 
 namespace shardrun::checkpoint {
 
@@ -51,15 +48,15 @@ struct BlockRecord {
   uint64_t elements = 0;
   uint64_t begin = 0, end = 0;
   uint64_t file_offset = 0;
-  uint32_t master_crc = 0, moment1_crc = 0, moment2_crc = 0;
+  std::array<uint32_t, 3> checksums{};  // of master, first moment, second moment
 
   uint64_t count() const { return end - begin; }
   uint64_t bytes() const { return 3 * count() * sizeof(float); }
 };
 
 struct ShardHeader {
-  static constexpr uint32_t kFormatVersion = 1;
-  uint32_t rank = 0, world_size = 1;
+  static constexpr uint32_t kFormatVersion = 2;
+  uint32_t file = 0, files = 1;
   uint64_t step = 0;
   std::vector<BlockRecord> blocks;
 
@@ -78,30 +75,8 @@ Result<ShardHeader> parse_shard_header(std::span<const std::byte> bytes);
 // Length of the header whose first kFixedBytes are given, after checking magic, version and byte order.
 Result<uint64_t> header_bytes_of(std::span<const std::byte> fixed);
 
-// What training data a run reads; a checkpoint only fits a run with the same.
-struct DataIdentity {
-  int64_t corpus_tokens = 0;
-  int64_t sequence_length = 0;
-  uint64_t seed = 0;
-
-  friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
-};
-
-struct Manifest {
-  static constexpr int kFormatVersion = 1;
-  int64_t step = 0;           // optimizer steps done
-  int64_t data_position = 0;  // of the next step's first sequence (runtime/data/loader.h)
-  int world_size = 1;         // number of shard files
-  DataIdentity data;
-  std::string model;  // its configuration in words; compared, never parsed
-  std::vector<int64_t> block_elements;
-};
-
-std::string to_json(const Manifest& manifest);
-Result<Manifest> parse_manifest(std::string_view json);
-
 std::string step_name(int64_t step);    // "step_00000120"
-std::string shard_file_name(int rank);  // "shard_00003.bin"
+std::string shard_file_name(int file);  // "shard_00003.bin"
 // The step of a complete checkpoint's folder name, or -1.
 int64_t parse_step_name(std::string_view name);
 

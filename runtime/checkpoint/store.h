@@ -1,14 +1,15 @@
 // Store: checkpoints on a file system that all ranks share.
 //
 // Saving, so that a reader sees a whole checkpoint or none whatever dies when:
-//   every rank  write_shard   step_<n>.tmp/shard_<rank>.bin, fsync of file and folder
+//   every rank  write_shard   step_<n>.tmp/shard_<file>.bin, fsync of file and folder
 //   (all ranks agree that every one succeeded: the caller's reduction)
 //   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to step_<n>,
 //                             its parent fsynced, then `latest` replaced, then checkpoints beyond `keep` and
 //                             left-over .tmp folders removed
-// Loading: steps() lists complete checkpoints, newest first; the caller tries them in that order with
-// read_manifest and read_shard, which verify every checksum, and falls back to the next on kCorrupt or
-// kNotFound. Any number of ranks may read what any other number wrote.
+// BackgroundSaver does the same beside training. Loading: steps() lists complete checkpoints, newest first; the
+// caller tries them in that order with read_manifest and read_shard, which verify every checksum, and falls back to
+// the next on kCorrupt or kNotFound. Any number of ranks, shard degree and tensor parallelism may read what any
+// other wrote.
 //
 // Thread rule: thread-compatible; ranks call concurrently as described above.
 #pragma once
@@ -19,14 +20,18 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/checkpoint/format.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/shard_file.h"
+#include "runtime/model/model.h"
 #include "runtime/shard/layout.h"
 
 namespace shardrun::checkpoint {
 
-// A rank's flat shards (runtime/shard/layout.h), each layout.flat_shard_elements long.
-struct ShardState {
-  std::span<float> master, moment1, moment2;
+// What a rank wants: its shard of its local blocks.
+struct LoadTarget {
+  std::span<const model::BlockLayout> blocks;  // of this tensor rank
+  const shard::ShardLayout& layout;            // of those blocks over the shard group
+  int shard_rank = 0;
 };
 
 class Store {
@@ -36,9 +41,11 @@ class Store {
 
   const std::string& directory() const { return directory_; }
   std::string path_of(int64_t step) const { return directory_ + "/" + step_name(step); }
+  // Where the files of a checkpoint lie until it is published.
+  std::string unpublished_path_of(int64_t step) const;
 
   // Errors: kIo naming the file.
-  Result<void> write_shard(int64_t step, const shard::ShardLayout& layout, int rank,
+  Result<void> write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
                            const ShardState& state) const;
   // kNotFound when a rank's file is not visible here (the folder is not shared between the nodes); kIo
   // otherwise. Failing to remove old checkpoints is not an error: the new one is safe.
@@ -48,13 +55,13 @@ class Store {
   Result<std::vector<int64_t>> steps() const;
   // kNotFound, kCorrupt or kUnsupported, naming the file.
   Result<Manifest> read_manifest(int64_t step) const;
-  // Fills the owned elements of `state`; padding is left alone. kNotFound and kCorrupt name file and block.
-  Result<void> read_shard(const Manifest& manifest, const shard::ShardLayout& layout, int rank,
-                          const ShardState& state) const;
+  // Fills the owned elements of `state`; padding is left alone. Opens only files that hold something of it. kNotFound
+  // and kCorrupt name file and block; `state` is worthless then. kInvalid when the blocks are other tensors.
+  Result<void> read_shard(const Manifest& manifest, const LoadTarget& target, const ShardState& state) const;
+  // The masters of one whole block, its tensors one behind the other; `full` has full_elements(). Errors as above.
+  Result<void> read_block(const Manifest& manifest, int block, std::span<float> full) const;
 
  private:
-  Result<void> read_file_of(const Manifest& manifest, int file_rank, const shard::ShardLayout& layout,
-                            int rank, const ShardState& state, std::vector<int64_t>& filled) const;
   void prune(int64_t newest) const;
 
   std::string directory_;

@@ -7,13 +7,6 @@
 namespace shardrun::shard {
 namespace {
 
-// Rows [begin, end) of the full tensor that a range of a slice's elements touches.
-ElementRange rows_touched(const TensorSlice& slice, const ElementRange& range) {
-  if (range.count() <= 0 || slice.columns <= 0) return {};
-  return {slice.row_begin + range.begin / slice.columns,
-          slice.row_begin + (range.end - 1) / slice.columns + 1};
-}
-
 // Index in the slice of an element of the full tensor.
 int64_t index_in(const TensorSlice& slice, int64_t row, int64_t column) {
   return (row - slice.row_begin) * slice.columns + column - slice.column_begin;
@@ -44,6 +37,15 @@ TensorSlice make_slice(std::span<const int64_t> shape, int dimension, int64_t be
   return slice;
 }
 
+TensorSlice rows_of(const TensorSlice& slice, const ElementRange& range) {
+  TensorSlice rows = slice;
+  rows.rows = 0;
+  if (range.count() <= 0 || slice.columns <= 0) return rows;
+  rows.row_begin = slice.row_begin + range.begin / slice.columns;
+  rows.rows = slice.row_begin + (range.end - 1) / slice.columns + 1 - rows.row_begin;
+  return rows;
+}
+
 TensorSlice intersection(const TensorSlice& a, const TensorSlice& b) {
   TensorSlice both;
   both.row_begin = std::max(a.row_begin, b.row_begin);
@@ -60,9 +62,9 @@ int64_t copy_overlap(const SlicePart<const float>& from, const SlicePart<float>&
   if (both.rows == 0) return 0;
   // Whole rows on both sides follow each other without a gap: one long row then.
   const bool one_run = both.columns == from.slice.columns && both.columns == to.slice.columns;
-  const ElementRange read = rows_touched(from.slice, from.range), written = rows_touched(to.slice, to.range);
-  const int64_t first = std::max({both.row_begin, read.begin, written.begin});
-  const int64_t last = std::min({both.row_end(), read.end, written.end});
+  const TensorSlice read = rows_of(from.slice, from.range), written = rows_of(to.slice, to.range);
+  const int64_t first = std::max({both.row_begin, read.row_begin, written.row_begin});
+  const int64_t last = std::min({both.row_end(), read.row_end(), written.row_end()});
   const int64_t step = one_run ? std::max<int64_t>(1, last - first) : 1;
   int64_t copied = 0;
   for (int64_t row = first; row < last; row += step) {

@@ -29,6 +29,8 @@ struct TensorSlice {
 TensorSlice whole_slice(std::span<const int64_t> shape);
 // [begin, begin + count) along `dimension`, 0 or 1; -1 is the whole tensor. Beyond the shape is a bug (CHECK).
 TensorSlice make_slice(std::span<const int64_t> shape, int dimension, int64_t begin, int64_t count);
+// The smallest rectangle with whole rows of the slice that holds a range of its elements.
+TensorSlice rows_of(const TensorSlice& slice, const ElementRange& range);
 // Zero rows when they have nothing in common.
 TensorSlice intersection(const TensorSlice& a, const TensorSlice& b);
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/train/initialize.h"
+#include "runtime/weights/hf_config.h"
 
 namespace shardrun::train {
 namespace {
@@ -20,14 +21,6 @@ std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) 
   std::vector<int64_t> elements;
   for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
   return elements;
-}
-
-std::string describe(const model::LlamaConfig& config) {
-  return fmt::format(
-      "llama: {} layers, hidden {}, heads {}, kv_heads {}, ffn {}, vocab {}, rope_theta {}, "
-      "norm_epsilon {}",
-      config.layers, config.hidden, config.heads, config.kv_heads, config.ffn, config.vocab,
-      config.rope_theta, config.norm_epsilon);
 }
 
 shard::EngineOptions engine_options(const SessionOptions& options, const model::Model& model) {
@@ -228,11 +221,18 @@ checkpoint::Manifest Session::manifest() const {
   checkpoint::Manifest manifest;
   manifest.step = steps_done_;
   manifest.data_position = data_position_;
-  manifest.world_size = groups_.shard_degree();
+  manifest.spread = place().spread;
   manifest.data = {loader_.corpus().tokens(), options_.sequence_length, options_.seed};
-  manifest.model = describe(options_.model);
-  manifest.block_elements = elements_of(model_->blocks());
+  manifest.model = weights::hf_config(options_.model);
+  manifest.blocks = checkpoint::describe_blocks({&model_->blocks(), 1});
   return manifest;
+}
+
+checkpoint::Place Session::place() const {
+  return {{groups_.tensor_parallel(), groups_.shard_degree(), groups_.replicas()},
+          groups_.tensor_rank(),
+          groups_.shard_rank(),
+          groups_.replica_rank()};
 }
 
 checkpoint::ShardState Session::shard_state() {
@@ -241,9 +241,7 @@ checkpoint::ShardState Session::shard_state() {
 
 Result<std::string> Session::save(const checkpoint::Store& store) {
   const std::string path = store.path_of(steps_done_);
-  Result<void> written;
-  if (groups_.replica_rank() == 0)
-    written = store.write_shard(steps_done_, engine_.layout(), groups_.shard_rank(), shard_state());
+  auto written = store.write_shard(steps_done_, place(), engine_.layout(), shard_state());
   for (const bool publishes : {false, true}) {
     if (publishes && groups_.world->rank() == 0) written = store.publish(manifest());
     std::array<double, 1> failures{written ? 0.0 : 1.0};
@@ -291,8 +289,8 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
     loaded = manifest_read.error();
   } else {
     loaded = check_fits(*manifest_read, store.path_of(step));
-    if (loaded)
-      loaded = store.read_shard(*manifest_read, engine_.layout(), groups_.shard_rank(), shard_state());
+    const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
+    if (loaded) loaded = store.read_shard(*manifest_read, target, shard_state());
   }
   const bool misfit = !loaded && loaded.error().code() == Code::kInvalid;
   std::array<double, 2> failures{!loaded && !misfit ? 1.0 : 0.0, misfit ? 1.0 : 0.0};
@@ -312,11 +310,10 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
 
 Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::string& path) const {
   const checkpoint::Manifest ours = manifest();
-  if (saved.model != ours.model || saved.block_elements != ours.block_elements) {
+  if (const auto same = checkpoint::same_tensors(saved, ours); !same) {
     return Error(Code::kInvalid,
-                 fmt::format("checkpoint {} is of another model ({}; this job: {}); give this job its own "
-                             "[checkpoint] directory",
-                             path, saved.model, ours.model));
+                 fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
+                             same.error().message()));
   }
   if (saved.data != ours.data) {
     return Error(

@@ -107,6 +107,7 @@ class Session {
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
   data::Rows rows() { return {tokens_, targets_, document_begins_}; }
   checkpoint::Manifest manifest() const;
+  checkpoint::Place place() const;
   checkpoint::ShardState shard_state();
 
   SessionOptions options_;

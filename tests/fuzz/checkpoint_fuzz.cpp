@@ -11,6 +11,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
 #include "runtime/checkpoint/format.h"
+#include "runtime/checkpoint/manifest.h"
 
 using namespace shardrun;
 using namespace shardrun::checkpoint;

@@ -1,0 +1,117 @@
+// One file of a checkpoint, written and read in chunks.
+//
+// ShardFileWriter separates taking values (take, stage: touch the caller's memory) from writing them (write,
+// finish: touch only the file), so that BackgroundSaver can put a lock around the first and not wait for a disk.
+// The header goes in last: a file that was not finished has no magic.
+//
+// Thread rule: thread-compatible, but take() and stage() may run on another thread than write(), never at the
+// same time as each other.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/io.h"
+#include "runtime/checkpoint/format.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/shard/layout.h"
+
+namespace shardrun::checkpoint {
+
+// A rank's flat shards (runtime/shard/layout.h), each layout.flat_shard_elements long.
+struct ShardState {
+  std::span<float> master, moment1, moment2;
+
+  std::array<std::span<float>, 3> tensors() const { return {master, moment1, moment2}; }
+};
+
+class ShardFileWriter {
+ public:
+  static constexpr size_t kChunkElements = size_t{1} << 18;  // 1 MiB
+
+  // Nothing is touched yet. `layout` is of the writer's local blocks over place.spread.shard_degree ranks. `state`
+  // must not change until everything was taken or staged.
+  ShardFileWriter(std::string folder, int64_t step, const Place& place, const shard::ShardLayout& layout,
+                  const ShardState& state);
+  ~ShardFileWriter();
+  ShardFileWriter(ShardFileWriter&&) noexcept;
+
+  // Creates folder and file.
+  Result<void> open();
+
+  // A piece of one tensor of one block, copied out of the state.
+  struct Chunk {
+    size_t block = 0, tensor = 0;
+    uint64_t file_offset = 0;
+    size_t elements = 0;
+  };
+  // The next values, at most buffer.size(), in buffer's front; nullopt when all were taken.
+  std::optional<Chunk> take(std::span<float> buffer);
+  // Copies all that was not taken yet into memory of its own; afterwards `state` may change. Returns how many
+  // bytes. kIo when there is not that much memory: nothing was copied then.
+  Result<uint64_t> stage();
+  bool all_taken() const { return next_ == pieces_.size(); }
+
+  // In the order of take().
+  Result<void> write(const Chunk& chunk, std::span<const float> values);
+  // Writes the header and waits until file and folder are on the disk.
+  Result<void> finish();
+
+ private:
+  struct Piece {
+    size_t block, tensor;
+    std::span<const float> values;  // not taken yet
+    uint64_t file_offset;           // of values[0]
+  };
+  class Staging;
+
+  std::string folder_, path_;
+  ShardHeader header_;
+  std::vector<Piece> pieces_;
+  size_t next_ = 0;
+  std::unique_ptr<Staging> staging_;
+  base::UniqueFd fd_;
+};
+
+// An opened file whose header is checked.
+class ShardFileReader {
+ public:
+  // kNotFound, kIo, kCorrupt or kUnsupported, naming the file. It must be file number `file` of `manifest`.
+  static Result<ShardFileReader> open(const std::string& folder, const Manifest& manifest, int file);
+
+  const BlockRecord& block(size_t index) const { return header_.blocks[index]; }
+  // Calls `use` with consecutive pieces of tensor 0, 1 or 2 of a block; `first` counts from the local block's start.
+  // kCorrupt when the checksum does not match: what `use` was given is worthless then.
+  template <typename Use>
+  Result<void> read(size_t block_index, size_t tensor, const Use& use) {
+    uint32_t checksum = 0;
+    const auto count = static_cast<int64_t>(block(block_index).count());
+    for (int64_t done = 0; done < count;) {
+      auto values = read_chunk(block_index, tensor, done, checksum);
+      if (!values) return std::move(values).error();
+      use(static_cast<int64_t>(block(block_index).begin) + done, *values);
+      done += static_cast<int64_t>(values->size());
+    }
+    return check(block_index, tensor, checksum);
+  }
+
+ private:
+  ShardFileReader(std::string path, base::UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  Result<void> read_header(const Manifest& manifest, int file);
+  Result<std::span<const float>> read_chunk(size_t block_index, size_t tensor, int64_t done,
+                                            uint32_t& checksum);
+  Result<void> check(size_t block_index, size_t tensor, uint32_t checksum) const;
+
+  std::string path_;
+  base::UniqueFd fd_;
+  ShardHeader header_;
+  std::vector<float> buffer_;
+};
+
+}  // namespace shardrun::checkpoint
