@@ -49,6 +49,9 @@ void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, i
 template <typename T>
 void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O,
                            bool accumulate = false);
+// The same with fp32 results.
+template <typename T>
+void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O);
 // dw (O,C) fp32 = dyᵀ · x, or += when `accumulate`.
 template <typename T>
 void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "runtime/kernels/sliced_ops.h"
 #include "runtime/model/llama_buffers.h"
+#include "runtime/model/tensor_group.h"
 
 namespace shardrun::model {
 
@@ -14,13 +18,19 @@ namespace {
 template <typename T>
 class TypedLlama : public Llama {
  public:
-  TypedLlama(const LlamaConfig& config, int micro_batch, int sequence_length, Memory memory)
-      : sizes_(config, micro_batch, sequence_length),
-        blocks_(block_layouts(config)),
-        memory_(std::move(memory)),
-        buffers_(sizes_, memory_.data()) {
+  TypedLlama(const LlamaConfig& config, const LlamaOptions& options, Memory saved, Memory scratch)
+      : sizes_(config, options),
+        tensor_(options.tensor),
+        blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
+        saved_(std::move(saved)),
+        scratch_(std::move(scratch)),
+        buffers_(sizes_, saved_.data(), scratch_.data()) {
     kernels::rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
-    for (int block = 0; block < block_count(); ++block) visits_.push_back(block);
+    for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
+    if (config.tied_embeddings) visits_.push_back(0);
+    // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
+    head_matrix_ = config.tied_embeddings ? 0 : sizes_.C;
+    head_norm_ = config.tied_embeddings ? sizes_.V * sizes_.C : 0;
   }
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
@@ -29,54 +39,47 @@ class TypedLlama : public Llama {
   void set_batch(const Batch& batch) override {
     const auto tokens = batch.tokens, targets = batch.targets;
     SHARDRUN_CHECK(static_cast<int64_t>(tokens.size()) == sizes_.N && targets.size() == tokens.size());
-    const auto vocab = static_cast<int32_t>(sizes_.V);
+    const auto vocab = static_cast<int32_t>(sizes_.V * sizes_.ranks);
     SHARDRUN_CHECK(std::all_of(tokens.begin(), tokens.end(), [=](int32_t t) { return t >= 0 && t < vocab; }));
     SHARDRUN_CHECK(
         std::all_of(targets.begin(), targets.end(), [=](int32_t t) { return t >= -1 && t < vocab; }));
     std::copy(tokens.begin(), tokens.end(), buffers_.tokens);
     std::copy(targets.begin(), targets.end(), buffers_.targets);
+    visibility_ = {};
+    if (!batch.document_begins.empty()) {
+      SHARDRUN_CHECK(batch.document_begins.size() == tokens.size());
+      std::copy(batch.document_begins.begin(), batch.document_begins.end(), buffers_.begins);
+      visibility_.begins = buffers_.begins;
+    }
     loss_scale_ = batch.loss_scale;
     loss_ = {};
     loss_.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
   }
 
   Result<void> forward(int visit, std::span<const std::byte> parameters) override {
-    const int block = visit;
-    const T* p = checked(block, parameters);
-    if (block == 0) {
-      kernels::embedding_forward(buffers_.stream[0], buffers_.tokens, p, sizes_.N, sizes_.C);
-    } else if (block + 1 < block_count()) {
-      layer_forward(block - 1, p);
-    } else {
-      head_forward(p);
-    }
-    return {};
+    const T* p = checked(visit, parameters);
+    if (visit == 0) return embedding_forward(p);
+    return is_head(visit) ? head_forward(p) : layer_forward(visit - 1, p);
   }
 
   Loss loss() const override { return loss_; }
 
   Result<void> backward(int visit, std::span<const std::byte> parameters,
                         std::span<float> gradient) override {
-    const int block = visit;
-    const T* p = checked(block, parameters);
-    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == blocks_[static_cast<size_t>(block)].elements);
-    if (block == 0) {
-      kernels::embedding_backward(gradient.data(), buffers_.tokens, buffers_.dstream, sizes_.N, sizes_.C,
-                                  sizes_.V);
-    } else if (block + 1 < block_count()) {
-      layer_backward(block - 1, p, gradient.data());
-    } else {
-      head_backward(p, gradient.data());
-    }
-    return {};
+    const T* p = checked(visit, parameters);
+    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
+    if (visit == 0) return embedding_backward(gradient);
+    return is_head(visit) ? head_backward(p, gradient.data()) : layer_backward(visit - 1, p, gradient.data());
   }
 
  private:
-  int block_count() const { return static_cast<int>(blocks_.size()); }
-  const T* checked(int block, std::span<const std::byte> parameters) const {
-    SHARDRUN_CHECK(block >= 0 && block < block_count());
-    SHARDRUN_CHECK(parameters.size() ==
-                   static_cast<size_t>(blocks_[static_cast<size_t>(block)].elements) * sizeof(T));
+  bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
+  const BlockLayout& block_of(int visit) const {
+    return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
+  }
+  const T* checked(int visit, std::span<const std::byte> parameters) const {
+    SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
+    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(block_of(visit).elements) * sizeof(T));
     return reinterpret_cast<const T*>(parameters.data());
   }
 
@@ -92,123 +95,299 @@ class TypedLlama : public Llama {
     int64_t norm1, qkv, out, norm2, gate_up, down;
   };
 
-  void layer_forward(int layer, const T* p) {
-    const Sizes& s = sizes_;
-    const LayerOffsets at(s);
-    LayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
-    const T* x = buffers_.stream[static_cast<size_t>(layer)];
-    T* y = buffers_.stream[static_cast<size_t>(layer) + 1];
-    const kernels::AttentionShape shape{s.B, s.T, s.H, s.K, s.D};
+  // ---- between the rows that a rank owns and the products over all rows
 
-    kernels::rmsnorm_forward(a.normed1, a.rrms1, x, p + at.norm1, s.N, s.C, s.epsilon);
+  // `all` (N,C) with this rank's rows in their place; the others' arrive.
+  Result<void> gather_rows(T* all) { return tensor_.gather_in_place(all, sizes_.R * sizes_.C); }
+  T* own_rows(T* all) const { return all + tensor_.rank() * sizes_.R * sizes_.C; }
+
+  // This rank's rows of a gradient or an activation, gathered unless it has them all.
+  Result<const T*> all_rows(const T* rows) {
+    if (tensor_.alone()) return rows;
+    std::copy_n(rows, sizes_.R * sizes_.C, own_rows(buffers_.gathered));
+    RETURN_IF_ERROR(gather_rows(buffers_.gathered));
+    return static_cast<const T*>(buffers_.gathered);
+  }
+
+  // rows (R,C) = this rank's rows of the sum over the group of `partial`.
+  Result<void> sum_partial(T* rows) {
+    const auto count = static_cast<size_t>(sizes_.R * sizes_.C);
+    RETURN_IF_ERROR(tensor_.scatter_sum(std::span(buffers_.partial, static_cast<size_t>(sizes_.N * sizes_.C)),
+                                        std::span(buffers_.part, count)));
+    kernels::from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
+    return {};
+  }
+
+  // y (R,C) = x (R,C) + in (N,width) · wᵀ, the projection back into the residual stream.
+  Result<void> project_back(T* y, const T* x, const T* in, const T* w, int64_t width) {
+    const Sizes& s = sizes_;
+    if (tensor_.alone()) {
+      kernels::linear_forward(buffers_.wide, in, w, s.N, width, s.C);
+    } else {
+      kernels::linear_forward_fp32(buffers_.partial, in, w, s.N, width, s.C);
+      RETURN_IF_ERROR(sum_partial(buffers_.wide));
+    }
+    kernels::add(y, x, buffers_.wide, s.R * s.C);
+    return {};
+  }
+
+  // rows (R,C) = the gradient of a product's input: dy (N,outputs) · w.
+  Result<void> backward_input(T* rows, const T* dy, const T* w, int64_t N, int64_t outputs) {
+    if (tensor_.alone()) {
+      kernels::linear_backward_input(rows, dy, w, N, sizes_.C, outputs);
+      return {};
+    }
+    kernels::linear_backward_input_fp32(buffers_.partial, dy, w, N, sizes_.C, outputs);
+    return sum_partial(rows);
+  }
+
+  // ---- embedding
+
+  Result<void> embedding_forward(const T* p) {
+    const Sizes& s = sizes_;
+    T* stream = s.L > 0 ? buffers_.layers.front().input : buffers_.output;
+    if (tensor_.alone()) {
+      kernels::embedding_forward(stream, buffers_.tokens, p, s.N, s.C);
+      return {};
+    }
+    kernels::embedding_slice_forward(buffers_.partial, buffers_.tokens, p, s.N, s.C, s.V, first_token());
+    return sum_partial(stream);
+  }
+
+  Result<void> embedding_backward(std::span<float> gradient) {
+    const Sizes& s = sizes_;
+    auto d = all_rows(buffers_.dstream);
+    if (!d) return std::move(d).error();
+    if (tensor_.alone()) {
+      kernels::embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V);
+    } else {
+      kernels::embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token());
+    }
+    const auto rest = gradient.subspan(static_cast<size_t>(s.V * s.C));  // the norm's, when tied
+    std::fill(rest.begin(), rest.end(), 0.0F);
+    return {};
+  }
+
+  int64_t first_token() const { return tensor_.rank() * sizes_.V; }
+
+  // ---- one layer
+
+  T* output_of(int layer) {
+    const auto next = static_cast<size_t>(layer) + 1;
+    return next < buffers_.layers.size() ? buffers_.layers[next].input : buffers_.output;
+  }
+
+  Result<void> norm(T* all, float* rrms, const T* rows, const T* weight) {
+    kernels::rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
+    return gather_rows(all);
+  }
+
+  Result<void> attention_forward(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
     kernels::linear_forward(a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
     kernels::rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
-    kernels::attention_forward(a.attention, a.lse, a.qkv, shape);
-    kernels::linear_forward(buffers_.wide, a.attention, p + at.out, s.N, s.HD, s.C);
-    kernels::add(a.middle, x, buffers_.wide, s.N * s.C);
+    kernels::attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
+    return project_back(a.middle, a.input, a.attention, p + at.out, s.HD);
+  }
 
-    kernels::rmsnorm_forward(a.normed2, a.rrms2, a.middle, p + at.norm2, s.N, s.C, s.epsilon);
+  Result<void> feed_forward(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
     kernels::linear_forward(a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
     kernels::swiglu_forward(a.activated, a.gate_up, s.N, s.F);
-    kernels::linear_forward(buffers_.wide, a.activated, p + at.down, s.N, s.F, s.C);
-    kernels::add(y, a.middle, buffers_.wide, s.N * s.C);
+    return {};
+  }
+
+  Result<void> layer_forward(int layer, const T* p) {
+    const LayerOffsets at(sizes_);
+    LayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
+    RETURN_IF_ERROR(attention_forward(a, p, at));
+    RETURN_IF_ERROR(feed_forward(a, p, at));
+    RETURN_IF_ERROR(project_back(output_of(layer), a.middle, a.activated, p + at.down, sizes_.F));
+    saved_.evict(a.begin, a.end - a.begin);
+    return {};
+  }
+
+  // What forward did not keep.
+  Result<void> recompute(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    if (s.checkpointing == Checkpointing::kFull) {
+      RETURN_IF_ERROR(attention_forward(a, p, at));
+      return feed_forward(a, p, at);
+    }
+    if (s.checkpointing == Checkpointing::kNone) return {};
+    RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
+    RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
+    kernels::swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+    return {};
   }
 
   // dstream holds the gradient of the layer's output and leaves with that of its input.
-  void layer_backward(int layer, const T* p, float* g) {
+  Result<void> layer_backward(int layer, const T* p, float* g) {
     const Sizes& s = sizes_;
     const LayerOffsets at(s);
     LayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
-    const T* x = buffers_.stream[static_cast<size_t>(layer)];
-    T* d = buffers_.dstream;
+    if (layer > 0) {
+      const LayerActivations<T>& next = buffers_.layers[static_cast<size_t>(layer) - 1];
+      saved_.prefetch(next.begin, next.end - next.begin);
+    }
+    RETURN_IF_ERROR(recompute(a, p, at));
     T* narrow = buffers_.narrow;  // N × max(C, F, H·D)
     T* wide = buffers_.wide;      // N × max(2F, QKV, C)
-    const kernels::AttentionShape shape{s.B, s.T, s.H, s.K, s.D};
 
-    kernels::linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, d, p + at.down, s.N, s.F, s.C);
+    auto d = all_rows(buffers_.dstream);
+    if (!d) return std::move(d).error();
+    kernels::linear_backward_weight(g + at.down, *d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
+    kernels::linear_backward_input(narrow, *d, p + at.down, s.N, s.F, s.C);
     kernels::swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
     kernels::linear_backward_weight(g + at.gate_up, wide, a.normed2, s.N, s.C, 2 * s.F, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, wide, p + at.gate_up, s.N, s.C, 2 * s.F);
-    kernels::rmsnorm_backward(d, g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2, s.N, s.C);
+    RETURN_IF_ERROR(backward_input(narrow, wide, p + at.gate_up, s.N, 2 * s.F));
+    RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
 
-    kernels::linear_backward_weight(g + at.out, d, a.attention, s.N, s.HD, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, d, p + at.out, s.N, s.HD, s.C);
-    kernels::attention_backward(wide, narrow, a.attention, a.qkv, a.lse, shape);
+    d = all_rows(buffers_.dstream);
+    if (!d) return std::move(d).error();
+    kernels::linear_backward_weight(g + at.out, *d, a.attention, s.N, s.HD, s.C, /*accumulate=*/false);
+    kernels::linear_backward_input(narrow, *d, p + at.out, s.N, s.HD, s.C);
+    kernels::attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
     kernels::rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
     kernels::linear_backward_weight(g + at.qkv, wide, a.normed1, s.N, s.C, s.QKV, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, wide, p + at.qkv, s.N, s.C, s.QKV);
-    kernels::rmsnorm_backward(d, g + at.norm1, narrow, x, p + at.norm1, a.rrms1, s.N, s.C);
+    RETURN_IF_ERROR(backward_input(narrow, wide, p + at.qkv, s.N, s.QKV));
+    RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
+    saved_.evict(a.begin, a.end - a.begin);
+    return {};
   }
 
-  void head_forward(const T* p) {
-    const Sizes& s = sizes_;
-    kernels::rmsnorm_forward(buffers_.head_normed, buffers_.head_rrms, buffers_.stream.back(), p, s.N, s.C,
-                             s.epsilon);
+  // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's.
+  Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
+    kernels::rmsnorm_backward(buffers_.dstream, dweight, dy, x, weight, rrms, sizes_.R, sizes_.C);
+    return tensor_.sum(std::span(dweight, static_cast<size_t>(sizes_.C)));
+  }
+
+  kernels::AttentionShape attention_shape() const {
+    return {sizes_.B, sizes_.T, sizes_.H, sizes_.K, sizes_.D};
+  }
+
+  // ---- head
+
+  Result<void> head_forward(const T* p) {
+    RETURN_IF_ERROR(norm(buffers_.head_normed, buffers_.head_rrms, buffers_.output, p + head_norm_));
     loss_.sum = 0.0;
-    for (int64_t row = 0; row < s.N; row += s.chunk) loss_.sum += chunk_logits(p, row);
+    for (int64_t row = 0; row < sizes_.N; row += sizes_.chunk) {
+      auto sum = chunk_logits(p, row);
+      if (!sum) return std::move(sum).error();
+      loss_.sum += *sum;
+    }
+    return {};
   }
 
   // Logits, loss and dlogits of the chunk that starts at `row`; returns the sum of its losses.
-  double chunk_logits(const T* p, int64_t row) {
+  Result<double> chunk_logits(const T* p, int64_t row) {
     const Sizes& s = sizes_;
     const int64_t rows = std::min(s.chunk, s.N - row);
-    kernels::linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + s.C, rows, s.C, s.V);
-    return kernels::cross_entropy(buffers_.dlogits, buffers_.logits, buffers_.targets + row, rows, s.V,
-                                  loss_scale_);
+    const int32_t* targets = buffers_.targets + row;
+    kernels::linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + head_matrix_, rows,
+                                 s.C, s.V);
+    if (tensor_.alone())
+      return kernels::cross_entropy(buffers_.dlogits, buffers_.logits, targets, rows, s.V, loss_scale_);
+    const int64_t stats = rows * kernels::kSliceStats;
+    kernels::classifier_slice_stats(buffers_.stats + tensor_.rank() * stats, buffers_.logits, targets, rows,
+                                    s.V, first_token());
+    RETURN_IF_ERROR(tensor_.gather_in_place(buffers_.stats, stats));
+    return kernels::cross_entropy_slice(buffers_.dlogits, buffers_.logits, buffers_.stats, targets, rows, s.V,
+                                        first_token(), tensor_.size(), loss_scale_);
   }
 
-  void head_backward(const T* p, float* g) {
+  Result<void> head_backward(const T* p, float* g) {
     const Sizes& s = sizes_;
     for (int64_t row = 0; row < s.N; row += s.chunk) {
       const int64_t rows = std::min(s.chunk, s.N - row);
-      if (s.chunk < s.N) chunk_logits(p, row);  // a single chunk is still there from forward
-      kernels::linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + s.C, rows, s.C, s.V);
-      kernels::linear_backward_weight(g + s.C, buffers_.dlogits, buffers_.head_normed + row * s.C, rows, s.C,
-                                      s.V,
+      if (s.chunk < s.N) {  // a single chunk is still there from forward
+        if (auto again = chunk_logits(p, row); !again) return std::move(again).error();
+      }
+      if (tensor_.alone()) {
+        kernels::linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_, rows,
+                                       s.C, s.V);
+      } else {
+        kernels::linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits, p + head_matrix_,
+                                            rows, s.C, s.V);
+      }
+      kernels::linear_backward_weight(g + head_matrix_, buffers_.dlogits, buffers_.head_normed + row * s.C,
+                                      rows, s.C, s.V,
                                       /*accumulate=*/row > 0);
     }
-    std::fill_n(reinterpret_cast<std::byte*>(buffers_.dstream), static_cast<size_t>(s.N * s.C) * sizeof(T),
+    if (!tensor_.alone()) RETURN_IF_ERROR(sum_partial(buffers_.narrow));
+    std::fill_n(reinterpret_cast<std::byte*>(buffers_.dstream), static_cast<size_t>(s.R * s.C) * sizeof(T),
                 std::byte{0});
-    kernels::rmsnorm_backward(buffers_.dstream, g, buffers_.narrow, buffers_.stream.back(), p,
-                              buffers_.head_rrms, s.N, s.C);
+    return norm_backward(g + head_norm_, buffers_.narrow, buffers_.output, p + head_norm_,
+                         buffers_.head_rrms);
   }
 
   Sizes sizes_;
+  TensorGroup tensor_;
   std::vector<BlockLayout> blocks_;
   std::vector<int> visits_;
-  Memory memory_;
+  Memory saved_, scratch_;
   Buffers<T> buffers_;
+  kernels::Visibility visibility_;
+  int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
   Loss loss_;
 };
 
-}  // namespace
-
-int64_t Llama::activation_bytes(const LlamaConfig& config, kernels::DType compute, int micro_batch,
-                                int sequence_length) {
-  const Sizes sizes(config, micro_batch, sequence_length);
-  return compute == kernels::DType::kFp32 ? Buffers<float>(sizes, nullptr).bytes
-                                          : Buffers<Bf16>(sizes, nullptr).bytes;
+template <typename T>
+ActivationBytes bytes_of(const Sizes& sizes, bool offloads) {
+  const Buffers<T> buffers(sizes, nullptr, nullptr);
+  if (!offloads) return {.resident = buffers.saved_bytes + buffers.scratch_bytes};
+  const int64_t layer = buffers.layers.front().end - buffers.layers.front().begin;
+  return {buffers.scratch_bytes, buffers.saved_bytes, std::min(buffers.saved_bytes, 2 * layer)};
 }
 
-base::Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, kernels::DType compute,
-                                                   int micro_batch, int sequence_length) {
+template <typename T>
+Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const LlamaOptions& options) {
+  const Sizes sizes(config, options);
+  const Buffers<T> plan(sizes, nullptr, nullptr);
+  auto saved = options.offload_directory.empty()
+                   ? Memory::create(plan.saved_bytes)
+                   : Memory::create_in_file(plan.saved_bytes, options.offload_directory);
+  if (!saved) return std::move(saved).error().context("activations");
+  auto scratch = Memory::create(plan.scratch_bytes);
+  if (!scratch) return std::move(scratch).error().context("activations");
+  return std::unique_ptr<Llama>(
+      std::make_unique<TypedLlama<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));
+}
+
+Result<void> check_group(const LlamaConfig& config, const LlamaOptions& options) {
+  const int ranks = options.tensor == nullptr ? 1 : options.tensor->size();
+  const int64_t tokens = int64_t{options.micro_batch} * options.sequence_length;
+  if (config.heads % ranks == 0 && config.kv_heads % ranks == 0 && config.ffn % ranks == 0 &&
+      config.vocab % ranks == 0 && tokens % ranks == 0) {
+    return {};
+  }
+  return base::Error(
+      base::Code::kInvalid,
+      fmt::format("tensor_parallel {} does not divide heads {}, kv_heads {}, ffn {}, vocab {} and "
+                  "the {} tokens of a micro-batch; choose a degree that divides them all",
+                  ranks, config.heads, config.kv_heads, config.ffn, config.vocab, tokens));
+}
+
+}  // namespace
+
+ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const LlamaOptions& options) {
+  const Sizes sizes(config, options);
+  const bool offloads = !options.offload_directory.empty();
+  return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, offloads)
+                                                  : bytes_of<Bf16>(sizes, offloads);
+}
+
+Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const LlamaOptions& options) {
   RETURN_IF_ERROR(check(config));
-  if (micro_batch < 1 || sequence_length < 1) {
+  if (options.micro_batch < 1 || options.sequence_length < 1) {
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
-  auto memory = Memory::create(activation_bytes(config, compute, micro_batch, sequence_length));
-  if (!memory) return std::move(memory).error().context("activations");
-  std::unique_ptr<Llama> llama;
-  if (compute == kernels::DType::kFp32) {
-    llama =
-        std::make_unique<TypedLlama<float>>(config, micro_batch, sequence_length, std::move(memory).value());
-  } else {
-    llama =
-        std::make_unique<TypedLlama<Bf16>>(config, micro_batch, sequence_length, std::move(memory).value());
-  }
-  return llama;
+  RETURN_IF_ERROR(check_group(config, options));
+  return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
+                                                  : make<Bf16>(config, options);
 }
 
 }  // namespace shardrun::model

@@ -4,6 +4,10 @@
 //   block 0            token embedding
 //   block 1 … layers   attention + SwiGLU, each with its two RMSNorms
 //   block layers+1     final RMSNorm + output head + cross-entropy
+// With tied embeddings block 0 also holds the final RMSNorm and is visited first and last.
+//
+// In a tensor group each rank holds equal slices of every matrix: rows of q, k, v, gate, up, the embedding and the head;
+// columns of the two projections back into the residual stream. Norms are whole on every rank (model.h, split_dimension).
 //
 // Shapes: B micro-batch, T sequence length, C hidden, H heads, K kv heads, D = C/H, F ffn, V vocabulary, N = B·T.
 // Thread rule: as model.h.
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/kernels/ops.h"
 #include "runtime/model/model.h"
 
@@ -27,22 +32,44 @@ struct LlamaConfig {
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
+  bool tied_embeddings = false;  // the head uses the embedding's matrix
+};
+
+// What backward computes again so that forward need not keep it.
+enum class Checkpointing {
+  kNone,
+  kSelective,  // norms and SwiGLU: one pass over memory each
+  kFull,       // everything of a layer but its input
+};
+
+struct LlamaOptions {
+  kernels::DType compute = kernels::DType::kFp32;
+  int micro_batch = 1, sequence_length = 1;
+  Checkpointing checkpointing = Checkpointing::kNone;
+  std::string offload_directory;         // where activations that wait for backward lie; empty: in memory
+  comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
+};
+
+// What the model will hold; it allocates exactly these, once, in create().
+struct ActivationBytes {
+  int64_t resident = 0;
+  int64_t offloaded = 0;  // in a file, of which two layers' worth is in memory at a time
+  int64_t offload_window = 0;
 };
 
 // kInvalid with what and the mend: hidden % heads, heads % kv_heads, odd head size, non-positive sizes.
 base::Result<void> check(const LlamaConfig& config);
-std::vector<BlockLayout> block_layouts(const LlamaConfig& config);
+// Of rank `tensor_rank` of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
+std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank = 0,
+                                       int tensor_parallel = 1);
 // Model FLOPs of one token, forward and backward, causal credit: 6·(matmul parameters) + 6·layers·C·T.
 double flops_per_token(const LlamaConfig& config, int sequence_length);
 
 class Llama : public Model {
  public:
-  // Bytes of activations and scratch that the model will use; it allocates exactly these, once, in create().
-  static int64_t activation_bytes(const LlamaConfig& config, kernels::DType compute, int micro_batch,
-                                  int sequence_length);
-  // kInvalid as check() says; kIo without that much memory.
-  static Result<std::unique_ptr<Llama>> create(const LlamaConfig& config, kernels::DType compute,
-                                               int micro_batch, int sequence_length);
+  static ActivationBytes activation_bytes(const LlamaConfig& config, const LlamaOptions& options);
+  // kInvalid as check() says, or for a tensor group that does not divide the model; kIo without that much memory.
+  static Result<std::unique_ptr<Llama>> create(const LlamaConfig& config, const LlamaOptions& options);
 };
 
 }  // namespace shardrun::model

@@ -1,7 +1,8 @@
-// The one allocation behind a model's activations, and where each tensor lies in it.
+// Where each activation of a Llama lies.
 //
-// Internal to runtime/model. A Buffers over nullptr only counts bytes; the same code over memory hands out
-// the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
+// Internal to runtime/model. What backward needs from forward lies in `saved`, one piece a layer, which may be memory
+// in a file; everything else is scratch. A Buffers over nullptr only counts bytes; the same code over memory hands
+// out the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -9,113 +10,151 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/base/result.h"
+#include "runtime/base/memory.h"
 #include "runtime/model/llama.h"
 
 namespace shardrun::model {
 
-// The legend of llama.h as numbers.
+using base::Memory;
+
+// The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
 struct Sizes {
-  Sizes(const LlamaConfig& config, int micro_batch, int sequence_length)
-      : B(micro_batch),
-        T(sequence_length),
+  Sizes(const LlamaConfig& config, const LlamaOptions& options)
+      : ranks(options.tensor == nullptr ? 1 : options.tensor->size()),
+        B(options.micro_batch),
+        T(options.sequence_length),
         N(B * T),
+        R(N / ranks),
         C(config.hidden),
-        H(config.heads),
-        K(config.kv_heads),
-        D(C / std::max<int64_t>(1, H)),
-        F(config.ffn),
-        V(config.vocab),
+        D(C / std::max<int64_t>(1, config.heads)),
+        H(config.heads / ranks),
+        K(config.kv_heads / ranks),
+        F(config.ffn / ranks),
+        V(config.vocab / ranks),
         L(config.layers),
         HD(H * D),
         QKV((H + 2 * K) * D),
-        epsilon(static_cast<float>(config.norm_epsilon)) {
+        epsilon(static_cast<float>(config.norm_epsilon)),
+        checkpointing(options.checkpointing) {
     constexpr int64_t kLogitElements = int64_t{1} << 23;  // 32 MiB of fp32: few chunks, bounded memory
     chunk = std::min(N, std::max<int64_t>(64, kLogitElements / std::max<int64_t>(1, V)));
   }
-  int64_t B, T, N, C, H, K, D, F, V, L, HD, QKV;
+  int64_t ranks;  // of the tensor group
+  int64_t B, T, N;
+  int64_t R;  // rows of the residual stream that this rank owns
+  int64_t C, D, H, K, F, V, L, HD, QKV;
   float epsilon;
+  Checkpointing checkpointing;
   int64_t chunk;  // rows of logits that exist at once
 };
 
-// Owned, page-aligned, zero memory.
-class Memory {
+// Hands out pieces of memory, or counts them when there is none.
+class Cursor {
  public:
-  static base::Result<Memory> create(int64_t bytes);
-  Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
-  Memory& operator=(Memory&&) = delete;
-  ~Memory();
-  std::byte* data() const { return data_; }
+  explicit Cursor(std::byte* memory) : memory_(memory) {}
+  template <typename U>
+  void take(U*& pointer, int64_t count) {
+    constexpr int64_t kAlignment = 64;
+    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<U*>(memory_ + bytes_);
+    bytes_ += (count * static_cast<int64_t>(sizeof(U)) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  // Pieces that are given back to the system one by one start on a page of their own.
+  void start_page() { bytes_ = (bytes_ + 4095) / 4096 * 4096; }
+  int64_t bytes() const { return bytes_; }
 
  private:
-  Memory(std::byte* data, int64_t bytes) : data_(data), bytes_(bytes) {}
-  std::byte* data_;
-  int64_t bytes_;
+  std::byte* memory_;
+  int64_t bytes_ = 0;
 };
 
 // What the backward of one layer needs from its forward.
 template <typename T>
 struct LayerActivations {
-  float *rrms1, *rrms2;  // (N)
-  float* lse;            // (B,H,T)
-  T* normed1;            // (N,C)
-  T* qkv;                // (N,QKV), rotated
-  T* attention;          // (N,H·D)
-  T* middle;             // (N,C): the residual stream between attention and feed-forward
-  T* normed2;            // (N,C)
-  T* gate_up;            // (N,2F)
-  T* activated;          // (N,F)
+  T* input;                    // (R,C): the residual stream before the layer
+  float *rrms1, *rrms2;        // (R)
+  float* lse;                  // (B,H,T)
+  T* normed1;                  // (N,C)
+  T* qkv;                      // (N,QKV), rotated
+  T* attention;                // (N,H·D)
+  T* middle;                   // (R,C): the residual stream between attention and feed-forward
+  T* normed2;                  // (N,C)
+  T* gate_up;                  // (N,2F)
+  T* activated;                // (N,F)
+  int64_t begin = 0, end = 0;  // the layer's piece of `saved`
 };
 
 template <typename T>
 struct Buffers {
-  Buffers(const Sizes& s, std::byte* memory) : memory_(memory) {
-    take(tokens, s.N);
-    take(targets, s.N);
-    take(rope, s.T * s.D);
-    take(head_rrms, s.N);
-    take(logits, s.chunk * s.V);
-    stream.resize(static_cast<size_t>(s.L) + 1);
-    for (T*& level : stream) take(level, s.N * s.C);
-    layers.resize(static_cast<size_t>(s.L));
+  Buffers(const Sizes& s, std::byte* saved_memory, std::byte* scratch_memory) {
+    Cursor saved(saved_memory), scratch(scratch_memory);
+    LayerActivations<T> shared{};  // of all layers: what backward computes again
+    take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
+    take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
+    layers.assign(static_cast<size_t>(s.L), shared);
     for (LayerActivations<T>& layer : layers) {
-      take(layer.rrms1, s.N);
-      take(layer.rrms2, s.N);
-      take(layer.lse, s.B * s.H * s.T);
-      take(layer.normed1, s.N * s.C);
-      take(layer.qkv, s.N * s.QKV);
-      take(layer.attention, s.N * s.HD);
-      take(layer.middle, s.N * s.C);
-      take(layer.normed2, s.N * s.C);
-      take(layer.gate_up, s.N * 2 * s.F);
-      take(layer.activated, s.N * s.F);
+      saved.start_page();
+      layer.begin = saved.bytes();
+      saved.take(layer.input, s.R * s.C);
+      take_rest(layer, s, saved, s.checkpointing != Checkpointing::kFull);
+      take_cheap(layer, s, saved, s.checkpointing == Checkpointing::kNone);
+      layer.end = saved.bytes();
     }
-    take(head_normed, s.N * s.C);
-    take(dstream, s.N * s.C);
-    take(narrow, s.N * std::max({s.C, s.F, s.HD}));
-    take(wide, s.N * std::max({2 * s.F, s.QKV, s.C}));
+    saved_bytes = saved.bytes();
+
+    scratch.take(tokens, s.N);
+    scratch.take(targets, s.N);
+    scratch.take(begins, s.N);
+    scratch.take(rope, s.T * s.D);
+    scratch.take(head_rrms, s.R);
+    scratch.take(logits, s.chunk * s.V);
+    scratch.take(output, s.R * s.C);
+    scratch.take(head_normed, s.N * s.C);
+    scratch.take(dstream, s.R * s.C);
+    scratch.take(narrow, s.N * std::max({s.C, s.F, s.HD}));
+    scratch.take(wide, s.N * std::max({2 * s.F, s.QKV, s.C}));
+    if (s.ranks > 1) {
+      scratch.take(gathered, s.N * s.C);
+      scratch.take(partial, s.N * s.C);
+      scratch.take(part, s.R * s.C);
+      scratch.take(stats, s.ranks * s.chunk * 3);
+    }
     if constexpr (sizeof(T) == sizeof(float)) {
       dlogits = logits;  // in place
     } else {
-      take(dlogits, s.chunk * s.V);
+      scratch.take(dlogits, s.chunk * s.V);
     }
+    scratch_bytes = scratch.bytes();
   }
 
-  int32_t *tokens = nullptr, *targets = nullptr;
-  float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
-  std::vector<T*> stream;  // the residual stream before each layer and after the last
   std::vector<LayerActivations<T>> layers;
+  int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
+  float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
+  T* output = nullptr;  // (R,C): the residual stream after the last layer
   T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;
-  int64_t bytes = 0;
+  // Of a tensor group of more than one: rows of all ranks, products before and after their sum, the classifier's stats.
+  T* gathered = nullptr;
+  float *partial = nullptr, *part = nullptr, *stats = nullptr;
+  int64_t saved_bytes = 0, scratch_bytes = 0;
 
  private:
-  template <typename U>
-  void take(U*& pointer, int64_t count) {
-    constexpr int64_t kAlignment = 64;
-    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<U*>(memory_ + bytes);
-    bytes += (count * static_cast<int64_t>(sizeof(U)) + kAlignment - 1) / kAlignment * kAlignment;
+  // What only the matrix products and attention can make again.
+  static void take_rest(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
+    if (!here) return;
+    cursor.take(a.rrms1, s.R);
+    cursor.take(a.rrms2, s.R);
+    cursor.take(a.lse, s.B * s.H * s.T);
+    cursor.take(a.qkv, s.N * s.QKV);
+    cursor.take(a.attention, s.N * s.HD);
+    cursor.take(a.middle, s.R * s.C);
+    cursor.take(a.gate_up, s.N * 2 * s.F);
   }
-  std::byte* memory_;
+  // What one pass over memory makes again.
+  static void take_cheap(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
+    if (!here) return;
+    cursor.take(a.normed1, s.N * s.C);
+    cursor.take(a.normed2, s.N * s.C);
+    cursor.take(a.activated, s.N * s.F);
+  }
 };
 
 }  // namespace shardrun::model

@@ -13,29 +13,42 @@ using base::Error;
 
 constexpr double kInitStddev = 0.02;  // GPT-2's and Llama's
 
-void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, bool weight_decay,
-            double stddev) {
-  ParameterInfo parameter{std::move(name), std::move(shape), block.elements, weight_decay, stddev};
+// Which slice of each matrix a rank holds.
+struct Slicing {
+  int rank = 0, ranks = 1;
+};
+
+// The slice of rank `slicing.rank` along `dimension`, or the whole tensor for -1.
+void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, int dimension, double stddev,
+            const Slicing& slicing) {
+  ParameterInfo parameter{std::move(name), std::move(shape), block.elements, dimension >= 0, stddev};
+  if (dimension >= 0 && slicing.ranks > 1) {
+    int64_t& extent = parameter.shape[static_cast<size_t>(dimension)];
+    parameter.full_shape = parameter.shape;
+    extent /= slicing.ranks;
+    parameter.split_dimension = dimension;
+    parameter.split_begin = slicing.rank * extent;
+  }
   block.elements += parameter.elements();
   block.parameters.push_back(std::move(parameter));
 }
 
-BlockLayout layer_layout(const LlamaConfig& config, int layer) {
+BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& slicing) {
   const int64_t C = config.hidden, F = config.ffn, D = C / config.heads;
   const int64_t Q = config.heads * D, KV = config.kv_heads * D;
   // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
   const double into_residual = kInitStddev / std::sqrt(2.0 * config.layers);
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   BlockLayout block{fmt::format("layer {}", layer), {}, 0};
-  append(block, prefix + "input_layernorm.weight", {C}, false, 0.0);
-  append(block, prefix + "self_attn.q_proj.weight", {Q, C}, true, kInitStddev);
-  append(block, prefix + "self_attn.k_proj.weight", {KV, C}, true, kInitStddev);
-  append(block, prefix + "self_attn.v_proj.weight", {KV, C}, true, kInitStddev);
-  append(block, prefix + "self_attn.o_proj.weight", {C, Q}, true, into_residual);
-  append(block, prefix + "post_attention_layernorm.weight", {C}, false, 0.0);
-  append(block, prefix + "mlp.gate_proj.weight", {F, C}, true, kInitStddev);
-  append(block, prefix + "mlp.up_proj.weight", {F, C}, true, kInitStddev);
-  append(block, prefix + "mlp.down_proj.weight", {C, F}, true, into_residual);
+  append(block, prefix + "input_layernorm.weight", {C}, -1, 0.0, slicing);
+  append(block, prefix + "self_attn.q_proj.weight", {Q, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "self_attn.k_proj.weight", {KV, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "self_attn.v_proj.weight", {KV, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "self_attn.o_proj.weight", {C, Q}, 1, into_residual, slicing);
+  append(block, prefix + "post_attention_layernorm.weight", {C}, -1, 0.0, slicing);
+  append(block, prefix + "mlp.gate_proj.weight", {F, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "mlp.up_proj.weight", {F, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "mlp.down_proj.weight", {C, F}, 1, into_residual, slicing);
   return block;
 }
 
@@ -70,15 +83,17 @@ base::Result<void> check(const LlamaConfig& config) {
   return {};
 }
 
-std::vector<BlockLayout> block_layouts(const LlamaConfig& config) {
+std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank, int tensor_parallel) {
+  const Slicing slicing{tensor_rank, tensor_parallel};
   std::vector<BlockLayout> blocks;
   BlockLayout embedding{"embedding", {}, 0};
-  append(embedding, "model.embed_tokens.weight", {config.vocab, config.hidden}, true, kInitStddev);
-  blocks.push_back(std::move(embedding));
-  for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer));
+  append(embedding, "model.embed_tokens.weight", {config.vocab, config.hidden}, 0, kInitStddev, slicing);
   BlockLayout head{"head", {}, 0};
-  append(head, "model.norm.weight", {config.hidden}, false, 0.0);
-  append(head, "lm_head.weight", {config.vocab, config.hidden}, true, kInitStddev);
+  append(config.tied_embeddings ? embedding : head, "model.norm.weight", {config.hidden}, -1, 0.0, slicing);
+  blocks.push_back(std::move(embedding));
+  for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer, slicing));
+  if (config.tied_embeddings) return blocks;
+  append(head, "lm_head.weight", {config.vocab, config.hidden}, 0, kInitStddev, slicing);
   blocks.push_back(std::move(head));
   return blocks;
 }
@@ -86,7 +101,7 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config) {
 double flops_per_token(const LlamaConfig& config, int sequence_length) {
   double products = 0.0;
   for (const BlockLayout& block : block_layouts(config)) {
-    if (block.name == "embedding") continue;  // a table look-up
+    if (block.name == "embedding" && !config.tied_embeddings) continue;  // a table look-up
     for (const ParameterInfo& parameter : block.parameters) {
       if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
     }

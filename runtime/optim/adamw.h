@@ -18,6 +18,7 @@ struct AdamWOptions {
 struct UpdateRange {
   int64_t begin = 0, count = 0;
   bool weight_decay = true;
+  bool whole = true;  // of a tensor that every rank of a tensor group holds
 
   friend bool operator==(const UpdateRange&, const UpdateRange&) = default;
 };
@@ -36,6 +37,7 @@ class AdamW {
         std::span<float> moment2)
       : ranges_(std::move(ranges)), options_(options), moment1_(moment1), moment2_(moment2) {}
 
+  const std::vector<UpdateRange>& ranges() const { return ranges_; }
   std::span<float> moment1() { return moment1_; }
   std::span<float> moment2() { return moment2_; }
 

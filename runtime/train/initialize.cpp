@@ -1,6 +1,8 @@
 #include "runtime/train/initialize.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "runtime/base/counter_random.h"
 
@@ -32,6 +34,18 @@ std::vector<Piece> pieces_of(std::span<const model::BlockLayout> blocks, const s
   return pieces;
 }
 
+// Which element of the full tensor an element of this rank's slice is.
+int64_t full_element(const model::ParameterInfo& parameter, int64_t element) {
+  if (parameter.split_dimension < 0) return element;
+  const auto columns_of = [](const std::vector<int64_t>& shape) {
+    return std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
+  };
+  const int64_t columns = columns_of(parameter.shape), full_columns = columns_of(parameter.full_shape);
+  const int64_t row = element / columns, column = element % columns;
+  return parameter.split_dimension == 0 ? (row + parameter.split_begin) * full_columns + column
+                                        : row * full_columns + column + parameter.split_begin;
+}
+
 }  // namespace
 
 void initialize_parameters(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout,
@@ -40,7 +54,7 @@ void initialize_parameters(std::span<const model::BlockLayout> blocks, const sha
     const double stddev = piece.parameter->init_stddev;
     const uint64_t key = base::random_bits(seed, base::hash_name(piece.parameter->name));
     for (int64_t i = 0; i < piece.count; ++i) {
-      const auto element = static_cast<uint64_t>(piece.first_element + i);
+      const auto element = static_cast<uint64_t>(full_element(*piece.parameter, piece.first_element + i));
       const double value =
           stddev == 0.0 ? piece.parameter->init_value : stddev * base::random_normal(key, element);
       master[static_cast<size_t>(piece.shard_offset + i)] = static_cast<float>(value);
@@ -52,7 +66,8 @@ std::vector<optim::UpdateRange> update_ranges(std::span<const model::BlockLayout
                                               const shard::ShardLayout& layout, int group_rank) {
   std::vector<optim::UpdateRange> ranges;
   for (const Piece& piece : pieces_of(blocks, layout, group_rank)) {
-    ranges.push_back({piece.shard_offset, piece.count, piece.parameter->weight_decay});
+    ranges.push_back({piece.shard_offset, piece.count, piece.parameter->weight_decay,
+                      piece.parameter->split_dimension < 0});
   }
   return ranges;
 }

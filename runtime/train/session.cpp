@@ -36,6 +36,15 @@ int64_t arena_bytes(const shard::EngineOptions& options, const shard::ShardLayou
          2 * shard::Arena::bytes_of<float>(layout.flat_shard_elements);
 }
 
+model::LlamaOptions llama_options(const SessionOptions& options, const Groups& groups) {
+  return {.compute = options.compute,
+          .micro_batch = static_cast<int>(options.micro_batch),
+          .sequence_length = options.sequence_length,
+          .checkpointing = options.checkpointing,
+          .offload_directory = options.activation_offload_directory,
+          .tensor = groups.tensor};
+}
+
 std::vector<int> visit_order(const model::Model& model) {
   std::vector<int> order(model.visits().begin(), model.visits().end());
   order.insert(order.end(), model.visits().rbegin(), model.visits().rend());
@@ -76,8 +85,7 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
     }
     validation.emplace(std::move(opened).value());
   }
-  auto model = model::Llama::create(options.model, options.compute, static_cast<int>(options.micro_batch),
-                                    options.sequence_length);
+  auto model = model::Llama::create(options.model, llama_options(options, groups));
   if (!model) return std::move(model).error();
   auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
   auto arena = shard::Arena::create(arena_bytes(engine_options(options, **model), layout));
@@ -97,8 +105,8 @@ Session::Session(const SessionOptions& options, const Groups& groups, data::Load
       validation_(std::move(validation)),
       model_(std::move(model)),
       order_(visit_order(*model_)),
-      activation_bytes_(model::Llama::activation_bytes(
-          options.model, options.compute, static_cast<int>(options.micro_batch), options.sequence_length)),
+      activation_bytes_(
+          model::Llama::activation_bytes(options.model, llama_options(options, groups)).resident),
       arena_(std::move(arena)),
       engine_(std::move(layout), engine_options(options, *model_),
               {groups.gather, groups.reduce, groups.replica}, arena_),
@@ -144,6 +152,19 @@ Result<void> Session::backward(bool last_micro_step) {
   return {};
 }
 
+// This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
+double Session::gradient_squares() {
+  if (groups_.replica_rank() > 0) return 0.0;
+  if (groups_.tensor_parallel() == 1) return optim::sum_of_squares(engine_.gradient());
+  double sum = 0.0;
+  for (const optim::UpdateRange& range : adamw_.ranges()) {
+    if (range.whole && groups_.tensor_rank() > 0) continue;
+    sum += optim::sum_of_squares(
+        engine_.gradient().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.count)));
+  }
+  return sum;
+}
+
 Result<StepReport> Session::step(bool stop_requested) {
   const auto targets = loader_.training_targets(data_position_, shape_);
   if (!targets) return targets.error();
@@ -163,7 +184,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   RETURN_IF_ERROR(engine_.finish_reductions());
 
   // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
-  const double squares = groups_.replica_rank() == 0 ? optim::sum_of_squares(engine_.gradient()) : 0.0;
+  const double squares = gradient_squares();
   std::array<double, 3> sums{squares, groups_.tensor_rank() == 0 ? loss_sum : 0.0,
                              stop_requested ? 1.0 : 0.0};
   RETURN_IF_ERROR(all_reduce(sums));

@@ -33,6 +33,8 @@ struct SessionOptions {
   kernels::DType compute = kernels::DType::kFp32;
   int prefetch = 1;
   bool keeps_parameters = false;  // shard_grad_op
+  model::Checkpointing checkpointing = model::Checkpointing::kNone;
+  std::string activation_offload_directory;  // empty: activations stay in memory
   int sequence_length = 256;
   int64_t micro_batch = 1, gradient_accumulation = 1;
   uint64_t seed = 1;
@@ -102,6 +104,7 @@ class Session {
   Result<void> backward(bool last_micro_step);
   // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
   std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
+  double gradient_squares();
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;

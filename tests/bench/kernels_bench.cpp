@@ -77,7 +77,7 @@ template <typename T>
 struct Rank {
   explicit Rank(const Shape& shape) {
     const auto dtype = std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16;
-    llama = model::Llama::create(shape.config, dtype, shape.micro_batch, shape.length).value();
+    llama = model::Llama::create(shape.config, {dtype, shape.micro_batch, shape.length}).value();
     for (const auto& layout : model::block_layouts(shape.config)) {
       parameters.push_back(random_values<T>(layout.elements, parameters.size() + 1, 0.02));
       gradients.emplace_back(static_cast<size_t>(layout.elements));

@@ -204,6 +204,10 @@ void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C,
 }
 
 template <typename T>
+void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O) {
+  product(dx, dy, false, w, false, N, O, C);
+}
+template <typename T>
 void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
                             bool accumulate) {
   product(dw, dy, true, x, false, O, N, C, Extras<T>{.accumulate = accumulate});
@@ -215,6 +219,7 @@ void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64
   template void linear_bias_forward(T*, const T*, const T*, const T*, int64_t, int64_t, int64_t);          \
   template void linear_bias_forward_fp32(float*, const T*, const T*, const T*, int64_t, int64_t, int64_t); \
   template void linear_backward_input(T*, const T*, const T*, int64_t, int64_t, int64_t, bool);            \
+  template void linear_backward_input_fp32(float*, const T*, const T*, int64_t, int64_t, int64_t);         \
   template void linear_backward_weight(float*, const T*, const T*, int64_t, int64_t, int64_t, bool);
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)

@@ -33,7 +33,7 @@ struct Fixture {
     for (auto& value : tokens) value = token(generator);
     for (auto& value : targets) value = token(generator);
     targets[3] = -1;
-    llama = model::Llama::create(kTiny, compute, kBatch, kLength).value();
+    llama = model::Llama::create(kTiny, {compute, kBatch, kLength}).value();
   }
 
   std::vector<std::byte> bytes(size_t block) const {
@@ -139,7 +139,7 @@ TEST_CASE("llama: bf16 loss and gradients stay near fp32") {
 TEST_CASE("llama: impossible shapes are refused with the mend") {
   model::LlamaConfig config = kTiny;
   config.heads = 5;
-  const auto refused = model::Llama::create(config, kernels::DType::kFp32, 1, 4);
+  const auto refused = model::Llama::create(config, {kernels::DType::kFp32, 1, 4});
   REQUIRE_FALSE(refused);
   CHECK_NE(refused.error().to_string().find("make hidden a multiple of 10"), std::string::npos);
 }

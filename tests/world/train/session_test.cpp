@@ -98,6 +98,79 @@ TEST_CASE("training: every strategy follows the curve of one rank, and repeats i
   }
 }
 
+TEST_CASE("training: tensor parallelism, alone and with every way to shard, follows the curve of one rank") {
+  const Folder folder;
+  const auto alone = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  require_success(alone);
+  struct Case {
+    const char* name;
+    int world_size, tensor_parallel, shard_degree;
+    bool keeps_parameters;
+  };
+  for (const Case& mesh : {Case{"tp 2", 2, 2, 1, false}, Case{"tp 2 × full 2", 4, 2, 2, false},
+                           Case{"tp 2 × replicas 2", 4, 2, 1, false}, Case{"tp 2 × grad_op 3", 6, 2, 3, true},
+                           Case{"tp 2 × hybrid 2 × 2", 8, 2, 2, false}}) {
+    CAPTURE(mesh.name);
+    const int data_parallel = mesh.world_size / mesh.tensor_parallel;
+    auto options = tiny_options(folder, data_parallel);
+    if (12 % data_parallel != 0) continue;
+    options.keeps_parameters = mesh.keeps_parameters;
+    const RunOptions run{
+        .loop = {.steps = 12}, .shard_degree = mesh.shard_degree, .tensor_parallel = mesh.tensor_parallel};
+    const auto ranks = run_world(mesh.world_size, options, run);
+    require_success(ranks);
+    CHECK(largest_difference(ranks[0].losses, alone[0].losses) < 1e-5);
+    CHECK(*ranks[0].validation_loss == doctest::Approx(*alone[0].validation_loss).epsilon(1e-5));
+    const auto again = run_world(mesh.world_size, options, run);
+    for (const RankRun& rank : again) CHECK(rank.losses == ranks[0].losses);
+  }
+}
+
+TEST_CASE("training: what backward computes again or finds in a file changes no bit") {
+  const Folder folder;
+  for (const kernels::DType compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+    auto options = tiny_options(folder, 2);
+    options.compute = compute;
+    const auto plain = run_world(2, options, {.loop = {.steps = 6}});
+    require_success(plain);
+    for (const auto level :
+         {model::Checkpointing::kNone, model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
+      for (const bool offloads : {false, true}) {
+        options.checkpointing = level;
+        options.activation_offload_directory = offloads ? folder.path() : "";
+        const auto again = run_world(2, options, {.loop = {.steps = 6}});
+        require_success(again);
+        CHECK(again[0].losses == plain[0].losses);
+      }
+    }
+  }
+}
+
+TEST_CASE("training: tied embeddings follow one curve on every mesh, which is not that of untied ones") {
+  const Folder folder;
+  const auto untied = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  auto options = tiny_options(folder, 1);
+  options.model.tied_embeddings = true;
+  const auto alone = run_world(1, options, {.loop = {.steps = 12}});
+  require_success(alone);
+  CHECK(largest_difference(alone[0].losses, untied[0].losses) > 1e-3);
+  CHECK(alone[0].losses.back() < alone[0].losses.front());
+  struct Case {
+    int world_size, tensor_parallel, shard_degree;
+  };
+  for (const Case& mesh : {Case{3, 1, 3}, Case{4, 1, 2}, Case{4, 1, 1}, Case{4, 2, 2}}) {
+    CAPTURE(mesh.world_size);
+    CAPTURE(mesh.shard_degree);
+    auto sharded = tiny_options(folder, mesh.world_size / mesh.tensor_parallel);
+    sharded.model.tied_embeddings = true;
+    const auto ranks = run_world(
+        mesh.world_size, sharded,
+        {.loop = {.steps = 12}, .shard_degree = mesh.shard_degree, .tensor_parallel = mesh.tensor_parallel});
+    require_success(ranks);
+    CHECK(largest_difference(ranks[0].losses, alone[0].losses) < 1e-5);
+  }
+}
+
 // The sum over replicas of every fifth block is skipped: each replica goes on with its own gradient.
 class SkippingCommunicator : public SpoiledCommunicator {
  public:

@@ -1,0 +1,85 @@
+#include "runtime/base/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <fmt/format.h>
+
+namespace shardrun::base {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+struct Pages {
+  int64_t begin, bytes;
+};
+
+// Only pages that lie inside: their neighbours may be in use.
+Pages pages_inside(int64_t offset, int64_t bytes) {
+  const int64_t begin = (offset + kPage - 1) / kPage * kPage;
+  return {begin, std::max<int64_t>(0, (offset + bytes) / kPage * kPage - begin)};
+}
+
+Result<std::byte*> map(int64_t bytes, int flags, int file) {
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, flags, file, 0);
+  if (data == MAP_FAILED) return errno_error(Code::kIo, fmt::format("no {} bytes of memory", bytes), errno);
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+Result<Memory> Memory::create(int64_t bytes) {
+  auto data = map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  if (!data) return std::move(data).error();
+  return Memory(*data, bytes, -1);
+}
+
+Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& directory) {
+  const int file = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file < 0) return errno_error(Code::kIo, fmt::format("making a file in {}", directory), errno);
+  Memory memory(nullptr, 0, file);  // closes it on every way out
+  if (const int failure = ::posix_fallocate(file, 0, bytes); failure != 0) {
+    return errno_error(Code::kIo, fmt::format("reserving {} bytes in {}", bytes, directory), failure);
+  }
+  auto data = map(bytes, MAP_SHARED, file);
+  if (!data) return std::move(data).error();
+  memory.data_ = *data;
+  memory.bytes_ = bytes;
+  return memory;
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      file_(std::exchange(other.file_, -1)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+  if (file_ >= 0) ::close(file_);
+}
+
+void Memory::evict(int64_t offset, int64_t bytes) const {
+  const Pages pages = pages_inside(offset, bytes);
+  if (file_ < 0 || pages.bytes == 0) return;
+  ::madvise(data_ + pages.begin, static_cast<size_t>(pages.bytes), MADV_DONTNEED);
+  ::sync_file_range(file_, pages.begin, pages.bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+void Memory::prefetch(int64_t offset, int64_t bytes) const {
+  const Pages pages = pages_inside(offset, bytes);
+  if (file_ < 0 || pages.bytes == 0) return;
+  ::madvise(data_ + pages.begin, static_cast<size_t>(pages.bytes), MADV_WILLNEED);
+}
+
+}  // namespace shardrun::base

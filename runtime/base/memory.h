@@ -1,0 +1,48 @@
+// Memory: one large allocation of zero bytes, in memory or in a file.
+//
+// In a file, pages that are not needed for a while can be given back to the system, which writes them there:
+//   evict     starts writing the range and takes it out of this process's memory
+//   prefetch  starts reading it again
+// Both are advice about speed: reading and writing the range is right at any time. The file has no name, so nothing is
+// left behind however the process ends.
+//
+// Thread rule: thread-compatible; evict and prefetch may be called on disjoint ranges from different threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::base {
+
+class Memory {
+ public:
+  // Page-aligned; a page exists once it is touched. Error: kIo.
+  static Result<Memory> create(int64_t bytes);
+  // `directory` exists and should lie on a local disk; a file system in memory saves nothing. Errors: kIo naming it,
+  // also when it has no room: the file's blocks are reserved at once.
+  static Result<Memory> create_in_file(int64_t bytes, const std::string& directory);
+  Memory() = default;
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory();
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  bool is_in_file() const { return file_ >= 0; }
+
+  // Whole pages inside [offset, offset + bytes). Nothing happens to memory that is in no file.
+  void evict(int64_t offset, int64_t bytes) const;
+  void prefetch(int64_t offset, int64_t bytes) const;
+
+ private:
+  Memory(std::byte* data, int64_t bytes, int file) : data_(data), bytes_(bytes), file_(file) {}
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  int file_ = -1;
+};
+
+}  // namespace shardrun::base
