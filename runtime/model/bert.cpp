@@ -5,11 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/memory.h"
 #include "runtime/model/bert_buffers.h"
-#include "runtime/model/llama_buffers.h"  // Memory
 
 namespace shardrun::model {
 
+using base::Memory;
 using kernels::Bf16;
 
 namespace {
