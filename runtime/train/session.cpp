@@ -245,7 +245,10 @@ checkpoint::Manifest Session::manifest() const {
   manifest.spread = place().spread;
   manifest.data = {loader_.corpus().tokens(), options_.sequence_length, options_.seed};
   manifest.model = weights::hf_config(options_.model);
-  manifest.blocks = checkpoint::describe_blocks({&model_->blocks(), 1});
+  std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
+  for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
+    by_tensor_rank.push_back(model::block_layouts(options_.model, rank, groups_.tensor_parallel()));
+  manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
   return manifest;
 }
 
