@@ -1,9 +1,11 @@
-// Training speed of one rank without communication: forward and backward of a Llama, and what they are made of.
+// Training speed of one rank without communication: forward and backward of a Llama or a BERT, and what they are
+// made of.
 //
-// Before anything is timed, the loss of random weights must be ln V. The peak is the best that oneDNN's fp32
+// Before anything is timed, the loss of random weights must be ln V. A BERT predicts every seventh token. The peak is the best that oneDNN's fp32
 // or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a table and one JSON object.
 //
 //   kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH LENGTH]
+//   kernels_bench bert-fp32|bert-bf16 THREADS [LAYERS HIDDEN HEADS FFN VOCAB MICRO_BATCH LENGTH]
 #include <omp.h>
 
 #include <algorithm>
@@ -19,6 +21,7 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/kernels/ops.h"
+#include "runtime/model/bert.h"
 #include "runtime/model/llama.h"
 
 using namespace shardrun;
@@ -57,10 +60,22 @@ std::vector<T> random_values(int64_t count, uint64_t key, double stddev) {
   }
 }
 
-struct Shape {
+struct LlamaShape {
   model::LlamaConfig config{4, 256, 4, 2, 704, 256};
   int micro_batch = 8, length = 256;
   int64_t tokens() const { return int64_t{micro_batch} * length; }
+  auto create(kernels::DType dtype) const {
+    return model::Llama::create(config, dtype, micro_batch, length).value();
+  }
+};
+
+struct BertShape {
+  model::BertConfig config{24, 1024, 16, 4096, 30522};
+  int micro_batch = 8, length = 128;
+  int64_t tokens() const { return int64_t{micro_batch} * length; }
+  auto create(kernels::DType dtype) const {
+    return model::Bert::create(config, dtype, micro_batch, length).value();
+  }
 };
 
 template <typename T>
@@ -72,34 +87,69 @@ double peak_flops() {
          seconds_of([&] { kernels::linear_forward(c.data(), a.data(), b.data(), kSide, kSide, kSide); });
 }
 
-// The model with random parameters and one micro-batch.
+// Parameters as initialized: a LayerNorm that is all zero would make every logit equal.
 template <typename T>
+std::vector<T> initial_parameters(const model::BlockLayout& layout, uint64_t key) {
+  std::vector<T> block = random_values<T>(layout.elements, key, 0.02);
+  for (const auto& parameter : layout.parameters) {
+    if (parameter.init_stddev != 0.0) continue;
+    const std::vector<float> value(static_cast<size_t>(parameter.elements()),
+                                   static_cast<float>(parameter.init_value));
+    T* const begin = block.data() + parameter.offset;
+    if constexpr (std::is_same_v<T, float>) {
+      std::copy(value.begin(), value.end(), begin);
+    } else {
+      kernels::fp32_to_bf16(value, std::span<Bf16>(begin, value.size()));
+    }
+  }
+  return block;
+}
+
+// The model with random parameters and one micro-batch.
+template <typename T, typename Shape>
 struct Rank {
   explicit Rank(const Shape& shape) {
+<<<<<<< ours
     const auto dtype = std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16;
     llama = model::Llama::create(shape.config, {dtype, shape.micro_batch, shape.length}).value();
     for (const auto& layout : model::block_layouts(shape.config)) {
       parameters.push_back(random_values<T>(layout.elements, parameters.size() + 1, 0.02));
+=======
+    network = shape.create(std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16);
+    for (const auto& layout : network->blocks()) {
+      parameters.push_back(initial_parameters<T>(layout, parameters.size() + 1));
+>>>>>>> theirs
       gradients.emplace_back(static_cast<size_t>(layout.elements));
     }
     std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens()));
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<int32_t>(base::random_bits(9, i) % static_cast<uint64_t>(shape.config.vocab));
-    llama->set_batch(
-        {.tokens = tokens, .targets = tokens, .loss_scale = 1.0f / static_cast<float>(tokens.size())});
+    std::vector<int32_t> targets = tokens, labels;
+    if constexpr (std::is_same_v<Shape, BertShape>) {
+      for (size_t i = 0; i < targets.size(); ++i) targets[i] = i % 7 == 3 ? tokens[i] : -1;
+      labels.assign(static_cast<size_t>(shape.micro_batch), 1);
+    }
+    model::Batch batch{.tokens = tokens, .targets = targets};
+    batch.next_sentence = labels;
+    batch.loss_scale = 1.0f / static_cast<float>(tokens.size());
+    batch.next_sentence_scale = 1.0f / static_cast<float>(shape.micro_batch);
+    network->set_batch(batch);
   }
 
+  std::span<const std::byte> block_of(size_t visit) const {
+    return std::as_bytes(std::span(parameters[static_cast<size_t>(network->visits()[visit])]));
+  }
   void forward() {
-    for (size_t b = 0; b < parameters.size(); ++b)
-      SHARDRUN_CHECK(llama->forward(static_cast<int>(b), std::as_bytes(std::span(parameters[b]))));
+    for (size_t visit = 0; visit < network->visits().size(); ++visit)
+      SHARDRUN_CHECK(network->forward(static_cast<int>(visit), block_of(visit)));
   }
   void backward() {
-    for (size_t b = parameters.size(); b-- > 0;)
-      SHARDRUN_CHECK(
-          llama->backward(static_cast<int>(b), std::as_bytes(std::span(parameters[b])), gradients[b]));
+    for (size_t visit = network->visits().size(); visit-- > 0;)
+      SHARDRUN_CHECK(network->backward(static_cast<int>(visit), block_of(visit),
+                                       gradients[static_cast<size_t>(network->visits()[visit])]));
   }
 
-  std::unique_ptr<model::Llama> llama;
+  std::unique_ptr<model::Model> network;
   std::vector<std::vector<T>> parameters;
   std::vector<std::vector<float>> gradients;
 };
@@ -111,7 +161,7 @@ struct Figure {
 
 // One layer's ops at the model's shapes, forward and backward together, times the number of layers.
 template <typename T>
-std::vector<Figure> parts(const Shape& shape) {
+std::vector<Figure> parts(const LlamaShape& shape) {
   const auto& c = shape.config;
   const int64_t N = shape.tokens(), C = c.hidden, F = c.ffn, D = C / c.heads;
   const kernels::AttentionShape attention{shape.micro_batch, shape.length, c.heads, c.kv_heads, D};
@@ -156,11 +206,56 @@ std::vector<Figure> parts(const Shape& shape) {
 }
 
 template <typename T>
+std::vector<Figure> parts(const BertShape& shape) {
+  const auto& c = shape.config;
+  const int64_t N = shape.tokens(), C = c.hidden, F = c.ffn;
+  const kernels::AttentionShape attention{shape.micro_batch, shape.length, c.heads, c.heads, C / c.heads};
+  const auto wide = random_values<T>(N * std::max(F, 3 * C), 3, 1.0),
+             narrow = random_values<T>(N * F, 4, 1.0);
+  const auto w = random_values<T>(C * std::max(F, 3 * C), 5, 0.02);
+  auto out = wide, dx = narrow, sum = narrow;
+  std::vector<float> dw(w.size()), mean(static_cast<size_t>(N)), rstd(mean),
+      db(static_cast<size_t>(3 * C + F)), lse(static_cast<size_t>(N * c.heads));
+
+  const auto products = [&](int64_t in, int64_t outputs) {
+    kernels::linear_bias_forward(out.data(), narrow.data(), w.data(), w.data(), N, in, outputs);
+    kernels::linear_backward_input(dx.data(), wide.data(), w.data(), N, in, outputs);
+    kernels::linear_backward_weight(dw.data(), wide.data(), narrow.data(), N, in, outputs, false);
+  };
+  const kernels::Visibility everything{.causal = false};
+  std::vector<Figure> figures = {
+      {"products", seconds_of([&] { products(C, 3 * C), products(C, C), products(C, F), products(F, C); })},
+      {"attention forward", seconds_of([&] {
+         kernels::attention_forward(out.data(), lse.data(), wide.data(), attention, everything);
+       })},
+      {"attention backward", seconds_of([&] {
+         kernels::attention_backward(sum.data(), narrow.data(), out.data(), wide.data(), lse.data(),
+                                     attention, everything);
+       })},
+      {"layernorm", 2.0 * seconds_of([&] {
+                      kernels::layernorm_forward(out.data(), mean.data(), rstd.data(), sum.data(),
+                                                 narrow.data(), w.data(), w.data(), N, C, 1e-12f);
+                      kernels::layernorm_backward(dx.data(), dw.data(), db.data(), narrow.data(), wide.data(),
+                                                  w.data(), mean.data(), rstd.data(), N, C);
+                    })},
+      {"gelu", seconds_of([&] {
+         kernels::gelu_forward(dx.data(), wide.data(), N * F);
+         kernels::gelu_backward(out.data(), narrow.data(), wide.data(), N * F);
+       })},
+      {"bias gradients", seconds_of([&] {
+         for (const int64_t outputs : {3 * C, C, F, C})
+           kernels::bias_backward(db.data(), wide.data(), N, outputs, false);
+       })}};
+  for (Figure& figure : figures) figure.seconds *= c.layers;
+  return figures;
+}
+
+template <typename T, typename Shape>
 int measure(const Shape& shape, std::string_view dtype, int threads) {
-  Rank<T> rank(shape);
+  Rank<T, Shape> rank(shape);
   rank.forward();
-  const double loss = rank.llama->loss().sum / static_cast<double>(rank.llama->loss().tokens);
-  if (std::abs(loss - std::log(shape.config.vocab)) > 0.1) {
+  const double loss = rank.network->loss().sum / static_cast<double>(rank.network->loss().tokens);
+  if (std::abs(loss - std::log(shape.config.vocab)) > 0.5) {
     fmt::print(stderr, "kernels_bench: loss {} at random weights, expected ln {}\n", loss,
                shape.config.vocab);
     return 1;
@@ -193,23 +288,32 @@ int measure(const Shape& shape, std::string_view dtype, int threads) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view dtype = argc > 1 ? argv[1] : "";
+  const std::string_view kind = argc > 1 ? argv[1] : "";
+  const bool is_bert = kind.starts_with("bert-");
+  const std::string_view dtype = is_bert ? kind.substr(5) : kind;
   const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
-  Shape shape;
-  if (argc == 11) {
-    std::array<int, 8> sizes{};
-    for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = std::atoi(argv[i + 3]);
-    shape.config = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
-    shape.micro_batch = sizes[6], shape.length = sizes[7];
+  std::vector<int> sizes;
+  for (int i = 3; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
+  LlamaShape llama;
+  BertShape bert;
+  if (is_bert && sizes.size() == 7) {
+    bert = {{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], std::max(512, sizes[6])}, sizes[5], sizes[6]};
+  } else if (!is_bert && sizes.size() == 8) {
+    llama = {{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]}, sizes[6], sizes[7]};
   }
   const bool known = dtype == "fp32" || dtype == "bf16";
-  if (!known || threads < 1 || (argc != 3 && argc != 11) || !model::check(shape.config) ||
-      shape.tokens() < 1) {
+  if (!known || threads < 1 || (!sizes.empty() && sizes.size() != (is_bert ? 7 : 8)) ||
+      !(is_bert ? model::check(bert.config) : model::check(llama.config)) || llama.tokens() < 1 ||
+      bert.tokens() < 1) {
     fmt::print(stderr,
                "usage: kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH "
-               "LENGTH]\n");
+               "LENGTH]\n       kernels_bench bert-fp32|bert-bf16 THREADS [LAYERS HIDDEN HEADS FFN VOCAB "
+               "MICRO_BATCH LENGTH]\n");
     return 2;
   }
   ::omp_set_num_threads(threads);
-  return dtype == "fp32" ? measure<float>(shape, dtype, threads) : measure<Bf16>(shape, dtype, threads);
+  if (is_bert) {
+    return dtype == "fp32" ? measure<float>(bert, kind, threads) : measure<Bf16>(bert, kind, threads);
+  }
+  return dtype == "fp32" ? measure<float>(llama, kind, threads) : measure<Bf16>(llama, kind, threads);
 }
