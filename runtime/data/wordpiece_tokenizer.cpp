@@ -46,9 +46,8 @@ bool is_whitespace(int32_t character, utf8proc_category_t category) {
 }
 
 bool is_dropped(int32_t character, utf8proc_category_t category) {
-  return character == 0xFFFD || category == UTF8PROC_CATEGORY_CN || category == UTF8PROC_CATEGORY_CC ||
-         category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_CS ||
-         category == UTF8PROC_CATEGORY_CO;
+  return character == 0xFFFD || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
+         category == UTF8PROC_CATEGORY_CS || category == UTF8PROC_CATEGORY_CO;
 }
 
 // Unicode's punctuation, and what ASCII has beside letters and digits.

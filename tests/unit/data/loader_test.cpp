@@ -4,37 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <unistd.h>
+#include "tests/unit/data/files.h"
 
 using namespace shardrun;
 using namespace shardrun::data;
 
 namespace {
-
-// A folder of its own that goes away with the test.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardrun-data-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << text;
-    return path_ + "/" + name;
-  }
-  std::string missing(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 Corpus corpus_of(const std::vector<std::string>& paths) {
   auto corpus = Corpus::open(paths, "[data] files");
@@ -216,4 +196,162 @@ TEST_CASE("loader: validation spreads over the text and slots beyond its count c
 
   CHECK(tokens == std::vector<int32_t>{'d', 'd', 'g', 'g', 0, 0, 0, 0});
   CHECK(targets == std::vector<int32_t>{'d', 'e', 'g', 'h', -1, -1, -1, -1});
+}
+
+TEST_CASE("loader: documents of token files are packed, told apart, and not predicted across their borders") {
+  const Folder folder;
+  const TokenizerFacts facts = byte_tokenizer_facts();
+  const std::vector<std::string> files{
+      token_file(folder, "a", facts, {{11, 12, 13}, {21, 22}, {31, 32, 33, 34, 35, 36}}),
+      token_file(folder, "b", facts, {{41, 42}})};
+  auto loader = Loader::create(corpus_of(files), 4, 1, "[data] files");
+  REQUIRE(loader);
+  REQUIRE(loader->sequences() == 3);
+  std::vector<int32_t> tokens(12), targets(12), begins(12, -7);
+
+  REQUIRE(loader->read_validation(0, 3, {tokens, targets, begins}));
+
+  CHECK(tokens == std::vector<int32_t>{11, 12, 13, 21, 22, 31, 32, 33, 34, 35, 36, 41});
+  CHECK(targets == std::vector<int32_t>{12, 13, -1, 22, -1, 32, 33, 34, 35, 36, -1, 42});
+  CHECK(begins == std::vector<int32_t>{0, 0, 0, 3, 0, 1, 1, 1, 0, 0, 0, 3});
+  CHECK(*loader->training_targets(0, {3, 1, 1}) == 9);
+}
+
+TEST_CASE("loader: a document that begins right behind a sequence is not its last target") {
+  const Folder folder;
+  const std::vector<std::string> files{token_file(folder, "a", byte_tokenizer_facts(), {{1, 2}, {3, 4, 5}})};
+  auto loader = Loader::create(corpus_of(files), 2, 1, "[data] files");
+  REQUIRE(loader);
+  std::vector<int32_t> tokens(4), targets(4), begins(4);
+
+  REQUIRE(loader->read_validation(0, 2, {tokens, targets, begins}));
+
+  CHECK(targets == std::vector<int32_t>{2, -1, 4, 5});
+  CHECK(begins == std::vector<int32_t>{0, 0, 0, 0});
+}
+
+TEST_CASE("loader: tokens without loss are read and not predicted") {
+  const Folder folder;
+  const std::vector<std::string> files{
+      token_file(folder, "a", byte_tokenizer_facts(), {{~1, ~2, 3, 0}, {~5, ~6, ~7, ~8, 9, 0}})};
+  auto loader = Loader::create(corpus_of(files), 3, 1, "[data] files");
+  REQUIRE(loader);
+  std::vector<int32_t> tokens(9), targets(9);
+
+  REQUIRE(loader->read_validation(0, 3, {tokens, targets, {}}));
+
+  CHECK(tokens == std::vector<int32_t>{1, 2, 3, 0, 5, 6, 7, 8, 9});
+  CHECK(targets == std::vector<int32_t>{-1, 3, 0, -1, -1, -1, -1, 9, 0});
+  CHECK(*loader->training_targets(0, {1, 1, 3}) == 4);
+  CHECK(loader->corpus().has_loss_mask());
+}
+
+TEST_CASE("loader: the targets of a step are those that its ranks read, for text and for documents") {
+  const Folder folder;
+  std::vector<std::vector<int32_t>> documents(40);
+  for (size_t i = 0; i < documents.size(); ++i) {
+    for (size_t k = 0; k < 1 + i * 7 % 13; ++k) {
+      const auto id = static_cast<int32_t>(k);
+      documents[i].push_back(i % 3 == 0 && k < 5 ? ~id : id);
+    }
+  }
+  auto unmarked = documents;
+  for (auto& document : unmarked)
+    for (int32_t& id : document) id = id < 0 ? ~id : id;
+  const TokenizerFacts facts = byte_tokenizer_facts();
+  for (const std::string& path :
+       {token_file(folder, "masked", facts, documents), token_file(folder, "whole", facts, unmarked),
+        folder.file("t", std::string(200, 'x'))}) {
+    const auto loader = Loader::create(corpus_of({path}), 6, 3, "[data] files");
+    REQUIRE(loader);
+    const BatchShape shape{2, 2, 3};
+    for (int64_t position = 0; position < 48; position += shape.global_batch()) {
+      int64_t targets = 0;
+      std::vector<int32_t> tokens(12), read(12);
+      for (int64_t micro_step = 0; micro_step < 2; ++micro_step) {
+        for (int64_t rank = 0; rank < 3; ++rank) {
+          REQUIRE(loader->read_training(position, shape, micro_step, rank, {tokens, read, {}}));
+          for (const int32_t target : read) targets += target >= 0 ? 1 : 0;
+        }
+      }
+      CHECK(*loader->training_targets(position, shape) == targets);
+    }
+  }
+}
+
+TEST_CASE("loader: plain text reports one document, and a step without targets still divides by one") {
+  const Folder folder;
+  const Loader text = loader_of(folder, "abcdefgh", 4);
+  std::vector<int32_t> tokens(4), targets(4), begins(4, -7);
+  REQUIRE(text.read_training(0, {1, 1, 1}, 0, 0, {tokens, targets, begins}));
+  CHECK(begins == std::vector<int32_t>(4, 0));
+
+  auto prompts = Loader::create(
+      corpus_of({token_file(folder, "p", byte_tokenizer_facts(), {std::vector<int32_t>(9, ~5)})}), 4, 1,
+      "[data] files");
+  REQUIRE(prompts);
+
+  CHECK(*prompts->training_targets(0, {1, 1, 1}) == 1);
+}
+
+TEST_CASE("corpus: documents of several token files count on, and their tokens know them") {
+  const Folder folder;
+  const TokenizerFacts facts = byte_tokenizer_facts();
+  const Corpus corpus = corpus_of({token_file(folder, "a", facts, {{1, 1, 1}, {2}}),
+                                   token_file(folder, "b", facts, {{3, 3}, {4}, {5, 5}})});
+  const std::vector<int64_t> begins{0, 3, 4, 6, 7, 9};
+
+  REQUIRE(corpus.documents() == 5);
+  for (int64_t document = 0; document < 5; ++document) {
+    CHECK(corpus.document_begin(document) == begins[static_cast<size_t>(document)]);
+    for (int64_t token = corpus.document_begin(document); token < corpus.document_begin(document + 1);
+         ++token)
+      CHECK(corpus.document_of(token) == document);
+  }
+  CHECK(corpus.document_begin(5) == 9);
+  CHECK(corpus.vocabulary() == 256);
+}
+
+TEST_CASE("corpus: files of two kinds, or of two tokenizers, are refused") {
+  const Folder folder;
+  const std::string text = folder.file("a.txt", "text"),
+                    tokens = token_file(folder, "t", byte_tokenizer_facts(), {{1}}),
+                    bert = token_file(folder, "b", bert_facts(256), {{1}}),
+                    magic = folder.file("m", "SHRDTOKS and nothing more");
+  const auto refusal = [&](const std::vector<std::string>& files) {
+    const auto corpus = Corpus::open(files, "[data] files");
+    REQUIRE(!corpus);
+    return corpus.error().message();
+  };
+
+  CHECK(refusal({text, tokens}).find("t is a token file and the files before it are not") !=
+        std::string::npos);
+  CHECK(refusal({tokens, text}).find("a.txt is plain text and the files before it are not") !=
+        std::string::npos);
+  CHECK(refusal({tokens, bert}).find("b was made with another wordpiece tokenizer (hash 00000007)") !=
+        std::string::npos);
+  CHECK(refusal({magic}).find("m is damaged: it ends inside its header") != std::string::npos);
+}
+
+TEST_CASE("loader: a damaged token file is named when what is damaged is read") {
+  const Folder folder;
+  const std::string path = token_file(folder, "x", byte_tokenizer_facts(), {std::vector<int32_t>(9000, 7)});
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(88 + 2 * 8000);
+    file.put('\1');
+  }
+  const auto loader = Loader::create(corpus_of({path}), 100, 1, "[data] files");
+  REQUIRE(loader);
+  std::vector<int32_t> tokens(100), targets(100);
+  int damaged = 0;
+  for (int64_t position = 0; position < loader->sequences(); ++position) {
+    const auto read = loader->read_training(position, {1, 1, 1}, 0, 0, {tokens, targets, {}});
+    if (read) continue;
+    ++damaged;
+    CHECK(read.error().code() == base::Code::kCorrupt);
+    CHECK(read.error().message().find(path + " is damaged: bytes") != std::string::npos);
+  }
+  CHECK(damaged > 0);
+  CHECK(damaged < 40);
 }

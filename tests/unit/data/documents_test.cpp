@@ -1,0 +1,196 @@
+#include "runtime/data/documents.h"
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/data/document_encoder.h"
+#include "tests/unit/data/files.h"
+
+using namespace shardrun;
+using namespace shardrun::data;
+
+namespace {
+
+DocumentReader reader_of(const std::string& path, bool split = false) {
+  auto reader = DocumentReader::open(path, "shardrun data", split);
+  REQUIRE(reader);
+  return std::move(reader).value();
+}
+
+// "place|text" of each document.
+std::vector<std::string> texts_of(const std::string& path, bool split) {
+  DocumentReader reader = reader_of(path, split);
+  const int64_t expected = reader.count();
+  std::vector<std::string> texts;
+  while (true) {
+    const auto document = reader.next();
+    REQUIRE(document);
+    if (!*document) break;
+    const std::string place = reader.place();
+    texts.push_back(place.substr(place.rfind(':') + 1) + "|" + (*document)->text);
+  }
+  CHECK(expected == static_cast<int64_t>(texts.size()));
+  CHECK(reader.bytes_read() == reader.bytes());
+  return texts;
+}
+
+std::string error_of_line(const Folder& folder, const std::string& line) {
+  DocumentReader reader = reader_of(folder.file("x.jsonl", "{\"text\": \"fine\"}\n\n" + line + "\n"));
+  REQUIRE(reader.next());
+  const auto document = reader.next();
+  REQUIRE(!document);
+  const std::string& message = document.error().message();
+  return message.substr(message.find("x.jsonl"), message.find(';') - message.find("x.jsonl"));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& name) {
+  auto tokenizer = open_tokenizer(name);
+  REQUIRE(tokenizer);
+  return std::move(tokenizer).value();
+}
+
+std::vector<int32_t> encoded(const Tokenizer& tokenizer, const Document& document,
+                             std::optional<ChatTemplate> chat_template = std::nullopt) {
+  std::vector<int32_t> ids;
+  REQUIRE(encode_document(tokenizer, document, chat_template, ids));
+  return ids;
+}
+
+// Bytes that carry loss as they are, others as '.', the end token as '$'.
+std::string learned(const Document& document, ChatTemplate chat_template) {
+  std::string text;
+  for (const int32_t id : encoded(*tokenizer_of("byte"), document, chat_template))
+    text += id < 0 ? '.' : id == 0 ? '$' : static_cast<char>(id);
+  return text;
+}
+
+std::string text_of(const std::vector<Passage>& passages) {
+  std::string text;
+  for (const Passage& passage : passages) text += passage.text;
+  return text;
+}
+
+const std::vector<Message> kTalk{{"system", "Be brief."},
+                                 {"user", "Hi "},
+                                 {"assistant", " Hello"},
+                                 {"user", "Bye"},
+                                 {"assistant", "See you"}};
+
+}  // namespace
+
+TEST_CASE("documents: a text file is one document, or each of its paragraphs is") {
+  const Folder folder;
+  const std::string path = folder.file("a.txt", "\none\ntwo\r\n \t\n\n  three\n\n\n");
+
+  CHECK(texts_of(path, false) == std::vector<std::string>{"1|\none\ntwo\r\n \t\n\n  three\n\n\n"});
+  CHECK(texts_of(path, true) == std::vector<std::string>{"2|one\ntwo\r", "6|  three"});
+  CHECK(texts_of(folder.file("b.txt", "x"), true) == std::vector<std::string>{"1|x"});
+}
+
+TEST_CASE("documents: JSON lines give their text, whatever the split of other files") {
+  const Folder folder;
+  const std::string path = folder.file(
+      "a.jsonl", "{\"text\": \"a\\nb\"}\n\n{\"id\": 3, \"text\": \"\"}\r\n{\"text\": \"\\u00e9\"}");
+
+  CHECK(texts_of(path, true) == std::vector<std::string>{"1|a\nb", "3|", "4|\u00e9"});
+}
+
+TEST_CASE("documents: what is no document is refused with its line") {
+  const Folder folder;
+
+  CHECK(error_of_line(folder, "{\"text\": ") == "x.jsonl:3: is not JSON");
+  CHECK(error_of_line(folder, "\xff") == "x.jsonl:3: is not JSON");
+  CHECK(error_of_line(folder, "[1]") == "x.jsonl:3: is not a JSON object");
+  CHECK(error_of_line(folder, "{}") == "x.jsonl:3: has not exactly one of \"text\" and \"messages\"");
+  CHECK(error_of_line(folder, R"({"text": "a", "messages": []})") ==
+        "x.jsonl:3: has not exactly one of \"text\" and \"messages\"");
+  CHECK(error_of_line(folder, R"({"text": null})") == "x.jsonl:3: \"text\" is not a string");
+  CHECK(error_of_line(folder, R"({"messages": []})") == "x.jsonl:3: \"messages\" is not a list, or empty");
+  CHECK(error_of_line(folder, R"({"messages": ["hi"]})") == "x.jsonl:3: a message is not an object");
+  CHECK(error_of_line(folder, R"({"messages": [{"role": "user"}]})") ==
+        "x.jsonl:3: a message lacks \"role\" or \"content\", or one of them is not a string");
+}
+
+TEST_CASE("chat template llama2: questions and answers in the words of Llama 2's reference") {
+  const auto passages = apply_chat_template(ChatTemplate::kLlama2, kTalk);
+
+  REQUIRE(passages);
+  REQUIRE(passages->size() == 2);
+  CHECK((*passages)[0].text == "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello ");
+  CHECK((*passages)[1].text == "[INST] Bye [/INST] See you ");
+  CHECK((*passages)[1].framed);
+}
+
+TEST_CASE("chat template chatml: every message between its marks") {
+  const auto passages = apply_chat_template(ChatTemplate::kChatMl, kTalk);
+
+  REQUIRE(passages);
+  CHECK(text_of(*passages) ==
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <|im_end|>\n<|im_start|>assistant\n "
+        "Hello<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\nSee you<|im_end|>\n");
+}
+
+TEST_CASE("chat templates: only what the assistant says carries loss, with what ends it") {
+  const Document talk{"", kTalk};
+
+  CHECK(learned(talk, ChatTemplate::kLlama2) ==
+        std::string(45, '.') + " Hello $" + std::string(18, '.') + " See you $");
+  CHECK(learned({"", {{"user", "a"}, {"assistant", "b"}}}, ChatTemplate::kChatMl) ==
+        std::string(29, '.') + std::string(22, '.') + "b<|im_end|>.");
+}
+
+TEST_CASE("chat templates: roles in an order that they do not know are refused") {
+  for (const std::vector<Message>& talk : std::vector<std::vector<Message>>{
+           {{"user", "a"}}, {{"assistant", "a"}}, {{"user", "a"}, {"user", "b"}}, {{"system", "a"}}, {}}) {
+    CHECK(!apply_chat_template(ChatTemplate::kLlama2, talk));
+  }
+  CHECK(!apply_chat_template(ChatTemplate::kChatMl, std::vector<Message>{{"a\nb", "c"}}));
+  CHECK(!parse_chat_template("llama3"));
+}
+
+TEST_CASE("encoder: text stands between begin and end tokens, and for BERT alone") {
+  const auto byte = tokenizer_of("byte"),
+             pieces = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/tiny.model"),
+             words = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/vocab.txt");
+
+  CHECK(encoded(*byte, {"hi", {}}) == std::vector<int32_t>{'h', 'i', 0});
+  const auto framed = encoded(*pieces, {"hi", {}});
+  CHECK(framed.front() == 1);
+  CHECK(framed.back() == 2);
+  CHECK(framed.size() > 2);
+  for (const int32_t id : encoded(*words, {"hi", {}})) CHECK(id > 4);
+  CHECK(encoded(*words, {" \n", {}}).empty());
+  CHECK(encoded(*pieces, {"", {}}).empty());
+}
+
+TEST_CASE("encoder: pieces of an answer are learned as they are cut in the whole passage") {
+  const auto pieces = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/tiny.model");
+  const Document talk{
+      "", {{"user", "What is permitted?"}, {"assistant", "Copy the \xc3\xa9 \xf0\x9f\x99\x82 software."}}};
+  std::vector<Token> whole;
+  REQUIRE(pieces->encode("[INST] What is permitted? [/INST] Copy the \xc3\xa9 \xf0\x9f\x99\x82 software. ",
+                         whole));
+
+  const auto ids = encoded(*pieces, talk, ChatTemplate::kLlama2);
+
+  REQUIRE(ids.size() == whole.size() + 2);
+  CHECK(ids.front() == ~1);
+  CHECK(ids.back() == 2);
+  const size_t prompt = std::string("[INST] What is permitted? [/INST]").size();
+  for (size_t i = 0; i < whole.size(); ++i) {
+    CAPTURE(i);
+    CHECK(ids[i + 1] == (whole[i].end > prompt ? whole[i].id : ~whole[i].id));
+  }
+}
+
+TEST_CASE("encoder: a conversation needs a template, and a tokenizer made for it") {
+  std::vector<int32_t> ids;
+  const Document talk{"", kTalk};
+
+  CHECK(!encode_document(*tokenizer_of("byte"), talk, std::nullopt, ids));
+  CHECK(!encode_document(*tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/vocab.txt"), talk,
+                         ChatTemplate::kChatMl, ids));
+}
