@@ -20,12 +20,26 @@ Result<void> validate(Session& session, LoopOutcome& outcome, LoopObserver& obse
   return {};
 }
 
-Result<void> save(Session& session, const checkpoint::Store& store, LoopOutcome& outcome,
-                  LoopObserver& observer) {
-  auto path = session.save(store);
-  if (!path) return std::move(path).error();
-  outcome.checkpoint = *path;
-  observer.on_checkpoint(session.steps_done(), *path);
+// Tells of the saves that ended; returns the error of the last one.
+std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, LoopObserver& observer) {
+  std::optional<base::Error> error;
+  for (const SaveOutcome& save : session.take_saves()) {
+    error = save.error;
+    if (save.error) {
+      observer.on_lost_checkpoint(save.step, *save.error);
+    } else {
+      outcome.checkpoint = save.path;
+      observer.on_checkpoint(save.step, save.path);
+    }
+  }
+  return error;
+}
+
+Result<void> save_and_wait(Session& session, const checkpoint::Store& store, LoopOutcome& outcome,
+                           LoopObserver& observer) {
+  RETURN_IF_ERROR(session.start_save(store));
+  RETURN_IF_ERROR(session.finish_save());
+  if (auto error = report_saves(session, outcome, observer)) return std::move(*error);
   return {};
 }
 
@@ -48,9 +62,12 @@ Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, c
     if (last || (!outcome.stopped && is_due(report->step, options.validate_every_steps))) {
       RETURN_IF_ERROR(validate(session, outcome, observer));
     }
-    if (last || outcome.stopped || is_due(report->step, options.checkpoint_every_steps)) {
-      RETURN_IF_ERROR(save(session, store, outcome, observer));
+    if (last || outcome.stopped) {
+      RETURN_IF_ERROR(save_and_wait(session, store, outcome, observer));
+    } else if (is_due(report->step, options.checkpoint_every_steps)) {
+      RETURN_IF_ERROR(session.start_save(store));
     }
+    report_saves(session, outcome, observer);
     if (outcome.stopped) return outcome;
   }
   // A checkpoint of the last step was resumed: there was nothing to train, but its loss is still the answer.

@@ -24,7 +24,7 @@ struct LoopOutcome {
   bool stopped = false;  // on request, before the last step, with a checkpoint
   std::optional<double> first_loss, final_loss, validation_loss;  // of this attempt
   std::vector<double> step_seconds;                               // likewise
-  std::string checkpoint;  // the newest one of this attempt; may be empty
+  std::string checkpoint;  // the newest complete one of this attempt; may be empty
 };
 
 // Is told what happens, on the rank that wants to know. Calls come from the loop's thread.
@@ -34,10 +34,13 @@ class LoopObserver {
   virtual void on_step(const StepReport& /*report*/, double /*seconds*/) {}
   virtual void on_validation(int64_t /*step*/, double /*loss*/) {}
   virtual void on_checkpoint(int64_t /*step*/, const std::string& /*path*/) {}
+  virtual void on_lost_checkpoint(int64_t /*step*/, const base::Error& /*error*/) {}
 };
 
 // Runs from the session's step to options.steps. `stop_requested` is asked once a step; when any rank says
-// yes, all stop after that step with a checkpoint. Errors: the session's.
+// yes, all stop after that step with a checkpoint. Checkpoints are written beside the next steps; one that cannot be
+// written is reported and the training goes on, except for the last one, of the end or of a stop, without which the
+// work would be lost: its error is the loop's. Errors: that one and the session's.
 Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, const LoopOptions& options,
                              const std::function<bool()>& stop_requested, LoopObserver& observer);
 

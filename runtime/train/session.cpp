@@ -185,9 +185,11 @@ Result<StepReport> Session::step(bool stop_requested) {
 
   // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
   const double squares = gradient_squares();
-  std::array<double, 3> sums{squares, groups_.tensor_rank() == 0 ? loss_sum : 0.0,
-                             stop_requested ? 1.0 : 0.0};
+  const auto votes = saver_ ? saver_->votes() : checkpoint::BackgroundSaver::Votes{};
+  std::array<double, 5> sums{squares, groups_.tensor_rank() == 0 ? loss_sum : 0.0, stop_requested ? 1.0 : 0.0,
+                             votes[0], votes[1]};
   RETURN_IF_ERROR(all_reduce(sums));
+  if (saver_) note_end_of_save(saver_->agree({sums[3], sums[4]}));
   StepReport report;
   report.step = steps_done_ + 1;
   report.loss = sums[1] / static_cast<double>(*targets);
@@ -200,6 +202,7 @@ Result<StepReport> Session::step(bool stop_requested) {
                              "learning_rate or lengthen warmup_steps",
                              report.step, report.loss, report.gradient_norm));
   }
+  if (saver_) saver_->before_update();
   adamw_.update(engine_.master(), engine_.gradient(),
                 optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
                 report.step);
@@ -263,17 +266,28 @@ checkpoint::ShardState Session::shard_state() {
   return {engine_.master(), adamw_.moment1(), adamw_.moment2()};
 }
 
-Result<std::string> Session::save(const checkpoint::Store& store) {
-  const std::string path = store.path_of(steps_done_);
-  auto written = store.write_shard(steps_done_, place(), engine_.layout(), shard_state());
-  for (const bool publishes : {false, true}) {
-    if (publishes && groups_.world->rank() == 0) written = store.publish(manifest());
-    std::array<double, 1> failures{written ? 0.0 : 1.0};
-    RETURN_IF_ERROR(all_reduce(failures));
-    if (!written) return std::move(written).error().context(fmt::format("saving checkpoint {}", path));
-    if (failures[0] > 0.0) return Error(Code::kPeerLost, fmt::format("another rank could not save {}", path));
+Result<void> Session::start_save(const checkpoint::Store& store) {
+  RETURN_IF_ERROR(finish_save());
+  saver_.emplace(store, /*publishes=*/groups_.world->rank() == 0, groups_.world->size());
+  saver_->start(manifest(), place(), engine_.layout(), shard_state());
+  saving_step_ = steps_done_;
+  return {};
+}
+
+Result<void> Session::finish_save() {
+  while (saver_ && saver_->in_flight()) {
+    saver_->wait();
+    auto votes = saver_->votes();
+    RETURN_IF_ERROR(all_reduce(votes));
+    note_end_of_save(saver_->agree(votes));
   }
-  return path;
+  return {};
+}
+
+void Session::note_end_of_save(std::optional<Result<std::string>> ended) {
+  if (!ended) return;
+  ended_saves_.push_back({saving_step_, *ended ? **ended : std::string(),
+                          *ended ? std::nullopt : std::optional<base::Error>(ended->error())});
 }
 
 Result<std::optional<std::string>> Session::resume(const checkpoint::Store& store,
@@ -316,7 +330,8 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
     const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
     if (loaded) loaded = store.read_shard(*manifest_read, target, shard_state());
   }
-  const bool misfit = !loaded && loaded.error().code() == Code::kInvalid;
+  const bool misfit =
+      !loaded && (loaded.error().code() == Code::kInvalid || loaded.error().code() == Code::kUnsupported);
   std::array<double, 2> failures{!loaded && !misfit ? 1.0 : 0.0, misfit ? 1.0 : 0.0};
   RETURN_IF_ERROR(all_reduce(failures));
   if (misfit) return std::move(loaded).error();

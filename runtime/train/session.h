@@ -13,8 +13,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/checkpoint/background_saver.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/data/loader.h"
@@ -71,6 +73,13 @@ struct StepReport {
   bool stop_requested = false;  // by any rank
 };
 
+// A checkpoint that is complete, or never will be.
+struct SaveOutcome {
+  int64_t step = 0;
+  std::string path;
+  std::optional<base::Error> error;  // kPeerLost when it was another rank that could not write
+};
+
 class Session {
  public:
   // Reads no weights: they are the seed's.
@@ -81,11 +90,17 @@ class Session {
   // Mean loss over the validation sequences; nullopt without validation files.
   Result<std::optional<double>> validate();
 
-  // Writes the checkpoint of the current step; every rank fails when one does. Returns its path.
-  Result<std::string> save(const checkpoint::Store& store);
+  // Begins the checkpoint of the current step, which is then written beside the next steps; waits for the one in
+  // flight first. That a checkpoint could not be written is no error of the session: take_saves() tells.
+  Result<void> start_save(const checkpoint::Store& store);
+  // Waits until no save is in flight.
+  Result<void> finish_save();
+  // The saves that ended since the last call, oldest first; the same on all ranks.
+  std::vector<SaveOutcome> take_saves() { return std::exchange(ended_saves_, {}); }
   // Continues from the newest checkpoint that every rank can read; nullopt when the store has none. A damaged
   // one is named in `notices` (on the ranks that found the damage) and the one before it is used. kCorrupt
-  // when none of them can be read, kInvalid when it is of another model or other data.
+  // when none of them can be read, kInvalid when it is of another model or other data, kUnsupported when it is of another
+  // format version.
   Result<std::optional<std::string>> resume(const checkpoint::Store& store,
                                             std::vector<std::string>& notices);
 
@@ -107,6 +122,7 @@ class Session {
   double gradient_squares();
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
+  void note_end_of_save(std::optional<Result<std::string>> ended);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
   data::Rows rows() { return {tokens_, targets_, document_begins_}; }
   checkpoint::Manifest manifest() const;
@@ -127,6 +143,9 @@ class Session {
   std::vector<int32_t> tokens_, targets_, document_begins_;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;
+  std::optional<checkpoint::BackgroundSaver> saver_;  // after what it reads: it goes first
+  int64_t saving_step_ = 0;
+  std::vector<SaveOutcome> ended_saves_;
 };
 
 }  // namespace shardrun::train

@@ -93,11 +93,29 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
   return options;
 }
 
+// What every rank says: that it could not write its part of a checkpoint.
+class Witness : public LoopObserver {
+ public:
+  explicit Witness(int global_rank) : global_rank_(global_rank) {}
+
+  void on_lost_checkpoint(int64_t step, const Error& error) override {
+    if (global_rank_ != 0 && error.code() == Code::kPeerLost) return;
+    fmt::print(stderr, "shardrun: rank {}: no checkpoint of step {}: {}\n", global_rank_, step,
+               error.to_string());
+  }
+
+ private:
+  int global_rank_;
+};
+
 // Rank 0's account of the run: progress lines, metrics.jsonl and, at the end, summary.json.
-class Reporter : public LoopObserver {
+class Reporter : public Witness {
  public:
   Reporter(MetricsLog metrics, const contract::JobSpec& spec)
-      : metrics_(std::move(metrics)), steps_(spec.optimizer.steps), every_steps_(spec.logging.every_steps) {}
+      : Witness(/*global_rank=*/0),
+        metrics_(std::move(metrics)),
+        steps_(spec.optimizer.steps),
+        every_steps_(spec.logging.every_steps) {}
 
   MetricsLog& metrics() { return metrics_; }
   void start(const Session& session) {
@@ -188,8 +206,8 @@ class Trainer {
     const checkpoint::Store store(directory, spec_.checkpoint.keep);
     RETURN_IF_ERROR(resume(store));
 
-    LoopObserver silent;
-    LoopObserver& observer = reporter_ ? static_cast<LoopObserver&>(*reporter_) : silent;
+    Witness witness(env_.global_rank);
+    LoopObserver& observer = reporter_ ? *reporter_ : witness;
     auto outcome =
         run_loop(*session_, store,
                  {spec_.optimizer.steps, spec_.checkpoint.every_steps, spec_.logging.validate_every_steps},

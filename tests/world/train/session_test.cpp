@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/format.h>
+
 #include "tests/world/train/training.h"
 
 using namespace shardrun;
@@ -297,6 +299,44 @@ TEST_CASE("resuming: N + M steps equal N steps, a checkpoint and M steps, bit fo
   }
 }
 
+TEST_CASE(
+    "resuming: checkpoints written beside the next steps hold their own step, in every strategy, for any "
+    "other") {
+  const Folder folder;
+  struct Mesh {
+    int world_size, shard_degree;
+  };
+  for (const Mesh& mesh : {Mesh{1, 1}, Mesh{2, 2}, Mesh{2, 1}, Mesh{4, 2}}) {
+    CAPTURE(mesh.world_size);
+    CAPTURE(mesh.shard_degree);
+    const auto options = tiny_options(folder, mesh.world_size);
+    const std::string directory =
+        fmt::format("{}/checkpoints-{}-{}", folder.path(), mesh.world_size, mesh.shard_degree);
+    RunOptions run{.loop = {.steps = 10, .checkpoint_every_steps = 3},
+                   .checkpoint_directory = directory,
+                   .shard_degree = mesh.shard_degree};
+    const auto whole = run_world(mesh.world_size, options, run);
+    require_success(whole);
+    for (const RankRun& rank : whole) CHECK(rank.saved_steps == std::vector<int64_t>{3, 6, 9, 10});
+    for (const int64_t step : {10, 9})
+      std::filesystem::remove_all(directory + "/" + checkpoint::step_name(step));
+    const std::string other = directory + "-other";
+    std::filesystem::copy(directory, other, std::filesystem::copy_options::recursive);
+
+    run.loop.checkpoint_every_steps = 0;
+    const auto tail = run_world(mesh.world_size, options, run);
+    const auto elsewhere =
+        run_world(3, tiny_options(folder, 3), {.loop = run.loop, .checkpoint_directory = other});
+
+    require_success(tail);
+    require_success(elsewhere);
+    CHECK(*tail[0].resumed_from == directory + "/step_00000006");
+    const std::vector<double> wanted(whole[0].losses.begin() + 6, whole[0].losses.end());
+    CHECK(tail[0].losses == wanted);
+    CHECK(largest_difference(elsewhere[0].losses, wanted) < 1e-5);
+  }
+}
+
 TEST_CASE("resuming: another world size continues the same curve") {
   const Folder folder;
   const std::string directory = folder.path() + "/checkpoints";
@@ -378,6 +418,27 @@ TEST_CASE("resuming: a checkpoint of another model or other data is refused, not
     CHECK(rank.error_code == base::Code::kInvalid);
     CHECK(rank.error.find("was trained on other data") != std::string::npos);
   }
+}
+
+TEST_CASE(
+    "saving: a checkpoint that one rank cannot write is reported, and the training goes on to the next") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const std::string in_the_way = directory + "/step_00000004.tmp/shard_00001.bin";
+  std::filesystem::create_directories(in_the_way);
+  // A publish removes temporary folders: the lost save has to be the first.
+  const auto ranks =
+      run_world(2, tiny_options(folder, 2),
+                {.loop = {.steps = 10, .checkpoint_every_steps = 4}, .checkpoint_directory = directory});
+
+  require_success(ranks);
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.losses.size() == 10);
+    CHECK(rank.saved_steps == std::vector<int64_t>{8, 10});
+    REQUIRE(rank.lost_saves.size() == 1);
+  }
+  CHECK(ranks[0].lost_saves[0] == "4: another rank could not save " + directory + "/step_00000004");
+  CHECK(ranks[1].lost_saves[0].find(in_the_way + ": Is a directory") != std::string::npos);
 }
 
 TEST_CASE("saving: a rank that cannot write says why, and the others say that another could not") {

@@ -20,6 +20,10 @@ class Recorder : public train::LoopObserver {
  public:
   explicit Recorder(RankRun& run) : run_(run) {}
   void on_step(const train::StepReport& report, double) override { run_.losses.push_back(report.loss); }
+  void on_checkpoint(int64_t step, const std::string&) override { run_.saved_steps.push_back(step); }
+  void on_lost_checkpoint(int64_t step, const base::Error& error) override {
+    run_.lost_saves.push_back(std::to_string(step) + ": " + error.to_string());
+  }
 
  private:
   RankRun& run_;

@@ -41,7 +41,9 @@ struct RankRun {
   std::optional<double> validation_loss;
   bool stopped = false;
   std::string checkpoint;
-  std::vector<std::string> notices;  // of the resume
+  std::vector<int64_t> saved_steps;
+  std::vector<std::string> lost_saves;  // "4: why"
+  std::vector<std::string> notices;     // of the resume
   std::optional<std::string> resumed_from;
   std::string error;  // empty when all went well
   base::Code error_code = base::Code::kIo;
