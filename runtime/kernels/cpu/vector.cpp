@@ -6,47 +6,10 @@
 #include <cstring>
 #include <limits>
 
-// Loops are written once, in `body`, as functions that must be inlined; each is inlined into three shells that
-// the compiler translates for AVX-512, AVX2 and the baseline. Nothing but the shells may use the wide
-// registers, so no machine can meet an instruction that it does not know.
-#define SHARDRUN_INLINE inline __attribute__((always_inline))
-#if defined(__x86_64__)
-#define SHARDRUN_AVX2 __attribute__((target("avx2,fma")))
-#define SHARDRUN_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
-#else
-#define SHARDRUN_AVX2
-#define SHARDRUN_AVX512
-#endif
+#include "runtime/kernels/cpu/dispatch.h"
 
 namespace shardrun::kernels::vector {
 namespace {
-
-template <auto Body, typename... Arguments>
-auto on_baseline(Arguments... arguments) {
-  return Body(arguments...);
-}
-template <auto Body, typename... Arguments>
-SHARDRUN_AVX2 auto on_avx2(Arguments... arguments) {
-  return Body(arguments...);
-}
-template <auto Body, typename... Arguments>
-SHARDRUN_AVX512 auto on_avx512(Arguments... arguments) {
-  return Body(arguments...);
-}
-
-// Runs the body in the shell of this machine. A body may differ by level, e.g. in the width of its tiles.
-template <auto Baseline, auto Avx2 = Baseline, auto Avx512 = Baseline, typename... Arguments>
-SHARDRUN_INLINE auto dispatch(Arguments... arguments) {
-  switch (instruction_set()) {
-    case InstructionSet::kAvx512:
-      return on_avx512<Avx512>(arguments...);
-    case InstructionSet::kAvx2:
-      return on_avx2<Avx2>(arguments...);
-    case InstructionSet::kBaseline:
-      break;
-  }
-  return on_baseline<Baseline>(arguments...);
-}
 
 constexpr int kLanes = 16;  // of the explicit partial sums: one AVX-512 register, in a fixed order
 
@@ -329,53 +292,6 @@ SHARDRUN_INLINE void lamb_apply(float* __restrict master, const float* __restric
   }
 }
 
-// kRows × kVectors registers of c, kept there while `inner` runs. The products of one element of c are added
-// in ascending order of `inner`, whatever the tile.
-template <int kWidth, int kRows, int kVectors, bool kTransposed>
-SHARDRUN_INLINE void tile(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
-                          int64_t inner) {
-  typedef float Lanes __attribute__((vector_size(kWidth * sizeof(float))));
-  Lanes sums[kRows][kVectors] = {};
-  for (int64_t k = 0; k < inner; ++k) {
-    Lanes y[kVectors];
-    std::memcpy(y, b + k * ldb, sizeof(y));  // of any alignment
-    for (int r = 0; r < kRows; ++r) {
-      const float x = kTransposed ? a[k * lda + r] : a[r * lda + k];
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += x * y[v];
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    Lanes out[kVectors];
-    std::memcpy(out, c + r * ldc, sizeof(out));
-    for (int v = 0; v < kVectors; ++v) out[v] += sums[r][v];
-    std::memcpy(c + r * ldc, out, sizeof(out));
-  }
-}
-
-// kRows rows of c: wide tiles, then one register, then single columns.
-template <int kWidth, int kRows, bool kTransposed>
-SHARDRUN_INLINE void stripe(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
-                            int64_t inner, int64_t columns) {
-  int64_t j = 0;
-  for (; j + 2 * kWidth <= columns; j += 2 * kWidth)
-    tile<kWidth, kRows, 2, kTransposed>(c + j, ldc, a, lda, b + j, ldb, inner);
-  for (; j + kWidth <= columns; j += kWidth)
-    tile<kWidth, kRows, 1, kTransposed>(c + j, ldc, a, lda, b + j, ldb, inner);
-  for (; j < columns; ++j) tile<1, kRows, 1, kTransposed>(c + j, ldc, a, lda, b + j, ldb, inner);
-}
-
-template <int kWidth, bool kTransposed>
-SHARDRUN_INLINE void multiply_add(float* c, int64_t ldc, const float* a, int64_t lda, const float* b,
-                                  int64_t ldb, int64_t rows, int64_t inner, int64_t columns) {
-  constexpr int kRows = 4;
-  const int64_t step = kTransposed ? 1 : lda;  // from one row of op(a) to the next
-  int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows)
-    stripe<kWidth, kRows, kTransposed>(c + row * ldc, ldc, a + row * step, lda, b, ldb, inner, columns);
-  for (; row < rows; ++row)
-    stripe<kWidth, 1, kTransposed>(c + row * ldc, ldc, a + row * step, lda, b, ldb, inner, columns);
-}
-
 }  // namespace body
 }  // namespace
 
@@ -455,15 +371,4 @@ void lamb_apply(float* master, const float* moment1, const float* moment2, float
                 const LambParameters& parameters) {
   dispatch<body::lamb_apply>(master, moment1, moment2, rate, count, parameters);
 }
-void multiply_add(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
-                  int64_t rows, int64_t inner, int64_t columns) {
-  dispatch<body::multiply_add<4, false>, body::multiply_add<8, false>, body::multiply_add<16, false>>(
-      c, ldc, a, lda, b, ldb, rows, inner, columns);
-}
-void multiply_add_transposed(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
-                             int64_t rows, int64_t inner, int64_t columns) {
-  dispatch<body::multiply_add<4, true>, body::multiply_add<8, true>, body::multiply_add<16, true>>(
-      c, ldc, a, lda, b, ldb, rows, inner, columns);
-}
-
 }  // namespace shardrun::kernels::vector
