@@ -132,13 +132,14 @@ Result<void> TokenFile::read(int64_t begin, std::span<int32_t> out) const {
   for (size_t i = 0; i < out.size(); ++i) {
     const uint32_t raw = raw_token(begin + static_cast<int64_t>(i));
     const auto id = static_cast<int32_t>(raw & kIdBits);
-    if (id >= tokenizer_.vocabulary) {
+    const bool no_loss = raw != static_cast<uint32_t>(id);
+    if (id >= tokenizer_.vocabulary || (no_loss && !has_loss_mask_)) {
       return Error(Code::kCorrupt,
-                   fmt::format("{} is damaged: token {} is {}, outside of its vocabulary of {}; make "
-                               "it again with shardrun data",
-                               name_, begin + static_cast<int64_t>(i), id, tokenizer_.vocabulary));
+                   fmt::format("{} is damaged: token {} is {:#x}, which its header rules out; make it "
+                               "again with shardrun data",
+                               name_, begin + static_cast<int64_t>(i), raw));
     }
-    out[i] = raw == static_cast<uint32_t>(id) ? id : ~id;
+    out[i] = no_loss ? ~id : id;
   }
   return {};
 }

@@ -1,0 +1,77 @@
+// libFuzzer over what reads files of others in runtime/data: token files, with the input's own checksums and with
+// right ones, and documents.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+#include "runtime/data/token_file.h"
+#include "runtime/data/token_file_format.h"
+
+using namespace shardrun;
+using namespace shardrun::data;
+
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+// `text` with the fixed fields and the checksums of a token file, as far as its size allows.
+std::string with_checksums(std::string text) {
+  TokenFileHeader header;
+  if (text.size() < sizeof(header)) return text;
+  std::memcpy(&header, text.data(), sizeof(header));
+  std::copy(kTokenFileMagic.begin(), kTokenFileMagic.end(), header.magic.begin());
+  header.version = kTokenFileVersion;
+  header.byte_order = kByteOrderMark;
+  header.vocabulary %= kMaximumVocabulary + 2;
+  header.token_bytes = token_bytes_for(header.vocabulary);
+  header.tokens %= 1 << 12;
+  header.documents %= 1 << 8;
+  header.tokenizer.back() = '\0';
+  for (int32_t& id : header.special)
+    id = header.vocabulary > 0 ? id % static_cast<int32_t>(header.vocabulary) : -1;
+  header.checksum = header_checksum(header);
+  std::memcpy(text.data(), &header, sizeof(header));
+  const size_t payload = payload_bytes(header), blocks = blocks_of(payload);
+  text.resize(sizeof(header) + payload + blocks * sizeof(uint32_t));
+  for (size_t block = 0; block < blocks; ++block) {
+    const size_t begin = block * kBlockBytes;
+    const uint32_t checksum =
+        base::crc32c(bytes_of(text).subspan(sizeof(header) + begin, std::min(kBlockBytes, payload - begin)));
+    std::memcpy(text.data() + sizeof(header) + payload + block * sizeof(checksum), &checksum,
+                sizeof(checksum));
+  }
+  return text;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  for (const std::string& bytes : {text, with_checksums(text)}) {
+    const auto file = TokenFile::parse(bytes_of(bytes), "fuzz");
+    if (!file) continue;
+    // What is accepted can be read everywhere, and its documents fill it.
+    int64_t total = 0;
+    for (int64_t document = 0; document < file->documents(); ++document) {
+      const int64_t tokens = file->document_begin(document + 1) - file->document_begin(document);
+      SHARDRUN_CHECK(tokens >= 1);
+      total += tokens;
+    }
+    SHARDRUN_CHECK(total == file->tokens());
+    std::vector<int32_t> ids(static_cast<size_t>(file->tokens()));
+    if (!file->read(0, ids)) continue;
+    for (const int32_t id : ids) {
+      SHARDRUN_CHECK((id < 0 ? ~id : id) < file->tokenizer().vocabulary);
+      SHARDRUN_CHECK(id >= 0 || file->has_loss_mask());
+    }
+  }
+  return 0;
+}
