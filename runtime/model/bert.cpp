@@ -20,11 +20,12 @@ constexpr int64_t kRelations = 2;  // classes of the next-sentence head
 template <typename T>
 class TypedBert : public Bert {
  public:
-  TypedBert(const BertConfig& config, int micro_batch, int sequence_length, Memory memory)
-      : sizes_(config, micro_batch, sequence_length),
+  TypedBert(const BertConfig& config, const BertOptions& options, Memory saved, Memory scratch)
+      : sizes_(config, options),
         blocks_(block_layouts(config)),
-        memory_(std::move(memory)),
-        buffers_(sizes_, memory_.data()) {
+        saved_(std::move(saved)),
+        scratch_(std::move(scratch)),
+        buffers_(sizes_, saved_.data(), scratch_.data()) {
     SHARDRUN_CHECK(blocks_[0].elements == EmbeddingOffsets(sizes_).end);
     SHARDRUN_CHECK(blocks_[1].elements == BertLayerOffsets(sizes_).end);
     for (int block = 0; block <= config.layers; ++block) visits_.push_back(block);
@@ -35,7 +36,7 @@ class TypedBert : public Bert {
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
   std::span<const int> visits() const override { return visits_; }
   std::span<const std::byte> hidden_states() const override {
-    return std::as_bytes(std::span(buffers_.stream.back(), static_cast<size_t>(sizes_.N * sizes_.C)));
+    return std::as_bytes(std::span(buffers_.output, static_cast<size_t>(sizes_.N * sizes_.C)));
   }
 
   void set_batch(const Batch& batch) override;
@@ -93,8 +94,8 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(s);
     kernels::embedding_sum_forward(buffers_.embedded, buffers_.tokens, buffers_.positions, buffers_.segments,
                                    p + at.word, p + at.position, p + at.type, s.N, s.C);
-    kernels::layernorm_forward<T>(buffers_.stream[0], buffers_.mean, buffers_.rstd, buffers_.embedded,
-                                  nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
+    kernels::layernorm_forward<T>(buffers_.layers.front().input, buffers_.mean, buffers_.rstd,
+                                  buffers_.embedded, nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
   }
 
   void embedding_backward(const T* p, float* g) {
@@ -109,24 +110,51 @@ class TypedBert : public Bert {
     std::fill(g + at.pooler, g + at.end, 0.0f);
   }
 
+  T* output_of(int layer) {
+    const auto next = static_cast<size_t>(layer) + 1;
+    return next < buffers_.layers.size() ? buffers_.layers[next].input : buffers_.output;
+  }
+
+  void attention_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
+    const BertSizes& s = sizes_;
+    kernels::linear_bias_forward(a.qkv, a.input, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
+    kernels::attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility());
+    kernels::linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
+    kernels::layernorm_forward<T>(a.normed1, a.mean1, a.rstd1, a.sum1, a.input, p + at.gamma1, p + at.beta1,
+                                  s.N, s.C, s.epsilon);
+  }
+
+  // sum2 without the residual.
+  void feed_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
+    const BertSizes& s = sizes_;
+    kernels::linear_bias_forward(a.up, a.normed1, p + at.up, p + at.up_bias, s.N, s.C, s.F);
+    kernels::gelu_forward(a.activated, a.up, s.N * s.F);
+    kernels::linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
+  }
+
   void layer_forward(int layer, const T* p) {
     const BertSizes& s = sizes_;
     const BertLayerOffsets at(s);
     BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
-    const T* x = buffers_.stream[static_cast<size_t>(layer)];
-    T* y = buffers_.stream[static_cast<size_t>(layer) + 1];
+    attention_forward(a, p, at);
+    feed_forward(a, p, at);
+    kernels::layernorm_forward<T>(output_of(layer), a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2,
+                                  p + at.beta2, s.N, s.C, s.epsilon);
+    saved_.evict(a.begin, a.end - a.begin);
+  }
 
-    kernels::linear_bias_forward(a.qkv, x, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
-    kernels::attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility());
-    kernels::linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
-    kernels::layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, x, p + at.gamma1, p + at.beta1, s.N, s.C,
-                               s.epsilon);
-
-    kernels::linear_bias_forward(a.up, a.normed1, p + at.up, p + at.up_bias, s.N, s.C, s.F);
-    kernels::gelu_forward(a.activated, a.up, s.N * s.F);
-    kernels::linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
-    kernels::layernorm_forward<T>(y, a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2, p + at.beta2, s.N,
-                                  s.C, s.epsilon);
+  // What forward did not keep.
+  void recompute(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
+    const BertSizes& s = sizes_;
+    if (s.checkpointing == Checkpointing::kFull) {
+      attention_forward(a, p, at);
+      feed_forward(a, p, at);
+      kernels::add(a.sum2, a.sum2, a.normed1, s.N * s.C);
+    } else if (s.checkpointing == Checkpointing::kSelective) {
+      kernels::layernorm_forward<T>(a.normed1, a.mean1, a.rstd1, a.sum1, nullptr, p + at.gamma1, p + at.beta1,
+                                    s.N, s.C, s.epsilon);
+      kernels::gelu_forward(a.activated, a.up, s.N * s.F);
+    }
   }
 
   // `gradient` holds that of the layer's output and leaves with that of its input.
@@ -134,7 +162,11 @@ class TypedBert : public Bert {
     const BertSizes& s = sizes_;
     const BertLayerOffsets at(s);
     BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
-    const T* x = buffers_.stream[static_cast<size_t>(layer)];
+    if (layer > 0) {
+      const BertLayerActivations<T>& next = buffers_.layers[static_cast<size_t>(layer) - 1];
+      saved_.prefetch(next.begin, next.end - next.begin);
+    }
+    recompute(a, p, at);
     T *d = buffers_.gradient, *narrow = buffers_.narrow, *wide = buffers_.wide;
 
     kernels::layernorm_backward(d, g + at.gamma2, g + at.beta2, d, a.sum2, p + at.gamma2, a.mean2, a.rstd2,
@@ -154,8 +186,9 @@ class TypedBert : public Bert {
     kernels::linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
     kernels::attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility());
     kernels::bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.qkv, wide, x, s.N, s.C, 3 * s.C, /*accumulate=*/false);
+    kernels::linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, /*accumulate=*/false);
     kernels::linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
+    saved_.evict(a.begin, a.end - a.begin);
   }
 
   void predictions_forward(const T* p) {
@@ -164,7 +197,7 @@ class TypedBert : public Bert {
     BertHeadActivations<T>& h = buffers_.head;
     loss_.sum = 0.0;
     if (padded_ == 0) return;
-    kernels::embedding_forward(h.rows, buffers_.predicted, buffers_.stream.back(), padded_, s.C);
+    kernels::embedding_forward(h.rows, buffers_.predicted, buffers_.output, padded_, s.C);
     kernels::linear_bias_forward(h.transformed, h.rows, p + at.transform, p + at.transform_bias, padded_, s.C,
                                  s.C);
     kernels::gelu_forward(h.activated, h.transformed, padded_ * s.C);
@@ -217,7 +250,7 @@ class TypedBert : public Bert {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
-    kernels::embedding_forward(h.first, buffers_.first_rows, buffers_.stream.back(), s.B, s.C);
+    kernels::embedding_forward(h.first, buffers_.first_rows, buffers_.output, s.B, s.C);
     kernels::linear_bias_forward(h.pooled, h.first, p + at.pooler, p + at.pooler_bias, s.B, s.C, s.C);
     kernels::tanh_forward(h.pooled, h.pooled, s.B * s.C);
     kernels::linear_bias_forward_fp32(h.relation, h.pooled, p + at.relation, p + at.relation_bias, s.B, s.C,
@@ -249,7 +282,7 @@ class TypedBert : public Bert {
   BertSizes sizes_;
   std::vector<BlockLayout> blocks_;
   std::vector<int> visits_;
-  Memory memory_;
+  Memory saved_, scratch_;
   BertBuffers<T> buffers_;
   int64_t padded_ = 0;  // rows of the head: loss_.tokens, rounded up
   float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
@@ -304,38 +337,50 @@ void TypedBert<T>::set_batch(const Batch& batch) {
                                   [](int32_t label) { return label >= 0; });
 }
 
-}  // namespace
-
-int64_t Bert::activation_bytes(const BertConfig& config, kernels::DType compute, int micro_batch,
-                               int sequence_length) {
-  const BertSizes sizes(config, micro_batch, sequence_length);
-  return compute == kernels::DType::kFp32 ? BertBuffers<float>(sizes, nullptr).bytes
-                                          : BertBuffers<Bf16>(sizes, nullptr).bytes;
+template <typename T>
+ActivationBytes bytes_of(const BertSizes& sizes, bool offloads) {
+  const BertBuffers<T> buffers(sizes, nullptr, nullptr);
+  if (!offloads) return {.resident = buffers.saved_bytes + buffers.scratch_bytes};
+  const int64_t layer = buffers.layers.front().end - buffers.layers.front().begin;
+  return {buffers.scratch_bytes, buffers.saved_bytes, std::min(buffers.saved_bytes, 2 * layer)};
 }
 
-base::Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, kernels::DType compute,
-                                                 int micro_batch, int sequence_length) {
+template <typename T>
+Result<std::unique_ptr<Bert>> make(const BertConfig& config, const BertOptions& options) {
+  const BertBuffers<T> plan(BertSizes(config, options), nullptr, nullptr);
+  auto saved = options.offload_directory.empty()
+                   ? Memory::create(plan.saved_bytes)
+                   : Memory::create_in_file(plan.saved_bytes, options.offload_directory);
+  if (!saved) return std::move(saved).error().context("activations");
+  auto scratch = Memory::create(plan.scratch_bytes);
+  if (!scratch) return std::move(scratch).error().context("activations");
+  return std::unique_ptr<Bert>(
+      std::make_unique<TypedBert<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));
+}
+
+}  // namespace
+
+ActivationBytes Bert::activation_bytes(const BertConfig& config, const BertOptions& options) {
+  const BertSizes sizes(config, options);
+  const bool offloads = !options.offload_directory.empty();
+  return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, offloads)
+                                                  : bytes_of<Bf16>(sizes, offloads);
+}
+
+Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const BertOptions& options) {
   RETURN_IF_ERROR(check(config));
-  if (micro_batch < 1 || sequence_length < 1) {
+  if (options.micro_batch < 1 || options.sequence_length < 1) {
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
-  if (sequence_length > config.max_positions) {
+  if (options.sequence_length > config.max_positions) {
     return base::Error(
         base::Code::kInvalid,
         fmt::format("sequence_length {} is above this BERT's max_positions {}; shorten the one "
                     "or raise the other",
-                    sequence_length, config.max_positions));
+                    options.sequence_length, config.max_positions));
   }
-  auto memory = Memory::create(activation_bytes(config, compute, micro_batch, sequence_length));
-  if (!memory) return std::move(memory).error().context("activations");
-  std::unique_ptr<Bert> bert;
-  if (compute == kernels::DType::kFp32) {
-    bert =
-        std::make_unique<TypedBert<float>>(config, micro_batch, sequence_length, std::move(memory).value());
-  } else {
-    bert = std::make_unique<TypedBert<Bf16>>(config, micro_batch, sequence_length, std::move(memory).value());
-  }
-  return bert;
+  return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
+                                                  : make<Bf16>(config, options);
 }
 
 }  // namespace shardrun::model

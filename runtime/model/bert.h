@@ -23,10 +23,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/kernels/ops.h"
+#include "runtime/model/activations.h"
 #include "runtime/model/model.h"
 
 namespace shardrun::model {
@@ -35,6 +37,13 @@ struct BertConfig {
   int layers = 0, hidden = 0, heads = 0, ffn = 0, vocab = 0;
   int max_positions = 512, type_vocab = 2;
   double norm_epsilon = 1e-12;
+};
+
+struct BertOptions {
+  kernels::DType compute = kernels::DType::kFp32;
+  int micro_batch = 1, sequence_length = 1;
+  Checkpointing checkpointing = Checkpointing::kNone;
+  std::string offload_directory;  // where activations that wait for backward lie; empty: in memory
 };
 
 // kInvalid with what and the mend: hidden % heads, non-positive sizes.
@@ -46,12 +55,9 @@ double flops_per_token(const BertConfig& config, int sequence_length, double pre
 
 class Bert : public Model {
  public:
-  // Bytes of activations and scratch that the model will use; it allocates exactly these, once, in create().
-  static int64_t activation_bytes(const BertConfig& config, kernels::DType compute, int micro_batch,
-                                  int sequence_length);
-  // kInvalid as check() says, or a sequence longer than max_positions; kIo without that much memory.
-  static Result<std::unique_ptr<Bert>> create(const BertConfig& config, kernels::DType compute,
-                                              int micro_batch, int sequence_length);
+  static ActivationBytes activation_bytes(const BertConfig& config, const BertOptions& options);
+  // kInvalid as check() says, or for a sequence longer than max_positions; kIo without that much memory.
+  static Result<std::unique_ptr<Bert>> create(const BertConfig& config, const BertOptions& options);
 
   // (N,C) of the last layer in the compute dtype; valid from its forward until the next one.
   virtual std::span<const std::byte> hidden_states() const = 0;

@@ -1,7 +1,8 @@
 // Where each activation of a BERT lies in its one allocation, and where each parameter lies in its block.
 //
-// Internal to runtime/model. A BertBuffers over nullptr only counts bytes; the same code over memory hands out
-// the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
+// Internal to runtime/model. What backward needs from forward lies in `saved`, one piece a layer, which may be memory
+// in a file; everything else is scratch. A BertBuffers over nullptr only counts bytes; the same code over memory
+// hands out the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +16,9 @@ namespace shardrun::model {
 
 // The legend of bert.h as numbers.
 struct BertSizes {
-  BertSizes(const BertConfig& config, int micro_batch, int sequence_length)
-      : B(micro_batch),
-        T(sequence_length),
+  BertSizes(const BertConfig& config, const BertOptions& options)
+      : B(options.micro_batch),
+        T(options.sequence_length),
         N(B * T),
         C(config.hidden),
         H(config.heads),
@@ -27,7 +28,8 @@ struct BertSizes {
         P(config.max_positions),
         types(config.type_vocab),
         L(config.layers),
-        epsilon(static_cast<float>(config.norm_epsilon)) {
+        epsilon(static_cast<float>(config.norm_epsilon)),
+        checkpointing(options.checkpointing) {
     constexpr int64_t kLogitElements = int64_t{1} << 23;  // 32 MiB of fp32: few chunks, bounded memory
     const int64_t rows = kLogitElements / std::max<int64_t>(1, V) / kRowStep * kRowStep;
     chunk = std::min(padded_rows(N), std::max<int64_t>(4 * kRowStep, rows));
@@ -39,6 +41,7 @@ struct BertSizes {
 
   int64_t B, T, N, C, H, D, F, V, P, types, L;
   float epsilon;
+  Checkpointing checkpointing;
   int64_t chunk;  // rows of logits that exist at once
 };
 
@@ -87,6 +90,7 @@ struct BertLayerOffsets {
 // What the backward of one layer needs from its forward.
 template <typename T>
 struct BertLayerActivations {
+  T* input;                              // (N,C)
   float *mean1, *rstd1, *mean2, *rstd2;  // (N)
   float* lse;                            // (B,H,T)
   T* qkv;                                // (N,3C)
@@ -96,6 +100,7 @@ struct BertLayerActivations {
   T* up;                                 // (N,F), before GELU
   T* activated;                          // (N,F)
   T* sum2;                               // (N,C): what the second LayerNorm reads
+  int64_t begin = 0, end = 0;            // the layer's piece of `saved`
 };
 
 // Of the heads, M padded rows of predicted tokens.
@@ -116,23 +121,34 @@ struct BertHeadActivations {
 
 template <typename T>
 struct BertBuffers {
-  BertBuffers(const BertSizes& s, std::byte* memory) : memory_(memory) {
+  BertBuffers(const BertSizes& s, std::byte* saved_memory, std::byte* scratch_memory) {
+    Cursor saved(saved_memory), scratch(scratch_memory);
+    BertLayerActivations<T> shared{};  // of all layers: what backward computes again
+    take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
+    take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
+    layers.assign(static_cast<size_t>(s.L), shared);
+    for (BertLayerActivations<T>& layer : layers) {
+      saved.start_page();
+      layer.begin = saved.bytes();
+      saved.take(layer.input, s.N * s.C);
+      for (float** row : {&layer.mean2, &layer.rstd2}) saved.take(*row, s.N);
+      take_rest(layer, s, saved, s.checkpointing != Checkpointing::kFull);
+      take_cheap(layer, s, saved, s.checkpointing == Checkpointing::kNone);
+      layer.end = saved.bytes();
+    }
+    saved_bytes = saved.bytes();
+
     const int64_t M = BertSizes::padded_rows(s.N);
-    for (int32_t** row : {&tokens, &positions, &segments, &begins}) take(*row, s.N);
-    for (int32_t** row : {&predicted, &targets}) take(*row, M);
-    for (int32_t** row : {&lengths, &next_sentence, &first_rows}) take(*row, s.B);
-    for (float** row : {&mean, &rstd}) take(*row, s.N);
-    take(embedded, s.N * s.C);
-    stream.resize(static_cast<size_t>(s.L) + 1);
-    for (T*& level : stream) take(level, s.N * s.C);
-    layers.resize(static_cast<size_t>(s.L));
-    for (BertLayerActivations<T>& layer : layers) take_layer(layer, s);
-    take_head(s, M);
-    take(gradient, s.N * s.C);
-    take(narrow, s.N * s.C);
-    take(wide, s.N * std::max(3 * s.C, s.F));
-    take(dnormed, M * s.C);
-    take(dpooled, s.B * s.C);
+    for (int32_t** row : {&tokens, &positions, &segments, &begins}) scratch.take(*row, s.N);
+    for (int32_t** row : {&predicted, &targets}) scratch.take(*row, M);
+    for (int32_t** row : {&lengths, &next_sentence, &first_rows}) scratch.take(*row, s.B);
+    for (float** row : {&mean, &rstd}) scratch.take(*row, s.N);
+    for (T** rows : {&embedded, &output, &gradient, &narrow}) scratch.take(*rows, s.N * s.C);
+    scratch.take(wide, s.N * std::max(3 * s.C, s.F));
+    scratch.take(dnormed, M * s.C);
+    scratch.take(dpooled, s.B * s.C);
+    take_head(s, M, scratch);
+    scratch_bytes = scratch.bytes();
   }
 
   int32_t *tokens, *positions, *segments, *begins;  // (N)
@@ -140,41 +156,43 @@ struct BertBuffers {
   int32_t *lengths, *next_sentence, *first_rows;    // (B)
   float *mean, *rstd;                               // (N), of the embedding's LayerNorm
   T* embedded;                                      // (N,C): what it reads
-  std::vector<T*> stream;                           // before each layer and after the last
   std::vector<BertLayerActivations<T>> layers;
+  T* output;  // (N,C), of the last layer
   BertHeadActivations<T> head;
   T* gradient;  // (N,C): of the stream, and of the sums inside a layer
   T *narrow, *wide, *dnormed, *dpooled;
-  int64_t bytes = 0;
+  int64_t saved_bytes = 0, scratch_bytes = 0;
 
  private:
-  void take_layer(BertLayerActivations<T>& layer, const BertSizes& s) {
-    for (float** row : {&layer.mean1, &layer.rstd1, &layer.mean2, &layer.rstd2}) take(*row, s.N);
-    take(layer.lse, s.B * s.H * s.T);
-    take(layer.qkv, s.N * 3 * s.C);
-    for (T** rows : {&layer.attention, &layer.sum1, &layer.normed1, &layer.sum2}) take(*rows, s.N * s.C);
-    for (T** rows : {&layer.up, &layer.activated}) take(*rows, s.N * s.F);
+  // What only the matrix products and attention can make again.
+  static void take_rest(BertLayerActivations<T>& layer, const BertSizes& s, Cursor& cursor, bool here) {
+    if (!here) return;
+    for (float** row : {&layer.mean1, &layer.rstd1}) cursor.take(*row, s.N);
+    cursor.take(layer.lse, s.B * s.H * s.T);
+    cursor.take(layer.qkv, s.N * 3 * s.C);
+    for (T** rows : {&layer.attention, &layer.sum1, &layer.sum2}) cursor.take(*rows, s.N * s.C);
+    cursor.take(layer.up, s.N * s.F);
   }
-  void take_head(const BertSizes& s, int64_t M) {
-    for (float** row : {&head.mean, &head.rstd}) take(*row, M);
-    for (T** rows : {&head.rows, &head.transformed, &head.activated, &head.normed}) take(*rows, M * s.C);
-    for (T** rows : {&head.first, &head.pooled}) take(*rows, s.B * s.C);
-    take(head.relation, s.B * 2);
-    take(head.drelation, s.B * 2);
-    take(head.logits, s.chunk * s.V);
+  // What one pass over memory makes again.
+  static void take_cheap(BertLayerActivations<T>& layer, const BertSizes& s, Cursor& cursor, bool here) {
+    if (!here) return;
+    cursor.take(layer.normed1, s.N * s.C);
+    cursor.take(layer.activated, s.N * s.F);
+  }
+  void take_head(const BertSizes& s, int64_t M, Cursor& cursor) {
+    for (float** row : {&head.mean, &head.rstd}) cursor.take(*row, M);
+    for (T** rows : {&head.rows, &head.transformed, &head.activated, &head.normed})
+      cursor.take(*rows, M * s.C);
+    for (T** rows : {&head.first, &head.pooled}) cursor.take(*rows, s.B * s.C);
+    cursor.take(head.relation, s.B * 2);
+    cursor.take(head.drelation, s.B * 2);
+    cursor.take(head.logits, s.chunk * s.V);
     if constexpr (sizeof(T) == sizeof(float)) {
       head.dlogits = head.logits;
     } else {
-      take(head.dlogits, s.chunk * s.V);
+      cursor.take(head.dlogits, s.chunk * s.V);
     }
   }
-  template <typename U>
-  void take(U*& pointer, int64_t count) {
-    constexpr int64_t kAlignment = 64;
-    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<U*>(memory_ + bytes);
-    bytes += (count * static_cast<int64_t>(sizeof(U)) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  std::byte* memory_;
 };
 
 }  // namespace shardrun::model

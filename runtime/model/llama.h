@@ -24,6 +24,7 @@
 #include "runtime/base/result.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/kernels/ops.h"
+#include "runtime/model/activations.h"
 #include "runtime/model/model.h"
 
 namespace shardrun::model {
@@ -35,26 +36,12 @@ struct LlamaConfig {
   bool tied_embeddings = false;  // the head uses the embedding's matrix
 };
 
-// What backward computes again so that forward need not keep it.
-enum class Checkpointing {
-  kNone,
-  kSelective,  // norms and SwiGLU: one pass over memory each
-  kFull,       // everything of a layer but its input
-};
-
 struct LlamaOptions {
   kernels::DType compute = kernels::DType::kFp32;
   int micro_batch = 1, sequence_length = 1;
   Checkpointing checkpointing = Checkpointing::kNone;
   std::string offload_directory;         // where activations that wait for backward lie; empty: in memory
   comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
-};
-
-// What the model will hold; it allocates exactly these, once, in create().
-struct ActivationBytes {
-  int64_t resident = 0;
-  int64_t offloaded = 0;  // in a file, of which two layers' worth is in memory at a time
-  int64_t offload_window = 0;
 };
 
 // kInvalid with what and the mend: hidden % heads, heads % kv_heads, odd head size, non-positive sizes.

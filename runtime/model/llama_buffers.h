@@ -48,25 +48,6 @@ struct Sizes {
   int64_t chunk;  // rows of logits that exist at once
 };
 
-// Hands out pieces of memory, or counts them when there is none.
-class Cursor {
- public:
-  explicit Cursor(std::byte* memory) : memory_(memory) {}
-  template <typename U>
-  void take(U*& pointer, int64_t count) {
-    constexpr int64_t kAlignment = 64;
-    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<U*>(memory_ + bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(U)) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  // Pieces that are given back to the system one by one start on a page of their own.
-  void start_page() { bytes_ = (bytes_ + 4095) / 4096 * 4096; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* memory_;
-  int64_t bytes_ = 0;
-};
-
 // What the backward of one layer needs from its forward.
 template <typename T>
 struct LayerActivations {

@@ -65,7 +65,7 @@ struct LlamaShape {
   int micro_batch = 8, length = 256;
   int64_t tokens() const { return int64_t{micro_batch} * length; }
   auto create(kernels::DType dtype) const {
-    return model::Llama::create(config, dtype, micro_batch, length).value();
+    return model::Llama::create(config, {dtype, micro_batch, length}).value();
   }
 };
 
@@ -74,7 +74,7 @@ struct BertShape {
   int micro_batch = 8, length = 128;
   int64_t tokens() const { return int64_t{micro_batch} * length; }
   auto create(kernels::DType dtype) const {
-    return model::Bert::create(config, dtype, micro_batch, length).value();
+    return model::Bert::create(config, {dtype, micro_batch, length}).value();
   }
 };
 
@@ -109,16 +109,9 @@ std::vector<T> initial_parameters(const model::BlockLayout& layout, uint64_t key
 template <typename T, typename Shape>
 struct Rank {
   explicit Rank(const Shape& shape) {
-<<<<<<< ours
-    const auto dtype = std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16;
-    llama = model::Llama::create(shape.config, {dtype, shape.micro_batch, shape.length}).value();
-    for (const auto& layout : model::block_layouts(shape.config)) {
-      parameters.push_back(random_values<T>(layout.elements, parameters.size() + 1, 0.02));
-=======
     network = shape.create(std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16);
     for (const auto& layout : network->blocks()) {
       parameters.push_back(initial_parameters<T>(layout, parameters.size() + 1));
->>>>>>> theirs
       gradients.emplace_back(static_cast<size_t>(layout.elements));
     }
     std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens()));

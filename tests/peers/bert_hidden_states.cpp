@@ -91,8 +91,8 @@ int main(int argc, char** argv) {
     for (const int32_t token : read_integers(T)) tokens.push_back(token);
   }
 
-  auto bert = model::Bert::create(config, is_fp32 ? kernels::DType::kFp32 : kernels::DType::kBf16, extent[0],
-                                  extent[1])
+  auto bert = model::Bert::create(
+                  config, {is_fp32 ? kernels::DType::kFp32 : kernels::DType::kBf16, extent[0], extent[1]})
                   .value();
   const std::vector<int32_t> no_targets(tokens.size(), -1);
   bert->set_batch({.tokens = tokens, .targets = no_targets, .lengths = lengths});

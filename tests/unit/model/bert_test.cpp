@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "runtime/kernels/ops.h"
@@ -18,7 +19,9 @@ constexpr int kBatch = 3, kLength = 7;
 
 // A model with random parameters, one micro-batch of random tokens, and its gradient.
 struct Fixture {
-  explicit Fixture(kernels::DType dtype, uint32_t seed = 1)
+  explicit Fixture(kernels::DType dtype, uint32_t seed = 1,
+                   model::Checkpointing checkpointing = model::Checkpointing::kNone,
+                   const std::string& offload = {})
       : compute(dtype), layouts(model::block_layouts(kTiny)) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0.0f, 0.3f);
@@ -33,7 +36,7 @@ struct Fixture {
     for (auto& value : tokens) value = token(generator);
     for (auto& value : segments) value = bit(generator);
     for (const size_t masked : {0, 4, 7, 11, 15}) targets[masked] = token(generator);
-    bert = model::Bert::create(kTiny, compute, kBatch, kLength).value();
+    bert = model::Bert::create(kTiny, {compute, kBatch, kLength, checkpointing, offload}).value();
   }
 
   std::vector<std::byte> bytes(int visit) const {
@@ -172,6 +175,37 @@ TEST_CASE("bert: loss and gradients have the same bits when computed again") {
   CHECK(one.gradients == two.gradients);
 }
 
+TEST_CASE("bert: computing activations again and keeping them in a file change no bit") {
+  Fixture plain(kernels::DType::kBf16);
+  plain.differentiate();
+  for (const auto checkpointing :
+       {model::Checkpointing::kNone, model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
+    for (const char* offload : {"", "/tmp"}) {
+      Fixture other(kernels::DType::kBf16, 1, checkpointing, offload);
+      other.differentiate();
+      CHECK_EQ(other.bert->loss().sum, plain.bert->loss().sum);
+      CHECK(other.gradients == plain.gradients);
+    }
+  }
+}
+
+TEST_CASE("bert: each level of checkpointing keeps less, and what is in a file is not resident") {
+  const model::BertConfig large{24, 1024, 16, 4096, 30522};
+  model::BertOptions options{kernels::DType::kBf16, 8, 128};
+  const int64_t none = model::Bert::activation_bytes(large, options).resident;
+  options.checkpointing = model::Checkpointing::kSelective;
+  const int64_t selective = model::Bert::activation_bytes(large, options).resident;
+  options.checkpointing = model::Checkpointing::kFull;
+  const auto full = model::Bert::activation_bytes(large, options);
+  CHECK_LT(selective, none * 3 / 4);
+  CHECK_LT(full.resident, selective / 3);
+
+  options.offload_directory = "/tmp";
+  const auto offloaded = model::Bert::activation_bytes(large, options);
+  CHECK_EQ(offloaded.resident + offloaded.offloaded, full.resident);
+  CHECK_LT(offloaded.offload_window, offloaded.offloaded / 8);
+}
+
 TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
   Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
   full.differentiate();
@@ -190,8 +224,8 @@ TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
 TEST_CASE("bert: impossible shapes are refused with the mend") {
   model::BertConfig config = kTiny;
   config.heads = 5;
-  CHECK_FALSE(model::Bert::create(config, kernels::DType::kFp32, 1, 4));
-  const auto refused = model::Bert::create(kTiny, kernels::DType::kFp32, 1, 10);
+  CHECK_FALSE(model::Bert::create(config, {kernels::DType::kFp32, 1, 4}));
+  const auto refused = model::Bert::create(kTiny, {kernels::DType::kFp32, 1, 10});
   REQUIRE_FALSE(refused);
   CHECK_NE(refused.error().to_string().find("max_positions 9; shorten"), std::string::npos);
 }

@@ -197,7 +197,7 @@ Trainer llama(kernels::DType compute) {
   return {model::Llama::create({2, 48, 6, 2, 88, kVocab}, {compute, kBatch, kLength}).value(), compute};
 }
 Trainer bert(kernels::DType compute) {
-  return {model::Bert::create({2, 48, 6, 100, kVocab, 40}, compute, kBatch, kLength).value(), compute};
+  return {model::Bert::create({2, 48, 6, 100, kVocab, 40}, {compute, kBatch, kLength}).value(), compute};
 }
 
 }  // namespace
