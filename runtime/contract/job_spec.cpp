@@ -16,10 +16,10 @@ using base::Error;
 constexpr int64_t kLargestCount = int64_t{1} << 40;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
-constexpr const char* kSections[] = {"resources", "cluster",       "program",    "model",
-                                     "data",      "batch",         "sharding",   "precision",
-                                     "optimizer", "communication", "checkpoint", "fault_tolerance",
-                                     "logging",   "environment"};
+constexpr const char* kSections[] = {
+    "resources",     "cluster",    "program",         "model",   "data",
+    "batch",         "sharding",   "precision",       "memory",  "optimizer",
+    "communication", "checkpoint", "fault_tolerance", "logging", "environment"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -71,10 +71,10 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   } else if (section.has("command") && (program.command.empty() || program.command.front().empty())) {
     reading.fail(section.origin("command"), "program.command names no program",
                  "write command = [\"program\", \"argument\"]");
-  } else if (section.has("trainer") && program.trainer != "llama") {
+  } else if (section.has("trainer") && program.trainer != "llama" && program.trainer != "bert") {
     reading.fail(section.origin("trainer"),
                  fmt::format("there is no trainer \"{}\"", printable(program.trainer)),
-                 "write trainer = \"llama\"");
+                 "write trainer = \"llama\" or \"bert\"");
   }
 }
 
@@ -115,7 +115,16 @@ void check_model(const SectionReader& section, SpecReading& reading, const Model
   }
 }
 
-void read_model(const TomlValue& document, SpecReading& reading, ModelSpec& model) {
+// Keys that say nothing about a BERT.
+void refuse_llama_keys(const SectionReader& section, SpecReading& reading) {
+  for (const char* key : {"kv_heads", "rope_theta", "norm_epsilon", "tied_embeddings"}) {
+    if (section.has(key))
+      reading.fail(section.origin(key), fmt::format("a BERT has no {}", key), "remove the key");
+  }
+}
+
+void read_model(const TomlValue& document, SpecReading& reading, const std::string& trainer,
+                ModelSpec& model) {
   SectionReader section(document, "model", reading);
   section.text("preset", model.preset, 64);
   if (!model.preset.empty()) {
@@ -141,8 +150,15 @@ void read_model(const TomlValue& document, SpecReading& reading, ModelSpec& mode
   section.boolean("tied_embeddings", model.tied_embeddings);
   section.text("init", model.init);
   section.finish();
+  if (trainer == "bert") {
+    refuse_llama_keys(section, reading);
+    model.kv_heads = model.heads;
+  } else if (section.has("max_positions")) {
+    reading.fail(section.origin("max_positions"), "a Llama has no max_positions", "remove the key");
+  }
   if (!section.present()) {
-    reading.fail(document.origin, "the trainer has no [model]", "write [model] preset = \"llama-1m\"");
+    reading.fail(document.origin, "the trainer has no [model]",
+                 fmt::format("write [model] preset = \"{}\"", trainer == "bert" ? "bert-base" : "llama-1m"));
   } else if (!reading.error) {
     check_model(section, reading, model);
   }
@@ -409,6 +425,36 @@ void read_environment(const TomlValue& document, SpecReading& reading,
   }
 }
 
+// Settings that are each possible and not together.
+void check_together(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (reading.error) return;
+  SectionReader sharding(document, "sharding", reading), memory(document, "memory", reading),
+      optimizer(document, "optimizer", reading), data(document, "data", reading);
+  const bool bert = spec.program.trainer == "bert", lamb = spec.optimizer.kind == OptimizerKind::kLamb;
+  if (spec.sharding.tensor_parallel > 1 && (bert || lamb)) {
+    reading.fail(sharding.origin("tensor_parallel"),
+                 fmt::format("{} has no tensor parallelism", bert ? "the BERT trainer" : "lamb"),
+                 bert ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
+  }
+  for (const char* key : {"activation_checkpointing", "activation_offload"}) {
+    if (bert && memory.has(key)) {
+      reading.fail(memory.origin(key), fmt::format("the BERT trainer has no {}", key),
+                   "remove it, and lower micro_batch to need less memory");
+    }
+  }
+  if (lamb && spec.memory.optimizer_offload) {
+    reading.fail(memory.origin("optimizer_offload"),
+                 "lamb reads its moments twice in a step, too often for a file",
+                 "remove it, or write kind = \"adamw\"");
+  }
+  if (bert && spec.data.sequence_length > spec.model.max_positions) {
+    reading.fail(data.origin("sequence_length"),
+                 fmt::format("sequence_length {} is above the model's max_positions {}",
+                             spec.data.sequence_length, spec.model.max_positions),
+                 "shorten it, or raise [model] max_positions");
+  }
+}
+
 JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   JobSpec spec;
   read_top(document, reading, spec);
@@ -418,7 +464,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   if (!spec.program.command.empty()) {
     refuse_trainer_sections(document, reading);
   } else {
-    read_model(document, reading, spec.model);
+    read_model(document, reading, spec.program.trainer, spec.model);
     read_data(document, reading, spec.model, spec.data);
     read_sharding(document, reading, spec.sharding);
     read_precision(document, reading, spec.precision);
@@ -428,7 +474,10 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     read_checkpoint(document, reading, spec.checkpoint);
   }
   read_batch(document, reading, spec.batch);
-  if (spec.program.command.empty()) check_micro_batch(document, reading, spec);
+  if (spec.program.command.empty()) {
+    check_micro_batch(document, reading, spec);
+    check_together(document, reading, spec);
+  }
   read_fault_tolerance(document, reading, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
   read_environment(document, reading, spec.environment);

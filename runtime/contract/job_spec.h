@@ -46,7 +46,7 @@ struct ClusterSpec {                               // [cluster]
 };
 
 struct ProgramSpec {                 // [program]: exactly one of the two
-  std::string trainer;               // "llama"
+  std::string trainer;               // "llama" or "bert"
   std::vector<std::string> command;  // argv, never re-parsed by a shell
 };
 

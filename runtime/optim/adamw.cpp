@@ -30,21 +30,29 @@ double clip_scale(double gradient_norm, double clip_norm) {
 
 void AdamW::update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
                    double learning_rate, int64_t step) {
-  SHARDRUN_CHECK(master.size() == moment1_.size() && gradient.size() == moment1_.size() && step >= 1);
-  kernels::AdamWParameters parameters{};
-  parameters.learning_rate = static_cast<float>(learning_rate);
-  parameters.beta1 = static_cast<float>(options_.beta1);
-  parameters.beta2 = static_cast<float>(options_.beta2);
-  parameters.epsilon = static_cast<float>(options_.epsilon);
-  parameters.gradient_scale = static_cast<float>(gradient_scale);
-  parameters.bias_correction1 = static_cast<float>(1.0 - std::pow(options_.beta1, static_cast<double>(step)));
-  parameters.bias_correction2 = static_cast<float>(1.0 - std::pow(options_.beta2, static_cast<double>(step)));
-  for (const UpdateRange& range : ranges_) {
-    const auto begin = static_cast<size_t>(range.begin), count = static_cast<size_t>(range.count);
-    parameters.weight_decay = range.weight_decay ? static_cast<float>(options_.weight_decay) : 0.0F;
-    kernels::adamw_step(master.subspan(begin, count), moment1_.subspan(begin, count),
-                        moment2_.subspan(begin, count), gradient.subspan(begin, count), parameters);
-  }
+  begin_step(gradient_scale, learning_rate, step);
+  for (const UpdateRange& range : ranges_) update(range, master, gradient);
+}
+
+void AdamW::begin_step(double gradient_scale, double learning_rate, int64_t step) {
+  SHARDRUN_CHECK(step >= 1);
+  parameters_.learning_rate = static_cast<float>(learning_rate);
+  parameters_.beta1 = static_cast<float>(options_.beta1);
+  parameters_.beta2 = static_cast<float>(options_.beta2);
+  parameters_.epsilon = static_cast<float>(options_.epsilon);
+  parameters_.gradient_scale = static_cast<float>(gradient_scale);
+  parameters_.bias_correction1 =
+      static_cast<float>(1.0 - std::pow(options_.beta1, static_cast<double>(step)));
+  parameters_.bias_correction2 =
+      static_cast<float>(1.0 - std::pow(options_.beta2, static_cast<double>(step)));
+}
+
+void AdamW::update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient) {
+  SHARDRUN_CHECK(master.size() == moment1_.size() && gradient.size() == moment1_.size());
+  const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
+  parameters_.weight_decay = part.weight_decay ? static_cast<float>(options_.weight_decay) : 0.0F;
+  kernels::adamw_step(master.subspan(begin, count), moment1_.subspan(begin, count),
+                      moment2_.subspan(begin, count), gradient.subspan(begin, count), parameters_);
 }
 
 }  // namespace shardrun::optim

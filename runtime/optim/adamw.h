@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/kernels/ops.h"
+
 namespace shardrun::optim {
 
 struct AdamWOptions {
@@ -18,7 +20,8 @@ struct AdamWOptions {
 struct UpdateRange {
   int64_t begin = 0, count = 0;
   bool weight_decay = true;
-  bool whole = true;  // of a tensor that every rank of a tensor group holds
+  bool whole = true;   // of a tensor that every rank of a tensor group holds
+  int64_t tensor = 0;  // its number, the same on all ranks
 
   friend bool operator==(const UpdateRange&, const UpdateRange&) = default;
 };
@@ -37,18 +40,18 @@ class AdamW {
         std::span<float> moment2)
       : ranges_(std::move(ranges)), options_(options), moment1_(moment1), moment2_(moment2) {}
 
-  const std::vector<UpdateRange>& ranges() const { return ranges_; }
-  std::span<float> moment1() { return moment1_; }
-  std::span<float> moment2() { return moment2_; }
-
   // Optimizer step number `step`, counted from 1. `gradient` is multiplied by `gradient_scale` first.
   void update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
               double learning_rate, int64_t step);
+  // The same a part at a time, in any order: begin_step, then update every part of every range once.
+  void begin_step(double gradient_scale, double learning_rate, int64_t step);
+  void update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient);
 
  private:
   std::vector<UpdateRange> ranges_;
   AdamWOptions options_;
   std::span<float> moment1_, moment2_;
+  kernels::AdamWParameters parameters_{};
 };
 
 }  // namespace shardrun::optim

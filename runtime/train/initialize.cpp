@@ -15,20 +15,23 @@ struct Piece {
   int64_t first_element;  // of the parameter
   int64_t shard_offset;   // where it lies in the flat shard
   int64_t count;
+  int64_t tensor;  // the parameter's number in the model
 };
 
 std::vector<Piece> pieces_of(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout,
                              int group_rank) {
   SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
   std::vector<Piece> pieces;
+  int64_t tensor = -1;
   for (int block = 0; block < layout.block_count(); ++block) {
     const shard::ElementRange owned = layout.owned(block, group_rank);
     for (const model::ParameterInfo& parameter : blocks[static_cast<size_t>(block)].parameters) {
+      ++tensor;
       const int64_t begin = std::max(owned.begin, parameter.offset);
       const int64_t end = std::min(owned.end, parameter.offset + parameter.elements());
       if (begin >= end) continue;
       pieces.push_back({&parameter, begin - parameter.offset,
-                        layout.block(block).shard_offset + begin - owned.begin, end - begin});
+                        layout.block(block).shard_offset + begin - owned.begin, end - begin, tensor});
     }
   }
   return pieces;
@@ -67,7 +70,7 @@ std::vector<optim::UpdateRange> update_ranges(std::span<const model::BlockLayout
   std::vector<optim::UpdateRange> ranges;
   for (const Piece& piece : pieces_of(blocks, layout, group_rank)) {
     ranges.push_back({piece.shard_offset, piece.count, piece.parameter->weight_decay,
-                      piece.parameter->split_dimension < 0});
+                      piece.parameter->split_dimension < 0, piece.tensor});
   }
   return ranges;
 }

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/train/initialize.h"
-#include "runtime/weights/hf_config.h"
+#include "runtime/weights/load_weights.h"
 
 namespace shardrun::train {
 namespace {
@@ -31,12 +31,7 @@ shard::EngineOptions engine_options(const SessionOptions& options, const model::
           .keeps_parameters = options.keeps_parameters};
 }
 
-int64_t arena_bytes(const shard::EngineOptions& options, const shard::ShardLayout& layout) {
-  return shard::Engine::planned_bytes(layout, options) +
-         2 * shard::Arena::bytes_of<float>(layout.flat_shard_elements);
-}
-
-model::LlamaOptions llama_options(const SessionOptions& options, const Groups& groups) {
+model::LlamaOptions model_options(const SessionOptions& options, const Groups& groups) {
   return {.compute = options.compute,
           .micro_batch = static_cast<int>(options.micro_batch),
           .sequence_length = options.sequence_length,
@@ -51,75 +46,53 @@ std::vector<int> visit_order(const model::Model& model) {
   return order;
 }
 
-// Plain text has no borders that attention stops at.
-bool packs_documents(const data::Loader& training, const std::optional<data::Loader>& validation) {
-  return training.corpus().packs_documents() || (validation && validation->corpus().packs_documents());
-}
-
-Result<data::Loader> open_loader(const SessionOptions& options, const std::vector<std::string>& files,
-                                 const std::string& key) {
-  auto corpus = data::Corpus::open(files, key);
-  if (!corpus) return std::move(corpus).error();
-  if (options.model.vocab < corpus->vocabulary()) {
-    return Error(Code::kInvalid,
-                 fmt::format("[model] vocab = {} is too small for the {} tokenizer; use at least {}",
-                             options.model.vocab, corpus->tokenizer().kind, corpus->vocabulary()));
-  }
-  return data::Loader::create(std::move(corpus).value(), options.sequence_length, options.seed, key);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups) {
-  RETURN_IF_ERROR(model::check(options.model));
-  auto loader = open_loader(options, options.training_files, "[data] files");
-  if (!loader) return std::move(loader).error();
-  std::optional<data::Loader> validation;
-  if (!options.validation_files.empty()) {
-    auto opened = open_loader(options, options.validation_files, "[data] validation");
-    if (!opened) return std::move(opened).error();
-    if (opened->corpus().tokenizer() != loader->corpus().tokenizer()) {
-      return Error(
-          Code::kInvalid,
-          "[data] validation was tokenized with another tokenizer than [data] files; make both with one");
-    }
-    validation.emplace(std::move(opened).value());
-  }
-  auto model = model::Llama::create(options.model, llama_options(options, groups));
+  auto batches = Batches::open(options.model, {options.training_files, options.validation_files,
+                                               options.sequence_length, options.micro_batch, options.seed});
+  if (!batches) return std::move(batches).error();
+  auto model = create_model(options.model, model_options(options, groups));
   if (!model) return std::move(model).error();
   auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  auto arena = shard::Arena::create(arena_bytes(engine_options(options, **model), layout));
+  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options, **model)));
   if (!arena) return std::move(arena).error();
-  return std::unique_ptr<Session>(new Session(options, groups, std::move(loader).value(),
-                                              std::move(validation), std::move(model).value(),
-                                              std::move(layout), std::move(arena).value()));
+  auto optimizer = Optimizer::create(options.optimizer, (*model)->blocks(), layout, groups.shard_rank());
+  if (!optimizer) return std::move(optimizer).error();
+  std::unique_ptr<Session> session(new Session(options, groups, std::move(batches).value(),
+                                               std::move(model).value(), std::move(layout),
+                                               std::move(arena).value(), std::move(optimizer).value()));
+  RETURN_IF_ERROR(session->set_initial_parameters());
+  return session;
 }
 
-Session::Session(const SessionOptions& options, const Groups& groups, data::Loader loader,
-                 std::optional<data::Loader> validation, std::unique_ptr<model::Model> model,
-                 shard::ShardLayout layout, shard::Arena arena)
+Session::Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
+                 std::unique_ptr<model::Model> model, shard::ShardLayout layout, shard::Arena arena,
+                 Optimizer optimizer)
     : options_(options),
       groups_(groups),
       shape_{options.micro_batch, options.gradient_accumulation, groups.data_parallel()},
-      loader_(std::move(loader)),
-      validation_(std::move(validation)),
+      batches_(std::move(batches)),
       model_(std::move(model)),
       order_(visit_order(*model_)),
-      activation_bytes_(
-          model::Llama::activation_bytes(options.model, llama_options(options, groups)).resident),
+      activation_bytes_(activation_bytes(options.model, model_options(options, groups)).resident),
       arena_(std::move(arena)),
       engine_(std::move(layout), engine_options(options, *model_),
               {groups.gather, groups.reduce, groups.replica}, arena_),
-      adamw_(update_ranges(model_->blocks(), engine_.layout(), groups.shard_rank()), options.adamw,
-             arena_.take<float>(engine_.layout().flat_shard_elements),
-             arena_.take<float>(engine_.layout().flat_shard_elements)),
-      tokens_(static_cast<size_t>(options.micro_batch * options.sequence_length)),
-      targets_(tokens_.size()),
-      document_begins_(packs_documents(loader_, validation_) ? tokens_.size() : 0) {
+      optimizer_(std::move(optimizer)) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
-  initialize_parameters(model_->blocks(), engine_.layout(), groups.shard_rank(), options.seed,
-                        engine_.master());
+}
+
+Result<void> Session::set_initial_parameters() {
+  if (options_.initial_weights.empty()) {
+    initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed,
+                          engine_.master());
+  } else {
+    RETURN_IF_ERROR(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
+                                          groups_.shard_rank(), *groups_.world, engine_.master()));
+  }
   engine_.publish();
+  return {};
 }
 
 Result<void> Session::forward() {
@@ -157,7 +130,7 @@ double Session::gradient_squares() {
   if (groups_.replica_rank() > 0) return 0.0;
   if (groups_.tensor_parallel() == 1) return optim::sum_of_squares(engine_.gradient());
   double sum = 0.0;
-  for (const optim::UpdateRange& range : adamw_.ranges()) {
+  for (const optim::UpdateRange& range : optimizer_.ranges()) {
     if (range.whole && groups_.tensor_rank() > 0) continue;
     sum += optim::sum_of_squares(
         engine_.gradient().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.count)));
@@ -166,19 +139,22 @@ double Session::gradient_squares() {
 }
 
 Result<StepReport> Session::step(bool stop_requested) {
-  const auto targets = loader_.training_targets(data_position_, shape_);
+  const auto targets = batches_->training_targets(data_position_, shape_);
   if (!targets) return targets.error();
   const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(*targets));
-  double loss_sum = 0.0;
+  const auto sequences = static_cast<double>(shape_.global_batch());
+  std::array<double, 2> losses{0.0, 0.0};  // of tokens and of next sentences
   for (int64_t micro_step = 0; micro_step < shape_.gradient_accumulation; ++micro_step) {
-    RETURN_IF_ERROR(loader_.read_training(data_position_, shape_, micro_step, groups_.data_rank(), rows()));
-    model_->set_batch({.tokens = tokens_,
-                       .targets = targets_,
-                       .document_begins = document_begins_,
-                       .loss_scale = loss_scale});
+    auto batch = batches_->read_training(data_position_, shape_, micro_step, groups_.data_rank());
+    if (!batch) return std::move(batch).error();
+    batch->loss_scale = loss_scale;
+    batch->next_sentence_scale = static_cast<float>(1.0 / sequences);
+    model_->set_batch(*batch);
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
-    loss_sum += model_->loss().sum;
+    const model::Loss loss = model_->loss();
+    losses[0] += loss.sum;
+    losses[1] += loss.next_sentence_sum;
     RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == shape_.gradient_accumulation));
   }
   RETURN_IF_ERROR(engine_.finish_reductions());
@@ -186,16 +162,17 @@ Result<StepReport> Session::step(bool stop_requested) {
   // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
   const double squares = gradient_squares();
   const auto votes = saver_ ? saver_->votes() : checkpoint::BackgroundSaver::Votes{};
-  std::array<double, 5> sums{squares, groups_.tensor_rank() == 0 ? loss_sum : 0.0, stop_requested ? 1.0 : 0.0,
+  const double once = groups_.tensor_rank() == 0 ? 1.0 : 0.0;
+  std::array<double, 6> sums{squares,  once * losses[0], once * losses[1], stop_requested ? 1.0 : 0.0,
                              votes[0], votes[1]};
   RETURN_IF_ERROR(all_reduce(sums));
-  if (saver_) note_end_of_save(saver_->agree({sums[3], sums[4]}));
+  if (saver_) note_end_of_save(saver_->agree({sums[4], sums[5]}));
   StepReport report;
   report.step = steps_done_ + 1;
-  report.loss = sums[1] / static_cast<double>(*targets);
+  report.loss = sums[1] / static_cast<double>(*targets) + sums[2] / sequences;
   report.gradient_norm = std::sqrt(sums[0]);
   report.learning_rate = optim::learning_rate(options_.schedule, steps_done_);
-  report.stop_requested = sums[2] > 0.0;
+  report.stop_requested = sums[3] > 0.0;
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return Error(Code::kRefused,
                  fmt::format("step {}: loss {} and gradient norm {} are not finite; lower [optimizer] "
@@ -203,36 +180,49 @@ Result<StepReport> Session::step(bool stop_requested) {
                              report.step, report.loss, report.gradient_norm));
   }
   if (saver_) saver_->before_update();
-  adamw_.update(engine_.master(), engine_.gradient(),
-                optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
-                report.step);
+  RETURN_IF_ERROR(update_parameters(report));
   engine_.publish();
   steps_done_ = report.step;
   data_position_ += shape_.global_batch();
   return report;
 }
 
+Result<void> Session::update_parameters(const StepReport& report) {
+  const auto sum_over_tensor_holders = [&](std::span<double> sums) -> Result<void> {
+    if (groups_.replica_rank() > 0) std::fill(sums.begin(), sums.end(), 0.0);  // replicas hold the same
+    return all_reduce(sums);
+  };
+  return optimizer_.update(engine_.master(), engine_.gradient(),
+                           optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
+                           report.step, sum_over_tensor_holders);
+}
+
 Result<std::optional<double>> Session::validate() {
-  if (!validation_) return std::optional<double>();
-  const int64_t count = std::min(options_.validation_sequences, validation_->sequences());
+  if (batches_->validation_corpus() == nullptr) return std::optional<double>();
+  const int64_t count = std::min(options_.validation_sequences, batches_->validation_sequences());
   const int64_t slots_per_round = shape_.micro_batch * shape_.data_parallel;
-  std::array<double, 2> sums{0.0, 0.0};
+  std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   for (int64_t round = 0; round * slots_per_round < count; ++round) {
     const int64_t first_slot = round * slots_per_round + groups_.data_rank() * shape_.micro_batch;
-    RETURN_IF_ERROR(validation_->read_validation(first_slot, count, rows()));
-    model_->set_batch({.tokens = tokens_, .targets = targets_, .document_begins = document_begins_});
+    const auto batch = batches_->read_validation(first_slot, count);
+    if (!batch) return batch.error();
+    model_->set_batch(*batch);
     RETURN_IF_ERROR(forward());
     const model::Loss loss = model_->loss();
     if (groups_.tensor_rank() > 0) continue;
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
+    sums[2] += loss.next_sentence_sum;
+    sums[3] += static_cast<double>(loss.sequences);
   }
   RETURN_IF_ERROR(all_reduce(sums));
-  return std::optional<double>(sums[0] / sums[1]);
+  const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
+  return std::optional<double>(sums[0] / sums[1] + next_sentence);
 }
 
 double Session::unigram_entropy() const {
-  return (validation_ ? *validation_ : loader_).corpus().unigram_entropy();
+  const data::Corpus* validation = batches_->validation_corpus();
+  return (validation != nullptr ? *validation : batches_->training_corpus()).unigram_entropy();
 }
 
 Result<void> Session::all_reduce(std::span<double> values) {
@@ -246,11 +236,11 @@ checkpoint::Manifest Session::manifest() const {
   manifest.step = steps_done_;
   manifest.data_position = data_position_;
   manifest.spread = place().spread;
-  manifest.data = {loader_.corpus().tokens(), options_.sequence_length, options_.seed};
-  manifest.model = weights::hf_config(options_.model);
+  manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed};
+  manifest.model = configuration(options_.model);
   std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
-    by_tensor_rank.push_back(model::block_layouts(options_.model, rank, groups_.tensor_parallel()));
+    by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
   return manifest;
 }
@@ -263,7 +253,7 @@ checkpoint::Place Session::place() const {
 }
 
 checkpoint::ShardState Session::shard_state() {
-  return {engine_.master(), adamw_.moment1(), adamw_.moment2()};
+  return {engine_.master(), optimizer_.moment1(), optimizer_.moment2()};
 }
 
 Result<void> Session::start_save(const checkpoint::Store& store) {

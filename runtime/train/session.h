@@ -20,18 +20,21 @@
 #include "runtime/checkpoint/store.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/data/loader.h"
-#include "runtime/model/llama.h"
-#include "runtime/optim/adamw.h"
+#include "runtime/model/model.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/shard/arena.h"
 #include "runtime/shard/engine.h"
+#include "runtime/train/batches.h"
+#include "runtime/train/network.h"
+#include "runtime/train/optimizer.h"
 
 namespace shardrun::train {
 
 using base::Result;
 
 struct SessionOptions {
-  model::LlamaConfig model;
+  Network model;
+  std::string initial_weights;  // a safetensors file or folder; empty: the seed's random ones
   kernels::DType compute = kernels::DType::kFp32;
   int prefetch = 1;
   bool keeps_parameters = false;  // shard_grad_op
@@ -42,7 +45,7 @@ struct SessionOptions {
   uint64_t seed = 1;
   std::vector<std::string> training_files, validation_files;
   int64_t validation_sequences = 64;
-  optim::AdamWOptions adamw;
+  OptimizerOptions optimizer;
   optim::ScheduleOptions schedule;
   double clip_norm = 1.0;  // 0: no clipping
 };
@@ -67,7 +70,7 @@ struct Groups {
 
 struct StepReport {
   int64_t step = 0;   // counted from 1
-  double loss = 0.0;  // mean over the global batch, in nats a token
+  double loss = 0.0;  // mean over the global batch, in nats a token; BERT: and in nats a next-sentence label
   double learning_rate = 0.0;
   double gradient_norm = 0.0;   // before clipping
   bool stop_requested = false;  // by any rank
@@ -82,7 +85,6 @@ struct SaveOutcome {
 
 class Session {
  public:
-  // Reads no weights: they are the seed's.
   static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups);
 
   // One optimizer step. Every rank learns whether any of them was asked to stop.
@@ -109,22 +111,24 @@ class Session {
   int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
   // In nats, of the validation text, or of the training text when there is none.
   double unigram_entropy() const;
+  double flops_per_token() const { return train::flops_per_token(options_.model, options_.sequence_length); }
   int64_t planned_bytes() const { return arena_.planned_bytes() + activation_bytes_; }
 
  private:
-  Session(const SessionOptions& options, const Groups& groups, data::Loader loader,
-          std::optional<data::Loader> validation, std::unique_ptr<model::Model> model,
-          shard::ShardLayout layout, shard::Arena arena);
+  Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
+          std::unique_ptr<model::Model> model, shard::ShardLayout layout, shard::Arena arena,
+          Optimizer optimizer);
   Result<void> forward();
   Result<void> backward(bool last_micro_step);
   // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
   std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
+  Result<void> set_initial_parameters();
+  Result<void> update_parameters(const StepReport& report);
   double gradient_squares();
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   void note_end_of_save(std::optional<Result<std::string>> ended);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
-  data::Rows rows() { return {tokens_, targets_, document_begins_}; }
   checkpoint::Manifest manifest() const;
   checkpoint::Place place() const;
   checkpoint::ShardState shard_state();
@@ -132,15 +136,13 @@ class Session {
   SessionOptions options_;
   Groups groups_;
   data::BatchShape shape_;
-  data::Loader loader_;
-  std::optional<data::Loader> validation_;
+  std::unique_ptr<Batches> batches_;
   std::unique_ptr<model::Model> model_;
   std::vector<int> order_;  // blocks in the order of their visits, forward and then backward
   int64_t activation_bytes_ = 0;
   shard::Arena arena_;
   shard::Engine engine_;
-  optim::AdamW adamw_;
-  std::vector<int32_t> tokens_, targets_, document_begins_;
+  Optimizer optimizer_;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;
   std::optional<checkpoint::BackgroundSaver> saver_;  // after what it reads: it goes first

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -62,17 +63,44 @@ optim::Shape shape_of(contract::Schedule schedule) {
     case contract::Schedule::kLinear:
       return optim::Shape::kLinear;
     case contract::Schedule::kWarmupStableDecay:
+      return optim::Shape::kWsd;
     case contract::Schedule::kCosine:
       return optim::Shape::kCosine;
   }
   return optim::Shape::kCosine;
 }
 
+Network network_of(const contract::JobSpec& spec) {
+  const contract::ModelSpec& model = spec.model;
+  if (spec.program.trainer == "bert") {
+    return model::BertConfig{.layers = model.layers,
+                             .hidden = model.hidden,
+                             .heads = model.heads,
+                             .ffn = model.ffn,
+                             .vocab = model.vocab,
+                             .max_positions = model.max_positions};
+  }
+  return model::LlamaConfig{model.layers,     model.hidden,       model.heads,
+                            model.kv_heads,   model.ffn,          model.vocab,
+                            model.rope_theta, model.norm_epsilon, model.tied_embeddings};
+}
+
+model::Checkpointing checkpointing_of(contract::Checkpointing level) {
+  switch (level) {
+    case contract::Checkpointing::kNone:
+      return model::Checkpointing::kNone;
+    case contract::Checkpointing::kSelective:
+      return model::Checkpointing::kSelective;
+    case contract::Checkpointing::kFull:
+      return model::Checkpointing::kFull;
+  }
+  return model::Checkpointing::kNone;
+}
+
 SessionOptions session_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
   SessionOptions options;
-  const contract::ModelSpec& model = spec.model;
-  options.model = {model.layers, model.hidden, model.heads,      model.kv_heads,
-                   model.ffn,    model.vocab,  model.rope_theta, model.norm_epsilon};
+  options.model = network_of(spec);
+  if (spec.model.init != "random") options.initial_weights = absolute(spec.model.init, plan);
   options.compute =
       spec.precision.parameters == contract::Precision::kBf16 ? kernels::DType::kBf16 : kernels::DType::kFp32;
   options.prefetch = spec.sharding.prefetch;
@@ -86,9 +114,24 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
     options.validation_files.push_back(absolute(file, plan));
   options.validation_sequences = spec.data.validation_sequences;
   const contract::OptimizerSpec& optimizer = spec.optimizer;
-  options.adamw = {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
-  options.schedule = {shape_of(optimizer.schedule), optimizer.learning_rate, optimizer.min_learning_rate,
-                      optimizer.warmup_steps, optimizer.steps};
+  if (optimizer.kind == contract::OptimizerKind::kLamb) {
+    options.optimizer.kind =
+        optim::LambOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
+  } else {
+    options.optimizer.kind =
+        optim::AdamWOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
+  }
+  const std::string offload =
+      spec.memory.directory.empty() ? plan.run_directory : absolute(spec.memory.directory, plan);
+  if (spec.memory.optimizer_offload) options.optimizer.offload_directory = offload;
+  if (spec.memory.activation_offload) options.activation_offload_directory = offload;
+  options.checkpointing = checkpointing_of(spec.memory.activation_checkpointing);
+  options.schedule = {shape_of(optimizer.schedule),
+                      optimizer.learning_rate,
+                      optimizer.min_learning_rate,
+                      optimizer.warmup_steps,
+                      optimizer.steps,
+                      std::llround(optimizer.decay_fraction * static_cast<double>(optimizer.steps))};
   options.clip_norm = optimizer.clip_norm;
   return options;
 }

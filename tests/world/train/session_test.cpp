@@ -152,7 +152,7 @@ TEST_CASE("training: tied embeddings follow one curve on every mesh, which is no
   const Folder folder;
   const auto untied = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
   auto options = tiny_options(folder, 1);
-  options.model.tied_embeddings = true;
+  std::get<model::LlamaConfig>(options.model).tied_embeddings = true;
   const auto alone = run_world(1, options, {.loop = {.steps = 12}});
   require_success(alone);
   CHECK(largest_difference(alone[0].losses, untied[0].losses) > 1e-3);
@@ -164,7 +164,7 @@ TEST_CASE("training: tied embeddings follow one curve on every mesh, which is no
     CAPTURE(mesh.world_size);
     CAPTURE(mesh.shard_degree);
     auto sharded = tiny_options(folder, mesh.world_size / mesh.tensor_parallel);
-    sharded.model.tied_embeddings = true;
+    std::get<model::LlamaConfig>(sharded.model).tied_embeddings = true;
     const auto ranks = run_world(
         mesh.world_size, sharded,
         {.loop = {.steps = 12}, .shard_degree = mesh.shard_degree, .tensor_parallel = mesh.tensor_parallel});
@@ -403,7 +403,7 @@ TEST_CASE("resuming: a checkpoint of another model or other data is refused, not
   require_success(
       run_world(2, options, {.loop = {.steps = 8}, .checkpoint_directory = directory, .stop_at_step = 2}));
   auto other_model = options, other_data = options;
-  other_model.model.heads = 2;
+  std::get<model::LlamaConfig>(other_model.model).heads = 2;
   other_data.seed = 6;
 
   const auto from_model =
@@ -477,7 +477,7 @@ TEST_CASE("input: what only a rank can check is refused by name on every rank") 
   const Folder folder;
   auto no_file = tiny_options(folder, 2), small_vocabulary = no_file;
   no_file.training_files = {folder.path() + "/nowhere.txt"};
-  small_vocabulary.model.vocab = 128;
+  std::get<model::LlamaConfig>(small_vocabulary.model).vocab = 128;
 
   for (const RankRun& rank : run_world(2, no_file, {})) {
     CHECK(rank.error_code == base::Code::kNotFound);

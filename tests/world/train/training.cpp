@@ -128,7 +128,8 @@ std::string prose(int sentences, uint64_t chapter) {
 
 train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t micro_batch) {
   train::SessionOptions options;
-  options.model = {.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .ffn = 48, .vocab = 256};
+  options.model =
+      model::LlamaConfig{.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .ffn = 48, .vocab = 256};
   options.sequence_length = 16;
   options.micro_batch = micro_batch;
   options.gradient_accumulation = 12 / micro_batch / world_size;

@@ -1,0 +1,66 @@
+#include "runtime/train/network.h"
+
+#include <utility>
+
+#include "runtime/weights/hf_config.h"
+
+namespace shardrun::train {
+namespace {
+
+using base::Code;
+using base::Error;
+using model::BertConfig;
+using model::LlamaConfig;
+
+Result<std::unique_ptr<model::Model>> create(const LlamaConfig& config, const model::LlamaOptions& options) {
+  auto llama = model::Llama::create(config, options);
+  if (!llama) return std::move(llama).error();
+  return std::unique_ptr<model::Model>(std::move(llama).value());
+}
+
+Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const model::LlamaOptions& options) {
+  if (options.tensor != nullptr || options.checkpointing != model::Checkpointing::kNone ||
+      !options.offload_directory.empty()) {
+    return Error(
+        Code::kInvalid,
+        "a BERT has no tensor parallelism, activation checkpointing or activation offload; remove them");
+  }
+  auto bert = model::Bert::create(config, options.compute, options.micro_batch, options.sequence_length);
+  if (!bert) return std::move(bert).error();
+  return std::unique_ptr<model::Model>(std::move(bert).value());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<model::Model>> create_model(const Network& network,
+                                                   const model::LlamaOptions& options) {
+  return std::visit([&](const auto& config) { return create(config, options); }, network);
+}
+
+model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options) {
+  if (const auto* llama = std::get_if<LlamaConfig>(&network))
+    return model::Llama::activation_bytes(*llama, options);
+  return {.resident = model::Bert::activation_bytes(std::get<BertConfig>(network), options.compute,
+                                                    options.micro_batch, options.sequence_length)};
+}
+
+std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel) {
+  if (const auto* llama = std::get_if<LlamaConfig>(&network))
+    return model::block_layouts(*llama, tensor_rank, tensor_parallel);
+  return model::block_layouts(std::get<BertConfig>(network));
+}
+
+int vocabulary(const Network& network) {
+  return std::visit([](const auto& config) { return config.vocab; }, network);
+}
+
+std::string configuration(const Network& network) {
+  return std::visit([](const auto& config) { return weights::hf_config(config); }, network);
+}
+
+double flops_per_token(const Network& network, int sequence_length) {
+  return std::visit([&](const auto& config) { return model::flops_per_token(config, sequence_length); },
+                    network);
+}
+
+}  // namespace shardrun::train

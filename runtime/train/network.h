@@ -1,0 +1,36 @@
+// Network: which model a job trains, and making it. The only place that knows all of them.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/model/bert.h"
+#include "runtime/model/llama.h"
+
+namespace shardrun::train {
+
+using base::Result;
+
+using Network = std::variant<model::LlamaConfig, model::BertConfig>;
+
+// kInvalid with what and the mend; for BERT also what only a Llama can do: tensor groups, activations that are computed
+// again or offloaded.
+Result<std::unique_ptr<model::Model>> create_model(const Network& network,
+                                                   const model::LlamaOptions& options);
+model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options);
+
+// Of one rank of a tensor group.
+std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel);
+int vocabulary(const Network& network);
+// As Hugging Face's config.json has it, one line.
+std::string configuration(const Network& network);
+// Model FLOPs of one token, forward and backward.
+double flops_per_token(const Network& network, int sequence_length);
+
+}  // namespace shardrun::train
