@@ -1,5 +1,5 @@
-// libFuzzer over what reads files of others in runtime/data: token files, with the input's own checksums and with
-// right ones, and documents.
+// libFuzzer over token files: each input as it stands, and again with checksums that hold, so that what lies behind
+// them is reached too.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
