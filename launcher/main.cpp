@@ -26,6 +26,7 @@ struct Arguments {
   launcher::SubmitOptions submit;
   launcher::LogsOptions logs;
   launcher::DataOptions data;
+  launcher::ExportOptions exported;
   std::string run_name, shell;
 };
 
@@ -145,6 +146,26 @@ void add_data_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   data->callback([&] { exit_code = launcher::data(arguments.data, arguments.common); });
 }
 
+void add_export_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::ExportOptions& options = arguments.exported;
+  CLI::App* verb = app.add_subcommand("export", "Turn a checkpoint into safetensors that transformers load");
+  verb->add_option("checkpoint", options.checkpoint,
+                   "A run (its newest checkpoint), a folder of checkpoints, or one of them")
+      ->required();
+  verb->add_option("--output", options.output, "Folder to make")->required();
+  verb->add_option("--dtype", options.dtype, "bf16 or fp32")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  verb->add_option("--max-shard-size", options.max_shard_bytes, "Largest file, e.g. 5GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->default_str("5GB");
+  verb->add_option("--runs", arguments.common.runs_directory, "Where run directories are looked for")
+      ->capture_default_str();
+  add_common(*verb, arguments.common, true);
+  verb->footer("Example:\n  shardrun export tiny-llama --output tiny-llama-hf");
+  verb->callback([&] { exit_code = launcher::export_weights(arguments.exported, arguments.common); });
+}
+
 // The verbs and their options as the completion scripts need them, from the very tree that parses.
 std::vector<launcher::CompletionVerb> completion_verbs(const CLI::App& app) {
   std::vector<launcher::CompletionVerb> verbs;
@@ -175,6 +196,7 @@ int main(int argc, char** argv) {
   add_start_verbs(app, arguments, exit_code);
   add_run_verbs(app, arguments, exit_code);
   add_data_verb(app, arguments, exit_code);
+  add_export_verb(app, arguments, exit_code);
   CLI::App* completion = app.add_subcommand("completion", "Print a completion script for a shell");
   completion->add_option("shell", arguments.shell, "bash, zsh or fish")
       ->required()

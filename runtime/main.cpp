@@ -8,6 +8,7 @@
 #include "runtime/contract/exit_code.h"
 #include "runtime/rank/rank_main.h"
 #include "runtime/tools/data_tool.h"
+#include "runtime/tools/export_tool.h"
 #include "runtime/train/trainer.h"
 
 namespace {
@@ -18,6 +19,7 @@ struct Tool {
 };
 constexpr std::array kTools{
     Tool{"data", shardrun::tools::run_data_tool},
+    Tool{"export", shardrun::tools::run_export_tool},
 };
 
 }  // namespace

@@ -57,4 +57,13 @@ int logs(const LogsOptions& options, const CommonOptions& common);
 int cancel(const std::string& run, const CommonOptions& common);
 int results(const std::string& run, const CommonOptions& common);
 
+struct ExportOptions {
+  std::string checkpoint;  // a run, a folder of checkpoints, or one of them
+  std::string output;
+  std::string dtype = "bf16";
+  uint64_t max_shard_bytes = 5'000'000'000;
+};
+// Becomes `shardrun-rank export`, which reads the checkpoint; returns only when that cannot be started.
+int export_weights(const ExportOptions& options, const CommonOptions& common);
+
 }  // namespace shardrun::launcher

@@ -1,6 +1,5 @@
 #include "runtime/tools/data_tool.h"
 
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,7 +7,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -28,6 +26,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/tokenizer.h"
+#include "runtime/tools/stop_requests.h"
 
 namespace shardrun::tools {
 namespace {
@@ -99,36 +98,6 @@ Result<Options> read_options(std::span<char* const> arguments) {
                  "--help");
   return options;
 }
-
-// The signals that ask to stop, to be looked at between documents.
-class StopRequests {
- public:
-  StopRequests() {
-    sigset_t wanted;
-    ::sigemptyset(&wanted);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&wanted, signal);
-    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
-    fd_ = base::UniqueFd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
-  }
-  StopRequests(const StopRequests&) = delete;
-  StopRequests& operator=(const StopRequests&) = delete;
-  // Dies of the signal that came, as whoever sent it expects.
-  ~StopRequests() {
-    if (signal_ != 0) std::raise(signal_);
-    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-  }
-  bool came() {
-    signalfd_siginfo info{};
-    if (signal_ == 0 && ::read(fd_.get(), &info, sizeof(info)) == sizeof(info))
-      signal_ = static_cast<int>(info.ssi_signo);
-    return signal_ != 0;
-  }
-
- private:
-  base::UniqueFd fd_;
-  sigset_t before_{};
-  int signal_ = 0;
-};
 
 // "shardrun data:  45 %  12.3 of 27.0 MiB  5.1 MiB/s" on stderr, where that is a terminal.
 class Progress {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -246,6 +247,22 @@ void to_fp32(std::span<const std::byte> bytes, TensorType type, std::span<float>
   for (size_t i = 0; i < out.size(); ++i) {
     const auto half = load<uint16_t>(bytes, i);
     out[i] = type == TensorType::kBf16 ? std::bit_cast<float>(uint32_t{half} << 16) : from_half(half);
+  }
+}
+
+void from_fp32(std::span<const float> values, TensorType type, std::span<std::byte> out) {
+  SHARDRUN_CHECK(type == TensorType::kF32 || type == TensorType::kBf16);
+  SHARDRUN_CHECK(static_cast<int64_t>(out.size()) ==
+                 static_cast<int64_t>(values.size()) * bytes_per_element(type));
+  if (type == TensorType::kF32) {
+    if (!values.empty()) std::memcpy(out.data(), values.data(), out.size());
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(values[i]);
+    const uint32_t rounded = bits + 0x7fffU + (bits >> 16 & 1U);
+    const auto half = static_cast<uint16_t>((std::isnan(values[i]) ? bits | 0x400000U : rounded) >> 16);
+    std::memcpy(out.data() + i * sizeof(half), &half, sizeof(half));
   }
 }
 

@@ -69,5 +69,7 @@ std::string encode_index(std::span<const IndexedTensor> tensors, uint64_t total_
 
 // Elements of the file's type to fp32, exactly.
 void to_fp32(std::span<const std::byte> bytes, TensorType type, std::span<float> out);
+// To F32 exactly, or to BF16, rounded to nearest even; NaN stays NaN. Another type is a bug (CHECK).
+void from_fp32(std::span<const float> values, TensorType type, std::span<std::byte> out);
 
 }  // namespace shardrun::weights

@@ -1,0 +1,201 @@
+#include "runtime/tools/export_checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/weights/hf_config.h"
+
+namespace shardrun::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Code;
+using base::Error;
+using base::UniqueFd;
+
+constexpr size_t kPieceElements = size_t{1} << 20;
+
+// One file of the export and the tensors in it, in the order of the checkpoint.
+struct OutputFile {
+  std::string name;
+  std::vector<weights::TensorEntry> tensors;
+  uint64_t bytes = 0;
+};
+
+std::vector<OutputFile> assign_files(const checkpoint::Manifest& manifest, const ExportOptions& options) {
+  std::vector<OutputFile> files(1);
+  for (const checkpoint::BlockInfo& block : manifest.blocks) {
+    for (const checkpoint::TensorRecord& tensor : block.tensors) {
+      weights::TensorEntry entry;
+      entry.name = tensor.name;
+      entry.type = options.type;
+      entry.dtype = options.type == weights::TensorType::kF32 ? "F32" : "BF16";
+      entry.shape = tensor.full_shape;
+      const auto bytes = static_cast<uint64_t>(entry.elements() * weights::bytes_per_element(entry.type));
+      if (!files.back().tensors.empty() && files.back().bytes + bytes > options.max_file_bytes)
+        files.emplace_back();
+      files.back().bytes += bytes;
+      files.back().tensors.push_back(std::move(entry));
+    }
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i].name = files.size() == 1 ? "model.safetensors"
+                                      : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+  }
+  return files;
+}
+
+Result<void> sync(const std::string& path, int flags) {
+  const UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC));
+  if (!fd) return base::errno_error(Code::kIo, path, errno);
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return base::errno_error(Code::kIo, path, errno);
+  return {};
+}
+
+// Writes tensors one behind the other into the files of an export.
+class TensorWriter {
+ public:
+  TensorWriter(std::string folder, std::vector<OutputFile>& files)
+      : folder_(std::move(folder)), files_(files) {}
+
+  Result<void> write(std::span<const float> values) {
+    if (tensor_ == files_[file_].tensors.size()) {
+      RETURN_IF_ERROR(close());
+      ++file_;
+      tensor_ = 0;
+    }
+    if (tensor_ == 0) RETURN_IF_ERROR(open());
+    const weights::TensorType type = files_[file_].tensors[tensor_++].type;
+    for (size_t done = 0; done < values.size(); done += kPieceElements) {
+      const auto piece = values.subspan(done, std::min(kPieceElements, values.size() - done));
+      bytes_.resize(piece.size() * static_cast<size_t>(weights::bytes_per_element(type)));
+      weights::from_fp32(piece, type, bytes_);
+      RETURN_IF_ERROR(base::write_all(fd_.get(), bytes_, path_));
+    }
+    return {};
+  }
+
+  Result<void> close() {
+    if (!fd_) return {};
+    if (::fsync(fd_.get()) != 0) return base::errno_error(Code::kIo, fmt::format("syncing {}", path_), errno);
+    fd_.reset();
+    return {};
+  }
+
+ private:
+  Result<void> open() {
+    path_ = folder_ + "/" + files_[file_].name;
+    fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (!fd_) return base::errno_error(Code::kIo, path_, errno);
+    return base::write_all(fd_.get(), weights::encode_header(files_[file_].tensors), path_);
+  }
+
+  std::string folder_, path_;
+  std::vector<OutputFile>& files_;
+  size_t file_ = 0, tensor_ = 0;
+  UniqueFd fd_;
+  std::vector<std::byte> bytes_;
+};
+
+Result<void> write_tensors(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
+                           const ExportOptions& options, const std::string& folder,
+                           std::vector<OutputFile>& files) {
+  TensorWriter writer(folder, files);
+  std::vector<float> values;
+  for (size_t block = 0; block < manifest.blocks.size(); ++block) {
+    values.resize(static_cast<size_t>(manifest.blocks[block].full_elements()));
+    RETURN_IF_ERROR(store.read_block(manifest, static_cast<int>(block), values));
+    std::span<const float> rest = values;
+    for (const checkpoint::TensorRecord& tensor : manifest.blocks[block].tensors) {
+      if (options.stop_requested()) return Error(Code::kCancelled, "stopped on request");
+      const auto elements = static_cast<size_t>(shard::whole_slice(tensor.full_shape).elements());
+      RETURN_IF_ERROR(writer.write(rest.first(elements)));
+      rest = rest.subspan(elements);
+    }
+  }
+  return writer.close();
+}
+
+Result<void> write_descriptions(const checkpoint::Manifest& manifest, const ExportOptions& options,
+                                const std::string& folder, const std::vector<OutputFile>& files) {
+  const char* dtype = options.type == weights::TensorType::kF32 ? "float32" : "bfloat16";
+  const auto config = weights::config_json(manifest.model, dtype, manifest.data.sequence_length);
+  if (!config) return config.error();
+  RETURN_IF_ERROR(base::write_file_atomically(folder + "/config.json", *config));
+  if (files.size() == 1) return {};
+  std::vector<weights::IndexedTensor> index;
+  uint64_t total = 0;
+  for (const OutputFile& file : files) {
+    for (const weights::TensorEntry& tensor : file.tensors) index.push_back({tensor.name, file.name});
+    total += file.bytes;
+  }
+  return base::write_file_atomically(folder + "/model.safetensors.index.json",
+                                     weights::encode_index(index, total));
+}
+
+// A folder beside the output that becomes it, or goes away.
+class PartialFolder {
+ public:
+  static Result<PartialFolder> create(const std::string& output) {
+    const std::string parent = fs::path(output).parent_path().string();
+    if (!parent.empty()) RETURN_IF_ERROR(base::make_directories(parent));
+    std::string path = output + ".partial-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) return base::errno_error(Code::kIo, path, errno);
+    return PartialFolder(path);
+  }
+  PartialFolder(PartialFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  PartialFolder& operator=(PartialFolder&&) = delete;
+  ~PartialFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+  Result<void> become(const std::string& output) {
+    std::error_code ignored;
+    fs::permissions(path_, fs::perms(0755), ignored);
+    RETURN_IF_ERROR(sync(path_, O_RDONLY | O_DIRECTORY));
+    if (::rename(path_.c_str(), output.c_str()) != 0) return base::errno_error(Code::kIo, output, errno);
+    path_.clear();
+    const std::string parent = fs::path(output).parent_path().string();
+    return sync(parent.empty() ? "." : parent, O_RDONLY | O_DIRECTORY);
+  }
+
+ private:
+  explicit PartialFolder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+}  // namespace
+
+Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
+                                        const ExportOptions& options) {
+  std::error_code failure;
+  if (fs::exists(options.output, failure) &&
+      !(fs::is_directory(options.output, failure) && fs::is_empty(options.output, failure))) {
+    return Error(Code::kRefused, fmt::format("{} is there already; name another --output", options.output));
+  }
+  auto folder = PartialFolder::create(options.output);
+  if (!folder) return std::move(folder).error();
+  auto files = assign_files(manifest, options);
+  RETURN_IF_ERROR(write_tensors(store, manifest, options, folder->path(), files));
+  RETURN_IF_ERROR(write_descriptions(manifest, options, folder->path(), files));
+  RETURN_IF_ERROR(folder->become(options.output));
+  ExportSummary summary{manifest.step, 0, 0, static_cast<int>(files.size())};
+  for (const OutputFile& file : files) {
+    summary.tensors += static_cast<int64_t>(file.tensors.size());
+    summary.tensor_bytes += file.bytes;
+  }
+  return summary;
+}
+
+}  // namespace shardrun::tools

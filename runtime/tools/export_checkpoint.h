@@ -1,0 +1,42 @@
+// A checkpoint as safetensors files that Hugging Face's transformers load.
+//
+//   <output>/config.json                          LlamaForCausalLM or BertForPreTraining
+//   <output>/model.safetensors                    all tensors, or, above max_file_bytes,
+//   <output>/model-00001-of-00003.safetensors …   and model.safetensors.index.json, which says what is where
+//
+// Memory: one block of the model in fp32 and small buffers, whatever the model's size.
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/checkpoint/store.h"
+#include "runtime/weights/safetensors.h"
+
+namespace shardrun::tools {
+
+using base::Result;
+
+struct ExportOptions {
+  std::string output;                                     // a folder that does not exist yet, or is empty
+  weights::TensorType type = weights::TensorType::kBf16;  // fp32 masters are rounded to nearest even
+  uint64_t max_file_bytes = 5'000'000'000;                // of tensors; a larger tensor has a file of its own
+  std::function<bool()> stop_requested = [] { return false; };  // asked between tensors
+};
+
+struct ExportSummary {
+  int64_t step = 0;
+  int64_t tensors = 0;
+  uint64_t tensor_bytes = 0;
+  int files = 0;
+};
+
+// The folder appears complete and on the disk, or not at all. Every byte that is read is verified. kRefused when there
+// is something at `output`; kCancelled when asked to stop; kCorrupt, kNotFound, kIo with the file.
+Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
+                                        const ExportOptions& options);
+
+}  // namespace shardrun::tools

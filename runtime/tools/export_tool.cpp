@@ -1,0 +1,154 @@
+#include "runtime/tools/export_tool.h"
+
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/toml_value.h"
+#include "runtime/tools/export_checkpoint.h"
+#include "runtime/tools/stop_requests.h"
+
+namespace shardrun::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Code;
+using base::Error;
+
+struct Options {
+  std::string checkpoint;
+  ExportOptions run;
+  bool json = false;
+};
+
+Result<void> read_option(std::string_view name, std::string_view value, Options& options) {
+  if (name == "checkpoint") {
+    options.checkpoint = value;
+  } else if (name == "output") {
+    options.run.output = value;
+    while (options.run.output.size() > 1 && options.run.output.back() == '/') options.run.output.pop_back();
+  } else if (name == "dtype" && (value == "bf16" || value == "fp32")) {
+    options.run.type = value == "bf16" ? weights::TensorType::kBf16 : weights::TensorType::kF32;
+  } else if (name == "dtype") {
+    return Error(Code::kInvalid, fmt::format("--dtype {}: choose bf16 or fp32", value));
+  } else if (name == "max-shard-bytes") {
+    const auto [end, failure] =
+        std::from_chars(value.data(), value.data() + value.size(), options.run.max_file_bytes);
+    if (failure != std::errc() || end != value.data() + value.size() || options.run.max_file_bytes == 0) {
+      return Error(Code::kInvalid,
+                   fmt::format("--max-shard-bytes: \"{}\" is no positive number of bytes", value));
+    }
+  } else {
+    return Error(Code::kInvalid, fmt::format("there is no option --{}", name));
+  }
+  return {};
+}
+
+Result<Options> read_options(std::span<char* const> arguments) {
+  Options options;
+  for (const std::string_view argument : arguments) {
+    const size_t equals = argument.find('=');
+    if (argument == "--json") {
+      options.json = true;
+    } else if (argument.starts_with("--") && equals != argument.npos) {
+      RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
+    } else {
+      return Error(Code::kInvalid, fmt::format("\"{}\" is no option; see shardrun export --help", argument));
+    }
+  }
+  if (options.checkpoint.empty() || options.run.output.empty()) {
+    return Error(Code::kInvalid, "a checkpoint and an output folder are needed; see shardrun export --help");
+  }
+  return options;
+}
+
+Result<ExportSummary> export_step(const checkpoint::Store& store, int64_t step,
+                                  const ExportOptions& options) {
+  const auto manifest = store.read_manifest(step);
+  if (!manifest) return manifest.error();
+  return export_checkpoint(store, *manifest, options);
+}
+
+Result<ExportSummary> export_newest(const checkpoint::Store& store, const ExportOptions& options) {
+  auto steps = store.steps();
+  if (!steps) return std::move(steps).error();
+  if (steps->empty()) {
+    return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
+  }
+  for (const int64_t step : *steps) {
+    auto done = export_step(store, step, options);
+    const bool damaged =
+        !done && (done.error().code() == Code::kCorrupt || done.error().code() == Code::kNotFound);
+    if (!damaged) return done;
+    fmt::print(stderr, "shardrun: warning: checkpoint {} is damaged and passed over: {}\n",
+               store.path_of(step), done.error().to_string());
+  }
+  return Error(Code::kCorrupt, fmt::format("no checkpoint in {} can be read", store.directory()));
+}
+
+Result<ExportSummary> run(const Options& options) {
+  std::error_code failure;
+  const fs::path path = fs::canonical(options.checkpoint, failure);
+  if (failure) return Error(Code::kNotFound, fmt::format("{}: {}", options.checkpoint, failure.message()));
+  if (!fs::exists(path / "manifest.json", failure)) return export_newest({path.string(), 1}, options.run);
+  const int64_t step = checkpoint::parse_step_name(path.filename().string());
+  if (step < 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("{}: a checkpoint's folder is named as it was written, e.g. step_00000120",
+                             path.string()));
+  }
+  return export_step({path.parent_path().string(), 1}, step, options.run);
+}
+
+int fail(const Error& error) {
+  fmt::print(stderr, "shardrun: error: {}\n", contract::printable_path(error.to_string()));
+  switch (error.code()) {
+    case Code::kInvalid:
+    case Code::kNotFound:
+    case Code::kUnsupported:
+      return contract::kExitBadInput;
+    case Code::kRefused:
+      return contract::kExitRefused;
+    default:
+      return contract::kExitInfrastructure;
+  }
+}
+
+void report(const Options& options, const ExportSummary& summary) {
+  const char* dtype = options.run.type == weights::TensorType::kF32 ? "fp32" : "bf16";
+  if (options.json) {
+    const nlohmann::json object = {{"output", options.run.output},
+                                   {"step", summary.step},
+                                   {"dtype", dtype},
+                                   {"tensors", summary.tensors},
+                                   {"tensor_bytes", summary.tensor_bytes},
+                                   {"files", summary.files}};
+    fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
+  fmt::print("{}: {} tensors of step {} in {}, {:.1f} MB in {} file{}\n", options.run.output, summary.tensors,
+             summary.step, dtype, static_cast<double>(summary.tensor_bytes) / 1e6, summary.files,
+             summary.files == 1 ? "" : "s");
+}
+
+}  // namespace
+
+int run_export_tool(std::span<char* const> arguments) {
+  auto options = read_options(arguments);
+  if (!options) return fail(options.error());
+  StopRequests stop;
+  options->run.stop_requested = [&stop] { return stop.came(); };
+  const auto done = run(*options);
+  if (!done) return fail(done.error());
+  report(*options, *done);
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::tools
