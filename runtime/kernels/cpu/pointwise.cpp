@@ -103,45 +103,6 @@ void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumul
   });
 }
 
-template <typename T>
-void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C, float epsilon) {
-  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffers = scratch(3 * C);
-    const float* weights = vector::load(w, buffers.data(), C);
-    for (int64_t n = begin; n < end; ++n) {
-      const float* row = vector::load(x + n * C, buffers.data() + C, C);
-      rrms[n] = 1.0f / std::sqrt(vector::sum_of_squares(row, C) / static_cast<float>(C) + epsilon);
-      float* out = vector::target(y + n * C, buffers.data() + 2 * C);
-      vector::scale_by_weights(out, row, rrms[n], weights, C);
-      vector::store(y + n * C, out, C);
-    }
-  });
-}
-
-// With r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
-template <typename T>
-void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
-                      int64_t C) {
-  std::vector<float> buffers = scratch(5 * C);
-  float* const product = buffers.data() + 4 * C;
-  const float* weights = vector::load(w, buffers.data(), C);
-  std::memset(dw, 0, static_cast<size_t>(C) * sizeof(float));
-  for (int64_t n = 0; n < N; ++n) {
-    const float* in = vector::load(x + n * C, buffers.data() + C, C);
-    const float* grad = vector::load(dy + n * C, buffers.data() + 2 * C, C);
-    const float r = rrms[n];
-    vector::scale_by_weights(product, grad, r, in, C);  // dy·x·r
-    vector::add(dw, dw, product, C);
-    const float mean = vector::dot(product, weights, C) / static_cast<float>(C);  // r·mean(g·x)
-    vector::scale_by_weights(product, grad, r, weights, C);
-    vector::add_scaled(product, -r * r * mean, in, C);
-    const float* before = vector::load(dx + n * C, buffers.data() + 3 * C, C);
-    float* out = vector::target(dx + n * C, buffers.data() + 3 * C);
-    vector::add(out, before, product, C);
-    vector::store(dx + n * C, out, C);
-  }
-}
-
 void rope_table(float* table, int64_t T, int64_t D, double theta) {
   const int64_t half = D / 2;
   for (int64_t t = 0; t < T; ++t) {
@@ -331,23 +292,21 @@ void lamb_apply(std::span<float> master, std::span<const float> moment1, std::sp
   });
 }
 
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                          \
-  template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);            \
-  template void embedding_sum_forward(T*, const int32_t*, const int32_t*, const int32_t*, const T*,         \
-                                      const T*, const T*, int64_t, int64_t);                                \
-  template void scatter_rows(T*, const int32_t*, const T*, int64_t, int64_t, int64_t);                      \
-  template void bias_backward(float*, const T*, int64_t, int64_t, bool);                                    \
-  template void gelu_forward(T*, const T*, int64_t);                                                        \
-  template void gelu_backward(T*, const T*, const T*, int64_t);                                             \
-  template void tanh_forward(T*, const T*, int64_t);                                                        \
-  template void tanh_backward(T*, const T*, const T*, int64_t);                                             \
-  template void rmsnorm_forward(T*, float*, const T*, const T*, int64_t, int64_t, float);                   \
-  template void rmsnorm_backward(T*, float*, const T*, const T*, const T*, const float*, int64_t, int64_t); \
-  template void rope(T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);                  \
-  template void swiglu_forward(T*, const T*, int64_t, int64_t);                                             \
-  template void swiglu_backward(T*, const T*, const T*, int64_t, int64_t);                                  \
-  template void add(T*, const T*, const T*, int64_t);                                                       \
+#define SHARDRUN_INSTANTIATE(T)                                                                     \
+  template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                  \
+  template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);    \
+  template void embedding_sum_forward(T*, const int32_t*, const int32_t*, const int32_t*, const T*, \
+                                      const T*, const T*, int64_t, int64_t);                        \
+  template void scatter_rows(T*, const int32_t*, const T*, int64_t, int64_t, int64_t);              \
+  template void bias_backward(float*, const T*, int64_t, int64_t, bool);                            \
+  template void gelu_forward(T*, const T*, int64_t);                                                \
+  template void gelu_backward(T*, const T*, const T*, int64_t);                                     \
+  template void tanh_forward(T*, const T*, int64_t);                                                \
+  template void tanh_backward(T*, const T*, const T*, int64_t);                                     \
+  template void rope(T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);          \
+  template void swiglu_forward(T*, const T*, int64_t, int64_t);                                     \
+  template void swiglu_backward(T*, const T*, const T*, int64_t, int64_t);                          \
+  template void add(T*, const T*, const T*, int64_t);                                               \
   template double cross_entropy(T*, const float*, const int32_t*, int64_t, int64_t, float);
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)

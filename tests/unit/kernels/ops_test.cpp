@@ -2,6 +2,7 @@
 #include "runtime/kernels/ops.h"
 
 #include <doctest/doctest.h>
+#include <omp.h>
 
 #include <cmath>
 #include <random>
@@ -293,6 +294,35 @@ TEST_CASE_TEMPLATE("layernorm: forward with residual and backward match the refe
     CHECK_LT(distance(dbeta, expected_dbeta), 2e-6);
   }
 }
+
+#if !defined(__SANITIZE_THREAD__)  // which sees races in every parallel loop of libgomp
+TEST_CASE(
+    "norms, biases and embeddings: gradients summed over rows have the same bits for any number of threads") {
+  const int64_t N = 100, C = 257;
+  const Values x = random_values(N * C, 4), gamma = random_values(C, 6), dy = random_values(N * C, 8);
+  const Values mean(static_cast<size_t>(N), 0.1f), rstd(static_cast<size_t>(N), 0.9f);
+  std::vector<int32_t> tokens(static_cast<size_t>(N));
+  for (size_t n = 0; n < tokens.size(); ++n) tokens[n] = static_cast<int32_t>(n % 7);
+  const auto gradients = [&](int threads) {
+    const int before = ::omp_get_max_threads();
+    ::omp_set_num_threads(threads);
+    Values dx = x, sums(static_cast<size_t>(4 * C)), table(static_cast<size_t>(7 * C));
+    kernels::layernorm_backward(dx.data(), sums.data(), sums.data() + C, dy.data(), x.data(), gamma.data(),
+                                mean.data(), rstd.data(), N, C);
+    kernels::rmsnorm_backward(dx.data(), sums.data() + 2 * C, dy.data(), x.data(), gamma.data(), rstd.data(),
+                              N, C);
+    kernels::bias_backward(sums.data() + 3 * C, dy.data(), N, C, /*accumulate=*/false);
+    kernels::embedding_backward(table.data(), tokens.data(), dy.data(), N, C, 7);
+    ::omp_set_num_threads(before);
+    sums.insert(sums.end(), dx.begin(), dx.end());
+    sums.insert(sums.end(), table.begin(), table.end());
+    return sums;
+  };
+  const Values alone = gradients(1);
+  CHECK(gradients(2) == alone);
+  CHECK(gradients(5) == alone);
+}
+#endif
 
 TEST_CASE_TEMPLATE("gelu: forward and backward match the exact function over its whole range", T, float,
                    Bf16) {
