@@ -436,12 +436,6 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
                  fmt::format("{} has no tensor parallelism", bert ? "the BERT trainer" : "lamb"),
                  bert ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
   }
-  for (const char* key : {"activation_checkpointing", "activation_offload"}) {
-    if (bert && memory.has(key)) {
-      reading.fail(memory.origin(key), fmt::format("the BERT trainer has no {}", key),
-                   "remove it, and lower micro_batch to need less memory");
-    }
-  }
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often for a file",

@@ -18,14 +18,15 @@ Result<std::unique_ptr<model::Model>> create(const LlamaConfig& config, const mo
   return std::unique_ptr<model::Model>(std::move(llama).value());
 }
 
+model::BertOptions bert_options(const model::LlamaOptions& options) {
+  return {options.compute, options.micro_batch, options.sequence_length, options.checkpointing,
+          options.offload_directory};
+}
+
 Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const model::LlamaOptions& options) {
-  if (options.tensor != nullptr || options.checkpointing != model::Checkpointing::kNone ||
-      !options.offload_directory.empty()) {
-    return Error(
-        Code::kInvalid,
-        "a BERT has no tensor parallelism, activation checkpointing or activation offload; remove them");
-  }
-  auto bert = model::Bert::create(config, options.compute, options.micro_batch, options.sequence_length);
+  if (options.tensor != nullptr)
+    return Error(Code::kInvalid, "a BERT has no tensor parallelism; remove [sharding] tensor_parallel");
+  auto bert = model::Bert::create(config, bert_options(options));
   if (!bert) return std::move(bert).error();
   return std::unique_ptr<model::Model>(std::move(bert).value());
 }
@@ -40,8 +41,7 @@ Result<std::unique_ptr<model::Model>> create_model(const Network& network,
 model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options) {
   if (const auto* llama = std::get_if<LlamaConfig>(&network))
     return model::Llama::activation_bytes(*llama, options);
-  return {.resident = model::Bert::activation_bytes(std::get<BertConfig>(network), options.compute,
-                                                    options.micro_batch, options.sequence_length)};
+  return model::Bert::activation_bytes(std::get<BertConfig>(network), bert_options(options));
 }
 
 std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel) {

@@ -19,8 +19,7 @@ using base::Result;
 
 using Network = std::variant<model::LlamaConfig, model::BertConfig>;
 
-// kInvalid with what and the mend; for BERT also what only a Llama can do: tensor groups, activations that are computed
-// again or offloaded.
+// kInvalid with what and the mend; for BERT also a tensor group, which only a Llama can be cut for.
 Result<std::unique_ptr<model::Model>> create_model(const Network& network,
                                                    const model::LlamaOptions& options);
 model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options);
