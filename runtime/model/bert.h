@@ -43,7 +43,7 @@ struct BertOptions {
   kernels::DType compute = kernels::DType::kFp32;
   int micro_batch = 1, sequence_length = 1;
   Checkpointing checkpointing = Checkpointing::kNone;
-  std::string offload_directory;  // where activations that wait for backward lie; empty: in memory
+  std::string offload_directory{};  // where activations that wait for backward lie; empty: in memory
 };
 
 // kInvalid with what and the mend: hidden % heads, non-positive sizes.

@@ -32,7 +32,7 @@ struct ParameterInfo {
   double init_value = 1.0;
   // Tensor parallelism: this is the slice [split_begin, split_begin + shape[split_dimension]) of the full tensor
   // along dimension 0 or 1. -1: the whole tensor, which every tensor-parallel rank holds.
-  std::vector<int64_t> full_shape;  // empty: as `shape`
+  std::vector<int64_t> full_shape{};  // empty: as `shape`
   int split_dimension = -1;
   int64_t split_begin = 0;
 
