@@ -9,6 +9,7 @@
 #include "runtime/rank/rank_main.h"
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
+#include "runtime/tools/plan_tool.h"
 #include "runtime/train/trainer.h"
 
 namespace {
@@ -20,6 +21,7 @@ struct Tool {
 constexpr std::array kTools{
     Tool{"data", shardrun::tools::run_data_tool},
     Tool{"export", shardrun::tools::run_export_tool},
+    Tool{"plan", shardrun::tools::run_plan_tool},
 };
 
 }  // namespace

@@ -1,11 +1,54 @@
 #include <fmt/format.h>
 
-#include "launcher/plan/model_size.h"
+#include "launcher/schedule/slurm/command.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/model_plan.h"
 
 namespace shardrun::launcher {
+namespace {
+
+// What a rank will hold, asked of the program that will hold it.
+base::Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan) {
+  const auto installation = find_installation();
+  if (!installation) return installation.error();
+  auto answer = run_command({installation->rank_program, "plan", spec_path}, contract::to_json(plan));
+  if (!answer) return std::move(answer).error();
+  return contract::parse_model_plan(answer->out);
+}
+
+std::string batch_json(const contract::BatchPlan& batch) {
+  return fmt::format(
+      "{{\"global_batch\": {}, \"micro_batch\": {}, \"gradient_accumulation\": {}, \"data_parallel\": {}}}",
+      batch.global_batch, batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
+}
+
+void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
+  fmt::print("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
+             static_cast<double>(tokens_per_step) * model.flops_per_token * 1e-12);
+  fmt::print("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
+  fmt::print("sharding     {} ranks share a copy of the state, {} copies, {} ranks share each matrix\n",
+             model.shard_degree, model.replicas, model.tensor_parallel);
+  const contract::MemoryPlan& memory = model.memory;
+  const struct {
+    const char* kind;
+    int64_t bytes;
+    const char* what;
+  } rows[] = {{"masters", memory.masters, "fp32 parameters of its shard"},
+              {"copies", memory.compute_copy, "the same in bf16"},
+              {"gradients", memory.gradients, "fp32, of its shard"},
+              {"moments", memory.moments, "of the optimizer"},
+              {"gathered", memory.gathered, "whole blocks and their gradients, while they are used"},
+              {"activations", memory.activations, "with scratch"},
+              {"total", memory.total(), "and the process itself, some 20 MiB"}};
+  fmt::print("a rank holds\n");
+  for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
+  if (memory.in_files > 0)
+    fmt::print("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
+}
+
+}  // namespace
 
 int plan(const SpecOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.path, options.overrides);
@@ -17,40 +60,28 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   context.overrides = options.overrides;
   auto solved = solve_launch_plan(spec, context);
   if (!solved) return fail(solved.error(), common);
+  std::optional<contract::ModelPlan> model;
+  if (spec.program.command.empty()) {
+    auto planned = plan_model(options.path, *solved);
+    if (!planned) return fail(planned.error(), common);
+    model = *planned;
+  }
   const contract::BatchPlan& batch = solved->batch;
-  const bool trainer = spec.program.command.empty();
-  const ModelSize size = trainer ? model_size(spec, batch) : ModelSize{};
+  const int64_t tokens_per_step = batch.global_batch * spec.data.sequence_length;
   if (common.json) {
-    fmt::print(
-        "{{\"name\": \"{}\", \"nodes\": {}, \"ranks_per_node\": {}, \"world_size\": {}, \"batch\": "
-        "{{\"global_batch\": {}, \"micro_batch\": {}, \"gradient_accumulation\": {}, \"data_parallel\": {}}}",
-        spec.name, solved->nodes, solved->ranks_per_node, solved->world_size(), batch.global_batch,
-        batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
-    if (trainer) {
-      fmt::print(
-          ", \"parameters\": {}, \"tokens_per_step\": {}, \"bytes_per_rank\": {{\"master\": {}, \"moments\": "
-          "{}, "
-          "\"gradients\": {}, \"gathered\": {}}}",
-          size.parameters, batch.global_batch * spec.data.sequence_length, size.master_bytes,
-          size.moment_bytes, size.gradient_bytes, size.gathered_bytes);
-    }
+    fmt::print("{{\"name\": \"{}\", \"nodes\": {}, \"ranks_per_node\": {}, \"world_size\": {}, \"batch\": {}",
+               spec.name, solved->nodes, solved->ranks_per_node, solved->world_size(), batch_json(batch));
+    if (model)
+      fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, contract::to_json(*model));
     fmt::print("}}\n");
     return contract::kExitDone;
   }
   fmt::print("job          {}\n", spec.name);
   fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", solved->nodes, solved->ranks_per_node,
              solved->world_size(), solved->cpus_per_rank);
-  fmt::print("batch        {} sequences = micro-batch {} × accumulation {} × {} ranks\n", batch.global_batch,
-             batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
-  if (!trainer) return contract::kExitDone;
-  fmt::print("a step       {} tokens\n", with_thousands(batch.global_batch * spec.data.sequence_length));
-  fmt::print("model        {} parameters in {} blocks\n", with_thousands(size.parameters), size.blocks);
-  fmt::print(
-      "a rank holds {} of masters, {} of moments, {} of gradients,\n             {} of gathered blocks and "
-      "their "
-      "gradients; activations come on top\n",
-      bytes_text(size.master_bytes), bytes_text(size.moment_bytes), bytes_text(size.gradient_bytes),
-      bytes_text(size.gathered_bytes));
+  fmt::print("batch        {} sequences = micro-batch {} × accumulation {} × {} data-parallel ranks\n",
+             batch.global_batch, batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
+  if (model) print_model(*model, tokens_per_step);
   return contract::kExitDone;
 }
 

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "runtime/contract/json_reader.h"
+#include "runtime/contract/model_plan_json.h"
 
 namespace shardrun::contract {
 namespace {
@@ -46,9 +47,10 @@ Result<TrainingMetrics> read_metrics(const json& object) {
   reader.read_optional("model_flops_utilization", metrics.model_flops_utilization);
   reader.read("checkpoint", metrics.checkpoint);
   reader.read("first_barrier_seconds", metrics.first_barrier_seconds);
-  if (const json* planned = reader.member("planned_arena_bytes");
-      planned != nullptr && planned->is_number_integer()) {
-    metrics.planned_arena_bytes = planned->get<int64_t>();
+  if (const json* planned = reader.member("planned_memory_bytes")) {
+    auto memory = read_memory(*planned);
+    if (!memory) return std::move(memory).error();
+    metrics.planned = *memory;
   }
   if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
     for (const auto& [library, version] : versions->items()) {
@@ -144,10 +146,11 @@ Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
   auto training = read_metrics(*metrics);
   if (!training) return std::move(training).error();
   record.metrics = std::move(training).value();
-  if (const json* planned = reader.member("planned"); planned != nullptr && planned->is_object() &&
-                                                      planned->contains("arena_bytes") &&
-                                                      (*planned)["arena_bytes"].is_number_integer()) {
-    record.metrics->planned_arena_bytes = (*planned)["arena_bytes"].get<int64_t>();
+  const json* planned = reader.member("planned");
+  if (planned != nullptr && planned->is_object() && planned->contains("memory_bytes")) {
+    auto memory = read_memory((*planned)["memory_bytes"]);
+    if (!memory) return std::move(memory).error();
+    record.metrics->planned = *memory;
   }
   return {};
 }
@@ -192,7 +195,7 @@ std::string to_json(const RunRecord& record) {
   }
   metrics["peak_memory_bytes"] = peaks;
   json planned = json::object();
-  if (record.metrics) planned["arena_bytes"] = record.metrics->planned_arena_bytes;
+  if (record.metrics) planned["memory_bytes"] = memory_json(record.metrics->planned);
   return dump_json({{"format_version", RunRecord::kFormatVersion},
                     {"name", record.name},
                     {"id", record.id},
@@ -279,7 +282,7 @@ Result<RankExit> parse_rank_exit(std::string_view text) {
 
 std::string to_json(const TrainingMetrics& metrics) {
   json object = metrics_json(metrics);
-  object["planned_arena_bytes"] = metrics.planned_arena_bytes;
+  object["planned_memory_bytes"] = memory_json(metrics.planned);
   object["format_version"] = 1;
   return dump_json(object);
 }

@@ -15,6 +15,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/contract/launch_plan.h"
+#include "runtime/contract/model_plan.h"
 
 namespace shardrun::contract {
 
@@ -40,7 +41,7 @@ struct TrainingMetrics {
   std::optional<double> model_flops_utilization;
   std::string checkpoint;                       // the newest one, absolute; empty if none
   double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
-  int64_t planned_arena_bytes = 0;              // per rank, from the plan made before step 0
+  MemoryPlan planned;                           // per rank, from before step 0
   std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
 };
 

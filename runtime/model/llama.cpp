@@ -19,8 +19,8 @@ template <typename T>
 class TypedLlama : public Llama {
  public:
   TypedLlama(const LlamaConfig& config, const LlamaOptions& options, Memory saved, Memory scratch)
-      : sizes_(config, options),
-        tensor_(options.tensor),
+      : tensor_(options.tensor),
+        sizes_(config, options, tensor_.size()),
         blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
         saved_(std::move(saved)),
         scratch_(std::move(scratch)),
@@ -323,8 +323,8 @@ class TypedLlama : public Llama {
                          buffers_.head_rrms);
   }
 
-  Sizes sizes_;
   TensorGroup tensor_;
+  Sizes sizes_;
   std::vector<BlockLayout> blocks_;
   std::vector<int> visits_;
   Memory saved_, scratch_;
@@ -345,7 +345,7 @@ ActivationBytes bytes_of(const Sizes& sizes, bool offloads) {
 
 template <typename T>
 Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const LlamaOptions& options) {
-  const Sizes sizes(config, options);
+  const Sizes sizes(config, options, TensorGroup(options.tensor).size());
   const Buffers<T> plan(sizes, nullptr, nullptr);
   auto saved = options.offload_directory.empty()
                    ? Memory::create(plan.saved_bytes)
@@ -373,8 +373,9 @@ Result<void> check_group(const LlamaConfig& config, const LlamaOptions& options)
 
 }  // namespace
 
-ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const LlamaOptions& options) {
-  const Sizes sizes(config, options);
+ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const LlamaOptions& options,
+                                        int tensor_parallel) {
+  const Sizes sizes(config, options, tensor_parallel);
   const bool offloads = !options.offload_directory.empty();
   return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, offloads)
                                                   : bytes_of<Bf16>(sizes, offloads);

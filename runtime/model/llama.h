@@ -54,7 +54,9 @@ double flops_per_token(const LlamaConfig& config, int sequence_length);
 
 class Llama : public Model {
  public:
-  static ActivationBytes activation_bytes(const LlamaConfig& config, const LlamaOptions& options);
+  // Of one rank of a tensor group; options.tensor is not looked at.
+  static ActivationBytes activation_bytes(const LlamaConfig& config, const LlamaOptions& options,
+                                          int tensor_parallel = 1);
   // kInvalid as check() says, or for a tensor group that does not divide the model; kIo without that much memory.
   static Result<std::unique_ptr<Llama>> create(const LlamaConfig& config, const LlamaOptions& options);
 };

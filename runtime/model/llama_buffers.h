@@ -19,8 +19,8 @@ using base::Memory;
 
 // The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
 struct Sizes {
-  Sizes(const LlamaConfig& config, const LlamaOptions& options)
-      : ranks(options.tensor == nullptr ? 1 : options.tensor->size()),
+  Sizes(const LlamaConfig& config, const LlamaOptions& options, int tensor_parallel)
+      : ranks(tensor_parallel),
         B(options.micro_batch),
         T(options.sequence_length),
         N(B * T),

@@ -38,9 +38,15 @@ Result<std::unique_ptr<model::Model>> create_model(const Network& network,
   return std::visit([&](const auto& config) { return create(config, options); }, network);
 }
 
-model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options) {
+bool revisits_blocks(const Network& network) {
+  const auto* llama = std::get_if<LlamaConfig>(&network);
+  return llama == nullptr || llama->tied_embeddings;
+}
+
+model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options,
+                                        int tensor_parallel) {
   if (const auto* llama = std::get_if<LlamaConfig>(&network))
-    return model::Llama::activation_bytes(*llama, options);
+    return model::Llama::activation_bytes(*llama, options, tensor_parallel);
   return model::Bert::activation_bytes(std::get<BertConfig>(network), bert_options(options));
 }
 

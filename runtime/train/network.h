@@ -22,7 +22,11 @@ using Network = std::variant<model::LlamaConfig, model::BertConfig>;
 // kInvalid with what and the mend; for BERT also a tensor group, which only a Llama can be cut for.
 Result<std::unique_ptr<model::Model>> create_model(const Network& network,
                                                    const model::LlamaOptions& options);
-model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options);
+// Of one rank of a tensor group; options.tensor is not looked at.
+model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options,
+                                        int tensor_parallel);
+// Whether a micro-step visits a block twice.
+bool revisits_blocks(const Network& network);
 
 // Of one rank of a tensor group.
 std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel);

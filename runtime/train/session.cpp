@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/train/initialize.h"
+#include "runtime/train/memory_plan.h"
 #include "runtime/weights/load_weights.h"
 
 namespace shardrun::train {
@@ -23,23 +24,6 @@ std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) 
   return elements;
 }
 
-shard::EngineOptions engine_options(const SessionOptions& options, const model::Model& model) {
-  const bool revisits = model.visits().size() > model.blocks().size();
-  return {.compute = options.compute,
-          .prefetch = options.prefetch,
-          .accumulates = options.gradient_accumulation > 1 || revisits,
-          .keeps_parameters = options.keeps_parameters};
-}
-
-model::LlamaOptions model_options(const SessionOptions& options, const Groups& groups) {
-  return {.compute = options.compute,
-          .micro_batch = static_cast<int>(options.micro_batch),
-          .sequence_length = options.sequence_length,
-          .checkpointing = options.checkpointing,
-          .offload_directory = options.activation_offload_directory,
-          .tensor = groups.tensor};
-}
-
 std::vector<int> visit_order(const model::Model& model) {
   std::vector<int> order(model.visits().begin(), model.visits().end());
   order.insert(order.end(), model.visits().rbegin(), model.visits().rend());
@@ -52,10 +36,10 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   auto batches = Batches::open(options.model, {options.training_files, options.validation_files,
                                                options.sequence_length, options.micro_batch, options.seed});
   if (!batches) return std::move(batches).error();
-  auto model = create_model(options.model, model_options(options, groups));
+  auto model = create_model(options.model, model_options(options, groups.tensor));
   if (!model) return std::move(model).error();
   auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options, **model)));
+  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options)));
   if (!arena) return std::move(arena).error();
   auto optimizer = Optimizer::create(options.optimizer, (*model)->blocks(), layout, groups.shard_rank());
   if (!optimizer) return std::move(optimizer).error();
@@ -75,12 +59,15 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       batches_(std::move(batches)),
       model_(std::move(model)),
       order_(visit_order(*model_)),
-      activation_bytes_(activation_bytes(options.model, model_options(options, groups)).resident),
+      plan_(plan_model(options, groups.shard_degree(), groups.replicas(), groups.tensor_parallel())),
       arena_(std::move(arena)),
-      engine_(std::move(layout), engine_options(options, *model_),
-              {groups.gather, groups.reduce, groups.replica}, arena_),
+      engine_(std::move(layout), engine_options(options), {groups.gather, groups.reduce, groups.replica},
+              arena_),
       optimizer_(std::move(optimizer)) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
+  const contract::MemoryPlan& memory = plan_.memory;
+  SHARDRUN_CHECK(arena_.planned_bytes() ==
+                 memory.masters + memory.compute_copy + memory.gradients + memory.gathered);
 }
 
 Result<void> Session::set_initial_parameters() {

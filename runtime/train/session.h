@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/background_saver.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/contract/model_plan.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/optim/schedule.h"
@@ -111,8 +112,7 @@ class Session {
   int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
   // In nats, of the validation text, or of the training text when there is none.
   double unigram_entropy() const;
-  double flops_per_token() const { return train::flops_per_token(options_.model, options_.sequence_length); }
-  int64_t planned_bytes() const { return arena_.planned_bytes() + activation_bytes_; }
+  const contract::ModelPlan& plan() const { return plan_; }
 
  private:
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
@@ -139,7 +139,7 @@ class Session {
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<model::Model> model_;
   std::vector<int> order_;  // blocks in the order of their visits, forward and then backward
-  int64_t activation_bytes_ = 0;
+  contract::ModelPlan plan_;
   shard::Arena arena_;
   shard::Engine engine_;
   Optimizer optimizer_;

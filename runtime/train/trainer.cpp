@@ -1,10 +1,11 @@
 #include "runtime/train/trainer.h"
 
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <cinttypes>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -24,6 +25,7 @@
 #include "runtime/train/loop.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/session.h"
+#include "runtime/train/spec_options.h"
 #include "runtime/train/stop_signal.h"
 
 namespace shardrun::train {
@@ -52,88 +54,14 @@ int exit_code_of(Code code) {
   return contract::kExitProgramFailed;
 }
 
-std::string absolute(const std::string& path, const contract::LaunchPlan& plan) {
-  return path.empty() || path.front() == '/' ? path : plan.working_directory + "/" + path;
-}
-
-optim::Shape shape_of(contract::Schedule schedule) {
-  switch (schedule) {
-    case contract::Schedule::kConstant:
-      return optim::Shape::kConstant;
-    case contract::Schedule::kLinear:
-      return optim::Shape::kLinear;
-    case contract::Schedule::kWarmupStableDecay:
-      return optim::Shape::kWsd;
-    case contract::Schedule::kCosine:
-      return optim::Shape::kCosine;
+// Of this process, now.
+int64_t resident_bytes() {
+  int64_t pages = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "re"); file != nullptr) {
+    if (std::fscanf(file, "%*d %" SCNd64, &pages) != 1) pages = 0;
+    std::fclose(file);
   }
-  return optim::Shape::kCosine;
-}
-
-Network network_of(const contract::JobSpec& spec) {
-  const contract::ModelSpec& model = spec.model;
-  if (spec.program.trainer == "bert") {
-    return model::BertConfig{.layers = model.layers,
-                             .hidden = model.hidden,
-                             .heads = model.heads,
-                             .ffn = model.ffn,
-                             .vocab = model.vocab,
-                             .max_positions = model.max_positions};
-  }
-  return model::LlamaConfig{model.layers,     model.hidden,       model.heads,
-                            model.kv_heads,   model.ffn,          model.vocab,
-                            model.rope_theta, model.norm_epsilon, model.tied_embeddings};
-}
-
-model::Checkpointing checkpointing_of(contract::Checkpointing level) {
-  switch (level) {
-    case contract::Checkpointing::kNone:
-      return model::Checkpointing::kNone;
-    case contract::Checkpointing::kSelective:
-      return model::Checkpointing::kSelective;
-    case contract::Checkpointing::kFull:
-      return model::Checkpointing::kFull;
-  }
-  return model::Checkpointing::kNone;
-}
-
-SessionOptions session_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
-  SessionOptions options;
-  options.model = network_of(spec);
-  if (spec.model.init != "random") options.initial_weights = absolute(spec.model.init, plan);
-  options.compute =
-      spec.precision.parameters == contract::Precision::kBf16 ? kernels::DType::kBf16 : kernels::DType::kFp32;
-  options.prefetch = spec.sharding.prefetch;
-  options.keeps_parameters = spec.sharding.strategy == contract::Strategy::kShardGradOp;
-  options.sequence_length = spec.data.sequence_length;
-  options.micro_batch = plan.batch.micro_batch;
-  options.gradient_accumulation = plan.batch.gradient_accumulation;
-  options.seed = spec.data.seed;
-  for (const std::string& file : spec.data.files) options.training_files.push_back(absolute(file, plan));
-  for (const std::string& file : spec.data.validation)
-    options.validation_files.push_back(absolute(file, plan));
-  options.validation_sequences = spec.data.validation_sequences;
-  const contract::OptimizerSpec& optimizer = spec.optimizer;
-  if (optimizer.kind == contract::OptimizerKind::kLamb) {
-    options.optimizer.kind =
-        optim::LambOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
-  } else {
-    options.optimizer.kind =
-        optim::AdamWOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
-  }
-  const std::string offload =
-      spec.memory.directory.empty() ? plan.run_directory : absolute(spec.memory.directory, plan);
-  if (spec.memory.optimizer_offload) options.optimizer.offload_directory = offload;
-  if (spec.memory.activation_offload) options.activation_offload_directory = offload;
-  options.checkpointing = checkpointing_of(spec.memory.activation_checkpointing);
-  options.schedule = {shape_of(optimizer.schedule),
-                      optimizer.learning_rate,
-                      optimizer.min_learning_rate,
-                      optimizer.warmup_steps,
-                      optimizer.steps,
-                      std::llround(optimizer.decay_fraction * static_cast<double>(optimizer.steps))};
-  options.clip_norm = optimizer.clip_norm;
-  return options;
+  return pages * ::sysconf(_SC_PAGESIZE);
 }
 
 // What every rank says: that it could not write its part of a checkpoint.
@@ -223,7 +151,7 @@ contract::TrainingMetrics summarize(const Session& session, const LoopOutcome& o
   summary.step_seconds_p50 = percentile(outcome.step_seconds, 0.50);
   summary.step_seconds_p99 = percentile(outcome.step_seconds, 0.99);
   summary.checkpoint = outcome.checkpoint;
-  summary.planned_arena_bytes = session.planned_bytes();
+  summary.planned = session.plan().memory;
   return summary;
 }
 
@@ -238,6 +166,7 @@ class Trainer {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
     RETURN_IF_ERROR(connect());
     install_stop_signals();
+    process_bytes_ = resident_bytes();
     const SessionOptions options = session_options(spec_, plan_);
     auto session = Session::create(options, groups());
     if (!session) return std::move(session).error();
@@ -245,7 +174,7 @@ class Trainer {
     if (reporter_) reporter_->start(*session_);
     const std::string directory = spec_.checkpoint.directory.empty()
                                       ? run_dir_.checkpoints()
-                                      : absolute(spec_.checkpoint.directory, plan_);
+                                      : absolute_path(spec_.checkpoint.directory, plan_);
     const checkpoint::Store store(directory, spec_.checkpoint.keep);
     RETURN_IF_ERROR(resume(store));
 
@@ -320,6 +249,7 @@ class Trainer {
   Result<void> write_summary(const LoopOutcome& outcome) {
     contract::TrainingMetrics summary = summarize(*session_, outcome);
     summary.first_barrier_seconds = first_barrier_seconds_;
+    summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;
     summary.versions["comm plugin"] = world_.plugin_build_id;
     summary.versions["comm provider"] = world_.provider;
@@ -334,6 +264,7 @@ class Trainer {
   const contract::LaunchPlan& plan_;
   contract::RunDir run_dir_;
   double first_barrier_seconds_ = 0.0;
+  int64_t process_bytes_ = 0;
   std::string resumed_from_;
   std::optional<Reporter> reporter_;
   std::unique_ptr<Session> session_;

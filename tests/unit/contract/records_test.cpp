@@ -52,7 +52,7 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   record.attempts = {{1.5, 2.5, contract::FirstCause{"signal", "n1", 1, 9, std::nullopt}}};
   record.metrics = contract::TrainingMetrics{};
   record.metrics->final_loss = 2.25;
-  record.metrics->planned_arena_bytes = 4096;
+  record.metrics->planned.masters = 4096;
   record.peak_memory_bytes = {{1, 77}};
 
   const auto back = contract::parse_run_record(contract::to_json(record));
@@ -62,7 +62,7 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   CHECK_EQ(back->attempts.at(0).first_cause->signal, 9);
   CHECK_EQ(back->attempts.at(0).first_cause->exit_code, std::nullopt);
   CHECK_EQ(back->metrics->final_loss, 2.25);
-  CHECK_EQ(back->metrics->planned_arena_bytes, 4096);
+  CHECK_EQ(back->metrics->planned.masters, 4096);
   CHECK_EQ(back->peak_memory_bytes.at(1), 77);
 }
 

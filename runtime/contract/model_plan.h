@@ -1,0 +1,44 @@
+// ModelPlan: what one rank of a training job will hold, planned before anything is allocated. The trainer allocates
+// exactly this; `shardrun plan` shows it, and the run record keeps it beside what was measured.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::contract {
+
+using base::Result;
+
+// Bytes of the rank that holds most, in memory at a time.
+struct MemoryPlan {
+  int64_t masters = 0;       // fp32 parameters of its shard
+  int64_t compute_copy = 0;  // the same in bf16; 0 when fp32 is computed with
+  int64_t gradients = 0;     // fp32, of its shard
+  int64_t moments = 0;       // of the optimizer; a window of them when they lie in a file
+  int64_t gathered = 0;      // buffers of whole blocks and of their gradients
+  int64_t activations = 0;   // of the model, with its scratch; a window of them when they lie in a file
+  int64_t in_files = 0;      // on disk, not part of the total
+  int64_t process =
+      0;  // before anything was allocated: programs, libraries, connections; 0 until it is measured
+
+  int64_t model_state() const { return masters + compute_copy + gradients + moments; }
+  int64_t total() const { return model_state() + gathered + activations + process; }
+};
+
+struct ModelPlan {
+  int64_t parameters = 0, blocks = 0;
+  double flops_per_token = 0.0;  // forward and backward, causal credit
+  int shard_degree = 1, replicas = 1, tensor_parallel = 1;
+  MemoryPlan memory;
+};
+
+std::string to_json(const ModelPlan& plan);
+// kCorrupt.
+Result<ModelPlan> parse_model_plan(std::string_view json);
+
+}  // namespace shardrun::contract

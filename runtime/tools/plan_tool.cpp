@@ -1,0 +1,53 @@
+#include "runtime/tools/plan_tool.h"
+
+#include <cstdio>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/mesh.h"
+#include "runtime/contract/model_plan.h"
+#include "runtime/train/memory_plan.h"
+#include "runtime/train/spec_options.h"
+
+namespace shardrun::tools {
+namespace {
+
+using base::Result;
+
+std::string read_standard_input() {
+  std::string text;
+  char piece[4096];
+  for (size_t got = 0; (got = std::fread(piece, 1, sizeof(piece), stdin)) > 0;) text.append(piece, got);
+  return text;
+}
+
+Result<contract::ModelPlan> plan(const std::string& spec_path) {
+  const auto launch = contract::parse_launch_plan(read_standard_input());
+  if (!launch) return launch.error();
+  const auto spec = contract::load_job_spec(spec_path, launch->overrides);
+  if (!spec) return spec.error();
+  const auto mesh = contract::solve_mesh(*spec, launch->world_size(), launch->ranks_per_node);
+  if (!mesh) return mesh.error();
+  return train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree, mesh->replicas(),
+                           mesh->tensor_parallel);
+}
+
+}  // namespace
+
+int run_plan_tool(std::span<char* const> arguments) {
+  if (arguments.size() != 1) {
+    std::fputs("usage: shardrun-rank plan SPEC, with the launch plan on standard input\n", stderr);
+    return contract::kExitBadInput;
+  }
+  const auto planned = plan(arguments[0]);
+  if (!planned) {
+    fmt::print(stderr, "shardrun: error: {}\n", planned.error().to_string());
+    return contract::kExitBadInput;
+  }
+  fmt::print("{}\n", contract::to_json(*planned));
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::tools

@@ -1,0 +1,69 @@
+#include "runtime/train/memory_plan.h"
+
+#include <doctest/doctest.h>
+
+using namespace shardrun;
+
+namespace {
+
+train::SessionOptions llama(const model::LlamaConfig& config, kernels::DType compute) {
+  train::SessionOptions options;
+  options.model = config;
+  options.compute = compute;
+  options.sequence_length = 2048;
+  return options;
+}
+
+const model::LlamaConfig k7B{32, 4096, 32, 32, 11008, 32000}, k13B{40, 5120, 40, 40, 13824, 32000},
+    k70B{80, 8192, 64, 8, 28672, 32000};
+
+}  // namespace
+
+TEST_CASE("memory plan: Llama-2 has its published numbers of parameters, and shards add up to the whole") {
+  const auto planned = [](const model::LlamaConfig& config, int shard_degree) {
+    return train::plan_model(llama(config, kernels::DType::kFp32), shard_degree, 1, 1);
+  };
+  CHECK_EQ(planned(k7B, 1).parameters, 6738415616);
+  CHECK_EQ(planned(k13B, 1).parameters, 13015864320);
+  CHECK_EQ(planned(k70B, 1).parameters, 68976648192);
+  CHECK_EQ(planned(k7B, 1).memory.masters, 4 * int64_t{6738415616});
+  CHECK_EQ(planned(k7B, 8).memory.masters, int64_t{6738415616} / 2);
+  CHECK_LT(planned(k7B, 8).memory.moments - int64_t{6738415616}, 2 * 4096);  // each moment fills whole pages
+  CHECK_EQ(planned(k7B, 1).memory.gathered, 0);
+}
+
+TEST_CASE("memory plan: a rank of four holds at most 26 % of the whole model state, in fp32 and in bf16") {
+  for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+    const auto options = llama(k7B, compute);
+    const double whole = static_cast<double>(train::plan_model(options, 1, 4, 1).memory.model_state());
+    CHECK_LT(static_cast<double>(train::plan_model(options, 4, 1, 1).memory.model_state()), 0.26 * whole);
+    CHECK_LT(static_cast<double>(train::plan_model(options, 2, 1, 2).memory.model_state()), 0.26 * whole);
+  }
+}
+
+TEST_CASE("memory plan: every lever lowers what it is for, and moves it to files where it says so") {
+  auto options = llama(k7B, kernels::DType::kBf16);
+  const auto plain = train::plan_model(options, 8, 1, 1).memory;
+  options.checkpointing = model::Checkpointing::kSelective;
+  const auto selective = train::plan_model(options, 8, 1, 1).memory;
+  options.checkpointing = model::Checkpointing::kFull;
+  const auto full = train::plan_model(options, 8, 1, 1).memory;
+  CHECK_LT(selective.activations, plain.activations);
+  CHECK_LT(full.activations, selective.activations / 3);
+  options.checkpointing = model::Checkpointing::kNone;
+  options.activation_offload_directory = "/scratch";
+  options.optimizer.offload_directory = "/scratch";
+  const auto offloaded = train::plan_model(options, 8, 1, 1).memory;
+  CHECK_LT(offloaded.activations, plain.activations / 4);
+  CHECK_LT(offloaded.moments, plain.moments / 100);
+  CHECK_GE(offloaded.in_files, plain.moments);
+  CHECK_EQ(offloaded.masters, plain.masters);
+}
+
+TEST_CASE("memory plan: keeping gathered blocks costs the whole model in the compute dtype") {
+  auto options = llama(k7B, kernels::DType::kBf16);
+  options.keeps_parameters = true;
+  const int64_t kept = train::plan_model(options, 8, 1, 1).memory.gathered;
+  const int64_t largest_block = 4 * 4096 * 4096 + 3 * int64_t{11008} * 4096 + 2 * 4096;
+  CHECK_EQ(kept, 2 * int64_t{6738415616} + 2 * 4 * largest_block);
+}
