@@ -40,7 +40,7 @@ struct LlamaOptions {
   kernels::DType compute = kernels::DType::kFp32;
   int micro_batch = 1, sequence_length = 1;
   Checkpointing checkpointing = Checkpointing::kNone;
-  std::string offload_directory{};         // where activations that wait for backward lie; empty: in memory
+  std::string offload_directory{};       // where activations that wait for backward lie; empty: in memory
   comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
 };
 
