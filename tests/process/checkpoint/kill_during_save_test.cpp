@@ -100,6 +100,33 @@ int64_t check_all(const Store& store) {
   return steps->empty() ? 0 : steps->front();
 }
 
+pid_t start_saver(const Store& store, int64_t first) {
+  const pid_t saver = ::fork();
+  REQUIRE(saver >= 0);
+  if (saver == 0) save_forever(store, first);
+  return saver;
+}
+
+void kill_saver(pid_t saver) {
+  ::kill(saver, SIGKILL);
+  int status = 0;
+  REQUIRE(::waitpid(saver, &status, 0) == saver);
+  REQUIRE(WIFSIGNALED(status));
+}
+
+// From the start of a saver to its first complete checkpoint, on this machine as it is now.
+std::chrono::microseconds time_of_first_save(const Store& store) {
+  const auto started = std::chrono::steady_clock::now();
+  const pid_t saver = start_saver(store, 1);
+  while (store.steps()->empty()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    REQUIRE(std::chrono::steady_clock::now() - started < std::chrono::seconds(30));
+  }
+  const auto now = std::chrono::steady_clock::now();
+  kill_saver(saver);
+  return std::chrono::duration_cast<std::chrono::microseconds>(now - started);
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -108,17 +135,12 @@ TEST_CASE(
   std::string folder = (fs::temp_directory_path() / "shardrun-kill-XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
   const Store store(folder, 2);
-  int64_t newest = 0, unfinished = 0, unpublished = 0;
+  const auto first_save = static_cast<uint64_t>(time_of_first_save(store).count());
+  int64_t newest = check_all(store), unfinished = 0, unpublished = 0;
   for (uint64_t round = 0; round < 200; ++round) {
-    const pid_t saver = ::fork();
-    REQUIRE(saver >= 0);
-    if (saver == 0) save_forever(store, newest + 1);
-    // A save takes about 5 ms on a disk with fsync, less than 1 ms in memory: spread over all its parts.
-    std::this_thread::sleep_for(std::chrono::microseconds(base::random_bits(11, round) % 20000));
-    ::kill(saver, SIGKILL);
-    int status = 0;
-    REQUIRE(::waitpid(saver, &status, 0) == saver);
-    REQUIRE(WIFSIGNALED(status));
+    const pid_t saver = start_saver(store, newest + 1);
+    std::this_thread::sleep_for(std::chrono::microseconds(base::random_bits(11, round) % (3 * first_save)));
+    kill_saver(saver);
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".tmp") continue;
       ++unfinished;
