@@ -88,6 +88,16 @@ Result<void> check_secret_file(const contract::JobSpec& spec, const std::string&
                            spec.origin("environment." + name), name, full, std::strerror(errno)));
 }
 
+Result<void> check_weights(const contract::JobSpec& spec, const std::string& working_directory) {
+  const std::string full = absolute(spec.model.init, working_directory);
+  if (::access(full.c_str(), R_OK) == 0) return {};
+  return Error(
+      Code::kInvalid,
+      fmt::format("{}: {}: {}; name a safetensors file, or a folder of them with their index, or write "
+                  "init = \"random\"",
+                  spec.origin("model.init"), full, std::strerror(errno)));
+}
+
 // The folder itself, or the nearest above it that exists, must take new entries.
 Result<void> check_checkpoint_folder(const contract::JobSpec& spec, const std::string& working_directory) {
   std::string folder = absolute(spec.checkpoint.directory, working_directory);
@@ -111,6 +121,8 @@ std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::str
   const auto keep = [&](Result<void> checked) {
     if (!checked) errors.push_back(std::move(checked).error());
   };
+  if (spec.program.command.empty() && spec.model.init != "random")
+    keep(check_weights(spec, working_directory));
   if (!spec.checkpoint.directory.empty()) keep(check_checkpoint_folder(spec, working_directory));
   for (const auto& [name, value] : spec.environment) {
     if (value.kind != contract::EnvironmentValue::Kind::kFromFile) continue;

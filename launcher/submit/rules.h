@@ -12,7 +12,7 @@
 
 namespace shardrun::launcher {
 
-// Where the ranks will run. What only they need (the files of secrets, the checkpoints' folder) may be missing on a
+// Where the ranks will run. What only they need (initial weights, the files of secrets, the checkpoints' folder) may be missing on a
 // head node: that is a warning there and a refusal here.
 enum class RanksRun { kHere, kElsewhere };
 

@@ -22,7 +22,8 @@ void check(const std::string& json, uint64_t data_bytes) {
   for (const TensorEntry& tensor : *tensors) {
     SHARDRUN_CHECK(tensor.begin == end && tensor.end >= tensor.begin);
     const int64_t width = bytes_per_element(tensor.type);
-    SHARDRUN_CHECK(width == 0 || static_cast<uint64_t>(tensor.elements() * width) == tensor.end - tensor.begin);
+    SHARDRUN_CHECK(width == 0 ||
+                   static_cast<uint64_t>(tensor.elements() * width) == tensor.end - tensor.begin);
     end = tensor.end;
   }
   SHARDRUN_CHECK(end == data_begin + data_bytes);
