@@ -23,6 +23,7 @@ struct RunDir {
   std::string results_json() const { return root + "/results.json"; }
   std::string metrics_jsonl() const { return root + "/metrics.jsonl"; }
   std::string checkpoints() const { return root + "/checkpoints"; }
+  std::string profile() const { return root + "/profile"; }
   std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }
   std::string node_log(int n, const std::string& node) const { return attempt(n) + "/" + node + ".log"; }
   std::string rank_out(int n, int rank) const { return rank_file(n, rank, ".out"); }

@@ -82,13 +82,23 @@ Result<void> Session::set_initial_parameters() {
   return {};
 }
 
+std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
+  if (trace_ == nullptr || !trace_->is_on()) return std::nullopt;
+  std::string name = what;
+  if (block >= 0) name += " " + model_->blocks()[static_cast<size_t>(block)].name;
+  return std::optional<Trace::Scope>(std::in_place, *trace_, std::move(name));
+}
+
 Result<void> Session::forward() {
   const auto visits = static_cast<int>(model_->visits().size());
   for (int visit = 0; visit < visits; ++visit) {
     const int block = order_[static_cast<size_t>(visit)];
     auto parameters = engine_.acquire(block, upcoming(static_cast<size_t>(visit) + 1));
     if (!parameters) return std::move(parameters).error();
-    RETURN_IF_ERROR(model_->forward(visit, *parameters));
+    {
+      const auto scope = traced_scope("forward", block);
+      RETURN_IF_ERROR(model_->forward(visit, *parameters));
+    }
     engine_.release(block);
   }
   return {};
@@ -103,7 +113,10 @@ Result<void> Session::backward(bool last_micro_step) {
     if (!parameters) return std::move(parameters).error();
     auto gradient = engine_.gradient_buffer(block);
     if (!gradient) return std::move(gradient).error();
-    RETURN_IF_ERROR(model_->backward(visit, *parameters, *gradient));
+    {
+      const auto scope = traced_scope("backward", block);
+      RETURN_IF_ERROR(model_->backward(visit, *parameters, *gradient));
+    }
     engine_.release(block);
     const auto later = upcoming(place + 1);
     const bool visited_again = std::find(later.begin(), later.end(), block) != later.end();
@@ -179,6 +192,7 @@ Result<void> Session::update_parameters(const StepReport& report) {
     if (groups_.replica_rank() > 0) std::fill(sums.begin(), sums.end(), 0.0);  // replicas hold the same
     return all_reduce(sums);
   };
+  const auto scope = traced_scope("update", -1);
   return optimizer_.update(engine_.master(), engine_.gradient(),
                            optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
                            report.step, sum_over_tensor_holders);

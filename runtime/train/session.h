@@ -28,6 +28,7 @@
 #include "runtime/train/batches.h"
 #include "runtime/train/network.h"
 #include "runtime/train/optimizer.h"
+#include "runtime/train/trace.h"
 
 namespace shardrun::train {
 
@@ -87,6 +88,8 @@ struct SaveOutcome {
 class Session {
  public:
   static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups);
+  // Where the session notes what it computes; it outlives the session. Null: nowhere.
+  void set_trace(Trace* trace) { trace_ = trace; }
 
   // One optimizer step. Every rank learns whether any of them was asked to stop.
   Result<StepReport> step(bool stop_requested);
@@ -121,6 +124,8 @@ class Session {
   Result<void> forward();
   Result<void> backward(bool last_micro_step);
   // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
+  // Forward, backward and update in the compute lane.
+  std::optional<Trace::Scope> traced_scope(const char* what, int block);
   std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
   Result<void> set_initial_parameters();
   Result<void> update_parameters(const StepReport& report);
@@ -135,6 +140,7 @@ class Session {
 
   SessionOptions options_;
   Groups groups_;
+  Trace* trace_ = nullptr;
   data::BatchShape shape_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<model::Model> model_;

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -27,6 +29,7 @@
 #include "runtime/train/session.h"
 #include "runtime/train/spec_options.h"
 #include "runtime/train/stop_signal.h"
+#include "runtime/train/trace.h"
 
 namespace shardrun::train {
 namespace {
@@ -65,9 +68,25 @@ int64_t resident_bytes() {
 }
 
 // What every rank says: that it could not write its part of a checkpoint.
+// The trace of [logging] profile_steps begins at the third step: the first two touch memory and make primitives.
 class Witness : public LoopObserver {
  public:
   explicit Witness(int global_rank) : global_rank_(global_rank) {}
+
+  // `write` is called once, when the steps are over.
+  void profile(Trace& trace, int64_t steps, std::function<void()> write) {
+    trace_ = &trace;
+    profile_steps_ = steps;
+    write_trace_ = std::move(write);
+  }
+
+  void on_step(const StepReport& /*report*/, double /*seconds*/) override {
+    constexpr int64_t kWarmSteps = 2;
+    ++steps_seen_;
+    if (profile_steps_ == 0) return;
+    trace_->turn(steps_seen_ >= kWarmSteps && steps_seen_ < kWarmSteps + profile_steps_);
+    if (steps_seen_ == kWarmSteps + profile_steps_) write_trace_();
+  }
 
   void on_lost_checkpoint(int64_t step, const Error& error) override {
     if (global_rank_ != 0 && error.code() == Code::kPeerLost) return;
@@ -77,6 +96,9 @@ class Witness : public LoopObserver {
 
  private:
   int global_rank_;
+  Trace* trace_ = nullptr;
+  int64_t profile_steps_ = 0, steps_seen_ = 0;
+  std::function<void()> write_trace_;
 };
 
 // Rank 0's account of the run: progress lines, metrics.jsonl and, at the end, summary.json.
@@ -95,6 +117,7 @@ class Reporter : public Witness {
   }
 
   void on_step(const StepReport& report, double seconds) override {
+    Witness::on_step(report, seconds);
     metrics_.step(report, seconds, tokens_per_step_);
     window_seconds_ += seconds;
     total_seconds_ += seconds;
@@ -179,7 +202,11 @@ class Trainer {
     RETURN_IF_ERROR(resume(store));
 
     Witness witness(env_.global_rank);
-    LoopObserver& observer = reporter_ ? *reporter_ : witness;
+    Witness& observer = reporter_ ? *reporter_ : witness;
+    if (spec_.logging.profile_steps > 0) {
+      session_->set_trace(&trace_);
+      observer.profile(trace_, spec_.logging.profile_steps, [this] { write_trace(); });
+    }
     auto outcome =
         run_loop(*session_, store,
                  {spec_.optimizer.steps, spec_.checkpoint.every_steps, spec_.logging.validate_every_steps},
@@ -224,13 +251,31 @@ class Trainer {
     return {};
   }
 
-  // In the order in which connect() asked for them.
-  Groups groups() const {
-    const auto& all = world_.communicators;
-    const auto beyond_us = [](const std::unique_ptr<comm::Communicator>& group) {
-      return group->size() > 1 ? group.get() : nullptr;
-    };
-    return {all[0].get(), all[1].get(), all[2].get(), beyond_us(all[3]), beyond_us(all[4])};
+  // In the order in which connect() asked for them; each with its lane when the job is profiled.
+  Groups groups() {
+    std::vector<comm::Communicator*> all;
+    constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld, Trace::Lane::kGather, Trace::Lane::kReduce,
+                                      Trace::Lane::kReplica, Trace::Lane::kTensor};
+    for (size_t i = 0; i < std::size(kLanes); ++i) {
+      comm::Communicator* group = world_.communicators[i].get();
+      if (spec_.logging.profile_steps > 0) {
+        traced_.push_back(traced(*group, trace_, kLanes[i]));
+        group = traced_.back().get();
+      }
+      all.push_back(group);
+    }
+    const auto beyond_us = [](comm::Communicator* group) { return group->size() > 1 ? group : nullptr; };
+    return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4])};
+  }
+
+  void write_trace() const {
+    auto written = base::make_directories(run_dir_.profile());
+    if (written) {
+      written = trace_.write(
+          fmt::format("{}/attempt_{}_rank_{}.json", run_dir_.profile(), env_.attempt, env_.global_rank),
+          env_.global_rank, env_.node_name);
+    }
+    if (!written) fmt::print(stderr, "shardrun: no trace was written: {}\n", written.error().to_string());
   }
 
   Result<void> resume(const checkpoint::Store& store) {
@@ -267,8 +312,10 @@ class Trainer {
   int64_t process_bytes_ = 0;
   std::string resumed_from_;
   std::optional<Reporter> reporter_;
+  Trace trace_;
   std::unique_ptr<Session> session_;
   comm::World world_;
+  std::vector<std::unique_ptr<comm::Communicator>> traced_;
 };
 
 }  // namespace

@@ -1,0 +1,67 @@
+// Trace: what a rank did when, in lanes, as a file that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+//
+//   compute   forward and backward of each block, the optimizer, and where the rank waited for a collective
+//   gather, reduce, replica, tensor, world   each collective from its start until somebody had to know it was complete
+//
+// So a gather that lies beside the compute of the block before is overlapped, and a wait in the compute lane is what
+// was not. Times are of the node's monotonic clock.
+//
+// Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events, "X").
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/comm/communicator.h"
+
+namespace shardrun::train {
+
+using base::Result;
+
+class Trace {
+ public:
+  enum class Lane { kCompute, kGather, kReduce, kReplica, kTensor, kWorld };
+  static int64_t now_nanoseconds();
+
+  // Nothing is kept while it is off, as it is at first.
+  void turn(bool on) { on_ = on; }
+  bool is_on() const { return on_; }
+  void add(Lane lane, std::string name, int64_t begin_nanoseconds, int64_t end_nanoseconds);
+  // One process of the picture a rank. kIo.
+  Result<void> write(const std::string& path, int global_rank, const std::string& node_name) const;
+
+  // From its construction to its destruction.
+  class Scope {
+   public:
+    Scope(Trace& trace, std::string name)
+        : trace_(trace), name_(std::move(name)), begin_(now_nanoseconds()) {}
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    ~Scope() { trace_.add(Lane::kCompute, std::move(name_), begin_, now_nanoseconds()); }
+
+   private:
+    Trace& trace_;
+    std::string name_;
+    int64_t begin_;
+  };
+
+ private:
+  struct Event {
+    Lane lane;
+    std::string name;
+    int64_t begin, end;
+  };
+  bool on_ = false;
+  std::vector<Event> events_;
+};
+
+// `inner` with its operations in a lane of the trace. Both outlive it.
+std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane);
+
+}  // namespace shardrun::train
