@@ -29,11 +29,12 @@ void Engine::run() {
     check_clocks();
     for (const uint32_t rank : to_ring_) bell_->ring(cookies_[rank]);
     to_ring_.clear();
-    if (moved) {
-      idle_rounds_ = 0;
-    } else {
+    if (!moved) {
       sleep();
+      continue;
     }
+    idle_rounds_ = 0;
+    if (!liveness_->settled()) listen(0);
   }
   halt();
 }
@@ -276,14 +277,21 @@ void Engine::check_clocks() {
 void Engine::halt() {
   Status told;
   uint32_t origin = 0;
+  bool failed = false;
   {
     std::lock_guard lock(mutex_);
     told = told_failure_;
     origin = failure_origin_;
-    if (failure_.ok()) failure_ = {SHARDRUN_COMM_ABORTED, "the context is closed"};
+    failed = !failure_.ok();
+    if (!failed) failure_ = {SHARDRUN_COMM_ABORTED, "the context is closed"};
   }
   if (!told.ok()) liveness_->tell_failure(origin, told);
   liveness_->say_farewell();
+  // Closing connections on which messages are still under way crashes libfabric 1.17 (rxm_close_conn flushes a queue
+  // whose entries belong to connections that it freed): after a failure they are left to the end of the process.
+  if (failed) {
+    for (auto& endpoint : endpoints_) static_cast<void>(endpoint.release());
+  }
   endpoints_.clear();
   active_.clear();
   std::lock_guard lock(mutex_);

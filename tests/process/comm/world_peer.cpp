@@ -17,6 +17,7 @@ using namespace shardrun;
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   comm::WorldOptions options;
+  options.groups = {{}, {}};
   options.plugin_path = argv[1];
   if (argc > 2) options.provider = argv[2];
   options.timeout = std::chrono::seconds(30);
