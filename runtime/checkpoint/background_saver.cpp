@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/background_saver.h"
 
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <system_error>
 #include <utility>
@@ -13,6 +15,8 @@ namespace {
 
 using base::Code;
 using base::Error;
+
+constexpr int kLowestPriority = 19;
 
 // Signals are the trainer's main thread's; a thread inherits the mask of its maker.
 class BlockedSignals {
@@ -60,8 +64,11 @@ void BackgroundSaver::run(Phase phase) {
   result_.reset();
   const BlockedSignals blocked;
   try {
-    thread_ = std::thread(
-        [this, phase] { finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_)); });
+    thread_ = std::thread([this, phase] {
+      // Linux has this per thread. A busy CPU belongs to the training; an idle one is the writer's all the same.
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
+      finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_));
+    });
   } catch (const std::system_error& failure) {
     result_.emplace(Error(Code::kIo, fmt::format("starting a thread: {}", failure.what())));
   }

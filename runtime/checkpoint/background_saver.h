@@ -18,8 +18,9 @@
 // that failed, kPeerLost on the others), the training goes on, and the next save is a new attempt. Its unfinished
 // folder is removed by the next publish.
 //
-// Thread rule: one thread calls; the class owns another, which has all signals blocked, touches the state only
-// inside a lock shared with before_update(), and is joined by the destructor (it stops after the chunk at hand).
+// Thread rule: one thread calls; the class owns another, which has the lowest priority and all signals blocked,
+// touches the state only inside a lock shared with before_update(), and is joined by the destructor (it stops after
+// the chunk at hand).
 #pragma once
 
 #include <array>
