@@ -133,6 +133,8 @@ class Engine {
   // The thread's side.
   void run();
   bool take_submissions();
+  bool has_failed();
+  void hear_news();
   bool progress();
   void handle(const Completion& completion);
   void handle_flow(const Completion& completion);

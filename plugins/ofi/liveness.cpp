@@ -80,8 +80,6 @@ Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& r
     watched.insert((global_rank + distance) % size);
     watched.insert((global_rank + size - distance) % size);
   }
-  watched.erase(global_rank);
-  watched_ = watched.size();
   for (const uint32_t peer : watched) {
     if (peer <= global_rank) continue;
     Link link;
@@ -193,7 +191,6 @@ bool Liveness::take_message(Link& link, std::vector<News>* news) {
   if (link.received.size() < sizeof(header) + header.text_bytes) return false;
   const std::string text = link.received.substr(sizeof(header), header.text_bytes);
   link.received.erase(0, sizeof(header) + header.text_bytes);
-  if (!link.welcomed) ++welcomes_;
   link.welcomed = true;
   if (header.kind == kHello) {
     const bool caller = link.global_rank < 0;

@@ -43,9 +43,6 @@ class Liveness {
   // Call after poll with the same set, from the index where add_to began.
   std::vector<News> handle(const std::vector<pollfd>& poll_set, size_t first);
 
-  // Whether every watched rank has said something once: until then its death could pass for an orderly end.
-  bool settled() const { return welcomes_ >= watched_; }
-
   // Tells every linked rank; `global_rank` is who said it first. Does not block.
   void tell_failure(uint32_t global_rank, const Status& failure);
   // Greets and hears whoever has called by now, then takes leave of all.
@@ -78,7 +75,6 @@ class Liveness {
   uint32_t global_rank_ = 0;
   std::vector<uint64_t> cookies_;  // by rank
   std::vector<Link> links_;
-  size_t watched_ = 0, welcomes_ = 0;
 };
 
 }  // namespace shardrun::ofi
