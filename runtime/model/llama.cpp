@@ -52,6 +52,8 @@ class TypedLlama : public Llama {
       visibility_.begins = buffers_.begins;
     }
     loss_scale_ = batch.loss_scale;
+    // Logits of several chunks do not stay until backward, which makes them again: once is enough.
+    loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
     loss_ = {};
     loss_.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
   }
@@ -273,7 +275,7 @@ class TypedLlama : public Llama {
   Result<void> head_forward(const T* p) {
     RETURN_IF_ERROR(norm(buffers_.head_normed, buffers_.head_rrms, buffers_.output, p + head_norm_));
     loss_.sum = 0.0;
-    for (int64_t row = 0; row < sizes_.N; row += sizes_.chunk) {
+    for (int64_t row = 0; row < sizes_.N && !loss_in_backward_; row += sizes_.chunk) {
       auto sum = chunk_logits(p, row);
       if (!sum) return std::move(sum).error();
       loss_.sum += *sum;
@@ -303,7 +305,9 @@ class TypedLlama : public Llama {
     for (int64_t row = 0; row < s.N; row += s.chunk) {
       const int64_t rows = std::min(s.chunk, s.N - row);
       if (s.chunk < s.N) {  // a single chunk is still there from forward
-        if (auto again = chunk_logits(p, row); !again) return std::move(again).error();
+        auto sum = chunk_logits(p, row);
+        if (!sum) return std::move(sum).error();
+        if (loss_in_backward_) loss_.sum += *sum;
       }
       if (tensor_.alone()) {
         kernels::linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_, rows,
@@ -332,6 +336,7 @@ class TypedLlama : public Llama {
   kernels::Visibility visibility_;
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
+  bool loss_in_backward_ = false;
   Loss loss_;
 };
 

@@ -58,6 +58,9 @@ struct Batch {
   // and micro-steps the mean. The other is the same for sequences with a next-sentence label.
   float loss_scale = 1.0F;
   float next_sentence_scale = 0.0F;
+  // Whether backward comes after this forward: the loss may then be computed there, where its gradient is, and is known
+  // after the backward of the last visit.
+  bool backward_follows = false;
 };
 
 // Sums of cross-entropies of a micro-batch, in nats, and how many there were.
@@ -80,7 +83,7 @@ class Model {
   virtual void set_batch(const Batch& batch) = 0;
   // `parameters`: the visited block's flat buffer in the compute dtype.
   virtual Result<void> forward(int visit, std::span<const std::byte> parameters) = 0;
-  // Of the micro-batch, after forward of the last visit.
+  // Of the micro-batch, after forward of the last visit, or its backward (Batch::backward_follows).
   virtual Loss loss() const = 0;
   // Writes (does not add) the visited block's flat fp32 gradient of this visit.
   virtual Result<void> backward(int visit, std::span<const std::byte> parameters,

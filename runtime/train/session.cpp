@@ -148,14 +148,15 @@ Result<StepReport> Session::step(bool stop_requested) {
     auto batch = batches_->read_training(data_position_, shape_, micro_step, groups_.data_rank());
     if (!batch) return std::move(batch).error();
     batch->loss_scale = loss_scale;
+    batch->backward_follows = true;
     batch->next_sentence_scale = static_cast<float>(1.0 / sequences);
     model_->set_batch(*batch);
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
+    RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == shape_.gradient_accumulation));
     const model::Loss loss = model_->loss();
     losses[0] += loss.sum;
     losses[1] += loss.next_sentence_sum;
-    RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == shape_.gradient_accumulation));
   }
   RETURN_IF_ERROR(engine_.finish_reductions());
 

@@ -113,6 +113,38 @@ TEST_CASE("llama: small random weights predict about uniformly, loss ln V") {
   CHECK_EQ(fixture.mean_loss(), doctest::Approx(std::log(17.0)).epsilon(1e-3));
 }
 
+TEST_CASE(
+    "llama: with logits in chunks, the loss that backward finds and its gradient are those of forward") {
+  // Chunks have 64 rows at least and 2^23 logits at most: this vocabulary makes two of them.
+  const model::LlamaConfig config{1, 8, 2, 1, 8, 1 << 17, 10000.0, 1e-5};
+  constexpr int kRows = 100;
+  const auto layouts = model::block_layouts(config);
+  std::mt19937 generator(3);
+  std::normal_distribution<float> normal(0.0f, 0.3f);
+  std::vector<std::vector<float>> parameters;
+  for (const auto& layout : layouts) {
+    parameters.emplace_back(static_cast<size_t>(layout.elements));
+    for (float& value : parameters.back()) value = normal(generator);
+  }
+  std::vector<int32_t> tokens(kRows), targets(kRows);
+  for (int i = 0; i < kRows; ++i)
+    tokens[static_cast<size_t>(i)] = i * 7, targets[static_cast<size_t>(i)] = i * 13;
+  const auto run = [&](bool backward_follows) {
+    auto llama = model::Llama::create(config, {kernels::DType::kFp32, 1, kRows}).value();
+    llama->set_batch({.tokens = tokens, .targets = targets, .backward_follows = backward_follows});
+    for (int visit = 0; visit < 3; ++visit)
+      REQUIRE(llama->forward(visit, std::as_bytes(std::span(parameters[static_cast<size_t>(visit)]))));
+    CHECK((llama->loss().sum == 0.0) == backward_follows);
+    std::vector<float> gradient(static_cast<size_t>(layouts.back().elements));
+    REQUIRE(llama->backward(2, std::as_bytes(std::span(parameters.back())), gradient));
+    return std::pair(llama->loss().sum, gradient);
+  };
+  const auto [forward_loss, forward_gradient] = run(false);
+  const auto [backward_loss, backward_gradient] = run(true);
+  CHECK_EQ(forward_loss, backward_loss);
+  CHECK(forward_gradient == backward_gradient);
+}
+
 TEST_CASE("llama: loss and gradients have the same bits when computed again") {
   Fixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
   one.differentiate();
