@@ -90,7 +90,7 @@ class Bert(nn.Module):
     def __init__(self, layers, hidden, heads, ffn, vocab, length):
         super().__init__()
         self.word = nn.Embedding(vocab, hidden)
-        self.position, self.type = nn.Embedding(length, hidden), nn.Embedding(2, hidden)
+        self.position, self.segment = nn.Embedding(length, hidden), nn.Embedding(2, hidden)
         self.norm = nn.LayerNorm(hidden, eps=1e-12)
         self.layers = nn.ModuleList(BertBlock(hidden, heads, ffn) for _ in range(layers))
         self.pooler, self.next_sentence = nn.Linear(hidden, hidden), nn.Linear(hidden, 2)
@@ -102,7 +102,7 @@ class Bert(nn.Module):
 
     def forward(self, tokens, segments, rows, targets, follows):
         positions = torch.arange(tokens.shape[1])
-        x = self.norm(self.word(tokens) + self.position(positions) + self.type(segments))
+        x = self.norm(self.word(tokens) + self.position(positions) + self.segment(segments))
         for layer in self.layers:
             x = layer(x)
         masked = self.transform_norm(F.gelu(self.transform(x.flatten(0, 1)[rows])))
