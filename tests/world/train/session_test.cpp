@@ -337,6 +337,90 @@ TEST_CASE(
   }
 }
 
+// How a world of four is cut.
+struct Cut {
+  const char* name;
+  int world_size, tensor_parallel, shard_degree;
+  bool keeps_parameters;
+};
+constexpr Cut kCuts[] = {{"no_shard", 4, 1, 1, false},
+                         {"full_shard", 4, 1, 4, false},
+                         {"hybrid_shard", 4, 1, 2, false},
+                         {"shard_grad_op", 4, 1, 4, true},
+                         {"tp 2 × full 2", 4, 2, 2, false}};
+
+train::SessionOptions options_of(const Folder& folder, const Cut& cut) {
+  auto options = tiny_options(folder, cut.world_size / cut.tensor_parallel);
+  options.keeps_parameters = cut.keeps_parameters;
+  return options;
+}
+
+RunOptions run_of(const Cut& cut, const std::string& directory = "", int64_t stop_at_step = -1) {
+  return {.loop = {.steps = 12},
+          .checkpoint_directory = directory,
+          .stop_at_step = stop_at_step,
+          .shard_degree = cut.shard_degree,
+          .tensor_parallel = cut.tensor_parallel};
+}
+
+TEST_CASE("resuming: with every strategy, N + M steps equal N steps, a checkpoint and M steps, bit for bit") {
+  const Folder folder;
+  for (const Cut& cut : kCuts) {
+    CAPTURE(cut.name);
+    const auto options = options_of(folder, cut);
+    const std::string directory = folder.path() + "/" + std::to_string(&cut - kCuts);
+    const auto whole = run_world(cut.world_size, options, run_of(cut));
+    const auto head = run_world(cut.world_size, options, run_of(cut, directory, 5));
+    const auto tail = run_world(cut.world_size, options, run_of(cut, directory));
+    require_success(whole);
+    require_success(head);
+    require_success(tail);
+    auto joined = head[0].losses;
+    joined.insert(joined.end(), tail[0].losses.begin(), tail[0].losses.end());
+    CHECK(joined == whole[0].losses);
+    CHECK(tail[0].validation_loss == whole[0].validation_loss);
+  }
+}
+
+TEST_CASE("resuming: every strategy continues what every other began, on one curve") {
+  const Folder folder;
+  const auto whole = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  require_success(whole);
+  for (const Cut& from : kCuts) {
+    for (const Cut& to : kCuts) {
+      CAPTURE(from.name);
+      CAPTURE(to.name);
+      const std::string directory =
+          folder.path() + "/" + std::to_string(&from - kCuts) + "-" + std::to_string(&to - kCuts);
+      const auto head = run_world(from.world_size, options_of(folder, from), run_of(from, directory, 5));
+      const auto tail = run_world(to.world_size, options_of(folder, to), run_of(to, directory));
+      require_success(head);
+      require_success(tail);
+      auto joined = head[0].losses;
+      joined.insert(joined.end(), tail[0].losses.begin(), tail[0].losses.end());
+      CHECK(largest_difference(joined, whole[0].losses) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("resuming: four, then two, then three ranks continue the same curve") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const auto whole = run_world(1, tiny_options(folder, 1), {.loop = {.steps = 12}});
+  std::vector<double> joined;
+  int64_t stop_at_step = 4;
+  for (const int world_size : {4, 2, 3}) {
+    const auto part = run_world(world_size, tiny_options(folder, world_size),
+                                {.loop = {.steps = 12},
+                                 .checkpoint_directory = directory,
+                                 .stop_at_step = std::exchange(stop_at_step, stop_at_step + 4)});
+    require_success(part);
+    joined.insert(joined.end(), part[0].losses.begin(), part[0].losses.end());
+  }
+  REQUIRE(joined.size() == 12);
+  CHECK(largest_difference(joined, whole[0].losses) < 1e-5);
+}
+
 TEST_CASE("resuming: another world size continues the same curve") {
   const Folder folder;
   const std::string directory = folder.path() + "/checkpoints";
