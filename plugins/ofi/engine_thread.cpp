@@ -303,10 +303,8 @@ void Engine::halt() {
   }
   if (!told.ok()) liveness_->tell_failure(origin, told);
   liveness_->say_farewell();
-  // Closing connections on which messages are still under way crashes libfabric 1.17 (rxm_close_conn flushes a queue
-  // whose entries belong to connections that it freed): after a failure they are left to the end of the process.
   if (failed) {
-    for (auto& endpoint : endpoints_) static_cast<void>(endpoint.release());
+    for (auto& endpoint : endpoints_) Endpoint::abandon(std::move(endpoint));
   }
   endpoints_.clear();
   active_.clear();

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace shardrun::ofi {
 namespace {
@@ -224,6 +225,13 @@ void Endpoint::unregister_memory(Request* request) {
   registrations_.erase(request->registration);
   fi_close(&request->registration->fid);
   request->registration = nullptr;
+}
+
+void Endpoint::abandon(std::unique_ptr<Endpoint> endpoint) {
+  static std::mutex mutex;
+  static auto* const abandoned = new std::vector<std::unique_ptr<Endpoint>>();  // never destroyed
+  std::lock_guard lock(mutex);
+  abandoned->push_back(std::move(endpoint));
 }
 
 Post Endpoint::send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error) {

@@ -67,6 +67,11 @@ class Endpoint {
 
   Status connect_peer(uint32_t global_rank, std::span<const std::byte> address, uint32_t world_size);
 
+  // Leaves an endpoint open to the end of the process, for use after a failure: closing connections on which messages
+  // are still under way crashes libfabric 1.17 (rxm_close_conn flushes a queue whose entries belong to connections
+  // that it freed).
+  static void abandon(std::unique_ptr<Endpoint> endpoint);
+
   // Tagged messages; `bytes` may not be 0. kFailed: `error` has the FI_E* code.
   Post send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
   // Accepts messages with exactly this tag, in the order of their sending. Masks are not offered: libfabric 1.17's
