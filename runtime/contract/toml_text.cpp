@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <string>
+
 namespace shardrun::contract {
 namespace {
 
@@ -12,6 +14,7 @@ constexpr const char* kBadHeader =
     "no section name follows the bracket; write [section], with letters, digits, - and _";
 constexpr const char* kDeepKey =
     "a key with more than 8 dots, deeper than any section; write [section] and key = value";
+constexpr const char* kWrongBracket = "this bracket closes one of the other kind; write ] for [ and } for {";
 constexpr int kMostDots = 8;
 
 bool is_ascii(char c) {
@@ -47,16 +50,22 @@ class Scanner {
     } else if ((c == '"' || c == '\'') && may_begin_string()) {
       begins_line_ = false;
       skip_string(c);
-    } else if (c == '[' && begins_line_ && depth_ == 0) {
+    } else if (c == '[' && begins_line_ && open_.empty()) {
       check_header();
     } else {
       count_dots(c);
-      if (c == '[' || c == '{') ++depth_;
-      if ((c == ']' || c == '}') && depth_ > 0) --depth_;
+      count_brackets(c);
       if (!is_space(c)) begins_line_ = false;
       if (c == '\n') begins_line_ = true;
       ++at_;
     }
+  }
+
+  void count_brackets(char c) {
+    if (c == '[' || c == '{') open_ += c;
+    if ((c != ']' && c != '}') || open_.empty()) return;
+    if (open_.back() != (c == ']' ? '[' : '{')) flaw_ = TextFlaw{at_, kWrongBracket};
+    open_.pop_back();
   }
 
   // Of one key, which toml++ turns into one table inside the other for each dot, without a limit.
@@ -117,7 +126,7 @@ class Scanner {
 
   std::string_view text_;
   size_t at_ = 0;
-  size_t depth_ = 0;  // of arrays and inline tables
+  std::string open_;  // brackets of arrays and inline tables
   int dots_ = 0;
   bool begins_line_ = true;  // only white space so far
   std::optional<TextFlaw> flaw_;

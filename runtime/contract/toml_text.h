@@ -4,6 +4,7 @@
 // undefined behaviour. Found by fuzzing, and refused here:
 //   - a character outside of ASCII where white space may stand: outside strings and comments, behind a backslash, or
 //     first after a line-ending backslash of a multi-line string (that last one is TOML, and refused all the same)
+//   - a bracket that closes one of the other kind: "[}"
 //   - a table header whose first character cannot begin a key: "[!]"
 // And one thing that is TOML: a key of very many dots, a.a.a…, whose nested tables overflow the stack.
 // Source: https://github.com/marzer/tomlplusplus/issues/190. Test: tests/unit/contract/toml_text_test.cpp

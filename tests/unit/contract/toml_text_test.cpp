@@ -67,6 +67,17 @@ TEST_CASE("TOML text: a key of very many dots is found, dots of strings, numbers
   }
 }
 
+TEST_CASE(
+    "TOML text: a bracket that closes one of the other kind is found, in strings and comments it is not") {
+  CHECK_EQ(flaw_offset("a = [ } ]"), 6);
+  CHECK_EQ(flaw_offset("a = { b = [1, 2} ]"), 15);
+  CHECK_EQ(flaw_offset("a = {b = 1]"), 10);
+  for (const char* text : {"a = [{b = [1, 2]}, {c = \"}\"}]", "a = [1, # }\n 2]", "[s]\na = {b = [ ']' ]}"}) {
+    CAPTURE(text);
+    CHECK_EQ(flaw_offset(text), kNone);
+  }
+}
+
 TEST_CASE("TOML text: the place counts lines, and code points in a line") {
   const auto place = contract::place_of("a = \"§\"\nb = \"§\" §", 18);
 
