@@ -46,6 +46,18 @@ Result<std::string> read_file(const std::string& path, uint64_t limit_bytes) {
   }
 }
 
+Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno_error(Code::kIo, fmt::format("reading {}", path), errno);
+    if (got == 0) return Error(Code::kCorrupt, fmt::format("{}: is cut off at byte {}", path, offset));
+    out = out.subspan(static_cast<size_t>(got));
+    offset += static_cast<uint64_t>(got);
+  }
+  return {};
+}
+
 Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());

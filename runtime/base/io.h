@@ -38,6 +38,9 @@ Result<std::string> read_file(const std::string& path, uint64_t limit_bytes = ui
 Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what);
 Result<void> write_all(int fd, std::string_view text, std::string_view what);
 
+// Fills `out` from `offset` of the file. kIo and, when the file ends before that, kCorrupt; both name `path`.
+Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path);
+
 enum class Durability {
   kPowerLoss,  // on the disk before the return
   kProcess,    // survives every process, not the machine: for what a machine's crash makes worthless anyway

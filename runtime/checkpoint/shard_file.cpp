@@ -27,18 +27,6 @@ Result<void> write_at(int fd, std::span<const std::byte> bytes, uint64_t offset,
   return {};
 }
 
-Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return base::errno_error(Code::kIo, fmt::format("reading {}", path), errno);
-    if (got == 0) return Error(Code::kCorrupt, fmt::format("{}: is cut off at byte {}", path, offset));
-    out = out.subspan(static_cast<size_t>(got));
-    offset += static_cast<uint64_t>(got);
-  }
-  return {};
-}
-
 }  // namespace
 
 // Anonymous memory, given back when the file is written.
@@ -160,11 +148,11 @@ Result<ShardFileReader> ShardFileReader::open(const std::string& folder, const M
 
 Result<void> ShardFileReader::read_header(const Manifest& manifest, int file) {
   std::vector<std::byte> bytes(ShardHeader::kFixedBytes);
-  RETURN_IF_ERROR(read_exactly(fd_.get(), bytes, 0, path_));
+  RETURN_IF_ERROR(base::read_exactly(fd_.get(), bytes, 0, path_));
   const auto length = header_bytes_of(bytes);
   if (!length) return length.error().context(path_);
   bytes.resize(*length);
-  RETURN_IF_ERROR(read_exactly(fd_.get(), bytes, 0, path_));
+  RETURN_IF_ERROR(base::read_exactly(fd_.get(), bytes, 0, path_));
   auto header = parse_shard_header(bytes);
   if (!header) return std::move(header).error().context(path_);
   header_ = std::move(*header);
@@ -191,7 +179,7 @@ Result<std::span<const float>> ShardFileReader::read_chunk(size_t block_index, s
   buffer_.resize(std::min(left, ShardFileWriter::kChunkElements));
   const uint64_t first = tensor * record.count() + static_cast<uint64_t>(done);
   const auto bytes = std::as_writable_bytes(std::span(buffer_));
-  RETURN_IF_ERROR(read_exactly(fd_.get(), bytes, record.file_offset + first * sizeof(float), path_));
+  RETURN_IF_ERROR(base::read_exactly(fd_.get(), bytes, record.file_offset + first * sizeof(float), path_));
   checksum = base::crc32c(bytes, checksum);
   return std::span<const float>(buffer_);
 }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -32,18 +31,6 @@ constexpr Tie kTies[] = {
     {"cls.predictions.decoder.bias", "cls.predictions.bias"},
 };
 constexpr std::string_view kBufferSuffixes[] = {"embeddings.position_ids", "rotary_emb.inv_freq"};
-
-Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return base::errno_error(Code::kIo, fmt::format("reading {}", path), errno);
-    if (got == 0) return Error(Code::kCorrupt, fmt::format("{}: is cut off at byte {}", path, offset));
-    out = out.subspan(static_cast<size_t>(got));
-    offset += static_cast<uint64_t>(got);
-  }
-  return {};
-}
 
 // "a, b, c and 5 more"
 std::string listed(const std::vector<std::string>& names) {
@@ -97,12 +84,12 @@ Result<void> WeightFiles::add_file(const std::string& path) {
   if (::fstat(fd.get(), &status) != 0) return base::errno_error(Code::kIo, path, errno);
   const auto file_bytes = static_cast<uint64_t>(status.st_size);
   std::vector<std::byte> first(std::min(file_bytes, SafetensorsLimits::kLengthBytes));
-  RETURN_IF_ERROR(read_exactly(fd.get(), first, 0, path));
+  RETURN_IF_ERROR(base::read_exactly(fd.get(), first, 0, path));
   const auto length = header_length(first, file_bytes);
   if (!length) return length.error().context(path);
   std::string header(*length, '\0');
-  RETURN_IF_ERROR(read_exactly(fd.get(), std::as_writable_bytes(std::span(header)),
-                               SafetensorsLimits::kLengthBytes, path));
+  RETURN_IF_ERROR(base::read_exactly(fd.get(), std::as_writable_bytes(std::span(header)),
+                                     SafetensorsLimits::kLengthBytes, path));
   auto entries = parse_header(header, file_bytes);
   if (!entries) return std::move(entries).error().context(path);
   for (TensorEntry& entry : *entries) {
@@ -187,7 +174,7 @@ Result<void> WeightFiles::read(const TensorEntry& tensor, int64_t first, std::sp
   const uint64_t offset = tensor.begin + static_cast<uint64_t>(first * bytes_per_element(tensor.type));
   SHARDRUN_CHECK(offset + out.size() <= tensor.end);
   const File& file = files_[tensors_.at(tensor.name).file];
-  return read_exactly(file.fd.get(), out, offset, file.path);
+  return base::read_exactly(file.fd.get(), out, offset, file.path);
 }
 
 }  // namespace shardrun::weights

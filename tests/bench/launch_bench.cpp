@@ -69,7 +69,7 @@ struct Bench {
   int nodes = 1, ranks_per_node = 1;
   std::string folder;  // scratch
   std::string bin;     // where shardrun and mpi_barrier are
-  int peer_crashes = 0;
+  int peer_crashes = 0, program_crashes = 0;
 
   [[noreturn]] void fail(const std::string& what, const std::string& log) const {
     fmt::print(stderr, "launch_bench: {}\n", what);
@@ -105,15 +105,26 @@ struct Bench {
         << folder << "/runs\"\n";
   }
 
-  // Open MPI 4.1 sometimes crashes while it probes network libraries under load; such a launch is counted and
-  // done again, in the peer's favour.
-  double run_peer() {
+  // Open MPI 4.1 sometimes crashes in MPI_Init, whoever started it; on both sides such a launch is counted and done
+  // again.
+  template <class Launch>
+  double launch(Launch&& try_once, const std::string& name, int& crashes) const {
     for (int tries = 0; tries < 5; ++tries) {
-      const double seconds = try_peer();
-      if (seconds > 0.0) return seconds;
-      ++peer_crashes;
+      if (const double seconds = try_once(); seconds > 0.0) return seconds;
+      ++crashes;
     }
-    fail(peer + " failed five times", folder + "/peer.log");
+    fail(name + " failed five times", folder + "/" + name + ".log");
+  }
+  double run_peer() {
+    return launch([this] { return try_peer(); }, "peer", peer_crashes);
+  }
+  double run_program() {
+    return launch([this] { return try_shardrun("program"); }, "program", program_crashes);
+  }
+  double run_trainer() const {
+    const double seconds = try_shardrun("trainer");
+    if (seconds <= 0.0) fail("the trainer failed", folder + "/trainer.log");
+    return seconds;
   }
 
   double try_peer() const {
@@ -134,14 +145,12 @@ struct Bench {
     return stamp(folder + "/peer.stamp", started, "peer");
   }
 
-  double run_shardrun(const std::string& kind) const {
+  double try_shardrun(const std::string& kind) const {
     std::filesystem::remove(folder + "/program.stamp");
     std::filesystem::remove_all(folder + "/runs");
     const std::string log = folder + "/" + kind + ".log";
     const double started = unix_now();
-    if (const int code = run({bin + "/shardrun", "run", folder + "/" + kind + ".toml"}, log); code != 0) {
-      fail(fmt::format("shardrun run {} ended with {}", kind, code), log);
-    }
+    if (run({bin + "/shardrun", "run", folder + "/" + kind + ".toml"}, log) != 0) return 0.0;
     if (kind == "program") return stamp(folder + "/program.stamp", started, kind);
     std::ifstream metrics(folder + "/runs/trainer/latest/metrics.jsonl");
     std::string line;
@@ -187,7 +196,7 @@ int main(int argc, char** argv) {
 
   std::vector<double> peer, program, trainer, program_ratio, trainer_ratio;
   for (int round = -1; round < rounds; ++round) {  // round -1 warms the page cache
-    const double p = bench.run_peer(), c = bench.run_shardrun("program"), t = bench.run_shardrun("trainer");
+    const double p = bench.run_peer(), c = bench.run_program(), t = bench.run_trainer();
     if (round < 0) continue;
     peer.push_back(p), program.push_back(c), trainer.push_back(t);
     program_ratio.push_back(c / p), trainer_ratio.push_back(t / p);
@@ -199,6 +208,7 @@ int main(int argc, char** argv) {
                                  {"ranks_per_node", bench.ranks_per_node},
                                  {"rounds", rounds},
                                  {"peer_crashes", bench.peer_crashes},
+                                 {"program_crashes", bench.program_crashes},
                                  {"peer_seconds", summary(peer)},
                                  {"program_seconds", summary(program)},
                                  {"trainer_seconds", summary(trainer)},
