@@ -16,10 +16,10 @@ using base::Error;
 constexpr int64_t kLargestCount = int64_t{1} << 40;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
-constexpr const char* kSections[] = {
-    "resources",     "cluster",    "program",         "model",   "data",
-    "batch",         "sharding",   "precision",       "memory",  "optimizer",
-    "communication", "checkpoint", "fault_tolerance", "logging", "environment"};
+constexpr const char* kSections[] = {"resources",  "cluster",         "program",       "model",
+                                     "data",       "batch",           "sharding",      "precision",
+                                     "memory",     "optimizer",       "communication", "precompile",
+                                     "checkpoint", "fault_tolerance", "logging",       "environment"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -198,12 +198,14 @@ void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec&
 
 void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batch) {
   constexpr Choice<Scaling> kScalings[] = {{"strong", Scaling::kStrong}, {"weak", Scaling::kWeak}};
+  constexpr Choice<Uneven> kUnevens[] = {{"refuse", Uneven::kRefuse}, {"distribute", Uneven::kDistribute}};
   SectionReader section(document, "batch", reading);
   section.integer("global_batch", 1, kLargestCount, batch.global_batch);
   section.integer("gradient_accumulation", 1, kLargestCount, batch.gradient_accumulation);
   section.integer("micro_batch", 1, 1 << 20, batch.micro_batch);
   if (!section.has("scaling") && !batch.global_batch) batch.scaling = Scaling::kWeak;
   section.choice("scaling", kScalings, batch.scaling);
+  section.choice("uneven", kUnevens, batch.uneven);
   section.finish();
   if (reading.error) return;
   if (batch.global_batch && batch.gradient_accumulation) {
@@ -217,6 +219,9 @@ void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batc
     reading.fail(section.origin("scaling"),
                  "weak scaling keeps gradient_accumulation and lets global_batch grow",
                  "write gradient_accumulation in the place of global_batch, or scaling = \"strong\"");
+  } else if (batch.scaling == Scaling::kWeak && batch.uneven == Uneven::kDistribute) {
+    reading.fail(section.origin("uneven"), "a batch of weak scaling is never uneven",
+                 "remove the key, or write global_batch in the place of gradient_accumulation");
   } else if (!batch.global_batch && !batch.gradient_accumulation) {
     batch.gradient_accumulation = 1;
   }
@@ -310,6 +315,27 @@ void read_communication(const TomlValue& document, SpecReading& reading, Communi
   section.word("provider", "_-;", communication.provider);
   section.duration("timeout", 1, 7 * kDay, communication.timeout);
   section.finish();
+}
+
+void read_precompile(const TomlValue& document, SpecReading& reading, const ProgramSpec& program,
+                     PrecompileSpec& precompile) {
+  SectionReader section(document, "precompile", reading);
+  precompile.enabled = section.present();
+  section.boolean("enabled", precompile.enabled);
+  section.texts("command", precompile.command);
+  section.text("cache", precompile.cache);
+  section.integer("workers", 0, 4096, precompile.workers);
+  section.finish();
+  if (section.has("command") && !program.trainer.empty()) {
+    reading.fail(section.origin("command"), "the built-in trainer compiles its own kernels",
+                 "remove the key, or run a program with [program] command = [\"…\"]");
+  } else if (section.has("command") && (precompile.command.empty() || precompile.command.front().empty())) {
+    reading.fail(section.origin("command"), "precompile.command names no program",
+                 "write command = [\"program\", \"argument\"]");
+  } else if (precompile.enabled && program.trainer.empty() && precompile.command.empty()) {
+    reading.fail(section.origin(), "a command program is compiled by a command, and [precompile] has none",
+                 "write command = [\"neuron_parallel_compile\", \"./train.sh\"], or enabled = false");
+  }
 }
 
 void read_checkpoint(const TomlValue& document, SpecReading& reading, CheckpointSpec& checkpoint) {
@@ -472,6 +498,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     check_micro_batch(document, reading, spec);
     check_together(document, reading, spec);
   }
+  read_precompile(document, reading, spec.program, spec.precompile);
   read_fault_tolerance(document, reading, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
   read_environment(document, reading, spec.environment);

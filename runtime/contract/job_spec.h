@@ -27,6 +27,7 @@ using base::Result;
 enum class SchedulerKind { kAuto, kLocal, kSlurm };
 enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
 enum class Scaling { kStrong, kWeak };
+enum class Uneven { kRefuse, kDistribute };
 enum class Precision { kFp32, kBf16 };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class OptimizerKind { kAdamW, kLamb };
@@ -74,6 +75,7 @@ struct BatchSpec {  // [batch], in sequences
   std::optional<int64_t> gradient_accumulation;
   int micro_batch = 1;
   Scaling scaling = Scaling::kStrong;
+  Uneven uneven = Uneven::kRefuse;  // a global_batch that does not divide: refused, or spread exactly
 };
 
 struct ShardingSpec {  // [sharding]
@@ -111,6 +113,13 @@ struct CommunicationSpec {  // [communication]
   std::string plugin = "ofi";
   std::string provider = "auto";  // auto: shm inside a node, tcp between nodes; or "tcp", "shm", "efa"
   std::chrono::seconds timeout{300};
+};
+
+struct PrecompileSpec {              // [precompile]
+  bool enabled = false;              // true where the section stands and does not say otherwise
+  std::vector<std::string> command;  // argv that fills the cache, of a command program
+  std::string cache;                 // folder that all nodes share; empty: ~/.cache/shardrun/compile
+  int workers = 0;                   // compilers at once on each node; 0: one a CPU
 };
 
 struct CheckpointSpec {     // [checkpoint]
@@ -152,6 +161,7 @@ struct JobSpec {
   MemorySpec memory;
   OptimizerSpec optimizer;
   CommunicationSpec communication;
+  PrecompileSpec precompile;
   CheckpointSpec checkpoint;
   FaultToleranceSpec fault_tolerance;
   LoggingSpec logging;
