@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "launcher/schedule/slurm/command.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/command.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/model_plan.h"
 
@@ -13,7 +13,7 @@ namespace {
 base::Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan) {
   const auto installation = find_installation();
   if (!installation) return installation.error();
-  auto answer = run_command({installation->rank_program, "plan", spec_path}, contract::to_json(plan));
+  auto answer = base::run_command({installation->rank_program, "plan", spec_path}, contract::to_json(plan));
   if (!answer) return std::move(answer).error();
   return contract::parse_model_plan(answer->out);
 }

@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 
-#include "launcher/schedule/slurm/command.h"
 #include "launcher/submit/script.h"
+#include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/run_dir.h"
 
 namespace shardrun::launcher {
 namespace {
+
+base::Result<base::CommandOutput> ask_slurm(const std::vector<std::string>& argv,
+                                            const std::string& input = "") {
+  auto answer = base::run_command(argv, input);
+  if (answer || answer.error().code() != base::Code::kNotFound) return answer;
+  return std::move(answer).error().context("is this a Slurm head or compute node?");
+}
 
 using base::Code;
 using base::Error;
@@ -63,7 +70,7 @@ Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
   if (!script) return std::move(script).error();
   // Before anything is queued: the one thing that could fail afterwards for a reason of ours.
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
-  auto answer = run_command(kSubmit, *script);
+  auto answer = ask_slurm(kSubmit, *script);
   if (!answer) return std::move(answer).error().context("the job was not submitted");
   const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
   if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
@@ -71,11 +78,11 @@ Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
   request.plan.run_directory = request.runs_directory + "/" + id;
   auto prepared = write_run_directory(request, *script);
   if (prepared) {
-    if (auto released = run_command({"scontrol", "release", id}); !released)
+    if (auto released = ask_slurm({"scontrol", "release", id}); !released)
       prepared = std::move(released).error();
   }
   if (!prepared) {
-    auto cancelled = run_command({"scancel", id});
+    auto cancelled = ask_slurm({"scancel", id});
     return std::move(prepared).error().context(
         fmt::format("job {} was submitted and {}", id,
                     cancelled ? "cancelled again" : "is held: cancel it with scancel"));
@@ -86,7 +93,7 @@ Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
 Result<std::optional<SlurmJob>> find_job(const std::string& id) {
   auto job = job_of(id);
   if (!job) return std::move(job).error();
-  auto answer = run_command({"scontrol", "--oneliner", "show", "job", *job});
+  auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", *job});
   if (!answer) {
     if (answer.error().message().find("Invalid job id") != std::string::npos)
       return std::optional<SlurmJob>{};
@@ -102,7 +109,7 @@ Result<std::optional<SlurmJob>> find_job(const std::string& id) {
 Result<void> cancel_job(const std::string& id) {
   auto job = job_of(id);
   if (!job) return std::move(job).error();
-  auto answer = run_command({"scancel", *job});
+  auto answer = ask_slurm({"scancel", *job});
   if (!answer) return std::move(answer).error();
   return {};
 }
@@ -117,7 +124,7 @@ Result<void> requeue_job(const std::string& id) {
     return Error(Code::kCancelled, fmt::format("job {} is {}", *job, *state ? (*state)->state : "gone"));
   }
   // Slurm starts it again once its credential has expired: two minutes, unless AuthInfo's cred_expire says otherwise.
-  auto answer = run_command({"scontrol", "requeue", *job});
+  auto answer = ask_slurm({"scontrol", "requeue", *job});
   if (!answer) return std::move(answer).error();
   return {};
 }

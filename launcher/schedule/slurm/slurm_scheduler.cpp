@@ -16,8 +16,8 @@
 
 #include <fmt/format.h>
 
-#include "launcher/schedule/slurm/command.h"
 #include "launcher/schedule/slurm/srun_messages.h"
+#include "runtime/base/command.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -50,7 +50,7 @@ class Step {
       : request_(request), name_(fmt::format("shardrun-{}-{}", ::getpid(), request.attempt)) {}
 
   Result<StepOutcome> run() {
-    auto spawned = spawn_command(arguments(), environment(), false);
+    auto spawned = base::spawn_command(arguments(), environment(), false);
     if (!spawned) return std::move(spawned).error();
     srun_ = std::move(spawned).value();
     watch();
@@ -169,7 +169,7 @@ class Step {
       ::kill(srun_.pid, SIGTERM);  // not started yet: srun gives up
       return;
     }
-    if (auto sent = run_command({"scancel", fmt::format("--signal={}", signal), step_}); !sent) {
+    if (auto sent = base::run_command({"scancel", fmt::format("--signal={}", signal), step_}); !sent) {
       fmt::print(stderr, "shardrun: {}\n", sent.error().to_string());
     }
   }
@@ -177,8 +177,8 @@ class Step {
   void find_step() {
     const char* job = std::getenv("SLURM_JOB_ID");
     if (job == nullptr) return;
-    auto steps =
-        run_command({"squeue", "--steps", "--noheader", fmt::format("--jobs={}", job), "--format=%i %j"});
+    auto steps = base::run_command(
+        {"squeue", "--steps", "--noheader", fmt::format("--jobs={}", job), "--format=%i %j"});
     if (!steps) return;
     for (const std::string& line : lines_of(steps->out)) {
       const size_t blank = line.find(' ');
@@ -206,7 +206,7 @@ class Step {
 
   const StepRequest& request_;
   std::string name_, step_;
-  SpawnedCommand srun_;
+  base::SpawnedCommand srun_;
   std::string out_, err_, words_;
   std::map<int, contract::RankExit> exits_;
   bool aborted_ = false;
@@ -225,7 +225,7 @@ class SlurmScheduler : public Scheduler {
       return Error(Code::kRefused,
                    "SLURM_JOB_NODELIST is not set: this is no Slurm allocation; use `shardrun submit`");
     }
-    auto hosts = run_command({"scontrol", "show", "hostnames", list});
+    auto hosts = base::run_command({"scontrol", "show", "hostnames", list});
     if (!hosts) return std::move(hosts).error();
     std::vector<std::string> names = lines_of(hosts->out);
     if (names.size() < static_cast<size_t>(plan.nodes)) {

@@ -1,4 +1,4 @@
-#include "launcher/schedule/slurm/command.h"
+#include "runtime/base/command.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -17,13 +18,8 @@
 
 extern char** environ;
 
-namespace shardrun::launcher {
+namespace shardrun::base {
 namespace {
-
-using base::Code;
-using base::Error;
-using base::Result;
-using base::UniqueFd;
 
 struct Pipe {
   UniqueFd read, write;
@@ -31,7 +27,7 @@ struct Pipe {
 
 Result<Pipe> make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return base::errno_error(Code::kIo, "pipe", errno);
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error(Code::kIo, "pipe", errno);
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
@@ -103,9 +99,8 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) {
-    return base::errno_error(
-        failure == ENOENT ? Code::kNotFound : Code::kIo,
-        fmt::format("{} cannot be run; is this a Slurm head or compute node?", argv.front()), failure);
+    return errno_error(failure == ENOENT ? Code::kNotFound : Code::kIo,
+                       fmt::format("{} cannot be run", argv.front()), failure);
   }
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
   if (with_input) child.in = std::move(in->write);
@@ -114,14 +109,14 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
   return child;
 }
 
-Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input,
-                                  std::chrono::milliseconds limit) {
+Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
+                                     std::chrono::milliseconds limit, const std::function<void()>& tick) {
   auto child = spawn_command(argv, {}, !input.empty());
   if (!child) return std::move(child).error();
   // Inputs here are scripts of a few kilobytes: they fit in a pipe, and a command that reads none is not
   // waited for.
   if (!input.empty()) {
-    (void)base::write_all(child->in.get(), input, argv.front());
+    (void)write_all(child->in.get(), input, argv.front());
     child->in.reset();
   }
   CommandOutput output;
@@ -131,30 +126,37 @@ Result<CommandOutput> run_command(const std::vector<std::string>& argv, const st
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
             .count();
-    if (left <= 0) {
-      timed_out = true;
-      break;
-    }
+    timed_out = left <= 0;
+    if (timed_out) break;
+    if (tick) tick();
     pollfd polled[2] = {{out_open ? child->out.get() : -1, POLLIN, 0},
                         {err_open ? child->err.get() : -1, POLLIN, 0}};
-    if (::poll(polled, 2, static_cast<int>(left)) < 0 && errno != EINTR) break;
+    const auto wait = tick ? std::min<decltype(left)>(left, 1000) : left;
+    if (::poll(polled, 2, static_cast<int>(wait)) < 0 && errno != EINTR) break;
     if (polled[0].revents != 0) out_open = drain(child->out.get(), output.out);
     if (polled[1].revents != 0) err_open = drain(child->err.get(), output.err);
   }
-  if (timed_out) ::kill(child->pid, SIGKILL);
-  int status = 0;
-  while (::waitpid(child->pid, &status, 0) < 0 && errno == EINTR) {
+  if (timed_out) ::kill(-child->pid, SIGKILL);
+  while (::waitpid(child->pid, &output.status, 0) < 0 && errno == EINTR) {
   }
   if (timed_out) {
     return Error(Code::kTimeout,
                  fmt::format("{} did not answer in {} s", argv.front(), limit.count() / 1000));
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    const std::string words = trimmed(output.err.empty() ? output.out : output.err);
-    return Error(Code::kIo, fmt::format("{}: {}", argv.front(),
-                                        words.empty() ? fmt::format("ended with status {}", status) : words));
+  return output;
+}
+
+Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input,
+                                  std::chrono::milliseconds limit) {
+  auto output = finish_command(argv, input, limit);
+  if (!output) return output;
+  if (!WIFEXITED(output->status) || WEXITSTATUS(output->status) != 0) {
+    const std::string words = trimmed(output->err.empty() ? output->out : output->err);
+    return Error(Code::kIo,
+                 fmt::format("{}: {}", argv.front(),
+                             words.empty() ? fmt::format("ended with status {}", output->status) : words));
   }
   return output;
 }
 
-}  // namespace shardrun::launcher
+}  // namespace shardrun::base

@@ -1,0 +1,41 @@
+// Runs another program: argv, no shell, bounded in time, output kept.
+//
+// Thread rule: thread-safe; each call forks and waits.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+
+namespace shardrun::base {
+
+struct CommandOutput {
+  std::string out, err;
+  int status = 0;  // as waitpid() reports it
+};
+
+// The output of a command, however it ended. `tick` is called about every second until then. Errors: kNotFound (no such
+// program), kTimeout (it was killed, with its process group), kIo.
+Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
+                                     std::chrono::milliseconds limit, const std::function<void()>& tick = {});
+// The output of a command that ended with 0; kIo with the command's own words when it ended otherwise.
+Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input = "",
+                                  std::chrono::milliseconds limit = std::chrono::seconds(30));
+
+// A child whose output comes through pipes; for commands that live long.
+struct SpawnedCommand {
+  pid_t pid = -1;
+  UniqueFd in, out, err, pidfd;  // our ends; `in` is empty unless asked for
+};
+// `environment` is set on top of ours; the child starts with no signal blocked and none ignored by us.
+Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
+                                     const std::map<std::string, std::string>& environment, bool with_input);
+
+}  // namespace shardrun::base
