@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/contract/mesh.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -42,12 +44,62 @@ Error indivisible(const contract::JobSpec& spec, int64_t global, int64_t micro, 
   } else {
     mend += fmt::format("; {} is no multiple of micro_batch {} on any number of ranks", global, micro);
   }
+  if (global >= ranks) mend += "; uneven = \"distribute\" spreads it as it is";
   return Error(Code::kInvalid,
                fmt::format("{}: global_batch {} is not micro_batch {} × {} ranks × a whole accumulation; {}",
                            spec.origin("batch.global_batch"), global, micro, ranks, mend));
 }
 
+Error too_many_ranks(const contract::JobSpec& spec, int64_t global, int64_t ranks) {
+  return Error(Code::kInvalid,
+               fmt::format("{}: {} ranks cannot share {} sequences: some would have none; use at most {} "
+                           "ranks, or global_batch = {} or more",
+                           spec.origin("batch.global_batch"), ranks, global, global, ranks));
+}
+
+bool can_be_solved(const contract::JobSpec& spec, int64_t nodes) {
+  const int64_t world = nodes * spec.resources.ranks_per_node;
+  if (world > contract::LaunchPlan::kLargestWorld) return false;
+  const auto mesh = contract::solve_mesh(spec, world, spec.resources.ranks_per_node);
+  if (!mesh) return false;
+  if (!spec.batch.global_batch) return true;
+  if (spec.batch.uneven == contract::Uneven::kDistribute)
+    return *spec.batch.global_batch >= mesh->data_parallel();
+  return *spec.batch.global_batch % (spec.batch.micro_batch * int64_t{mesh->data_parallel()}) == 0;
+}
+
 }  // namespace
+
+NearestNodes nearest_nodes(const contract::JobSpec& spec, int64_t nodes) {
+  int64_t most_ranks = contract::LaunchPlan::kLargestWorld;
+  if (spec.batch.global_batch)  // a rank has one sequence at least
+    most_ranks = std::min(most_ranks, *spec.batch.global_batch * spec.sharding.tensor_parallel);
+  const int64_t most = most_ranks / spec.resources.ranks_per_node;
+  NearestNodes nearest;
+  for (int64_t below = std::min(nodes - 1, most); below >= 1 && nearest.below == 0; --below) {
+    if (can_be_solved(spec, below)) nearest.below = below;
+  }
+  for (int64_t above = nodes + 1; above <= most && nearest.above == 0; ++above) {
+    if (can_be_solved(spec, above)) nearest.above = above;
+  }
+  return nearest;
+}
+
+std::string describe_batch(const contract::BatchPlan& plan) {
+  if (!plan.is_possible()) return fmt::format("{} sequences", plan.global_batch);
+  if (plan.is_even()) {
+    return fmt::format("{} sequences = micro-batch {} × accumulation {} × {} data-parallel ranks",
+                       plan.global_batch, plan.micro_batch, plan.gradient_accumulation, plan.data_parallel);
+  }
+  const int64_t last = plan.gradient_accumulation - 1;
+  const int64_t most = plan.share(last, 0).count, least = plan.share(last, plan.data_parallel - 1).count;
+  const std::string full = last > 0 ? fmt::format("{} micro-step{} of {} and then one of ", last,
+                                                  last == 1 ? "" : "s", plan.micro_batch)
+                                    : "a micro-step of ";
+  return fmt::format("{} sequences spread over {} data-parallel ranks: {}{} on each", plan.global_batch,
+                     plan.data_parallel, full,
+                     most == least ? fmt::format("{}", most) : fmt::format("{} or {}", most, least));
+}
 
 Result<contract::BatchPlan> solve_batch(const contract::JobSpec& spec, int64_t data_parallel) {
   SHARDRUN_CHECK(data_parallel >= 1);
@@ -57,10 +109,12 @@ Result<contract::BatchPlan> solve_batch(const contract::JobSpec& spec, int64_t d
   const int64_t unit = plan.micro_batch * data_parallel;  // both are bounded by the spec: no overflow
   if (spec.batch.global_batch) {
     plan.global_batch = *spec.batch.global_batch;
-    if (plan.global_batch % unit != 0) {
+    const bool distribute = spec.batch.uneven == contract::Uneven::kDistribute;
+    if (plan.global_batch % unit != 0 && !distribute) {
       return indivisible(spec, plan.global_batch, plan.micro_batch, data_parallel);
     }
-    plan.gradient_accumulation = plan.global_batch / unit;
+    if (plan.global_batch < data_parallel) return too_many_ranks(spec, plan.global_batch, data_parallel);
+    plan.gradient_accumulation = (plan.global_batch + unit - 1) / unit;
     return plan;
   }
   plan.gradient_accumulation = spec.batch.gradient_accumulation.value_or(1);

@@ -1,12 +1,14 @@
-// The batch contract: global_batch = micro_batch × gradient_accumulation × data_parallel, exactly, in
-// sequences.
+// The batch contract: how many sequences a step has and how they are spread over the ranks, exactly
+// (runtime/contract/batch_plan.h).
 //
 // strong scaling keeps global_batch and solves gradient_accumulation; weak scaling keeps
 // gradient_accumulation and lets global_batch grow. What does not divide is refused with the nearest counts
-// that do; nothing is floored. Thread rule: pure functions.
+// that do, or spread unevenly where [batch] uneven = "distribute" asks for it; nothing is floored. A restart on
+// fewer nodes calls the same function again. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "runtime/base/result.h"
 #include "runtime/contract/job_spec.h"
@@ -16,5 +18,15 @@ namespace shardrun::launcher {
 
 // Errors: kInvalid, "origin: what; mend" with the nearest global batches and numbers of ranks that divide.
 base::Result<contract::BatchPlan> solve_batch(const contract::JobSpec& spec, int64_t data_parallel);
+
+// The numbers of nodes nearest to `nodes`, below and above it, on which mesh and batch of the job can be solved;
+// 0 where there is none.
+struct NearestNodes {
+  int64_t below = 0, above = 0;
+};
+NearestNodes nearest_nodes(const contract::JobSpec& spec, int64_t nodes);
+
+// On one line, for people: "64 sequences = micro-batch 8 × accumulation 2 × 4 data-parallel ranks".
+std::string describe_batch(const contract::BatchPlan& plan);
 
 }  // namespace shardrun::launcher

@@ -7,6 +7,19 @@
 
 namespace shardrun::launcher {
 
+namespace {
+
+// "2 or 4 nodes work", or nothing.
+std::string nodes_that_work(const contract::JobSpec& spec) {
+  const NearestNodes nearest = nearest_nodes(spec, spec.resources.nodes);
+  const int64_t one = nearest.below > 0 ? nearest.below : nearest.above;
+  if (one == 0) return "";
+  if (nearest.below > 0 && nearest.above > 0) return fmt::format("{} or {} nodes work", one, nearest.above);
+  return one == 1 ? "1 node works" : fmt::format("{} nodes work", one);
+}
+
+}  // namespace
+
 base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
                                                      const PlanContext& context) {
   const int64_t world = int64_t{spec.resources.nodes} * spec.resources.ranks_per_node;
@@ -20,7 +33,11 @@ base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& sp
   auto mesh = contract::solve_mesh(spec, world, spec.resources.ranks_per_node);
   if (!mesh) return std::move(mesh).error();
   auto batch = solve_batch(spec, mesh->data_parallel());
-  if (!batch) return std::move(batch).error();
+  if (!batch) {
+    const std::string mend = nodes_that_work(spec);
+    return mend.empty() ? batch.error()
+                        : base::Error(batch.error().code(), batch.error().message() + "; " + mend);
+  }
   contract::LaunchPlan plan;
   plan.name = spec.name;
   plan.id = context.id;

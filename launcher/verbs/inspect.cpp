@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/batch.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/follower.h"
@@ -183,8 +184,7 @@ int results(const std::string& run_name, const CommonOptions& common) {
              record->exit_code, record->verdict);
   fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
              record->attempts.size());
-  fmt::print("batch       {} = {} × {} × {}\n", record->batch.global_batch, record->batch.micro_batch,
-             record->batch.gradient_accumulation, record->batch.data_parallel);
+  fmt::print("batch       {}\n", describe_batch(record->batch));
   if (!record->metrics) return contract::kExitDone;
   const contract::TrainingMetrics& metrics = *record->metrics;
   std::vector<double> losses;

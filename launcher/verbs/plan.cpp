@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "launcher/plan/batch.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/command.h"
@@ -79,8 +80,7 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   fmt::print("job          {}\n", spec.name);
   fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", solved->nodes, solved->ranks_per_node,
              solved->world_size(), solved->cpus_per_rank);
-  fmt::print("batch        {} sequences = micro-batch {} × accumulation {} × {} data-parallel ranks\n",
-             batch.global_batch, batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
+  fmt::print("batch        {}\n", describe_batch(batch));
   if (model) print_model(*model, tokens_per_step);
   return contract::kExitDone;
 }

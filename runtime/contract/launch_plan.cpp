@@ -20,6 +20,8 @@ Result<void> check_sizes(const LaunchPlan& plan) {
                          fmt::format("plan.json batch: {} is no number of sequences", number));
     }
   }
+  if (!plan.batch.is_possible())
+    return base::Error(base::Code::kCorrupt, "plan.json batch: these numbers do not make a batch");
   return {};
 }
 

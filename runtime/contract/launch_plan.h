@@ -13,18 +13,11 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/batch_plan.h"
 
 namespace shardrun::contract {
 
 using base::Result;
-
-// global_batch = micro_batch × gradient_accumulation × data_parallel, exactly, in sequences.
-struct BatchPlan {
-  int64_t global_batch = 0;
-  int64_t micro_batch = 0;
-  int64_t gradient_accumulation = 0;
-  int64_t data_parallel = 0;
-};
 
 struct LaunchPlan {
   static constexpr int kFormatVersion = 1;

@@ -195,6 +195,11 @@ std::map<std::string, std::string> child_environment(const RankEnv& env, const L
       {"SHARDRUN_GLOBAL_BATCH", text(plan.batch.global_batch)},
       {"GRAD_ACCUM_USTEPS", text(plan.batch.gradient_accumulation)},
   };
+  if (plan.batch.data_parallel == env.world_size && plan.batch.is_possible()) {
+    const int64_t last = plan.batch.gradient_accumulation - 1;
+    out["SHARDRUN_LAST_MICRO_BATCH"] = text(plan.batch.share(last, env.global_rank).count);
+    out["SHARDRUN_RANK_BATCH"] = text(plan.batch.sequences_of(env.global_rank));
+  }
   if (!inherited("OMP_NUM_THREADS")) out["OMP_NUM_THREADS"] = text(plan.cpus_per_rank);
   return out;
 }

@@ -56,7 +56,8 @@ Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup);
 // ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS,
 // TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE=False, TORCH_NCCL_ASYNC_ERROR_HANDLING=1), NODE_RANK,
 // OMP_NUM_THREADS (if unset), SHARDRUN_GRADIENT_ACCUMULATION, SHARDRUN_MICRO_BATCH, SHARDRUN_GLOBAL_BATCH,
-// GRAD_ACCUM_USTEPS. [environment] of the spec is applied last by the caller (resolve_environment).
+// GRAD_ACCUM_USTEPS; SHARDRUN_RANK_BATCH and SHARDRUN_LAST_MICRO_BATCH: this rank's sequences of a step and of its last
+// micro-step. [environment] of the spec is applied last by the caller (resolve_environment).
 std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
                                                      const EnvironmentLookup& inherited);
 

@@ -103,9 +103,9 @@ BertLoader::Example BertLoader::training_example(int64_t position) const {
   return example(shuffled(seed_, position, sequences()), key);
 }
 
-int64_t BertLoader::training_targets(int64_t position, const BatchShape& shape) const {
+int64_t BertLoader::training_targets(int64_t position, const contract::BatchPlan& plan) const {
   int64_t total = 0;
-  for (int64_t slot = 0; slot < shape.global_batch(); ++slot) {
+  for (int64_t slot = 0; slot < plan.global_batch; ++slot) {
     const Example made = training_example(position + slot);
     total += masked_of(made.a_size + made.b_size);
   }
@@ -149,14 +149,28 @@ void BertLoader::mask(const Example& example, const BertRows& row) const {
   }
 }
 
-Result<void> BertLoader::read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
+// A slot without a sequence.
+void BertLoader::leave_out(const BertRows& row) const {
+  std::fill(row.tokens.begin(), row.tokens.end(), corpus_.tokenizer().special.pad);
+  std::fill(row.targets.begin(), row.targets.end(), -1);
+  std::fill(row.segments.begin(), row.segments.end(), 0);
+  row.lengths[0] = sequence_length_;
+  row.next_sentence[0] = -1;
+}
+
+Result<void> BertLoader::read_training(int64_t position, const contract::BatchPlan& plan, int64_t micro_step,
                                        int64_t data_parallel_rank, const BertRows& rows) const {
   check_shapes(rows, sequence_length_);
-  SHARDRUN_CHECK(rows.lengths.size() == static_cast<size_t>(shape.micro_batch));
-  const int64_t first = shape.first_position(position, micro_step, data_parallel_rank);
+  SHARDRUN_CHECK(rows.lengths.size() == static_cast<size_t>(plan.micro_batch));
+  const auto share = plan.share(micro_step, data_parallel_rank);
   for (size_t slot = 0; slot < rows.lengths.size(); ++slot) {
-    RETURN_IF_ERROR(write_example(training_example(first + static_cast<int64_t>(slot)),
-                                  row_of(rows, slot, sequence_length_)));
+    const BertRows row = row_of(rows, slot, sequence_length_);
+    const auto in_share = static_cast<int64_t>(slot);
+    if (in_share < share.count) {
+      RETURN_IF_ERROR(write_example(training_example(position + share.begin + in_share), row));
+    } else {
+      leave_out(row);
+    }
   }
   return {};
 }
@@ -174,11 +188,7 @@ Result<void> BertLoader::read_validation(int64_t first_slot, int64_t count, cons
           write_example(example(index, base::random_bits(seed, static_cast<uint64_t>(index))), row));
       continue;
     }
-    std::fill(row.tokens.begin(), row.tokens.end(), corpus_.tokenizer().special.pad);
-    std::fill(row.targets.begin(), row.targets.end(), -1);
-    std::fill(row.segments.begin(), row.segments.end(), 0);
-    row.lengths[0] = sequence_length_;
-    row.next_sentence[0] = -1;
+    leave_out(row);
   }
   return {};
 }

@@ -47,10 +47,10 @@ class BertLoader {
 
   // Targets of the whole step that starts at `position`; every rank computes the same. Each of its sequences has a
   // next-sentence label.
-  int64_t training_targets(int64_t position, const BatchShape& shape) const;
+  int64_t training_targets(int64_t position, const contract::BatchPlan& plan) const;
 
-  // Rows of one micro-step of one rank, positions as in Loader. kCorrupt names a damaged token file.
-  Result<void> read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
+  // Rows of one micro-step of one rank, as Loader reads them. kCorrupt names a damaged token file.
+  Result<void> read_training(int64_t position, const contract::BatchPlan& plan, int64_t micro_step,
                              int64_t data_parallel_rank, const BertRows& rows) const;
 
   // As Loader::read_validation, with the same masks every time; a slot beyond `count` is padding without loss.
@@ -71,6 +71,7 @@ class BertLoader {
   Example example(int64_t index, uint64_t key) const;
   Example training_example(int64_t position) const;
   Result<void> write_example(const Example& example, const BertRows& row) const;
+  void leave_out(const BertRows& row) const;
   void mask(const Example& example, const BertRows& row) const;
 
   Corpus corpus_;

@@ -42,6 +42,13 @@ Rows row_of(const Rows& rows, int64_t slot, int sequence_length) {
           rows.document_begins.empty() ? rows.document_begins : rows.document_begins.subspan(offset, length)};
 }
 
+// A slot without a sequence.
+void leave_out(const Rows& row) {
+  std::fill(row.tokens.begin(), row.tokens.end(), 0);
+  std::fill(row.targets.begin(), row.targets.end(), -1);
+  std::fill(row.document_begins.begin(), row.document_begins.end(), 0);
+}
+
 }  // namespace
 
 Result<Loader> Loader::create(Corpus corpus, int sequence_length, uint64_t seed, const std::string& key) {
@@ -93,9 +100,9 @@ Result<int64_t> Loader::count_targets(int64_t sequence) const {
       std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; }));
 }
 
-Result<int64_t> Loader::training_targets(int64_t position, const BatchShape& shape) const {
+Result<int64_t> Loader::training_targets(int64_t position, const contract::BatchPlan& plan) const {
   int64_t total = 0;
-  for (int64_t slot = 0; slot < shape.global_batch(); ++slot) {
+  for (int64_t slot = 0; slot < plan.global_batch; ++slot) {
     const auto targets = count_targets(sequence_at(position + slot));
     if (!targets) return targets.error();
     total += *targets;
@@ -103,12 +110,18 @@ Result<int64_t> Loader::training_targets(int64_t position, const BatchShape& sha
   return std::max<int64_t>(total, 1);
 }
 
-Result<void> Loader::read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
+Result<void> Loader::read_training(int64_t position, const contract::BatchPlan& plan, int64_t micro_step,
                                    int64_t data_parallel_rank, const Rows& rows) const {
-  SHARDRUN_CHECK(rows.tokens.size() == static_cast<size_t>(shape.micro_batch * sequence_length_));
-  const int64_t first = shape.first_position(position, micro_step, data_parallel_rank);
-  for (int64_t slot = 0; slot < shape.micro_batch; ++slot)
-    RETURN_IF_ERROR(read_sequence(sequence_at(first + slot), row_of(rows, slot, sequence_length_)));
+  SHARDRUN_CHECK(rows.tokens.size() == static_cast<size_t>(plan.micro_batch * sequence_length_));
+  const auto share = plan.share(micro_step, data_parallel_rank);
+  for (int64_t slot = 0; slot < plan.micro_batch; ++slot) {
+    const Rows row = row_of(rows, slot, sequence_length_);
+    if (slot < share.count) {
+      RETURN_IF_ERROR(read_sequence(sequence_at(position + share.begin + slot), row));
+    } else {
+      leave_out(row);
+    }
+  }
   return {};
 }
 
@@ -122,9 +135,7 @@ Result<void> Loader::read_validation(int64_t first_slot, int64_t count, const Ro
     if (slot < count) {
       RETURN_IF_ERROR(read_sequence(slot * sequences_ / count, row));
     } else {
-      std::fill(row.tokens.begin(), row.tokens.end(), 0);
-      std::fill(row.targets.begin(), row.targets.end(), -1);
-      std::fill(row.document_begins.begin(), row.document_begins.end(), 0);
+      leave_out(row);
     }
   }
   return {};

@@ -11,9 +11,8 @@
 // order. The whole resumable state is one integer, the position of the next step's first sequence; with n, T
 // and the seed, which must not change, it decides everything that follows.
 //
-// In a step that starts at position p, sequence slot s of micro-step m on data-parallel rank d reads position
-//   p + (m · data_parallel + d) · micro_batch + s.
-// Hence a step reads positions [p, p + global_batch), whatever the world size.
+// A step that starts at position p reads positions [p, p + global_batch), whatever the world size; BatchPlan says which
+// rank reads which of them when. A slot of a micro-batch for which there is no sequence carries no loss.
 //
 // Thread rule: const functions are thread-safe.
 #pragma once
@@ -24,6 +23,7 @@
 #include <utility>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/batch_plan.h"
 #include "runtime/data/corpus.h"
 
 namespace shardrun::data {
@@ -35,16 +35,6 @@ uint64_t permuted_index(uint64_t key, uint64_t index, uint64_t count);
 
 // What stands at `position` of the endless row of shuffled epochs over `count` items.
 int64_t shuffled(uint64_t seed, int64_t position, int64_t count);
-
-struct BatchShape {
-  int64_t micro_batch = 1, gradient_accumulation = 1, data_parallel = 1;
-
-  int64_t global_batch() const { return micro_batch * gradient_accumulation * data_parallel; }
-  // Of the first sequence that a rank reads in a micro-step of the step that starts at `position`.
-  int64_t first_position(int64_t position, int64_t micro_step, int64_t data_parallel_rank) const {
-    return position + (micro_step * data_parallel + data_parallel_rank) * micro_batch;
-  }
-};
 
 // Where a reader puts what it reads, each (B,T), as in model::Batch.
 struct Rows {
@@ -68,10 +58,10 @@ class Loader {
   // Targets that carry loss in the whole step that starts at `position`: what its mean loss is divided by. Every rank
   // computes the same. At least 1, so that a step of nothing but prompts has a mean. Reads tokens only where a file
   // has tokens without loss. kCorrupt as below.
-  Result<int64_t> training_targets(int64_t position, const BatchShape& shape) const;
+  Result<int64_t> training_targets(int64_t position, const contract::BatchPlan& plan) const;
 
   // Rows of one micro-step of one rank of the step that starts at `position`. kCorrupt names a damaged token file.
-  Result<void> read_training(int64_t position, const BatchShape& shape, int64_t micro_step,
+  Result<void> read_training(int64_t position, const contract::BatchPlan& plan, int64_t micro_step,
                              int64_t data_parallel_rank, const Rows& rows) const;
 
   // Validation reads `count` = min(wanted, sequences()) sequences, spread evenly over the corpus, the same

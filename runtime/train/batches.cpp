@@ -40,9 +40,9 @@ class LoaderBatches : public Batches {
   }
   int64_t validation_sequences() const override { return validation_ ? validation_->sequences() : 0; }
 
-  Result<model::Batch> read_training(int64_t position, const data::BatchShape& shape, int64_t micro_step,
+  Result<model::Batch> read_training(int64_t position, const contract::BatchPlan& plan, int64_t micro_step,
                                      int64_t data_rank) override {
-    RETURN_IF_ERROR(training_.read_training(position, shape, micro_step, data_rank, spans()));
+    RETURN_IF_ERROR(training_.read_training(position, plan, micro_step, data_rank, spans()));
     return rows_.view();
   }
   Result<model::Batch> read_validation(int64_t first_slot, int64_t count) override {
@@ -70,8 +70,8 @@ class TextBatches : public LoaderBatches<data::Loader> {
         training_.corpus().packs_documents() || (validation_ && validation_->corpus().packs_documents());
     if (packs) rows_.document_begins.resize(tokens);
   }
-  Result<int64_t> training_targets(int64_t position, const data::BatchShape& shape) const override {
-    return training_.training_targets(position, shape);
+  Result<int64_t> training_targets(int64_t position, const contract::BatchPlan& plan) const override {
+    return training_.training_targets(position, plan);
   }
   bool has_next_sentence() const override { return false; }
 
@@ -87,8 +87,8 @@ class PairBatches : public LoaderBatches<data::BertLoader> {
     for (auto* column : {&rows_.tokens, &rows_.targets, &rows_.segments}) column->resize(tokens);
     for (auto* column : {&rows_.lengths, &rows_.next_sentence}) column->resize(sequences);
   }
-  Result<int64_t> training_targets(int64_t position, const data::BatchShape& shape) const override {
-    return training_.training_targets(position, shape);
+  Result<int64_t> training_targets(int64_t position, const contract::BatchPlan& plan) const override {
+    return training_.training_targets(position, plan);
   }
   bool has_next_sentence() const override { return true; }
 

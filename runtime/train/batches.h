@@ -37,9 +37,9 @@ class Batches {
   virtual int64_t validation_sequences() const = 0;
 
   // Targets that carry loss in the step that starts at `position`, the same on every rank; at least 1.
-  virtual Result<int64_t> training_targets(int64_t position, const data::BatchShape& shape) const = 0;
+  virtual Result<int64_t> training_targets(int64_t position, const contract::BatchPlan& plan) const = 0;
   // Spans of the result are valid until the next read. Its scales are the caller's.
-  virtual Result<model::Batch> read_training(int64_t position, const data::BatchShape& shape,
+  virtual Result<model::Batch> read_training(int64_t position, const contract::BatchPlan& plan,
                                              int64_t micro_step, int64_t data_rank) = 0;
   virtual Result<model::Batch> read_validation(int64_t first_slot, int64_t count) = 0;
   // Whether every sequence carries a next-sentence label.

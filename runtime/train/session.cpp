@@ -30,6 +30,12 @@ std::vector<int> visit_order(const model::Model& model) {
   return order;
 }
 
+contract::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
+  auto plan = contract::even_batch(options.micro_batch, options.gradient_accumulation, data_parallel);
+  if (options.global_batch > 0) plan.global_batch = options.global_batch;
+  return plan;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups) {
@@ -55,7 +61,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
                  Optimizer optimizer)
     : options_(options),
       groups_(groups),
-      shape_{options.micro_batch, options.gradient_accumulation, groups.data_parallel()},
+      batch_(batch_plan(options, groups.data_parallel())),
       batches_(std::move(batches)),
       model_(std::move(model)),
       order_(visit_order(*model_)),
@@ -139,13 +145,13 @@ double Session::gradient_squares() {
 }
 
 Result<StepReport> Session::step(bool stop_requested) {
-  const auto targets = batches_->training_targets(data_position_, shape_);
+  const auto targets = batches_->training_targets(data_position_, batch_);
   if (!targets) return targets.error();
   const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(*targets));
-  const auto sequences = static_cast<double>(shape_.global_batch());
+  const auto sequences = static_cast<double>(batch_.global_batch);
   std::array<double, 2> losses{0.0, 0.0};  // of tokens and of next sentences
-  for (int64_t micro_step = 0; micro_step < shape_.gradient_accumulation; ++micro_step) {
-    auto batch = batches_->read_training(data_position_, shape_, micro_step, groups_.data_rank());
+  for (int64_t micro_step = 0; micro_step < batch_.gradient_accumulation; ++micro_step) {
+    auto batch = batches_->read_training(data_position_, batch_, micro_step, groups_.data_rank());
     if (!batch) return std::move(batch).error();
     batch->loss_scale = loss_scale;
     batch->backward_follows = true;
@@ -153,7 +159,7 @@ Result<StepReport> Session::step(bool stop_requested) {
     model_->set_batch(*batch);
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
-    RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == shape_.gradient_accumulation));
+    RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == batch_.gradient_accumulation));
     const model::Loss loss = model_->loss();
     losses[0] += loss.sum;
     losses[1] += loss.next_sentence_sum;
@@ -184,7 +190,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   RETURN_IF_ERROR(update_parameters(report));
   engine_.publish();
   steps_done_ = report.step;
-  data_position_ += shape_.global_batch();
+  data_position_ += batch_.global_batch;
   return report;
 }
 
@@ -202,10 +208,10 @@ Result<void> Session::update_parameters(const StepReport& report) {
 Result<std::optional<double>> Session::validate() {
   if (batches_->validation_corpus() == nullptr) return std::optional<double>();
   const int64_t count = std::min(options_.validation_sequences, batches_->validation_sequences());
-  const int64_t slots_per_round = shape_.micro_batch * shape_.data_parallel;
+  const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   for (int64_t round = 0; round * slots_per_round < count; ++round) {
-    const int64_t first_slot = round * slots_per_round + groups_.data_rank() * shape_.micro_batch;
+    const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
     const auto batch = batches_->read_validation(first_slot, count);
     if (!batch) return batch.error();
     model_->set_batch(*batch);

@@ -44,6 +44,7 @@ struct SessionOptions {
   std::string activation_offload_directory;  // empty: activations stay in memory
   int sequence_length = 256;
   int64_t micro_batch = 1, gradient_accumulation = 1;
+  int64_t global_batch = 0;  // 0: every micro-step is full (contract::BatchPlan)
   uint64_t seed = 1;
   std::vector<std::string> training_files, validation_files;
   int64_t validation_sequences = 64;
@@ -111,7 +112,7 @@ class Session {
                                             std::vector<std::string>& notices);
 
   int64_t steps_done() const { return steps_done_; }
-  int64_t global_batch() const { return shape_.global_batch(); }
+  int64_t global_batch() const { return batch_.global_batch; }
   int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
   // In nats, of the validation text, or of the training text when there is none.
   double unigram_entropy() const;
@@ -141,7 +142,7 @@ class Session {
   SessionOptions options_;
   Groups groups_;
   Trace* trace_ = nullptr;
-  data::BatchShape shape_;
+  contract::BatchPlan batch_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<model::Model> model_;
   std::vector<int> order_;  // blocks in the order of their visits, forward and then backward

@@ -63,6 +63,7 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
   options.sequence_length = spec.data.sequence_length;
   options.micro_batch = plan.batch.micro_batch;
   options.gradient_accumulation = plan.batch.gradient_accumulation;
+  options.global_batch = plan.batch.global_batch;
   options.seed = spec.data.seed;
   for (const std::string& file : spec.data.files) options.training_files.push_back(absolute_path(file, plan));
   for (const std::string& file : spec.data.validation)

@@ -41,6 +41,10 @@ TEST_CASE("plan.json: damage and newer formats are refused by name") {
            "plan.json has format 99, this version reads 1; use a newer shardrun");
   CHECK_EQ(contract::parse_launch_plan("{\"format_version\": 1, \"name\": 4}").error().to_string(),
            "plan.json: \"name\" is number, not a string");
+  contract::LaunchPlan plan;
+  plan.batch = {12, 2, 2, 6};  // 12 sequences take one micro-step
+  CHECK_EQ(contract::parse_launch_plan(contract::to_json(plan)).error().to_string(),
+           "plan.json batch: these numbers do not make a batch");
 }
 
 TEST_CASE("record.json: a whole record survives being written and read") {
@@ -121,6 +125,8 @@ TEST_CASE("rank environment: a program gets torchrun's names and its share of th
                                                        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
                                                        {"OMP_NUM_THREADS", "6"},
                                                        {"GRAD_ACCUM_USTEPS", "4"},
+                                                       {"SHARDRUN_RANK_BATCH", "8"},
+                                                       {"SHARDRUN_LAST_MICRO_BATCH", "2"},
                                                        {"SHARDRUN_GRADIENT_ACCUMULATION", "4"}};
   for (const auto& [name, value] : expected) {
     CAPTURE(name);
@@ -129,6 +135,20 @@ TEST_CASE("rank environment: a program gets torchrun's names and its share of th
   CHECK_EQ(
       contract::child_environment(env, plan, lookup_in({{"OMP_NUM_THREADS", "1"}})).count("OMP_NUM_THREADS"),
       0);
+}
+
+TEST_CASE("rank environment: ranks of an uneven batch get their own counts, which add up to it") {
+  contract::RankEnv env;
+  env.world_size = 4;
+  contract::LaunchPlan plan;
+  plan.batch = {27, 3, 3, 4};  // 3 + 3 on each, and 3 left over
+  int sum = 0;
+  for (env.global_rank = 0; env.global_rank < 4; ++env.global_rank) {
+    const auto variables = contract::child_environment(env, plan, lookup_in({}));
+    CHECK_EQ(variables.at("SHARDRUN_LAST_MICRO_BATCH"), env.global_rank < 3 ? "1" : "0");
+    sum += std::stoi(variables.at("SHARDRUN_RANK_BATCH"));
+  }
+  CHECK_EQ(sum, 27);
 }
 
 TEST_CASE("environment references: a missing source is named, never its value") {

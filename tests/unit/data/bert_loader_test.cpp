@@ -12,6 +12,7 @@
 
 using namespace shardrun;
 using namespace shardrun::data;
+using contract::even_batch;
 
 namespace {
 
@@ -53,7 +54,7 @@ BertLoader loader_of(const Folder& folder, const std::vector<std::vector<int32_t
 
 Batch step_of(const BertLoader& loader, int64_t position, int64_t sequences) {
   Batch batch(sequences, loader.sequence_length());
-  REQUIRE(loader.read_training(position, {sequences, 1, 1}, 0, 0, batch.rows()));
+  REQUIRE(loader.read_training(position, even_batch(sequences, 1, 1), 0, 0, batch.rows()));
   return batch;
 }
 
@@ -180,7 +181,7 @@ TEST_CASE("bert loader: position and seed decide everything, whatever came befor
 
   CHECK(whole == step_of(again, 96, 12));
   CHECK(!(whole == step_of(other, 96, 12)));
-  const BatchShape shape{2, 3, 2};
+  const auto shape = even_batch(2, 3, 2);
   Batch joined(0, 32);
   for (int64_t micro_step = 0; micro_step < 3; ++micro_step) {
     for (int64_t rank = 0; rank < 2; ++rank) {
@@ -209,7 +210,7 @@ TEST_CASE("bert loader: the targets of a step are counted without reading them")
     const Batch batch = step_of(loader, position, 8);
     int64_t targets = 0;
     for (const int32_t target : batch.targets) targets += target >= 0 ? 1 : 0;
-    CHECK(loader.training_targets(position, {2, 2, 2}) == targets);
+    CHECK(loader.training_targets(position, even_batch(2, 2, 2)) == targets);
   }
 }
 

@@ -13,6 +13,7 @@
 
 using namespace shardrun;
 using namespace shardrun::data;
+using contract::even_batch;
 
 namespace {
 
@@ -154,7 +155,7 @@ TEST_CASE("loader: targets are the tokens shifted by one") {
   const Loader loader = loader_of(folder, "abcde", 4);
   std::vector<int32_t> tokens(4), targets(4);
 
-  REQUIRE(loader.read_training(0, {1, 1, 1}, 0, 0, {tokens, targets, {}}));
+  REQUIRE(loader.read_training(0, even_batch(1, 1, 1), 0, 0, {tokens, targets, {}}));
 
   CHECK(tokens == std::vector<int32_t>{'a', 'b', 'c', 'd'});
   CHECK(targets == std::vector<int32_t>{'b', 'c', 'd', 'e'});
@@ -166,8 +167,8 @@ TEST_CASE("loader: a step reads the same sequences whatever the world size and a
   for (int i = 0; i < 400; ++i) text += static_cast<char>('!' + i % 90);
   const Loader loader = loader_of(folder, text, 5);
   constexpr int64_t kGlobalBatch = 12, kPosition = 36;
-  const auto read_step = [&](const BatchShape& shape) {
-    REQUIRE(shape.global_batch() == kGlobalBatch);
+  const auto read_step = [&](const contract::BatchPlan& shape) {
+    REQUIRE(shape.global_batch == kGlobalBatch);
     std::vector<std::vector<int32_t>> sequences;
     std::vector<int32_t> tokens(static_cast<size_t>(shape.micro_batch) * 5), targets(tokens.size());
     for (int64_t micro_step = 0; micro_step < shape.gradient_accumulation; ++micro_step) {
@@ -179,12 +180,42 @@ TEST_CASE("loader: a step reads the same sequences whatever the world size and a
     return sequences;
   };
 
-  const auto alone = read_step({12, 1, 1});
+  const auto alone = read_step(even_batch(12, 1, 1));
 
-  CHECK(alone == read_step({1, 12, 1}));
-  CHECK(alone == read_step({3, 1, 4}));
-  CHECK(alone == read_step({2, 2, 3}));
-  CHECK(alone == read_step({1, 1, 12}));
+  CHECK(alone == read_step(even_batch(1, 12, 1)));
+  CHECK(alone == read_step(even_batch(3, 1, 4)));
+  CHECK(alone == read_step(even_batch(2, 2, 3)));
+  CHECK(alone == read_step(even_batch(1, 1, 12)));
+}
+
+TEST_CASE("loader: an uneven step reads each of its sequences once, and its other slots carry no loss") {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += static_cast<char>('!' + i % 90);
+  const Loader loader = loader_of(folder, text, 5);
+  const contract::BatchPlan plan{11, 3, 2, 3};
+  std::vector<std::vector<int32_t>> read, expected;
+  int64_t targets_with_loss = 0, empty_slots = 0;
+  std::vector<int32_t> tokens(15), targets(15);
+  for (int64_t micro_step = 0; micro_step < 2; ++micro_step) {
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      REQUIRE(loader.read_training(36, plan, micro_step, rank, {tokens, targets, {}}));
+      for (auto at = targets.begin(); at != targets.end(); at += 5) {
+        const auto with_loss = std::count_if(at, at + 5, [](int32_t target) { return target >= 0; });
+        targets_with_loss += with_loss;
+        empty_slots += with_loss == 0 ? 1 : 0;
+        if (with_loss > 0) read.emplace_back(at, at + 5);
+      }
+    }
+  }
+  for (int64_t slot = 0; slot < 11; ++slot) {
+    REQUIRE(loader.read_training(36 + slot, even_batch(1, 1, 1), 0, 0,
+                                 {std::span(tokens).first(5), std::span(targets).first(5), {}}));
+    expected.emplace_back(targets.begin(), targets.begin() + 5);
+  }
+  CHECK(read == expected);
+  CHECK(empty_slots == 18 - 11);
+  CHECK(*loader.training_targets(36, plan) == targets_with_loss);
 }
 
 TEST_CASE("loader: validation spreads over the text and slots beyond its count carry no loss") {
@@ -214,7 +245,7 @@ TEST_CASE("loader: documents of token files are packed, told apart, and not pred
   CHECK(tokens == std::vector<int32_t>{11, 12, 13, 21, 22, 31, 32, 33, 34, 35, 36, 41});
   CHECK(targets == std::vector<int32_t>{12, 13, -1, 22, -1, 32, 33, 34, 35, 36, -1, 42});
   CHECK(begins == std::vector<int32_t>{0, 0, 0, 3, 0, 1, 1, 1, 0, 0, 0, 3});
-  CHECK(*loader->training_targets(0, {3, 1, 1}) == 9);
+  CHECK(*loader->training_targets(0, even_batch(3, 1, 1)) == 9);
 }
 
 TEST_CASE("loader: a document that begins right behind a sequence is not its last target") {
@@ -242,7 +273,7 @@ TEST_CASE("loader: tokens without loss are read and not predicted") {
 
   CHECK(tokens == std::vector<int32_t>{1, 2, 3, 0, 5, 6, 7, 8, 9});
   CHECK(targets == std::vector<int32_t>{-1, 3, 0, -1, -1, -1, -1, 9, 0});
-  CHECK(*loader->training_targets(0, {1, 1, 3}) == 4);
+  CHECK(*loader->training_targets(0, even_batch(1, 1, 3)) == 4);
   CHECK(loader->corpus().has_loss_mask());
 }
 
@@ -264,8 +295,8 @@ TEST_CASE("loader: the targets of a step are those that its ranks read, for text
         folder.file("t", std::string(200, 'x'))}) {
     const auto loader = Loader::create(corpus_of({path}), 6, 3, "[data] files");
     REQUIRE(loader);
-    const BatchShape shape{2, 2, 3};
-    for (int64_t position = 0; position < 48; position += shape.global_batch()) {
+    const auto shape = even_batch(2, 2, 3);
+    for (int64_t position = 0; position < 48; position += shape.global_batch) {
       int64_t targets = 0;
       std::vector<int32_t> tokens(12), read(12);
       for (int64_t micro_step = 0; micro_step < 2; ++micro_step) {
@@ -283,7 +314,7 @@ TEST_CASE("loader: plain text reports one document, and a step without targets s
   const Folder folder;
   const Loader text = loader_of(folder, "abcdefgh", 4);
   std::vector<int32_t> tokens(4), targets(4), begins(4, -7);
-  REQUIRE(text.read_training(0, {1, 1, 1}, 0, 0, {tokens, targets, begins}));
+  REQUIRE(text.read_training(0, even_batch(1, 1, 1), 0, 0, {tokens, targets, begins}));
   CHECK(begins == std::vector<int32_t>(4, 0));
 
   auto prompts = Loader::create(
@@ -291,7 +322,7 @@ TEST_CASE("loader: plain text reports one document, and a step without targets s
       "[data] files");
   REQUIRE(prompts);
 
-  CHECK(*prompts->training_targets(0, {1, 1, 1}) == 1);
+  CHECK(*prompts->training_targets(0, even_batch(1, 1, 1)) == 1);
 }
 
 TEST_CASE("corpus: documents of several token files count on, and their tokens know them") {
@@ -346,7 +377,7 @@ TEST_CASE("loader: a damaged token file is named when what is damaged is read") 
   std::vector<int32_t> tokens(100), targets(100);
   int damaged = 0;
   for (int64_t position = 0; position < loader->sequences(); ++position) {
-    const auto read = loader->read_training(position, {1, 1, 1}, 0, 0, {tokens, targets, {}});
+    const auto read = loader->read_training(position, even_batch(1, 1, 1), 0, 0, {tokens, targets, {}});
     if (read) continue;
     ++damaged;
     CHECK(read.error().code() == base::Code::kCorrupt);

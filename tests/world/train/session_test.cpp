@@ -13,17 +13,6 @@ using namespace training;
 
 namespace {
 
-void require_success(const std::vector<RankRun>& runs) {
-  for (const RankRun& run : runs) REQUIRE_MESSAGE(run.error.empty(), run.error);
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double largest = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
-  return largest;
-}
-
 // The last but one rank's gradient of every third reduce-scatter is lost.
 class ForgetfulCommunicator : public SpoiledCommunicator {
  public:

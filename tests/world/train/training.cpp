@@ -126,6 +126,17 @@ std::string prose(int sentences, uint64_t chapter) {
   return text;
 }
 
+void require_success(const std::vector<RankRun>& runs) {
+  for (const RankRun& run : runs) REQUIRE_MESSAGE(run.error.empty(), run.error);
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
 train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t micro_batch) {
   train::SessionOptions options;
   options.model =

@@ -58,6 +58,9 @@ struct RunOptions {
   int tensor_parallel = 1;
 };
 
+void require_success(const std::vector<RankRun>& runs);
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
+
 enum class Group { kReduce, kReplica, kTensor };
 // Wraps a rank's communicator of one group, to plant bugs in; null leaves it as it is.
 using Decorate = std::function<std::unique_ptr<comm::Communicator>(Group, comm::Communicator&)>;
