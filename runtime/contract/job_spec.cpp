@@ -351,6 +351,8 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, Fault
   section.boolean("requeue", faults.requeue);
   section.duration("signal_lead", 1, kDay, faults.signal_lead);
   section.duration("stop_grace", 1, kDay, faults.stop_grace);
+  section.duration("hang_timeout", 0, 7 * kDay, faults.hang_timeout);
+  section.duration("node_timeout", 2, kDay, faults.node_timeout);
   section.finish();
 }
 

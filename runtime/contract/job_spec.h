@@ -132,6 +132,9 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   bool requeue = false;      // ask Slurm to start again when the time limit or preemption stops us
   std::chrono::seconds signal_lead{60};  // SIGTERM this long before the time limit
   std::chrono::seconds stop_grace{30};   // how long ranks have between SIGTERM and SIGKILL
+  // Without any progress for so long, a rank hangs; 0: never. Absent: the trainer's steps decide, a command never hangs.
+  std::optional<std::chrono::seconds> hang_timeout;
+  std::chrono::seconds node_timeout{4};  // without a sign of life for so long, a node is lost
 };
 
 struct LoggingSpec {               // [logging]

@@ -5,6 +5,8 @@
 //     attempt_<n>/<node>.log            "<utc time> <node>:<global rank> <line>"
 //     attempt_<n>/rank_<g>.out .err     what the rank wrote, byte for byte
 //     attempt_<n>/rank_<g>.exit.json    how the rank ended (RankExit)
+//     epoch events.jsonl
+//     attempt_<n>/watch.json            where the conductor listens for heartbeats (0600)
 //     attempt_<n>/summary.json          what a finished or stopped trainer reports (TrainingMetrics)
 //     checkpoints/
 #pragma once
@@ -21,6 +23,8 @@ struct RunDir {
   std::string submit_sh() const { return root + "/submit.sh"; }
   std::string record_json() const { return root + "/record.json"; }
   std::string results_json() const { return root + "/results.json"; }
+  std::string epoch() const { return root + "/epoch"; }
+  std::string events_jsonl() const { return root + "/events.jsonl"; }
   std::string metrics_jsonl() const { return root + "/metrics.jsonl"; }
   std::string checkpoints() const { return root + "/checkpoints"; }
   std::string profile() const { return root + "/profile"; }
@@ -29,6 +33,8 @@ struct RunDir {
   std::string rank_out(int n, int rank) const { return rank_file(n, rank, ".out"); }
   std::string rank_err(int n, int rank) const { return rank_file(n, rank, ".err"); }
   std::string rank_exit(int n, int rank) const { return rank_file(n, rank, ".exit.json"); }
+  std::string rank_alive(int n, int rank) const { return rank_file(n, rank, ".alive"); }
+  std::string watch_json(int n) const { return attempt(n) + "/watch.json"; }
   std::string summary_json(int n) const { return attempt(n) + "/summary.json"; }
 
  private:

@@ -70,7 +70,58 @@ json attempt_json(const Attempt& attempt) {
              {"signal", optional_json(attempt.first_cause->signal)},
              {"exit_code", optional_json(attempt.first_cause->exit_code)}};
   }
-  return {{"started", attempt.started}, {"ended", optional_json(attempt.ended)}, {"first_cause", cause}};
+  json stragglers = json::array();
+  for (const StragglerNote& note : attempt.stragglers) {
+    stragglers.push_back({{"global_rank", note.global_rank},
+                          {"node", note.node},
+                          {"busy_seconds", note.busy_seconds},
+                          {"median_seconds", note.median_seconds}});
+  }
+  return {{"attempt", attempt.number},
+          {"started", attempt.started},
+          {"ended", optional_json(attempt.ended)},
+          {"first_cause", cause},
+          {"verdict", attempt.verdict},
+          {"nodes", attempt.nodes},
+          {"detection_seconds", optional_json(attempt.detection_seconds)},
+          {"checkpoint_step", optional_json(attempt.checkpoint_step)},
+          {"stragglers", stragglers}};
+}
+
+Result<StragglerNote> read_straggler(const json& object) {
+  JsonReader reader(object, "straggler");
+  StragglerNote note;
+  reader.read("global_rank", note.global_rank);
+  reader.read("node", note.node);
+  reader.read("busy_seconds", note.busy_seconds);
+  reader.read("median_seconds", note.median_seconds);
+  RETURN_IF_ERROR(reader.finish());
+  return note;
+}
+
+// What earlier versions did not write.
+Result<void> read_later_members(JsonReader& reader, Attempt& attempt) {
+  std::optional<std::string> verdict;
+  std::optional<int> number;
+  reader.read_optional("attempt", number);
+  reader.read_optional("verdict", verdict);
+  reader.read_optional("detection_seconds", attempt.detection_seconds);
+  reader.read_optional("checkpoint_step", attempt.checkpoint_step);
+  attempt.number = number.value_or(0);
+  attempt.verdict = verdict.value_or("");
+  if (const json* nodes = reader.member("nodes"); nodes != nullptr && nodes->is_array()) {
+    for (const auto& node : *nodes) {
+      if (node.is_string()) attempt.nodes.push_back(node.get<std::string>());
+    }
+  }
+  if (const json* stragglers = reader.member("stragglers"); stragglers != nullptr && stragglers->is_array()) {
+    for (const auto& item : *stragglers) {
+      auto note = read_straggler(item);
+      if (!note) return std::move(note).error();
+      attempt.stragglers.push_back(std::move(note).value());
+    }
+  }
+  return reader.finish();
 }
 
 Result<Attempt> read_attempt(const json& object) {
@@ -78,7 +129,7 @@ Result<Attempt> read_attempt(const json& object) {
   Attempt attempt;
   reader.read("started", attempt.started);
   reader.read_optional("ended", attempt.ended);
-  RETURN_IF_ERROR(reader.finish());
+  RETURN_IF_ERROR(read_later_members(reader, attempt));
   if (const json* cause = reader.member("first_cause"); cause != nullptr && !cause->is_null()) {
     JsonReader details(*cause, "first_cause");
     FirstCause first;

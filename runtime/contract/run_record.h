@@ -46,15 +46,29 @@ struct TrainingMetrics {
 };
 
 struct FirstCause {
-  std::string kind;  // "signal", "exit", "peer_lost", "scheduler", "timeout", "refused"
+  std::string kind;  // "signal", "exit", "peer_lost", "hang", "node_lost", "scheduler", "timeout", "refused"
   std::string node;
   std::optional<int> global_rank, signal, exit_code;
 };
 
+// A rank that was busy longer than the others in every step, for long.
+struct StragglerNote {
+  int global_rank = 0;
+  std::string node;
+  double busy_seconds = 0.0, median_seconds = 0.0;  // a step
+};
+
 struct Attempt {
+  int number = 0;  // of its folder attempt_<n>; also its epoch
   double started = 0.0;
   std::optional<double> ended;
   std::optional<FirstCause> first_cause;
+  std::string verdict;             // the attempt's own line, once it has ended
+  std::vector<std::string> nodes;  // in node_index order
+  std::optional<double>
+      detection_seconds;  // from the last sign of life to the alarm, where the watch raised it
+  std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote
+  std::vector<StragglerNote> stragglers;
 };
 
 enum class RunStatus { kRunning, kCompleted, kFailed, kRefused, kPreempted };

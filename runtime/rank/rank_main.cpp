@@ -53,6 +53,10 @@ int fail(const base::Error& error, int exit_code) {
   return exit_code;
 }
 
+std::string heartbeat_file(const Job& job) {
+  return contract::RunDir{job.env.run_directory}.rank_alive(job.env.attempt, job.env.global_rank);
+}
+
 // The variables that the spec adds; a reference that leads nowhere is the rank's failure.
 Result<void> apply_environment(const Job& job, bool command) {
   const auto inherited = contract::process_environment();
@@ -60,6 +64,7 @@ Result<void> apply_environment(const Job& job, bool command) {
     for (const auto& [name, value] : contract::child_environment(job.env, job.plan, inherited)) {
       ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
     }
+    ::setenv("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job).c_str(), /*overwrite=*/1);
   }
   auto given = contract::resolve_environment(job.spec.environment, inherited);
   if (!given) return std::move(given).error();
@@ -90,12 +95,12 @@ int exec_command(const std::vector<std::string>& command) {
   return missing || error_number == ENOENT ? 127 : 126;
 }
 
-int run_program(const Job& job, const TrainerFunction& trainer) {
+int run_program(const Job& job, const TrainerFunction& trainer, contract::ProgressPage& progress) {
   const bool command = !job.spec.program.command.empty();
   if (auto applied = apply_environment(job, command); !applied) {
     return fail(applied.error(), contract::kExitBadInput);
   }
-  return command ? exec_command(job.spec.program.command) : trainer(job.env, job.spec, job.plan);
+  return command ? exec_command(job.spec.program.command) : trainer(job.env, job.spec, job.plan, progress);
 }
 
 // The local scheduler names itself so that a rank does not outlive it, whatever ended it.
@@ -120,7 +125,13 @@ int run_rank(const TrainerFunction& trainer) {
   SupervisorRequest request;
   request.env = job->env;
   request.binding = choose_binding(job->env.local_rank, job->env.local_world_size, job->plan.cpus_per_rank);
-  request.body = [&] { return run_program(*job, trainer); };
+  auto progress = contract::make_shared_progress();
+  if (!progress) return fail(progress.error(), contract::kExitInfrastructure);
+  request.progress = progress->get();
+  request.body = [&] { return run_program(*job, trainer, **progress); };
+  if (job->spec.fault_tolerance.hang_timeout && !job->spec.program.command.empty()) {
+    request.heartbeat_file = heartbeat_file(*job);
+  }
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);
   if (!exit) return fail(exit.error(), contract::kExitInfrastructure);

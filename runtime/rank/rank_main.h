@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "runtime/contract/heartbeat.h"
 #include "runtime/contract/job_spec.h"
 #include "runtime/contract/launch_plan.h"
 #include "runtime/contract/rank_env.h"
@@ -12,8 +13,8 @@
 namespace shardrun::rank {
 
 // The built-in trainer; given by runtime/main.cpp so that this folder needs none of it.
-using TrainerFunction =
-    std::function<int(const contract::RankEnv&, const contract::JobSpec&, const contract::LaunchPlan&)>;
+using TrainerFunction = std::function<int(const contract::RankEnv&, const contract::JobSpec&,
+                                          const contract::LaunchPlan&, contract::ProgressPage&)>;
 
 // Reads the rank's environment, plan.json and job.toml, runs the program under a supervisor and ends as it
 // ended. Returns an exit code only when the program could not be started; the reason was printed to stderr.

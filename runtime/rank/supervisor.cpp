@@ -6,10 +6,12 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -22,6 +24,7 @@
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/rank/rank_logs.h"
+#include "runtime/rank/watch_link.h"
 
 namespace shardrun::rank {
 namespace {
@@ -64,6 +67,14 @@ sigset_t watched_signals() {
   return set;
 }
 
+// The third field of /proc/<pid>/stat; '?' when there is none.
+char process_state(pid_t pid) {
+  const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
+  if (!text) return '?';
+  const size_t end = text->rfind(") ");
+  return end == std::string::npos || end + 2 >= text->size() ? '?' : (*text)[end + 2];
+}
+
 // The child's side of the fork: becomes the head of its own process group with the signals as we found them.
 [[noreturn]] void become_program(const SupervisorRequest& request, const Pipe& out, const Pipe& err,
                                  const sigset_t& inherited_mask, pid_t parent) {
@@ -93,16 +104,18 @@ class Supervisor {
         child_(std::move(child)),
         signals_(std::move(signals)),
         streams_{std::move(out), std::move(err)},
-        logs_(contract::RunDir{request.env.run_directory}, request.env) {}
+        logs_(contract::RunDir{request.env.run_directory}, request.env),
+        link_(request.env) {}
 
   contract::RankExit run() {
     if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
     while (!ended_) {
-      poll_once(static_cast<int>(kOrphanTime.count()));
-      reaper_.collect_orphans({child_.pid});
+      poll_once(timeout_ms());
+      collect_orphans();
     }
     contract::RankExit exit = reap();
     write_exit(exit);
+    link_.say_farewell();
     reaper_.kill_all(kDrainTime);
     const auto deadline = steady_clock::now() + kDrainTime;
     while (streams_[0] || streams_[1]) {
@@ -116,17 +129,72 @@ class Supervisor {
   }
 
  private:
+  int timeout_ms() const {
+    const auto orphans = static_cast<int>(kOrphanTime.count());
+    return link_.active() ? std::min(orphans, link_.milliseconds_to_next(steady_clock::now())) : orphans;
+  }
+
+  void collect_orphans() {
+    const auto now = steady_clock::now();
+    if (now < next_collection_) return;
+    next_collection_ = now + kOrphanTime;
+    reaper_.collect_orphans({child_.pid});
+  }
+
   void poll_once(int timeout_ms) {
-    std::array<pollfd, 4> fds = {{{streams_[0].get(), POLLIN, 0},
+    std::array<pollfd, 5> fds = {{{streams_[0].get(), POLLIN, 0},
                                   {streams_[1].get(), POLLIN, 0},
                                   {signals_.get(), POLLIN, 0},
-                                  {ended_ ? -1 : child_.pidfd.get(), POLLIN, 0}}};
-    if (::poll(fds.data(), fds.size(), timeout_ms) <= 0) return;
+                                  {ended_ ? -1 : child_.pidfd.get(), POLLIN, 0},
+                                  {ended_ ? -1 : link_.fd(), link_.events(), 0}}};
+    if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return;
     for (size_t i = 0; i < streams_.size(); ++i) {
       if (fds[i].revents != 0) read_stream(i, /*limit_bytes=*/size_t{1} << 16);
     }
     if (fds[2].revents != 0) forward_signal();
     if (fds[3].revents != 0) ended_ = true;
+    if (!ended_) serve_link(fds[4].revents);
+  }
+
+  void serve_link(short revents) {
+    if (killed_on_request_) return;  // it has had its last order
+    const auto order = link_.service(revents, steady_clock::now(), [this] { return read_beat(); });
+    if (order == WatchLink::Order::kNone) return;
+    logs_.note(fmt::format("ended by order: {}", link_.reason()));
+    kill_child();
+  }
+
+  // Whether the file changed is all that counts: its server may have another clock.
+  void look_at_heartbeat_file() {
+    struct stat status {};
+    if (request_.heartbeat_file.empty() || ::stat(request_.heartbeat_file.c_str(), &status) != 0) return;
+    const std::array<int64_t, 3> seen{status.st_mtim.tv_sec, status.st_mtim.tv_nsec, status.st_size};
+    if (seen != heartbeat_file_) last_sign_ = steady_clock::now();
+    heartbeat_file_ = seen;
+  }
+
+  contract::Beat read_beat() {
+    look_at_heartbeat_file();
+    contract::Beat beat;
+    beat.state = process_state(child_.pid);
+    beat.quiet_milliseconds =
+        std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - last_sign_).count();
+    if (const contract::ProgressPage* page = request_.progress; page != nullptr) {
+      beat.phase = static_cast<contract::RankPhase>(page->phase.load());
+      beat.step = page->step.load();
+      beat.entered = page->entered.load();
+      beat.moves = page->moves.load();
+      beat.waiting = page->waiting.load() != 0;
+      beat.step_microseconds = page->step_microseconds.load();
+      beat.busy_microseconds = page->busy_microseconds.load();
+    }
+    return beat;
+  }
+
+  void kill_child() {
+    killed_on_request_ = true;
+    ::kill(-child_.pid, SIGKILL);
+    ::kill(child_.pid, SIGKILL);
   }
 
   // Reads what is there, up to the limit; closes our end at the end of the stream.
@@ -140,6 +208,7 @@ class Supervisor {
         streams_[index].reset();
         return;
       }
+      last_sign_ = steady_clock::now();
       logs_.write(static_cast<Stream>(index), {chunk.data(), static_cast<size_t>(got)});
       total += static_cast<size_t>(got);
     }
@@ -150,9 +219,7 @@ class Supervisor {
     if (::read(signals_.get(), &info, sizeof info) != sizeof info || ended_) return;
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGQUIT) {
-      killed_on_request_ = true;
-      ::kill(-child_.pid, SIGKILL);
-      ::kill(child_.pid, SIGKILL);
+      kill_child();
       return;
     }
     if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) stopped_on_request_ = true;
@@ -199,6 +266,10 @@ class Supervisor {
   UniqueFd signals_;
   std::array<UniqueFd, 2> streams_;
   RankLogs logs_;
+  WatchLink link_;
+  steady_clock::time_point last_sign_ = steady_clock::now();  // of the program's life
+  std::array<int64_t, 3> heartbeat_file_{};                   // as it was last seen
+  steady_clock::time_point next_collection_ = steady_clock::now() + kOrphanTime;
   bool ended_ = false;
   bool stopped_on_request_ = false;
   bool killed_on_request_ = false;

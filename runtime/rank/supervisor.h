@@ -6,6 +6,7 @@
 //               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
 //   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left behind
 //               is killed, whatever session it hides in, and the pipes are read to their end.
+//   heartbeat   twice a second to the conductor (watch_link.h), whose order to kill, or whose silence, ends the child.
 //   full disk   lines are lost and counted, the job goes on.
 //   our death   the child gets SIGKILL from the kernel (PR_SET_PDEATHSIG).
 //
@@ -14,8 +15,10 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/run_record.h"
 #include "runtime/rank/binding.h"
@@ -30,6 +33,10 @@ struct SupervisorRequest {
   Binding binding;
   // Runs in the forked child with its output in the pipes; its result is the child's exit code.
   std::function<int()> body;
+  // Shared with the child, which notes its progress there; may be null.
+  contract::ProgressPage* progress = nullptr;
+  // A file that the program touches to show that it is alive; empty: only its output shows that.
+  std::string heartbeat_file;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.
   bool exit_4_is_peer_lost = false;
 };

@@ -37,6 +37,7 @@ std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, 
 
 Result<void> save_and_wait(Session& session, const checkpoint::Store& store, LoopOutcome& outcome,
                            LoopObserver& observer) {
+  observer.on_wait_for_save();
   RETURN_IF_ERROR(session.start_save(store));
   RETURN_IF_ERROR(session.finish_save());
   if (auto error = report_saves(session, outcome, observer)) return std::move(*error);

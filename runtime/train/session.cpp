@@ -89,6 +89,7 @@ Result<void> Session::set_initial_parameters() {
 }
 
 std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
+  if (progress_ != nullptr) progress_->move();
   if (trace_ == nullptr || !trace_->is_on()) return std::nullopt;
   std::string name = what;
   if (block >= 0) name += " " + model_->blocks()[static_cast<size_t>(block)].name;

@@ -28,6 +28,7 @@
 #include "runtime/train/batches.h"
 #include "runtime/train/network.h"
 #include "runtime/train/optimizer.h"
+#include "runtime/train/progress.h"
 #include "runtime/train/trace.h"
 
 namespace shardrun::train {
@@ -91,6 +92,8 @@ class Session {
   static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups);
   // Where the session notes what it computes; it outlives the session. Null: nowhere.
   void set_trace(Trace* trace) { trace_ = trace; }
+  // Who is told of every block that is done; outlives the session. Null: nobody.
+  void set_progress(Progress* progress) { progress_ = progress; }
 
   // One optimizer step. Every rank learns whether any of them was asked to stop.
   Result<StepReport> step(bool stop_requested);
@@ -142,6 +145,7 @@ class Session {
   SessionOptions options_;
   Groups groups_;
   Trace* trace_ = nullptr;
+  Progress* progress_ = nullptr;
   contract::BatchPlan batch_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<model::Model> model_;

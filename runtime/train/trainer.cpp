@@ -26,6 +26,7 @@
 #include "runtime/contract/run_record.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/metrics.h"
+#include "runtime/train/progress.h"
 #include "runtime/train/session.h"
 #include "runtime/train/spec_options.h"
 #include "runtime/train/stop_signal.h"
@@ -67,11 +68,11 @@ int64_t resident_bytes() {
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// What every rank says: that it could not write its part of a checkpoint.
+// What every rank does between two steps: notes its progress, and says that it could not write its part of a checkpoint.
 // The trace of [logging] profile_steps begins at the third step: the first two touch memory and make primitives.
 class Witness : public LoopObserver {
  public:
-  explicit Witness(int global_rank) : global_rank_(global_rank) {}
+  Witness(int global_rank, Progress& progress) : global_rank_(global_rank), progress_(progress) {}
 
   // `write` is called once, when the steps are over.
   void profile(Trace& trace, int64_t steps, std::function<void()> write) {
@@ -80,13 +81,17 @@ class Witness : public LoopObserver {
     write_trace_ = std::move(write);
   }
 
-  void on_step(const StepReport& /*report*/, double /*seconds*/) override {
+  void on_step(const StepReport& report, double seconds) override {
     constexpr int64_t kWarmSteps = 2;
+    progress_.end_step(report.step, seconds);
+    progress_.enter_phase(contract::RankPhase::kStepping);
     ++steps_seen_;
     if (profile_steps_ == 0) return;
     trace_->turn(steps_seen_ >= kWarmSteps && steps_seen_ < kWarmSteps + profile_steps_);
     if (steps_seen_ == kWarmSteps + profile_steps_) write_trace_();
   }
+
+  void on_wait_for_save() override { progress_.enter_phase(contract::RankPhase::kSaving); }
 
   void on_lost_checkpoint(int64_t step, const Error& error) override {
     if (global_rank_ != 0 && error.code() == Code::kPeerLost) return;
@@ -96,6 +101,7 @@ class Witness : public LoopObserver {
 
  private:
   int global_rank_;
+  Progress& progress_;
   Trace* trace_ = nullptr;
   int64_t profile_steps_ = 0, steps_seen_ = 0;
   std::function<void()> write_trace_;
@@ -104,8 +110,8 @@ class Witness : public LoopObserver {
 // Rank 0's account of the run: progress lines, metrics.jsonl and, at the end, summary.json.
 class Reporter : public Witness {
  public:
-  Reporter(MetricsLog metrics, const contract::JobSpec& spec)
-      : Witness(/*global_rank=*/0),
+  Reporter(MetricsLog metrics, const contract::JobSpec& spec, Progress& progress)
+      : Witness(/*global_rank=*/0, progress),
         metrics_(std::move(metrics)),
         steps_(spec.optimizer.steps),
         every_steps_(spec.logging.every_steps) {}
@@ -182,8 +188,9 @@ contract::TrainingMetrics summarize(const Session& session, const LoopOutcome& o
 // whose arena an operation in flight may still name.
 class Trainer {
  public:
-  Trainer(const contract::RankEnv& env, const contract::JobSpec& spec, const contract::LaunchPlan& plan)
-      : env_(env), spec_(spec), plan_(plan), run_dir_{env.run_directory} {}
+  Trainer(const contract::RankEnv& env, const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+          contract::ProgressPage& progress)
+      : env_(env), spec_(spec), plan_(plan), run_dir_{env.run_directory}, progress_(progress) {}
 
   Result<int> run() {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
@@ -194,6 +201,7 @@ class Trainer {
     auto session = Session::create(options, groups());
     if (!session) return std::move(session).error();
     session_ = std::move(session).value();
+    session_->set_progress(&progress_);
     if (reporter_) reporter_->start(*session_);
     const std::string directory = spec_.checkpoint.directory.empty()
                                       ? run_dir_.checkpoints()
@@ -201,7 +209,7 @@ class Trainer {
     const checkpoint::Store store(directory, spec_.checkpoint.keep);
     RETURN_IF_ERROR(resume(store));
 
-    Witness witness(env_.global_rank);
+    Witness witness(env_.global_rank, progress_);
     Witness& observer = reporter_ ? *reporter_ : witness;
     if (spec_.logging.profile_steps > 0) {
       session_->set_trace(&trace_);
@@ -212,6 +220,7 @@ class Trainer {
                  {spec_.optimizer.steps, spec_.checkpoint.every_steps, spec_.logging.validate_every_steps},
                  stop_requested, observer);
     if (!outcome) return std::move(outcome).error();
+    progress_.enter_phase(contract::RankPhase::kEnding);
     if (outcome->checkpoint.empty()) outcome->checkpoint = resumed_from_;
     if (reporter_) RETURN_IF_ERROR(write_summary(*outcome));
     return outcome->stopped ? contract::kExitPreempted : contract::kExitDone;
@@ -246,7 +255,7 @@ class Trainer {
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
     auto metrics = MetricsLog::open(run_dir_.metrics_jsonl(), env_.attempt);
     if (!metrics) return std::move(metrics).error();
-    reporter_.emplace(std::move(metrics).value(), spec_);
+    reporter_.emplace(std::move(metrics).value(), spec_, progress_);
     reporter_->metrics().first_barrier(first_barrier_seconds_);
     return {};
   }
@@ -257,7 +266,8 @@ class Trainer {
     constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld, Trace::Lane::kGather, Trace::Lane::kReduce,
                                       Trace::Lane::kReplica, Trace::Lane::kTensor};
     for (size_t i = 0; i < std::size(kLanes); ++i) {
-      comm::Communicator* group = world_.communicators[i].get();
+      watched_.push_back(watched(*world_.communicators[i], progress_));
+      comm::Communicator* group = watched_.back().get();
       if (spec_.logging.profile_steps > 0) {
         traced_.push_back(traced(*group, trace_, kLanes[i]));
         group = traced_.back().get();
@@ -314,15 +324,17 @@ class Trainer {
   std::optional<Reporter> reporter_;
   Trace trace_;
   std::unique_ptr<Session> session_;
+  Progress progress_;
   comm::World world_;
+  std::vector<std::unique_ptr<comm::Communicator>> watched_;
   std::vector<std::unique_ptr<comm::Communicator>> traced_;
 };
 
 }  // namespace
 
-int run_trainer(const contract::RankEnv& env, const contract::JobSpec& spec,
-                const contract::LaunchPlan& plan) {
-  Trainer trainer(env, spec, plan);
+int run_trainer(const contract::RankEnv& env, const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                contract::ProgressPage& progress) {
+  Trainer trainer(env, spec, plan, progress);
   const auto exit_code = trainer.run();
   if (exit_code) return *exit_code;
   fmt::print(stderr, "shardrun: rank {} on {}: {}\n", env.global_rank, env.node_name,

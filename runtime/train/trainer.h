@@ -5,6 +5,7 @@
 // metrics.jsonl and writes summary.json at its end.
 #pragma once
 
+#include "runtime/contract/heartbeat.h"
 #include "runtime/contract/job_spec.h"
 #include "runtime/contract/launch_plan.h"
 #include "runtime/contract/rank_env.h"
@@ -14,8 +15,8 @@ namespace shardrun::train {
 // Runs the job; returns the process's exit code (contract/exit_code.h): 0 done, 75 stopped by SIGTERM at a
 // step boundary with a checkpoint, 4 when a peer was lost or did not answer, 2 for input only the rank could
 // check (no such data file), 1 for anything else. The error was printed to stderr, as one line, before it
-// returns.
-int run_trainer(const contract::RankEnv& env, const contract::JobSpec& spec,
-                const contract::LaunchPlan& plan);
+// returns. What it is doing is noted in `progress` (progress.h).
+int run_trainer(const contract::RankEnv& env, const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                contract::ProgressPage& progress);
 
 }  // namespace shardrun::train

@@ -1,0 +1,126 @@
+#include "runtime/contract/heartbeat.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "runtime/contract/json_reader.h"
+
+namespace shardrun::contract {
+namespace {
+
+constexpr std::string_view kBeatWord = "beat";
+constexpr std::string_view kHelloWord = "hello 1";
+constexpr size_t kBeatNumbers = 9;  // and one letter between the sixth and the seventh
+
+std::string_view take_word(std::string_view& line) {
+  const size_t end = std::min(line.find(' '), line.size());
+  const std::string_view word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
+}
+
+bool take_number(std::string_view& line, int64_t& out) {
+  const std::string_view word = take_word(line);
+  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), out);
+  return failure == std::errc() && end == word.data() + word.size() && out >= 0;
+}
+
+bool take_prefix(std::string_view& line, std::string_view prefix) {
+  if (!line.starts_with(prefix) || line.size() <= prefix.size() || line[prefix.size()] != ' ') return false;
+  line.remove_prefix(prefix.size() + 1);
+  return true;
+}
+
+}  // namespace
+
+Result<SharedProgress> make_shared_progress() {
+  void* memory =
+      ::mmap(nullptr, sizeof(ProgressPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return base::errno_error(base::Code::kIo, "memory for heartbeats", errno);
+  return SharedProgress(new (memory) ProgressPage,
+                        [](ProgressPage* page) { ::munmap(page, sizeof(ProgressPage)); });
+}
+
+std::string to_line(const Beat& beat) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", kBeatWord, beat.sequence,
+                     static_cast<uint32_t>(beat.phase), beat.step, beat.entered, beat.moves,
+                     beat.waiting ? 1 : 0, beat.state, beat.step_microseconds, beat.busy_microseconds,
+                     beat.quiet_milliseconds);
+}
+
+std::string to_line(const Hello& hello) {
+  return fmt::format("{} {} {} {}", kHelloWord, hello.token, hello.global_rank, hello.node);
+}
+
+std::optional<Beat> parse_beat(std::string_view line) {
+  if (!take_prefix(line, kBeatWord)) return std::nullopt;
+  std::array<int64_t, kBeatNumbers> numbers{};
+  char state = '?';
+  for (size_t i = 0; i < kBeatNumbers; ++i) {
+    if (i == 6) {
+      const std::string_view word = take_word(line);
+      if (word.size() != 1) return std::nullopt;
+      state = word.front();
+    }
+    if (!take_number(line, numbers[i])) return std::nullopt;
+  }
+  if (!line.empty() || numbers[1] > static_cast<int64_t>(RankPhase::kEnding)) return std::nullopt;
+  Beat beat;
+  beat.sequence = static_cast<uint64_t>(numbers[0]);
+  beat.phase = static_cast<RankPhase>(numbers[1]);
+  beat.step = numbers[2];
+  beat.entered = static_cast<uint64_t>(numbers[3]);
+  beat.moves = static_cast<uint64_t>(numbers[4]);
+  beat.waiting = numbers[5] != 0;
+  beat.state = state;
+  beat.step_microseconds = numbers[6];
+  beat.busy_microseconds = numbers[7];
+  beat.quiet_milliseconds = numbers[8];
+  return beat;
+}
+
+std::optional<Hello> parse_hello(std::string_view line) {
+  if (!take_prefix(line, kHelloWord)) return std::nullopt;
+  Hello hello;
+  hello.token = take_word(line);
+  int64_t rank = 0;
+  if (!take_number(line, rank) || rank >= (int64_t{1} << 30) || line.empty()) return std::nullopt;
+  hello.global_rank = static_cast<int>(rank);
+  hello.node = line;
+  return hello;
+}
+
+std::string to_json(const WatchPlace& place) {
+  return dump_json({{"format_version", 1},
+                    {"token", place.token},
+                    {"answer", place.answer},
+                    {"port", place.port},
+                    {"addresses", place.addresses},
+                    {"lease_seconds", place.lease_seconds}});
+}
+
+Result<WatchPlace> parse_watch_place(std::string_view text) {
+  auto json = parse_json(text, "watch.json");
+  if (!json) return std::move(json).error();
+  JsonReader reader(*json, "watch.json");
+  WatchPlace place;
+  reader.read("token", place.token);
+  reader.read("answer", place.answer);
+  reader.read("port", place.port);
+  reader.read("lease_seconds", place.lease_seconds);
+  RETURN_IF_ERROR(reader.finish());
+  if (const auto* addresses = reader.member("addresses"); addresses != nullptr && addresses->is_array()) {
+    for (const auto& address : *addresses) {
+      if (address.is_string()) place.addresses.push_back(address.get<std::string>());
+    }
+  }
+  return place;
+}
+
+}  // namespace shardrun::contract

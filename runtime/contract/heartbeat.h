@@ -1,0 +1,91 @@
+// Heartbeats: what a rank's program tells its supervisor, and the supervisor tells the conductor.
+//
+//   program ──ProgressPage (shared memory)──► supervisor ──one TCP connection, lines of text──► conductor
+//
+// The page is written with relaxed stores and costs the program nothing that can be measured. The lines:
+//   supervisor:  hello 1 <token> <global rank> <node>
+//                beat <sequence> <phase> <step> <entered> <moves> <waiting> <state> <step µs> <busy µs> <quiet ms>
+//                bye
+//   conductor:   welcome <answer>
+//                ack <sequence>
+//                kill <reason>
+// Both sides prove that they can read the run's attempt_<n>/watch.json (mode 0600), which holds the token, the answer
+// and where the conductor listens. docs/decisions/0014 says why.
+//
+// Thread rule: values and pure functions; the page has one writing thread and any number of readers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::contract {
+
+using base::Result;
+
+inline constexpr double kBeatSeconds = 0.5;
+
+enum class RankPhase : uint32_t {
+  kStarting = 0,  // until the first step, or for good where the program has no steps that we know of
+  kStepping,
+  kSaving,  // waits for a checkpoint to be written
+  kEnding,  // after the last step
+};
+
+// Lies in memory that supervisor and program share. Counters only grow.
+struct ProgressPage {
+  std::atomic<uint64_t> moves{0};    // anything done: a block's forward, a collective begun or ended
+  std::atomic<uint64_t> entered{0};  // collectives begun: every rank begins the same ones in the same order
+  std::atomic<uint32_t> waiting{0};  // 1 inside a wait for a collective
+  std::atomic<uint32_t> phase{0};    // RankPhase
+  std::atomic<int64_t> step{0};      // optimizer steps done
+  std::atomic<int64_t> step_microseconds{0};  // of the last step
+  std::atomic<int64_t> busy_microseconds{0};  // of all steps, without the waits
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// A page that a forked child shares with its parent.
+using SharedProgress = std::unique_ptr<ProgressPage, void (*)(ProgressPage*)>;
+// kIo when the kernel has no memory.
+Result<SharedProgress> make_shared_progress();
+
+struct Beat {
+  uint64_t sequence = 0;
+  RankPhase phase = RankPhase::kStarting;
+  int64_t step = 0;
+  uint64_t entered = 0, moves = 0;
+  bool waiting = false;
+  char state = '?';  // of the program's process, as /proc/<pid>/stat has it: R, S, D, T, …
+  int64_t step_microseconds = 0, busy_microseconds = 0;
+  int64_t quiet_milliseconds = 0;  // since the program wrote a line or touched its heartbeat file
+};
+
+struct Hello {
+  std::string token;
+  int global_rank = 0;
+  std::string node;
+};
+
+// Lines without their newline. nullopt: malformed, or of another version.
+std::string to_line(const Beat& beat);
+std::string to_line(const Hello& hello);
+std::optional<Beat> parse_beat(std::string_view line);
+std::optional<Hello> parse_hello(std::string_view line);
+
+// watch.json: where the conductor of an attempt listens.
+struct WatchPlace {
+  std::string token, answer;
+  uint16_t port = 0;
+  std::vector<std::string> addresses;  // numeric, tried in order
+  double lease_seconds = 3.0;          // a supervisor that has heard nothing for so long ends its program
+};
+std::string to_json(const WatchPlace& place);
+Result<WatchPlace> parse_watch_place(std::string_view json);
+
+}  // namespace shardrun::contract

@@ -1,0 +1,209 @@
+#include "runtime/rank/watch_link.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "runtime/contract/epoch.h"
+#include "runtime/contract/run_dir.h"
+
+namespace shardrun::rank {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)};
+constexpr milliseconds kConnectTime{1000};  // for one address
+constexpr size_t kLongestLine = 4096;
+constexpr size_t kMostUnanswered = 64;  // beats of a connection that nobody answers
+// Later than this at our own work, we were asleep, not the network.
+constexpr milliseconds kOwnStall{1500};
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+};
+
+std::optional<Address> parse_address(const std::string& text, uint16_t port) {
+  Address address;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+  if (::inet_pton(AF_INET, text.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    address.length = sizeof *v4;
+  } else if (::inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    address.length = sizeof *v6;
+  } else {
+    return std::nullopt;
+  }
+  return address;
+}
+
+}  // namespace
+
+WatchLink::WatchLink(const contract::RankEnv& env) : env_(env) {
+  const contract::RunDir run{env.run_directory};
+  if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20)) {
+    if (auto place = contract::parse_watch_place(*text); place && !place->addresses.empty()) {
+      place_ = std::move(*place);
+    }
+  }
+  last_service_ = connect_deadline_ = next_beat_ = Clock::now();
+}
+
+short WatchLink::events() const {
+  return static_cast<short>(POLLIN | (socket_ && !connected_ ? POLLOUT : 0));
+}
+
+int WatchLink::milliseconds_to_next(Clock::time_point now) const {
+  const Clock::time_point next = connected_ ? next_beat_ : connect_deadline_;
+  const auto left = std::chrono::ceil<milliseconds>(next - now);
+  return static_cast<int>(std::clamp(left, milliseconds(0), kBeat).count());
+}
+
+WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
+                                    const std::function<contract::Beat()>& read_beat) {
+  if (!active()) return Order::kNone;
+  if (socket_ && !connected_ && (revents & (POLLOUT | POLLERR | POLLHUP)) != 0) {
+    int failure = 0;
+    socklen_t length = sizeof failure;
+    ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
+    if (failure == 0) {
+      connected_ = true;
+      next_beat_ = now;
+      send_line(to_line(contract::Hello{place_->token, env_.global_rank, env_.node_name}));
+    } else {
+      disconnect();
+    }
+  } else if (connected_ && revents != 0) {
+    if (const Order order = read_lines(); order != Order::kNone) return order;
+  }
+  if (!connected_ && now >= connect_deadline_) connect_next(now);
+  if (connected_ && now >= next_beat_) {
+    contract::Beat beat = read_beat();
+    beat.sequence = ++sequence_;
+    if (sent_.empty()) sent_first_ = sequence_;
+    sent_.push_back(now);
+    next_beat_ = now + kBeat;
+    send_line(to_line(beat));
+  }
+  return check_lease(now);
+}
+
+void WatchLink::connect_next(Clock::time_point now) {
+  disconnect();
+  connect_deadline_ = now + kConnectTime;
+  const std::string& text = place_->addresses[next_address_++ % place_->addresses.size()];
+  const auto address = parse_address(text, place_->port);
+  if (!address) return;
+  socket_ =
+      base::UniqueFd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) return;
+  const int on = 1;
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address->storage), address->length) != 0 &&
+      errno != EINPROGRESS) {
+    disconnect();
+  }
+}
+
+void WatchLink::disconnect() {
+  socket_.reset();
+  connected_ = welcome_ = false;
+  received_.clear();
+  sent_.clear();
+}
+
+// A line is far smaller than a socket's buffer: what does not fit at once will not be read in time either.
+void WatchLink::send_line(const std::string& line) {
+  const std::string bytes = line + "\n";
+  const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent != static_cast<ssize_t>(bytes.size()) || sent_.size() > kMostUnanswered) disconnect();
+}
+
+WatchLink::Order WatchLink::read_lines() {
+  std::array<char, 4096> chunk;
+  while (connected_) {
+    const ssize_t got = ::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) break;
+    if (got <= 0) {
+      disconnect();
+      break;
+    }
+    received_.append(chunk.data(), static_cast<size_t>(got));
+    for (size_t end = 0; (end = received_.find('\n')) != std::string::npos;) {
+      const std::string line = received_.substr(0, end);
+      received_.erase(0, end + 1);
+      if (const Order order = on_line(line); order != Order::kNone) return order;
+      if (!connected_) return Order::kNone;
+    }
+    if (received_.size() > kLongestLine) disconnect();
+  }
+  return Order::kNone;
+}
+
+WatchLink::Order WatchLink::on_line(const std::string& line) {
+  constexpr std::string_view kWelcome = "welcome ", kAck = "ack ", kKill = "kill ";
+  const std::string_view text = line;
+  if (!welcome_) {  // whoever it is, it does not know the answer
+    if (!text.starts_with(kWelcome) || text.substr(kWelcome.size()) != place_->answer) {
+      disconnect();
+      return Order::kNone;
+    }
+    welcome_ = true;
+  } else if (text.starts_with(kKill)) {
+    reason_ = text.substr(kKill.size());
+    return Order::kKill;
+  } else if (text.starts_with(kAck)) {
+    uint64_t sequence = 0;
+    std::from_chars(text.data() + kAck.size(), text.data() + text.size(), sequence);
+    if (sequence >= sent_first_ && sequence - sent_first_ < sent_.size()) {
+      const auto passed = static_cast<std::ptrdiff_t>(sequence - sent_first_);
+      lease_start_ = sent_[static_cast<size_t>(passed)];
+      sent_.erase(sent_.begin(), sent_.begin() + passed + 1);
+      sent_first_ = sequence + 1;
+    }
+  }
+  return Order::kNone;
+}
+
+WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
+  const bool was_asleep = now - last_service_ > kOwnStall;
+  last_service_ = now;
+  if (!lease_start_ || now - *lease_start_ < std::chrono::duration<double>(place_->lease_seconds)) {
+    return Order::kNone;
+  }
+  if (was_asleep && epoch_is_ours()) {
+    lease_start_ = now;
+    return Order::kNone;
+  }
+  reason_ = fmt::format(
+      "no word from the conductor for {:.1f} s: this node may be cut off and its work given to others",
+      std::chrono::duration<double>(now - *lease_start_).count());
+  return Order::kFence;
+}
+
+bool WatchLink::epoch_is_ours() const {
+  const auto epoch = contract::read_epoch(contract::RunDir{env_.run_directory});
+  return epoch && *epoch == env_.attempt;
+}
+
+void WatchLink::say_farewell() {
+  if (connected_) send_line("bye");
+}
+
+}  // namespace shardrun::rank

@@ -1,0 +1,68 @@
+// WatchLink: a supervisor's connection to the conductor: its heartbeats, and what the conductor orders.
+//
+// Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. Once the
+// conductor has answered, the link holds a lease: when lease_seconds have passed since the last beat that the
+// conductor acknowledged, this node may be cut off and its work may have been given to another, so the order is
+// kFence. A process that was itself asleep meanwhile (SIGSTOP, a suspended job) first makes sure that the run's epoch
+// is still its attempt. Nothing here fails: a link that cannot be made costs the supervision, never the job.
+//
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/heartbeat.h"
+#include "runtime/contract/rank_env.h"
+
+namespace shardrun::rank {
+
+class WatchLink {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class Order { kNone, kKill, kFence };
+
+  // Without a watch.json in the run directory the link does nothing.
+  explicit WatchLink(const contract::RankEnv& env);
+
+  bool active() const { return place_.has_value(); }
+  // For poll(); -1 and 0 while there is no connection.
+  int fd() const { return socket_.get(); }
+  short events() const;
+  int milliseconds_to_next(Clock::time_point now) const;
+
+  // Call when fd() has events and whenever milliseconds_to_next() has passed. `read_beat` is asked when a beat is due.
+  // Any order but kNone is final: reason() says why, in words for the log.
+  Order service(short revents, Clock::time_point now, const std::function<contract::Beat()>& read_beat);
+  const std::string& reason() const { return reason_; }
+  // The program is gone: no more beats. Tries once, does not wait.
+  void say_farewell();
+
+ private:
+  void connect_next(Clock::time_point now);
+  void disconnect();
+  void send_line(const std::string& line);
+  Order read_lines();
+  Order on_line(const std::string& line);
+  Order check_lease(Clock::time_point now);
+  bool epoch_is_ours() const;
+
+  contract::RankEnv env_;
+  std::optional<contract::WatchPlace> place_;
+  base::UniqueFd socket_;
+  size_t next_address_ = 0;
+  bool connected_ = false, welcome_ = false;
+  std::string received_, reason_;
+  uint64_t sequence_ = 0;
+  Clock::time_point next_beat_, connect_deadline_, last_service_;
+  // When the newest acknowledged beat was sent, and the beats that are not.
+  std::optional<Clock::time_point> lease_start_;
+  uint64_t sent_first_ = 0;
+  std::vector<Clock::time_point> sent_;  // of the beats sent_first_, sent_first_ + 1, …
+};
+
+}  // namespace shardrun::rank
