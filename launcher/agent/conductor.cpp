@@ -16,6 +16,7 @@
 #include "launcher/agent/master_port.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
+#include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 
@@ -34,7 +35,7 @@ double unix_now() {
 }
 
 RunRecord begin_record(const ConductRequest& request, const contract::RunDir& paths,
-                       const std::vector<std::string>& nodes) {
+                       const std::vector<std::string>& nodes, int number) {
   RunRecord record;
   if (const auto text = base::read_file(paths.record_json())) {
     if (auto earlier = contract::parse_run_record(*text)) record.attempts = std::move(earlier->attempts);
@@ -49,6 +50,8 @@ RunRecord begin_record(const ConductRequest& request, const contract::RunDir& pa
   record.batch = plan.batch;
   record.versions["shardrun"] = SHARDRUN_VERSION;
   contract::Attempt attempt;
+  attempt.number = number;
+  attempt.nodes = nodes;
   attempt.started = unix_now();
   record.attempts.push_back(attempt);
   return record;
@@ -108,6 +111,7 @@ void apply_verdict(RunRecord& record, Verdict verdict) {
   record.verdict = std::move(verdict.line);
   record.exit_code = verdict.exit_code;
   record.attempts.back().ended = unix_now();
+  record.attempts.back().verdict = record.verdict;
   record.attempts.back().first_cause = std::move(verdict.first_cause);
 }
 
@@ -152,6 +156,23 @@ struct Attempt {
   std::vector<std::string> nodes;
 };
 
+WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt) {
+  const contract::FaultToleranceSpec& faults = request.spec->fault_tolerance;
+  WatchOptions options;
+  options.policy.trainer = request.spec->program.command.empty();
+  options.policy.node_timeout_seconds = static_cast<double>(faults.node_timeout.count());
+  if (faults.hang_timeout)
+    options.policy.hang_timeout_seconds = static_cast<double>(faults.hang_timeout->count());
+  options.policy.slow_phase_seconds = static_cast<double>(request.spec->communication.timeout.count());
+  options.place_path = attempt.paths.watch_json(attempt.number);
+  options.this_machine_only = request.plan.scheduler == "local";
+  for (int rank = 0; rank < request.plan.world_size(); ++rank) {
+    const auto index = static_cast<size_t>(rank / request.plan.ranks_per_node);
+    options.rank_nodes.push_back(attempt.nodes.size() > index ? attempt.nodes[index] : attempt.nodes.front());
+  }
+  return options;
+}
+
 Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const Attempt& attempt,
                     RunRecord& record) {
   const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
@@ -166,7 +187,11 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   step.master_port = *port;
   step.launch_time = request.launch_time;
   step.stop_fd = request.stop_fd;
+  auto watch = Watch::start(watch_options(request, attempt));
+  if (!watch) return could_not_start(watch.error());
+  step.alarm_fd = (*watch)->alarm_fd();
   auto outcome = scheduler.run(step);
+  (*watch)->stop();
   if (!outcome) return could_not_start(outcome.error());
 
   VerdictInput input;
@@ -176,6 +201,15 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   input.scheduler_fault = outcome->scheduler_fault;
   input.last_step = last_step(attempt.paths.metrics_jsonl());
   input.trainer = request.spec->program.command.empty();
+  if (const auto raised = (*watch)->raised()) {
+    const Alarm& alarm = raised->alarm;
+    input.finding = WatchFinding{alarm.kind, alarm.node, alarm.global_rank, alarm.line, raised->detected};
+    record.attempts.back().detection_seconds = raised->after_seconds;
+  }
+  for (const Straggler& slow : (*watch)->stragglers()) {
+    record.attempts.back().stragglers.push_back(
+        {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});
+  }
   fill_metrics(record, attempt.paths, attempt.number, input.exits);
   return judge(input);
 }
@@ -193,7 +227,7 @@ Result<RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request) {
   if (!number) return std::move(number).error();
   attempt.number = *number;
 
-  RunRecord record = begin_record(request, attempt.paths, attempt.nodes);
+  RunRecord record = begin_record(request, attempt.paths, attempt.nodes, attempt.number);
   RETURN_IF_ERROR(base::write_file_atomically(attempt.paths.record_json(), contract::to_json(record), 0644,
                                               base::Durability::kProcess));
   if (request.on_start) request.on_start(attempt.paths, attempt.number);

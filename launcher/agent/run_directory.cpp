@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/contract/epoch.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -140,7 +141,10 @@ RunDirectory::~RunDirectory() {
 
 Result<int> RunDirectory::begin_attempt() {
   for (int attempt = 0;; ++attempt) {
-    if (::mkdir(paths_.attempt(attempt).c_str(), 0755) == 0) return attempt;
+    if (::mkdir(paths_.attempt(attempt).c_str(), 0755) == 0) {
+      RETURN_IF_ERROR(contract::write_epoch(paths_, attempt));
+      return attempt;
+    }
     if (errno != EEXIST) return base::errno_error(Code::kIo, "creating " + paths_.attempt(attempt), errno);
   }
 }

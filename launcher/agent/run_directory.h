@@ -26,7 +26,8 @@ class RunDirectory {
   ~RunDirectory();
 
   const contract::RunDir& paths() const { return paths_; }
-  // The number of the attempt that is about to start; its folder exists from now on.
+  // The number of the attempt that is about to start; its folder exists from now on, and no
+  // earlier attempt may publish anything (runtime/contract/epoch.h).
   base::Result<int> begin_attempt();
 
  private:

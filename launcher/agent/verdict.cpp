@@ -97,6 +97,16 @@ Verdict failed_by(const VerdictInput& input, const RankExit& cause) {
   return verdict;
 }
 
+Verdict found_by_watch(const VerdictInput& input, const WatchFinding& finding) {
+  Verdict verdict;
+  verdict.exit_code = contract::kExitInfrastructure;
+  verdict.line = finding.line;
+  if (finding.kind == "node_lost" && input.last_step)
+    verdict.line += fmt::format(", after step {}", *input.last_step);
+  verdict.first_cause = FirstCause{finding.kind, finding.node, finding.global_rank, {}, {}};
+  return verdict;
+}
+
 Verdict scheduler_failed(const VerdictInput& input, const std::string& words) {
   Verdict verdict;
   verdict.exit_code = contract::kExitInfrastructure;
@@ -146,6 +156,10 @@ std::string signal_name(int signal) {
 
 Verdict judge(const VerdictInput& input) {
   const RankExit* cause = find_first_cause(input);
+  if (input.finding) {
+    const bool was_before = cause != nullptr && !cause->peer_lost && cause->ended < input.finding->detected;
+    if (!was_before) return found_by_watch(input, *input.finding);
+  }
   if (cause != nullptr && !(input.scheduler_fault && cause->peer_lost)) return failed_by(input, *cause);
   if (input.scheduler_fault) return scheduler_failed(input, *input.scheduler_fault);
   const auto world = static_cast<size_t>(input.world_size);

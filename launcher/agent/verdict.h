@@ -6,11 +6,12 @@
 //   1. ended by a signal that comes from outside or from a fault (SIGKILL, SIGSEGV, SIGBUS, …)
 //   2. a non-zero exit, or a signal that a program raises about itself (SIGABRT, SIGPIPE)
 //   3. a lost peer (exit 4 of the trainer): only when nobody owns up to something better
+// What the watch found comes before all of them, unless a rank had already failed by itself when it was found.
 // Ranks that were told to stop before they ended are collateral. After a stop request, exit 75 and death by
 // SIGTERM are what was asked for.
 //
 // Exit codes (contract/exit_code.h): 0 all ranks did; 75 all ranks ended with 75 or 0 and at least one with
-// 75; 93 any rank that failed by itself said so; 4 lost peers, a scheduler's fault, or ranks that left no
+// 75; 93 any rank that failed by itself said so; 4 lost peers, a hang, a lost node, a scheduler's fault, or ranks that left no
 // account; 2 the trainer found bad input; else 1. A stopped program that has no checkpoint to show (it died
 // of SIGTERM) is kFailed with 1: starting it again would repeat the work.
 //
@@ -26,11 +27,21 @@
 
 namespace shardrun::launcher {
 
+// What the watch saw (launcher/watch): a hang or a lost node.
+struct WatchFinding {
+  std::string kind;  // "hang" or "node_lost"
+  std::string node;
+  std::optional<int> global_rank;
+  std::string line;
+  double detected = 0.0;  // Unix seconds
+};
+
 struct VerdictInput {
   int world_size = 1;
   std::vector<contract::RankExit> exits;  // at most one a rank
   std::optional<int> stop_signal;         // that asked the run to stop
   std::optional<std::string> scheduler_fault;
+  std::optional<WatchFinding> finding;
   std::optional<int64_t> last_step;  // the last step that the trainer reported
   bool trainer = false;              // the built-in trainer, whose exit codes have a meaning
 };

@@ -9,6 +9,8 @@
 //   stopping  `stop_fd` (a signalfd) becomes readable when we are asked to stop (SIGTERM, SIGINT, SIGHUP, SIGUSR1,
 //             SIGUSR2): SIGTERM is forwarded to every rank once, SIGKILL after the spec's stop_grace, or at once on
 //             a second request.
+//   alarm     `alarm_fd` becomes readable when the attempt must end now (launcher/watch): as failing, but a rank or a
+//             whole node may never answer again, and run() must still return within 3 s.
 //   errors    an Error only when the ranks could not be started at all (nothing is left running).
 // Thread rule: one thread calls; an implementation may own helper threads.
 #pragma once
@@ -34,6 +36,7 @@ struct StepRequest {
   uint16_t master_port = 0;
   double launch_time = 0.0;  // Unix seconds
   int stop_fd = -1;          // signalfd, borrowed; -1: nobody can stop us
+  int alarm_fd = -1;         // eventfd, borrowed; -1: nobody watches
   std::chrono::milliseconds kill_grace{500};
 };
 

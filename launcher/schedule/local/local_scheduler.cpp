@@ -160,14 +160,16 @@ class LocalStep {
     std::vector<pollfd> fds;
     fds.push_back({request_.stop_fd, POLLIN, 0});
     fds.push_back({server_.abort_fd(), POLLIN, 0});
+    fds.push_back({alarmed_ ? -1 : request_.alarm_fd, POLLIN, 0});
     for (const Rank& rank : ranks_) fds.push_back({rank.process.pidfd.get(), POLLIN, 0});
     const int ready = ::poll(fds.data(), fds.size(), timeout_ms());
     reaper_.collect_orphans(keep_);
     if (ready <= 0) return;
     if (fds[0].revents != 0) on_stop_request();
     if (fds[1].revents != 0) on_abort();
+    if (fds[2].revents != 0) on_alarm();
     for (size_t i = ranks_.size(); i-- > 0;) {
-      if (fds[2 + i].revents != 0) on_rank_end(i);
+      if (fds[3 + i].revents != 0) on_rank_end(i);
     }
   }
 
@@ -193,6 +195,11 @@ class LocalStep {
   void on_abort() {
     abort_ = server_.take_abort();
     if (abort_ && phase_ <= Phase::kStopping) enter(Phase::kTerminating);
+  }
+
+  void on_alarm() {
+    alarmed_ = true;
+    if (phase_ <= Phase::kStopping) enter(Phase::kTerminating);
   }
 
   void on_rank_end(size_t index) {
@@ -274,6 +281,7 @@ class LocalStep {
   std::optional<steady_clock::time_point> deadline_;
   steady_clock::time_point stop_requested_;
   std::optional<PmixAbort> abort_;
+  bool alarmed_ = false;
   StepOutcome outcome_;
 };
 

@@ -93,17 +93,19 @@ class Step {
   void watch() {
     bool out_open = true, err_open = true, ended = false;
     while (!ended || out_open || err_open) {
-      pollfd polled[4] = {{ended ? -1 : srun_.pidfd.get(), POLLIN, 0},
+      pollfd polled[5] = {{ended ? -1 : srun_.pidfd.get(), POLLIN, 0},
                           {out_open ? srun_.out.get() : -1, POLLIN, 0},
                           {err_open ? srun_.err.get() : -1, POLLIN, 0},
-                          {ended ? -1 : request_.stop_fd, POLLIN, 0}};
-      const int got = ::poll(polled, 4, ended ? 200 : milliseconds_to_kill());
+                          {ended ? -1 : request_.stop_fd, POLLIN, 0},
+                          {ended || alarmed_ ? -1 : request_.alarm_fd, POLLIN, 0}};
+      const int got = ::poll(polled, 5, ended ? 200 : milliseconds_to_kill());
       if (got < 0 && errno != EINTR) break;
       // A grandchild of srun's that keeps a stream open must not keep us.
       if (got == 0 && ended) break;
       if (polled[1].revents != 0) out_open = forward(srun_.out.get(), out_, STDOUT_FILENO);
       if (polled[2].revents != 0) err_open = forward(srun_.err.get(), err_, STDERR_FILENO);
       if (polled[3].revents != 0) on_stop();
+      if (polled[4].revents != 0) on_alarm();
       if (polled[0].revents != 0) ended = true;
       if (kill_at_ && Clock::now() >= *kill_at_) kill_step();
     }
@@ -162,6 +164,13 @@ class Step {
     schedule_kill(request_.spec->fault_tolerance.stop_grace);
   }
 
+  // The watch has told the supervisors to kill their programs. What does not hear it is Slurm's to kill, and what
+  // Slurm cannot reach is not waited for.
+  void on_alarm() {
+    alarmed_ = aborted_ = true;
+    schedule_kill(request_.kill_grace);
+  }
+
   // Slurm knows the step by number; we know it by the name that we gave it.
   void signal_step(const char* signal) {
     if (step_.empty()) find_step();
@@ -169,16 +178,21 @@ class Step {
       ::kill(srun_.pid, SIGTERM);  // not started yet: srun gives up
       return;
     }
-    if (auto sent = base::run_command({"scancel", fmt::format("--signal={}", signal), step_}); !sent) {
+    const std::vector<std::string> argv = {"scancel", fmt::format("--signal={}", signal), step_};
+    if (auto sent = base::run_command(argv, "", command_limit()); !sent) {
       fmt::print(stderr, "shardrun: {}\n", sent.error().to_string());
     }
   }
+
+  // slurmctld may be as dead as the node.
+  std::chrono::milliseconds command_limit() const { return std::chrono::seconds(alarmed_ ? 1 : 30); }
 
   void find_step() {
     const char* job = std::getenv("SLURM_JOB_ID");
     if (job == nullptr) return;
     auto steps = base::run_command(
-        {"squeue", "--steps", "--noheader", fmt::format("--jobs={}", job), "--format=%i %j"});
+        {"squeue", "--steps", "--noheader", fmt::format("--jobs={}", job), "--format=%i %j"}, "",
+        command_limit());
     if (!steps) return;
     for (const std::string& line : lines_of(steps->out)) {
       const size_t blank = line.find(' ');
@@ -190,7 +204,8 @@ class Step {
     kill_at_.reset();
     if (++kills_ == 1) {
       signal_step("KILL");
-      schedule_kill(std::chrono::seconds(10));  // srun itself is stuck: it goes, and Slurm ends its step
+      schedule_kill(
+          std::chrono::seconds(alarmed_ ? 1 : 10));  // srun itself is stuck: it goes, and Slurm ends its step
     } else {
       ::kill(srun_.pid, SIGKILL);
     }
@@ -199,7 +214,7 @@ class Step {
   void finish(int status) {
     for (auto& [rank, exit] : exits_) outcome_.exits.push_back(exit);
     const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    if (failed && exits_.empty() && !outcome_.stop_signal) {
+    if (failed && exits_.empty() && !outcome_.stop_signal && !alarmed_) {
       outcome_.scheduler_fault = words_.empty() ? fmt::format("srun ended with status {}", status) : words_;
     }
   }
@@ -209,7 +224,7 @@ class Step {
   base::SpawnedCommand srun_;
   std::string out_, err_, words_;
   std::map<int, contract::RankExit> exits_;
-  bool aborted_ = false;
+  bool aborted_ = false, alarmed_ = false;
   int kills_ = 0;
   std::optional<Clock::time_point> kill_at_;
   StepOutcome outcome_;

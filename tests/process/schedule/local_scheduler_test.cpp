@@ -274,3 +274,36 @@ TEST_CASE("local: kill -9 of an MPI rank frees its peers from a barrier") {
   CHECK(job.record().attempts[0].first_cause->global_rank == 1);
 }
 #endif
+
+TEST_CASE(
+    "local: a command that writes nothing for hang_timeout is ended, and touching its heartbeat file keeps "
+    "it") {
+  LocalJob job(shell(2,
+                     "i=0; while [ $i -lt 30 ]; do i=$((i+1)); : >>\"$SHARDRUN_HEARTBEAT_FILE\"; "
+                     "touch \"$SHARDRUN_HEARTBEAT_FILE\"; sleep 0.1; done; echo ready; exec sleep 300",
+                     "[fault_tolerance]\nhang_timeout = 2\n"));
+  wait_until_all_are_ready(job, 2);  // after 3 s without a line
+  const auto start = steady_clock::now();
+
+  CHECK(job.wait() == 4);
+
+  CHECK(seconds_since(start) < 5.0);
+  CHECK(job.processes().empty());
+  CHECK(job.record().verdict.find("no rank wrote a line or touched its heartbeat file for 2.") == 0);
+  CHECK(job.record().attempts[0].first_cause->kind == "hang");
+}
+
+TEST_CASE("local: a supervisor that is stopped is named, and nothing of the job is left") {
+  LocalJob job(shell(3, kWait));
+  wait_until_all_are_ready(job, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // one beat at least
+  const auto start = steady_clock::now();
+  REQUIRE(::kill(job.find(1, /*program=*/false), SIGSTOP) == 0);
+
+  CHECK(job.wait() == 4);
+
+  CHECK(seconds_since(start) < 7.0);
+  CHECK(job.processes().empty());
+  CHECK(job.record().verdict.find("rank 1 on node ") == 0);
+  CHECK(job.record().verdict.find("its supervisor has been silent") != std::string::npos);
+}

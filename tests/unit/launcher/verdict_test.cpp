@@ -226,3 +226,24 @@ TEST_CASE("verdict: a program that ends well after a stop request is completed")
 
   CHECK(judge(input).status == RunStatus::kCompleted);
 }
+
+TEST_CASE("verdict: what the watch found is the first cause, and those who died of the order are not") {
+  VerdictInput input = of({stopped(killed(0, 9, 20.0)), lost_peer(1, 19.0)});
+  input.finding = WatchFinding{"node_lost", "n3", {}, "node n3 is lost: no sign of life for 4.0 s", 18.0};
+  input.last_step = 40;
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.line == "node n3 is lost: no sign of life for 4.0 s, after step 40");
+  CHECK(verdict.exit_code == 4);
+  CHECK(verdict.first_cause->kind == "node_lost");
+  CHECK(verdict.first_cause->node == "n3");
+  CHECK_FALSE(verdict.first_cause->global_rank.has_value());
+}
+
+TEST_CASE("verdict: a rank that had failed before the watch found anything stays the first cause") {
+  VerdictInput input = of({killed(0, 11, 10.0), lost_peer(1, 19.0)});
+  input.finding = WatchFinding{"hang", "n1", 1, "rank 1 on node n1 hangs", 18.0};
+
+  CHECK(judge(input).first_cause->kind == "signal");
+}

@@ -1,0 +1,240 @@
+#include "launcher/watch/rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using contract::Beat;
+using contract::RankPhase;
+
+constexpr size_t kStepSamples = 256;
+constexpr size_t kFewestSamples = 3;
+constexpr int64_t kFewestStepsInWindow = 3;
+
+std::string who(const RankWatch& rank) {
+  return fmt::format("rank {} on node {}", rank.global_rank, rank.node);
+}
+
+Alarm hang(const RankWatch& culprit, double since, const std::string& what) {
+  return {"hang", culprit.node, culprit.global_rank, fmt::format("{} {}", who(culprit), what), since};
+}
+
+bool has_moved(const Beat& before, const Beat& now) {
+  return now.moves != before.moves || now.phase != before.phase;
+}
+
+std::string at_step(const RankWatch& rank) {
+  return rank.beat.phase == RankPhase::kStarting ? std::string("before its first step")
+                                                 : fmt::format("after step {}", rank.beat.step);
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
+  RankWatch& rank = ranks_[static_cast<size_t>(global_rank)];
+  const bool first = !rank.heard;
+  if (!policy_.trainer) {
+    rank.last_moved = now - static_cast<double>(beat.quiet_milliseconds) * 1e-3;
+  } else if (first || has_moved(rank.beat, beat)) {
+    rank.last_moved = now;
+  }
+  if (beat.state != 'T') rank.stopped_since.reset();
+  if (beat.state == 'T' && !rank.stopped_since) rank.stopped_since = now;
+  rank.heard = true;
+  rank.last_heard = now;
+  rank.beat = beat;
+  if (global_rank == 0 && beat.step > last_sampled_step_) {
+    last_sampled_step_ = beat.step;
+    step_seconds_.push_back(static_cast<double>(beat.step_microseconds) * 1e-6);
+    if (step_seconds_.size() > kStepSamples) step_seconds_.pop_front();
+  }
+}
+
+void WatchRules::on_farewell(int global_rank) {
+  ranks_[static_cast<size_t>(global_rank)].left = true;
+}
+
+void WatchRules::forgive(double seconds) {
+  for (RankWatch& rank : ranks_) {
+    rank.last_heard += seconds;
+    rank.last_moved += seconds;
+    if (rank.stopped_since) *rank.stopped_since += seconds;
+  }
+}
+
+double WatchRules::step_seconds_p99() const {
+  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
+  std::sort(sorted.begin(), sorted.end());
+  const auto nearest = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(sorted.size())));
+  return sorted[std::max<size_t>(1, nearest) - 1];
+}
+
+double WatchRules::patience_seconds(const RankWatch& rank) const {
+  if (policy_.hang_timeout_seconds && *policy_.hang_timeout_seconds == 0.0) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const bool stepping = rank.beat.phase == RankPhase::kStepping && step_seconds_.size() >= kFewestSamples;
+  double patience = policy_.slow_phase_seconds;
+  if (policy_.hang_timeout_seconds) {
+    patience = *policy_.hang_timeout_seconds;
+  } else if (stepping) {
+    patience = std::max(kFloorSeconds, 2.5 * step_seconds_p99());
+  }
+  return rank.beat.state == 'D' ? std::max(patience, kStorageSeconds) : patience;
+}
+
+std::optional<Alarm> WatchRules::find_alarm(double now) const {
+  if (auto alarm = find_silence(now)) return alarm;
+  if (!policy_.trainer) return find_quiet_command(now);
+  if (auto alarm = find_stopped(now)) return alarm;
+  return find_stuck(now);
+}
+
+std::optional<Alarm> WatchRules::find_silence(double now) const {
+  for (const RankWatch& rank : ranks_) {
+    if (!is_watched(rank) || now - rank.last_heard < policy_.node_timeout_seconds) continue;
+    double last_of_node = rank.last_heard;
+    int others = 0;
+    for (const RankWatch& other : ranks_) {
+      if (other.node != rank.node || !is_watched(other) || &other == &rank) continue;
+      last_of_node = std::max(last_of_node, other.last_heard);
+      ++others;
+    }
+    const double quiet = now - last_of_node;
+    if (others > 0 && quiet < policy_.node_timeout_seconds) {
+      // The others of its node speak: give the whole node the time to fall silent before one of it is blamed.
+      if (now - rank.last_heard < policy_.node_timeout_seconds + 2 * contract::kBeatSeconds) continue;
+      return hang(rank, rank.last_heard,
+                  fmt::format("hangs: its supervisor has been silent for {:.1f} s", now - rank.last_heard));
+    }
+    return Alarm{"node_lost",
+                 rank.node,
+                 {},
+                 fmt::format("node {} is lost: no sign of life for {:.1f} s", rank.node, quiet),
+                 last_of_node};
+  }
+  return std::nullopt;
+}
+
+std::optional<Alarm> WatchRules::find_stopped(double now) const {
+  for (const RankWatch& rank : ranks_) {
+    if (!is_watched(rank) || !rank.stopped_since) continue;
+    if (!std::isfinite(patience_seconds(rank)) || now - *rank.stopped_since < kStoppedSeconds) continue;
+    return hang(rank, *rank.stopped_since,
+                fmt::format("hangs {}: its process has been stopped (SIGSTOP) for {:.1f} s", at_step(rank),
+                            now - *rank.stopped_since));
+  }
+  return std::nullopt;
+}
+
+std::optional<Alarm> WatchRules::find_stuck(double now) const {
+  const RankWatch* fewest = nullptr;
+  uint64_t most_entered = 0;
+  bool all_still = true;
+  double last_moved = 0.0;
+  int still = 0, behind = 0;
+  for (const RankWatch& rank : ranks_) {
+    if (!is_watched(rank)) continue;
+    if (now - rank.last_moved < patience_seconds(rank)) {
+      all_still = false;
+      continue;
+    }
+    const double stuck = now - rank.last_moved;
+    if (!rank.beat.waiting) {
+      const char* why = rank.beat.state == 'D'   ? ", in uninterruptible sleep (a disk or a file server)"
+                        : rank.beat.state == 'R' ? ", computing"
+                                                 : "";
+      return hang(rank, rank.last_moved,
+                  fmt::format("hangs {}: it has not moved for {:.1f} s{}, while others wait for it",
+                              at_step(rank), stuck, why));
+    }
+    ++still;
+    last_moved = std::max(last_moved, rank.last_moved);
+    most_entered = std::max(most_entered, rank.beat.entered);
+    if (fewest == nullptr || rank.beat.entered < fewest->beat.entered) fewest = &rank;
+  }
+  if (fewest == nullptr || !all_still) return std::nullopt;
+  for (const RankWatch& rank : ranks_) {
+    behind += is_watched(rank) && rank.beat.entered == fewest->beat.entered ? 1 : 0;
+  }
+  if (fewest->beat.entered < most_entered && behind == 1) {
+    return hang(*fewest, last_moved,
+                fmt::format("hangs {}: it has entered {} collectives, others {}", at_step(*fewest),
+                            fewest->beat.entered, most_entered));
+  }
+  return Alarm{"hang",
+               "",
+               {},
+               fmt::format("all {} ranks wait for each other since {:.1f} s, {}: the network or the plugin",
+                           still, now - last_moved, at_step(*fewest)),
+               last_moved};
+}
+
+std::optional<Alarm> WatchRules::find_quiet_command(double now) const {
+  const double patience = policy_.hang_timeout_seconds.value_or(0.0);
+  if (patience == 0.0) return std::nullopt;
+  const RankWatch* stopped = nullptr;
+  double last_moved = 0.0;
+  int watched = 0;
+  for (const RankWatch& rank : ranks_) {
+    if (!is_watched(rank)) continue;
+    ++watched;
+    last_moved = std::max(last_moved, rank.last_moved);
+    if (rank.stopped_since && stopped == nullptr) stopped = &rank;
+  }
+  if (watched == 0 || now - last_moved < patience) return std::nullopt;
+  if (stopped != nullptr) {
+    return hang(*stopped, last_moved,
+                fmt::format("hangs: its process is stopped (SIGSTOP), and no rank wrote a line for {:.1f} s",
+                            now - last_moved));
+  }
+  return Alarm{"hang",
+               "",
+               {},
+               fmt::format("no rank wrote a line or touched its heartbeat file for {:.1f} s (hang_timeout)",
+                           now - last_moved),
+               last_moved};
+}
+
+std::vector<Straggler> WatchRules::take_stragglers(double now) {
+  std::vector<Straggler> found;
+  if (window_begin_ == 0.0) window_begin_ = now;
+  if (!policy_.trainer || now - window_begin_ < kWindowSeconds) return found;
+  window_begin_ = now;
+  std::vector<double> busy(ranks_.size(), 0.0), all;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Beat& beat = ranks_[i].beat;
+    const int64_t steps = beat.step - windows_[i].step;
+    if (is_watched(ranks_[i]) && steps >= kFewestStepsInWindow && windows_[i].step > 0) {
+      busy[i] = static_cast<double>(beat.busy_microseconds - windows_[i].busy_microseconds) * 1e-6 /
+                static_cast<double>(steps);
+      all.push_back(busy[i]);
+    }
+    windows_[i].step = beat.step;
+    windows_[i].busy_microseconds = beat.busy_microseconds;
+  }
+  if (all.size() < 2) return found;
+  const double median = median_of(all);
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Window& window = windows_[i];
+    const bool slow = busy[i] > std::max(kStragglerMargin * median, median + kStragglerFloorSeconds);
+    window.slow_windows = slow ? window.slow_windows + 1 : 0;
+    if (window.slow_windows < kStragglerWindows || window.reported) continue;
+    window.reported = true;
+    found.push_back({ranks_[i].global_rank, ranks_[i].node, busy[i], median});
+  }
+  return found;
+}
+
+}  // namespace shardrun::launcher

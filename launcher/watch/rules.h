@@ -1,0 +1,112 @@
+// Rules of the watch: from what the ranks' heartbeats say to what is wrong, and whose fault it is.
+//
+//   a node is lost       none of its ranks has been heard for node_timeout
+//   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or its supervisor alone is silent; or
+//                        between two steps nothing moves although it waits for nobody
+//   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest
+//
+// How long "nothing moves" may last: max(kFloorSeconds, 2.5 × the 99th percentile of the step seconds) for the trainer
+// between its steps, so that detection takes at most max(5 s, 3 × p99); a slow step is no alarm, for a step moves with
+// each of its blocks. hang_timeout replaces it. Before the third step and while a checkpoint is waited for it is
+// slow_phase_seconds. A rank in uninterruptible sleep (a dead disk or file server, which a restart does not mend) has
+// kStorageSeconds at least. A command moves when it writes a line or touches its heartbeat file, and hangs only when
+// hang_timeout is given and no rank has moved for so long: most programs write from one rank.
+//
+// A straggler is a rank that is busy kStragglerMargin longer than the median rank in each step, for
+// kStragglerWindows windows of kWindowSeconds one after the other.
+//
+// Thread rule: pure values and functions.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/contract/heartbeat.h"
+
+namespace shardrun::launcher {
+
+inline constexpr double kFloorSeconds = 3.8;
+inline constexpr double kStoppedSeconds = 3.5;
+inline constexpr double kStorageSeconds = 120.0;
+inline constexpr double kStragglerMargin = 1.1;
+inline constexpr double kStragglerFloorSeconds = 0.002;  // less than this is noise, whatever the margin
+inline constexpr double kWindowSeconds = 7.0;
+inline constexpr int kStragglerWindows = 3;
+
+struct WatchPolicy {
+  bool trainer = false;
+  double node_timeout_seconds = 4.0;
+  std::optional<double> hang_timeout_seconds;  // 0: never
+  double slow_phase_seconds = 300.0;
+};
+
+// What is known of one rank. Times are seconds of one monotonic clock.
+struct RankWatch {
+  int global_rank = 0;
+  std::string node;
+  bool heard = false;  // since when it is watched
+  bool left = false;   // it said farewell
+  double last_heard = 0.0, last_moved = 0.0;
+  std::optional<double> stopped_since;
+  contract::Beat beat;  // the newest
+};
+
+struct Alarm {
+  std::string kind;  // "hang" or "node_lost"
+  std::string node;
+  std::optional<int> global_rank;  // the culprit, where it is one rank
+  std::string line;                // one line, naming it
+  double since = 0.0;              // last sign of life, or of a move
+};
+
+struct Straggler {
+  int global_rank = 0;
+  std::string node;
+  double busy_seconds = 0.0, median_seconds = 0.0;  // a step
+};
+
+// Keeps the ranks' state up to date and judges it.
+class WatchRules {
+ public:
+  WatchRules(WatchPolicy policy, std::vector<RankWatch> ranks)
+      : policy_(std::move(policy)), ranks_(std::move(ranks)), windows_(ranks_.size()) {}
+
+  void on_beat(int global_rank, const contract::Beat& beat, double now);
+  void on_farewell(int global_rank);
+  // We did not look for `seconds`: silence in that time is nobody's fault.
+  void forgive(double seconds);
+
+  // The first thing that is wrong.
+  std::optional<Alarm> find_alarm(double now) const;
+  // Stragglers that are newly so.
+  std::vector<Straggler> take_stragglers(double now);
+
+  const std::vector<RankWatch>& ranks() const { return ranks_; }
+  // How long nothing may move in this phase.
+  double patience_seconds(const RankWatch& rank) const;
+
+ private:
+  struct Window {
+    int64_t step = 0, busy_microseconds = 0;  // at its begin
+    int slow_windows = 0;
+    bool reported = false;
+  };
+  std::optional<Alarm> find_silence(double now) const;
+  std::optional<Alarm> find_stopped(double now) const;
+  std::optional<Alarm> find_stuck(double now) const;
+  std::optional<Alarm> find_quiet_command(double now) const;
+  double step_seconds_p99() const;
+  bool is_watched(const RankWatch& rank) const { return rank.heard && !rank.left; }
+
+  WatchPolicy policy_;
+  std::vector<RankWatch> ranks_;  // by global rank
+  std::vector<Window> windows_;
+  double window_begin_ = 0.0;
+  std::deque<double> step_seconds_;  // of rank 0, the newest last
+  int64_t last_sampled_step_ = 0;
+};
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,256 @@
+#include "launcher/watch/watch.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::UniqueFd;
+
+constexpr int kTickMilliseconds = 100;
+// Later than this at our own work, we were asleep, not the ranks.
+constexpr double kOwnStallSeconds = 1.0;
+constexpr size_t kLongestLine = 4096;
+// A supervisor gives up its program this much sooner than its node is called lost.
+constexpr double kLeaseShare = 0.75;
+
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double unix_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Result<std::string> random_word() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return base::errno_error(Code::kIo, "random bytes", errno);
+  }
+  std::string word;
+  for (const unsigned char byte : bytes) word += fmt::format("{:02x}", byte);
+  return word;
+}
+
+// Takes as long for every wrong word.
+bool same_word(const std::string& left, const std::string& right) {
+  if (left.size() != right.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < left.size(); ++i) difference |= static_cast<unsigned>(left[i] ^ right[i]);
+  return difference == 0;
+}
+
+// One connection a rank; the limit that we were started with is left alone where it is enough.
+void make_room_for(size_t ranks) {
+  struct rlimit limit {};
+  const rlim_t wanted = ranks + 256;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Result<UniqueFd> listen_on(bool loopback, uint16_t& port) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return base::errno_error(Code::kIo, "a socket for heartbeats", errno);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
+  socklen_t length = sizeof address;
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(fd.get(), 1024) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return base::errno_error(Code::kIo, "listening for heartbeats", errno);
+  }
+  port = ntohs(address.sin_port);
+  return fd;
+}
+
+// Of this machine, as other machines may reach it.
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return addresses;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    if ((entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    char text[INET_ADDRSTRLEN] = {};
+    const auto* address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
+    if (::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text) != nullptr) addresses.emplace_back(text);
+  }
+  ::freeifaddrs(list);
+  return addresses;
+}
+
+std::vector<RankWatch> ranks_of(const std::vector<std::string>& nodes) {
+  std::vector<RankWatch> ranks(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    ranks[i].global_rank = static_cast<int>(i);
+    ranks[i].node = nodes[i];
+  }
+  return ranks;
+}
+
+bool send_line(int fd, const std::string& line) {
+  const std::string bytes = line + "\n";
+  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
+  make_room_for(options.rank_nodes.size());
+  contract::WatchPlace place;
+  auto listener = listen_on(options.this_machine_only, place.port);
+  if (!listener) return std::move(listener).error();
+  auto token = random_word(), answer = random_word();
+  if (!token) return std::move(token).error();
+  if (!answer) return std::move(answer).error();
+  place.token = *token;
+  place.answer = *answer;
+  place.lease_seconds = kLeaseShare * options.policy.node_timeout_seconds;
+  place.addresses = options.this_machine_only ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
+  UniqueFd alarm_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  UniqueFd stop_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!alarm_event || !stop_event) return base::errno_error(Code::kIo, "eventfd", errno);
+  RETURN_IF_ERROR(
+      base::write_file_atomically(options.place_path, to_json(place), 0600, base::Durability::kProcess));
+  std::unique_ptr<Watch> watch(
+      new Watch(std::move(options), std::move(*listener), std::move(alarm_event), std::move(stop_event)));
+  watch->place_ = std::move(place);
+  watch->thread_ = std::thread([raw = watch.get()] { raw->serve(); });
+  return watch;
+}
+
+Watch::Watch(WatchOptions options, UniqueFd listener, UniqueFd alarm_event, UniqueFd stop_event)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      alarm_event_(std::move(alarm_event)),
+      stop_event_(std::move(stop_event)),
+      rules_(options_.policy, ranks_of(options_.rank_nodes)) {}
+
+Watch::~Watch() {
+  stop();
+}
+
+void Watch::stop() {
+  if (!thread_.joinable()) return;
+  ::eventfd_write(stop_event_.get(), 1);
+  thread_.join();
+}
+
+std::optional<Watch::Raised> Watch::raised() const {
+  const std::lock_guard lock(mutex_);
+  return raised_;
+}
+
+std::vector<Straggler> Watch::stragglers() const {
+  const std::lock_guard lock(mutex_);
+  return stragglers_;
+}
+
+void Watch::serve() {
+  double last = monotonic_seconds();
+  while (true) {
+    std::vector<pollfd> fds = {{stop_event_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const Peer& peer : peers_) fds.push_back({peer.socket.get(), POLLIN, 0});
+    ::poll(fds.data(), fds.size(), kTickMilliseconds);
+    if (fds[0].revents != 0) return;
+    const double now = monotonic_seconds();
+    if (now - last > kOwnStallSeconds) rules_.forgive(now - last);
+    last = now;
+    for (size_t i = peers_.size(); i-- > 0;) {
+      const bool late = peers_[i].global_rank < 0 && now - peers_[i].accepted > kHelloSeconds;
+      if (late || (fds[2 + i].revents != 0 && !read_peer(peers_[i], now))) {
+        peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    if (fds[1].revents != 0) accept_peers(now);
+    judge(now);
+  }
+}
+
+void Watch::accept_peers(double now) {
+  const size_t most = 2 * options_.rank_nodes.size() + 64;  // strangers included
+  while (peers_.size() < most) {
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) return;
+    const int on = 1;
+    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    peers_.push_back({std::move(socket), -1, now, ""});
+  }
+}
+
+// False: the connection is over.
+bool Watch::read_peer(Peer& peer, double now) {
+  std::array<char, 4096> chunk;
+  const ssize_t got = ::recv(peer.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  peer.received.append(chunk.data(), static_cast<size_t>(got));
+  for (size_t end = 0; (end = peer.received.find('\n')) != std::string::npos;) {
+    const std::string line = peer.received.substr(0, end);
+    peer.received.erase(0, end + 1);
+    if (!on_line(peer, line, now)) return false;
+  }
+  return peer.received.size() <= kLongestLine;
+}
+
+bool Watch::on_line(Peer& peer, const std::string& line, double now) {
+  if (peer.global_rank < 0) {
+    const auto hello = contract::parse_hello(line);
+    if (!hello || !same_word(hello->token, place_.token)) return false;
+    if (hello->global_rank >= static_cast<int>(options_.rank_nodes.size())) return false;
+    peer.global_rank = hello->global_rank;
+    return send_line(peer.socket.get(), "welcome " + place_.answer);
+  }
+  if (line == "bye") {
+    rules_.on_farewell(peer.global_rank);
+    return true;
+  }
+  const auto beat = contract::parse_beat(line);
+  if (!beat) return false;
+  rules_.on_beat(peer.global_rank, *beat, now);
+  return send_line(peer.socket.get(), fmt::format("ack {}", beat->sequence));
+}
+
+void Watch::judge(double now) {
+  if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
+    const std::lock_guard lock(mutex_);
+    stragglers_.insert(stragglers_.end(), fresh.begin(), fresh.end());
+  }
+  if (raised_) return;  // only this thread writes it
+  const auto alarm = rules_.find_alarm(now);
+  if (!alarm) return;
+  {
+    const std::lock_guard lock(mutex_);
+    raised_ = Raised{*alarm, unix_now(), now - alarm->since};
+  }
+  order_kill(alarm->line);
+  ::eventfd_write(alarm_event_.get(), 1);
+}
+
+void Watch::order_kill(const std::string& reason) {
+  for (const Peer& peer : peers_) {
+    if (peer.global_rank >= 0) (void)send_line(peer.socket.get(), "kill " + reason);
+  }
+}
+
+}  // namespace shardrun::launcher

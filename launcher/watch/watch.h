@@ -1,0 +1,81 @@
+// Watch: listens for the heartbeats of an attempt's ranks and raises the alarm (rules.h).
+//
+// Effect: a TCP listener and attempt_<n>/watch.json (0600) that tells the supervisors where it is and how to prove that
+// they belong here. On an alarm every connected supervisor is told to kill its program, at once and without Slurm's
+// help, and alarm_fd() becomes readable. A connection that does not say the right word within kHelloSeconds is closed.
+//
+// Thread rule: start, alarm, take_stragglers and stop from one thread; a thread of its own serves the connections and
+// hands over through a mutex. Block the stop signals before.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launcher/watch/rules.h"
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+
+namespace shardrun::launcher {
+
+inline constexpr double kHelloSeconds = 5.0;
+
+struct WatchOptions {
+  WatchPolicy policy;
+  std::string place_path;               // of watch.json
+  std::vector<std::string> rank_nodes;  // node of each global rank
+  bool this_machine_only = false;       // listen on loopback
+};
+
+class Watch {
+ public:
+  // kIo when nothing can be listened on or the file cannot be written.
+  static base::Result<std::unique_ptr<Watch>> start(WatchOptions options);
+  Watch(const Watch&) = delete;
+  ~Watch();
+
+  // An eventfd, readable from the moment of the alarm on.
+  int alarm_fd() const { return alarm_event_.get(); }
+  struct Raised {
+    Alarm alarm;
+    double detected = 0.0;       // Unix seconds
+    double after_seconds = 0.0;  // since the last sign of life or move
+  };
+  std::optional<Raised> raised() const;
+  // All so far.
+  std::vector<Straggler> stragglers() const;
+  // No more alarms; joins the thread. The destructor does the same.
+  void stop();
+
+ private:
+  struct Peer {
+    base::UniqueFd socket;
+    int global_rank = -1;  // until its hello
+    double accepted = 0.0;
+    std::string received;
+  };
+  Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd stop_event);
+
+  void serve();
+  void accept_peers(double now);
+  bool read_peer(Peer& peer, double now);
+  bool on_line(Peer& peer, const std::string& line, double now);
+  void judge(double now);
+  void order_kill(const std::string& reason);
+
+  WatchOptions options_;
+  contract::WatchPlace place_;
+  base::UniqueFd listener_, alarm_event_, stop_event_;
+  WatchRules rules_;          // of the thread
+  std::vector<Peer> peers_;   // of the thread
+  mutable std::mutex mutex_;  // guards the two below
+  std::optional<Raised> raised_;
+  std::vector<Straggler> stragglers_;
+  std::thread thread_;
+};
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,71 @@
+# What the cluster tests share; sourced by them inside a virtual cluster. $1 is the folder of the programs.
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # used by those who source this
+bin=$(readlink -f "$1")
+source_dir=$(readlink -f "$(dirname "$0")/../..")
+work=$(mktemp -d "$PWD/slurm_test.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit
+shardrun=$bin/shardrun
+
+fail() {
+  echo "FAILED: ${FUNCNAME[1]}: $*" >&2
+  find "$work/runs" \( -name record.json -o -name slurm.out -o -name '*.log' \) -exec tail -n 15 {} + >&2 2>/dev/null
+  tail -n 5 "$VCLUSTER"/slurm*.log >&2
+  exit 1
+}
+
+now_ms() { date +%s%3N; }
+state_of() { scontrol --oneliner show job "$1" | grep -o 'JobState=[A-Z_]*' | cut -d= -f2; }
+# Submits and prints the job's id.
+submit() { "$shardrun" submit "$@" | sed -n 's/^submitted job \([0-9]*\):.*/\1/p'; }
+# until_true SECONDS COMMAND…
+until_true() {
+  local end=$(($(now_ms) + $1 * 1000))
+  shift
+  until "$@"; do
+    [ "$(now_ms)" -lt "$end" ] || return 1
+    sleep 0.05
+  done
+}
+in_state() { [[ "$(state_of "$1")" =~ ^($2)$ ]]; }
+is_over() { in_state "$1" 'COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL'; }
+has_step() { grep -qs "\"step\":$2," "runs/$1/latest/metrics.jsonl"; }
+# The process ids of the supervisors of a global rank.
+supervisors_of() {
+  local pid parent
+  for pid in $(pgrep -x shardrun-rank); do
+    tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "SLURM_PROCID=$1" || continue
+    parent=$(awk '/^PPid:/{print $2}' "/proc/$pid/status")
+    [ "$(cat "/proc/$parent/comm")" = shardrun-rank ] || echo "$pid"  # its program is a shardrun-rank, too
+  done
+}
+
+spec() { # NAME NODES RANKS_PER_NODE PROGRAM_AND_REST
+  printf 'name = "%s"\n[resources]\nnodes = %s\nranks_per_node = %s\n%s\n' "$1" "$2" "$3" "$4" >"$1.toml"
+}
+readonly endless_trainer='[program]
+trainer = "llama"
+[model]
+preset = "llama-1m"
+[data]
+files = ["/usr/share/common-licenses/GPL-3"]
+sequence_length = 64
+[optimizer]
+steps = 1000000
+[logging]
+every_steps = 1'
+nothing_runs() { ! pgrep -x shardrun-rank >/dev/null; }
+verdict_of() { sed -n 's/^  "verdict": "\(.*\)".*/\1/p' "$1"; }
+
+# run_cases BIN_DIR [CASE]: those of the array `cases`, or the one.
+# shellcheck disable=SC2154
+run_cases() {
+  local case begin
+  for case in "${cases[@]}"; do
+    [ $# -lt 2 ] || [ "$2" = "$case" ] || continue
+    begin=$(now_ms)
+    "$case"
+    echo "ok ${case//_/ } ($(($(now_ms) - begin)) ms)"
+  done
+}

@@ -1,0 +1,373 @@
+#include "launcher/watch/watch.h"
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "launcher/watch/rules.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+using contract::Beat;
+using contract::RankPhase;
+
+namespace {
+
+// A world of ranks on nodes n0, n1, … that beat twice a second.
+class World {
+ public:
+  World(int ranks, int ranks_per_node, WatchPolicy policy = {.trainer = true})
+      : rules_(policy, make_ranks(ranks, ranks_per_node)), beats_(static_cast<size_t>(ranks)) {
+    for (Beat& beat : beats_) {
+      beat.phase = RankPhase::kStepping;
+      beat.state = 'R';
+    }
+  }
+  Beat& beat(int rank) { return beats_[static_cast<size_t>(rank)]; }
+  WatchRules& rules() { return rules_; }
+  double now() const { return now_; }
+
+  // All ranks step for so long, each step taking `step_seconds`.
+  void run(double seconds, double step_seconds) {
+    const double end = now_ + seconds;
+    while (now_ < end) {
+      for (Beat& beat : beats_) {
+        beat.step += std::max<int64_t>(1, static_cast<int64_t>(0.5 / step_seconds));
+        beat.step_microseconds = static_cast<int64_t>(step_seconds * 1e6);
+        beat.entered += 10;
+        beat.moves += 30;
+      }
+      tick();
+      REQUIRE_FALSE(rules_.find_alarm(now_));
+    }
+  }
+  // Beats of the ranks that are not silenced, unchanged, until an alarm or for `limit` seconds.
+  std::optional<Alarm> wait(double limit) {
+    const double end = now_ + limit;
+    while (now_ < end) {
+      tick();
+      if (auto alarm = rules_.find_alarm(now_)) return alarm;
+    }
+    return std::nullopt;
+  }
+  void silence(int rank) { silent_.push_back(rank); }
+
+ private:
+  static std::vector<RankWatch> make_ranks(int ranks, int ranks_per_node) {
+    std::vector<RankWatch> made(static_cast<size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      made[static_cast<size_t>(rank)].global_rank = rank;
+      made[static_cast<size_t>(rank)].node = "n" + std::to_string(rank / ranks_per_node);
+    }
+    return made;
+  }
+  void tick() {
+    now_ += 0.5;
+    for (size_t rank = 0; rank < beats_.size(); ++rank) {
+      if (std::count(silent_.begin(), silent_.end(), static_cast<int>(rank)) > 0) continue;
+      rules_.on_beat(static_cast<int>(rank), beats_[rank], now_);
+    }
+  }
+
+  WatchRules rules_;
+  std::vector<Beat> beats_;
+  std::vector<int> silent_;
+  double now_ = 1000.0;
+};
+
+}  // namespace
+
+TEST_CASE("watch: a stopped process is named within 5 s, whatever the others do") {
+  World world(4, 2);
+  world.run(10.0, 0.1);
+  const double stopped = world.now();
+  world.beat(2).state = 'T';
+  for (int rank : {0, 1, 3}) world.beat(rank).waiting = true;
+
+  const auto alarm = world.wait(60.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->kind == "hang");
+  CHECK(alarm->global_rank == 2);
+  CHECK(alarm->node == "n1");
+  CHECK(world.now() - stopped <= 5.0);
+  CHECK(alarm->line.find("rank 2 on node n1 hangs after step ") == 0);
+}
+
+TEST_CASE("watch: of ranks that compute and wait, the one that waits for nobody is the culprit") {
+  World world(4, 4);
+  world.run(10.0, 0.1);
+  const double stuck = world.now();
+  for (int rank : {0, 1, 2}) world.beat(rank).waiting = true;
+
+  const auto alarm = world.wait(60.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->global_rank == 3);
+  CHECK(alarm->line.find("computing") != std::string::npos);
+  CHECK(world.now() - stuck <= 5.0);
+}
+
+TEST_CASE(
+    "watch: when all wait, the rank that has entered fewer collectives than the others is the culprit") {
+  World world(4, 4);
+  world.run(10.0, 0.1);
+  for (int rank : {0, 1, 2, 3}) world.beat(rank).waiting = true;
+  for (int rank : {0, 2, 3}) world.beat(rank).entered += 1;
+
+  const auto alarm = world.wait(60.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->global_rank == 1);
+}
+
+TEST_CASE("watch: when all wait in the same collective no rank is blamed") {
+  World world(4, 4);
+  world.run(10.0, 0.1);
+  for (int rank : {0, 1, 2, 3}) world.beat(rank).waiting = true;
+
+  const auto alarm = world.wait(60.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK_FALSE(alarm->global_rank.has_value());
+  CHECK(alarm->line.find("all 4 ranks wait for each other") == 0);
+}
+
+TEST_CASE("watch: a step that takes four times as long is no hang, with steps of any length") {
+  for (const double step_seconds : {0.05, 0.5, 2.0, 10.0, 60.0}) {
+    CAPTURE(step_seconds);
+    World world(2, 2);
+    world.run(40.0, step_seconds);
+    // The slow step moves with each of its blocks: 4 blocks of a quarter of the step, forward and backward.
+    for (int visit = 0; visit < 8; ++visit) {
+      CHECK_FALSE(world.wait(4 * step_seconds / 8).has_value());
+      for (int rank : {0, 1}) world.beat(rank).moves += 1;
+    }
+  }
+}
+
+TEST_CASE("watch: with long steps a hang is named within three steps") {
+  World world(2, 2);
+  world.run(60.0, 4.0);
+  const double stuck = world.now();
+  world.beat(0).waiting = true;
+
+  const auto alarm = world.wait(100.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->global_rank == 1);
+  CHECK(world.now() - stuck <= 12.0);
+}
+
+TEST_CASE(
+    "watch: before the first steps and while a checkpoint is waited for, patience is that of a collective") {
+  for (const RankPhase phase : {RankPhase::kStarting, RankPhase::kSaving, RankPhase::kEnding}) {
+    World world(2, 2, {.trainer = true, .slow_phase_seconds = 60.0});
+    for (int rank : {0, 1}) world.beat(rank).phase = phase;
+    CHECK_FALSE(world.wait(59.0).has_value());
+    CHECK(world.wait(3.0).has_value());
+  }
+}
+
+TEST_CASE("watch: a rank that a disk or a file server keeps asleep gets two minutes") {
+  World world(2, 2);
+  world.run(10.0, 0.1);
+  world.beat(1).state = 'D';
+  world.beat(0).waiting = true;
+  CHECK_FALSE(world.wait(119.0).has_value());
+
+  const auto alarm = world.wait(5.0);
+
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->line.find("uninterruptible sleep") != std::string::npos);
+}
+
+TEST_CASE(
+    "watch: a node none of whose ranks is heard is lost within 5 s; one silent rank among others hangs") {
+  World world(4, 2);
+  world.run(10.0, 0.1);
+  const double silent = world.now();
+  world.silence(2);
+  world.silence(3);
+  for (int rank : {0, 1}) world.beat(rank).waiting = true;
+
+  const auto lost = world.wait(60.0);
+
+  REQUIRE(lost.has_value());
+  CHECK(lost->kind == "node_lost");
+  CHECK(lost->node == "n1");
+  CHECK_FALSE(lost->global_rank.has_value());
+  CHECK(world.now() - silent <= 5.0);
+
+  World other(4, 2, {.trainer = true, .hang_timeout_seconds = 100.0});
+  other.run(10.0, 0.1);
+  other.silence(3);
+  const auto hangs = other.wait(60.0);
+  REQUIRE(hangs.has_value());
+  CHECK(hangs->kind == "hang");
+  CHECK(hangs->global_rank == 3);
+}
+
+TEST_CASE("watch: silence while we were asleep ourselves is forgiven") {
+  World world(2, 1);
+  world.run(10.0, 0.1);
+
+  world.rules().forgive(100.0);
+
+  CHECK_FALSE(world.rules().find_alarm(world.now() + 100.0).has_value());
+}
+
+TEST_CASE("watch: ranks that said farewell or were never heard are not missed") {
+  World world(3, 1);
+  world.run(5.0, 0.1);
+  for (int rank : {0, 1, 2}) world.rules().on_farewell(rank);
+  CHECK_FALSE(world.rules().find_alarm(world.now() + 1000.0).has_value());
+}
+
+TEST_CASE("watch: a command hangs only when hang_timeout is given and no rank wrote for so long") {
+  World patient(2, 2, {.trainer = false});
+  for (int rank : {0, 1}) patient.beat(rank).quiet_milliseconds = 3600 * 1000;
+  CHECK_FALSE(patient.wait(10.0).has_value());
+
+  World world(2, 2, {.trainer = false, .hang_timeout_seconds = 30.0});
+  world.beat(0).quiet_milliseconds = 1000;
+  world.beat(1).quiet_milliseconds = 3600 * 1000;
+  CHECK_FALSE(world.wait(10.0).has_value());
+  world.beat(0).quiet_milliseconds = 30 * 1000;
+  const auto alarm = world.wait(1.0);
+  REQUIRE(alarm.has_value());
+  CHECK(alarm->line.find("no rank wrote a line") == 0);
+}
+
+TEST_CASE("watch: a rank that is busy 15 % longer in each step is named once, within 30 s, and no other") {
+  World world(4, 2);
+  int named = 0;
+  const double begin = world.now();
+  double named_at = 0.0;
+  while (world.now() < begin + 100.0) {
+    for (int rank : {0, 1, 2, 3}) world.beat(rank).busy_microseconds += 5 * (rank == 2 ? 92'000 : 80'000);
+    world.run(0.5, 0.1);
+    for (const Straggler& slow : world.rules().take_stragglers(world.now())) {
+      ++named;
+      named_at = world.now();
+      CHECK(slow.global_rank == 2);
+      CHECK(slow.busy_seconds / slow.median_seconds == doctest::Approx(1.15));
+    }
+  }
+  CHECK(named == 1);
+  CHECK(named_at - begin <= 30.0);
+}
+
+TEST_CASE("heartbeats: lines survive a round trip and malformed ones are refused") {
+  Beat beat{7, RankPhase::kStepping, 12, 345, 678, true, 'S', 1000, 900, 50};
+  const auto read = contract::parse_beat(to_line(beat));
+  REQUIRE(read.has_value());
+  CHECK(to_line(*read) == "beat 7 1 12 345 678 1 S 1000 900 50");
+  for (const char* line : {"", "beat", "beat 1 2 3", "beat 7 9 12 345 678 1 S 1000 900 50",
+                           "beat 7 1 12 345 678 1 SS 1000 900 50", "beat 7 1 -2 345 678 1 S 1000 900 50",
+                           "beat 7 1 12 345 678 1 S 1000 900 50 60", "hello 1 token 3 n1"}) {
+    CHECK_FALSE(contract::parse_beat(line).has_value());
+  }
+  const auto hello = contract::parse_hello("hello 1 secret 3 node7");
+  REQUIRE(hello.has_value());
+  CHECK(hello->token == "secret");
+  CHECK(hello->global_rank == 3);
+  CHECK(hello->node == "node7");
+  for (const char* line :
+       {"hello 2 secret 3 node7", "hello 1 secret", "hello 1 secret x n", "hello 1 secret 3 "}) {
+    CHECK_FALSE(contract::parse_hello(line).has_value());
+  }
+}
+
+namespace {
+
+// A peer of a real Watch.
+class Client {
+ public:
+  explicit Client(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  }
+  void send(const std::string& line) { REQUIRE(base::write_all(socket_.get(), line + "\n", "peer")); }
+  // The next bytes; "" at the end of the stream or after 5 s.
+  std::string receive() {
+    pollfd polled{socket_.get(), POLLIN, 0};
+    if (::poll(&polled, 1, 5000) != 1) return "";
+    char bytes[4096];
+    const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, 0);
+    return got > 0 ? std::string(bytes, static_cast<size_t>(got)) : "";
+  }
+
+ private:
+  base::UniqueFd socket_;
+};
+
+struct Watching {
+  Watching() {
+    std::string path = "/tmp/watch_test.XXXXXX";
+    REQUIRE(::mkdtemp(path.data()) != nullptr);
+    folder = path;
+    WatchOptions options;
+    options.policy = {.trainer = true, .node_timeout_seconds = 0.6};
+    options.place_path = folder + "/watch.json";
+    options.rank_nodes = {"n0", "n1"};
+    options.this_machine_only = true;
+    watch = Watch::start(options).value();
+    place = contract::parse_watch_place(base::read_file(options.place_path).value()).value();
+  }
+  ~Watching() {
+    watch.reset();
+    std::filesystem::remove_all(folder);
+  }
+  std::string folder;
+  std::unique_ptr<Watch> watch;
+  contract::WatchPlace place;
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Watching, "watch: where to connect and the token are for the owner's eyes only") {
+  struct stat status {};
+  REQUIRE(::stat((folder + "/watch.json").c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  CHECK(place.token.size() == 32);
+  CHECK(place.answer != place.token);
+}
+
+TEST_CASE_FIXTURE(Watching, "watch: who does not know the token is shown the door and is not heard") {
+  Client stranger(place.port);
+  stranger.send("hello 1 00000000000000000000000000000000 0 n0");
+  CHECK(stranger.receive().empty());
+  CHECK_FALSE(watch->raised().has_value());
+}
+
+TEST_CASE_FIXTURE(Watching,
+                  "watch: beats are acknowledged, and when one falls silent the others are told to kill") {
+  Client first(place.port), second(place.port);
+  first.send("hello 1 " + place.token + " 0 n0");
+  second.send("hello 1 " + place.token + " 1 n1");
+  CHECK(first.receive() == "welcome " + place.answer + "\n");
+  second.send(to_line(Beat{.sequence = 1}));
+  std::string heard;
+  for (uint64_t sequence = 1; sequence <= 60 && heard.find("kill") == std::string::npos; ++sequence) {
+    first.send(to_line(Beat{.sequence = sequence}));
+    heard = first.receive();
+    const std::string acknowledged = "ack " + std::to_string(sequence);
+    CHECK((heard.find(acknowledged) != std::string::npos || heard.find("kill") != std::string::npos));
+    ::usleep(50'000);
+  }
+  CHECK(heard.find("kill node n1 is lost: no sign of life for 0.6 s\n") != std::string::npos);
+  pollfd polled{watch->alarm_fd(), POLLIN, 0};
+  CHECK(::poll(&polled, 1, 1000) == 1);
+  CHECK(watch->raised()->alarm.node == "n1");
+}
