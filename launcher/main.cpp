@@ -24,6 +24,7 @@ struct Arguments {
   launcher::SpecOptions spec;
   launcher::RunOptions run;
   launcher::SubmitOptions submit;
+  launcher::ScaleOptions scale;
   launcher::LogsOptions logs;
   launcher::DataOptions data;
   launcher::ExportOptions exported;
@@ -95,6 +96,34 @@ void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
       "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
       "--set resources.ranks_per_node=1");
   submit->callback([&] { exit_code = launcher::submit(arguments.submit, arguments.common); });
+}
+
+void add_scale_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::ScaleOptions& options = arguments.scale;
+  CLI::App* scale =
+      app.add_subcommand("scale", "Show a job's batch on several numbers of nodes, and measure it there");
+  CLI::Option* spec = scale->add_option("spec", options.spec.path, "job.toml");
+  CLI::Option* nodes = scale->add_option("--nodes", options.nodes, "Numbers of nodes, e.g. 1,2,4 or 1-8,16");
+  scale->add_option("--scaling", options.scaling, "strong or weak; default: the job's own")
+      ->check(CLI::IsMember({"strong", "weak"}));
+  add_overrides(*scale, options.spec.overrides);
+  scale->add_flag("--run", options.run,
+                  "Submit one Slurm array with a run for each, wait, and print the efficiency");
+  scale->add_flag("--dry-run", options.dry_run,
+                  "With --run: print the script and the commands; submit nothing");
+  CLI::Option* report =
+      scale->add_option("--report", options.report, "Wait for a sweep submitted before: its folder");
+  report->excludes(spec)->excludes(nodes);
+  add_common(*scale, arguments.common, true);
+  scale->footer("Example:\n  shardrun scale jobs/bert-large.toml --nodes 1,2,4,8,16,32,64,128,256");
+  scale->callback([&, spec, nodes, report] {
+    if (report->count() == 0 && (spec->count() == 0 || nodes->count() == 0)) {
+      exit_code =
+          usage_error("scale needs a job spec and --nodes, e.g. shardrun scale job.toml --nodes 1,2,4");
+      return;
+    }
+    exit_code = launcher::scale(arguments.scale, arguments.common);
+  });
 }
 
 void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
@@ -194,6 +223,7 @@ int main(int argc, char** argv) {
   app.footer("Example:\n  shardrun run jobs/tiny-llama.toml\nEach verb has its own --help.");
   add_spec_verbs(app, arguments, exit_code);
   add_start_verbs(app, arguments, exit_code);
+  add_scale_verb(app, arguments, exit_code);
   add_run_verbs(app, arguments, exit_code);
   add_data_verb(app, arguments, exit_code);
   add_export_verb(app, arguments, exit_code);

@@ -56,7 +56,9 @@ Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPat
   RETURN_IF_ERROR(check_path("path of shardrun", paths.shardrun_program));
   std::vector<std::string> options = allocation_options(spec);
   options.push_back("--chdir=" + paths.working_directory);
-  options.push_back(fmt::format("--output={}/%j/slurm.out", paths.runs_directory));
+  const bool is_array = paths.array_elements > 0;
+  if (is_array) options.push_back(fmt::format("--array=0-{}%1", paths.array_elements - 1));
+  options.push_back(fmt::format("--output={}/{}/slurm.out", paths.runs_directory, is_array ? "%A_%a" : "%j"));
   options.push_back("--open-mode=append");
   options.push_back("--wait-all-nodes=1");
   options.push_back(spec.fault_tolerance.requeue ? "--requeue" : "--no-requeue");
@@ -67,8 +69,9 @@ Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPat
   for (const std::string& option : options) script += "#SBATCH " + option + "\n";
   script += fmt::format(
       "# What runs is written in job.toml and plan.json of the run directory.\nexec {} run --quiet "
-      "--run-directory {}/\"$SLURM_JOB_ID\"\n",
-      shell_quoted(paths.shardrun_program), shell_quoted(paths.runs_directory));
+      "--run-directory {}/{}\n",
+      shell_quoted(paths.shardrun_program), shell_quoted(paths.runs_directory),
+      is_array ? "\"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\"" : "\"$SLURM_JOB_ID\"");
   return script;
 }
 

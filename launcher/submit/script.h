@@ -20,6 +20,8 @@ struct ScriptPaths {
   std::string shardrun_program;   // absolute
   std::string runs_directory;     // absolute; the run directory is <runs_directory>/<job id>
   std::string working_directory;  // absolute
+  int array_elements =
+      0;  // > 0: an array of as many jobs, one after the other; directories are <array id>_<index>
 };
 
 // kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.

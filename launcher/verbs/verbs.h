@@ -34,6 +34,16 @@ struct SubmitOptions {
 };
 int submit(const SubmitOptions& options, const CommonOptions& common);
 
+struct ScaleOptions {
+  SpecOptions spec;
+  std::string nodes;    // "1,2,4", "1-8"
+  std::string scaling;  // "strong", "weak", or the spec's own
+  bool run = false;     // submit the sweep, wait for it, measure
+  bool dry_run = false;
+  std::string report;  // the folder of a sweep that was submitted before
+};
+int scale(const ScaleOptions& options, const CommonOptions& common);
+
 struct DataOptions {
   std::string tokenizer, output, chat_template;
   double validation = 0.0;

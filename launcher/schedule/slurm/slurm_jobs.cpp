@@ -1,5 +1,7 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 
+#include <functional>
+
 #include <fmt/format.h>
 
 #include "launcher/submit/script.h"
@@ -23,13 +25,20 @@ using base::Result;
 
 const std::vector<std::string> kSubmit = {"sbatch", "--parsable", "--hold"};
 
-Result<std::string> script_of(const SubmitRequest& request) {
-  return sbatch_script(*request.spec,
-                       {request.shardrun_program, request.runs_directory, request.plan.working_directory});
+Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0) {
+  return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory,
+                                       request.plan.working_directory, array_elements});
 }
 
+bool is_number(const std::string& text) {
+  return !text.empty() && text.size() < 20 && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// "123", or "123_4": element 4 of array 123.
 bool is_job_id(const std::string& id) {
-  return !id.empty() && id.size() < 20 && id.find_first_not_of("0123456789") == std::string::npos;
+  const size_t element = id.find('_');
+  return is_number(id.substr(0, element)) &&
+         (element == std::string::npos || is_number(id.substr(element + 1)));
 }
 
 // The job of a run's id: "123-2" is the second run inside job 123.
@@ -55,6 +64,42 @@ std::string field(const std::string& text, const std::string& key) {
   return text.substr(at, text.find_first_of(" \n", at) - at);
 }
 
+// Submits `script` held, lets `prepare` make what the job needs, and releases it; what fails is cancelled again.
+Result<std::string> submit_prepared(const std::string& script,
+                                    const std::function<Result<void>(const std::string& id)>& prepare) {
+  auto answer = ask_slurm(kSubmit, script);
+  if (!answer) return std::move(answer).error().context("the job was not submitted");
+  const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
+  if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
+  auto prepared = prepare(id);
+  if (prepared) {
+    if (auto released = ask_slurm({"scontrol", "release", id}); !released)
+      prepared = std::move(released).error();
+  }
+  if (!prepared) {
+    auto cancelled = ask_slurm({"scancel", id});
+    return std::move(prepared).error().context(
+        fmt::format("job {} was submitted and {}", id,
+                    cancelled ? "cancelled again" : "is held: cancel it with scancel"));
+  }
+  return id;
+}
+
+Result<void> prepare_run(SubmitRequest& request, const std::string& id, const std::string& script) {
+  request.plan.id = id;
+  request.plan.run_directory = request.runs_directory + "/" + id;
+  return write_run_directory(request, script);
+}
+
+std::vector<std::string> resize_command(const std::string& element, const contract::LaunchPlan& plan) {
+  return {"scontrol",
+          "update",
+          "JobId=" + element,
+          fmt::format("NumNodes={0}-{0}", plan.nodes),
+          fmt::format("NumCPUs={}", int64_t{plan.world_size()} * plan.cpus_per_rank),
+          fmt::format("NumTasks={}", plan.world_size())};
+}
+
 }  // namespace
 
 Result<std::string> describe_submission(const SubmitRequest& request) {
@@ -70,24 +115,42 @@ Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
   if (!script) return std::move(script).error();
   // Before anything is queued: the one thing that could fail afterwards for a reason of ours.
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
-  auto answer = ask_slurm(kSubmit, *script);
-  if (!answer) return std::move(answer).error().context("the job was not submitted");
-  const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
-  if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
-  request.plan.id = id;
-  request.plan.run_directory = request.runs_directory + "/" + id;
-  auto prepared = write_run_directory(request, *script);
-  if (prepared) {
-    if (auto released = ask_slurm({"scontrol", "release", id}); !released)
-      prepared = std::move(released).error();
-  }
-  if (!prepared) {
-    auto cancelled = ask_slurm({"scancel", id});
-    return std::move(prepared).error().context(
-        fmt::format("job {} was submitted and {}", id,
-                    cancelled ? "cancelled again" : "is held: cancel it with scancel"));
-  }
+  auto id =
+      submit_prepared(*script, [&](const std::string& job) { return prepare_run(request, job, *script); });
+  if (!id) return std::move(id).error();
   return request.plan;
+}
+
+Result<std::string> describe_array(const ArrayRequest& request) {
+  auto script = script_of(request.job, static_cast<int>(request.plans.size()));
+  if (!script) return std::move(script).error();
+  std::string text = fmt::format("# {}   < the script below; then, once {}/<array id>_<index> are written:\n",
+                                 fmt::join(kSubmit, " "), request.job.runs_directory);
+  for (size_t i = 0; i < request.plans.size(); ++i) {
+    text += fmt::format("# {}\n",
+                        fmt::join(resize_command(fmt::format("<array id>_{}", i), request.plans[i]), " "));
+  }
+  return text + "# scontrol release <array id>\n" + *script;
+}
+
+Result<std::vector<contract::LaunchPlan>> submit_array(ArrayRequest request) {
+  auto script = script_of(request.job, static_cast<int>(request.plans.size()));
+  if (!script) return std::move(script).error();
+  RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
+  auto submitted = submit_prepared(*script, [&](const std::string& array) -> Result<void> {
+    for (size_t i = 0; i < request.plans.size(); ++i) {
+      const std::string element = fmt::format("{}_{}", array, i);
+      SubmitRequest job = request.job;
+      job.plan = request.plans[i];
+      RETURN_IF_ERROR(prepare_run(job, element, *script));
+      request.plans[i] = job.plan;
+      if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
+        return std::move(resized).error();
+    }
+    return {};
+  });
+  if (!submitted) return std::move(submitted).error();
+  return std::move(request.plans);
 }
 
 Result<std::optional<SlurmJob>> find_job(const std::string& id) {

@@ -31,6 +31,17 @@ base::Result<std::string> describe_submission(const SubmitRequest& request);
 // Returns the plan with its id and run directory.
 base::Result<contract::LaunchPlan> submit_job(SubmitRequest request);
 
+// The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest.
+struct ArrayRequest {
+  SubmitRequest job;
+  std::vector<contract::LaunchPlan> plans;  // one an element; at most the nodes of job.plan
+};
+base::Result<std::string> describe_array(const ArrayRequest& request);
+
+// As submit_job, for each element: run directories <runs_directory>/<array id>_<index>. All elements of an array are
+// submitted with one size; those that are smaller are made so while they are held. Returns the plans with ids.
+base::Result<std::vector<contract::LaunchPlan>> submit_array(ArrayRequest request);
+
 struct SlurmJob {
   std::string state;   // PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, NODE_FAIL, CANCELLED…
   std::string reason;  // why it waits, "" otherwise

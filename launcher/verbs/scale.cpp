@@ -1,0 +1,213 @@
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/scale.h"
+#include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/submit/rules.h"
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/scale_plot.h"
+#include "launcher/view/scale_report.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::Scaling;
+
+struct Sweep {
+  LoadedSpec loaded;
+  std::vector<ScaleRow> rows;
+  std::string shardrun_program;
+};
+
+Result<Sweep> plan_sweep(const ScaleOptions& options) {
+  auto installed = find_installation();
+  if (!installed) return std::move(installed).error();
+  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  if (!loaded) return std::move(loaded).error();
+  auto counts = parse_node_counts(options.nodes);
+  if (!counts) return std::move(counts).error();
+  PlanContext context;
+  context.scheduler = "slurm";
+  context.working_directory = current_directory();
+  context.rank_program = installed->rank_program;
+  context.plugin_directory = installed->plugin_directory;
+  context.overrides = options.spec.overrides;
+  std::optional<Scaling> scaling;
+  if (!options.scaling.empty()) scaling = options.scaling == "weak" ? Scaling::kWeak : Scaling::kStrong;
+  auto rows = scale_table(loaded->spec, *counts, context, scaling);
+  if (!rows) return std::move(rows).error();
+  return Sweep{std::move(loaded).value(), std::move(rows).value(), installed->shardrun_program};
+}
+
+ScaleReport report_of(const Sweep& sweep, const std::string& scaling) {
+  const contract::JobSpec& spec = sweep.loaded.spec;
+  ScaleReport report;
+  report.name = spec.name;
+  report.scaling = !scaling.empty() ? scaling : spec.batch.scaling == Scaling::kWeak ? "weak" : "strong";
+  for (const ScaleRow& row : sweep.rows) {
+    ScaleLine line;
+    line.nodes = row.nodes;
+    line.ranks = row.nodes * spec.resources.ranks_per_node;
+    line.refusal = row.refusal;
+    line.nearest_below = row.nearest.below;
+    line.nearest_above = row.nearest.above;
+    if (row.plan) {
+      line.batch = row.plan->batch;
+      line.micro_steps = row.micro_steps();
+      if (spec.program.command.empty())
+        line.tokens_per_step = line.batch.global_batch * spec.data.sequence_length;
+    }
+    report.lines.push_back(std::move(line));
+  }
+  return report;
+}
+
+// The array of the rows that can run; kRefused when there is none.
+Result<ArrayRequest> array_of(const Sweep& sweep) {
+  if (sweep.loaded.spec.cluster.scheduler == contract::SchedulerKind::kLocal) {
+    return Error(Code::kInvalid, fmt::format("{}: a sweep is a Slurm array; write scheduler = \"slurm\"",
+                                             sweep.loaded.spec.origin("cluster.scheduler")));
+  }
+  ArrayRequest request;
+  for (const ScaleRow& row : sweep.rows) {
+    if (row.plan) request.plans.push_back(*row.plan);
+  }
+  if (request.plans.empty()) return Error(Code::kRefused, "no number of nodes of --nodes can run this job");
+  request.job = SubmitRequest{&sweep.loaded.spec, sweep.loaded.text, request.plans.back(),
+                              runs_of(sweep.loaded.spec), sweep.shardrun_program};
+  return request;
+}
+
+bool is_over(const std::string& status) {
+  return status != "queued" && status != "running";
+}
+
+// What the run's record says, or Slurm where there is no record.
+void look_up(ScaleResult& result) {
+  const contract::RunDir run{result.run};
+  if (auto record = read_record(run)) {
+    result.status = contract::status_name(record->status);
+    if (!record->attempts.empty() && record->attempts.back().ended)
+      result.seconds = *record->attempts.back().ended - record->attempts.back().started;
+    if (record->metrics) result.tokens_per_second = record->metrics->tokens_per_second;
+    if (is_over(result.status)) return;
+  }
+  const auto job = find_job(run.root.substr(run.root.find_last_of('/') + 1));
+  if (!job) return;  // Slurm does not answer now
+  const std::string state = *job ? (*job)->state : "";
+  const bool waits_or_runs = state == "PENDING" || state == "RUNNING" || state == "COMPLETING" ||
+                             state == "CONFIGURING" || state == "REQUEUED" || state == "SUSPENDED";
+  if (!waits_or_runs) result.status = state.empty() ? "forgotten by Slurm" : "ended as " + state;
+}
+
+// Until every run is over, asking Slurm and the records once a second.
+void wait_for_runs(ScaleReport& report, bool tells) {
+  while (true) {
+    int open = 0;
+    for (ScaleLine& line : report.lines) {
+      if (!line.result || is_over(line.result->status)) continue;
+      look_up(*line.result);
+      open += is_over(line.result->status) ? 0 : 1;
+      if (tells && is_over(line.result->status))
+        fmt::print(stderr, "shardrun: {} nodes: {}\n", line.nodes, line.result->status);
+    }
+    if (open == 0) return;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+// Waits, writes scale.json and scale.svg into `directory`, and prints what was measured.
+int finish_sweep(ScaleReport report, const std::string& directory, const CommonOptions& common) {
+  wait_for_runs(report, !common.json);
+  measure_efficiency(report);
+  const std::string json_path = directory + "/scale.json", plot_path = directory + "/scale.svg";
+  if (auto written = base::write_file_atomically(json_path, to_json(report)); !written)
+    return fail(written.error(), common);
+  std::vector<ScalePoint> points;
+  for (const ScaleLine& line : report.lines) {
+    if (line.result && line.result->efficiency) points.push_back({line.nodes, *line.result->efficiency});
+  }
+  const std::string svg =
+      scale_plot_svg(points, fmt::format("{}: {} scaling efficiency", report.name, report.scaling));
+  if (!svg.empty()) {
+    if (auto written = base::write_file_atomically(plot_path, svg); !written)
+      return fail(written.error(), common);
+  }
+  if (common.json) {
+    fmt::print("{}", to_json(report));
+  } else {
+    fmt::print("{}  record      {}\n", scale_table_text(report), json_path);
+    if (!svg.empty()) fmt::print("  efficiency  {}\n", plot_path);
+  }
+  const bool all_well = std::all_of(report.lines.begin(), report.lines.end(), [](const ScaleLine& line) {
+    return !line.result || line.result->status == "completed";
+  });
+  return all_well ? contract::kExitDone : contract::kExitProgramFailed;
+}
+
+int run_sweep(const Sweep& sweep, ScaleReport report, const CommonOptions& common) {
+  auto request = array_of(sweep);
+  if (!request) return fail(request.error(), common);
+  auto warnings = check_launch(sweep.loaded.spec, request->job.plan);
+  if (!warnings) return fail(warnings.error(), common);
+  warn(*warnings);
+  const std::string runs = request->job.runs_directory;
+  auto submitted = submit_array(std::move(request).value());
+  if (!submitted) return fail(submitted.error(), common);
+  report.id = submitted->front().id.substr(0, submitted->front().id.find('_'));
+  size_t next = 0;
+  for (ScaleLine& line : report.lines) {
+    if (line.refusal.empty())
+      line.result = ScaleResult{(*submitted)[next++].run_directory, "queued", {}, {}, {}};
+  }
+  const std::string directory = runs + "/" + report.id;
+  if (auto made = base::make_directories(directory); !made) return fail(made.error(), common);
+  if (auto written = base::write_file_atomically(directory + "/scale.json", to_json(report)); !written)
+    return fail(written.error(), common);
+  if (!common.json) {
+    fmt::print(
+        stderr,
+        "shardrun: submitted array {} of {} runs; this waits for them, and so does later: shardrun scale "
+        "--report {}\n",
+        report.id, submitted->size(), directory);
+  }
+  return finish_sweep(std::move(report), directory, common);
+}
+
+int report_sweep(const std::string& given, const CommonOptions& common) {
+  const std::string directory = absolute_path(given);
+  auto text = base::read_file(directory + "/scale.json");
+  if (!text) return fail(text.error(), common);
+  auto report = parse_scale_report(*text);
+  if (!report) return fail(std::move(report).error().context(directory), common);
+  return finish_sweep(std::move(report).value(), directory, common);
+}
+
+}  // namespace
+
+int scale(const ScaleOptions& options, const CommonOptions& common) {
+  if (!options.report.empty()) return report_sweep(options.report, common);
+  auto sweep = plan_sweep(options);
+  if (!sweep) return fail(sweep.error(), common);
+  ScaleReport report = report_of(*sweep, options.scaling);
+  if (options.run && !options.dry_run) return run_sweep(*sweep, std::move(report), common);
+  fmt::print("{}", common.json ? to_json(report) : scale_table_text(report));
+  if (options.run) {
+    auto request = array_of(*sweep);
+    if (!request) return fail(request.error(), common);
+    auto text = describe_array(*request);
+    if (!text) return fail(text.error(), common);
+    fmt::print("{}{}", common.json ? "" : "\n", *text);
+  }
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::launcher

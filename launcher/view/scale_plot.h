@@ -1,0 +1,20 @@
+// How well a job scales, as an SVG picture: efficiency over the number of nodes.
+//
+// Thread rule: pure function.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardrun::launcher {
+
+struct ScalePoint {
+  int64_t nodes = 0;
+  double efficiency = 0.0;  // speed of a node, as a share of that on the smallest number of nodes
+};
+
+// Numbers of nodes stand at distances of their logarithm. Empty when there are fewer than two points. `points` ascend.
+std::string scale_plot_svg(const std::vector<ScalePoint>& points, const std::string& title);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,99 @@
+#include "launcher/view/svg_chart.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using Axes = ChartAxes;
+
+}  // namespace
+
+double tick_distance(double span, int wanted) {
+  const double raw = span / wanted, unit = std::pow(10.0, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (raw <= factor * unit) return factor * unit;
+  }
+  return 10.0 * unit;
+}
+
+std::string xml_text(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string chart_begin(const std::string& label) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+      "height=\"{1:.0f}\" "
+      "role=\"img\" aria-label=\"{2}\">\n<style>text{{font:12px "
+      "sans-serif;fill:#555}}.title{{font-size:14px}}"
+      ".grid{{stroke:#8884;stroke-width:1}}.line{{fill:none;stroke:#2a6fdb;stroke-width:1.8}}"
+      ".dot{{fill:#d9480f}}.reference{{stroke:#888;stroke-dasharray:5 4;stroke-width:1.2}}"
+      "@media(prefers-color-scheme:dark){{text{{fill:#bbb}}.line{{stroke:#74a9ff}}}}</style>\n",
+      Axes::kWidth, Axes::kHeight, xml_text(label));
+}
+
+std::string chart_grid(const ChartAxes& axes, const std::string& unit) {
+  std::string svg;
+  const double tick = tick_distance(axes.high - axes.low, 5);
+  for (double value = std::ceil(axes.low / tick) * tick; value <= axes.high + 1e-9; value += tick) {
+    svg += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                       Axes::kLeft, Axes::kWidth - Axes::kRight, axes.y(value), axes.y(value));
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:g}{}</text>\n", Axes::kLeft - 8,
+                       axes.y(value) + 4, std::round(value * 1000) / 1000, unit);
+  }
+  return svg;
+}
+
+std::string chart_x_mark(const ChartAxes& axes, double x, const std::string& text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", axes.x(x),
+                     Axes::kHeight - Axes::kBottom + 18, xml_text(text));
+}
+
+std::string chart_reference(const ChartAxes& axes, double y, const std::string& text) {
+  return fmt::format(
+      "<line class=\"reference\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n"
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+      Axes::kLeft, Axes::kWidth - Axes::kRight, axes.y(y), axes.y(y), Axes::kWidth - Axes::kRight,
+      axes.y(y) - 5, xml_text(text));
+}
+
+std::string chart_dot(const ChartAxes& axes, double x, double y, const std::string& text) {
+  const double at = std::clamp(axes.x(x), Axes::kLeft, Axes::kWidth - Axes::kRight);
+  return fmt::format(
+      "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n<text x=\"{:.1f}\" "
+      "y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+      at, axes.y(y), at - 8, axes.y(y) - 6, xml_text(text));
+}
+
+std::string chart_end(const std::string& title, const std::string& x_name) {
+  return fmt::format(
+      "<text class=\"title\" x=\"{:.1f}\" y=\"20\">{}</text>\n<text x=\"{:.1f}\" "
+      "y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n</svg>\n",
+      Axes::kLeft, xml_text(title), Axes::kLeft + (Axes::kWidth - Axes::kLeft - Axes::kRight) / 2,
+      Axes::kHeight - 6, xml_text(x_name));
+}
+
+}  // namespace shardrun::launcher
