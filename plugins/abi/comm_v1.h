@@ -38,6 +38,22 @@ extern "C" {
 #define SHARDRUN_COMM_ABI_MAJOR 1
 #define SHARDRUN_COMM_ABI_MINOR 0
 
+/* Memory for sums, beside the buffers of operations: known to the host before it opens anything, so that it can plan.
+ * An operation that runs takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what one member
+ * contributes to this rank's sum: count * 4 for reduce_scatter; for all_reduce the whole buffer up to WHOLE_BYTES, and
+ * above a group-size-th of it, rounded up to an element. At most RUNNING operations of a channel run at once; later
+ * ones wait and take nothing yet. What a channel took it may keep until it is closed. */
+#define SHARDRUN_COMM_V1_RUNNING 2
+#define SHARDRUN_COMM_V1_WHOLE_BYTES ((uint64_t)16 << 10)
+
+static inline uint64_t shardrun_comm_v1_sum_bytes(uint32_t group_size, uint64_t bytes) {
+  const uint64_t others = group_size > 1 ? group_size - 1 : 0;
+  uint64_t each = others > 0 ? ((uint64_t)16 << 20) / others / 256 * 256 : 0;
+  if (each > (uint64_t)1 << 20) each = (uint64_t)1 << 20;
+  if (each < (uint64_t)64 << 10) each = (uint64_t)64 << 10;
+  return others * (bytes < each ? (bytes + 63) / 64 * 64 : each);
+}
+
 enum {
   SHARDRUN_COMM_OK = 0,
   SHARDRUN_COMM_INVALID = 1,     /* an argument cannot be right: a bug or an unusable setting of the caller */

@@ -28,6 +28,7 @@
 #include "plugins/ofi/fabric.h"
 #include "plugins/ofi/liveness.h"
 #include "plugins/ofi/operation.h"
+#include "plugins/ofi/scratch.h"
 
 namespace shardrun::ofi {
 
@@ -55,11 +56,13 @@ struct Channel {
   std::map<uint64_t, std::string> incomplete;  // ticket → name; under the engine's mutex
   std::deque<std::unique_ptr<ActiveOperation>> queued;
   int active = 0;
+  Scratch scratch;  // of the active ones
 };
 
 struct ActiveOperation {
   std::unique_ptr<Operation> operation;
   Channel* channel = nullptr;
+  std::byte* scratch = nullptr;
   bool stale = true;  // something changed since its flows were last looked at
   std::chrono::steady_clock::time_point started;
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "plugins/abi/comm_v1.h"
 #include "plugins/ofi/engine.h"
 
 namespace shardrun::ofi {
@@ -13,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kActivePerChannel = 2;          // operations of one channel in flight at once
+constexpr int kActivePerChannel = SHARDRUN_COMM_V1_RUNNING;
 constexpr int kIdleRounds = 20;               // looks at shared memory before sleeping
 constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between, before sleeping longer
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
@@ -57,7 +58,11 @@ bool Engine::take_submissions() {
 
 void Engine::start_queued(Channel& channel) {
   while (channel.active < kActivePerChannel && !channel.queued.empty()) {
-    channel.queued.front()->started = Clock::now();
+    ActiveOperation& next = *channel.queued.front();
+    Status status = channel.scratch.take(next.operation->scratch_bytes(), &next.scratch);
+    if (!status.ok()) return fail(std::move(status), global_rank_);
+    next.operation->use_scratch(next.scratch);
+    next.started = Clock::now();
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
     ++channel.active;
@@ -178,6 +183,7 @@ bool Engine::retire_finished() {
       for (const auto& endpoint : endpoints_) endpoint->forget_name();
     }
     const uint64_t ticket = active.operation->ticket;
+    channel.scratch.give_back(active.scratch);
     at = active_.erase(at);
     --channel.active;
     start_queued(channel);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "plugins/abi/comm_v1.h"
+
 namespace shardrun::ofi {
 namespace {
 
@@ -11,15 +13,11 @@ enum Kind : uint32_t { kGather = 0, kScatter, kReduceFloat, kReduceDouble, kBroa
 constexpr uint64_t kDirectSegmentBytes = 1 << 20;  // straight into the caller's buffer
 constexpr uint32_t kWindow = 4;
 constexpr uint64_t kTreeSegmentBytes = 256 << 10;
-constexpr uint64_t kScratchBytes = 16 << 20;  // per operation
-constexpr uint64_t kLargestSumSegmentBytes = 256 << 10;
-constexpr uint64_t kSmallestSumSegmentBytes = 16 << 10;
-constexpr uint64_t kExchangeBytes = 16 << 10;  // all-reduce: up to here everyone sends everything to everyone
 
 // Contributions of all peers to one segment are in scratch at once, `kWindow` segments deep.
 uint64_t sum_segment_bytes(uint32_t group_size) {
-  const uint64_t share = kScratchBytes / kWindow / std::max(1u, group_size - 1) / 64 * 64;
-  return std::clamp(share, kSmallestSumSegmentBytes, kLargestSumSegmentBytes);
+  const uint32_t size = std::max(2u, group_size);
+  return shardrun_comm_v1_sum_bytes(size, UINT64_MAX) / (size - 1) / kWindow;
 }
 
 template <typename T>
@@ -122,7 +120,6 @@ class ReduceScatter final : public Operation {
   ReduceScatter(const Group& group, const OperationId& id, const float* full, uint64_t count, float* mine) {
     const uint64_t segment_bytes = sum_segment_bytes(group.size());
     const uint64_t bytes = count * sizeof(float);
-    const uint64_t ring_bytes = kWindow * segment_bytes;
     sum_ = {.group_size = group.size(),
             .mine = group.mine,
             .own = full + group.mine * count,
@@ -130,14 +127,12 @@ class ReduceScatter final : public Operation {
             .count = count,
             .segment = segment_bytes / sizeof(float)};
     sum_.flow_of_rank.resize(group.size());
-    if (bytes > 0) scratch_.reset(new std::byte[ring_bytes * (group.size() - 1)]);
-    uint64_t slot = 0;
     for_each_peer(group, [&](uint32_t peer) {
       sum_.flow_of_rank[peer] = static_cast<uint32_t>(flows_.size());
       Flow& flow =
           add_flow(group, peer, /*is_send=*/false, make_tag(id, kScatter, 0, group.global_ranks[peer]), mine,
                    bytes, segment_bytes, bytes);
-      if (peer != 0 && bytes > 0) make_ring(flow, scratch_.get() + ring_bytes * slot++);
+      if (peer != 0) make_ring(flow);
     });
     for_each_peer(group, [&](uint32_t peer) {
       add_flow(group, peer, /*is_send=*/true, make_tag(id, kScatter, 0, group.global_ranks[group.mine]),
@@ -149,7 +144,6 @@ class ReduceScatter final : public Operation {
 
  private:
   SliceSum<float> sum_;
-  std::unique_ptr<std::byte[]> scratch_;
 };
 
 // Small all-reduce: everyone gets everyone's whole buffer and sums it.
@@ -158,7 +152,6 @@ class ExchangeAllReduce final : public Operation {
  public:
   ExchangeAllReduce(const Group& group, const OperationId& id, T* buffer, uint64_t count) {
     const uint64_t bytes = count * sizeof(T);
-    scratch_.resize(bytes * (group.size() - 1));
     sum_ = {.group_size = group.size(),
             .mine = group.mine,
             .own = buffer,
@@ -166,12 +159,12 @@ class ExchangeAllReduce final : public Operation {
             .count = count,
             .segment = std::max<uint64_t>(count, 1)};
     sum_.flow_of_rank.resize(group.size());
-    uint64_t offset = 0;
     for_each_peer(group, [&](uint32_t peer) {
       sum_.flow_of_rank[peer] = static_cast<uint32_t>(flows_.size());
-      add_flow(group, peer, /*is_send=*/false, make_tag(id, kExchange, 0, group.global_ranks[peer]),
-               scratch_.data() + offset, bytes, std::max<uint64_t>(bytes, 1), bytes);
-      offset += bytes;
+      put_in_scratch(
+          add_flow(group, peer, /*is_send=*/false, make_tag(id, kExchange, 0, group.global_ranks[peer]),
+                   nullptr, bytes, std::max<uint64_t>(bytes, 1), bytes),
+          bytes);
     });
     for_each_peer(group, [&](uint32_t peer) {
       add_flow(group, peer, /*is_send=*/true, make_tag(id, kExchange, 0, group.global_ranks[group.mine]),
@@ -186,7 +179,6 @@ class ExchangeAllReduce final : public Operation {
 
  private:
   SliceSum<T> sum_;
-  std::vector<std::byte> scratch_;
 };
 
 // Large all-reduce: a reduce-scatter of slices, then an all-gather of the sums, both in place and
@@ -197,7 +189,6 @@ class SlicedAllReduce final : public Operation {
   SlicedAllReduce(const Group& group, const OperationId& id, uint32_t kind, T* buffer, uint64_t count)
       : peers_(group.size() - 1) {
     const uint64_t segment_bytes = sum_segment_bytes(group.size());
-    const uint64_t ring_bytes = kWindow * segment_bytes;
     const auto start = [&](uint64_t rank) {
       return rank * (count / group.size()) + std::min<uint64_t>(rank, count % group.size());
     };
@@ -214,13 +205,10 @@ class SlicedAllReduce final : public Operation {
             .count = bytes(me) / sizeof(T),
             .segment = segment_bytes / sizeof(T)};
     sum_.flow_of_rank.resize(group.size());
-    scratch_.reset(new std::byte[ring_bytes * (group.size() - 1)]);
-    uint64_t slot = 0;
     for_each_peer(group, [&](uint32_t peer) {
       sum_.flow_of_rank[peer] = static_cast<uint32_t>(flows_.size());
       make_ring(
-          add_flow(group, peer, /*is_send=*/false, tag_from(0, peer), nullptr, bytes(me), segment_bytes, 0),
-          scratch_.get() + ring_bytes * slot++);
+          add_flow(group, peer, /*is_send=*/false, tag_from(0, peer), nullptr, bytes(me), segment_bytes, 0));
     });
     first_send_ = flows_.size();
     for_each_peer(group, [&](uint32_t peer) {
@@ -249,7 +237,6 @@ class SlicedAllReduce final : public Operation {
  private:
   const size_t peers_;
   SliceSum<T> sum_;
-  std::unique_ptr<std::byte[]> scratch_;
   size_t first_send_ = 0;
 };
 
@@ -371,10 +358,22 @@ Flow& Operation::add_flow(const Group& group, uint32_t group_rank, bool is_send,
   return flow;
 }
 
-void Operation::make_ring(Flow& flow, std::byte* scratch) {
+void Operation::put_in_scratch(Flow& flow, uint64_t bytes) {
+  flow.in_scratch = true;
+  flow.scratch_offset = scratch_bytes_;
+  scratch_bytes_ += (bytes + 63) / 64 * 64;
+}
+
+void Operation::make_ring(Flow& flow) {
   flow.ring = true;
-  flow.base = scratch;
   flow.limit_bytes = flow.window * flow.segment_bytes;
+  put_in_scratch(flow, std::min(flow.limit_bytes, flow.total_bytes));
+}
+
+void Operation::use_scratch(std::byte* scratch) {
+  for (Flow& flow : flows_) {
+    if (flow.in_scratch) flow.base = scratch + flow.scratch_offset;
+  }
 }
 
 uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t sender_global_rank) {
@@ -401,7 +400,7 @@ template <typename T>
 std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId& id, T* buffer,
                                            uint64_t count) {
   std::unique_ptr<Operation> operation;
-  if (count * sizeof(T) <= kExchangeBytes || group.size() == 1) {
+  if (count * sizeof(T) <= SHARDRUN_COMM_V1_WHOLE_BYTES || group.size() == 1) {
     operation = std::make_unique<ExchangeAllReduce<T>>(group, id, buffer, count);
   } else {
     const uint32_t kind = sizeof(T) == sizeof(float) ? kReduceFloat : kReduceDouble;

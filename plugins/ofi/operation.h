@@ -28,7 +28,9 @@ struct Group {
 struct Flow {
   uint32_t global_rank = 0;
   bool is_send = false;
-  bool ring = false;  // base holds only `window` segments; segment k lies at slot k % window
+  bool ring = false;        // base holds only `window` segments; segment k lies at slot k % window
+  bool in_scratch = false;  // base is scratch_offset into the operation's scratch, once that is there
+  uint64_t scratch_offset = 0;
   uint64_t tag = 0;
   std::byte* base = nullptr;
   uint64_t total_bytes = 0;
@@ -58,6 +60,9 @@ class Operation {
   virtual bool finished() const;
 
   std::vector<Flow>& flows() { return flows_; }
+  // Memory beside the caller's buffers that the operation needs from before its first segment is posted to its end.
+  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  void use_scratch(std::byte* scratch);
   // Global ranks whose part has not come yet.
   std::vector<uint32_t> awaited() const;
 
@@ -69,9 +74,14 @@ class Operation {
   // Prepares a flow; its limit starts at `limit_bytes`.
   Flow& add_flow(const Group& group, uint32_t group_rank, bool is_send, uint64_t tag, void* base,
                  uint64_t total_bytes, uint64_t segment_bytes, uint64_t limit_bytes);
-  void make_ring(Flow& flow, std::byte* scratch);
+  // The flow's data goes to scratch: all of it, or the segments of its window.
+  void put_in_scratch(Flow& flow, uint64_t bytes);
+  void make_ring(Flow& flow);
 
   std::vector<Flow> flows_;
+
+ private:
+  uint64_t scratch_bytes_ = 0;
 };
 
 // Names one operation on the wire: the channel and its ticket.
