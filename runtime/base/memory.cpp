@@ -38,6 +38,12 @@ Result<Memory> Memory::create(int64_t bytes) {
   return Memory(*data, bytes, -1);
 }
 
+Result<Memory> Memory::create_resident(int64_t bytes) {
+  auto data = map(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1);
+  if (!data) return std::move(data).error();
+  return Memory(*data, bytes, -1);
+}
+
 Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& directory) {
   const int file = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file < 0) return errno_error(Code::kIo, fmt::format("making a file in {}", directory), errno);

@@ -22,6 +22,8 @@ class Memory {
  public:
   // Page-aligned; a page exists once it is touched. Error: kIo.
   static Result<Memory> create(int64_t bytes);
+  // All pages exist from the start: for memory that is reserved now and used in a hurry.
+  static Result<Memory> create_resident(int64_t bytes);
   // `directory` exists and should lie on a local disk; a file system in memory saves nothing. Errors: kIo naming it,
   // also when it has no room: the file's blocks are reserved at once.
   static Result<Memory> create_in_file(int64_t bytes, const std::string& directory);
@@ -43,6 +45,31 @@ class Memory {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   int file_ = -1;
+};
+
+// Hands out pieces of memory, aligned to a cache line, or counts them when there is none: one piece of code for the plan
+// and for the use. Thread rule: thread-compatible.
+class Cursor {
+ public:
+  explicit Cursor(std::byte* memory) : memory_(memory) {}
+  template <typename T>
+  T* take(int64_t count) {
+    constexpr int64_t kAlignment = 64;
+    std::byte* const at = memory_ == nullptr ? nullptr : memory_ + bytes_;
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    return reinterpret_cast<T*>(at);
+  }
+  template <typename T>
+  void take(T*& pointer, int64_t count) {
+    pointer = take<T>(count);
+  }
+  // Pieces that are given back to the system one by one start on a page of their own.
+  void start_page() { bytes_ = (bytes_ + 4095) / 4096 * 4096; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* memory_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace shardrun::base

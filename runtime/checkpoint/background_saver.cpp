@@ -100,12 +100,12 @@ void BackgroundSaver::before_update() {
   {
     const std::lock_guard lock(mutex_);
     if (result_ || writer_->all_taken()) return;
-    if (const auto staged = writer_->stage()) {
+    if (const auto staged = writer_->stage(staging_)) {
       bytes_staged_ += *staged;
       return;
     }
   }
-  wait();  // no memory for a copy
+  wait();  // no room for a copy
 }
 
 void BackgroundSaver::wait() {

@@ -3,7 +3,7 @@
 // Between two optimizer steps nobody changes the master and moment shards, so a thread reads them while the next
 // forward and backward run, a chunk at a time through a buffer of 1 MiB. What it has not read when the optimizer wants
 // to change them is copied (before_update), and written from the copy: the trainer waits for a copy in memory at
-// most, never for a disk.
+// most, never for a disk; the memory for it is reserved before training.
 //
 // A checkpoint is complete when every rank's file is on the disk and then rank 0 has published it. The ranks agree on
 // that with two numbers each that the trainer adds to a sum over ranks it makes anyway:
@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -37,9 +38,10 @@ namespace shardrun::checkpoint {
 
 class BackgroundSaver {
  public:
-  // `publishes`: exactly one rank of `ranks` does.
-  BackgroundSaver(Store store, bool publishes, int ranks)
-      : store_(std::move(store)), publishes_(publishes), ranks_(ranks) {}
+  // `publishes`: exactly one rank of `ranks` does. `staging` outlives the saver; with less of it than
+  // ShardFileWriter::staging_elements(), before_update() waits for the disk when it would need more.
+  BackgroundSaver(Store store, bool publishes, int ranks, std::span<float> staging)
+      : store_(std::move(store)), publishes_(publishes), ranks_(ranks), staging_(staging) {}
   BackgroundSaver(const BackgroundSaver&) = delete;
   ~BackgroundSaver();
 
@@ -72,6 +74,7 @@ class BackgroundSaver {
   Store store_;
   bool publishes_;
   int ranks_;
+  std::span<float> staging_;
   Phase phase_ = Phase::kIdle;
   Manifest manifest_;
   uint64_t bytes_staged_ = 0;

@@ -72,7 +72,7 @@ int64_t copy_into(const Target& to, size_t tensor, const std::vector<Member>& fr
 
 // All blocks' targets at once, so that every file is opened once.
 Result<void> load(const std::string& folder, const Manifest& manifest, std::span<const int> blocks,
-                  std::span<const Target> targets) {
+                  std::span<const Target> targets, const GiveBack& give_back) {
   std::vector<int64_t> filled(blocks.size(), 0);
   std::vector<std::vector<shard::ShardLayout>> layouts;  // by tensor rank and position in `blocks`
   for (int rank = 0; rank < manifest.spread.tensor_parallel; ++rank) {
@@ -103,6 +103,7 @@ Result<void> load(const std::string& folder, const Manifest& manifest, std::span
           copied += copy_into(targets[i], tensor, from, first, values);
         }));
         if (tensor == 0) filled[i] += copied;
+        if (give_back) give_back(targets[i].out[tensor]);
       }
     }
   }
@@ -159,7 +160,7 @@ Result<void> Store::read_shard(const Manifest& manifest, const LoadTarget& targe
     blocks.push_back(block);
     targets.push_back(std::move(wanted));
   }
-  return load(path_of(manifest.step), manifest, blocks, targets);
+  return load(path_of(manifest.step), manifest, blocks, targets, state.give_back);
 }
 
 Result<void> Store::read_block(const Manifest& manifest, int block, std::span<float> full) const {
@@ -172,7 +173,7 @@ Result<void> Store::read_block(const Manifest& manifest, int block, std::span<fl
     offset += target.members.back().slice.elements();
   }
   const std::array<int, 1> blocks{block};
-  return load(path_of(manifest.step), manifest, blocks, {&target, 1});
+  return load(path_of(manifest.step), manifest, blocks, {&target, 1}, {});
 }
 
 }  // namespace shardrun::checkpoint

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/shard_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,29 +28,19 @@ Result<void> write_at(int fd, std::span<const std::byte> bytes, uint64_t offset,
 
 }  // namespace
 
-// Anonymous memory, given back when the file is written.
-class ShardFileWriter::Staging {
- public:
-  static Result<std::unique_ptr<Staging>> create(size_t elements) {
-    const size_t bytes = elements * sizeof(float);
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-      return base::errno_error(Code::kIo, fmt::format("reserving {} bytes", bytes), errno);
-    ::madvise(memory, bytes, MADV_HUGEPAGE);  // fewer page faults while the trainer waits
-    return std::unique_ptr<Staging>(new Staging({static_cast<float*>(memory), elements}));
+int64_t ShardFileWriter::staging_elements(const shard::ShardLayout& layout, int replicas) {
+  int64_t elements = 0;
+  for (const shard::BlockShards& block : layout.blocks) {
+    elements += 3 * ((block.shard_elements + replicas - 1) / replicas);
   }
-  Staging(const Staging&) = delete;
-  ~Staging() { ::munmap(memory_.data(), memory_.size_bytes()); }
-  std::span<float> memory() const { return memory_; }
-
- private:
-  explicit Staging(std::span<float> memory) : memory_(memory) {}
-  std::span<float> memory_;
-};
+  return elements;
+}
 
 ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& place,
                                  const shard::ShardLayout& layout, const ShardState& state)
-    : folder_(std::move(folder)), path_(folder_ + "/" + shard_file_name(place.file())) {
+    : folder_(std::move(folder)),
+      path_(folder_ + "/" + shard_file_name(place.file())),
+      give_back_(state.give_back) {
   SHARDRUN_CHECK(layout.group_size == place.spread.shard_degree);
   header_.file = static_cast<uint32_t>(place.file());
   header_.files = static_cast<uint32_t>(place.spread.files());
@@ -78,9 +67,6 @@ ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& 
   }
 }
 
-ShardFileWriter::~ShardFileWriter() = default;
-ShardFileWriter::ShardFileWriter(ShardFileWriter&&) noexcept = default;
-
 Result<void> ShardFileWriter::open() {
   RETURN_IF_ERROR(base::make_directories(folder_));
   fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -94,22 +80,23 @@ std::optional<ShardFileWriter::Chunk> ShardFileWriter::take(std::span<float> buf
   const size_t count = std::min(buffer.size(), piece.values.size());
   const Chunk chunk{piece.block, piece.tensor, piece.file_offset, count};
   std::copy_n(piece.values.begin(), count, buffer.begin());
+  if (give_back_ && !is_staged_) give_back_(piece.values.first(count));
   piece.values = piece.values.subspan(count);
   piece.file_offset += count * sizeof(float);
   if (piece.values.empty()) ++next_;
   return chunk;
 }
 
-Result<uint64_t> ShardFileWriter::stage() {
+std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
   size_t elements = 0;
   for (size_t i = next_; i < pieces_.size(); ++i) elements += pieces_[i].values.size();
-  if (elements == 0 || staging_ != nullptr) return uint64_t{0};
-  auto staging = Staging::create(elements);
-  if (!staging) return std::move(staging).error();
-  staging_ = std::move(staging).value();
-  std::span<float> rest = staging_->memory();
+  if (elements == 0 || is_staged_) return uint64_t{0};
+  if (elements > memory.size()) return std::nullopt;
+  is_staged_ = true;
+  std::span<float> rest = memory;
   for (size_t i = next_; i < pieces_.size(); ++i) {
     std::copy(pieces_[i].values.begin(), pieces_[i].values.end(), rest.begin());
+    if (give_back_) give_back_(pieces_[i].values);
     pieces_[i].values = rest.first(pieces_[i].values.size());
     rest = rest.subspan(pieces_[i].values.size());
   }
@@ -129,7 +116,6 @@ Result<void> ShardFileWriter::finish() {
   RETURN_IF_ERROR(write_at(fd_.get(), std::as_bytes(std::span(header)), 0, path_));
   if (::fsync(fd_.get()) != 0) return base::errno_error(Code::kIo, fmt::format("syncing {}", path_), errno);
   fd_.reset();
-  staging_.reset();
   const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return base::errno_error(Code::kIo, folder_, errno);
   // Some network file systems refuse fsync on folders with EINVAL; they commit names with the file.

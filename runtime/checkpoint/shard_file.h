@@ -11,7 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,9 +24,14 @@
 
 namespace shardrun::checkpoint {
 
+// Is told of values that were read or written and are not needed soon, so that those in files can leave memory. Null:
+// nobody is.
+using GiveBack = std::function<void(std::span<const float>)>;
+
 // A rank's flat shards (runtime/shard/layout.h), each layout.flat_shard_elements long.
 struct ShardState {
   std::span<float> master, moment1, moment2;
+  GiveBack give_back{};
 
   std::array<std::span<float>, 3> tensors() const { return {master, moment1, moment2}; }
 };
@@ -39,8 +44,6 @@ class ShardFileWriter {
   // must not change until everything was taken or staged.
   ShardFileWriter(std::string folder, int64_t step, const Place& place, const shard::ShardLayout& layout,
                   const ShardState& state);
-  ~ShardFileWriter();
-  ShardFileWriter(ShardFileWriter&&) noexcept;
 
   // Creates folder and file.
   Result<void> open();
@@ -53,9 +56,11 @@ class ShardFileWriter {
   };
   // The next values, at most buffer.size(), in buffer's front; nullopt when all were taken.
   std::optional<Chunk> take(std::span<float> buffer);
-  // Copies all that was not taken yet into memory of its own; afterwards `state` may change. Returns how many
-  // bytes. kIo when there is not that much memory: nothing was copied then.
-  Result<uint64_t> stage();
+  // Elements that stage() may need, on the rank of `replicas` that writes most of these shards.
+  static int64_t staging_elements(const shard::ShardLayout& layout, int replicas);
+  // Copies all that was not taken yet into `memory`, which then belongs to the writer until finish(); afterwards `state`
+  // may change. Returns how many bytes; nullopt when it does not fit: nothing was copied then. Once.
+  std::optional<uint64_t> stage(std::span<float> memory);
   bool all_taken() const { return next_ == pieces_.size(); }
 
   // In the order of take().
@@ -69,13 +74,13 @@ class ShardFileWriter {
     std::span<const float> values;  // not taken yet
     uint64_t file_offset;           // of values[0]
   };
-  class Staging;
 
   std::string folder_, path_;
   ShardHeader header_;
   std::vector<Piece> pieces_;
+  GiveBack give_back_;
   size_t next_ = 0;
-  std::unique_ptr<Staging> staging_;
+  bool is_staged_ = false;
   base::UniqueFd fd_;
 };
 

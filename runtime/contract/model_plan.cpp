@@ -1,27 +1,42 @@
 #include "runtime/contract/model_plan.h"
 
+#include <optional>
+
 #include "runtime/contract/json_reader.h"
 #include "runtime/contract/model_plan_json.h"
 
 namespace shardrun::contract {
 
+namespace {
+
+struct Kind {
+  const char* name;
+  int64_t MemoryPlan::*bytes;
+};
+constexpr Kind kKinds[] = {
+    {"masters", &MemoryPlan::masters},     {"compute_copy", &MemoryPlan::compute_copy},
+    {"gradients", &MemoryPlan::gradients}, {"moments", &MemoryPlan::moments},
+    {"gathered", &MemoryPlan::gathered},   {"activations", &MemoryPlan::activations},
+    {"workspace", &MemoryPlan::workspace}, {"communication", &MemoryPlan::communication},
+    {"saving", &MemoryPlan::saving},       {"in_files", &MemoryPlan::in_files},
+    {"process", &MemoryPlan::process}};
+
+}  // namespace
+
 nlohmann::json memory_json(const MemoryPlan& plan) {
-  return {{"masters", plan.masters},   {"compute_copy", plan.compute_copy}, {"gradients", plan.gradients},
-          {"moments", plan.moments},   {"gathered", plan.gathered},         {"activations", plan.activations},
-          {"in_files", plan.in_files}, {"process", plan.process},           {"total", plan.total()}};
+  nlohmann::json object = {{"total", plan.total()}};
+  for (const Kind& kind : kKinds) object[kind.name] = plan.*kind.bytes;
+  return object;
 }
 
 Result<MemoryPlan> read_memory(const nlohmann::json& object) {
   MemoryPlan plan;
   JsonReader reader(object, "planned memory");
-  reader.read("masters", plan.masters);
-  reader.read("compute_copy", plan.compute_copy);
-  reader.read("gradients", plan.gradients);
-  reader.read("moments", plan.moments);
-  reader.read("gathered", plan.gathered);
-  reader.read("activations", plan.activations);
-  reader.read("in_files", plan.in_files);
-  reader.read("process", plan.process);
+  for (const Kind& kind : kKinds) {
+    std::optional<int64_t> bytes;  // kinds are added: records of before lack them
+    reader.read_optional(kind.name, bytes);
+    plan.*kind.bytes = bytes.value_or(0);
+  }
   RETURN_IF_ERROR(reader.finish());
   return plan;
 }

@@ -112,6 +112,10 @@ int64_t BertLoader::training_targets(int64_t position, const contract::BatchPlan
   return total;
 }
 
+int64_t BertLoader::most_targets(int sequence_length) {
+  return masked_of(std::max(1, sequence_length - 3));  // but for [CLS] and two [SEP]
+}
+
 Result<void> BertLoader::write_example(const Example& example, const BertRows& row) const {
   const SpecialTokens& special = corpus_.tokenizer().special;
   const auto a_size = static_cast<size_t>(example.a_size), b_size = static_cast<size_t>(example.b_size);

@@ -1,10 +1,11 @@
 // How much of its activations a model keeps between forward and backward, and where.
 //
-// Thread rule: plain values; Cursor is thread-compatible.
+// Thread rule: plain values.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+
+#include "runtime/base/memory.h"
 
 namespace shardrun::model {
 
@@ -22,23 +23,6 @@ struct ActivationBytes {
   int64_t offload_window = 0;
 };
 
-// Hands out pieces of memory, or counts them when there is none.
-class Cursor {
- public:
-  explicit Cursor(std::byte* memory) : memory_(memory) {}
-  template <typename U>
-  void take(U*& pointer, int64_t count) {
-    constexpr int64_t kAlignment = 64;
-    pointer = memory_ == nullptr ? nullptr : reinterpret_cast<U*>(memory_ + bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(U)) + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  // Pieces that are given back to the system one by one start on a page of their own.
-  void start_page() { bytes_ = (bytes_ + 4095) / 4096 * 4096; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* memory_;
-  int64_t bytes_ = 0;
-};
+using base::Cursor;
 
 }  // namespace shardrun::model

@@ -15,12 +15,10 @@ using kernels::Bf16;
 
 namespace {
 
-constexpr int64_t kRelations = 2;  // classes of the next-sentence head
-
 template <typename T>
 class TypedBert : public Bert {
  public:
-  TypedBert(const BertConfig& config, const BertOptions& options, Memory saved, Memory scratch)
+  TypedBert(const BertConfig& config, const ModelOptions& options, Memory saved, Memory scratch)
       : sizes_(config, options),
         blocks_(block_layouts(config)),
         saved_(std::move(saved)),
@@ -326,6 +324,7 @@ void TypedBert<T>::set_batch(const Batch& batch) {
   loss_ = {};
   for (int64_t n = 0; n < s.N; ++n) {
     if (batch.targets[static_cast<size_t>(n)] < 0) continue;
+    SHARDRUN_CHECK(loss_.tokens < s.M);
     buffers_.predicted[loss_.tokens] = static_cast<int32_t>(n);
     buffers_.targets[loss_.tokens++] = batch.targets[static_cast<size_t>(n)];
   }
@@ -341,12 +340,11 @@ template <typename T>
 ActivationBytes bytes_of(const BertSizes& sizes, bool offloads) {
   const BertBuffers<T> buffers(sizes, nullptr, nullptr);
   if (!offloads) return {.resident = buffers.saved_bytes + buffers.scratch_bytes};
-  const int64_t layer = buffers.layers.front().end - buffers.layers.front().begin;
-  return {buffers.scratch_bytes, buffers.saved_bytes, std::min(buffers.saved_bytes, 2 * layer)};
+  return {buffers.scratch_bytes, buffers.saved_bytes, buffers.offload_window()};
 }
 
 template <typename T>
-Result<std::unique_ptr<Bert>> make(const BertConfig& config, const BertOptions& options) {
+Result<std::unique_ptr<Bert>> make(const BertConfig& config, const ModelOptions& options) {
   const BertBuffers<T> plan(BertSizes(config, options), nullptr, nullptr);
   auto saved = options.offload_directory.empty()
                    ? Memory::create(plan.saved_bytes)
@@ -360,14 +358,14 @@ Result<std::unique_ptr<Bert>> make(const BertConfig& config, const BertOptions& 
 
 }  // namespace
 
-ActivationBytes Bert::activation_bytes(const BertConfig& config, const BertOptions& options) {
+ActivationBytes Bert::activation_bytes(const BertConfig& config, const ModelOptions& options) {
   const BertSizes sizes(config, options);
   const bool offloads = !options.offload_directory.empty();
   return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, offloads)
                                                   : bytes_of<Bf16>(sizes, offloads);
 }
 
-Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const BertOptions& options) {
+Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const ModelOptions& options) {
   RETURN_IF_ERROR(check(config));
   if (options.micro_batch < 1 || options.sequence_length < 1) {
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");

@@ -27,9 +27,9 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/kernels/ops.h"
-#include "runtime/model/activations.h"
+#include "runtime/kernels/workspace.h"
 #include "runtime/model/model.h"
+#include "runtime/model/options.h"
 
 namespace shardrun::model {
 
@@ -37,13 +37,6 @@ struct BertConfig {
   int layers = 0, hidden = 0, heads = 0, ffn = 0, vocab = 0;
   int max_positions = 512, type_vocab = 2;
   double norm_epsilon = 1e-12;
-};
-
-struct BertOptions {
-  kernels::DType compute = kernels::DType::kFp32;
-  int micro_batch = 1, sequence_length = 1;
-  Checkpointing checkpointing = Checkpointing::kNone;
-  std::string offload_directory{};  // where activations that wait for backward lie; empty: in memory
 };
 
 // kInvalid with what and the mend: hidden % heads, non-positive sizes.
@@ -55,9 +48,11 @@ double flops_per_token(const BertConfig& config, int sequence_length, double pre
 
 class Bert : public Model {
  public:
-  static ActivationBytes activation_bytes(const BertConfig& config, const BertOptions& options);
+  static ActivationBytes activation_bytes(const BertConfig& config, const ModelOptions& options);
+  // As Llama::ops. The head's products come in many sizes, up to the listed ones.
+  static kernels::OpList ops(const BertConfig& config, const ModelOptions& options);
   // kInvalid as check() says, or for a sequence longer than max_positions; kIo without that much memory.
-  static Result<std::unique_ptr<Bert>> create(const BertConfig& config, const BertOptions& options);
+  static Result<std::unique_ptr<Bert>> create(const BertConfig& config, const ModelOptions& options);
 
   // (N,C) of the last layer in the compute dtype; valid from its forward until the next one.
   virtual std::span<const std::byte> hidden_states() const = 0;

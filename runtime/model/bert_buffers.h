@@ -14,9 +14,11 @@
 
 namespace shardrun::model {
 
+constexpr int64_t kRelations = 2;  // classes of the next-sentence head
+
 // The legend of bert.h as numbers.
 struct BertSizes {
-  BertSizes(const BertConfig& config, const BertOptions& options)
+  BertSizes(const BertConfig& config, const ModelOptions& options)
       : B(options.micro_batch),
         T(options.sequence_length),
         N(B * T),
@@ -32,7 +34,8 @@ struct BertSizes {
         checkpointing(options.checkpointing) {
     constexpr int64_t kLogitElements = int64_t{1} << 23;  // 32 MiB of fp32: few chunks, bounded memory
     const int64_t rows = kLogitElements / std::max<int64_t>(1, V) / kRowStep * kRowStep;
-    chunk = std::min(padded_rows(N), std::max<int64_t>(4 * kRowStep, rows));
+    M = padded_rows(options.most_targets > 0 ? std::min(N, options.most_targets) : N);
+    chunk = std::min(M, std::max<int64_t>(4 * kRowStep, rows));
   }
 
   // Predicted rows are padded to a multiple, so that few shapes of products ever occur.
@@ -42,6 +45,7 @@ struct BertSizes {
   int64_t B, T, N, C, H, D, F, V, P, types, L;
   float epsilon;
   Checkpointing checkpointing;
+  int64_t M;      // rows of predicted tokens at most, padded
   int64_t chunk;  // rows of logits that exist at once
 };
 
@@ -103,7 +107,7 @@ struct BertLayerActivations {
   int64_t begin = 0, end = 0;            // the layer's piece of `saved`
 };
 
-// Of the heads, M padded rows of predicted tokens.
+// Of the heads.
 template <typename T>
 struct BertHeadActivations {
   float *mean, *rstd;  // (M)
@@ -137,8 +141,10 @@ struct BertBuffers {
       layer.end = saved.bytes();
     }
     saved_bytes = saved.bytes();
+    if (!layers.empty())
+      window_bytes_ = layers.front().end - layers.front().begin + s.N * s.C * int64_t{sizeof(T)};
 
-    const int64_t M = BertSizes::padded_rows(s.N);
+    const int64_t M = s.M;
     for (int32_t** row : {&tokens, &positions, &segments, &begins}) scratch.take(*row, s.N);
     for (int32_t** row : {&predicted, &targets}) scratch.take(*row, M);
     for (int32_t** row : {&lengths, &next_sentence, &first_rows}) scratch.take(*row, s.B);
@@ -163,7 +169,11 @@ struct BertBuffers {
   T *narrow, *wide, *dnormed, *dpooled;
   int64_t saved_bytes = 0, scratch_bytes = 0;
 
+  // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
+  int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }
+
  private:
+  int64_t window_bytes_ = 0;
   // What only the matrix products and attention can make again.
   static void take_rest(BertLayerActivations<T>& layer, const BertSizes& s, Cursor& cursor, bool here) {
     if (!here) return;

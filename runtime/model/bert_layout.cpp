@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "runtime/model/bert.h"
+#include "runtime/model/bert_buffers.h"
 
 namespace shardrun::model {
 namespace {
@@ -108,6 +109,35 @@ double flops_per_token(const BertConfig& config, int sequence_length, double pre
   const double layers = L * (4.0 * C * C + 2.0 * C * F);
   const double head = predicted_share * (C * C + C * config.vocab);
   return 6.0 * (layers + head) + 12.0 * L * C * sequence_length;
+}
+
+kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options) {
+  using Op = kernels::LinearCall::Op;
+  constexpr bool kBias = true, kSums = true;
+  const BertSizes s(config, options);
+  kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.H, s.D}};
+  list.linears = {
+      {Op::kForward, s.N, s.C, 3 * s.C, kBias}, {Op::kForward, s.N, s.C, s.C, kBias},
+      {Op::kForward, s.N, s.C, s.F, kBias},     {Op::kForward, s.N, s.F, s.C, kBias},
+      {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
+      {Op::kBackwardWeight, s.N, s.C, s.F},     {Op::kBackwardInput, s.N, s.C, s.F, !kBias, kSums},
+      {Op::kBackwardWeight, s.N, s.C, s.C},     {Op::kBackwardInput, s.N, s.C, s.C},
+      {Op::kBackwardWeight, s.N, s.C, 3 * s.C}, {Op::kBackwardInput, s.N, s.C, 3 * s.C, !kBias, kSums}};
+  for (int64_t row = 0; row < s.M; row += s.chunk) {
+    const int64_t rows = std::min(s.chunk, s.M - row);
+    list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V, kBias});
+    list.linears.push_back({Op::kBackwardInput, rows, s.C, s.V});
+    list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, !kBias, /*accumulate=*/row > 0});
+  }
+  for (const int64_t rows : {s.M, s.B}) {  // the transform before the head, and the pooler
+    list.linears.push_back({Op::kForward, rows, s.C, s.C, kBias});
+    list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.C});
+    list.linears.push_back({Op::kBackwardInput, rows, s.C, s.C});
+  }
+  list.linears.push_back({Op::kForwardFp32, s.B, s.C, kRelations, kBias});
+  list.linears.push_back({Op::kBackwardWeight, s.B, s.C, kRelations});
+  list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
+  return list;
 }
 
 }  // namespace shardrun::model

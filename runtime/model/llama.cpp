@@ -18,7 +18,7 @@ namespace {
 template <typename T>
 class TypedLlama : public Llama {
  public:
-  TypedLlama(const LlamaConfig& config, const LlamaOptions& options, Memory saved, Memory scratch)
+  TypedLlama(const LlamaConfig& config, const ModelOptions& options, Memory saved, Memory scratch)
       : tensor_(options.tensor),
         sizes_(config, options, tensor_.size()),
         blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
@@ -344,12 +344,11 @@ template <typename T>
 ActivationBytes bytes_of(const Sizes& sizes, bool offloads) {
   const Buffers<T> buffers(sizes, nullptr, nullptr);
   if (!offloads) return {.resident = buffers.saved_bytes + buffers.scratch_bytes};
-  const int64_t layer = buffers.layers.front().end - buffers.layers.front().begin;
-  return {buffers.scratch_bytes, buffers.saved_bytes, std::min(buffers.saved_bytes, 2 * layer)};
+  return {buffers.scratch_bytes, buffers.saved_bytes, buffers.offload_window()};
 }
 
 template <typename T>
-Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const LlamaOptions& options) {
+Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOptions& options) {
   const Sizes sizes(config, options, TensorGroup(options.tensor).size());
   const Buffers<T> plan(sizes, nullptr, nullptr);
   auto saved = options.offload_directory.empty()
@@ -362,7 +361,7 @@ Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const LlamaOption
       std::make_unique<TypedLlama<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));
 }
 
-Result<void> check_group(const LlamaConfig& config, const LlamaOptions& options) {
+Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {
   const int ranks = options.tensor == nullptr ? 1 : options.tensor->size();
   const int64_t tokens = int64_t{options.micro_batch} * options.sequence_length;
   if (config.heads % ranks == 0 && config.kv_heads % ranks == 0 && config.ffn % ranks == 0 &&
@@ -378,7 +377,7 @@ Result<void> check_group(const LlamaConfig& config, const LlamaOptions& options)
 
 }  // namespace
 
-ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const LlamaOptions& options,
+ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const ModelOptions& options,
                                         int tensor_parallel) {
   const Sizes sizes(config, options, tensor_parallel);
   const bool offloads = !options.offload_directory.empty();
@@ -386,7 +385,7 @@ ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const LlamaOp
                                                   : bytes_of<Bf16>(sizes, offloads);
 }
 
-Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const LlamaOptions& options) {
+Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const ModelOptions& options) {
   RETURN_IF_ERROR(check(config));
   if (options.micro_batch < 1 || options.sequence_length < 1) {
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");

@@ -22,10 +22,9 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/comm/communicator.h"
-#include "runtime/kernels/ops.h"
-#include "runtime/model/activations.h"
+#include "runtime/kernels/workspace.h"
 #include "runtime/model/model.h"
+#include "runtime/model/options.h"
 
 namespace shardrun::model {
 
@@ -34,14 +33,6 @@ struct LlamaConfig {
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
   bool tied_embeddings = false;  // the head uses the embedding's matrix
-};
-
-struct LlamaOptions {
-  kernels::DType compute = kernels::DType::kFp32;
-  int micro_batch = 1, sequence_length = 1;
-  Checkpointing checkpointing = Checkpointing::kNone;
-  std::string offload_directory{};       // where activations that wait for backward lie; empty: in memory
-  comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
 };
 
 // kInvalid with what and the mend: hidden % heads, heads % kv_heads, odd head size, non-positive sizes.
@@ -55,10 +46,12 @@ double flops_per_token(const LlamaConfig& config, int sequence_length);
 class Llama : public Model {
  public:
   // Of one rank of a tensor group; options.tensor is not looked at.
-  static ActivationBytes activation_bytes(const LlamaConfig& config, const LlamaOptions& options,
+  static ActivationBytes activation_bytes(const LlamaConfig& config, const ModelOptions& options,
                                           int tensor_parallel = 1);
+  // What it will call of kernels that takes memory beside activations.
+  static kernels::OpList ops(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel = 1);
   // kInvalid as check() says, or for a tensor group that does not divide the model; kIo without that much memory.
-  static Result<std::unique_ptr<Llama>> create(const LlamaConfig& config, const LlamaOptions& options);
+  static Result<std::unique_ptr<Llama>> create(const LlamaConfig& config, const ModelOptions& options);
 };
 
 }  // namespace shardrun::model

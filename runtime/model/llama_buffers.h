@@ -19,7 +19,7 @@ using base::Memory;
 
 // The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
 struct Sizes {
-  Sizes(const LlamaConfig& config, const LlamaOptions& options, int tensor_parallel)
+  Sizes(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel)
       : ranks(tensor_parallel),
         B(options.micro_batch),
         T(options.sequence_length),
@@ -81,6 +81,8 @@ struct Buffers {
       layer.end = saved.bytes();
     }
     saved_bytes = saved.bytes();
+    if (!layers.empty())
+      window_bytes_ = layers.front().end - layers.front().begin + s.R * s.C * int64_t{sizeof(T)};
 
     scratch.take(tokens, s.N);
     scratch.take(targets, s.N);
@@ -117,7 +119,11 @@ struct Buffers {
   float *partial = nullptr, *part = nullptr, *stats = nullptr;
   int64_t saved_bytes = 0, scratch_bytes = 0;
 
+  // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
+  int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }
+
  private:
+  int64_t window_bytes_ = 0;
   // What only the matrix products and attention can make again.
   static void take_rest(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
     if (!here) return;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "runtime/model/llama.h"
+#include "runtime/model/llama_buffers.h"
 
 namespace shardrun::model {
 namespace {
@@ -107,6 +108,28 @@ double flops_per_token(const LlamaConfig& config, int sequence_length) {
     }
   }
   return 6.0 * products + 6.0 * config.layers * static_cast<double>(config.hidden) * sequence_length;
+}
+
+kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel) {
+  using Op = kernels::LinearCall::Op;
+  const Sizes s(config, options, tensor_parallel);
+  const bool alone = tensor_parallel == 1;
+  const Op back = alone ? Op::kForward : Op::kForwardFp32;  // into the residual stream
+  const Op input = alone ? Op::kBackwardInput : Op::kBackwardInputFp32;
+  kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
+  list.linears = {{Op::kForward, s.N, s.C, s.QKV},          {back, s.N, s.HD, s.C},
+                  {Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
+                  {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
+                  {Op::kBackwardWeight, s.N, s.C, 2 * s.F}, {input, s.N, s.C, 2 * s.F},
+                  {Op::kBackwardWeight, s.N, s.HD, s.C},    {Op::kBackwardInput, s.N, s.HD, s.C},
+                  {Op::kBackwardWeight, s.N, s.C, s.QKV},   {input, s.N, s.C, s.QKV}};
+  for (int64_t row = 0; row < s.N; row += s.chunk) {
+    const int64_t rows = std::min(s.chunk, s.N - row);
+    list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V});
+    list.linears.push_back({input, rows, s.C, s.V});
+    list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, /*bias=*/false, /*accumulate=*/row > 0});
+  }
+  return list;
 }
 
 }  // namespace shardrun::model

@@ -1,5 +1,8 @@
 #include "runtime/tools/plan_tool.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -30,6 +33,7 @@ Result<contract::ModelPlan> plan(const std::string& spec_path) {
   if (!spec) return spec.error();
   const auto mesh = contract::solve_mesh(*spec, launch->world_size(), launch->ranks_per_node);
   if (!mesh) return mesh.error();
+  ::omp_set_num_threads(std::max(1, launch->cpus_per_rank));  // as the rank does
   return train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree, mesh->replicas(),
                            mesh->tensor_parallel);
 }

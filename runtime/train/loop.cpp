@@ -29,7 +29,7 @@ std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, 
       observer.on_lost_checkpoint(save.step, *save.error);
     } else {
       outcome.checkpoint = save.path;
-      observer.on_checkpoint(save.step, save.path);
+      observer.on_checkpoint(save.step, save.path, save.stall_seconds);
     }
   }
   return error;

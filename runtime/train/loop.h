@@ -34,7 +34,7 @@ class LoopObserver {
   virtual void on_step(const StepReport& /*report*/, double /*seconds*/) {}
   virtual void on_wait_for_save() {}  // until on_checkpoint or on_lost_checkpoint
   virtual void on_validation(int64_t /*step*/, double /*loss*/) {}
-  virtual void on_checkpoint(int64_t /*step*/, const std::string& /*path*/) {}
+  virtual void on_checkpoint(int64_t /*step*/, const std::string& /*path*/, double /*stall_seconds*/) {}
   virtual void on_lost_checkpoint(int64_t /*step*/, const base::Error& /*error*/) {}
 };
 

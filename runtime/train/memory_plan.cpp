@@ -2,6 +2,9 @@
 
 #include <vector>
 
+#include "runtime/checkpoint/shard_file.h"
+#include "runtime/comm/planned_bytes.h"
+
 namespace shardrun::train {
 
 shard::EngineOptions engine_options(const SessionOptions& options) {
@@ -11,14 +14,40 @@ shard::EngineOptions engine_options(const SessionOptions& options) {
           .keeps_parameters = options.keeps_parameters};
 }
 
-model::LlamaOptions model_options(const SessionOptions& options, comm::Communicator* tensor) {
+model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor) {
   return {.compute = options.compute,
           .micro_batch = static_cast<int>(options.micro_batch),
           .sequence_length = options.sequence_length,
           .checkpointing = options.checkpointing,
           .offload_directory = options.activation_offload_directory,
-          .tensor = tensor};
+          .tensor = tensor,
+          .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length)};
 }
+
+int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {
+  return checkpoint::ShardFileWriter::staging_elements(layout, replicas) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+void prepare_kernels(const SessionOptions& options, int tensor_parallel) {
+  kernels::prepare(ops(options.model, model_options(options, nullptr), tensor_parallel));
+}
+
+namespace {
+
+// Of sums over ranks, in the channels of Groups.
+int64_t communication_bytes(const SessionOptions& options, const shard::ShardLayout& layout, int replicas,
+                            int tensor_parallel) {
+  const auto fp32 = static_cast<int64_t>(sizeof(float));
+  const int64_t shard = layout.largest_shard_elements * fp32;
+  const int64_t tokens = options.micro_batch * options.sequence_length;
+  const int64_t rows = tokens / tensor_parallel * hidden(options.model) * fp32;
+  return comm::kRunningSums * comm::reduce_scatter_bytes(layout.group_size, shard) +
+         comm::kRunningSums * comm::all_reduce_bytes(replicas, shard) +
+         comm::reduce_scatter_bytes(tensor_parallel, rows);  // one at a time
+}
+
+}  // namespace
 
 contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int replicas,
                                int tensor_parallel) {
@@ -51,6 +80,12 @@ contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, 
   const auto activations = activation_bytes(options.model, model_options(options, nullptr), tensor_parallel);
   memory.activations = activations.resident + activations.offload_window;
   memory.in_files += activations.offloaded;
+  memory.workspace =
+      kernels::workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel));
+  constexpr auto kWriterBuffer =
+      static_cast<int64_t>(checkpoint::ShardFileWriter::kChunkElements * sizeof(float));
+  memory.saving = kWriterBuffer + (options.saves_while_training ? staging_bytes(layout, replicas) : 0);
+  memory.communication = communication_bytes(options, layout, replicas, tensor_parallel);
   return plan;
 }
 

@@ -1,7 +1,9 @@
 // What a rank of a session will hold, by arithmetic: no memory is touched, so the plan of 70 billion parameters costs
 // no more than any other.
 //
-// Thread rule: pure functions.
+// A machine's part in it is the workspace of its kernels: plan with as many OpenMP threads as the rank will have.
+//
+// Thread rule: pure functions, but prepare_kernels().
 #pragma once
 
 #include "runtime/contract/model_plan.h"
@@ -13,7 +15,11 @@ namespace shardrun::train {
 // How the session's engine is built.
 shard::EngineOptions engine_options(const SessionOptions& options);
 // The session's model; `tensor` as in Groups.
-model::LlamaOptions model_options(const SessionOptions& options, comm::Communicator* tensor);
+model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor);
+// Of the copies that checkpoints are written from beside training.
+int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
+// Compiles for the calling thread what training will run, so that nothing but planned memory is added later.
+void prepare_kernels(const SessionOptions& options, int tensor_parallel);
 
 // Of a mesh with these degrees; every rank of it holds the same, but for padding.
 contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int replicas,

@@ -59,10 +59,11 @@ void MetricsLog::validation(int64_t step, double loss, double unigram_entropy) {
       step, loss, loss, unigram_entropy, unix_time_now()));
 }
 
-void MetricsLog::checkpoint(int64_t step, const std::string& path) {
+void MetricsLog::checkpoint(int64_t step, const std::string& path, double stall_seconds) {
   const nlohmann::json quoted = path;
-  write(fmt::format(R"("event":"checkpoint","step":{},"path":{},"time":{:.3f})", step,
-                    quoted.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), unix_time_now()));
+  write(fmt::format(R"("event":"checkpoint","step":{},"path":{},"stall_seconds":{:.6f},"time":{:.3f})", step,
+                    quoted.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), stall_seconds,
+                    unix_time_now()));
 }
 
 double unix_time_now() {

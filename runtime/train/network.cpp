@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/data/bert_loader.h"
 #include "runtime/weights/hf_config.h"
 
 namespace shardrun::train {
@@ -12,21 +13,16 @@ using base::Error;
 using model::BertConfig;
 using model::LlamaConfig;
 
-Result<std::unique_ptr<model::Model>> create(const LlamaConfig& config, const model::LlamaOptions& options) {
+Result<std::unique_ptr<model::Model>> create(const LlamaConfig& config, const model::ModelOptions& options) {
   auto llama = model::Llama::create(config, options);
   if (!llama) return std::move(llama).error();
   return std::unique_ptr<model::Model>(std::move(llama).value());
 }
 
-model::BertOptions bert_options(const model::LlamaOptions& options) {
-  return {options.compute, options.micro_batch, options.sequence_length, options.checkpointing,
-          options.offload_directory};
-}
-
-Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const model::LlamaOptions& options) {
+Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const model::ModelOptions& options) {
   if (options.tensor != nullptr)
     return Error(Code::kInvalid, "a BERT has no tensor parallelism; remove [sharding] tensor_parallel");
-  auto bert = model::Bert::create(config, bert_options(options));
+  auto bert = model::Bert::create(config, options);
   if (!bert) return std::move(bert).error();
   return std::unique_ptr<model::Model>(std::move(bert).value());
 }
@@ -34,7 +30,7 @@ Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const mod
 }  // namespace
 
 Result<std::unique_ptr<model::Model>> create_model(const Network& network,
-                                                   const model::LlamaOptions& options) {
+                                                   const model::ModelOptions& options) {
   return std::visit([&](const auto& config) { return create(config, options); }, network);
 }
 
@@ -43,11 +39,22 @@ bool revisits_blocks(const Network& network) {
   return llama == nullptr || llama->tied_embeddings;
 }
 
-model::ActivationBytes activation_bytes(const Network& network, const model::LlamaOptions& options,
+model::ActivationBytes activation_bytes(const Network& network, const model::ModelOptions& options,
                                         int tensor_parallel) {
   if (const auto* llama = std::get_if<LlamaConfig>(&network))
     return model::Llama::activation_bytes(*llama, options, tensor_parallel);
-  return model::Bert::activation_bytes(std::get<BertConfig>(network), bert_options(options));
+  return model::Bert::activation_bytes(std::get<BertConfig>(network), options);
+}
+
+kernels::OpList ops(const Network& network, const model::ModelOptions& options, int tensor_parallel) {
+  if (const auto* llama = std::get_if<LlamaConfig>(&network))
+    return model::Llama::ops(*llama, options, tensor_parallel);
+  return model::Bert::ops(std::get<BertConfig>(network), options);
+}
+
+int64_t most_targets(const Network& network, int sequence_length) {
+  return std::holds_alternative<BertConfig>(network) ? data::BertLoader::most_targets(sequence_length)
+                                                     : sequence_length;
 }
 
 std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel) {
@@ -58,6 +65,10 @@ std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor
 
 int vocabulary(const Network& network) {
   return std::visit([](const auto& config) { return config.vocab; }, network);
+}
+
+int hidden(const Network& network) {
+  return std::visit([](const auto& config) { return config.hidden; }, network);
 }
 
 std::string configuration(const Network& network) {

@@ -10,8 +10,9 @@ namespace {
 
 constexpr int64_t kWindowElements = int64_t{1} << 20;  // of one moment: 4 MiB
 
+constexpr int64_t kPage = 4096;
+
 int64_t moment_bytes(int64_t elements) {
-  constexpr int64_t kPage = 4096;
   return (elements * static_cast<int64_t>(sizeof(float)) + kPage - 1) / kPage * kPage;
 }
 
@@ -29,7 +30,7 @@ int64_t Optimizer::planned_bytes(const shard::ShardLayout& layout) {
 }
 
 int64_t Optimizer::offload_window(const shard::ShardLayout& layout) {
-  return 2 * moment_bytes(std::min(2 * kWindowElements, layout.flat_shard_elements));
+  return 2 * moment_bytes(std::min(kWindowElements, layout.flat_shard_elements));
 }
 
 Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
@@ -77,16 +78,20 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
       const optim::UpdateRange part{range.begin + done, std::min(window, range.count - done),
                                     range.weight_decay};
       adamw_->update(part, master, gradient);
-      give_back(part.begin, part.count);
+      const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
+      for (const std::span<float> moment : {moment1_, moment2_}) give_back(moment.subspan(begin, count));
     }
   }
   return {};
 }
 
-void Optimizer::give_back(int64_t begin, int64_t count) const {
-  const auto bytes = static_cast<int64_t>(sizeof(float));
-  const int64_t second = moment_bytes(static_cast<int64_t>(moment1_.size()));
-  for (const int64_t moment : {int64_t{0}, second}) memory_.evict(moment + begin * bytes, count * bytes);
+void Optimizer::give_back(std::span<const float> values) const {
+  if (!memory_.is_in_file()) return;
+  const int64_t at = reinterpret_cast<const std::byte*>(values.data()) - memory_.data();
+  if (at < 0 || at >= memory_.bytes()) return;
+  // The page that it begins in held the values before, which are done with too.
+  const int64_t begin = at / kPage * kPage;
+  memory_.evict(begin, at + static_cast<int64_t>(values.size_bytes()) - begin);
 }
 
 }  // namespace shardrun::train

@@ -43,6 +43,8 @@ class Optimizer {
 
   std::span<float> moment1() const { return moment1_; }
   std::span<float> moment2() const { return moment2_; }
+  // Lets values of a moment leave memory when they lie in a file.
+  void give_back(std::span<const float> values) const;
   const std::vector<optim::UpdateRange>& ranges() const { return ranges_; }
 
   // Sums of the ranks that share tensors, in place.
@@ -53,7 +55,6 @@ class Optimizer {
 
  private:
   Optimizer(base::Memory memory, int64_t elements, std::vector<optim::UpdateRange> ranges);
-  void give_back(int64_t begin, int64_t count) const;
 
   base::Memory memory_;
   std::span<float> moment1_, moment2_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -17,6 +18,12 @@ namespace {
 
 using base::Code;
 using base::Error;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) {
   std::vector<int64_t> elements;
@@ -52,7 +59,11 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   std::unique_ptr<Session> session(new Session(options, groups, std::move(batches).value(),
                                                std::move(model).value(), std::move(layout),
                                                std::move(arena).value(), std::move(optimizer).value()));
-  RETURN_IF_ERROR(session->set_initial_parameters());
+  if (options.saves_while_training) {
+    auto staging = base::Memory::create_resident(staging_bytes(session->engine_.layout(), groups.replicas()));
+    if (!staging) return std::move(staging).error().context("copies for checkpoints beside training");
+    session->staging_ = std::move(staging).value();
+  }
   return session;
 }
 
@@ -76,7 +87,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
                  memory.masters + memory.compute_copy + memory.gradients + memory.gathered);
 }
 
-Result<void> Session::set_initial_parameters() {
+Result<void> Session::start() {
   if (options_.initial_weights.empty()) {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed,
                           engine_.master());
@@ -187,7 +198,12 @@ Result<StepReport> Session::step(bool stop_requested) {
                              "learning_rate or lengthen warmup_steps",
                              report.step, report.loss, report.gradient_norm));
   }
-  if (saver_) saver_->before_update();
+  if (saver_ && saver_->in_flight()) {
+    const auto scope = traced_scope("save", -1);
+    const auto started = Clock::now();
+    saver_->before_update();
+    stall_seconds_ += seconds_since(started);
+  }
   RETURN_IF_ERROR(update_parameters(report));
   engine_.publish();
   steps_done_ = report.step;
@@ -262,14 +278,19 @@ checkpoint::Place Session::place() const {
 }
 
 checkpoint::ShardState Session::shard_state() {
-  return {engine_.master(), optimizer_.moment1(), optimizer_.moment2()};
+  return {engine_.master(), optimizer_.moment1(), optimizer_.moment2(),
+          [this](std::span<const float> values) { optimizer_.give_back(values); }};
 }
 
 Result<void> Session::start_save(const checkpoint::Store& store) {
   RETURN_IF_ERROR(finish_save());
-  saver_.emplace(store, /*publishes=*/groups_.world->rank() == 0, groups_.world->size());
+  const auto started = Clock::now();
+  const std::span<float> staging(reinterpret_cast<float*>(staging_.data()),
+                                 static_cast<size_t>(staging_.bytes()) / sizeof(float));
+  saver_.emplace(store, /*publishes=*/groups_.world->rank() == 0, groups_.world->size(), staging);
   saver_->start(manifest(), place(), engine_.layout(), shard_state());
   saving_step_ = steps_done_;
+  stall_seconds_ = seconds_since(started);
   return {};
 }
 
@@ -285,7 +306,7 @@ Result<void> Session::finish_save() {
 
 void Session::note_end_of_save(std::optional<Result<std::string>> ended) {
   if (!ended) return;
-  ended_saves_.push_back({saving_step_, *ended ? **ended : std::string(),
+  ended_saves_.push_back({saving_step_, *ended ? **ended : std::string(), stall_seconds_,
                           *ended ? std::nullopt : std::optional<base::Error>(ended->error())});
 }
 
@@ -304,7 +325,10 @@ Result<std::optional<std::string>> Session::resume(const checkpoint::Store& stor
     if (!pending) return std::move(pending).error();
     RETURN_IF_ERROR(groups_.world->wait(*pending));
     if (!steps) return std::move(steps).error();
-    if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) return std::optional<std::string>();
+    if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) {
+      RETURN_IF_ERROR(start());
+      return std::optional<std::string>();
+    }
     if (candidate < 0) {
       return Error(Code::kCorrupt,
                    fmt::format("no checkpoint in {} can be read; move the folder away to start anew",

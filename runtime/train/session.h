@@ -52,6 +52,8 @@ struct SessionOptions {
   OptimizerOptions optimizer;
   optim::ScheduleOptions schedule;
   double clip_norm = 1.0;  // 0: no clipping
+  bool saves_while_training =
+      false;  // reserves the memory that start_save() needs not to wait for a disk later
 };
 
 // The communicators of one rank, which outlive the session unless an error made them useless. Null: a group of one.
@@ -84,12 +86,16 @@ struct StepReport {
 struct SaveOutcome {
   int64_t step = 0;
   std::string path;
+  double stall_seconds = 0.0;        // that this rank's training waited for it
   std::optional<base::Error> error;  // kPeerLost when it was another rank that could not write
 };
 
 class Session {
  public:
+  // Without parameters yet: start() or resume() comes next.
   static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups);
+  // Begins anew: from the initial weights, which are read now, or the seed's random ones.
+  Result<void> start();
   // Where the session notes what it computes; it outlives the session. Null: nowhere.
   void set_trace(Trace* trace) { trace_ = trace; }
   // Who is told of every block that is done; outlives the session. Null: nobody.
@@ -107,7 +113,7 @@ class Session {
   Result<void> finish_save();
   // The saves that ended since the last call, oldest first; the same on all ranks.
   std::vector<SaveOutcome> take_saves() { return std::exchange(ended_saves_, {}); }
-  // Continues from the newest checkpoint that every rank can read; nullopt when the store has none. A damaged
+  // Continues from the newest checkpoint that every rank can read; start(), and nullopt, when the store has none. A damaged
   // one is named in `notices` (on the ranks that found the damage) and the one before it is used. kCorrupt
   // when none of them can be read, kInvalid when it is of another model or other data, kUnsupported when it is of another
   // format version.
@@ -131,7 +137,6 @@ class Session {
   // Forward, backward and update in the compute lane.
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
   std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
-  Result<void> set_initial_parameters();
   Result<void> update_parameters(const StepReport& report);
   double gradient_squares();
   Result<void> all_reduce(std::span<double> values);
@@ -156,8 +161,10 @@ class Session {
   Optimizer optimizer_;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;
+  base::Memory staging_;
   std::optional<checkpoint::BackgroundSaver> saver_;  // after what it reads: it goes first
   int64_t saving_step_ = 0;
+  double stall_seconds_ = 0.0;  // of the save in flight
   std::vector<SaveOutcome> ended_saves_;
 };
 

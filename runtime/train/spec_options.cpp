@@ -89,6 +89,7 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
                       optimizer.steps,
                       std::llround(optimizer.decay_fraction * static_cast<double>(optimizer.steps))};
   options.clip_norm = optimizer.clip_norm;
+  options.saves_while_training = spec.checkpoint.every_steps > 0;
   return options;
 }
 

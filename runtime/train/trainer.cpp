@@ -25,6 +25,7 @@
 #include "runtime/contract/run_dir.h"
 #include "runtime/contract/run_record.h"
 #include "runtime/train/loop.h"
+#include "runtime/train/memory_plan.h"
 #include "runtime/train/metrics.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/session.h"
@@ -145,8 +146,8 @@ class Reporter : public Witness {
                       steps_, loss, unigram_entropy_));
   }
 
-  void on_checkpoint(int64_t step, const std::string& path) override {
-    metrics_.checkpoint(step, path);
+  void on_checkpoint(int64_t step, const std::string& path, double stall_seconds) override {
+    metrics_.checkpoint(step, path, stall_seconds);
     print(fmt::format("step {}/{}  checkpoint {}", step, steps_, path));
   }
 
@@ -196,8 +197,9 @@ class Trainer {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
     RETURN_IF_ERROR(connect());
     install_stop_signals();
-    process_bytes_ = resident_bytes();
     const SessionOptions options = session_options(spec_, plan_);
+    prepare_kernels(options, spec_.sharding.tensor_parallel);
+    process_bytes_ = resident_bytes();
     auto session = Session::create(options, groups());
     if (!session) return std::move(session).error();
     session_ = std::move(session).value();

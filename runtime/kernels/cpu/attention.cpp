@@ -9,13 +9,18 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/kernels/cpu/needs.h"
 #include "runtime/kernels/cpu/parallel.h"
+#include "runtime/kernels/cpu/thread_workspace.h"
 #include "runtime/kernels/cpu/vector.h"
 #include "runtime/kernels/ops.h"
 
 namespace shardrun::kernels {
 namespace {
+
+using base::Cursor;
 
 constexpr int64_t kQueries = 32;
 constexpr int64_t kKeys = 64;
@@ -124,46 +129,61 @@ void masked_scores(float* scores, const float* q, const float* k_transposed, con
 
 // All keys of one head transposed, D × kKeys a tile, and its values: what every tile of queries reads.
 struct HeadTiles {
-  HeadTiles(int64_t T, int64_t D)
-      : k_transposed((T + kKeys - 1) / kKeys * D * kKeys), v(T * D), head_size(D) {}
+  HeadTiles(Cursor& pieces, int64_t T, int64_t D)
+      : k_transposed(pieces.take<float>((T + kKeys - 1) / kKeys * D * kKeys)),
+        v(pieces.take<float>(T * D)),
+        head_size(D) {}
 
   template <typename Type>
   void load(const Slice<const Type>& slice, const Type* qkv) {
     const int64_t T = slice.shape.T, stride = slice.shape.qkv_stride();
     for (int64_t j = 0; j < T; j += kKeys) {
-      load_transposed(k_transposed.data() + j * head_size, slice.key(qkv, j), std::min(kKeys, T - j),
-                      head_size, stride);
+      load_transposed(k_transposed + j * head_size, slice.key(qkv, j), std::min(kKeys, T - j), head_size,
+                      stride);
     }
-    load_tile(v.data(), slice.value(qkv, 0), T, head_size, stride);
+    load_tile(v, slice.value(qkv, 0), T, head_size, stride);
   }
-  std::vector<float> k_transposed, v;
+  float *k_transposed, *v;
   int64_t head_size;
 };
 
 struct ForwardScratch {
-  ForwardScratch(int64_t T, int64_t D)
-      : head(T, D),
-        q(kQueries * D),
-        out(kQueries * D),
-        scores(kQueries * kKeys),
-        largest(kQueries),
-        sum(kQueries) {}
+  ForwardScratch(Cursor& pieces, int64_t T, int64_t D)
+      : head(pieces, T, D),
+        q(pieces.take<float>(kQueries * D)),
+        out(pieces.take<float>(kQueries * D)),
+        scores(pieces.take<float>(kQueries * kKeys)),
+        largest(pieces.take<float>(kQueries)),
+        sum(pieces.take<float>(kQueries)) {}
   HeadTiles head;
-  std::vector<float> q, out, scores, largest, sum;
+  float *q, *out, *scores, *largest, *sum;
 };
+
+template <typename Scratch>
+int64_t scratch_bytes(const AttentionShape& shape) {
+  Cursor counted(nullptr);
+  const Scratch scratch(counted, shape.T, shape.D);
+  return counted.bytes();
+}
+
+// Of the calling thread.
+template <typename Scratch>
+Scratch scratch_of(const AttentionShape& shape) {
+  Cursor pieces(thread_workspace(attention_workspace_bytes(shape)));
+  return Scratch(pieces, shape.T, shape.D);
+}
 
 // One tile of keys folded into the running softmax of `rows` queries.
 void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys, int64_t D) {
   for (int64_t r = 0; r < rows; ++r) {
-    float* row = s.scores.data() + r * kKeys;
+    float* row = s.scores + r * kKeys;
     const float largest = std::max(s.largest[r], vector::maximum(row, keys));
     const float correction = std::exp(s.largest[r] - largest);
     s.sum[r] = s.sum[r] * correction + vector::exp_shifted(row, row, largest, keys);
     s.largest[r] = largest;
-    if (correction != 1.0f) vector::scale(s.out.data() + r * D, correction, D);
+    if (correction != 1.0f) vector::scale(s.out + r * D, correction, D);
   }
-  vector::multiply_add(s.out.data(), D, s.scores.data(), kKeys, s.head.v.data() + first_key * D, D, rows,
-                       keys, D);
+  vector::multiply_add(s.out, D, s.scores, kKeys, s.head.v + first_key * D, D, rows, keys, D);
 }
 
 // The tile of queries of head h that starts at i, against every key that they may see.
@@ -171,24 +191,24 @@ template <typename Type>
 void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
                      float* lse, const Type* qkv, int64_t h, int64_t i) {
   const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
-  load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
-  vector::scale(s.q.data(), 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
-  std::fill(s.out.begin(), s.out.end(), 0.0f);
-  std::fill(s.sum.begin(), s.sum.end(), 0.0f);
-  std::fill(s.largest.begin(), s.largest.end(), -std::numeric_limits<float>::max());
+  load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
+  vector::scale(s.q, 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
+  std::fill_n(s.out, kQueries * D, 0.0f);
+  std::fill_n(s.sum, kQueries, 0.0f);
+  std::fill_n(s.largest, kQueries, -std::numeric_limits<float>::max());
   const Columns all = seen.of(i, rows);
   for (int64_t j = all.begin / kKeys * kKeys; j < all.end; j += kKeys) {
     const int64_t keys = std::min(kKeys, all.end - j);
-    masked_scores(s.scores.data(), s.q.data(), s.head.k_transposed.data() + j * D, seen, rows, keys, D, i, j);
+    masked_scores(s.scores, s.q, s.head.k_transposed + j * D, seen, rows, keys, D, i, j);
     fold_tile(s, rows, j, keys, D);
   }
   for (int64_t r = 0; r < rows; ++r) {
     const Columns row = seen.of(i + r);
     const bool sees_any = row.begin < row.end;
-    vector::scale(s.out.data() + r * D, sees_any ? 1.0f / s.sum[r] : 0.0f, D);
+    vector::scale(s.out + r * D, sees_any ? 1.0f / s.sum[r] : 0.0f, D);
     lse[slice.lse_at(i + r, h)] = sees_any ? s.largest[r] + std::log(s.sum[r]) : 0.0f;
   }
-  store_tile(out + slice.out_at(i, h), s.out.data(), rows, D, slice.shape.H * D);
+  store_tile(out + slice.out_at(i, h), s.out, rows, D, slice.shape.H * D);
 }
 
 }  // namespace
@@ -199,7 +219,7 @@ void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionSh
   const int64_t group = shape.H / shape.K;
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
-    ForwardScratch s(shape.T, shape.D);
+    auto s = scratch_of<ForwardScratch>(shape);
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
       const Seen seen(shape, visibility, slice.b);
@@ -214,20 +234,20 @@ void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionSh
 namespace {
 
 struct BackwardScratch {
-  BackwardScratch(int64_t T, int64_t D)
-      : q(kQueries * D),
-        k(kKeys * D),
-        k_transposed(D * kKeys),
-        v_transposed(D * kKeys),
-        dout(kQueries * D),
-        o(kQueries * D),
-        p(kQueries * kKeys),
-        dp(kQueries * kKeys),
-        delta(T),
-        dq(T * D),
-        dk(T * D),
-        dv(T * D) {}
-  std::vector<float> q, k, k_transposed, v_transposed, dout, o, p, dp, delta, dq, dk, dv;
+  BackwardScratch(Cursor& pieces, int64_t T, int64_t D)
+      : q(pieces.take<float>(kQueries * D)),
+        k(pieces.take<float>(kKeys * D)),
+        k_transposed(pieces.take<float>(D * kKeys)),
+        v_transposed(pieces.take<float>(D * kKeys)),
+        dout(pieces.take<float>(kQueries * D)),
+        o(pieces.take<float>(kQueries * D)),
+        p(pieces.take<float>(kQueries * kKeys)),
+        dp(pieces.take<float>(kQueries * kKeys)),
+        delta(pieces.take<float>(T)),
+        dq(pieces.take<float>(T * D)),
+        dk(pieces.take<float>(T * D)),
+        dv(pieces.take<float>(T * D)) {}
+  float *q, *k, *k_transposed, *v_transposed, *dout, *o, *p, *dp, *delta, *dq, *dk, *dv;
 };
 
 // delta[t] = dout · out, the softmax's own correction.
@@ -236,8 +256,8 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
                   int64_t h) {
   const int64_t D = slice.shape.D;
   for (int64_t t = 0; t < slice.shape.T; ++t) {
-    const float* a = vector::load(dout + slice.out_at(t, h), s.dout.data(), D);
-    const float* b = vector::load(out + slice.out_at(t, h), s.o.data(), D);
+    const float* a = vector::load(dout + slice.out_at(t, h), s.dout, D);
+    const float* b = vector::load(out + slice.out_at(t, h), s.o, D);
     s.delta[t] = vector::dot(a, b, D);
   }
 }
@@ -251,28 +271,28 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
   const Columns all = seen.of(i, rows);
   if (all.end <= j || all.begin >= j + kKeys) return;
   const int64_t keys = std::min(kKeys, all.end - j);
-  load_tile(s.q.data(), slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
-  vector::scale(s.q.data(), scale, rows * D);
-  load_tile(s.dout.data(), dout + slice.out_at(i, h), rows, D, slice.shape.H * D);
-  masked_scores(s.p.data(), s.q.data(), s.k_transposed.data(), seen, rows, keys, D, i, j);
+  load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
+  vector::scale(s.q, scale, rows * D);
+  load_tile(s.dout, dout + slice.out_at(i, h), rows, D, slice.shape.H * D);
+  masked_scores(s.p, s.q, s.k_transposed, seen, rows, keys, D, i, j);
   for (int64_t r = 0; r < rows; ++r) {
-    float* row = s.p.data() + r * kKeys;
+    float* row = s.p + r * kKeys;
     const Columns columns = seen.in_tile(i + r, j, keys);
     std::fill(row, row + columns.begin, 0.0f);
     vector::exp_shifted(row + columns.begin, row + columns.begin, lse[slice.lse_at(i + r, h)],
                         columns.end - columns.begin);
     std::fill(row + columns.end, row + keys, 0.0f);
   }
-  vector::multiply_add_transposed(s.dv.data() + j * D, D, s.p.data(), kKeys, s.dout.data(), D, keys, rows, D);
-  std::fill(s.dp.begin(), s.dp.end(), 0.0f);
-  vector::multiply_add(s.dp.data(), kKeys, s.dout.data(), D, s.v_transposed.data(), kKeys, rows, D, keys);
+  vector::multiply_add_transposed(s.dv + j * D, D, s.p, kKeys, s.dout, D, keys, rows, D);
+  std::fill_n(s.dp, kQueries * kKeys, 0.0f);
+  vector::multiply_add(s.dp, kKeys, s.dout, D, s.v_transposed, kKeys, rows, D, keys);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < keys; ++c) {
       s.dp[r * kKeys + c] = s.p[r * kKeys + c] * (s.dp[r * kKeys + c] - s.delta[i + r]);
     }
   }
-  vector::multiply_add(s.dq.data() + i * D, D, s.dp.data(), kKeys, s.k.data(), D, rows, keys, D);
-  vector::multiply_add_transposed(s.dk.data() + j * D, D, s.dp.data(), kKeys, s.q.data(), D, keys, rows, D);
+  vector::multiply_add(s.dq + i * D, D, s.dp, kKeys, s.k, D, rows, keys, D);
+  vector::multiply_add_transposed(s.dk + j * D, D, s.dp, kKeys, s.q, D, keys, rows, D);
 }
 
 }  // namespace
@@ -284,32 +304,36 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
-    BackwardScratch s(T, D);
+    auto s = scratch_of<BackwardScratch>(shape);
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
       const Seen seen(shape, visibility, slice.b);
       const Slice<Type> target{shape, slice.b, slice.k};
-      std::fill(s.dk.begin(), s.dk.end(), 0.0f);
-      std::fill(s.dv.begin(), s.dv.end(), 0.0f);
+      std::fill_n(s.dk, T * D, 0.0f);
+      std::fill_n(s.dv, T * D, 0.0f);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
         row_products(s, slice, dout, out, h);
-        std::fill(s.dq.begin(), s.dq.end(), 0.0f);
+        std::fill_n(s.dq, T * D, 0.0f);
         for (int64_t j = 0; j < T; j += kKeys) {
           const int64_t keys = std::min(kKeys, T - j);
-          load_tile(s.k.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
-          load_transposed(s.k_transposed.data(), slice.key(qkv, j), keys, D, shape.qkv_stride());
-          load_transposed(s.v_transposed.data(), slice.value(qkv, j), keys, D, shape.qkv_stride());
+          load_tile(s.k, slice.key(qkv, j), keys, D, shape.qkv_stride());
+          load_transposed(s.k_transposed, slice.key(qkv, j), keys, D, shape.qkv_stride());
+          load_transposed(s.v_transposed, slice.value(qkv, j), keys, D, shape.qkv_stride());
           for (int64_t i = 0; i < T; i += kQueries) {
             backward_tile(s, slice, seen, qkv, dout, lse, h, i, j, scale);
           }
         }
-        vector::scale(s.dq.data(), scale, T * D);
-        store_tile(target.query(dqkv, 0, h), s.dq.data(), T, D, shape.qkv_stride());
+        vector::scale(s.dq, scale, T * D);
+        store_tile(target.query(dqkv, 0, h), s.dq, T, D, shape.qkv_stride());
       }
-      store_tile(target.key(dqkv, 0), s.dk.data(), T, D, shape.qkv_stride());
-      store_tile(target.value(dqkv, 0), s.dv.data(), T, D, shape.qkv_stride());
+      store_tile(target.key(dqkv, 0), s.dk, T, D, shape.qkv_stride());
+      store_tile(target.value(dqkv, 0), s.dv, T, D, shape.qkv_stride());
     }
   });
+}
+
+int64_t attention_workspace_bytes(const AttentionShape& shape) {
+  return std::max(scratch_bytes<ForwardScratch>(shape), scratch_bytes<BackwardScratch>(shape));
 }
 
 template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);

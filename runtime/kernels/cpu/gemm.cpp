@@ -8,16 +8,19 @@
 #include <mutex>
 #include <tuple>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
+#include "runtime/base/memory.h"
 #include "runtime/base/result.h"
-#include "runtime/kernels/cpu/parallel.h"
+#include "runtime/kernels/cpu/needs.h"
+#include "runtime/kernels/cpu/thread_workspace.h"
 #include "runtime/kernels/cpu/vector.h"
 #include "runtime/kernels/ops.h"
 
 namespace shardrun::kernels {
 namespace {
 
+using base::Cursor;
 using dnnl::memory;
 
 template <typename T>
@@ -30,11 +33,26 @@ bool has_avx512_core(dnnl::cpu_isa isa) {
          isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
 }
 
-// One matrix operand: stored row-major as (rows, columns), read transposed or not.
-struct Operand {
-  const void* data;
-  memory::data_type type;
-  bool transposed;
+memory::data_type type_of(DType dtype) {
+  return dtype == DType::kFp32 ? kType<float> : kType<Bf16>;
+}
+
+// c (M,N) = op(a) (M,K) · op(b) (K,N), or +=; plus bias (N) of the operands' type. Stored row-major, read transposed
+// or not.
+struct Product {
+  int64_t M, K, N;
+  memory::data_type type, c_type;
+  bool a_transposed, b_transposed, has_bias, accumulate;
+
+  auto key() const {
+    return std::tuple(M, K, N, static_cast<int>(type), static_cast<int>(c_type), a_transposed, b_transposed,
+                      has_bias, accumulate);
+  }
+};
+
+struct Pointers {
+  void* c;
+  const void *a, *b, *bias;
 };
 
 class Products {
@@ -44,25 +62,51 @@ class Products {
     return products;
   }
 
-  // c (M,N) = op(a) (M,K) · op(b) (K,N), or +=; plus bias (N), of a's type, unless it is null.
-  void multiply(void* c, memory::data_type c_type, const Operand& a, const Operand& b, const void* bias,
-                int64_t M, int64_t K, int64_t N, bool accumulate) {
-    const Key key{M,
-                  K,
-                  N,
-                  static_cast<int>(a.type),
-                  static_cast<int>(c_type),
-                  (bias != nullptr) * 8 + a.transposed * 4 + b.transposed * 2 + accumulate};
-    auto found = compiled_.find(key);
-    if (found == compiled_.end())
-      found = compiled_.emplace(key, compile(a, b, c_type, bias != nullptr, M, K, N, accumulate)).first;
-    Compiled& product = found->second;
-    product.a.set_data_handle(const_cast<void*>(a.data));
-    product.b.set_data_handle(const_cast<void*>(b.data));
-    product.c.set_data_handle(c);
-    if (bias != nullptr) product.bias.set_data_handle(const_cast<void*>(bias));
-    product.primitive.execute(stream_, product.arguments);
+  // `scratch`: scratch_bytes(product) of memory.
+  void multiply(const Product& product, const Pointers& at, std::byte* scratch) {
+    Compiled& compiled = compile(product);
+    compiled.a.set_data_handle(const_cast<void*>(at.a));
+    compiled.b.set_data_handle(const_cast<void*>(at.b));
+    compiled.c.set_data_handle(at.c);
+    if (product.has_bias) compiled.bias.set_data_handle(const_cast<void*>(at.bias));
+    compiled.scratch.set_data_handle(scratch);
+    compiled.primitive.execute(stream_, compiled.arguments);
     stream_.wait();
+  }
+
+  struct Compiled {
+    dnnl::matmul primitive;
+    memory a, b, c, bias, scratch;
+    int64_t scratch_bytes = 0;
+    std::unordered_map<int, memory> arguments;
+  };
+  Compiled& compile(const Product& product) {
+    const auto found = compiled_.find(product.key());
+    if (found != compiled_.end()) return found->second;
+    const dnnl::matmul::primitive_desc description = describe(product);
+    const auto empty = [&](const memory::desc& desc) { return memory(desc, engine_, nullptr); };
+    Compiled compiled{primitive(description),
+                      empty(description.src_desc()),
+                      empty(description.weights_desc()),
+                      empty(description.dst_desc()),
+                      product.has_bias ? empty(description.bias_desc()) : memory(),
+                      empty(description.scratchpad_desc()),
+                      static_cast<int64_t>(description.scratchpad_desc().get_size()),
+                      {}};
+    compiled.arguments = {{DNNL_ARG_SRC, compiled.a},
+                          {DNNL_ARG_WEIGHTS, compiled.b},
+                          {DNNL_ARG_DST, compiled.c},
+                          {DNNL_ARG_SCRATCHPAD, compiled.scratch}};
+    if (product.has_bias) compiled.arguments.emplace(DNNL_ARG_BIAS, compiled.bias);
+    return compiled_.emplace(product.key(), std::move(compiled)).first->second;
+  }
+  int64_t compiled() const { return static_cast<int64_t>(compiled_.size()); }
+
+  // Without compiling it.
+  int64_t scratch_bytes(const Product& product) const {
+    const auto found = compiled_.find(product.key());
+    if (found != compiled_.end()) return found->second.scratch_bytes;
+    return static_cast<int64_t>(describe(product).scratchpad_desc().get_size());
   }
 
   // Without the instructions, oneDNN 2.6 refuses bf16 (below AVX-512) or emulates it (a quarter of fp32's speed,
@@ -70,95 +114,114 @@ class Products {
   bool has_bf16() const { return has_bf16_; }
 
  private:
-  using Key = std::tuple<int64_t, int64_t, int64_t, int, int, int>;
-  struct Compiled {
-    dnnl::matmul primitive;
-    memory a, b, c, bias;
-    std::unordered_map<int, memory> arguments;
-  };
-
   Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
     has_bf16_ = isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
   }
 
-  static memory::desc describe(memory::data_type type, int64_t rows, int64_t columns, bool transposed) {
+  static memory::desc matrix(memory::data_type type, int64_t rows, int64_t columns, bool transposed) {
     return transposed ? memory::desc({rows, columns}, type, memory::dims{1, rows})
                       : memory::desc({rows, columns}, type, memory::dims{columns, 1});
   }
 
-  Compiled compile(const Operand& a, const Operand& b, memory::data_type c_type, bool has_bias, int64_t M,
-                   int64_t K, int64_t N, bool accumulate) {
-    const memory::desc a_desc = describe(a.type, M, K, a.transposed);
-    const memory::desc b_desc = describe(b.type, K, N, b.transposed);
-    const memory::desc c_desc = describe(c_type, M, N, false);
-    const memory::desc bias_desc = has_bias ? describe(a.type, 1, N, false) : memory::desc();
-    // oneDNN 2.6 compares keys of its process-wide primitive cache while another thread replaces them (the
-    // thread sanitizer sees it). Compiling is rare, so one thread at a time does it.
-    static std::mutex compiling;
-    const std::lock_guard lock(compiling);
+  dnnl::matmul::primitive_desc describe(const Product& p) const {
     dnnl::primitive_attr attributes;
-    if (accumulate) {
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (p.accumulate) {
       dnnl::post_ops sum;
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::desc operation(a_desc, b_desc, bias_desc, c_desc);
-    const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
-    Compiled product{dnnl::matmul(description),
-                     memory(a_desc, engine_, nullptr),
-                     memory(b_desc, engine_, nullptr),
-                     memory(c_desc, engine_, nullptr),
-                     has_bias ? memory(bias_desc, engine_, nullptr) : memory(),
-                     {}};
-    product.arguments = {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}};
-    if (has_bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-    return product;
+    const dnnl::matmul::desc operation(
+        matrix(p.type, p.M, p.K, p.a_transposed), matrix(p.type, p.K, p.N, p.b_transposed),
+        p.has_bias ? matrix(p.type, 1, p.N, false) : memory::desc(), matrix(p.c_type, p.M, p.N, false));
+    return {operation, attributes, engine_};
+  }
+
+  // oneDNN 2.6 compares keys of its process-wide primitive cache while another thread replaces them (the
+  // thread sanitizer sees it). Compiling is rare, so one thread at a time does it.
+  static dnnl::matmul primitive(const dnnl::matmul::primitive_desc& description) {
+    static std::mutex compiling;
+    const std::lock_guard lock(compiling);
+    return dnnl::matmul(description);
   }
 
   dnnl::engine engine_;
   dnnl::stream stream_;
   bool has_bf16_ = false;
-  std::map<Key, Compiled> compiled_;
+  std::map<decltype(std::declval<Product>().key()), Compiled> compiled_;
 };
 
-std::vector<float> widened(const Bf16* values, int64_t count) {
-  std::vector<float> out(static_cast<size_t>(count));
-  vector::widen(out.data(), values, count);
-  return out;
+// What `call` is, as a product of operands of T.
+Product product_of(DType dtype, const LinearCall& call) {
+  using Op = LinearCall::Op;
+  const auto type = type_of(dtype);
+  const auto [op, N, C, O, bias, accumulate] = call;
+  switch (op) {
+    case Op::kForward:
+      return {N, C, O, type, type, false, true, bias, false};
+    case Op::kForwardFp32:
+      return {N, C, O, type, kType<float>, false, true, bias, false};
+    case Op::kBackwardInput:
+      return {N, O, C, type, type, false, false, false, accumulate};
+    case Op::kBackwardInputFp32:
+      return {N, O, C, type, kType<float>, false, false, false, accumulate};
+    case Op::kBackwardWeight:
+      break;
+  }
+  return {O, N, C, type, kType<float>, true, false, false, accumulate};
 }
 
-// What a product does besides multiplying.
-template <typename T>
-struct Extras {
-  const T* bias = nullptr;  // (N)
-  bool accumulate = false;
+Product in_fp32(Product product) {
+  product.type = product.c_type = kType<float>;
+  return product;
+}
+
+bool must_widen(const Product& product) {
+  return product.type == kType<Bf16> && !Products::of_this_thread().has_bf16();
+}
+
+// Operands and result as fp32, where they are not.
+struct Widened {
+  Widened(Cursor& pieces, const Product& p)
+      : a(pieces.take<float>(p.M * p.K)),
+        b(pieces.take<float>(p.K * p.N)),
+        bias(p.has_bias ? pieces.take<float>(p.N) : nullptr),
+        c(p.c_type == kType<Bf16> ? pieces.take<float>(p.M * p.N) : nullptr) {}
+  float *a, *b, *bias, *c;
 };
 
-// c (M,N) of C = op(a) · op(b), both of T. `a` holds M·K values, `b` K·N.
-template <typename C, typename T>
-void product(C* c, const T* a, bool a_transposed, const T* b, bool b_transposed, int64_t M, int64_t K,
-             int64_t N, const Extras<T>& extras = {}) {
-  SHARDRUN_CHECK(M > 0 && K > 0 && N > 0);
+int64_t widened_bytes(const Product& product) {
+  Cursor counted(nullptr);
+  const Widened widened(counted, product);
+  return counted.bytes();
+}
+
+void multiply_widened(const Product& p, const Pointers& at) {
   Products& products = Products::of_this_thread();
-  if constexpr (std::is_same_v<T, Bf16>) {
-    if (!products.has_bf16()) {
-      const std::vector<float> wide_a = widened(a, M * K), wide_b = widened(b, K * N);
-      const std::vector<float> wide_bias = widened(extras.bias, extras.bias != nullptr ? N : 0);
-      const Extras<float> wide{extras.bias != nullptr ? wide_bias.data() : nullptr, extras.accumulate};
-      if constexpr (std::is_same_v<C, float>) {
-        product(c, wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N, wide);
-      } else {
-        std::vector<float> wide_c =
-            extras.accumulate ? widened(c, M * N) : std::vector<float>(static_cast<size_t>(M * N));
-        product(wide_c.data(), wide_a.data(), a_transposed, wide_b.data(), b_transposed, M, K, N, wide);
-        vector::narrow(c, wide_c.data(), M * N);
-      }
-      return;
-    }
-  }
-  products.multiply(c, kType<C>, {a, kType<T>, a_transposed}, {b, kType<T>, b_transposed}, extras.bias, M, K,
-                    N, extras.accumulate);
+  std::byte* const workspace = thread_workspace(widened_bytes(p) + products.scratch_bytes(in_fp32(p)));
+  Cursor pieces(workspace);
+  const Widened wide(pieces, p);
+  const auto narrow = [](const void* values) { return static_cast<const Bf16*>(values); };
+  vector::widen(wide.a, narrow(at.a), p.M * p.K);
+  vector::widen(wide.b, narrow(at.b), p.K * p.N);
+  if (p.has_bias) vector::widen(wide.bias, narrow(at.bias), p.N);
+  if (wide.c != nullptr && p.accumulate) vector::widen(wide.c, narrow(at.c), p.M * p.N);
+  void* const c = wide.c != nullptr ? wide.c : at.c;
+  products.multiply(in_fp32(p), {c, wide.a, wide.b, wide.bias}, workspace + pieces.bytes());
+  if (wide.c != nullptr) vector::narrow(static_cast<Bf16*>(at.c), wide.c, p.M * p.N);
+}
+
+template <typename T>
+constexpr DType kDType = std::is_same_v<T, float> ? DType::kFp32 : DType::kBf16;
+
+template <typename T>
+void run(const LinearCall& call, const Pointers& at) {
+  SHARDRUN_CHECK(call.N > 0 && call.C > 0 && call.O > 0);
+  const Product product = product_of(kDType<T>, call);
+  if (must_widen(product)) return multiply_widened(product, at);
+  Products& products = Products::of_this_thread();
+  products.multiply(product, at, thread_workspace(products.compile(product).scratch_bytes));
 }
 
 }  // namespace
@@ -177,40 +240,59 @@ vector::InstructionSet vector::instruction_set() {
   return level;
 }
 
+int64_t linear_workspace_bytes(DType dtype, const LinearCall& call) {
+  const Product product = product_of(dtype, call);
+  const Products& products = Products::of_this_thread();
+  if (!must_widen(product)) return products.scratch_bytes(product);
+  return widened_bytes(product) + products.scratch_bytes(in_fp32(product));
+}
+
+void prepare_linear(DType dtype, const LinearCall& call) {
+  const Product product = product_of(dtype, call);
+  Products::of_this_thread().compile(must_widen(product) ? in_fp32(product) : product);
+}
+
+int64_t compiled_products() {
+  return Products::of_this_thread().compiled();
+}
+
+using Op = LinearCall::Op;
+
 template <typename T>
 void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
-  product(y, x, false, w, true, N, C, O);
+  run<T>({Op::kForward, N, C, O}, {y, x, w, nullptr});
 }
 
 template <typename T>
 void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
-  product(y, x, false, w, true, N, C, O);
+  run<T>({Op::kForwardFp32, N, C, O}, {y, x, w, nullptr});
 }
 
 template <typename T>
 void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C, int64_t O) {
-  product(y, x, false, w, true, N, C, O, Extras<T>{.bias = bias});
+  run<T>({Op::kForward, N, C, O, /*bias=*/true}, {y, x, w, bias});
 }
 
 template <typename T>
 void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
                               int64_t O) {
-  product(y, x, false, w, true, N, C, O, Extras<T>{.bias = bias});
+  run<T>({Op::kForwardFp32, N, C, O, /*bias=*/true}, {y, x, w, bias});
 }
 
 template <typename T>
 void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O, bool accumulate) {
-  product(dx, dy, false, w, false, N, O, C, Extras<T>{.accumulate = accumulate});
+  run<T>({Op::kBackwardInput, N, C, O, /*bias=*/false, accumulate}, {dx, dy, w, nullptr});
 }
 
 template <typename T>
 void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O) {
-  product(dx, dy, false, w, false, N, O, C);
+  run<T>({Op::kBackwardInputFp32, N, C, O}, {dx, dy, w, nullptr});
 }
+
 template <typename T>
 void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
                             bool accumulate) {
-  product(dw, dy, true, x, false, O, N, C, Extras<T>{.accumulate = accumulate});
+  run<T>({Op::kBackwardWeight, N, C, O, /*bias=*/false, accumulate}, {dw, dy, x, nullptr});
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                            \

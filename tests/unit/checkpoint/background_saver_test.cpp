@@ -27,7 +27,10 @@ class World {
     for (const Place& place : all_places(spread)) {
       places_.push_back(place);
       states_.push_back(std::make_unique<RankState>(place, /*fill=*/true));
-      savers_.push_back(std::make_unique<BackgroundSaver>(store, place.file() == 0, spread.files()));
+      staging_.emplace_back(
+          static_cast<size_t>(ShardFileWriter::staging_elements(states_.back()->layout, spread.replicas)));
+      savers_.push_back(
+          std::make_unique<BackgroundSaver>(store, place.file() == 0, spread.files(), staging_.back()));
     }
   }
   void start(int64_t step) {
@@ -62,6 +65,7 @@ class World {
  private:
   std::vector<Place> places_;
   std::vector<std::unique_ptr<RankState>> states_;
+  std::vector<std::vector<float>> staging_;
   std::vector<std::unique_ptr<BackgroundSaver>> savers_;
 };
 
@@ -194,7 +198,7 @@ TEST_CASE("background saver: destroyed in the middle of a save it ends, and leav
 
 TEST_CASE("background saver: without a save in flight nothing is voted, agreed or waited for") {
   const Folder folder;
-  BackgroundSaver saver(Store(folder.path(), 1), /*publishes=*/true, 1);
+  BackgroundSaver saver(Store(folder.path(), 1), /*publishes=*/true, 1, {});
 
   saver.before_update();
   saver.wait();

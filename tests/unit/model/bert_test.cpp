@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/kernels/ops.h"
@@ -191,7 +192,7 @@ TEST_CASE("bert: computing activations again and keeping them in a file change n
 
 TEST_CASE("bert: each level of checkpointing keeps less, and what is in a file is not resident") {
   const model::BertConfig large{24, 1024, 16, 4096, 30522};
-  model::BertOptions options{kernels::DType::kBf16, 8, 128};
+  model::ModelOptions options{kernels::DType::kBf16, 8, 128};
   const int64_t none = model::Bert::activation_bytes(large, options).resident;
   options.checkpointing = model::Checkpointing::kSelective;
   const int64_t selective = model::Bert::activation_bytes(large, options).resident;
@@ -233,4 +234,20 @@ TEST_CASE("bert: impossible shapes are refused with the mend") {
 TEST_CASE("bert: the presets' sizes have the published numbers of parameters") {
   CHECK_EQ(parameters_of({12, 768, 12, 3072, 30522}), 110106428);
   CHECK_EQ(parameters_of({24, 1024, 16, 4096, 30522}), 336226108);
+}
+
+TEST_CASE("bert: every product that a step runs is listed beforehand, so none is compiled while it trains") {
+  // Products belong to a thread: this one has none yet.
+  std::thread([] {
+    for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+      const model::ModelOptions options{
+          .compute = compute, .micro_batch = kBatch, .sequence_length = kLength, .most_targets = 5};
+      kernels::prepare(model::Bert::ops(kTiny, options));
+      const int64_t prepared = kernels::compiled_products();
+      CHECK_GT(prepared, 10);
+      Fixture fixture(compute);
+      fixture.differentiate();
+      CHECK_EQ(kernels::compiled_products(), prepared);
+    }
+  }).join();
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "runtime/kernels/ops.h"
@@ -180,4 +181,18 @@ TEST_CASE("llama: Llama-2 7B has the published number of parameters") {
   int64_t elements = 0;
   for (const auto& block : model::block_layouts({32, 4096, 32, 32, 11008, 32000})) elements += block.elements;
   CHECK_EQ(elements, 6738415616);
+}
+
+TEST_CASE("llama: every product that a step runs is listed beforehand, so none is compiled while it trains") {
+  // Products belong to a thread: this one has none yet.
+  std::thread([] {
+    for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+      kernels::prepare(model::Llama::ops(kTiny, {compute, kBatch, kLength}));
+      const int64_t prepared = kernels::compiled_products();
+      CHECK_GT(prepared, 10);
+      Fixture fixture(compute);
+      fixture.differentiate();
+      CHECK_EQ(kernels::compiled_products(), prepared);
+    }
+  }).join();
 }

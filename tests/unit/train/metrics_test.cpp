@@ -39,7 +39,7 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
     log->first_barrier(0.25);
     log->step({20, loss, 3e-4, 0.5, false}, /*step_seconds=*/0.5, /*tokens_per_step=*/1000);
     log->validation(20, 1.5, 3.1);
-    log->checkpoint(20, "/tmp/a \"quoted\"\nname");
+    log->checkpoint(20, "/tmp/a \"quoted\"\nname", 0.25);
     CHECK(log->lines_lost() == 0);
   }
   const auto text = base::read_file(path);
@@ -57,6 +57,7 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
   CHECK(std::strtod(lines[1]["loss_hex"].get<std::string>().c_str(), nullptr) == loss);
   CHECK(lines[2]["unigram_entropy"] == 3.1);
   CHECK(lines[3]["path"] == "/tmp/a \"quoted\"\nname");
+  CHECK(lines[3]["stall_seconds"] == 0.25);
 }
 
 TEST_CASE("metrics: a full disk costs lines, counted, and nothing else") {
@@ -64,7 +65,7 @@ TEST_CASE("metrics: a full disk costs lines, counted, and nothing else") {
   REQUIRE(log);
 
   log->first_barrier(0.25);
-  log->checkpoint(20, "/x");
+  log->checkpoint(20, "/x", 0.0);
 
   CHECK(log->lines_lost() == 2);
 }

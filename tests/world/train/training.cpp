@@ -20,7 +20,7 @@ class Recorder : public train::LoopObserver {
  public:
   explicit Recorder(RankRun& run) : run_(run) {}
   void on_step(const train::StepReport& report, double) override { run_.losses.push_back(report.loss); }
-  void on_checkpoint(int64_t step, const std::string&) override { run_.saved_steps.push_back(step); }
+  void on_checkpoint(int64_t step, const std::string&, double) override { run_.saved_steps.push_back(step); }
   void on_lost_checkpoint(int64_t step, const base::Error& error) override {
     run_.lost_saves.push_back(std::to_string(step) + ": " + error.to_string());
   }
@@ -84,6 +84,8 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
     auto resumed = ours.resume(store, run.notices);
     if (!resumed) return fail(run, resumed.error());
     run.resumed_from = *resumed;
+  } else if (auto started = ours.start(); !started) {
+    return fail(run, started.error());
   }
   const auto stop = [&] {
     return groups.world->rank() == groups.world->size() - 1 &&

@@ -1,0 +1,24 @@
+// ModelOptions: how a model is run, whatever its architecture.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/kernels/ops.h"
+#include "runtime/model/activations.h"
+
+namespace shardrun::model {
+
+struct ModelOptions {
+  kernels::DType compute = kernels::DType::kFp32;
+  int micro_batch = 1, sequence_length = 1;
+  Checkpointing checkpointing = Checkpointing::kNone;
+  std::string offload_directory{};       // where activations that wait for backward lie; empty: in memory
+  comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
+  int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
+};
+
+}  // namespace shardrun::model
