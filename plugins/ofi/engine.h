@@ -94,8 +94,9 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
   struct ControlMessage {
-    uint32_t kind = 0, global_rank = 0, channel = 0, unused = 0;
-    uint64_t ticket = 0;
+    uint32_t kind = 0, global_rank = 0, channel = 0;
+    uint32_t segments = 0;  // of a grant
+    uint64_t ticket = 0;    // of a grant: the flow's tag
   };
   struct ControlSlot {
     Request request;  // first: a completion's request leads back to its slot
@@ -156,7 +157,12 @@ class Engine {
   // Control messages (engine_control.cpp).
   void post_control_receives();
   void ask_question();
-  void send_control(uint32_t kind, uint32_t global_rank, uint32_t channel, uint64_t ticket);
+  void send_control(uint32_t global_rank, const ControlMessage& message);
+  // Grants (Endpoint::needs_receive): a receiver tells a sender how many segments of a flow it has posted.
+  bool needs_grants(const Flow& flow) const;
+  void tell_posted(Flow& flow);
+  void use_early_grants(Operation& operation);
+  void handle_grant(const ControlMessage& message);
   bool post_waiting_control();
   void handle_control(const Completion& completion);
 
@@ -185,6 +191,8 @@ class Engine {
   bool stuck_ = false;  // under mutex_; the thread is lost inside a provider
   std::list<std::unique_ptr<ActiveOperation>> active_;
   std::list<ControlSlot> control_receives_, control_sends_;
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t>
+      early_grants_;  // rank, tag → segments of sends not begun here
   std::set<uint32_t> to_ring_;
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;

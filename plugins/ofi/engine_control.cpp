@@ -1,14 +1,16 @@
-// Control messages of the engine: small questions and answers between the engines' threads, so that a rank
-// whose time is up can name those that have not even started the operation.
+// Control messages of the engine, small ones between the engines' threads: questions and answers, so that a rank
+// whose time is up can name those that have not even started the operation, and grants.
 #include <rdma/fi_errno.h>
+
+#include <algorithm>
 
 #include "plugins/ofi/engine.h"
 
 namespace shardrun::ofi {
 namespace {
 
-enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3 };
-constexpr int kControlReceives = 4;  // posted per endpoint
+enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3, kGrant = 4 };
+constexpr int kControlReceives = 16;  // posted per endpoint
 
 // The same for all senders, who name themselves in the message: receives never ignore tag bits (see fabric.h).
 uint64_t control_tag() {
@@ -27,7 +29,7 @@ void Engine::post_control_receives() {
   // Connections are made by the first message: let those of the first barrier be made at once, not round by round.
   for (uint32_t distance = 1; distance < peers_.size(); distance *= 2) {
     const auto peer = static_cast<uint32_t>((global_rank_ + distance) % peers_.size());
-    send_control(kGreeting, peer, 0, 0);
+    send_control(peer, {.kind = kGreeting});
   }
   post_waiting_control();
 }
@@ -37,7 +39,8 @@ void Engine::ask_question() {
   const auto channel = channels_.find(question_->channel);
   if (channel == channels_.end()) return;
   for (const uint32_t rank : channel->second->group.global_ranks) {
-    if (rank != global_rank_) send_control(kHowFar, rank, question_->channel, question_->ticket);
+    if (rank == global_rank_) continue;
+    send_control(rank, {.kind = kHowFar, .channel = question_->channel, .ticket = question_->ticket});
   }
   for (const auto& active : active_) {
     if (active->channel == channel->second.get() && active->operation->ticket == question_->ticket) {
@@ -46,12 +49,13 @@ void Engine::ask_question() {
   }
 }
 
-void Engine::send_control(uint32_t kind, uint32_t global_rank, uint32_t channel, uint64_t ticket) {
+void Engine::send_control(uint32_t global_rank, const ControlMessage& message) {
   ControlSlot& slot = control_sends_.emplace_back();
   slot.endpoint = endpoint_of_[global_rank];
   slot.request.is_send = true;
   slot.request.global_rank = global_rank;
-  slot.message = {kind, global_rank_, channel, 0, ticket};
+  slot.message = message;
+  slot.message.global_rank = global_rank_;
 }
 
 // Posts what is not posted yet. True if anything was.
@@ -86,15 +90,52 @@ void Engine::handle_control(const Completion& completion) {
   const ControlMessage message = slot->message;
   if (completion.error != 0 || completion.bytes != sizeof(message) || message.global_rank >= peers_.size())
     return;
+  if (message.kind == kGrant) return handle_grant(message);
   std::lock_guard lock(mutex_);
   if (message.kind == kHowFar) {
     const auto channel = channels_.find(message.channel);
-    send_control(kThisFar, message.global_rank, message.channel,
-                 channel == channels_.end() ? 0 : channel->second->posted);
+    send_control(message.global_rank, {.kind = kThisFar,
+                                       .channel = message.channel,
+                                       .ticket = channel == channels_.end() ? 0 : channel->second->posted});
   } else if (message.kind == kThisFar && question_ && question_->channel == message.channel) {
     question_->answers[message.global_rank] = message.ticket;
     changed_.notify_all();
   }
+}
+
+bool Engine::needs_grants(const Flow& flow) const {
+  return endpoints_[endpoint_of_[flow.global_rank]]->needs_receive(flow.largest_segment());
+}
+
+void Engine::tell_posted(Flow& flow) {
+  if (flow.is_send || flow.told == flow.posted || !needs_grants(flow)) return;
+  flow.told = flow.posted;
+  send_control(flow.global_rank, {.kind = kGrant, .segments = flow.posted, .ticket = flow.tag});
+}
+
+void Engine::use_early_grants(Operation& operation) {
+  for (Flow& flow : operation.flows()) {
+    if (!flow.is_send || !needs_grants(flow)) continue;
+    flow.granted = 0;
+    const auto early = early_grants_.find({flow.global_rank, flow.tag});
+    if (early == early_grants_.end()) continue;
+    flow.granted = early->second;
+    early_grants_.erase(early);
+  }
+}
+
+// The last grant of a flow comes before its last segment can go: none comes for an operation that is over.
+void Engine::handle_grant(const ControlMessage& message) {
+  for (const auto& active : active_) {
+    for (Flow& flow : active->operation->flows()) {
+      if (!flow.is_send || flow.global_rank != message.global_rank || flow.tag != message.ticket) continue;
+      flow.granted = std::max(flow.granted, message.segments);
+      active->stale = true;
+      return;
+    }
+  }
+  uint32_t& early = early_grants_[{message.global_rank, message.ticket}];
+  early = std::max(early, message.segments);
 }
 
 }  // namespace shardrun::ofi

@@ -62,6 +62,7 @@ void Engine::start_queued(Channel& channel) {
     Status status = channel.scratch.take(next.operation->scratch_bytes(), &next.scratch);
     if (!status.ok()) return fail(std::move(status), global_rank_);
     next.operation->use_scratch(next.scratch);
+    use_early_grants(*next.operation);
     next.started = Clock::now();
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
@@ -140,6 +141,7 @@ bool Engine::work_on(ActiveOperation& active) {
   bool moved = false;
   for (Flow& flow : active.operation->flows()) {
     while (flow.may_post() && post_flow(active, flow)) moved = true;
+    tell_posted(flow);
   }
   return moved;
 }

@@ -198,6 +198,11 @@ Endpoint::~Endpoint() {
   close_fid(fabric_);
 }
 
+bool Endpoint::needs_receive(uint64_t bytes) const {
+  constexpr uint64_t kBounceBytes = 4096;
+  return provider_ == "shm" && bytes > kBounceBytes;
+}
+
 Status Endpoint::connect_peer(uint32_t global_rank, std::span<const std::byte> address, uint32_t world_size) {
   peer_address_.resize(world_size, FI_ADDR_UNSPEC);
   fi_addr_t inserted = FI_ADDR_UNSPEC;

@@ -72,6 +72,12 @@ class Endpoint {
   // that it freed).
   static void abandon(std::unique_ptr<Endpoint> endpoint);
 
+  // Whether a message of this size may be sent only when the other side has posted its receive. shm reports the ends of
+  // sends in the order of their starts, whoever they go to (smr_progress_resp in libfabric 1.17), unless they fit into a
+  // bounce buffer: one that is not received yet hides the ends of all later ones, and ranks of which each waits for
+  // another so would wait for ever.
+  bool needs_receive(uint64_t bytes) const;
+
   // Tagged messages; `bytes` may not be 0. kFailed: `error` has the FI_E* code.
   Post send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
   // Accepts messages with exactly this tag, in the order of their sending. Masks are not offered: libfabric 1.17's

@@ -316,7 +316,7 @@ uint64_t Flow::segment_size(uint32_t segment) const {
 }
 
 bool Flow::may_post() const {
-  return posted < segments() && posted - complete < window &&
+  return posted < segments() && posted < granted && posted - complete < window &&
          posted * segment_bytes + segment_size(posted) <= limit_bytes;
 }
 

@@ -37,6 +37,8 @@ struct Flow {
   uint64_t segment_bytes = 0;
   uint32_t window = 1;            // segments in flight at most
   uint64_t limit_bytes = 0;       // the engine may post up to here
+  uint32_t granted = UINT32_MAX;  // segments; of a send: what the receiver has posted, where that matters
+  uint32_t told = 0;              // of a receive: segments that the sender knows to be posted
   uint32_t posted = 0;            // segments
   uint32_t complete = 0;          // segments, without a gap from the first
   std::vector<bool> ahead;        // by slot: complete, but an earlier segment is not
@@ -48,6 +50,7 @@ struct Flow {
   std::byte* segment_data(uint32_t segment) const;
   uint64_t segment_size(uint32_t segment) const;
   bool may_post() const;
+  uint64_t largest_segment() const { return segment_bytes < total_bytes ? segment_bytes : total_bytes; }
   void mark_complete(uint32_t segment);
 };
 

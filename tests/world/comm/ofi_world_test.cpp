@@ -56,6 +56,38 @@ TEST_CASE("ofi in one process: two channels of four ranks deliver the serial sum
   }
 }
 
+TEST_CASE("ofi in one process: an operation that one rank starts late holds up no other, over tcp and shm") {
+  // Ranks 0 and 1 scatter sums, and so do 2 and 3; 0 and 2 add up, and so do 1 and 3. Ranks 0 and 3 start with adding
+  // up, for which 2 and 1 are late, because they wait for the sums that 3 and 0 have yet to send.
+  constexpr size_t kCount = 1 << 20;
+  for (const char* provider : {"tcp", "shm"}) {
+    auto sessions = open_world(4, provider, std::chrono::seconds(10));
+    std::vector<std::string> errors(sessions.size());
+
+    run(sessions, [&](int rank, comm::PluginSession& session) {
+      const auto first = static_cast<uint32_t>(rank / 2 * 2), below = static_cast<uint32_t>(rank % 2);
+      const std::vector<uint32_t> neighbours = {first, first + 1}, across = {below, below + 2};
+      auto scatter = session.communicator(0, neighbours), add = session.communicator(1, across);
+      REQUIRE((scatter && add));
+      std::vector<float> full(2 * kCount, 1.0f), mine(kCount), sum(kCount, 1.0f);
+      const bool early = rank == 0 || rank == 3;
+      base::Result<comm::Pending> added = comm::Pending{};
+      if (early) added = (*add)->all_reduce(std::span(sum));
+      const auto scattered = (*scatter)->reduce_scatter(full, mine);
+      if (auto done = (*scatter)->wait(*scattered); !done) errors[rank] = done.error().to_string();
+      if (!early) added = (*add)->all_reduce(std::span(sum));
+      if (!added) {
+        errors[rank] = added.error().to_string();
+      } else if (auto done = (*add)->wait(*added); !done) {
+        errors[rank] = done.error().to_string();
+      }
+      if (mine.back() != 2.0f || sum.back() != 2.0f) errors[rank] += " wrong sums";
+    });
+
+    for (const std::string& error : errors) CHECK(error == "");
+  }
+}
+
 TEST_CASE("ofi in one process: after a failed wait the buffers are free, and the others learn who left") {
   auto sessions = open_world(3, "tcp", std::chrono::milliseconds(300));
   std::vector<base::Code> codes(3, base::Code::kIo);
