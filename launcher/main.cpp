@@ -23,6 +23,7 @@ struct Arguments {
   std::vector<std::string> paths;
   launcher::SpecOptions spec;
   launcher::RunOptions run;
+  launcher::PrecompileOptions precompile;
   launcher::SubmitOptions submit;
   launcher::ScaleOptions scale;
   launcher::LogsOptions logs;
@@ -86,6 +87,16 @@ void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
     }
     exit_code = launcher::run(arguments.run, arguments.common);
   });
+
+  CLI::App* precompile =
+      app.add_subcommand("precompile", "Fill a command program's cache of compiled code, without training");
+  precompile->add_option("spec", arguments.precompile.spec.path, "job.toml")->required();
+  add_overrides(*precompile, arguments.precompile.spec.overrides);
+  precompile->add_flag("--dry-run", arguments.precompile.dry_run, "Print what would be run; start nothing");
+  precompile->add_flag("--quiet", arguments.precompile.quiet, "Show only the end");
+  add_common(*precompile, arguments.common, true);
+  precompile->footer("Example:\n  shardrun precompile jobs/bert-large-trn1.toml");
+  precompile->callback([&] { exit_code = launcher::precompile(arguments.precompile, arguments.common); });
 
   CLI::App* submit = app.add_subcommand("submit", "Submit a job to Slurm with sbatch");
   submit->add_option("spec", arguments.submit.spec.path, "job.toml")->required();

@@ -34,6 +34,18 @@ double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// What is known of the compile job that went before.
+std::optional<contract::PrecompileNote> precompile_note(const contract::LaunchPlan& plan) {
+  if (plan.precompile_run.empty()) return std::nullopt;
+  contract::PrecompileNote note{plan.precompile_run, std::nullopt};
+  const auto text = base::read_file(contract::RunDir{plan.precompile_run}.record_json());
+  if (!text) return note;
+  const auto record = contract::parse_run_record(*text);
+  if (record && !record->attempts.empty() && record->attempts.back().ended)
+    note.seconds = *record->attempts.back().ended - record->attempts.back().started;
+  return note;
+}
+
 RunRecord begin_record(const ConductRequest& request, const contract::RunDir& paths,
                        const std::vector<std::string>& nodes, int number) {
   RunRecord record;
@@ -48,6 +60,7 @@ RunRecord begin_record(const ConductRequest& request, const contract::RunDir& pa
   record.world_size = plan.world_size();
   record.nodes = nodes;
   record.batch = plan.batch;
+  record.precompile = precompile_note(plan);
   record.versions["shardrun"] = SHARDRUN_VERSION;
   contract::Attempt attempt;
   attempt.number = number;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/batch.h"
+#include "launcher/plan/precompile.h"
 #include "runtime/contract/mesh.h"
 
 namespace shardrun::launcher {
@@ -51,6 +52,8 @@ base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& sp
   plan.ranks_per_node = spec.resources.ranks_per_node;
   plan.cpus_per_rank = spec.resources.cpus_per_rank;
   plan.batch = *batch;
+  RETURN_IF_ERROR(check_cache_environment(spec));
+  if (compiles_by_command(spec)) plan.variables = cache_variables(context.cache);
   return plan;
 }
 

@@ -20,6 +20,7 @@ struct PlanContext {
   std::string working_directory;  // absolute
   std::string rank_program;       // absolute path of shardrun-rank
   std::string plugin_directory;   // absolute
+  std::string cache;              // absolute folder of [precompile]; empty where it does not matter
   std::vector<std::string> overrides;
 };
 

@@ -60,9 +60,11 @@ bool on_path(const std::string& program) {
   return false;
 }
 
-Result<void> check_command(const contract::JobSpec& spec, const std::string& working_directory) {
-  const std::string& program = spec.program.command.front();
-  const std::string& origin = spec.origin("program.command[0]");
+// `key`: of the argv, e.g. "program.command".
+Result<void> check_command(const contract::JobSpec& spec, const std::string& key,
+                           const std::vector<std::string>& command, const std::string& working_directory) {
+  const std::string& program = command.front();
+  const std::string origin = spec.origin(key + "[0]");
   if (program.find('/') == std::string::npos) {
     if (on_path(program)) return {};
     return Error(Code::kInvalid,
@@ -141,7 +143,10 @@ Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& w
       RETURN_IF_ERROR(check_text_file(spec, fmt::format("{}[{}]", name, i), (*files)[i], working_directory));
     }
   }
-  if (!spec.program.command.empty()) RETURN_IF_ERROR(check_command(spec, working_directory));
+  if (!spec.program.command.empty())
+    RETURN_IF_ERROR(check_command(spec, "program.command", spec.program.command, working_directory));
+  if (spec.precompile.enabled && !spec.precompile.command.empty())
+    RETURN_IF_ERROR(check_command(spec, "precompile.command", spec.precompile.command, working_directory));
   Warnings warnings;
   for (Error& error : check_for_ranks(spec, working_directory)) {
     if (where == RanksRun::kHere) return std::move(error);

@@ -56,6 +56,10 @@ Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPat
   RETURN_IF_ERROR(check_path("path of shardrun", paths.shardrun_program));
   std::vector<std::string> options = allocation_options(spec);
   options.push_back("--chdir=" + paths.working_directory);
+  if (!paths.after.empty()) {
+    options.push_back("--dependency=afterok:" + paths.after);
+    options.push_back("--kill-on-invalid-dep=yes");
+  }
   const bool is_array = paths.array_elements > 0;
   if (is_array) options.push_back(fmt::format("--array=0-{}%1", paths.array_elements - 1));
   options.push_back(fmt::format("--output={}/{}/slurm.out", paths.runs_directory, is_array ? "%A_%a" : "%j"));

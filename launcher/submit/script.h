@@ -20,6 +20,7 @@ struct ScriptPaths {
   std::string shardrun_program;   // absolute
   std::string runs_directory;     // absolute; the run directory is <runs_directory>/<job id>
   std::string working_directory;  // absolute
+  std::string after;              // a job that must have ended well before this one starts; empty: none
   int array_elements =
       0;  // > 0: an array of as many jobs, one after the other; directories are <array id>_<index>
 };

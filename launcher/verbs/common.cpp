@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 
 #include <fmt/format.h>
 
+#include "launcher/plan/precompile.h"
+#include "launcher/submit/cache.h"
 #include "launcher/view/log_lines.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -24,6 +28,25 @@ using base::Result;
 bool is_run(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path / "plan.json", ignored) || fs::exists(path / "record.json", ignored);
+}
+
+std::string local_id() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts);
+  return fmt::format("local-{}-{}", text, ::getpid());
+}
+
+// The job's id, and a number behind it for the second run inside one allocation.
+std::string slurm_id(const std::string& runs) {
+  const std::string job = std::getenv("SLURM_JOB_ID");
+  std::string id = job;
+  std::error_code ignored;
+  for (int again = 2; fs::exists(fs::path(runs) / id, ignored); ++again)
+    id = fmt::format("{}-{}", job, again);
+  return id;
 }
 
 }  // namespace
@@ -70,6 +93,35 @@ Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::str
   auto text = base::read_file(path);
   if (!text) return std::move(text).error();
   return LoadedSpec{std::move(spec).value(), std::move(text).value()};
+}
+
+bool inside_allocation() {
+  return std::getenv("SLURM_JOB_ID") != nullptr;
+}
+
+bool wants_slurm(const contract::JobSpec& spec) {
+  if (spec.cluster.scheduler == contract::SchedulerKind::kAuto) return inside_allocation();
+  return spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+}
+
+std::string new_run_id(const std::string& runs, bool slurm) {
+  return slurm ? slurm_id(runs) : local_id();
+}
+
+Result<PlanContext> plan_context(const contract::JobSpec& spec, const Installation& installed,
+                                 const std::vector<std::string>& overrides, const std::string& scheduler) {
+  PlanContext context;
+  context.scheduler = scheduler;
+  context.working_directory = current_directory();
+  context.rank_program = installed.rank_program;
+  context.plugin_directory = installed.plugin_directory;
+  context.overrides = overrides;
+  if (compiles_by_command(spec)) {
+    auto cache = cache_folder(spec, context.working_directory);
+    if (!cache) return std::move(cache).error();
+    context.cache = std::move(cache).value();
+  }
+  return context;
 }
 
 std::string current_directory() {

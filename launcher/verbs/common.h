@@ -40,6 +40,18 @@ struct LoadedSpec {
 };
 base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides);
 
+// Whether this process runs inside a Slurm allocation, and whether a spec asks for Slurm here.
+bool inside_allocation();
+bool wants_slurm(const contract::JobSpec& spec);
+// An id for a run that starts now: local-<time>-<pid>, or the allocation's job, with a number behind it from the second
+// run in `runs` on.
+std::string new_run_id(const std::string& runs, bool slurm);
+
+// Everything that a plan of `spec` needs but its id and run directory.
+base::Result<PlanContext> plan_context(const contract::JobSpec& spec, const Installation& installed,
+                                       const std::vector<std::string>& overrides,
+                                       const std::string& scheduler);
+
 std::string current_directory();
 std::string absolute_path(const std::string& path);
 // <logging.directory>/<name>, absolute.

@@ -33,12 +33,42 @@ struct RunState {
   std::string status;
 };
 
+// The record of a run that never started because its compile job did not end well; nullopt when that is not so.
+std::optional<RunRecord> blocked_by_compile_job(const contract::LaunchPlan& plan) {
+  if (plan.precompile_run.empty()) return std::nullopt;
+  const auto compile = read_record({plan.precompile_run});
+  if (!compile || compile->status == RunStatus::kRunning || compile->status == RunStatus::kCompleted)
+    return std::nullopt;
+  RunRecord record;
+  record.name = plan.name;
+  record.id = plan.id;
+  record.scheduler = plan.scheduler;
+  record.status = RunStatus::kRefused;
+  record.exit_code = contract::kExitRefused;
+  record.verdict = fmt::format("not started, because its compile job {} ended so: {} (see {})", compile->id,
+                               compile->verdict, plan.precompile_run);
+  record.world_size = plan.world_size();
+  record.batch = plan.batch;
+  record.precompile = contract::PrecompileNote{plan.precompile_run, std::nullopt};
+  return record;
+}
+
+// The record on the disk, or what is known of a run that left none.
+base::Result<RunRecord> find_record(const contract::RunDir& run) {
+  auto record = read_record(run);
+  if (record) return record;
+  if (auto plan = read_plan(run)) {
+    if (auto blocked = blocked_by_compile_job(*plan)) return std::move(*blocked);
+  }
+  return record;
+}
+
 base::Result<RunState> look_at(const contract::RunDir& run) {
   RunState state;
   auto plan = read_plan(run);
   if (!plan) return std::move(plan).error();
   state.plan = std::move(plan).value();
-  if (auto record = read_record(run)) state.record = std::move(record).value();
+  if (auto record = find_record(run)) state.record = std::move(record).value();
   state.status = state.record ? contract::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
                     state.record->status == RunStatus::kPreempted;
@@ -174,7 +204,7 @@ int cancel(const std::string& run_name, const CommonOptions& common) {
 int results(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
-  auto record = read_record(*run);
+  auto record = find_record(*run);
   if (!record) return fail(record.error(), common);
   if (common.json) {
     fmt::print("{}", contract::to_json(*record));
@@ -185,6 +215,8 @@ int results(const std::string& run_name, const CommonOptions& common) {
   fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
              record->attempts.size());
   fmt::print("batch       {}\n", describe_batch(record->batch));
+  if (record->precompile && record->precompile->seconds)
+    fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds, record->precompile->run);
   if (!record->metrics) return contract::kExitDone;
   const contract::TrainingMetrics& metrics = *record->metrics;
   std::vector<double> losses;

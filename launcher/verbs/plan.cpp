@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/batch.h"
+#include "launcher/plan/precompile.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/command.h"
@@ -55,11 +56,10 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.path, options.overrides);
   if (!loaded) return fail(loaded.error(), common);
   const contract::JobSpec& spec = loaded->spec;
-  PlanContext context;
-  context.scheduler = spec.cluster.scheduler == contract::SchedulerKind::kSlurm ? "slurm" : "local";
-  context.working_directory = current_directory();
-  context.overrides = options.overrides;
-  auto solved = solve_launch_plan(spec, context);
+  const bool slurm = spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+  auto context = plan_context(spec, {}, options.overrides, slurm ? "slurm" : "local");
+  if (!context) return fail(context.error(), common);
+  auto solved = solve_launch_plan(spec, *context);
   if (!solved) return fail(solved.error(), common);
   std::optional<contract::ModelPlan> model;
   if (spec.program.command.empty()) {
@@ -81,6 +81,11 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", solved->nodes, solved->ranks_per_node,
              solved->world_size(), solved->cpus_per_rank);
   fmt::print("batch        {}\n", describe_batch(batch));
+  if (compiles_by_command(spec)) {
+    const contract::LaunchPlan compile = compile_plan(spec, *solved);
+    fmt::print("precompile   {} on {} nodes, {} CPUs each, into {}\n",
+               fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context->cache);
+  }
   if (model) print_model(*model, tokens_per_step);
   return contract::kExitDone;
 }

@@ -14,10 +14,13 @@
 
 #include "launcher/agent/conductor.h"
 #include "launcher/agent/stop_signals.h"
+#include "launcher/plan/precompile.h"
 #include "launcher/schedule/local/local_scheduler.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/schedule/slurm/slurm_scheduler.h"
+#include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/verbs/precompile.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
@@ -29,34 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::Result;
-
-bool inside_allocation() {
-  return std::getenv("SLURM_JOB_ID") != nullptr;
-}
-
-bool wants_slurm(const contract::JobSpec& spec) {
-  if (spec.cluster.scheduler == contract::SchedulerKind::kAuto) return inside_allocation();
-  return spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
-}
-
-std::string local_id() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts);
-  return fmt::format("local-{}-{}", text, ::getpid());
-}
-
-// The job's id, and a number behind it for the second run inside one allocation.
-std::string slurm_id(const std::string& runs) {
-  const std::string job = std::getenv("SLURM_JOB_ID");
-  std::string id = job;
-  std::error_code ignored;
-  for (int again = 2; fs::exists(fs::path(runs) / id, ignored); ++again)
-    id = fmt::format("{}-{}", job, again);
-  return id;
-}
 
 // <runs>/latest → id, replaced in one step. A convenience: failing is no reason not to run.
 void point_latest(const contract::RunDir& run) {
@@ -113,15 +88,11 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
   if (!loaded) return std::move(loaded).error();
   const std::string runs = runs_of(loaded->spec);
   const bool slurm = wants_slurm(loaded->spec);
-  PlanContext context;
-  context.scheduler = slurm ? "slurm" : "local";
-  context.id = !slurm ? local_id() : inside_allocation() ? slurm_id(runs) : "allocation";
-  context.run_directory = runs + "/" + context.id;
-  context.working_directory = current_directory();
-  context.rank_program = installed.rank_program;
-  context.plugin_directory = installed.plugin_directory;
-  context.overrides = options.spec.overrides;
-  auto solved = solve_launch_plan(loaded->spec, context);
+  auto context = plan_context(loaded->spec, installed, options.spec.overrides, slurm ? "slurm" : "local");
+  if (!context) return std::move(context).error();
+  context->id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
+  context->run_directory = runs + "/" + context->id;
+  auto solved = solve_launch_plan(loaded->spec, *context);
   if (!solved) return std::move(solved).error();
   return Prepared{std::move(loaded->spec), std::move(loaded->text), std::move(solved).value()};
 }
@@ -160,6 +131,13 @@ int run_through_salloc(const contract::JobSpec& spec, const RunOptions& options,
       common);
 }
 
+// Not when it went before as a job of its own, nor before a restart, which finds the cache filled.
+bool needs_compile_job(const Prepared& job) {
+  if (!compiles_by_command(job.spec) || !job.plan.precompile_run.empty()) return false;
+  std::error_code ignored;
+  return !fs::exists(contract::RunDir{job.plan.run_directory}.attempt(0), ignored);
+}
+
 int dry_run(const Prepared& job, const RunOptions& options, const Installation& installed) {
   const bool needs_salloc = job.plan.scheduler == "slurm" && !inside_allocation();
   fmt::print("run directory  {}\nscheduler      {}\nranks          {} nodes × {} of {}\n",
@@ -175,6 +153,8 @@ int dry_run(const Prepared& job, const RunOptions& options, const Installation& 
   if (!job.spec.program.command.empty()) {
     fmt::print("program        {}\n", fmt::join(job.spec.program.command, " "));
   }
+  if (compiles_by_command(job.spec))
+    fmt::print("before it      {}\n", fmt::join(job.spec.precompile.command, " "));
   fmt::print("plan.json\n{}", contract::to_json(job.plan));
   return contract::kExitDone;
 }
@@ -251,6 +231,15 @@ int run(const RunOptions& options, const CommonOptions& common) {
   }
   auto signals = StopSignals::block();
   if (!signals) return fail(signals.error(), common);
+  if (needs_compile_job(*job)) {
+    auto cache = cache_folder(job->spec, job->plan.working_directory);
+    if (!cache) return fail(cache.error(), common);
+    if (auto prepared = prepare_cache(job->spec, *cache); !prepared) return fail(prepared.error(), common);
+    auto compiled = compile_first({job->spec, job->text}, job->plan, *installed, *signals,
+                                  options.quiet || common.json, common.json);
+    if (!compiled) return fail(compiled.error(), common);
+    if (*compiled != contract::kExitDone) return *compiled;
+  }
   return conduct_and_show(*job, options, common, launch_time, *signals);
 }
 

@@ -34,15 +34,11 @@ Result<Sweep> plan_sweep(const ScaleOptions& options) {
   if (!loaded) return std::move(loaded).error();
   auto counts = parse_node_counts(options.nodes);
   if (!counts) return std::move(counts).error();
-  PlanContext context;
-  context.scheduler = "slurm";
-  context.working_directory = current_directory();
-  context.rank_program = installed->rank_program;
-  context.plugin_directory = installed->plugin_directory;
-  context.overrides = options.spec.overrides;
+  auto context = plan_context(loaded->spec, *installed, options.spec.overrides, "slurm");
+  if (!context) return std::move(context).error();
   std::optional<Scaling> scaling;
   if (!options.scaling.empty()) scaling = options.scaling == "weak" ? Scaling::kWeak : Scaling::kStrong;
-  auto rows = scale_table(loaded->spec, *counts, context, scaling);
+  auto rows = scale_table(loaded->spec, *counts, *context, scaling);
   if (!rows) return std::move(rows).error();
   return Sweep{std::move(loaded).value(), std::move(rows).value(), installed->shardrun_program};
 }
@@ -81,8 +77,8 @@ Result<ArrayRequest> array_of(const Sweep& sweep) {
     if (row.plan) request.plans.push_back(*row.plan);
   }
   if (request.plans.empty()) return Error(Code::kRefused, "no number of nodes of --nodes can run this job");
-  request.job = SubmitRequest{&sweep.loaded.spec, sweep.loaded.text, request.plans.back(),
-                              runs_of(sweep.loaded.spec), sweep.shardrun_program};
+  request.job = SubmitRequest{&sweep.loaded.spec,         sweep.loaded.text,      request.plans.back(),
+                              runs_of(sweep.loaded.spec), sweep.shardrun_program, ""};
   return request;
 }
 

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include "launcher/plan/precompile.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/verbs/precompile.h"
 #include "launcher/verbs/verbs.h"
 #include "runtime/contract/exit_code.h"
 
@@ -17,19 +20,50 @@ base::Result<SubmitRequest> prepare(const SubmitOptions& options, LoadedSpec& lo
                                    "scheduler = \"slurm\"",
                                    loaded.spec.origin("cluster.scheduler")));
   }
-  PlanContext context;
-  context.scheduler = "slurm";
-  context.working_directory = current_directory();
-  context.rank_program = installed->rank_program;
-  context.plugin_directory = installed->plugin_directory;
-  context.overrides = options.spec.overrides;
-  auto solved = solve_launch_plan(loaded.spec, context);
+  auto context = plan_context(loaded.spec, *installed, options.spec.overrides, "slurm");
+  if (!context) return std::move(context).error();
+  auto solved = solve_launch_plan(loaded.spec, *context);
   if (!solved) return std::move(solved).error();
   auto warnings = check_launch(loaded.spec, *solved);
   if (!warnings) return std::move(warnings).error();
   warn(*warnings);
-  return SubmitRequest{&loaded.spec, loaded.text, std::move(solved).value(), runs_of(loaded.spec),
-                       installed->shardrun_program};
+  return SubmitRequest{&loaded.spec,
+                       loaded.text,
+                       std::move(solved).value(),
+                       runs_of(loaded.spec),
+                       installed->shardrun_program,
+                       ""};
+}
+
+// What --dry-run prints: the compile job's script, when there is one, and the job's.
+base::Result<std::string> describe(const SubmitRequest& request, const LoadedSpec& loaded) {
+  std::string text;
+  SubmitRequest job = request;
+  if (compiles_by_command(loaded.spec)) {
+    auto compile = make_compile_job(loaded, request.plan);
+    if (!compile) return std::move(compile).error();
+    auto first = describe_submission(submit_request(*compile, request.shardrun_program));
+    if (!first) return std::move(first).error();
+    text = std::move(first).value() + "\n";
+    job.after = "<compile job id>";
+  }
+  auto own = describe_submission(job);
+  if (!own) return std::move(own).error();
+  return text + *own;
+}
+
+// The job, behind its compile job when it has one.
+base::Result<contract::LaunchPlan> submit_all(SubmitRequest request, const LoadedSpec& loaded) {
+  if (!compiles_by_command(loaded.spec)) return submit_job(std::move(request));
+  auto cache = cache_folder(loaded.spec, request.plan.working_directory);
+  if (!cache) return std::move(cache).error();
+  RETURN_IF_ERROR(prepare_cache(loaded.spec, *cache));
+  auto compile = make_compile_job(loaded, request.plan);
+  if (!compile) return std::move(compile).error();
+  SubmitRequest first = submit_request(*compile, request.shardrun_program);
+  auto chain = submit_chain(std::move(first), std::move(request));
+  if (!chain) return std::move(chain).error();
+  return std::move(chain->second);
 }
 
 }  // namespace
@@ -40,12 +74,12 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
   auto request = prepare(options, *loaded);
   if (!request) return fail(request.error(), common);
   if (options.dry_run) {
-    auto text = describe_submission(*request);
+    auto text = describe(*request, *loaded);
     if (!text) return fail(text.error(), common);
     fmt::print("{}", *text);
     return contract::kExitDone;
   }
-  auto submitted = submit_job(std::move(request).value());
+  auto submitted = submit_all(std::move(request).value(), *loaded);
   if (!submitted) return fail(submitted.error(), common);
   if (common.json) {
     fmt::print("{}", contract::to_json(*submitted));
@@ -55,6 +89,8 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
       "submitted job {}: {} nodes × {} ranks\n  run directory  {}\n  follow it      shardrun logs -f {}\n",
       submitted->id, submitted->nodes, submitted->ranks_per_node, submitted->run_directory,
       submitted->run_directory);
+  if (!submitted->precompile_run.empty())
+    fmt::print("  starts after   {} has compiled\n", submitted->precompile_run);
   return contract::kExitDone;
 }
 

@@ -28,6 +28,14 @@ struct RunOptions {
 };
 int run(const RunOptions& options, const CommonOptions& common);
 
+struct PrecompileOptions {
+  SpecOptions spec;
+  bool dry_run = false;
+  bool quiet = false;
+};
+// Fills the cache of a command program: here, or as a Slurm job of its own.
+int precompile(const PrecompileOptions& options, const CommonOptions& common);
+
 struct SubmitOptions {
   SpecOptions spec;
   bool dry_run = false;

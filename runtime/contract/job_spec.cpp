@@ -324,11 +324,15 @@ void read_precompile(const TomlValue& document, SpecReading& reading, const Prog
   section.boolean("enabled", precompile.enabled);
   section.texts("command", precompile.command);
   section.text("cache", precompile.cache);
+  section.integer("nodes", 1, 65536, precompile.nodes);
   section.integer("workers", 0, 4096, precompile.workers);
   section.finish();
   if (section.has("command") && !program.trainer.empty()) {
     reading.fail(section.origin("command"), "the built-in trainer compiles its own kernels",
                  "remove the key, or run a program with [program] command = [\"…\"]");
+  } else if (section.has("nodes") && !program.trainer.empty()) {
+    reading.fail(section.origin("nodes"), "the built-in trainer compiles on the nodes it trains on",
+                 "remove the key");
   } else if (section.has("command") && (precompile.command.empty() || precompile.command.front().empty())) {
     reading.fail(section.origin("command"), "precompile.command names no program",
                  "write command = [\"program\", \"argument\"]");

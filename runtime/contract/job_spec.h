@@ -119,6 +119,7 @@ struct PrecompileSpec {              // [precompile]
   bool enabled = false;              // true where the section stands and does not say otherwise
   std::vector<std::string> command;  // argv that fills the cache, of a command program
   std::string cache;                 // folder that all nodes share; empty: ~/.cache/shardrun/compile
+  int nodes = 0;                     // of the command's job; 0: those of the job
   int workers = 0;                   // compilers at once on each node; 0: one a CPU
 };
 

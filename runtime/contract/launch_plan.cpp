@@ -41,6 +41,8 @@ std::string to_json(const LaunchPlan& plan) {
                     {"ranks_per_node", plan.ranks_per_node},
                     {"cpus_per_rank", plan.cpus_per_rank},
                     {"world_size", plan.world_size()},
+                    {"variables", plan.variables},
+                    {"precompile_run", plan.precompile_run},
                     {"batch",
                      {{"global_batch", plan.batch.global_batch},
                       {"micro_batch", plan.batch.micro_batch},
@@ -76,6 +78,14 @@ Result<LaunchPlan> parse_launch_plan(std::string_view text) {
       if (item.is_string()) plan.overrides.push_back(item.get<std::string>());
     }
   }
+  if (const auto* variables = reader.member("variables"); variables != nullptr && variables->is_object()) {
+    for (const auto& [name, value] : variables->items()) {
+      if (value.is_string()) plan.variables[name] = value.get<std::string>();
+    }
+  }
+  std::optional<std::string> precompile_run;
+  reader.read_optional("precompile_run", precompile_run);
+  plan.precompile_run = precompile_run.value_or("");
   const nlohmann::json* batch = reader.member("batch");
   if (batch == nullptr) reader.fail("plan.json: \"batch\" is missing");
   RETURN_IF_ERROR(reader.finish());

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ struct LaunchPlan {
   int ranks_per_node = 1;
   int cpus_per_rank = 1;
   BatchPlan batch;
+  std::map<std::string, std::string>
+      variables;               // of command programs, no secrets; [environment] is applied later
+  std::string precompile_run;  // run directory of the compile job that went before; empty: none
 
   int world_size() const { return nodes * ranks_per_node; }
 };

@@ -200,6 +200,7 @@ std::map<std::string, std::string> child_environment(const RankEnv& env, const L
     out["SHARDRUN_LAST_MICRO_BATCH"] = text(plan.batch.share(last, env.global_rank).count);
     out["SHARDRUN_RANK_BATCH"] = text(plan.batch.sequences_of(env.global_rank));
   }
+  for (const auto& [name, value] : plan.variables) out[name] = value;
   if (!inherited("OMP_NUM_THREADS")) out["OMP_NUM_THREADS"] = text(plan.cpus_per_rank);
   return out;
 }

@@ -154,6 +154,11 @@ json batch_json(const BatchPlan& batch) {
           {"data_parallel", batch.data_parallel}};
 }
 
+json precompile_json(const std::optional<PrecompileNote>& note) {
+  if (!note) return nullptr;
+  return {{"run", note->run}, {"seconds", note->seconds ? json(*note->seconds) : json(nullptr)}};
+}
+
 // The lists and nested objects of a record whose scalars were read already.
 Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
   if (const json* batch = reader.member("batch")) {
@@ -175,6 +180,13 @@ Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
       if (!attempt) return std::move(attempt).error();
       record.attempts.push_back(std::move(attempt).value());
     }
+  }
+  if (const json* note = reader.member("precompile"); note != nullptr && note->is_object()) {
+    JsonReader members(*note, "precompile");
+    record.precompile.emplace();
+    members.read("run", record.precompile->run);
+    members.read_optional("seconds", record.precompile->seconds);
+    RETURN_IF_ERROR(members.finish());
   }
   if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
     for (const auto& [library, version] : versions->items()) {
@@ -260,6 +272,7 @@ std::string to_json(const RunRecord& record) {
                     {"attempts", attempts},
                     {"metrics", metrics},
                     {"planned", planned},
+                    {"precompile", precompile_json(record.precompile)},
                     {"versions", record.versions}});
 }
 

@@ -71,6 +71,12 @@ struct Attempt {
   std::vector<StragglerNote> stragglers;
 };
 
+// The compile job that went before a run.
+struct PrecompileNote {
+  std::string run;                // its run directory
+  std::optional<double> seconds;  // its last attempt took
+};
+
 enum class RunStatus { kRunning, kCompleted, kFailed, kRefused, kPreempted };
 const char* status_name(RunStatus status);
 
@@ -87,6 +93,7 @@ struct RunRecord {
   std::optional<TrainingMetrics> metrics;
   std::map<int, int64_t> peak_memory_bytes;  // by global rank
   std::map<std::string, std::string> versions;
+  std::optional<PrecompileNote> precompile;
 };
 
 std::string to_json(const RunRecord& record);

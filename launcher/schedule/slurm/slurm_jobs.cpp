@@ -27,7 +27,7 @@ const std::vector<std::string> kSubmit = {"sbatch", "--parsable", "--hold"};
 
 Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0) {
   return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory,
-                                       request.plan.working_directory, array_elements});
+                                       request.plan.working_directory, request.after, array_elements});
 }
 
 bool is_number(const std::string& text) {
@@ -119,6 +119,25 @@ Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
       submit_prepared(*script, [&](const std::string& job) { return prepare_run(request, job, *script); });
   if (!id) return std::move(id).error();
   return request.plan;
+}
+
+Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
+  auto script = script_of(first);
+  if (!script) return std::move(script).error();
+  RETURN_IF_ERROR(base::make_directories(first.runs_directory));
+  Chain chain;
+  auto submitted = submit_prepared(*script, [&](const std::string& job) -> Result<void> {
+    RETURN_IF_ERROR(prepare_run(first, job, *script));
+    chain.first = first.plan;
+    second.after = job;
+    second.plan.precompile_run = first.plan.run_directory;
+    auto waiting = submit_job(std::move(second));
+    if (!waiting) return std::move(waiting).error();
+    chain.second = std::move(waiting).value();
+    return {};
+  });
+  if (!submitted) return std::move(submitted).error();
+  return chain;
 }
 
 Result<std::string> describe_array(const ArrayRequest& request) {

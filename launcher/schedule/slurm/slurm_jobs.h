@@ -21,6 +21,7 @@ struct SubmitRequest {
   contract::LaunchPlan plan;   // id and run_directory are filled in here
   std::string runs_directory;  // absolute <logging.directory>/<name>: run directories are made in it
   std::string shardrun_program;
+  std::string after;  // job that must have ended well before; empty: none
 };
 
 // The sbatch command and the script it reads, as `submit --dry-run` prints them.
@@ -30,6 +31,13 @@ base::Result<std::string> describe_submission(const SubmitRequest& request);
 // then releases the job: when it starts its directory is there. A failure after sbatch cancels the job again.
 // Returns the plan with its id and run directory.
 base::Result<contract::LaunchPlan> submit_job(SubmitRequest request);
+
+// Submits `first`, and `second` so that it starts when the first has ended with 0 and is cancelled when it has not. Its
+// plan names the first's run directory. Nothing is left queued when either cannot be submitted. Returns both plans.
+struct Chain {
+  contract::LaunchPlan first, second;
+};
+base::Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second);
 
 // The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest.
 struct ArrayRequest {

@@ -67,6 +67,7 @@ struct Fixture {
     request.plan.scheduler = "local";
     request.plan.run_directory = folder / "runs/job/local-1";
     request.plan.ranks_per_node = 2;
+    request.plan.batch = {2, 1, 1, 2};
   }
   std::string path(const std::string& name) const { return request.plan.run_directory + "/" + name; }
   contract::RunRecord record_on_disk() const {

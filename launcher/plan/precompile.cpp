@@ -1,0 +1,93 @@
+#include "launcher/plan/precompile.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+constexpr int kMostCpus = 4096;  // of one rank, as [resources] has it
+constexpr const char* kSuffix = "-precompile";
+constexpr size_t kLongestName = 64;
+
+// As a basic string of TOML.
+std::string toml_string(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += std::string("\\") + c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string toml_array(const std::vector<std::string>& texts) {
+  std::string out;
+  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + toml_string(text);
+  return "[" + out + "]";
+}
+
+}  // namespace
+
+bool compiles_by_command(const contract::JobSpec& spec) {
+  return spec.precompile.enabled && !spec.program.command.empty() && !spec.precompile.command.empty();
+}
+
+std::map<std::string, std::string> cache_variables(const std::string& cache) {
+  return {{"SHARDRUN_COMPILE_CACHE", cache},
+          {"NEURON_COMPILE_CACHE_URL", cache + "/neuron"},
+          {"TORCH_NEURONX_NEFF_CACHE_DIR", cache + "/neff"},
+          {"TORCHINDUCTOR_CACHE_DIR", cache + "/inductor"},
+          {"TRITON_CACHE_DIR", cache + "/triton"},
+          {"TORCH_EXTENSIONS_DIR", cache + "/torch_extensions"},
+          {"PYTORCH_KERNEL_CACHE_PATH", cache + "/pytorch_kernels"},
+          {"CUDA_CACHE_PATH", cache + "/cuda"},
+          {"JAX_COMPILATION_CACHE_DIR", cache + "/jax"}};
+}
+
+contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract::LaunchPlan& job) {
+  contract::LaunchPlan plan = job;
+  plan.id.clear();
+  plan.run_directory.clear();
+  plan.name = job.name.substr(0, kLongestName - std::string_view(kSuffix).size()) + kSuffix;
+  plan.nodes = spec.precompile.nodes > 0 ? spec.precompile.nodes : job.nodes;
+  plan.ranks_per_node = 1;
+  plan.cpus_per_rank =
+      static_cast<int>(std::min<int64_t>(kMostCpus, int64_t{job.ranks_per_node} * job.cpus_per_rank));
+  for (const std::string& assignment :
+       {"name=" + toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
+        std::string("resources.ranks_per_node=1"),
+        fmt::format("resources.cpus_per_rank={}", plan.cpus_per_rank),
+        "program.command=" + toml_array(spec.precompile.command), std::string("precompile.enabled=false"),
+        std::string("fault_tolerance.requeue=false")}) {
+    plan.overrides.push_back(assignment);
+  }
+  const int workers = spec.precompile.workers > 0 ? spec.precompile.workers : plan.cpus_per_rank;
+  for (const char* name : {"SHARDRUN_PRECOMPILE_WORKERS", "TORCHINDUCTOR_COMPILE_THREADS", "MAX_JOBS"})
+    plan.variables[name] = std::to_string(workers);
+  plan.variables["SHARDRUN_TRAINING_NODES"] = std::to_string(job.nodes);
+  plan.variables["SHARDRUN_TRAINING_RANKS_PER_NODE"] = std::to_string(job.ranks_per_node);
+  return plan;
+}
+
+base::Result<void> check_cache_environment(const contract::JobSpec& spec) {
+  if (!compiles_by_command(spec)) return {};
+  const auto flags = spec.environment.find("NEURON_CC_FLAGS");
+  if (flags == spec.environment.end() || flags->second.kind != contract::EnvironmentValue::Kind::kLiteral ||
+      flags->second.text.find("--cache_dir") == std::string::npos) {
+    return {};
+  }
+  return base::Error(
+      base::Code::kInvalid,
+      fmt::format("{}: --cache_dir in NEURON_CC_FLAGS beats the cache of [precompile]; remove it, or "
+                  "write its folder as [precompile] cache",
+                  spec.origin("environment.NEURON_CC_FLAGS")));
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,32 @@
+// What [precompile] means for a command program: one cache for all nodes, and a job that fills it before training.
+//
+// The compile job is the same job.toml with overrides, so it has a run directory, logs and a record like any other run.
+// It starts one process a node, with all CPUs that the node's ranks will have; what it runs may start ranks of its own.
+// Thread rule: pure functions.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+
+namespace shardrun::launcher {
+
+// Whether the job has a compile job.
+bool compiles_by_command(const contract::JobSpec& spec);
+
+// The variables that point compilers at `cache`, an absolute folder. Names: AWS Neuron's "Persistent Cache" and
+// "TorchNeuron environment variables", PyTorch's "Compile Time Caching Configuration" and cpp_extension, Triton's
+// knobs, the CUDA programming guide, JAX's "Persistent compilation cache".
+std::map<std::string, std::string> cache_variables(const std::string& cache);
+
+// The plan of the compile job, from that of the job it is for: without id and run directory, with the overrides that
+// make job.toml the compile job. Its batch is the job's own, for what is compiled depends on it.
+contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract::LaunchPlan& job);
+
+// kInvalid, "origin: what; mend", when the spec's environment keeps a compiler away from the cache.
+base::Result<void> check_cache_environment(const contract::JobSpec& spec);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,21 @@
+// The folder of compiled code: made for one user, and refused when others could put code into it.
+//
+// Thread rule: free functions that look at and make folders.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::launcher {
+
+// Where [precompile] cache is: absolute, `working_directory` before a relative one, ~/.cache/shardrun/compile by
+// default. kInvalid when there is no home for the default.
+base::Result<std::string> cache_folder(const contract::JobSpec& spec, const std::string& working_directory);
+
+// Makes the folder with mode 0700 where it is missing. kRefused, "origin: what; mend", when it belongs to somebody
+// else or others can write into it; kIo when it cannot be made.
+base::Result<void> prepare_cache(const contract::JobSpec& spec, const std::string& folder);
+
+}  // namespace shardrun::launcher

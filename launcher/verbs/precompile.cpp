@@ -1,0 +1,133 @@
+#include "launcher/verbs/precompile.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "launcher/agent/child_program.h"
+#include "launcher/agent/run_directory.h"
+#include "launcher/plan/precompile.h"
+#include "launcher/submit/cache.h"
+#include "launcher/submit/rules.h"
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/log_lines.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+Result<void> check_compiles(const contract::JobSpec& spec) {
+  if (compiles_by_command(spec)) return {};
+  if (!spec.program.trainer.empty()) {
+    return Error(
+        Code::kUnsupported,
+        fmt::format("{}: the built-in trainer compiles its kernels when it starts; there is nothing to do "
+                    "before",
+                    spec.origin("program.trainer")));
+  }
+  return Error(
+      Code::kInvalid,
+      fmt::format("{}: nothing is to be compiled; write [precompile] command = [\"…\"] and do not disable it",
+                  spec.origin("precompile")));
+}
+
+int submit_alone(const CompileJob& compile, const Installation& installed, bool dry_run,
+                 const CommonOptions& common) {
+  SubmitRequest request = submit_request(compile, installed.shardrun_program);
+  if (dry_run) {
+    auto text = describe_submission(request);
+    if (!text) return fail(text.error(), common);
+    fmt::print("{}", *text);
+    return contract::kExitDone;
+  }
+  auto submitted = submit_job(std::move(request));
+  if (!submitted) return fail(submitted.error(), common);
+  if (common.json) {
+    fmt::print("{}", contract::to_json(*submitted));
+  } else {
+    fmt::print("submitted compile job {}: {} nodes\n  run directory  {}\n", submitted->id, submitted->nodes,
+               submitted->run_directory);
+  }
+  return contract::kExitDone;
+}
+
+}  // namespace
+
+Result<CompileJob> make_compile_job(const LoadedSpec& loaded, const contract::LaunchPlan& job) {
+  RETURN_IF_ERROR(check_compiles(loaded.spec));
+  CompileJob compile;
+  compile.plan = compile_plan(loaded.spec, job);
+  auto spec = contract::parse_job_spec(loaded.text, "job.toml", compile.plan.overrides);
+  if (!spec) return std::move(spec).error().context("the compile job");
+  compile.loaded = {std::move(spec).value(), loaded.text};
+  return compile;
+}
+
+SubmitRequest submit_request(const CompileJob& job, const std::string& shardrun_program) {
+  return {&job.loaded.spec, job.loaded.text, job.plan, runs_of(job.loaded.spec), shardrun_program, ""};
+}
+
+Result<contract::RunDir> write_compile_run(CompileJob& compile, const std::string& id) {
+  compile.plan.id = id;
+  compile.plan.run_directory = runs_of(compile.loaded.spec) + "/" + id;
+  auto directory = RunDirectory::claim(compile.plan, compile.loaded.text);
+  if (!directory) return std::move(directory).error();
+  return directory->paths();
+}
+
+Result<int> compile_first(const LoadedSpec& loaded, contract::LaunchPlan& plan, const Installation& installed,
+                          const StopSignals& signals, bool quiet, bool json) {
+  auto compile = make_compile_job(loaded, plan);
+  if (!compile) return std::move(compile).error();
+  auto directory = write_compile_run(*compile, plan.id);
+  if (!directory) return std::move(directory).error();
+  plan.precompile_run = directory->root;
+  std::vector<std::string> argv = {installed.shardrun_program, "run", "--run-directory", directory->root};
+  if (quiet) argv.push_back("--quiet");
+  auto code = run_child_program(argv, signals.fd(), /*quiet_stdout=*/json);
+  if (!code || *code == contract::kExitDone) return code;
+  const auto record = read_record(*directory);
+  fmt::print(stderr, "shardrun: error: {} was not started: its compile job {}; see {}\n", plan.name,
+             record ? escape_control(record->verdict) : fmt::format("ended with {}", *code), directory->root);
+  return code;
+}
+
+int precompile(const PrecompileOptions& options, const CommonOptions& common) {
+  auto installed = find_installation();
+  if (!installed) return fail(installed.error(), common);
+  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  if (!loaded) return fail(loaded.error(), common);
+  if (auto compiles = check_compiles(loaded->spec); !compiles) return fail(compiles.error(), common);
+  const bool slurm = wants_slurm(loaded->spec);
+  auto context = plan_context(loaded->spec, *installed, options.spec.overrides, slurm ? "slurm" : "local");
+  if (!context) return fail(context.error(), common);
+  auto plan = solve_launch_plan(loaded->spec, *context);
+  if (!plan) return fail(plan.error(), common);
+  auto warnings = check_launch(loaded->spec, *plan);
+  if (!warnings) return fail(warnings.error(), common);
+  warn(*warnings);
+  auto compile = make_compile_job(*loaded, *plan);
+  if (!compile) return fail(compile.error(), common);
+  if (!options.dry_run) {
+    if (auto cache = prepare_cache(loaded->spec, context->cache); !cache) return fail(cache.error(), common);
+  }
+  if (slurm && !inside_allocation()) return submit_alone(*compile, *installed, options.dry_run, common);
+  if (options.dry_run) {
+    fmt::print("program        {}\nplan.json\n{}", fmt::join(compile->loaded.spec.program.command, " "),
+               contract::to_json(compile->plan));
+    return contract::kExitDone;
+  }
+  auto directory = write_compile_run(*compile, new_run_id(runs_of(compile->loaded.spec), slurm));
+  if (!directory) return fail(directory.error(), common);
+  RunOptions run_options;
+  run_options.run_directory = directory->root;
+  run_options.quiet = options.quiet;
+  return run(run_options, common);
+}
+
+}  // namespace shardrun::launcher

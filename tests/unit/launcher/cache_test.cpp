@@ -1,0 +1,85 @@
+#include <doctest/doctest.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/submit/cache.h"
+
+using namespace shardrun;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "shardrun-cache-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+contract::JobSpec spec_at(const std::string& origin) {
+  contract::JobSpec spec;
+  spec.origins["precompile.cache"] = origin;
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("cache: it is made for its user alone, with the folders above it") {
+  const Folder folder;
+  const std::string cache = folder.path() + "/a/b/cache";
+
+  REQUIRE(launcher::prepare_cache({}, cache));
+  REQUIRE(launcher::prepare_cache({}, cache));
+
+  CHECK(fs::status(cache).permissions() == fs::perms::owner_all);
+}
+
+TEST_CASE("cache: one that others can write into is refused with its place and a mend") {
+  const Folder folder;
+  for (const unsigned mode : {0777U, 0770U, 0702U}) {
+    CAPTURE(mode);
+    REQUIRE_EQ(::chmod(folder.path().c_str(), mode), 0);
+    const auto refused = launcher::prepare_cache(spec_at("job.toml:9:9"), folder.path());
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == base::Code::kRefused);
+    CHECK(refused.error().to_string().starts_with("job.toml:9:9: others can write into " + folder.path()));
+    CHECK(refused.error().to_string().ends_with("chmod 700 it"));
+  }
+  REQUIRE_EQ(::chmod(folder.path().c_str(), 0755), 0);
+  CHECK(launcher::prepare_cache({}, folder.path()));
+}
+
+TEST_CASE("cache: a file, and a folder of somebody else, are refused") {
+  const Folder folder;
+  std::ofstream(folder.path() + "/file") << "x";
+  const auto file = launcher::prepare_cache({}, folder.path() + "/file");
+  REQUIRE_FALSE(file);
+  CHECK_NE(file.error().to_string().find("is no folder"), std::string::npos);
+  const bool root = ::geteuid() == 0;
+  const std::string foreign = root ? folder.path() : "/";
+  if (root) REQUIRE_EQ(::chown(foreign.c_str(), 1, 1), 0);
+  const auto refused = launcher::prepare_cache({}, foreign);
+  REQUIRE_FALSE(refused);
+  CHECK_NE(refused.error().to_string().find(root ? "belongs to user 1" : "belongs to user 0"),
+           std::string::npos);
+}
+
+TEST_CASE("cache: a relative folder starts at the working directory") {
+  contract::JobSpec spec;
+  spec.precompile.cache = "cache";
+  CHECK_EQ(*launcher::cache_folder(spec, "/w"), "/w/cache");
+  spec.precompile.cache = "/fsx/cache";
+  CHECK_EQ(*launcher::cache_folder(spec, "/w"), "/fsx/cache");
+}
