@@ -21,9 +21,19 @@ std::vector<int64_t> parameter_buffers(const ShardLayout& layout, const EngineOp
   return sizes;
 }
 
+bool adds_up(const EngineOptions& options) {
+  return options.accumulates || options.revisits;
+}
+
 int gradient_buffers(const ShardLayout& layout, const EngineOptions& options) {
   if (layout.group_size > 1) return 2;
-  return options.accumulates ? 1 : 0;
+  return adds_up(options) ? 1 : 0;
+}
+
+// Where contributions arrive that are added to earlier ones. A single block that is visited twice needs one.
+int gradient_scratches(const ShardLayout& layout, const EngineOptions& options) {
+  if (layout.group_size == 1 || !adds_up(options)) return 0;
+  return options.accumulates ? 2 : 1;
 }
 
 }  // namespace
@@ -36,8 +46,7 @@ int64_t Engine::planned_bytes(const ShardLayout& layout, const EngineOptions& op
     bytes += Arena::bytes_of<std::byte>(elements * kernels::size_of(options.compute));
   const int gradients = gradient_buffers(layout, options);
   bytes += gradients * Arena::bytes_of<float>(layout.largest_padded_elements);
-  const bool has_scratch = layout.group_size > 1 && options.accumulates;
-  if (has_scratch) bytes += gradients * Arena::bytes_of<float>(layout.largest_shard_elements);
+  bytes += gradient_scratches(layout, options) * Arena::bytes_of<float>(layout.largest_shard_elements);
   return bytes;
 }
 
@@ -59,8 +68,11 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
   for (int i = 0; i < gradient_buffers(layout_, options); ++i) {
     GradientSlot& slot = gradient_slots_[static_cast<size_t>(i)];
     slot.full = arena.take<float>(layout_.largest_padded_elements);
-    if (!alone() && options.accumulates) slot.scratch = arena.take<float>(layout_.largest_shard_elements);
   }
+  const int scratches = gradient_scratches(layout_, options);
+  for (int i = 0; i < scratches; ++i)
+    gradient_slots_[static_cast<size_t>(i)].scratch = arena.take<float>(layout_.largest_shard_elements);
+  if (scratches == 1) gradient_slots_[1].scratch = gradient_slots_[0].scratch;
 }
 
 void Engine::publish() {
@@ -164,12 +176,14 @@ Result<std::span<float>> Engine::gradient_buffer(int block) {
 
 Result<void> Engine::reduce(int block, bool last) {
   const bool adds = has_gradient_[static_cast<size_t>(block)];
-  SHARDRUN_CHECK(!adds || options_.accumulates);
+  SHARDRUN_CHECK(!adds || adds_up(options_));
   has_gradient_[static_cast<size_t>(block)] = true;
   if (alone() && !adds) return last ? sum_over_replicas(block) : Result<void>();
   GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
   SHARDRUN_CHECK(slot.block == block);
   const BlockShards& shards = layout_.block(block);
+  const GradientSlot& other = gradient_slots_[static_cast<size_t>(1 - next_gradient_slot_)];
+  SHARDRUN_CHECK(options_.accumulates || !adds || !other.adds || other.block < 0);  // they share scratch
   slot.adds = adds;
   slot.last = last;
   if (alone()) return complete(slot);

@@ -48,7 +48,8 @@ using base::Result;
 struct EngineOptions {
   kernels::DType compute = kernels::DType::kFp32;
   int prefetch = 1;               // blocks ahead
-  bool accumulates = false;       // whether a block gets more than one contribution in an optimizer step
+  bool accumulates = false;       // whether blocks get contributions from more than one micro-step
+  bool revisits = false;          // whether one block gets two in a micro-step
   bool keeps_parameters = false;  // gathered blocks stay until publish()
 };
 
@@ -98,7 +99,7 @@ class Engine {
   };
   struct GradientSlot {
     std::span<float> full;     // largest padded block
-    std::span<float> scratch;  // largest shard; empty unless the engine accumulates
+    std::span<float> scratch;  // largest shard; empty unless contributions are added
     int block = -1;
     bool adds = false;  // the result lands in `scratch` and is added
     bool last = false;

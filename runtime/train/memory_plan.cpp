@@ -10,7 +10,8 @@ namespace shardrun::train {
 shard::EngineOptions engine_options(const SessionOptions& options) {
   return {.compute = options.compute,
           .prefetch = options.prefetch,
-          .accumulates = options.gradient_accumulation > 1 || revisits_blocks(options.model),
+          .accumulates = options.gradient_accumulation > 1,
+          .revisits = revisits_blocks(options.model),
           .keeps_parameters = options.keeps_parameters};
 }
 

@@ -1,0 +1,41 @@
+// TrainerJob: a spec of the built-in trainer in a scratch folder, run by `shardrun run` as often as a test likes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/command.h"
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::testing {
+
+class TrainerJob {
+ public:
+  // `spec` has no [logging].
+  explicit TrainerJob(const std::string& spec);
+  ~TrainerJob();
+  TrainerJob(const TrainerJob&) = delete;
+  TrainerJob& operator=(const TrainerJob&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  // The launcher's arguments, with `settings` as --set has them.
+  std::vector<std::string> command(const std::vector<std::string>& settings) const;
+  // To its end; fails the test unless it completes.
+  contract::RunRecord run(const std::vector<std::string>& settings) const;
+  // Of the newest run, as its metrics.jsonl has them now: loss_hex by step.
+  std::map<int64_t, std::string> losses() const;
+  // Newest checkpoint that the newest run has told of; -1 if none.
+  int64_t told_checkpoint() const;
+  // All that the newest run's ranks said.
+  std::string output() const;
+  // The newest run's processes of the trainer, not their supervisors.
+  std::vector<pid_t> ranks() const;
+
+ private:
+  std::string newest_run() const;
+  std::string folder_;
+};
+
+}  // namespace shardrun::testing
