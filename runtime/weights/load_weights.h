@@ -20,7 +20,7 @@ namespace shardrun::weights {
 
 using base::Result;
 
-inline constexpr int64_t kChunkElements = int64_t{1} << 21;
+inline constexpr int64_t kChunkElements = int64_t{1} << 19;
 
 struct WeightSource {
   std::string path;  // a file or a folder, as WeightFiles::open takes it
