@@ -13,11 +13,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "launcher/agent/events.h"
 #include "launcher/agent/master_port.h"
+#include "launcher/agent/restart.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
+#include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -153,8 +156,13 @@ void fill_metrics(RunRecord& record, const contract::RunDir& paths, int attempt,
   record.metrics = std::move(*metrics);
 }
 
-// The end of a run is told even when the disk does not take its record.
-void write_end(const RunRecord& record, const contract::RunDir& paths) {
+// The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
+// has nothing to tell.
+void write_end(const RunRecord& record, const contract::RunDir& paths, int attempt) {
+  if (auto ours = contract::check_epoch(paths, attempt); !ours) {
+    fmt::print(stderr, "shardrun: {}\n", ours.error().to_string());
+    return;
+  }
   for (const auto& [path, text] : {std::pair(paths.record_json(), contract::to_json(record)),
                                    std::pair(paths.results_json(), contract::to_results_json(record))}) {
     if (auto written = base::write_file_atomically(path, text); !written) {
@@ -224,38 +232,161 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
         {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});
   }
   fill_metrics(record, attempt.paths, attempt.number, input.exits);
-  return judge(input);
+  Verdict verdict = judge(input);
+  verdict.stop_requested = input.stop_signal.has_value();
+  return verdict;
 }
+
+// Appends the nodes of the last attempt that a later one should do without.
+void note_bad_node(const contract::Attempt& attempt, std::vector<std::string>& lost,
+                   std::vector<std::string>& suspects) {
+  if (!attempt.first_cause || attempt.first_cause->node.empty()) return;
+  const std::string& kind = attempt.first_cause->kind;
+  if (kind == "node_lost") lost.push_back(attempt.first_cause->node);
+  if (kind == "hang" || kind == "signal") suspects.push_back(attempt.first_cause->node);
+}
+
+// The newest step that the attempt says it saved.
+std::optional<int64_t> checkpoint_of(const std::string& metrics_path, int attempt) {
+  const auto text = base::read_file(metrics_path);
+  if (!text) return std::nullopt;
+  std::optional<int64_t> newest;
+  for (size_t at = 0; (at = text->find("\"event\":\"checkpoint\"", at)) != std::string::npos; ++at) {
+    const size_t begin = text->rfind('\n', at) == std::string::npos ? 0 : text->rfind('\n', at) + 1;
+    const auto end = static_cast<std::ptrdiff_t>(std::min(text->find('\n', at), text->size()));
+    const auto event = nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
+                                             text->begin() + end, nullptr, false);
+    if (event.is_object() && event.value("attempt", -1) == attempt) newest = event.value("step", int64_t{0});
+  }
+  return newest;
+}
+
+// One run in this process: attempts, one after the other, until nothing follows.
+class Conductor {
+ public:
+  Conductor(Scheduler& scheduler, const ConductRequest& request, RunDirectory& directory)
+      : scheduler_(scheduler), request_(request), directory_(directory), paths_(directory.paths()) {}
+
+  Result<RunRecord> run() {
+    auto nodes = scheduler_.nodes(request_.plan);
+    if (nodes) nodes_ = *nodes;
+    const size_t wanted = std::min(nodes_.size(), static_cast<size_t>(request_.plan.nodes));
+    while (true) {
+      Attempt attempt;
+      attempt.paths = paths_;
+      attempt.nodes = choose_nodes(nodes_, lost_, suspects_, wanted);
+      RETURN_IF_ERROR(begin(attempt));
+      Verdict verdict = nodes ? attempt_to_run(attempt) : could_not_start(nodes.error());
+      const Decision decision = end(attempt, std::move(verdict), wanted);
+      if (decision.next == Next::kRestart) {
+        ++restarts_;
+        continue;
+      }
+      if (decision.next == Next::kRequeue) requeue(attempt);
+      return std::move(record_);
+    }
+  }
+
+ private:
+  Result<void> begin(Attempt& attempt) {
+    auto number = directory_.begin_attempt();
+    if (!number) return std::move(number).error();
+    attempt.number = *number;
+    record_ = begin_record(request_, paths_, attempt.nodes, attempt.number);
+    RETURN_IF_ERROR(base::write_file_atomically(paths_.record_json(), contract::to_json(record_), 0644,
+                                                base::Durability::kProcess));
+    write_event(paths_, attempt.number, "attempt_started", {{"nodes", attempt.nodes}});
+    if (request_.on_start) request_.on_start(paths_, attempt.number);
+    return {};
+  }
+
+  Verdict attempt_to_run(const Attempt& attempt) {
+    if (request_.spec->program.command.empty()) {
+      const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);
+      auto fenced = contract::fence_checkpoints(checkpoints, request_.plan.id, attempt.number);
+      if (!fenced) return could_not_start(fenced.error());
+    }
+    return run_attempt(scheduler_, request_, attempt, record_);
+  }
+
+  Decision end(const Attempt& attempt, Verdict verdict, size_t wanted) {
+    const bool stopped = verdict.stop_requested;
+    contract::Attempt& noted = record_.attempts.back();
+    noted.checkpoint_step = checkpoint_of(paths_.metrics_jsonl(), attempt.number);
+    apply_verdict(record_, std::move(verdict));
+    note_bad_node(noted, lost_, suspects_);
+    if (noted.first_cause) {
+      write_event(
+          paths_, attempt.number, "fault",
+          {{"kind", noted.first_cause->kind}, {"node", noted.first_cause->node}, {"line", noted.verdict}});
+    }
+    for (const contract::StragglerNote& slow : noted.stragglers) {
+      write_event(paths_, attempt.number, "straggler",
+                  {{"global_rank", slow.global_rank},
+                   {"node", slow.node},
+                   {"busy_seconds", slow.busy_seconds},
+                   {"median_seconds", slow.median_seconds}});
+    }
+    RestartInput input;
+    input.status = record_.status;
+    input.exit_code = record_.exit_code;
+    input.stop_requested = stopped;
+    input.out_of_memory = noted.first_cause && noted.first_cause->kind == "out_of_memory";
+    input.restarts_here = restarts_;
+    input.enough_nodes = choose_nodes(nodes_, lost_, suspects_, wanted).size() == wanted;
+    input.can_requeue = static_cast<bool>(request_.requeue);
+    for (const contract::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
+    // Who was asleep while the job was given to others must neither start it nor queue it again.
+    Decision decision = directory_.is_still_ours()
+                            ? decide(input, request_.spec->fault_tolerance)
+                            : Decision{Next::kStop, "another conductor has taken over"};
+    if (!decision.why.empty()) record_.verdict += "; " + decision.why;
+    constexpr const char* kWords[] = {"stop", "restart", "requeue"};
+    write_event(paths_, attempt.number, "attempt_ended",
+                {{"status", contract::status_name(record_.status)},
+                 {"exit_code", record_.exit_code},
+                 {"verdict", record_.verdict},
+                 {"next", kWords[static_cast<int>(decision.next)]}});
+    if (decision.next == Next::kRestart) {
+      fmt::print(stderr, "shardrun: attempt {}: {}; starting again\n", attempt.number, record_.verdict);
+    }
+    write_end(record_, paths_, attempt.number);
+    return decision;
+  }
+
+  void requeue(const Attempt& attempt) {
+    const bool fault = record_.status == RunStatus::kFailed;
+    if (fault) {
+      record_.status = RunStatus::kPreempted;
+      record_.exit_code = contract::kExitPreempted;
+      record_.verdict += "; queued again";
+      write_end(record_, paths_, attempt.number);  // Slurm ends us soon after the answer
+    }
+    if (auto queued = request_.requeue(record_); !queued) {
+      if (fault) {
+        record_.status = RunStatus::kFailed;
+        record_.exit_code = contract::kExitInfrastructure;
+      }
+      record_.verdict += "; it could not be queued again: " + queued.error().to_string();
+      write_end(record_, paths_, attempt.number);
+    }
+  }
+
+  Scheduler& scheduler_;
+  const ConductRequest& request_;
+  RunDirectory& directory_;
+  const contract::RunDir& paths_;
+  std::vector<std::string> nodes_, lost_, suspects_;  // of the allocation
+  int restarts_ = 0;
+  RunRecord record_;
+};
 
 }  // namespace
 
 Result<RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request) {
   auto directory = RunDirectory::claim(request.plan, request.spec_text);
   if (!directory) return std::move(directory).error();
-  Attempt attempt;
-  attempt.paths = directory->paths();
-  auto nodes = scheduler.nodes(request.plan);
-  if (nodes) attempt.nodes = *nodes;
-  auto number = directory->begin_attempt();
-  if (!number) return std::move(number).error();
-  attempt.number = *number;
-
-  RunRecord record = begin_record(request, attempt.paths, attempt.nodes, attempt.number);
-  RETURN_IF_ERROR(base::write_file_atomically(attempt.paths.record_json(), contract::to_json(record), 0644,
-                                              base::Durability::kProcess));
-  if (request.on_start) request.on_start(attempt.paths, attempt.number);
-  apply_verdict(record,
-                nodes ? run_attempt(scheduler, request, attempt, record) : could_not_start(nodes.error()));
-  write_end(record, attempt.paths);
-
-  const bool again = record.status == RunStatus::kPreempted && request.spec->fault_tolerance.requeue;
-  if (again && request.requeue) {
-    if (auto queued = request.requeue(record); !queued) {
-      record.verdict += "; it could not be queued again: " + queued.error().to_string();
-      write_end(record, attempt.paths);
-    }
-  }
-  return record;
+  return Conductor(scheduler, request, *directory).run();
 }
 
 }  // namespace shardrun::launcher

@@ -1,7 +1,7 @@
-// Conductor: drives one attempt of a run from its run directory to its record.
+// Conductor: drives the attempts of a run, from its run directory to its record.
 //
 //   claim the run directory → job.toml, plan.json, record.json (running) → MASTER_ADDR/PORT → scheduler.run
-//   → exit files and summary.json → verdict → record.json, results.json
+//   → exit files and summary.json → verdict → record.json, results.json → again, where restart.h says so
 //
 // A directory that holds earlier attempts (a requeued job) is continued: the next free attempt_<n>, the
 // earlier attempts kept in the record.
@@ -27,13 +27,13 @@ struct ConductRequest {
   contract::LaunchPlan plan;
   int stop_fd = -1;          // signalfd, borrowed; -1: nobody can stop us
   double launch_time = 0.0;  // Unix seconds, when shardrun began
-  // Called once the run directory is ours and before any rank starts, e.g. to follow the logs.
+  // Called before the ranks of each attempt start, e.g. to follow the logs.
   std::function<void(const contract::RunDir&, int attempt)> on_start;
-  // Called after a preempted attempt whose spec asks for a requeue; an error becomes part of the verdict.
+  // Called after an attempt when the job is to be queued again (restart.h); an error becomes part of the verdict.
   std::function<base::Result<void>(const contract::RunRecord&)> requeue;
 };
 
-// Runs the attempt and returns its record, which is also on disk; its exit_code is the one to end with. A
+// Runs the attempts and returns the record, which is also on disk; its exit_code is the one to end with. A
 // scheduler that could not start the ranks is a record with status failed or refused, not an error. Errors:
 // the run directory is in use (kRefused, naming the holder), belongs to another job, or cannot be written.
 base::Result<contract::RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request);

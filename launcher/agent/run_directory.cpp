@@ -114,7 +114,7 @@ Result<void> RunDirectory::lock(const contract::LaunchPlan& plan) {
   for (int tries = 0; tries < 10; ++tries) {
     base::UniqueFd fd(::open(lock_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (fd) {
-      locked_ = true;
+      lock_text_ = text;
       return base::write_all(fd.get(), text, lock_path());
     }
     if (errno != EEXIST) return base::errno_error(Code::kIo, lock_path(), errno);
@@ -133,10 +133,15 @@ Result<void> RunDirectory::lock(const contract::LaunchPlan& plan) {
 }
 
 RunDirectory::RunDirectory(RunDirectory&& other) noexcept
-    : paths_(std::move(other.paths_)), locked_(std::exchange(other.locked_, false)) {}
+    : paths_(std::move(other.paths_)), lock_text_(std::exchange(other.lock_text_, {})) {}
 
 RunDirectory::~RunDirectory() {
-  if (locked_) ::unlink(lock_path().c_str());
+  if (is_still_ours()) ::unlink(lock_path().c_str());
+}
+
+bool RunDirectory::is_still_ours() const {
+  const auto held = base::read_file(lock_path(), /*limit_bytes=*/4096);
+  return !lock_text_.empty() && held && *held == lock_text_;
 }
 
 Result<int> RunDirectory::begin_attempt() {

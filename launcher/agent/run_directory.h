@@ -26,6 +26,8 @@ class RunDirectory {
   ~RunDirectory();
 
   const contract::RunDir& paths() const { return paths_; }
+  // False when another conductor has taken over, as after a requeue behind our back.
+  bool is_still_ours() const;
   // The number of the attempt that is about to start; its folder exists from now on, and no
   // earlier attempt may publish anything (runtime/contract/epoch.h).
   base::Result<int> begin_attempt();
@@ -36,7 +38,7 @@ class RunDirectory {
   base::Result<void> lock(const contract::LaunchPlan& plan);
 
   contract::RunDir paths_;
-  bool locked_ = false;
+  std::string lock_text_;  // what we wrote; empty: not locked
 };
 
 }  // namespace shardrun::launcher

@@ -58,6 +58,10 @@ std::string plural(size_t count, const char* noun) {
 
 std::string how_it_ended(const RankExit& exit) {
   if (exit.peer_lost) return "lost contact to another rank";
+  if (exit.out_of_memory == true) {
+    return fmt::format("was killed by the kernel for lack of memory, at {:.2f} GiB resident",
+                       static_cast<double>(exit.peak_memory_bytes) / (1 << 30));
+  }
   if (exit.signal) {
     return fmt::format("was killed by {} (signal {})", signal_name(*exit.signal), *exit.signal);
   }
@@ -72,7 +76,10 @@ std::string cause_line(const VerdictInput& input, const RankExit& cause) {
       static_cast<size_t>(std::count_if(input.exits.begin(), input.exits.end(), [&](const RankExit& exit) {
         return &exit != &cause && !is_success(exit);
       }));
+  const bool may_be_memory = cause.signal == SIGKILL && !cause.out_of_memory;
   if (others > 0) line += fmt::format("; {} stopped because of it", plural(others, "other rank"));
+  if (may_be_memory)
+    line += fmt::format("; its cgroup does not say whether memory ran out: dmesg on {} would", cause.node);
   return line;
 }
 
@@ -90,9 +97,10 @@ Verdict failed_by(const VerdictInput& input, const RankExit& cause) {
   Verdict verdict;
   verdict.line = cause_line(input, cause);
   verdict.exit_code = failure_code(input, cause);
-  verdict.first_cause = FirstCause{cause.peer_lost ? "peer_lost"
-                                   : cause.signal  ? "signal"
-                                                   : "exit",
+  verdict.first_cause = FirstCause{cause.peer_lost               ? "peer_lost"
+                                   : cause.out_of_memory == true ? "out_of_memory"
+                                   : cause.signal                ? "signal"
+                                                                 : "exit",
                                    cause.node, cause.global_rank, cause.signal, cause.exit_code};
   return verdict;
 }

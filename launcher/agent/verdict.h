@@ -50,6 +50,7 @@ struct Verdict {
   contract::RunStatus status = contract::RunStatus::kFailed;
   std::string line;
   int exit_code = 1;
+  bool stop_requested = false;
   std::optional<contract::FirstCause> first_cause;
 };
 

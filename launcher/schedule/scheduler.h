@@ -50,7 +50,7 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
   virtual const char* name() const = 0;
-  // Host names of the nodes this process may use, in node_index order.
+  // Host names of all nodes this process may use, at least plan.nodes; the conductor chooses among them, in order.
   virtual base::Result<std::vector<std::string>> nodes(const contract::LaunchPlan& plan) = 0;
   virtual base::Result<StepOutcome> run(const StepRequest& request) = 0;
 };

@@ -38,15 +38,18 @@ std::string shell_quoted(const std::string& text) {
 
 std::vector<std::string> allocation_options(const contract::JobSpec& spec) {
   const contract::ResourcesSpec& resources = spec.resources;
-  std::vector<std::string> options = {"--job-name=" + spec.name, fmt::format("--nodes={}", resources.nodes),
-                                      fmt::format("--ntasks-per-node={}", resources.ranks_per_node),
-                                      fmt::format("--cpus-per-task={}", resources.cpus_per_rank)};
+  std::vector<std::string> options = {
+      "--job-name=" + spec.name, fmt::format("--nodes={}", resources.nodes + spec.fault_tolerance.spares),
+      fmt::format("--ntasks-per-node={}", resources.ranks_per_node),
+      fmt::format("--cpus-per-task={}", resources.cpus_per_rank)};
   if (resources.time_limit) options.push_back("--time=" + slurm_time(*resources.time_limit));
   if (!resources.partition.empty()) options.push_back("--partition=" + resources.partition);
   if (!resources.account.empty()) options.push_back("--account=" + resources.account);
   if (!resources.constraint.empty()) options.push_back("--constraint=" + resources.constraint);
   if (!resources.exclude.empty()) options.push_back("--exclude=" + resources.exclude);
   if (resources.exclusive) options.push_back("--exclusive");
+  // A node that fails must not take the allocation with it: the job goes on without it.
+  if (spec.fault_tolerance.max_restarts > 0) options.push_back("--no-kill");
   return options;
 }
 

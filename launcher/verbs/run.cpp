@@ -50,7 +50,9 @@ void print_to_terminal(const std::string& text) {
 // Follows the run on a thread of its own while the conductor waits for the ranks.
 class Viewer {
  public:
+  // Once; the follower finds the logs of later attempts by itself.
   void start(const contract::RunDir& run, int64_t total_steps) {
+    if (thread_.joinable()) return;
     FollowOptions options;
     options.terminal = ::isatty(STDOUT_FILENO) == 1;
     options.columns = terminal_columns(STDOUT_FILENO);

@@ -44,12 +44,14 @@ double median_of(std::vector<double> values) {
 void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
   RankWatch& rank = ranks_[static_cast<size_t>(global_rank)];
   const bool first = !rank.heard;
+  const bool moved = first || has_moved(rank.beat, beat);
   if (!policy_.trainer) {
     rank.last_moved = now - static_cast<double>(beat.quiet_milliseconds) * 1e-3;
-  } else if (first || has_moved(rank.beat, beat)) {
+  } else if (moved) {
     rank.last_moved = now;
   }
-  if (beat.state != 'T') rank.stopped_since.reset();
+  // One that is stopped and continued all the time, as by a CPU limiter, is slow.
+  if (beat.state != 'T' || moved) rank.stopped_since.reset();
   if (beat.state == 'T' && !rank.stopped_since) rank.stopped_since = now;
   rank.heard = true;
   rank.last_heard = now;

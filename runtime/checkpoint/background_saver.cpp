@@ -75,6 +75,7 @@ void BackgroundSaver::run(Phase phase) {
 }
 
 Result<void> BackgroundSaver::write_file() {
+  RETURN_IF_ERROR(store_.make_unpublished(manifest_.step));
   RETURN_IF_ERROR(writer_->open());
   std::vector<float> buffer(ShardFileWriter::kChunkElements);
   while (true) {

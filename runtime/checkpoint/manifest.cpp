@@ -107,6 +107,7 @@ bool is_possible(const Manifest& manifest) {
 Manifest manifest_from(const json& object) {
   Manifest manifest;
   manifest.step = object.at("step").get<int64_t>();
+  manifest.epoch = object.value("epoch", 0);  // absent before there were epochs
   manifest.data_position = object.at("data_position").get<int64_t>();
   manifest.data = {object.at("corpus_tokens").get<int64_t>(), object.at("sequence_length").get<int64_t>(),
                    object.at("seed").get<uint64_t>()};
@@ -204,6 +205,7 @@ std::string to_json(const Manifest& manifest) {
   }
   json object = {{"format_version", Manifest::kFormatVersion},
                  {"step", manifest.step},
+                 {"epoch", manifest.epoch},
                  {"data_position", manifest.data_position},
                  {"corpus_tokens", manifest.data.corpus_tokens},
                  {"sequence_length", manifest.data.sequence_length},

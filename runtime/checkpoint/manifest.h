@@ -83,6 +83,7 @@ struct DataIdentity {
 struct Manifest {
   static constexpr int kFormatVersion = 2;
   int64_t step = 0;           // optimizer steps done
+  int epoch = 0;              // the attempt that wrote it
   int64_t data_position = 0;  // of the next step's first sequence (runtime/data/loader.h)
   DataIdentity data;
   std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it

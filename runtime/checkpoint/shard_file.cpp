@@ -68,7 +68,6 @@ ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& 
 }
 
 Result<void> ShardFileWriter::open() {
-  RETURN_IF_ERROR(base::make_directories(folder_));
   fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd_) return base::errno_error(Code::kIo, path_, errno);
   return {};

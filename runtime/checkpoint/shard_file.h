@@ -45,7 +45,7 @@ class ShardFileWriter {
   ShardFileWriter(std::string folder, int64_t step, const Place& place, const shard::ShardLayout& layout,
                   const ShardState& state);
 
-  // Creates folder and file.
+  // Creates the file; the folder is there (Store::make_unpublished).
   Result<void> open();
 
   // A piece of one tensor of one block, copied out of the state.

@@ -57,11 +57,31 @@ void remove_checkpoint(const std::string& path) {
 }  // namespace
 
 std::string Store::unpublished_path_of(int64_t step) const {
+  if (!stage_.empty()) return stage_ + "/" + step_name(step);
   return path_of(step) + std::string(kTemporarySuffix);
+}
+
+Result<void> Store::check_stage() const {
+  struct stat status {};
+  if (stage_.empty() || ::stat(stage_.c_str(), &status) == 0) return {};
+  if (errno != ENOENT) return base::errno_error(Code::kIo, stage_, errno);
+  return Error(
+      Code::kRefused,
+      fmt::format("{}: another attempt writes here now; nothing more of this one is kept", directory_));
+}
+
+Result<void> Store::make_unpublished(int64_t step) const {
+  const std::string folder = unpublished_path_of(step);
+  if (stage_.empty()) return base::make_directories(folder);
+  if (::mkdir(folder.c_str(), 0755) == 0 || errno == EEXIST) return {};
+  const int failure = errno;
+  RETURN_IF_ERROR(check_stage());
+  return base::errno_error(Code::kIo, folder, failure);
 }
 
 Result<void> Store::write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
                                 const ShardState& state) const {
+  RETURN_IF_ERROR(make_unpublished(step));
   ShardFileWriter writer(unpublished_path_of(step), step, place, layout, state);
   RETURN_IF_ERROR(writer.open());
   std::vector<float> buffer(ShardFileWriter::kChunkElements);
@@ -69,7 +89,10 @@ Result<void> Store::write_shard(int64_t step, const Place& place, const shard::S
   return writer.finish();
 }
 
-Result<void> Store::publish(const Manifest& manifest) const {
+Result<void> Store::publish(const Manifest& given) const {
+  RETURN_IF_ERROR(check_stage());
+  Manifest manifest = given;
+  manifest.epoch = epoch_;
   const std::string final_path = path_of(manifest.step);
   const std::string folder = unpublished_path_of(manifest.step);
   for (int file = 0; file < manifest.spread.files(); ++file) {
@@ -83,11 +106,15 @@ Result<void> Store::publish(const Manifest& manifest) const {
   }
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
   RETURN_IF_ERROR(sync_folder(folder));
-  remove_checkpoint(final_path);
-  if (::rename(folder.c_str(), final_path.c_str()) != 0) {
-    return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), errno);
+  int failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
+  if (failure == ENOTEMPTY || failure == EEXIST) {  // ours is there, so no other attempt has taken over
+    remove_checkpoint(final_path);
+    failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
   }
+  if (failure == ENOENT) RETURN_IF_ERROR(check_stage());
+  if (failure != 0) return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), failure);
   RETURN_IF_ERROR(sync_folder(directory_));
+  RETURN_IF_ERROR(check_stage());
   RETURN_IF_ERROR(base::write_file_atomically(directory_ + "/latest", step_name(manifest.step) + "\n"));
   prune(manifest.step);
   return {};
@@ -105,6 +132,11 @@ void Store::prune(int64_t newest) const {
   }
   for (const std::string& name : *names) {
     if (name.starts_with("step_") && name.ends_with(kTemporarySuffix)) remove_folder(directory_ + "/" + name);
+  }
+  if (const auto unfinished = list_folder(stage_); unfinished && !stage_.empty()) {
+    for (const std::string& name : *unfinished) {
+      if (name.starts_with("step_")) remove_folder(stage_ + "/" + name);
+    }
   }
 }
 

@@ -38,13 +38,24 @@ class Store {
  public:
   // `keep` newest checkpoints survive a publish; at least 1.
   Store(std::string directory, int keep) : directory_(std::move(directory)), keep_(keep < 1 ? 1 : keep) {}
+  // As above, writing in `stage`, a folder inside the directory that somebody else has made and that goes away when
+  // another writer takes over; then nothing of this one is published any more (kRefused). `epoch` is written into
+  // the manifests.
+  Store(std::string directory, int keep, std::string stage, int epoch)
+      : directory_(std::move(directory)),
+        keep_(keep < 1 ? 1 : keep),
+        stage_(std::move(stage)),
+        epoch_(epoch) {}
 
   const std::string& directory() const { return directory_; }
   std::string path_of(int64_t step) const { return directory_ + "/" + step_name(step); }
   // Where the files of a checkpoint lie until it is published.
   std::string unpublished_path_of(int64_t step) const;
 
-  // Errors: kIo naming the file.
+  // Makes that folder; fine when it is there. kRefused when the stage is gone; kIo.
+  Result<void> make_unpublished(int64_t step) const;
+
+  // Errors: kIo naming the file; those of make_unpublished.
   Result<void> write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
                            const ShardState& state) const;
   // kNotFound when a rank's file is not visible here (the folder is not shared between the nodes); kIo
@@ -63,9 +74,12 @@ class Store {
 
  private:
   void prune(int64_t newest) const;
+  Result<void> check_stage() const;
 
   std::string directory_;
   int keep_;
+  std::string stage_;  // empty: beside the complete ones
+  int epoch_ = 0;
 };
 
 }  // namespace shardrun::checkpoint

@@ -7,7 +7,11 @@
 // Thread rule: free functions.
 #pragma once
 
+#include <string>
+
 #include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
 #include "runtime/contract/run_dir.h"
 
 namespace shardrun::contract {
@@ -18,5 +22,14 @@ base::Result<int> read_epoch(const RunDir& run);
 base::Result<void> write_epoch(const RunDir& run, int attempt);
 // kRefused when a later attempt has begun, naming both. A run without the file has no rule to break.
 base::Result<void> check_epoch(const RunDir& run, int attempt);
+
+// [checkpoint] directory, absolute.
+std::string checkpoint_directory(const JobSpec& spec, const LaunchPlan& plan);
+// Where an attempt's checkpoints grow until they are published, a folder inside the checkpoint directory that only the
+// attempt's conductor makes. Without it nothing can be written or renamed from it: that is the fence.
+std::string checkpoint_stage(const std::string& checkpoint_directory, const std::string& run_id, int attempt);
+// Takes the stages of all other attempts away and makes this one's, with the directory around it. kIo.
+base::Result<void> fence_checkpoints(const std::string& checkpoint_directory, const std::string& run_id,
+                                     int attempt);
 
 }  // namespace shardrun::contract

@@ -356,8 +356,14 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, Fault
   section.duration("signal_lead", 1, kDay, faults.signal_lead);
   section.duration("stop_grace", 1, kDay, faults.stop_grace);
   section.duration("hang_timeout", 0, 7 * kDay, faults.hang_timeout);
+  section.integer("max_restarts", 0, 1000, faults.max_restarts);
+  section.integer("spares", 0, 1000, faults.spares);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
   section.finish();
+  if (faults.spares > 0 && faults.max_restarts == 0) {
+    reading.fail(section.origin("spares"), "spares wait for a restart, and max_restarts is 0",
+                 "write max_restarts = 3, or remove spares");
+  }
 }
 
 void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& logging) {

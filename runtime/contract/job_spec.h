@@ -135,6 +135,8 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   std::chrono::seconds stop_grace{30};   // how long ranks have between SIGTERM and SIGKILL
   // Without any progress for so long, a rank hangs; 0: never. Absent: the trainer's steps decide, a command never hangs.
   std::optional<std::chrono::seconds> hang_timeout;
+  int max_restarts = 0;                  // in one allocation, after a fault
+  int spares = 0;                        // nodes to allocate beyond resources.nodes, for those that fail
   std::chrono::seconds node_timeout{4};  // without a sign of life for so long, a node is lost
 };
 

@@ -323,6 +323,7 @@ std::string to_json(const RankExit& exit) {
                     {"peer_lost", exit.peer_lost},
                     {"stopped_on_request", exit.stopped_on_request},
                     {"peak_memory_bytes", exit.peak_memory_bytes},
+                    {"out_of_memory", optional_json(exit.out_of_memory)},
                     {"last_words", exit.last_words}});
 }
 
@@ -339,6 +340,7 @@ Result<RankExit> parse_rank_exit(std::string_view text) {
   reader.read("peer_lost", exit.peer_lost);
   reader.read("stopped_on_request", exit.stopped_on_request);
   reader.read("peak_memory_bytes", exit.peak_memory_bytes);
+  reader.read_optional("out_of_memory", exit.out_of_memory);
   reader.read("last_words", exit.last_words);
   RETURN_IF_ERROR(reader.finish());
   return exit;

@@ -29,7 +29,9 @@ struct RankExit {
   bool peer_lost = false;           // it only failed because another rank was gone: collateral
   bool stopped_on_request = false;  // we had forwarded a stop signal to it before
   int64_t peak_memory_bytes = 0;    // highest resident set of the program
-  std::string last_words;           // the error line it reported, if any; at most 500 bytes
+  std::optional<bool>
+      out_of_memory;       // the kernel killed something of its cgroup for lack of memory; unknown: no cgroup
+  std::string last_words;  // the error line it reported, if any; at most 500 bytes
 };
 
 // What the trainer reports at its end; also what `shardrun results` prints.
@@ -46,7 +48,8 @@ struct TrainingMetrics {
 };
 
 struct FirstCause {
-  std::string kind;  // "signal", "exit", "peer_lost", "hang", "node_lost", "scheduler", "timeout", "refused"
+  std::string
+      kind;  // "signal", "exit", "out_of_memory", "peer_lost", "hang", "node_lost", "scheduler", "timeout", "refused"
   std::string node;
   std::optional<int> global_rank, signal, exit_code;
 };

@@ -38,6 +38,13 @@ Result<Job> read_job() {
   job.env = std::move(*env);
   const contract::RunDir run_dir{job.env.run_directory};
   auto plan_text = base::read_file(run_dir.plan_json());
+  if (!plan_text && plan_text.error().code() == Code::kNotFound) {
+    return base::Error(
+        Code::kNotFound,
+        fmt::format("node {} does not see the run directory {}; put [logging] directory on a file "
+                    "system that all nodes share",
+                    job.env.node_name, job.env.run_directory));
+  }
   if (!plan_text) return std::move(plan_text).error();
   auto plan = contract::parse_launch_plan(*plan_text);
   if (!plan) return std::move(plan).error().context("reading " + run_dir.plan_json());

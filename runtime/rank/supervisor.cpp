@@ -23,6 +23,7 @@
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/run_dir.h"
+#include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
 #include "runtime/rank/watch_link.h"
 
@@ -241,6 +242,7 @@ class Supervisor {
     }
     exit.peer_lost = request_.exit_4_is_peer_lost && exit.exit_code == contract::kExitInfrastructure;
     exit.stopped_on_request = stopped_on_request_ || killed_on_request_;
+    if (exit.signal == SIGKILL && !exit.stopped_on_request) exit.out_of_memory = memory_.has_killed();
     exit.peak_memory_bytes = int64_t{ending.usage.ru_maxrss} * 1024;
     return exit;
   }
@@ -267,6 +269,7 @@ class Supervisor {
   std::array<UniqueFd, 2> streams_;
   RankLogs logs_;
   WatchLink link_;
+  MemoryEvents memory_ = MemoryEvents::watch();
   steady_clock::time_point last_sign_ = steady_clock::now();  // of the program's life
   std::array<int64_t, 3> heartbeat_file_{};                   // as it was last seen
   steady_clock::time_point next_collection_ = steady_clock::now() + kOrphanTime;

@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/contract/epoch.h"
+
 namespace shardrun::train {
 namespace {
 
@@ -30,15 +32,17 @@ std::string clock_text(double seconds) {
 
 }  // namespace
 
-Result<MetricsLog> MetricsLog::open(const std::string& path, int attempt) {
+Result<MetricsLog> MetricsLog::open(const contract::RunDir& run, int attempt) {
+  const std::string path = run.metrics_jsonl();
   base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!fd) return base::errno_error(base::Code::kIo, path, errno);
-  return MetricsLog(std::move(fd), path, attempt);
+  return MetricsLog(std::move(fd), run, attempt);
 }
 
 void MetricsLog::write(const std::string& members) {
   const std::string line = fmt::format("{{{},\"attempt\":{}}}\n", members, attempt_);
-  if (!base::write_all(fd_.get(), line, path_)) ++lines_lost_;
+  const bool ours = contract::check_epoch(run_, attempt_).has_value();
+  if (!ours || !base::write_all(fd_.get(), line, run_.metrics_jsonl())) ++lines_lost_;
 }
 
 void MetricsLog::first_barrier(double seconds) {

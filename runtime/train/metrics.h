@@ -6,7 +6,7 @@
 //   {"step":20,"loss":2.41370010,"loss_hex":"0x1.34f…p+1","learning_rate":0.00029,"grad_norm":0.81,
 //    "tokens_per_second":6812.3,"step_seconds":0.3,"time":1700000000.123,"attempt":0}
 //   {"event":"validation","step":300,"loss":1.75,"loss_hex":"…","unigram_entropy":3.11,"time":…,"attempt":0}
-//   {"event":"checkpoint","step":300,"path":"…","stall_seconds":0.021,"time":…,"attempt":0}
+//   {"event":"checkpoint","step":300,"path":"…","time":…,"attempt":0}
 // loss_hex is the exact double. After a restart the steps since the last checkpoint appear again; the later
 // line of a step counts.
 //
@@ -20,30 +20,32 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
+#include "runtime/contract/run_dir.h"
 #include "runtime/train/session.h"
 
 namespace shardrun::train {
 
 class MetricsLog {
  public:
-  // Appends to `path`. kIo when it cannot be opened.
-  static Result<MetricsLog> open(const std::string& path, int attempt);
+  // Appends to the run's metrics.jsonl, for as long as the attempt is the newest. kIo when it cannot be opened.
+  static Result<MetricsLog> open(const contract::RunDir& run, int attempt);
 
   void first_barrier(double seconds);
   void step(const StepReport& report, double step_seconds, int64_t tokens_per_step);
   void validation(int64_t step, double loss, double unigram_entropy);
   // `stall_seconds`: that rank 0's training waited for it.
   void checkpoint(int64_t step, const std::string& path, double stall_seconds);
-  // Lines that could not be written. A full disk costs lines, never the job.
+  // Lines that could not be written, or were not as another attempt has begun. A full disk costs lines, never the
+  // job.
   int64_t lines_lost() const { return lines_lost_; }
 
  private:
-  MetricsLog(base::UniqueFd fd, std::string path, int attempt)
-      : fd_(std::move(fd)), path_(std::move(path)), attempt_(attempt) {}
+  MetricsLog(base::UniqueFd fd, contract::RunDir run, int attempt)
+      : fd_(std::move(fd)), run_(std::move(run)), attempt_(attempt) {}
   void write(const std::string& members);
 
   base::UniqueFd fd_;
-  std::string path_;
+  contract::RunDir run_;
   int attempt_ = 0;
   int64_t lines_lost_ = 0;
 };

@@ -20,6 +20,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/comm/world.h"
+#include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/mesh.h"
 #include "runtime/contract/run_dir.h"
@@ -205,10 +206,10 @@ class Trainer {
     session_ = std::move(session).value();
     session_->set_progress(&progress_);
     if (reporter_) reporter_->start(*session_);
-    const std::string directory = spec_.checkpoint.directory.empty()
-                                      ? run_dir_.checkpoints()
-                                      : absolute_path(spec_.checkpoint.directory, plan_);
-    const checkpoint::Store store(directory, spec_.checkpoint.keep);
+    const std::string directory = contract::checkpoint_directory(spec_, plan_);
+    const checkpoint::Store store(directory, spec_.checkpoint.keep,
+                                  contract::checkpoint_stage(directory, plan_.id, env_.attempt),
+                                  env_.attempt);
     RETURN_IF_ERROR(resume(store));
 
     Witness witness(env_.global_rank, progress_);
@@ -255,7 +256,7 @@ class Trainer {
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
-    auto metrics = MetricsLog::open(run_dir_.metrics_jsonl(), env_.attempt);
+    auto metrics = MetricsLog::open(run_dir_, env_.attempt);
     if (!metrics) return std::move(metrics).error();
     reporter_.emplace(std::move(metrics).value(), spec_, progress_);
     reporter_->metrics().first_barrier(first_barrier_seconds_);

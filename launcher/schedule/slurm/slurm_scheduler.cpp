@@ -15,6 +15,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "runtime/base/command.h"
@@ -73,7 +74,9 @@ class Step {
             "--cpu-bind=none",
             "--distribution=block",
             "--job-name=" + name_,
+            "--overlap",  // a step that a lost node keeps from ending must not hold the next one up
             fmt::format("--nodes={}", plan.nodes),
+            fmt::format("--nodelist={}", fmt::join(request_.nodes, ",")),
             fmt::format("--ntasks={}", plan.world_size()),
             fmt::format("--ntasks-per-node={}", plan.ranks_per_node),
             fmt::format("--cpus-per-task={}", plan.cpus_per_rank),
@@ -185,7 +188,9 @@ class Step {
   }
 
   // slurmctld may be as dead as the node.
-  std::chrono::milliseconds command_limit() const { return std::chrono::seconds(alarmed_ ? 1 : 30); }
+  std::chrono::milliseconds command_limit() const {
+    return std::chrono::seconds(alarmed_ ? 1 : kills_ > 0 ? 5 : 30);
+  }
 
   void find_step() {
     const char* job = std::getenv("SLURM_JOB_ID");
@@ -212,10 +217,23 @@ class Step {
   }
 
   void finish(int status) {
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) note_good_ends();
     for (auto& [rank, exit] : exits_) outcome_.exits.push_back(exit);
     const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     if (failed && exits_.empty() && !outcome_.stop_signal && !alarmed_) {
       outcome_.scheduler_fault = words_.empty() ? fmt::format("srun ended with status {}", status) : words_;
+    }
+  }
+
+  // srun ends with 0 only when all ranks did: known even where a full disk took no exit file.
+  void note_good_ends() {
+    for (int rank = 0; rank < request_.plan->world_size(); ++rank) {
+      contract::RankExit exit;
+      exit.global_rank = rank;
+      exit.node = request_.nodes.at(static_cast<size_t>(rank / request_.plan->ranks_per_node));
+      exit.ended = unix_now();
+      exit.exit_code = 0;
+      exits_.emplace(rank, exit);
     }
   }
 
@@ -249,7 +267,6 @@ class SlurmScheduler : public Scheduler {
                                "write --set resources.nodes={}",
                                plan.nodes, names.size(), list, names.size()));
     }
-    names.resize(static_cast<size_t>(plan.nodes));
     return names;
   }
 

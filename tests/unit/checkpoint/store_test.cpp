@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/contract/epoch.h"
 #include "tests/unit/checkpoint/state.h"
 
 using namespace shardrun;
@@ -107,6 +108,42 @@ TEST_CASE("store: keeps the newest, moves latest, and leaves no temporary folder
   CHECK(*steps == std::vector<int64_t>{30, 20});
   CHECK(slurp(folder.path() + "/latest") == "step_00000030\n");
   CHECK(!fs::exists(folder.path() + "/step_00000005.tmp"));
+}
+
+TEST_CASE("store: an attempt that another has replaced publishes nothing, and harms nothing that is there") {
+  const Folder folder;
+  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 0));
+  const Store old(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 0), 0);
+  save(old, 10, kTwo);
+  CHECK(old.read_manifest(10)->epoch == 0);
+  RankState state(place_of(kOne, 0), /*fill=*/true);
+  REQUIRE(old.write_shard(20, place_of(kOne, 0), state.layout, state.view()));  // not published yet
+
+  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 1));
+  const Store fresh(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 1), 1);
+  save(fresh, 20, kTwo);
+  const std::string manifest = slurp(folder.path() + "/step_00000020/manifest.json");
+  const auto refused_to_publish = old.publish(*old.read_manifest(20));
+  const auto refused_to_write = old.write_shard(30, place_of(kOne, 0), state.layout, state.view());
+
+  REQUIRE(!refused_to_publish);
+  CHECK(refused_to_publish.error().code() == base::Code::kRefused);
+  REQUIRE(!refused_to_write);
+  CHECK(refused_to_write.error().code() == base::Code::kRefused);
+  CHECK(*fresh.steps() == std::vector<int64_t>{20, 10});
+  CHECK(slurp(folder.path() + "/step_00000020/manifest.json") == manifest);
+  CHECK(fresh.read_manifest(20)->epoch == 1);
+  CHECK(slurp(folder.path() + "/latest") == "step_00000020\n");
+}
+
+TEST_CASE("store: saving the same step again replaces it") {
+  const Folder folder;
+  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 3));
+  const Store store(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 3), 3);
+  save(store, 10, kOne);
+  save(store, 10, kTwo);
+  CHECK(store.read_manifest(10)->spread.shard_degree == 2);
+  CHECK(*store.steps() == std::vector<int64_t>{10});
 }
 
 TEST_CASE("store: shards without a publish are not a checkpoint") {

@@ -131,6 +131,7 @@ TEST_CASE_FIXTURE(Fixture,
     return two_ranks_end_with(0, 0);
   });
   scheduler.node_names = {"n0", "n1"};
+  request.plan.nodes = 2;
 
   CHECK(conduct(scheduler, request).has_value());
 }
@@ -252,6 +253,56 @@ TEST_CASE_FIXTURE(Fixture, "conductor: a requeue that fails is told in the verdi
   CHECK(conduct(scheduler, request).has_value());
 
   CHECK(record_on_disk().verdict.find("could not be queued again: scontrol: denied") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(
+    Fixture, "conductor: a failed attempt is followed by another on other nodes, and both are recorded") {
+  spec.fault_tolerance.max_restarts = 1;
+  request.plan.nodes = 2;
+  request.plan.ranks_per_node = 1;
+  std::vector<std::vector<std::string>> nodes;
+  FakeScheduler scheduler([&](const StepRequest& step) -> Result<StepOutcome> {
+    nodes.push_back(step.nodes);
+    if (step.attempt == 1) return two_ranks_end_with(0, 0);
+    StepOutcome outcome;
+    outcome.exits = {exited(0, 0), exited(1, 0)};
+    outcome.exits[1].exit_code.reset();
+    outcome.exits[1].signal = SIGKILL;
+    outcome.exits[1].node = "n1";
+    return outcome;
+  });
+  scheduler.node_names = {"n0", "n1", "n2"};
+
+  const auto record = conduct(scheduler, request);
+
+  REQUIRE(record.has_value());
+  CHECK(record->status == RunStatus::kCompleted);
+  CHECK(nodes == std::vector<std::vector<std::string>>{{"n0", "n1"}, {"n0", "n2"}});
+  REQUIRE(record_on_disk().attempts.size() == 2);
+  CHECK(record_on_disk().attempts[0].verdict.find("rank 1 on node n1 was killed by SIGKILL") == 0);
+  CHECK(record_on_disk().attempts[1].nodes == std::vector<std::string>{"n0", "n2"});
+  CHECK(*base::read_file(path("epoch")) == "1\n");
+  const std::string events = *base::read_file(path("events.jsonl"));
+  CHECK(events.find("\"next\":\"restart\"") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: one that was replaced meanwhile writes no record and starts nothing again") {
+  spec.fault_tolerance.max_restarts = 3;
+  int starts = 0;
+  FakeScheduler scheduler([&](const StepRequest&) {
+    ++starts;
+    std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 local-1\n";
+    std::ofstream(path("epoch")) << "1\n";
+    std::ofstream(path("record.json")) << "the newer one's";
+    return two_ranks_end_with(1, 1);
+  });
+
+  CHECK(conduct(scheduler, request).has_value());
+
+  CHECK(starts == 1);
+  CHECK(*base::read_file(path("record.json")) == "the newer one's");
+  CHECK(*base::read_file(path("conductor.lock")) == "elsewhere 77 12345 local-1\n");
 }
 
 TEST_CASE_FIXTURE(Fixture, "conductor: a run directory in use is refused and its holder named") {

@@ -25,6 +25,7 @@ RankExit killed(int rank, int signal, double ended = 10.0) {
   RankExit exit = exited(rank, 0, ended);
   exit.exit_code.reset();
   exit.signal = signal;
+  if (signal == SIGKILL) exit.out_of_memory = false;
   return exit;
 }
 
@@ -225,6 +226,22 @@ TEST_CASE("verdict: a program that ends well after a stop request is completed")
   input.stop_signal = SIGTERM;
 
   CHECK(judge(input).status == RunStatus::kCompleted);
+}
+
+TEST_CASE("verdict: a rank that the kernel killed for lack of memory is told from one that somebody killed") {
+  VerdictInput input = of({killed(0, 9), exited(1, 0)});
+  input.exits[0].out_of_memory = true;
+  input.exits[0].peak_memory_bytes = int64_t{3} << 30;
+  CHECK(judge(input).line ==
+        "rank 0 on node n0 was killed by the kernel for lack of memory, at 3.00 GiB resident");
+  CHECK(judge(input).first_cause->kind == "out_of_memory");
+
+  input.exits[0].out_of_memory = false;
+  CHECK(judge(input).line == "rank 0 on node n0 was killed by SIGKILL (signal 9)");
+  CHECK(judge(input).first_cause->kind == "signal");
+
+  input.exits[0].out_of_memory.reset();
+  CHECK(judge(input).line.find("dmesg on n0") != std::string::npos);
 }
 
 TEST_CASE("verdict: what the watch found is the first cause, and those who died of the order are not") {

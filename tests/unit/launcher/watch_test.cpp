@@ -101,6 +101,13 @@ TEST_CASE("watch: a stopped process is named within 5 s, whatever the others do"
   CHECK(alarm->line.find("rank 2 on node n1 hangs after step ") == 0);
 }
 
+TEST_CASE("watch: a process that is stopped whenever we look but moves in between is slow, not stopped") {
+  World world(2, 2);
+  world.beat(1).state = 'T';
+  world.run(60.0, 0.1);  // requires that there is no alarm
+  CHECK(world.rules().ranks()[1].beat.state == 'T');
+}
+
 TEST_CASE("watch: of ranks that compute and wait, the one that waits for nobody is the culprit") {
   World world(4, 4);
   world.run(10.0, 0.1);

@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/contract/epoch.h"
+
 using namespace shardrun;
 using namespace shardrun::train;
 
@@ -27,14 +29,23 @@ std::vector<nlohmann::json> lines_of(const std::string& text) {
   return lines;
 }
 
+struct Folder {
+  Folder() {
+    std::string path = (std::filesystem::temp_directory_path() / "shardrun-metrics-XXXXXX").string();
+    REQUIRE(::mkdtemp(path.data()) != nullptr);
+    run.root = path;
+  }
+  ~Folder() { std::filesystem::remove_all(run.root); }
+  contract::RunDir run;
+};
+
 }  // namespace
 
 TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is the exact one") {
-  std::string path = (std::filesystem::temp_directory_path() / "shardrun-metrics-XXXXXX").string();
-  ::close(::mkstemp(path.data()));
+  const Folder folder;
   const double loss = 2.4137000123456789;
   {
-    auto log = MetricsLog::open(path, /*attempt=*/1);
+    auto log = MetricsLog::open(folder.run, /*attempt=*/1);
     REQUIRE(log);
     log->first_barrier(0.25);
     log->step({20, loss, 3e-4, 0.5, false}, /*step_seconds=*/0.5, /*tokens_per_step=*/1000);
@@ -42,8 +53,7 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
     log->checkpoint(20, "/tmp/a \"quoted\"\nname", 0.25);
     CHECK(log->lines_lost() == 0);
   }
-  const auto text = base::read_file(path);
-  std::filesystem::remove(path);
+  const auto text = base::read_file(folder.run.metrics_jsonl());
   REQUIRE(text);
 
   const auto lines = lines_of(*text);
@@ -61,13 +71,29 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
 }
 
 TEST_CASE("metrics: a full disk costs lines, counted, and nothing else") {
-  auto log = MetricsLog::open("/dev/full", 0);
+  const Folder folder;
+  std::filesystem::create_symlink("/dev/full", folder.run.metrics_jsonl());
+  auto log = MetricsLog::open(folder.run, 0);
   REQUIRE(log);
 
   log->first_barrier(0.25);
   log->checkpoint(20, "/x", 0.0);
 
   CHECK(log->lines_lost() == 2);
+}
+
+TEST_CASE("metrics: an attempt writes nothing once another has begun") {
+  const Folder folder;
+  REQUIRE(contract::write_epoch(folder.run, 0));
+  auto log = MetricsLog::open(folder.run, 0);
+  REQUIRE(log);
+  log->checkpoint(10, "/x", 0.0);
+  REQUIRE(contract::write_epoch(folder.run, 1));
+
+  log->checkpoint(20, "/x", 0.0);
+
+  CHECK(log->lines_lost() == 1);
+  CHECK(lines_of(*base::read_file(folder.run.metrics_jsonl())).size() == 1);
 }
 
 TEST_CASE("percentile: nearest rank") {

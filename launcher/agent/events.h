@@ -1,0 +1,21 @@
+// Events: events.jsonl, what happened to a run and when, a line each; `shardrun explain` reads it.
+//
+//   {"time":1700000000.123,"event":"attempt_started","attempt":0,"nodes":["n1","n2"]}
+//
+// A line of an attempt that is not the newest any more is not written. A full disk costs lines, never the job.
+// Thread rule: free function; one process of a run writes.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/contract/run_dir.h"
+
+namespace shardrun::launcher {
+
+// Appends {"time", "event", "attempt"} and `members`.
+void write_event(const contract::RunDir& run, int attempt, const std::string& event,
+                 const nlohmann::json& members);
+
+}  // namespace shardrun::launcher

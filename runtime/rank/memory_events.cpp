@@ -1,0 +1,76 @@
+#include "runtime/rank/memory_events.h"
+
+#include <charconv>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::rank {
+namespace {
+
+// The line's end is taken off `text`.
+std::string_view take_line(std::string_view& text) {
+  const size_t end = text.find('\n');
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
+}
+
+bool names_controller(std::string_view controllers, std::string_view wanted) {
+  while (!controllers.empty()) {
+    const size_t comma = controllers.find(',');
+    if (controllers.substr(0, comma) == wanted) return true;
+    controllers.remove_prefix(comma == std::string_view::npos ? controllers.size() : comma + 1);
+  }
+  return false;
+}
+
+std::optional<int64_t> read_kills(const std::string& path) {
+  const auto text = base::read_file(path, /*limit_bytes=*/4096);
+  return text ? oom_kills(*text) : std::nullopt;
+}
+
+}  // namespace
+
+std::string memory_events_path(std::string_view cgroups, const std::string& root) {
+  std::string unified;
+  while (!cgroups.empty()) {  // "5:memory:/slurm/job_7" or "0::/system.slice/slurmstepd.scope"
+    const std::string_view line = take_line(cgroups);
+    const size_t first = line.find(':');
+    const size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = line.substr(first + 1, second - first - 1);
+    const std::string place(line.substr(second + 1));
+    if (names_controller(controllers, "memory")) return root + "/memory" + place + "/memory.oom_control";
+    if (controllers.empty()) unified = root + place + "/memory.events";
+  }
+  return unified;
+}
+
+std::optional<int64_t> oom_kills(std::string_view text) {
+  constexpr std::string_view kName = "oom_kill ";
+  while (!text.empty()) {
+    const std::string_view line = take_line(text);
+    if (!line.starts_with(kName)) continue;
+    int64_t count = 0;
+    const auto [end, failure] = std::from_chars(line.data() + kName.size(), line.data() + line.size(), count);
+    if (failure == std::errc() && end == line.data() + line.size()) return count;
+  }
+  return std::nullopt;
+}
+
+MemoryEvents MemoryEvents::watch(const std::string& root) {
+  MemoryEvents events;
+  const auto cgroups = base::read_file("/proc/self/cgroup", /*limit_bytes=*/1 << 16);
+  if (!cgroups) return events;
+  events.path_ = memory_events_path(*cgroups, root);
+  events.before_ = read_kills(events.path_);
+  return events;
+}
+
+std::optional<bool> MemoryEvents::has_killed() const {
+  const auto now = read_kills(path_);
+  if (!before_ || !now) return std::nullopt;
+  return *now > *before_;
+}
+
+}  // namespace shardrun::rank

@@ -1,0 +1,100 @@
+#include "launcher/view/timeline.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+
+namespace {
+
+contract::RankExit killed(int rank, double ended) {
+  contract::RankExit exit;
+  exit.global_rank = rank;
+  exit.node = "n1";
+  exit.ended = ended;
+  exit.signal = 9;
+  return exit;
+}
+
+TimelineSources two_attempts() {
+  TimelineSources sources;
+  contract::Attempt first;
+  first.started = 1000.0;
+  first.ended = 1030.0;
+  first.nodes = {"n1", "n2"};
+  first.verdict = "node n2 is lost: no sign of life for 4.0 s";
+  first.first_cause = contract::FirstCause{"node_lost", "n2", {}, {}, {}};
+  first.detection_seconds = 4.0;
+  contract::Attempt second;
+  second.number = 1;
+  second.started = 1030.5;
+  second.nodes = {"n1", "n3"};
+  sources.record.attempts = {first, second};
+  sources.metrics = R"({"event":"first_barrier","seconds":0.5,"unix_time":1000.5,"attempt":0})"
+                    "\n"
+                    R"({"step":1,"loss":2.0,"time":1001.0,"attempt":0})"
+                    "\n"
+                    R"({"event":"checkpoint","step":10,"path":"/x","time":1010.0,"attempt":0})"
+                    "\n"
+                    R"({"event":"checkpoint","step":20,"path":"/y","time":1020.0,"attempt":0})"
+                    "\n"
+                    R"({"step":21,"loss":2.0,"time":1032.0,"attempt":1})"
+                    "\n"
+                    R"({"step":99,"loss":2.0,"time":1033.0,"attempt":0})"
+                    "\n";
+  sources.events = R"({"time":1030.0,"event":"attempt_ended","attempt":0,"next":"restart"})"
+                   "\n";
+  sources.exits = {{killed(0, 1029.5), killed(1, 1029.0)}, {}};
+  return sources;
+}
+
+}  // namespace
+
+TEST_CASE("explain: attempts, steps, checkpoints, the first cause and what it took with it, in order") {
+  const auto entries = make_timeline(two_attempts());
+
+  CHECK(render_timeline(entries) ==
+        "1970-01-01T00:16:40.000Z        0.0 s  attempt 0 starts on n1 n2\n"
+        "1970-01-01T00:16:40.500Z        0.5 s  all ranks have met\n"
+        "1970-01-01T00:16:41.000Z        1.0 s  first step: 1\n"
+        "1970-01-01T00:17:00.000Z       20.0 s  checkpoint of step 20, the last of 2\n"
+        "1970-01-01T00:17:06.000Z       26.0 s  FIRST CAUSE: node n2 is lost: no sign of life for 4.0 s "
+        "(noticed "
+        "after 4.0 s)\n"
+        "1970-01-01T00:17:09.000Z       29.0 s    collateral: ranks 0,1 ended because of it (SIGKILL)\n"
+        "1970-01-01T00:17:10.000Z       30.0 s  attempt 0 is over; starts again\n"
+        "1970-01-01T00:17:10.500Z       30.5 s  attempt 1 starts on n1 n3\n"
+        "1970-01-01T00:17:12.000Z       32.0 s  first step: 21, 6.0 s after the fault\n");
+}
+
+TEST_CASE("explain: the first cause comes before what it caused, whatever a node's clock says") {
+  TimelineSources sources = two_attempts();
+  contract::Attempt& attempt = sources.record.attempts[0];
+  attempt.detection_seconds.reset();
+  attempt.first_cause = contract::FirstCause{"signal", "n1", 1, 9, {}};
+  sources.exits[0] = {killed(0, 900.0), killed(1, 1029.0)};  // rank 0's clock is slow
+
+  const auto entries = make_timeline(sources);
+
+  size_t cause = 0, collateral = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].mark == TimelineEntry::Mark::kFirstCause) cause = i;
+    if (entries[i].mark == TimelineEntry::Mark::kCollateral) collateral = i;
+  }
+  CHECK(cause < collateral);
+}
+
+TEST_CASE("explain: JSON marks the first cause") {
+  const auto list = nlohmann::json::parse(timeline_json(make_timeline(two_attempts())));
+  CHECK(list.size() == 9);
+  CHECK(list[4]["mark"] == "first_cause");
+  CHECK(list[5]["mark"] == "collateral");
+}
+
+TEST_CASE("explain: a run without any file but its record has a timeline, too") {
+  TimelineSources sources;
+  sources.record.attempts.resize(1);
+  CHECK(make_timeline(sources).size() == 1);
+}
