@@ -153,6 +153,13 @@ void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   logs->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
   logs->callback([&] { exit_code = launcher::logs(arguments.logs, arguments.common); });
 
+  CLI::App* explain = app.add_subcommand(
+      "explain", "Tell what happened to a run: each attempt, its first cause, what followed");
+  add_run_name(*explain, arguments.run_name, arguments.common, true);
+  add_common(*explain, arguments.common, true);
+  explain->footer("Example:\n  shardrun explain tiny-llama");
+  explain->callback([&] { exit_code = launcher::explain(arguments.run_name, arguments.common); });
+
   CLI::App* cancel = app.add_subcommand("cancel", "Stop a run: its ranks are asked to checkpoint and end");
   add_run_name(*cancel, arguments.run_name, arguments.common, true);
   add_common(*cancel, arguments.common, false);

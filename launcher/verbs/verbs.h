@@ -73,6 +73,7 @@ struct LogsOptions {
 };
 int logs(const LogsOptions& options, const CommonOptions& common);
 int cancel(const std::string& run, const CommonOptions& common);
+int explain(const std::string& run, const CommonOptions& common);
 int results(const std::string& run, const CommonOptions& common);
 
 struct ExportOptions {

@@ -24,6 +24,9 @@ void add_metrics(std::string_view text, TrainingCurve& curve) {
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
     const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) continue;
+    const int attempt = static_cast<int>(number(object, "attempt"));
+    if (attempt < curve.newest_attempt) continue;  // written by one that had been replaced
+    curve.newest_attempt = attempt;
     StepPoint point;
     point.step = object["step"].get<int64_t>();
     point.loss = number(object, "loss");

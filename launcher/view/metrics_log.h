@@ -20,6 +20,7 @@ struct TrainingCurve {
   std::vector<StepPoint> steps;
   std::vector<StepPoint> validations;  // loss only
   double unigram_entropy = 0.0;        // 0 if unknown
+  int newest_attempt = 0;              // of the lines so far
 };
 
 // Adds the lines of `text` to `curve`; lines that are no JSON or of no interest are skipped. A step that

@@ -1,0 +1,47 @@
+// The verb that tells what happened to a run, attempt by attempt.
+#include <fmt/format.h>
+
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/timeline.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+std::vector<contract::RankExit> exits_of(const contract::RunDir& run, int attempt, int world_size) {
+  std::vector<contract::RankExit> exits;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto text = base::read_file(run.rank_exit(attempt, rank));
+    if (!text) continue;
+    if (auto exit = contract::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
+  }
+  return exits;
+}
+
+}  // namespace
+
+int explain(const std::string& run_name, const CommonOptions& common) {
+  auto run = find_run(run_name, common);
+  if (!run) return fail(run.error(), common);
+  auto record = read_record(*run);
+  if (!record) return fail(record.error(), common);
+  TimelineSources sources;
+  sources.record = std::move(*record);
+  if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
+  if (auto text = base::read_file(run->metrics_jsonl())) sources.metrics = std::move(*text);
+  for (const contract::Attempt& attempt : sources.record.attempts) {
+    sources.exits.push_back(exits_of(*run, attempt.number, sources.record.world_size));
+  }
+  const auto entries = make_timeline(sources);
+  if (common.json) {
+    fmt::print("{}", timeline_json(entries));
+    return contract::kExitDone;
+  }
+  fmt::print("{} {}: {}, exit code {}\n{}\n{}", sources.record.name, sources.record.id,
+             contract::status_name(sources.record.status), sources.record.exit_code, sources.record.verdict,
+             render_timeline(entries));
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::launcher

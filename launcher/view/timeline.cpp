@@ -1,0 +1,225 @@
+#include "launcher/view/timeline.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+namespace shardrun::launcher {
+namespace {
+
+using nlohmann::json;
+using Mark = TimelineEntry::Mark;
+
+std::vector<json> objects_of(std::string_view text) {
+  std::vector<json> objects;
+  int newest = 0;
+  while (!text.empty()) {
+    const size_t newline = std::min(text.find('\n'), text.size());
+    auto object = json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
+    text.remove_prefix(std::min(newline + 1, text.size()));
+    if (!object.is_object()) continue;
+    const auto attempt = object.find("attempt");
+    if (attempt == object.end() || !attempt->is_number_integer() || attempt->get<int>() < newest) continue;
+    newest = attempt->get<int>();
+    objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+template <typename T>
+T member(const json& object, const char* key, T otherwise) {
+  const auto found = object.find(key);
+  if (found == object.end()) return otherwise;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->get<std::string>() : otherwise;
+  } else {
+    return found->is_number() ? found->get<T>() : otherwise;
+  }
+}
+
+// What metrics.jsonl says of one attempt.
+struct Training {
+  std::optional<double> barrier, first_step, last_checkpoint;
+  int64_t first = 0, checkpoint = 0;
+  int checkpoints = 0;
+};
+
+std::map<int, Training> training_of(const std::string& metrics) {
+  std::map<int, Training> found;
+  for (const json& line : objects_of(metrics)) {
+    Training& training = found[member(line, "attempt", 0)];
+    const std::string event = member(line, "event", std::string());
+    if (event == "first_barrier") training.barrier = member(line, "unix_time", 0.0);
+    if (event.empty() && !training.first_step) {
+      training.first_step = member(line, "time", 0.0);
+      training.first = member(line, "step", int64_t{0});
+    }
+    if (event != "checkpoint") continue;
+    training.last_checkpoint = member(line, "time", 0.0);
+    training.checkpoint = member(line, "step", int64_t{0});
+    ++training.checkpoints;
+  }
+  return found;
+}
+
+std::string how(const contract::RankExit& exit) {
+  if (exit.peer_lost) return "lost contact to another rank";
+  if (exit.signal) {
+    const char* name = ::sigabbrev_np(*exit.signal);
+    return name == nullptr ? fmt::format("signal {}", *exit.signal) : fmt::format("SIG{}", name);
+  }
+  return fmt::format("exit code {}", exit.exit_code.value_or(-1));
+}
+
+// One line for all ranks that ended alike.
+void add_collateral(const contract::Attempt& attempt, const std::vector<contract::RankExit>& exits,
+                    std::vector<TimelineEntry>& entries) {
+  struct Group {
+    double first = 0.0;
+    std::vector<int> ranks;
+  };
+  std::map<std::string, Group> groups;
+  for (const contract::RankExit& exit : exits) {
+    if (exit.exit_code == 0 || (attempt.first_cause && attempt.first_cause->global_rank == exit.global_rank))
+      continue;
+    Group& group = groups[how(exit)];
+    group.first = group.ranks.empty() ? exit.ended : std::min(group.first, exit.ended);
+    group.ranks.push_back(exit.global_rank);
+  }
+  for (const auto& [words, group] : groups) {
+    entries.push_back(
+        {group.first, attempt.number, Mark::kCollateral,
+         fmt::format("collateral: {} {} ended because of it ({})", group.ranks.size() == 1 ? "rank" : "ranks",
+                     fmt::join(group.ranks, ","), words)});
+  }
+}
+
+void add_training(const Training& training, int attempt, std::optional<double> fault_before,
+                  std::vector<TimelineEntry>& entries) {
+  const auto add = [&](double time, std::string text) {
+    entries.push_back({time, attempt, Mark::kNone, std::move(text)});
+  };
+  if (training.barrier) add(*training.barrier, "all ranks have met");
+  if (training.first_step) {
+    std::string text = fmt::format("first step: {}", training.first);
+    if (fault_before) text += fmt::format(", {:.1f} s after the fault", *training.first_step - *fault_before);
+    add(*training.first_step, text);
+  }
+  if (training.last_checkpoint) {
+    add(*training.last_checkpoint, training.checkpoints == 1
+                                       ? fmt::format("checkpoint of step {}", training.checkpoint)
+                                       : fmt::format("checkpoint of step {}, the last of {}",
+                                                     training.checkpoint, training.checkpoints));
+  }
+}
+
+void add_end(const contract::Attempt& attempt, const std::vector<contract::RankExit>& exits,
+             const json& ended, std::vector<TimelineEntry>& entries) {
+  double when = attempt.ended.value_or(0.0);
+  const auto& cause = attempt.first_cause;
+  if (cause) {
+    double caused = when - attempt.detection_seconds.value_or(0.0);
+    for (const contract::RankExit& exit : exits) {
+      if (cause->global_rank == exit.global_rank && exit.ended > 0.0 && !attempt.detection_seconds)
+        caused = exit.ended;
+    }
+    std::string text = "FIRST CAUSE: " + attempt.verdict;
+    if (attempt.detection_seconds)
+      text += fmt::format(" (noticed after {:.1f} s)", *attempt.detection_seconds);
+    entries.push_back({caused, attempt.number, Mark::kFirstCause, text});
+    add_collateral(attempt, exits, entries);
+  }
+  if (!attempt.ended) return;
+  const std::string next = member(ended, "next", std::string("stop"));
+  const char* words = next == "restart" ? "; starts again" : next == "requeue" ? "; queued again" : "";
+  entries.push_back({when, attempt.number, Mark::kNone,
+                     cause
+                         ? fmt::format("attempt {} is over{}", attempt.number, words)
+                         : fmt::format("attempt {} is over: {}{}", attempt.number, attempt.verdict, words)});
+}
+
+std::string utc_clock(double time) {
+  const auto seconds = static_cast<std::time_t>(time);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  return fmt::format("{}.{:03}Z", text, static_cast<int>((time - static_cast<double>(seconds)) * 1000.0));
+}
+
+}  // namespace
+
+std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
+  const auto training = training_of(sources.metrics);
+  std::map<int, json> ends;
+  std::vector<TimelineEntry> all;
+  std::map<int, std::vector<TimelineEntry>> from_events;
+  for (const json& event : objects_of(sources.events)) {
+    const int attempt = member(event, "attempt", 0);
+    const std::string kind = member(event, "event", std::string());
+    if (kind == "attempt_ended") ends[attempt] = event;
+    if (kind != "straggler") continue;
+    from_events[attempt].push_back(
+        {member(event, "time", 0.0), attempt, Mark::kNone,
+         fmt::format("rank {} on node {} is slow: busy {:.3f} s a step, the median rank {:.3f} s",
+                     member(event, "global_rank", 0), member(event, "node", std::string()),
+                     member(event, "busy_seconds", 0.0), member(event, "median_seconds", 0.0))});
+  }
+  std::optional<double> fault;
+  for (size_t i = 0; i < sources.record.attempts.size(); ++i) {
+    const contract::Attempt& attempt = sources.record.attempts[i];
+    std::vector<TimelineEntry> entries = from_events[attempt.number];
+    entries.push_back(
+        {attempt.started, attempt.number, Mark::kNone,
+         fmt::format("attempt {} starts on {}", attempt.number, fmt::join(attempt.nodes, " "))});
+    if (const auto found = training.find(attempt.number); found != training.end())
+      add_training(found->second, attempt.number, fault, entries);
+    add_end(attempt, i < sources.exits.size() ? sources.exits[i] : std::vector<contract::RankExit>{},
+            ends[attempt.number], entries);
+    // The first cause comes before what it caused, whatever the nodes' clocks say.
+    double caused = 0.0;
+    for (const TimelineEntry& entry : entries) {
+      if (entry.mark == Mark::kFirstCause) caused = entry.time;
+    }
+    for (TimelineEntry& entry : entries) {
+      if (entry.mark == Mark::kCollateral) entry.time = std::max(entry.time, caused);
+    }
+    std::stable_sort(
+        entries.begin(), entries.end(),
+        [](const TimelineEntry& left, const TimelineEntry& right) { return left.time < right.time; });
+    all.insert(all.end(), entries.begin(), entries.end());
+    if (attempt.first_cause && attempt.ended)
+      fault = *attempt.ended - attempt.detection_seconds.value_or(0.0);
+  }
+  return all;
+}
+
+std::string render_timeline(const std::vector<TimelineEntry>& entries) {
+  std::string out;
+  for (const TimelineEntry& entry : entries) {
+    out += fmt::format("{}  {:>9.1f} s  {}{}\n", utc_clock(entry.time), entry.time - entries.front().time,
+                       entry.mark == Mark::kCollateral ? "  " : "", entry.text);
+  }
+  return out;
+}
+
+std::string timeline_json(const std::vector<TimelineEntry>& entries) {
+  constexpr const char* kMarks[] = {"", "first_cause", "collateral"};
+  json list = json::array();
+  for (const TimelineEntry& entry : entries) {
+    list.push_back({{"time", entry.time},
+                    {"attempt", entry.attempt},
+                    {"mark", kMarks[static_cast<int>(entry.mark)]},
+                    {"text", entry.text}});
+  }
+  return list.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,38 @@
+// Timeline: what happened to a run, in order, from what it left behind; `shardrun explain` prints it.
+//
+// Each attempt: its start and nodes, first barrier, first step, checkpoints, stragglers, the first cause of its end
+// with how long its detection took, what ended because of it (collateral), and what followed.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::launcher {
+
+struct TimelineSources {
+  contract::RunRecord record;
+  std::string events, metrics;  // texts of events.jsonl and metrics.jsonl; may be empty
+  std::vector<std::vector<contract::RankExit>> exits;  // of the record's attempts, in their order
+};
+
+struct TimelineEntry {
+  enum class Mark { kNone, kFirstCause, kCollateral };
+  double time = 0.0;  // Unix seconds
+  int attempt = 0;
+  Mark mark = Mark::kNone;
+  std::string text;
+};
+
+// In order of attempts, and of time within each. Lines of an attempt after a later one has begun are left out.
+std::vector<TimelineEntry> make_timeline(const TimelineSources& sources);
+// One line an entry: UTC time, seconds since the run began, attempt, text.
+std::string render_timeline(const std::vector<TimelineEntry>& entries);
+std::string timeline_json(const std::vector<TimelineEntry>& entries);
+
+}  // namespace shardrun::launcher
