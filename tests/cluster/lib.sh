@@ -65,7 +65,10 @@ run_cases() {
   for case in "${cases[@]}"; do
     [ $# -lt 2 ] || [ "$2" = "$case" ] || continue
     begin=$(now_ms)
-    "$case"
+    if "$case"; [ $? -eq 77 ]; then
+      echo "skipped ${case//_/ }"
+      continue
+    fi
     echo "ok ${case//_/ } ($(($(now_ms) - begin)) ms)"
   done
 }
