@@ -59,6 +59,14 @@ void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   validate->callback(
       [&] { exit_code = launcher::validate(arguments.paths, arguments.spec.overrides, arguments.common); });
 
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "Look for what will hurt jobs on this machine: versions, variables, ports, limits");
+  doctor->add_option("spec", arguments.spec.path, "job.toml, whose [environment] is looked at, too");
+  add_overrides(*doctor, arguments.spec.overrides);
+  add_common(*doctor, arguments.common, false);
+  doctor->footer("Example:\n  shardrun doctor jobs/llama-2-7b-p5.toml");
+  doctor->callback([&] { exit_code = launcher::doctor(arguments.spec, arguments.common); });
+
   CLI::App* plan =
       app.add_subcommand("plan", "Show ranks, batch arithmetic and memory of a job; nothing is started");
   plan->add_option("spec", arguments.spec.path, "job.toml")->required();

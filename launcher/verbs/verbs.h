@@ -73,6 +73,8 @@ struct LogsOptions {
 };
 int logs(const LogsOptions& options, const CommonOptions& common);
 int cancel(const std::string& run, const CommonOptions& common);
+// Looks at this machine; with a spec, at the variables that it sets, too. kExitProgramFailed: something will hurt.
+int doctor(const SpecOptions& options, const CommonOptions& common);
 int explain(const std::string& run, const CommonOptions& common);
 int results(const std::string& run, const CommonOptions& common);
 

@@ -1,0 +1,26 @@
+// Installed: which versions of what a job may meet are on this machine. Looked up at run time; nothing is linked.
+//
+// Effect: loads shared libraries into this process to ask their version, and runs Slurm's commands.
+// Thread rule: free functions of the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shardrun::launcher {
+
+struct Component {
+  std::string name;
+  std::string version;  // empty: not found here
+  std::string note;     // what follows from it, may be empty
+};
+
+// libfabric, aws-ofi-nccl, NCCL, PMIx, Slurm and its PMIx plugins, in this order.
+std::vector<Component> find_components();
+
+// "Initializing aws-ofi-nccl 1.13.2-aws" in the bytes of the plugin → "1.13.2-aws"; empty if it is not there.
+std::string plugin_version_in(const std::string& bytes);
+// The output of `srun --mpi=list` → "pmix pmix_v4"; empty when Slurm has none.
+std::string pmix_plugins_in(const std::string& list);
+
+}  // namespace shardrun::launcher

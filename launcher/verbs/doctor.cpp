@@ -1,0 +1,98 @@
+// The verb that looks for what will hurt a job on this machine: versions, variables, ports, limits.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/agent/master_port.h"
+#include "launcher/submit/environment_lint.h"
+#include "launcher/submit/installed.h"
+#include "launcher/verbs/verbs.h"
+#include "runtime/contract/exit_code.h"
+
+extern char** environ;
+
+namespace shardrun::launcher {
+namespace {
+
+// This process's variables, and over them those that the spec writes out.
+base::Result<std::map<std::string, std::string>> job_environment(const SpecOptions& options) {
+  std::map<std::string, std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos)
+      environment[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  if (options.path.empty()) return environment;
+  auto loaded = load_spec(options.path, options.overrides);
+  if (!loaded) return std::move(loaded).error();
+  for (const auto& [name, value] : loaded->spec.environment) {
+    if (value.kind == contract::EnvironmentValue::Kind::kLiteral) environment[name] = value.text;
+  }
+  return environment;
+}
+
+// Lines of what the ports and limits of this machine mean; those that will hurt begin with "! ".
+std::vector<std::string> machine_lines() {
+  std::vector<std::string> lines;
+  const PortRange ephemeral = ephemeral_ports();
+  lines.push_back(fmt::format("  {:<14} {}-{}: rendezvous ports are chosen outside of it", "ephemeral ports",
+                              ephemeral.low, ephemeral.high));
+  for (const int port : {29400, 29500}) {
+    if (port >= ephemeral.low && port <= ephemeral.high) {
+      lines.push_back(
+          fmt::format("! {:<14} torchrun's default {} lies in the ephemeral range: any connection may "
+                      "take it; let shardrun choose MASTER_PORT",
+                      "port", port));
+    }
+  }
+  if (!choose_port(ephemeral, static_cast<uint64_t>(::getpid()), can_bind)) {
+    lines.push_back(fmt::format("! {:<14} no port outside the ephemeral range is free", "port"));
+  }
+  struct rlimit limit {};
+  const bool has_efa = ::access("/dev/infiniband/uverbs0", F_OK) == 0;
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (has_efa && limit.rlim_cur != RLIM_INFINITY) {
+    lines.push_back(
+        fmt::format("! {:<14} {} bytes: EFA registers buffers, so set it to unlimited (ulimit -l, "
+                    "limits.d, slurmd's unit)",
+                    "memlock limit", limit.rlim_cur));
+  }
+  lines.push_back(fmt::format("  {:<14} {}", "EFA device", has_efa ? "/dev/infiniband/uverbs0" : "none"));
+  return lines;
+}
+
+}  // namespace
+
+int doctor(const SpecOptions& options, const CommonOptions& common) {
+  auto environment = job_environment(options);
+  if (!environment) return fail(environment.error(), common);
+  bool harm = false;
+  fmt::print("installed\n");
+  for (const Component& component : find_components()) {
+    fmt::print("  {:<14} {:<12} {}\n", component.name,
+               component.version.empty() ? "not found" : component.version, component.note);
+  }
+  fmt::print("machine\n");
+  for (const std::string& line : machine_lines()) {
+    harm = harm || line.front() == '!';
+    fmt::print("{}\n", line);
+  }
+  fmt::print("variables\n");
+  const auto findings = lint_environment(*environment);
+  for (const VariableFinding& finding : findings) {
+    const bool harmful = finding.kind == VariableFinding::Kind::kHarmful;
+    harm = harm || harmful;
+    fmt::print("{} {}={} is {}: {}\n", harmful ? "!" : " ", finding.name, finding.value,
+               harmful ? "harmful" : "obsolete", finding.reason);
+  }
+  if (findings.empty()) fmt::print("  none that is obsolete or harmful\n");
+  fmt::print("  aws-ofi-nccl sets by itself: {}\n", fmt::join(set_by_the_plugin(), ", "));
+  return harm ? contract::kExitProgramFailed : contract::kExitDone;
+}
+
+}  // namespace shardrun::launcher
