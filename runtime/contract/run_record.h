@@ -34,6 +34,15 @@ struct RankExit {
   std::string last_words;  // the error line it reported, if any; at most 500 bytes
 };
 
+// What [precompile] did for a run of the built-in trainer, in the whole job.
+struct KernelMetrics {
+  int64_t wanted = 0;            // kernels, each counted once however many ranks run it
+  int64_t compiled = 0;          // by any rank of this run; the others were found
+  double compile_seconds = 0.0;  // of the compiled ones, added up
+  double saved_seconds = 0.0;    // what compiling the found ones took once
+  double prepare_seconds = 0.0;  // that rank 0 waited until all were there and loaded
+};
+
 // What the trainer reports at its end; also what `shardrun results` prints.
 struct TrainingMetrics {
   int64_t steps = 0;
@@ -43,6 +52,7 @@ struct TrainingMetrics {
   std::optional<double> model_flops_utilization;
   std::string checkpoint;                       // the newest one, absolute; empty if none
   double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
+  std::optional<KernelMetrics> kernels;         // of a job with [precompile]
   MemoryPlan planned;                           // per rank, from before step 0
   std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
 };

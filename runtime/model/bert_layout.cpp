@@ -140,4 +140,13 @@ kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options)
   return list;
 }
 
+std::vector<kernels::KernelShape> kernel_shapes(const BertConfig& config, kernels::DType compute) {
+  using kernels::Op;
+  const int64_t head_size = config.hidden / config.heads;
+  return {{Op::kAttentionForward, compute, head_size},
+          {Op::kAttentionBackward, compute, head_size},
+          {Op::kLayerNormForward, compute, config.hidden},
+          {Op::kLayerNormBackward, compute, config.hidden}};
+}
+
 }  // namespace shardrun::model

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/kernels/specialised.h"
 #include "runtime/kernels/workspace.h"
 #include "runtime/model/model.h"
 #include "runtime/model/options.h"
@@ -40,6 +41,9 @@ base::Result<void> check(const LlamaConfig& config);
 // Of rank `tensor_rank` of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
 std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank = 0,
                                        int tensor_parallel = 1);
+// The specialisable ops (kernels/specialised.h) that a rank of such a group runs: a dry trace of the model.
+std::vector<kernels::KernelShape> kernel_shapes(const LlamaConfig& config, kernels::DType compute,
+                                                int tensor_parallel);
 // Model FLOPs of one token, forward and backward, causal credit: 6·(matmul parameters) + 6·layers·C·T.
 double flops_per_token(const LlamaConfig& config, int sequence_length);
 

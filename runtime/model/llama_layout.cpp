@@ -132,4 +132,17 @@ kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& option
   return list;
 }
 
+std::vector<kernels::KernelShape> kernel_shapes(const LlamaConfig& config, kernels::DType compute,
+                                                int tensor_parallel) {
+  using kernels::Op;
+  const int64_t head_size = config.hidden / config.heads, ffn = config.ffn / tensor_parallel;
+  return {{Op::kRope, compute, head_size},
+          {Op::kAttentionForward, compute, head_size},
+          {Op::kAttentionBackward, compute, head_size},
+          {Op::kRmsNormForward, compute, config.hidden},
+          {Op::kRmsNormBackward, compute, config.hidden},
+          {Op::kSwiGluForward, compute, ffn},
+          {Op::kSwiGluBackward, compute, ffn}};
+}
+
 }  // namespace shardrun::model

@@ -19,6 +19,20 @@ optim::Shape shape_of(contract::Schedule schedule) {
   return optim::Shape::kCosine;
 }
 
+model::Checkpointing checkpointing_of(contract::Checkpointing level) {
+  switch (level) {
+    case contract::Checkpointing::kNone:
+      return model::Checkpointing::kNone;
+    case contract::Checkpointing::kSelective:
+      return model::Checkpointing::kSelective;
+    case contract::Checkpointing::kFull:
+      return model::Checkpointing::kFull;
+  }
+  return model::Checkpointing::kNone;
+}
+
+}  // namespace
+
 Network network_of(const contract::JobSpec& spec) {
   const contract::ModelSpec& model = spec.model;
   if (spec.program.trainer == "bert") {
@@ -34,19 +48,10 @@ Network network_of(const contract::JobSpec& spec) {
                             model.rope_theta, model.norm_epsilon, model.tied_embeddings};
 }
 
-model::Checkpointing checkpointing_of(contract::Checkpointing level) {
-  switch (level) {
-    case contract::Checkpointing::kNone:
-      return model::Checkpointing::kNone;
-    case contract::Checkpointing::kSelective:
-      return model::Checkpointing::kSelective;
-    case contract::Checkpointing::kFull:
-      return model::Checkpointing::kFull;
-  }
-  return model::Checkpointing::kNone;
+kernels::DType compute_type(const contract::JobSpec& spec) {
+  return spec.precision.parameters == contract::Precision::kBf16 ? kernels::DType::kBf16
+                                                                 : kernels::DType::kFp32;
 }
-
-}  // namespace
 
 std::string absolute_path(const std::string& path, const contract::LaunchPlan& plan) {
   return path.empty() || path.front() == '/' ? path : plan.working_directory + "/" + path;
@@ -56,8 +61,7 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
   SessionOptions options;
   options.model = network_of(spec);
   if (spec.model.init != "random") options.initial_weights = absolute_path(spec.model.init, plan);
-  options.compute =
-      spec.precision.parameters == contract::Precision::kBf16 ? kernels::DType::kBf16 : kernels::DType::kFp32;
+  options.compute = compute_type(spec);
   options.prefetch = spec.sharding.prefetch;
   options.keeps_parameters = spec.sharding.strategy == contract::Strategy::kShardGradOp;
   options.sequence_length = spec.data.sequence_length;

@@ -11,6 +11,10 @@
 
 namespace shardrun::train {
 
+// What the spec alone says of the model.
+Network network_of(const contract::JobSpec& spec);
+kernels::DType compute_type(const contract::JobSpec& spec);
+
 SessionOptions session_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
 
 // `path` of the spec, which starts in the working directory; empty stays empty.

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,11 +22,13 @@
 
 #include "runtime/base/io.h"
 #include "runtime/comm/world.h"
+#include "runtime/compile/load.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/mesh.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/contract/run_record.h"
+#include "runtime/train/kernel_setup.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/memory_plan.h"
 #include "runtime/train/metrics.h"
@@ -196,8 +200,10 @@ class Trainer {
 
   Result<int> run() {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
+    if (spec_.precompile.enabled) RETURN_IF_ERROR(prepare());
     RETURN_IF_ERROR(connect());
     install_stop_signals();
+    if (kernels_) RETURN_IF_ERROR(add_up_compilations());
     const SessionOptions options = session_options(spec_, plan_);
     prepare_kernels(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
@@ -230,6 +236,39 @@ class Trainer {
   }
 
  private:
+  Result<void> prepare() {
+    const double begin = unix_time_now();
+    const auto prepared = compile_kernels(spec_,
+                                          {.working_directory = plan_.working_directory,
+                                           .local_rank = env_.local_rank,
+                                           .ranks_on_node = env_.local_world_size,
+                                           .cpus = plan_.cpus_per_rank},
+                                          /*forget_failures=*/false);
+    if (!prepared) return prepared.error();
+    RETURN_IF_ERROR(compile::load(prepared->kernels));
+    kernels_ = {static_cast<int64_t>(prepared->kernels.size()), prepared->compiled, prepared->compile_seconds,
+                prepared->recorded_seconds, unix_time_now() - begin};
+    return {};
+  }
+
+  // From what this rank compiled to what the whole job did.
+  Result<void> add_up_compilations() {
+    double sums[] = {static_cast<double>(kernels_->compiled), kernels_->compile_seconds};
+    comm::Communicator& world = *world_.communicators.front();
+    auto pending = world.all_reduce(std::span(sums));
+    if (!pending) return std::move(pending).error();
+    RETURN_IF_ERROR(world.wait(*pending));
+    kernels_->compiled = std::llround(sums[0]);
+    kernels_->compile_seconds = sums[1];
+    kernels_->saved_seconds = std::max(0.0, kernels_->saved_seconds - sums[1]);
+    if (reporter_) {
+      Reporter::print(fmt::format("kernels: {} ready in {:.1f} s, {} compiled, {:.1f} s of compiling saved",
+                                  kernels_->wanted, kernels_->prepare_seconds, kernels_->compiled,
+                                  kernels_->saved_seconds));
+    }
+    return {};
+  }
+
   Result<void> connect() {
     comm::WorldOptions options;
     options.plugin_path =
@@ -307,6 +346,7 @@ class Trainer {
   Result<void> write_summary(const LoopOutcome& outcome) {
     contract::TrainingMetrics summary = summarize(*session_, outcome);
     summary.first_barrier_seconds = first_barrier_seconds_;
+    summary.kernels = kernels_;
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;
     summary.versions["comm plugin"] = world_.plugin_build_id;
@@ -322,6 +362,7 @@ class Trainer {
   const contract::LaunchPlan& plan_;
   contract::RunDir run_dir_;
   double first_barrier_seconds_ = 0.0;
+  std::optional<contract::KernelMetrics> kernels_;  // of this rank, then of the job
   int64_t process_bytes_ = 0;
   std::string resumed_from_;
   std::optional<Reporter> reporter_;

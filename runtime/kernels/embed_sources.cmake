@@ -1,0 +1,10 @@
+# Writes OUTPUT: kernel_sources() of specialised.h, with the text of FILES (relative to ROOT) inside.
+set(text "// Generated from the files that it holds.\n#include \"runtime/kernels/specialised.h\"\n\nnamespace shardrun::kernels {\n\n")
+string(APPEND text "std::span<const SourceFile> kernel_sources() {\n  static constexpr SourceFile kFiles[] = {\n")
+string(REPLACE "," ";" FILES "${FILES}")
+foreach(file IN LISTS FILES)
+  file(READ ${ROOT}/${file} content)
+  string(APPEND text "      {\"${file}\", R\"shardrun(${content})shardrun\"},\n")
+endforeach()
+string(APPEND text "  };\n  return kFiles;\n}\n\n}  // namespace shardrun::kernels\n")
+file(WRITE ${OUTPUT} "${text}")
