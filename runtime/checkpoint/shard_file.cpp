@@ -61,8 +61,13 @@ ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& 
     const auto begin = static_cast<uint64_t>(layout.owned(block, place.shard_rank).begin);
     const auto first = static_cast<size_t>(layout.block(block).shard_offset) + record.begin - begin;
     for (size_t tensor = 0; tensor < 3; ++tensor) {
-      pieces_.push_back({index, tensor, state.tensors()[tensor].subspan(first, record.count()),
-                         record.file_offset + tensor * record.count() * sizeof(float)});
+      const auto values = state.tensors()[tensor].subspan(first, record.count());
+      const uint64_t at = record.file_offset + tensor * record.count() * sizeof(float);
+      for (size_t done = 0; done < values.size(); done += kChunkElements) {
+        pieces_.push_back({index, tensor,
+                           values.subspan(done, std::min(kChunkElements, values.size() - done)),
+                           at + done * sizeof(float)});
+      }
     }
   }
 }
@@ -87,17 +92,25 @@ std::optional<ShardFileWriter::Chunk> ShardFileWriter::take(std::span<float> buf
 }
 
 std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
+  if (is_staged_) return uint64_t{0};
+  std::vector<std::span<float>> copies;  // of the pieces from next_ on
   size_t elements = 0;
-  for (size_t i = next_; i < pieces_.size(); ++i) elements += pieces_[i].values.size();
-  if (elements == 0 || is_staged_) return uint64_t{0};
-  if (elements > memory.size()) return std::nullopt;
-  is_staged_ = true;
-  std::span<float> rest = memory;
   for (size_t i = next_; i < pieces_.size(); ++i) {
-    std::copy(pieces_[i].values.begin(), pieces_[i].values.end(), rest.begin());
-    if (give_back_) give_back_(pieces_[i].values);
-    pieces_[i].values = rest.first(pieces_[i].values.size());
-    rest = rest.subspan(pieces_[i].values.size());
+    const size_t count = pieces_[i].values.size();
+    if (elements + count > memory.size()) return std::nullopt;
+    copies.push_back(memory.subspan(elements, count));
+    elements += count;
+  }
+  if (elements == 0) return uint64_t{0};
+  is_staged_ = true;
+  const auto count = static_cast<int64_t>(copies.size());
+  // All of the rank's threads: the trainer waits, and they wait with it.
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    Piece& piece = pieces_[next_ + static_cast<size_t>(i)];
+    std::copy(piece.values.begin(), piece.values.end(), copies[static_cast<size_t>(i)].begin());
+    if (give_back_) give_back_(piece.values);
+    piece.values = copies[static_cast<size_t>(i)];
   }
   return uint64_t{elements * sizeof(float)};
 }

@@ -59,7 +59,8 @@ class ShardFileWriter {
   // Elements that stage() may need, on the rank of `replicas` that writes most of these shards.
   static int64_t staging_elements(const shard::ShardLayout& layout, int replicas);
   // Copies all that was not taken yet into `memory`, which then belongs to the writer until finish(); afterwards `state`
-  // may change. Returns how many bytes; nullopt when it does not fit: nothing was copied then. Once.
+  // may change. Returns how many bytes; nullopt when it does not fit: nothing was copied then. Once. Runs, and calls
+  // give_back, on the caller's OpenMP threads.
   std::optional<uint64_t> stage(std::span<float> memory);
   bool all_taken() const { return next_ == pieces_.size(); }
 

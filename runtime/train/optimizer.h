@@ -3,7 +3,7 @@
 // Moments in a file are updated a few megabytes at a time, and each part is given back to the system behind the
 // update: no more than a window of them is in memory.
 //
-// Thread rule: thread-compatible.
+// Thread rule: thread-compatible; give_back() may be called for different values at once.
 #pragma once
 
 #include <cstdint>
