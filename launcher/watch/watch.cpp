@@ -15,6 +15,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -233,6 +234,12 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
 
 void Watch::judge(double now) {
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
+    for (const Straggler& slow : fresh) {
+      fmt::print(
+          stderr,
+          "shardrun: rank {} on node {} is slow: busy {:.3f} s in each step, the median rank {:.3f} s\n",
+          slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds);
+    }
     const std::lock_guard lock(mutex_);
     stragglers_.insert(stragglers_.end(), fresh.begin(), fresh.end());
   }
