@@ -43,6 +43,9 @@ void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
               {"moments", memory.moments, "of the optimizer"},
               {"gathered", memory.gathered, "whole blocks and their gradients, while they are used"},
               {"activations", memory.activations, "with scratch"},
+              {"workspace", memory.workspace, "of kernels, on this machine"},
+              {"sums", memory.communication, "parts of other ranks, while they are added"},
+              {"saving", memory.saving, "copies that checkpoints are written from"},
               {"total", memory.total(), "and the process itself, some 20 MiB"}};
   fmt::print("a rank holds\n");
   for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
