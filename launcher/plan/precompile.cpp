@@ -39,6 +39,10 @@ bool compiles_by_command(const contract::JobSpec& spec) {
   return spec.precompile.enabled && !spec.program.command.empty() && !spec.precompile.command.empty();
 }
 
+bool compiles_kernels(const contract::JobSpec& spec) {
+  return spec.precompile.enabled && !spec.program.trainer.empty();
+}
+
 std::map<std::string, std::string> cache_variables(const std::string& cache) {
   return {{"SHARDRUN_COMPILE_CACHE", cache},
           {"NEURON_COMPILE_CACHE_URL", cache + "/neuron"},
@@ -56,6 +60,14 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
   plan.id.clear();
   plan.run_directory.clear();
   plan.name = job.name.substr(0, kLongestName - std::string_view(kSuffix).size()) + kSuffix;
+  if (compiles_kernels(spec)) {
+    plan.kernels_only = true;
+    for (const std::string& assignment :
+         {"name=" + toml_string(plan.name), std::string("fault_tolerance.requeue=false")}) {
+      plan.overrides.push_back(assignment);
+    }
+    return plan;
+  }
   plan.nodes = spec.precompile.nodes > 0 ? spec.precompile.nodes : job.nodes;
   plan.ranks_per_node = 1;
   plan.cpus_per_rank =

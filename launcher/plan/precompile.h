@@ -1,7 +1,8 @@
 // What [precompile] means for a command program: one cache for all nodes, and a job that fills it before training.
 //
 // The compile job is the same job.toml with overrides, so it has a run directory, logs and a record like any other run.
-// It starts one process a node, with all CPUs that the node's ranks will have; what it runs may start ranks of its own.
+// Of a command program it starts one process a node, with all CPUs that the node's ranks will have; what it runs may
+// start ranks of its own. Of the built-in trainer it starts the job's ranks, which end when the kernels are there.
 // Thread rule: pure functions.
 #pragma once
 
@@ -14,8 +15,10 @@
 
 namespace shardrun::launcher {
 
-// Whether the job has a compile job.
+// Whether the job has a compile job that goes first.
 bool compiles_by_command(const contract::JobSpec& spec);
+// Whether its ranks compile kernels when they start, which a compile job can do before.
+bool compiles_kernels(const contract::JobSpec& spec);
 
 // The variables that point compilers at `cache`, an absolute folder. Names: AWS Neuron's "Persistent Cache" and
 // "TorchNeuron environment variables", PyTorch's "Compile Time Caching Configuration" and cpp_extension, Triton's

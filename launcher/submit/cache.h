@@ -10,10 +10,6 @@
 
 namespace shardrun::launcher {
 
-// Where [precompile] cache is: absolute, `working_directory` before a relative one, ~/.cache/shardrun/compile by
-// default. kInvalid when there is no home for the default.
-base::Result<std::string> cache_folder(const contract::JobSpec& spec, const std::string& working_directory);
-
 // Makes the folder with mode 0700 where it is missing. kRefused, "origin: what; mend", when it belongs to somebody
 // else or others can write into it; kIo when it cannot be made.
 base::Result<void> prepare_cache(const contract::JobSpec& spec, const std::string& folder);

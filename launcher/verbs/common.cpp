@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/precompile.h"
-#include "launcher/submit/cache.h"
 #include "launcher/view/log_lines.h"
 #include "runtime/base/io.h"
+#include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -116,8 +116,8 @@ Result<PlanContext> plan_context(const contract::JobSpec& spec, const Installati
   context.rank_program = installed.rank_program;
   context.plugin_directory = installed.plugin_directory;
   context.overrides = overrides;
-  if (compiles_by_command(spec)) {
-    auto cache = cache_folder(spec, context.working_directory);
+  if (compiles_by_command(spec) || compiles_kernels(spec)) {
+    auto cache = contract::compile_cache_folder(spec, context.working_directory);
     if (!cache) return std::move(cache).error();
     context.cache = std::move(cache).value();
   }

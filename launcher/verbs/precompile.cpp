@@ -22,18 +22,12 @@ using base::Error;
 using base::Result;
 
 Result<void> check_compiles(const contract::JobSpec& spec) {
-  if (compiles_by_command(spec)) return {};
-  if (!spec.program.trainer.empty()) {
-    return Error(
-        Code::kUnsupported,
-        fmt::format("{}: the built-in trainer compiles its kernels when it starts; there is nothing to do "
-                    "before",
-                    spec.origin("program.trainer")));
-  }
-  return Error(
-      Code::kInvalid,
-      fmt::format("{}: nothing is to be compiled; write [precompile] command = [\"…\"] and do not disable it",
-                  spec.origin("precompile")));
+  if (compiles_by_command(spec) || compiles_kernels(spec)) return {};
+  const char* mend = spec.program.trainer.empty()
+                         ? "write [precompile] command = [\"…\"] and do not disable it"
+                         : "write a section [precompile] and do not disable it";
+  return Error(Code::kInvalid,
+               fmt::format("{}: nothing is to be compiled; {}", spec.origin("precompile"), mend));
 }
 
 int submit_alone(const CompileJob& compile, const Installation& installed, bool dry_run,

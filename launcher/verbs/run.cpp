@@ -25,6 +25,7 @@
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
+#include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -234,7 +235,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   auto signals = StopSignals::block();
   if (!signals) return fail(signals.error(), common);
   if (needs_compile_job(*job)) {
-    auto cache = cache_folder(job->spec, job->plan.working_directory);
+    auto cache = contract::compile_cache_folder(job->spec, job->plan.working_directory);
     if (!cache) return fail(cache.error(), common);
     if (auto prepared = prepare_cache(job->spec, *cache); !prepared) return fail(prepared.error(), common);
     auto compiled = compile_first({job->spec, job->text}, job->plan, *installed, *signals,

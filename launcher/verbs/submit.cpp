@@ -6,6 +6,7 @@
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/verbs.h"
+#include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -55,7 +56,7 @@ base::Result<std::string> describe(const SubmitRequest& request, const LoadedSpe
 // The job, behind its compile job when it has one.
 base::Result<contract::LaunchPlan> submit_all(SubmitRequest request, const LoadedSpec& loaded) {
   if (!compiles_by_command(loaded.spec)) return submit_job(std::move(request));
-  auto cache = cache_folder(loaded.spec, request.plan.working_directory);
+  auto cache = contract::compile_cache_folder(loaded.spec, request.plan.working_directory);
   if (!cache) return std::move(cache).error();
   RETURN_IF_ERROR(prepare_cache(loaded.spec, *cache));
   auto compile = make_compile_job(loaded, request.plan);

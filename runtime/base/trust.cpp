@@ -27,7 +27,7 @@ Result<void> refuse_if_others_write(const std::string& path) {
     const bool sticky_above = place != real && (status.st_mode & S_ISVTX) != 0;
     if (open_to_others && !sticky_above) {
       return Error(Code::kRefused,
-                   fmt::format("others may write {}; chmod go-w {}", place.string(), place.string()));
+                   fmt::format("others can write into {}; chmod go-w {}", place.string(), place.string()));
     }
     if (place == place.root_path()) return {};
   }

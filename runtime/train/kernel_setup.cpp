@@ -1,10 +1,10 @@
 #include "runtime/train/kernel_setup.h"
 
 #include <cstdio>
-#include <cstdlib>
 
 #include <fmt/format.h>
 
+#include "runtime/contract/compile_cache.h"
 #include "runtime/train/spec_options.h"
 
 namespace shardrun::train {
@@ -22,22 +22,9 @@ std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec) {
   return kernel_shapes(network_of(spec), compute_type(spec), spec.sharding.tensor_parallel);
 }
 
-Result<std::string> kernel_cache_folder(const contract::JobSpec& spec, const std::string& working_directory) {
-  const std::string& given = spec.precompile.cache;
-  if (!given.empty()) return given.front() == '/' ? given : working_directory + "/" + given;
-  const char* const home = std::getenv("HOME");
-  if (home == nullptr || *home != '/') {
-    return base::Error(base::Code::kInvalid,
-                       spec.origin("precompile.cache") +
-                           ": HOME is not set, so the kernels have no place; write cache = "
-                           "\"a folder that all nodes share\"");
-  }
-  return std::string(home) + "/.cache/shardrun/compile";
-}
-
 Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup,
                                              bool forget_failures) {
-  const auto folder = kernel_cache_folder(spec, setup.working_directory);
+  const auto folder = contract::compile_cache_folder(spec, setup.working_directory);
   if (!folder) return folder.error();
   const auto cache = compile::KernelCache::open(*folder);
   if (!cache) return cache.error();

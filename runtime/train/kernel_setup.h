@@ -23,9 +23,6 @@ struct KernelSetup {
 // Of a trainer's job, whose model the spec describes: nothing is run or allocated to know.
 std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec);
 
-// The folder of the spec, or ~/.cache/shardrun/compile; absolute. kInvalid when neither is known.
-Result<std::string> kernel_cache_folder(const contract::JobSpec& spec, const std::string& working_directory);
-
 // Every rank of the job calls it; on return all kernels are in the cache. Errors as compile::prepare's.
 Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup,
                                              bool forget_failures);

@@ -201,6 +201,7 @@ class Trainer {
   Result<int> run() {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
     if (spec_.precompile.enabled) RETURN_IF_ERROR(prepare());
+    if (plan_.kernels_only) return contract::kExitDone;
     RETURN_IF_ERROR(connect());
     install_stop_signals();
     if (kernels_) RETURN_IF_ERROR(add_up_compilations());
@@ -246,6 +247,10 @@ class Trainer {
                                           /*forget_failures=*/false);
     if (!prepared) return prepared.error();
     RETURN_IF_ERROR(compile::load(prepared->kernels));
+    if (plan_.kernels_only) {
+      fmt::print("kernels: {} ready in {:.1f} s, {} of them compiled by rank {}\n", prepared->kernels.size(),
+                 unix_time_now() - begin, prepared->compiled, env_.global_rank);
+    }
     kernels_ = {static_cast<int64_t>(prepared->kernels.size()), prepared->compiled, prepared->compile_seconds,
                 prepared->recorded_seconds, unix_time_now() - begin};
     return {};

@@ -1,0 +1,16 @@
+// Where compiled code lies: the folder of [precompile] cache, which launcher and ranks must agree on.
+//
+// Thread rule: reads the environment; no thread may change it meanwhile.
+#pragma once
+
+#include <string>
+
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::contract {
+
+// Absolute: `working_directory` before a relative one, ~/.cache/shardrun/compile by default. kInvalid when HOME names
+// no folder.
+Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory);
+
+}  // namespace shardrun::contract
