@@ -25,12 +25,14 @@ std::optional<std::string_view> take_line(std::string_view& rest, std::string_vi
   return value;
 }
 
+// As fmt writes one: digits alone, none of them needless.
 std::optional<int64_t> number_of(std::optional<std::string_view> text) {
   int64_t value = 0;
-  if (!text) return std::nullopt;
+  if (!text || text->empty() || text->front() == '-' || (text->front() == '0' && text->size() > 1))
+    return std::nullopt;
   const char* const end = text->data() + text->size();
   const auto read = std::from_chars(text->data(), end, value);
-  if (read.ec != std::errc() || read.ptr != end || value < 0) return std::nullopt;
+  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
   return value;
 }
 

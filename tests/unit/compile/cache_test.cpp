@@ -66,6 +66,7 @@ TEST_CASE("an_entry_comes_back_as_it_was_and_no_damaged_one_does") {
   CHECK(back->payload == entry.payload);
   for (size_t length = 0; length < bytes.size(); ++length) CHECK_FALSE(parse_entry(bytes.substr(0, length)));
   CHECK_FALSE(parse_entry(bytes + "x"));
+  CHECK_FALSE(parse_entry(std::string(bytes).replace(bytes.find("1830"), 4, "01830")));
   for (size_t at = bytes.find("sha256"); at < bytes.size(); ++at) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
