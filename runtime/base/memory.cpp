@@ -9,6 +9,10 @@
 
 #include <fmt/format.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace shardrun::base {
 namespace {
 
@@ -87,5 +91,24 @@ void Memory::prefetch(int64_t offset, int64_t bytes) const {
   if (file_ < 0 || pages.bytes == 0) return;
   ::madvise(data_ + pages.begin, static_cast<size_t>(pages.bytes), MADV_WILLNEED);
 }
+
+#ifdef __SSE2__
+void copy_past_caches(std::span<const float> from, float* to) {
+  constexpr size_t kLine = 64 / sizeof(float), kVector = 16 / sizeof(float);
+  const size_t misaligned = reinterpret_cast<uintptr_t>(to) / sizeof(float) % kLine;
+  const size_t head = std::min(from.size(), (kLine - misaligned) % kLine);
+  const size_t lines = (from.size() - head) / kLine * kLine;
+  std::copy_n(from.begin(), head, to);
+  for (size_t i = head; i < head + lines; i += kLine) {
+    for (size_t j = i; j < i + kLine; j += kVector) _mm_stream_ps(to + j, _mm_loadu_ps(from.data() + j));
+  }
+  std::copy(from.begin() + static_cast<std::ptrdiff_t>(head + lines), from.end(), to + head + lines);
+  _mm_sfence();
+}
+#else
+void copy_past_caches(std::span<const float> from, float* to) {
+  std::copy(from.begin(), from.end(), to);
+}
+#endif
 
 }  // namespace shardrun::base

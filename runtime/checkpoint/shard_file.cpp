@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/memory.h"
+
 namespace shardrun::checkpoint {
 namespace {
 
@@ -93,24 +95,35 @@ std::optional<ShardFileWriter::Chunk> ShardFileWriter::take(std::span<float> buf
 
 std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
   if (is_staged_) return uint64_t{0};
-  std::vector<std::span<float>> copies;  // of the pieces from next_ on
+  struct Part {
+    std::span<const float> values;
+    float* copy;
+  };
+  std::vector<Part> parts;  // of the pieces from next_ on, equal enough to divide among threads
   size_t elements = 0;
   for (size_t i = next_; i < pieces_.size(); ++i) {
-    const size_t count = pieces_[i].values.size();
-    if (elements + count > memory.size()) return std::nullopt;
-    copies.push_back(memory.subspan(elements, count));
-    elements += count;
+    const std::span<const float> values = pieces_[i].values;
+    if (elements + values.size() > memory.size()) return std::nullopt;
+    for (size_t at = 0; at < values.size(); at += kChunkElements) {
+      const size_t count = std::min(kChunkElements, values.size() - at);
+      parts.push_back({values.subspan(at, count), memory.data() + elements + at});
+    }
+    elements += values.size();
   }
   if (elements == 0) return uint64_t{0};
   is_staged_ = true;
-  const auto count = static_cast<int64_t>(copies.size());
+  const auto count = static_cast<int64_t>(parts.size());
   // All of the rank's threads: the trainer waits, and they wait with it.
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(dynamic)
   for (int64_t i = 0; i < count; ++i) {
-    Piece& piece = pieces_[next_ + static_cast<size_t>(i)];
-    std::copy(piece.values.begin(), piece.values.end(), copies[static_cast<size_t>(i)].begin());
-    if (give_back_) give_back_(piece.values);
-    piece.values = copies[static_cast<size_t>(i)];
+    const Part& part = parts[static_cast<size_t>(i)];
+    base::copy_past_caches(part.values, part.copy);
+    if (give_back_) give_back_(part.values);
+  }
+  const float* copy = memory.data();
+  for (size_t i = next_; i < pieces_.size(); ++i) {
+    pieces_[i].values = {copy, pieces_[i].values.size()};
+    copy += pieces_[i].values.size();
   }
   return uint64_t{elements * sizeof(float)};
 }
