@@ -78,12 +78,26 @@ std::string master_address(const std::vector<std::string>& nodes) {
   return nodes.size() == 1 ? "127.0.0.1" : nodes.front();
 }
 
+// A rank that refused to start and left no trace does not see the run directory. It said so, but srun may lose the words
+// of a task that ends at once.
+void explain_unseen(RankExit& exit, const contract::RunDir& paths, int attempt) {
+  const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0;
+  if (exit.exit_code != contract::kExitRefused || left_a_trace) return;
+  exit.exit_code = contract::kExitBadInput;
+  exit.stopped_on_request = false;
+  exit.last_words = paths.unseen_by(exit.node);
+}
+
 // What each rank's supervisor wrote is more exact than what the scheduler saw, which is all there is for a
 // rank whose supervisor was killed.
 std::vector<RankExit> merge_exits(const contract::RunDir& paths, int attempt, int world_size,
                                   const std::vector<RankExit>& seen) {
   std::map<int, RankExit> exits;
-  for (const RankExit& exit : seen) exits[exit.global_rank] = exit;
+  for (RankExit exit : seen) {
+    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0)
+      explain_unseen(exit, paths, attempt);
+    exits[exit.global_rank] = std::move(exit);
+  }
   for (int rank = 0; rank < world_size; ++rank) {
     const auto text = base::read_file(paths.rank_exit(attempt, rank));
     if (!text) continue;

@@ -36,6 +36,11 @@ struct RunDir {
   std::string rank_alive(int n, int rank) const { return rank_file(n, rank, ".alive"); }
   std::string watch_json(int n) const { return attempt(n) + "/watch.json"; }
   std::string summary_json(int n) const { return attempt(n) + "/summary.json"; }
+  // What is said of a node that does not see it; a rank there ends with kExitRefused and leaves no file.
+  std::string unseen_by(const std::string& node) const {
+    return "node " + node + " does not see the run directory " + root +
+           "; put [logging] directory on a file system that all nodes share";
+  }
 
  private:
   std::string rank_file(int n, int rank, const char* suffix) const {

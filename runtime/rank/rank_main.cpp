@@ -39,11 +39,7 @@ Result<Job> read_job() {
   const contract::RunDir run_dir{job.env.run_directory};
   auto plan_text = base::read_file(run_dir.plan_json());
   if (!plan_text && plan_text.error().code() == Code::kNotFound) {
-    return base::Error(
-        Code::kNotFound,
-        fmt::format("node {} does not see the run directory {}; put [logging] directory on a file "
-                    "system that all nodes share",
-                    job.env.node_name, job.env.run_directory));
+    return base::Error(Code::kRefused, run_dir.unseen_by(job.env.node_name));
   }
   if (!plan_text) return std::move(plan_text).error();
   auto plan = contract::parse_launch_plan(*plan_text);
@@ -124,7 +120,10 @@ void die_with_launcher() {
 int run_rank(const TrainerFunction& trainer) {
   die_with_launcher();
   auto job = read_job();
-  if (!job) return fail(job.error(), contract::kExitBadInput);
+  if (!job) {
+    const bool unseen = job.error().code() == Code::kRefused;
+    return fail(job.error(), unseen ? contract::kExitRefused : contract::kExitBadInput);
+  }
   if (!job->plan.working_directory.empty() && ::chdir(job->plan.working_directory.c_str()) != 0) {
     return fail(base::errno_error(Code::kIo, "entering " + job->plan.working_directory, errno),
                 contract::kExitInfrastructure);

@@ -44,6 +44,7 @@ std::vector<int> parse_task_list(std::string_view text, int limit) {
 
 std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size) {
   if (line.find("Job step aborted") != std::string_view::npos ||
+      line.find("Terminating StepId=") != std::string_view::npos ||
       (line.find(" STEP ") != std::string_view::npos && line.find("CANCELLED") != std::string_view::npos)) {
     return SrunMessage{{}, true};
   }

@@ -5,6 +5,7 @@
 //   srun: error: n2: task 1: Killed
 //   srun: error: n1: tasks 0,2-3: Exited with exit code 1
 //   slurmstepd: error: … STEP 3.0 ON n1 CANCELLED AT …        (from here on, ends are our own doing)
+//   srun: launch/slurm: _step_signal: Terminating StepId=1.0  (the same, by --kill-on-bad-exit)
 //   srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
 // Thread rule: pure functions.
 #pragma once

@@ -335,15 +335,44 @@ TEST_CASE_FIXTURE(Fixture, "conductor: the lock of a process that is gone is tak
 TEST_CASE_FIXTURE(Fixture,
                   "conductor: another host's lock is kept, unless it is the same Slurm job started again") {
   std::filesystem::create_directories(request.plan.run_directory);
-  std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 4711\n";
-  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
-  const auto refused = conduct(scheduler, request);
-  REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().message().find("process 77 on elsewhere") != std::string::npos);
-
+  std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 4711 ada 4711 0\n";
   request.plan.scheduler = "slurm";
   request.plan.id = "4711";
-  CHECK(conduct(scheduler, request).has_value());
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  const auto conduct_as = [&](const char* job, const char* starts) {
+    ::setenv("SLURM_JOB_ID", job, 1);
+    ::setenv("SLURM_RESTART_COUNT", starts, 1);
+    auto record = conduct(scheduler, request);
+    ::unsetenv("SLURM_JOB_ID");
+    ::unsetenv("SLURM_RESTART_COUNT");
+    return record;
+  };
+
+  const auto refused = conduct(scheduler, request);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message().find("process 77 on elsewhere of ada, Slurm job 4711") !=
+        std::string::npos);
+  CHECK_FALSE(conduct_as("4712", "1").has_value());  // the directory is the same, the job is another
+  CHECK_FALSE(conduct_as("4711", "0").has_value());  // started twice within one allocation
+  CHECK(conduct_as("4711", "1").has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a rank that refuses to start without a trace does not see the run directory") {
+  FakeScheduler scheduler([&](const StepRequest&) {
+    auto outcome = two_ranks_end_with(3, 3);
+    std::ofstream(path("attempt_0/rank_0.err")) << "refused by the program\n";
+    outcome->exits[1].ended = -1.0;
+    outcome->exits[1].node = "n1";
+    return outcome;
+  });
+
+  REQUIRE(conduct(scheduler, request).has_value());
+
+  CHECK(
+      record_on_disk().verdict.find("rank 1 on node n1 ended with exit code 2: node n1 does not see the run "
+                                    "directory " +
+                                    request.plan.run_directory) == 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "conductor: a run directory of another job is refused and left as it is") {

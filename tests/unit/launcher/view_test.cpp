@@ -127,6 +127,7 @@ TEST_CASE("srun's words: ranks, nodes, signals and exit codes are read; the rest
   CHECK_EQ(
       parse_srun_line("srun: error: n1: task 0: Segmentation fault (core dumped)", 4)->exits.at(0).signal,
       11);
+  CHECK(parse_srun_line("srun: launch/slurm: _step_signal: Terminating StepId=1.0", 4)->step_aborted);
   CHECK(parse_srun_line("srun: Job step aborted: Waiting up to 7 seconds for job step to finish.", 4)
             ->step_aborted);
   CHECK_FALSE(parse_srun_line("srun: error: Unable to create step", 4));
