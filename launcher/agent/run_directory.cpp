@@ -1,6 +1,7 @@
 #include "launcher/agent/run_directory.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +24,10 @@ using base::Error;
 using base::Result;
 
 struct Holder {
-  std::string host, run_id;
+  std::string host, run_id, user, slurm_job;  // slurm_job: "-" outside of Slurm
   long pid = 0;
   unsigned long long start_time = 0;  // of the process, in clock ticks since boot
+  long slurm_starts = 0;              // how often Slurm had started the job again
 };
 
 std::string this_host() {
@@ -46,25 +48,46 @@ unsigned long long process_start_time(long pid) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
+std::string user_name() {
+  const struct passwd* user = ::getpwuid(::geteuid());
+  return user != nullptr ? user->pw_name : std::to_string(::geteuid());
+}
+
 Holder this_holder(const contract::LaunchPlan& plan) {
-  return {this_host(), plan.id, ::getpid(), process_start_time(::getpid())};
+  const char* job = std::getenv("SLURM_JOB_ID");
+  const char* starts = std::getenv("SLURM_RESTART_COUNT");
+  return {this_host(),
+          plan.id,
+          user_name(),
+          job != nullptr ? job : "-",
+          ::getpid(),
+          process_start_time(::getpid()),
+          starts != nullptr ? std::strtol(starts, nullptr, 10) : 0};
 }
 
 std::string to_text(const Holder& holder) {
-  return fmt::format("{} {} {} {}\n", holder.host, holder.pid, holder.start_time, holder.run_id);
+  return fmt::format("{} {} {} {} {} {} {}\n", holder.host, holder.pid, holder.start_time, holder.run_id,
+                     holder.user, holder.slurm_job, holder.slurm_starts);
 }
 
 Holder parse_holder(const std::string& text) {
   Holder holder;
   std::istringstream fields(text);
-  fields >> holder.host >> holder.pid >> holder.start_time >> holder.run_id;
+  fields >> holder.host >> holder.pid >> holder.start_time >> holder.run_id >> holder.user >>
+      holder.slurm_job >> holder.slurm_starts;
   return holder;
 }
 
-bool is_gone(const Holder& holder, const contract::LaunchPlan& plan) {
-  if (holder.host == this_host())
-    return process_start_time(holder.pid) != holder.start_time || holder.pid == 0;
-  return plan.scheduler == "slurm" && holder.run_id == plan.id;
+std::string who(const Holder& holder) {
+  std::string text = fmt::format("process {} on {}", holder.pid, holder.host);
+  if (!holder.user.empty()) text += " of " + holder.user;
+  if (!holder.slurm_job.empty() && holder.slurm_job != "-") text += ", Slurm job " + holder.slurm_job;
+  return text;
+}
+
+bool is_gone(const Holder& holder, const Holder& us) {
+  if (holder.host == us.host) return process_start_time(holder.pid) != holder.start_time || holder.pid == 0;
+  return us.slurm_job != "-" && holder.slurm_job == us.slurm_job && holder.slurm_starts < us.slurm_starts;
 }
 
 // Removes a lock that nobody holds any more. False when somebody else was faster.
@@ -110,7 +133,8 @@ Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::
 }
 
 Result<void> RunDirectory::lock(const contract::LaunchPlan& plan) {
-  const std::string text = to_text(this_holder(plan));
+  const Holder us = this_holder(plan);
+  const std::string text = to_text(us);
   for (int tries = 0; tries < 10; ++tries) {
     base::UniqueFd fd(::open(lock_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (fd) {
@@ -121,11 +145,10 @@ Result<void> RunDirectory::lock(const contract::LaunchPlan& plan) {
     const auto held = base::read_file(lock_path(), /*limit_bytes=*/4096);
     if (!held) continue;  // it was removed just now
     const Holder holder = parse_holder(*held);
-    if (!is_gone(holder, plan)) {
-      return Error(Code::kRefused,
-                   fmt::format("{}: in use by process {} on {}; wait for it, or choose another run "
-                               "directory (if it is gone for good, remove conductor.lock)",
-                               paths_.root, holder.pid, holder.host));
+    if (!is_gone(holder, us)) {
+      return Error(Code::kRefused, fmt::format("{}: in use by {}; wait for it, or choose another run "
+                                               "directory (if it is gone for good, remove conductor.lock)",
+                                               paths_.root, who(holder)));
     }
     remove_stale(lock_path(), *held);
   }

@@ -1,8 +1,9 @@
 // RunDirectory: one conductor's hold on a run directory (runtime/contract/run_dir.h).
 //
-// The hold is the file conductor.lock, made with O_EXCL: "host pid start-time run-id". It is taken over when
-// its process is gone from this host, or when it names the same Slurm job: Slurm starts a job again only
-// after its earlier start has ended. It is removed when the object is destroyed.
+// The hold is the file conductor.lock, made with O_EXCL: "host pid start-time run-id user slurm-job slurm-restarts". It
+// is taken over when its process is gone from this host, or when it is of an earlier start of the Slurm job that we run
+// in: Slurm starts a job again only after its earlier start has ended. Another job never takes it over. It is removed
+// when the object is destroyed.
 //
 // Thread rule: thread-compatible.
 #pragma once
