@@ -98,6 +98,7 @@ double WatchRules::patience_seconds(const RankWatch& rank) const {
 
 std::optional<Alarm> WatchRules::find_alarm(double now) const {
   if (auto alarm = find_silence(now)) return alarm;
+  if (somebody_is_silent(now)) return std::nullopt;
   if (!policy_.trainer) return find_quiet_command(now);
   if (auto alarm = find_stopped(now)) return alarm;
   return find_stuck(now);
@@ -127,6 +128,12 @@ std::optional<Alarm> WatchRules::find_silence(double now) const {
                  last_of_node};
   }
   return std::nullopt;
+}
+
+bool WatchRules::somebody_is_silent(double now) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const RankWatch& rank) {
+    return is_watched(rank) && now - rank.last_heard > kSilentBeats * contract::kBeatSeconds;
+  });
 }
 
 std::optional<Alarm> WatchRules::find_stopped(double now) const {

@@ -5,6 +5,9 @@
 //                        between two steps nothing moves although it waits for nobody
 //   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest
 //
+// While a rank is silent, nobody is blamed for not moving: what was heard last is old, and others may wait for a node
+// that is gone.
+//
 // How long "nothing moves" may last: max(kFloorSeconds, 2.5 × the 99th percentile of the step seconds) for the trainer
 // between its steps, so that detection takes at most max(5 s, 3 × p99); a slow step is no alarm, for a step moves with
 // each of its blocks. hang_timeout replaces it. Before the third step and while a checkpoint is waited for it is
@@ -31,6 +34,7 @@ namespace shardrun::launcher {
 inline constexpr double kFloorSeconds = 3.8;
 inline constexpr double kStoppedSeconds = 3.5;
 inline constexpr double kStorageSeconds = 120.0;
+inline constexpr double kSilentBeats = 3.0;  // missing in a row
 inline constexpr double kStragglerMargin = 1.1;
 inline constexpr double kStragglerFloorSeconds = 0.002;  // less than this is noise, whatever the margin
 inline constexpr double kWindowSeconds = 7.0;
@@ -95,6 +99,7 @@ class WatchRules {
     bool reported = false;
   };
   std::optional<Alarm> find_silence(double now) const;
+  bool somebody_is_silent(double now) const;
   std::optional<Alarm> find_stopped(double now) const;
   std::optional<Alarm> find_stuck(double now) const;
   std::optional<Alarm> find_quiet_command(double now) const;

@@ -213,6 +213,18 @@ TEST_CASE(
   CHECK_FALSE(lost->global_rank.has_value());
   CHECK(world.now() - silent <= 5.0);
 
+  // One that had not moved when its node went dark is not what is wrong.
+  World busy(4, 2);
+  busy.run(10.0, 0.1);
+  for (int rank : {0, 1, 2}) busy.beat(rank).waiting = true;
+  REQUIRE_FALSE(busy.wait(0.5));
+  busy.silence(2);
+  busy.silence(3);
+  const auto dark = busy.wait(60.0);
+  REQUIRE(dark.has_value());
+  CHECK(dark->kind == "node_lost");
+  CHECK(dark->node == "n1");
+
   World other(4, 2, {.trainer = true, .hang_timeout_seconds = 100.0});
   other.run(10.0, 0.1);
   other.silence(3);
