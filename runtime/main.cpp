@@ -10,7 +10,6 @@
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
 #include "runtime/tools/plan_tool.h"
-#include "runtime/tools/precompile_tool.h"
 #include "runtime/train/trainer.h"
 
 namespace {
@@ -23,7 +22,6 @@ constexpr std::array kTools{
     Tool{"data", shardrun::tools::run_data_tool},
     Tool{"export", shardrun::tools::run_export_tool},
     Tool{"plan", shardrun::tools::run_plan_tool},
-    Tool{"precompile", shardrun::tools::run_precompile_tool},
 };
 
 }  // namespace

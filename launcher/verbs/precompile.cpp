@@ -107,6 +107,13 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   warn(*warnings);
   auto compile = make_compile_job(*loaded, *plan);
   if (!compile) return fail(compile.error(), common);
+  if (options.retry && !compile->plan.kernels_only) {
+    return fail(Error(Code::kInvalid, fmt::format("{}: --retry is for the kernels of the built-in trainer; a "
+                                                  "command keeps account of its failures itself",
+                                                  loaded->spec.origin("precompile.command"))),
+                common);
+  }
+  compile->plan.retry_kernels = options.retry;
   if (!options.dry_run) {
     if (auto cache = prepare_cache(loaded->spec, context->cache); !cache) return fail(cache.error(), common);
   }

@@ -137,9 +137,11 @@ class Preparer {
   }
   Result<void> accept_locked(Wanted& wanted, Entry entry) {
     if (entry.kind == Entry::Kind::kFailure) {
-      return Error(Code::kRefused,
-                   fmt::format("{} does not compile; remembered in {}; the compiler said:\n{}", entry.name,
-                               cache_.path_of(wanted.digest), entry.payload));
+      return Error(
+          Code::kRefused,
+          fmt::format("{} does not compile, as {} remembers; once the cause is mended, `shardrun precompile "
+                      "--retry` with this job tries again; the compiler said:\n{}",
+                      entry.name, cache_.path_of(wanted.digest), entry.payload));
     }
     result_.recorded_seconds += static_cast<double>(entry.milliseconds) / 1e3;
     wanted.library = std::move(entry.payload);

@@ -22,8 +22,7 @@ std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec) {
   return kernel_shapes(network_of(spec), compute_type(spec), spec.sharding.tensor_parallel);
 }
 
-Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup,
-                                             bool forget_failures) {
+Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup) {
   const auto folder = contract::compile_cache_folder(spec, setup.working_directory);
   if (!folder) return folder.error();
   const auto cache = compile::KernelCache::open(*folder);
@@ -32,7 +31,7 @@ Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, cons
   if (!compiler) return compiler.error();
   compile::PrepareOptions options;
   options.workers = workers_of(spec.precompile, setup);
-  options.forget_failures = forget_failures;
+  options.forget_failures = setup.forget_failures;
   options.notice = [](const std::string& text) { fmt::print(stderr, "shardrun: {}\n", text); };
   return compile::prepare(*cache, *compiler, kernel_shapes(spec), options);
 }

@@ -18,13 +18,13 @@ using base::Result;
 struct KernelSetup {
   std::string working_directory;  // where a relative cache of the spec starts
   int local_rank = 0, ranks_on_node = 1, cpus = 1;
+  bool forget_failures = false;  // compile again what did not compile before
 };
 
 // Of a trainer's job, whose model the spec describes: nothing is run or allocated to know.
 std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec);
 
 // Every rank of the job calls it; on return all kernels are in the cache. Errors as compile::prepare's.
-Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup,
-                                             bool forget_failures);
+Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup);
 
 }  // namespace shardrun::train

@@ -239,12 +239,11 @@ class Trainer {
  private:
   Result<void> prepare() {
     const double begin = unix_time_now();
-    const auto prepared = compile_kernels(spec_,
-                                          {.working_directory = plan_.working_directory,
-                                           .local_rank = env_.local_rank,
-                                           .ranks_on_node = env_.local_world_size,
-                                           .cpus = plan_.cpus_per_rank},
-                                          /*forget_failures=*/false);
+    const auto prepared = compile_kernels(spec_, {.working_directory = plan_.working_directory,
+                                                  .local_rank = env_.local_rank,
+                                                  .ranks_on_node = env_.local_world_size,
+                                                  .cpus = plan_.cpus_per_rank,
+                                                  .forget_failures = plan_.retry_kernels});
     if (!prepared) return prepared.error();
     RETURN_IF_ERROR(compile::load(prepared->kernels));
     if (plan_.kernels_only) {
