@@ -216,6 +216,17 @@ std::optional<Alarm> WatchRules::find_quiet_command(double now) const {
                last_moved};
 }
 
+std::vector<int> WatchRules::take_unheard(double now) {
+  std::vector<int> unheard;
+  if (!first_look_) first_look_ = now;
+  if (looked_for_unheard_ || now - *first_look_ < kUnheardSeconds) return unheard;
+  looked_for_unheard_ = true;
+  for (const RankWatch& rank : ranks_) {
+    if (!rank.heard && !rank.left) unheard.push_back(rank.global_rank);
+  }
+  return unheard;
+}
+
 std::vector<Straggler> WatchRules::take_stragglers(double now) {
   std::vector<Straggler> found;
   if (window_begin_ == 0.0) window_begin_ = now;

@@ -39,6 +39,7 @@ inline constexpr double kStragglerMargin = 1.1;
 inline constexpr double kStragglerFloorSeconds = 0.002;  // less than this is noise, whatever the margin
 inline constexpr double kWindowSeconds = 7.0;
 inline constexpr int kStragglerWindows = 3;
+inline constexpr double kUnheardSeconds = 60.0;  // from the first look on
 
 struct WatchPolicy {
   bool trainer = false;
@@ -87,6 +88,8 @@ class WatchRules {
   std::optional<Alarm> find_alarm(double now) const;
   // Stragglers that are newly so.
   std::vector<Straggler> take_stragglers(double now);
+  // Once, kUnheardSeconds after the first call: the ranks that were never heard and are watched by nobody.
+  std::vector<int> take_unheard(double now);
 
   const std::vector<RankWatch>& ranks() const { return ranks_; }
   // How long nothing may move in this phase.
@@ -110,6 +113,8 @@ class WatchRules {
   std::vector<RankWatch> ranks_;  // by global rank
   std::vector<Window> windows_;
   double window_begin_ = 0.0;
+  std::optional<double> first_look_;
+  bool looked_for_unheard_ = false;
   std::deque<double> step_seconds_;  // of rank 0, the newest last
   int64_t last_sampled_step_ = 0;
 };

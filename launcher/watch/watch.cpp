@@ -18,6 +18,7 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace shardrun::launcher {
 namespace {
@@ -232,7 +233,19 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
   return send_line(peer.socket.get(), fmt::format("ack {}", beat->sequence));
 }
 
+void Watch::tell_unheard(const std::vector<int>& ranks) const {
+  if (ranks.empty()) return;
+  fmt::print(
+      stderr,
+      "shardrun: {} of {} ranks were not heard within {:.0f} s, among them rank {} on node {}: they run "
+      "unwatched, and the loss of their nodes would go unnoticed; let them connect to TCP port {} of {}\n",
+      ranks.size(), options_.rank_nodes.size(), kUnheardSeconds, ranks.front(),
+      options_.rank_nodes[static_cast<size_t>(ranks.front())], place_.port,
+      fmt::join(place_.addresses, " or "));
+}
+
 void Watch::judge(double now) {
+  tell_unheard(rules_.take_unheard(now));
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
     for (const Straggler& slow : fresh) {
       fmt::print(

@@ -3,7 +3,7 @@
 // Effect: a TCP listener and attempt_<n>/watch.json (0600) that tells the supervisors where it is and how to prove that
 // they belong here. On an alarm every connected supervisor is told to kill its program, at once and without Slurm's
 // help, and alarm_fd() becomes readable. A connection that does not say the right word within kHelloSeconds is closed.
-// A straggler is named on stderr once.
+// A straggler, and ranks that nobody hears, are named on stderr once.
 //
 // Thread rule: start, alarm, take_stragglers and stop from one thread; a thread of its own serves the connections and
 // hands over through a mutex. Block the stop signals before.
@@ -66,6 +66,7 @@ class Watch {
   bool read_peer(Peer& peer, double now);
   bool on_line(Peer& peer, const std::string& line, double now);
   void judge(double now);
+  void tell_unheard(const std::vector<int>& ranks) const;
   void order_kill(const std::string& reason);
 
   WatchOptions options_;

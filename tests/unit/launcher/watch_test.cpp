@@ -243,6 +243,17 @@ TEST_CASE("watch: silence while we were asleep ourselves is forgiven") {
   CHECK_FALSE(world.rules().find_alarm(world.now() + 100.0).has_value());
 }
 
+TEST_CASE("watch: ranks that were not heard in a minute are told of once, those that said farewell are not") {
+  World world(3, 1);
+  WatchRules& rules = world.rules();
+  CHECK(rules.take_unheard(1000.0).empty());
+  rules.on_beat(0, Beat{}, 1001.0);
+  rules.on_farewell(1);
+  CHECK(rules.take_unheard(1059.0).empty());
+  CHECK(rules.take_unheard(1060.0) == std::vector<int>{2});
+  CHECK(rules.take_unheard(2000.0).empty());
+}
+
 TEST_CASE("watch: ranks that said farewell or were never heard are not missed") {
   World world(3, 1);
   world.run(5.0, 0.1);
