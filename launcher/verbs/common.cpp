@@ -54,16 +54,7 @@ std::string slurm_id(const std::string& runs) {
 int fail(const Error& error, const CommonOptions& common) {
   fmt::print(stderr, "shardrun: error: {}\n",
              common.verbose ? error.to_chain_string() : escape_control(error.to_string()));
-  switch (error.code()) {
-    case Code::kInvalid:
-    case Code::kNotFound:
-    case Code::kUnsupported:
-      return contract::kExitBadInput;
-    case Code::kRefused:
-      return contract::kExitRefused;
-    default:
-      return contract::kExitInfrastructure;
-  }
+  return contract::exit_code_of(error.code());
 }
 
 void warn(const std::vector<std::string>& warnings) {

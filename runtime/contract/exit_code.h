@@ -1,6 +1,8 @@
 // The exit codes of shardrun and of shardrun-rank. docs/formats.md holds the table for users.
 #pragma once
 
+#include "runtime/base/result.h"
+
 namespace shardrun::contract {
 
 enum ExitCode : int {
@@ -12,5 +14,8 @@ enum ExitCode : int {
   kExitPreempted = 75,      // stopped on request with a checkpoint; may be started again
   kExitDoNotRequeue = 93,   // the program says that another try cannot help
 };
+
+// What a command for people ends with on such an error. A rank's own is the trainer's.
+int exit_code_of(base::Code code);
 
 }  // namespace shardrun::contract

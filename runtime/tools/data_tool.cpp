@@ -262,20 +262,6 @@ Result<void> run(const Options& options, StopRequests& stop) {
   return {};
 }
 
-int exit_code_of(Code code) {
-  switch (code) {
-    case Code::kInvalid:
-    case Code::kNotFound:
-    case Code::kCorrupt:
-    case Code::kUnsupported:
-      return contract::kExitBadInput;
-    case Code::kRefused:
-      return contract::kExitRefused;
-    default:
-      return contract::kExitInfrastructure;
-  }
-}
-
 }  // namespace
 
 int run_data_tool(std::span<char* const> arguments) {
@@ -288,7 +274,7 @@ int run_data_tool(std::span<char* const> arguments) {
   }
   if (done) return contract::kExitDone;
   fmt::print(stderr, "shardrun: error: {}\n", contract::printable_path(done.error().to_string()));
-  return exit_code_of(done.error().code());
+  return contract::exit_code_of(done.error().code());
 }
 
 }  // namespace shardrun::tools

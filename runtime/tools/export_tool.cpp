@@ -109,16 +109,7 @@ Result<ExportSummary> run(const Options& options) {
 
 int fail(const Error& error) {
   fmt::print(stderr, "shardrun: error: {}\n", contract::printable_path(error.to_string()));
-  switch (error.code()) {
-    case Code::kInvalid:
-    case Code::kNotFound:
-    case Code::kUnsupported:
-      return contract::kExitBadInput;
-    case Code::kRefused:
-      return contract::kExitRefused;
-    default:
-      return contract::kExitInfrastructure;
-  }
+  return contract::exit_code_of(error.code());
 }
 
 void report(const Options& options, const ExportSummary& summary) {

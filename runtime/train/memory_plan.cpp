@@ -30,7 +30,7 @@ int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {
          static_cast<int64_t>(sizeof(float));
 }
 
-void prepare_kernels(const SessionOptions& options, int tensor_parallel) {
+void prepare_products(const SessionOptions& options, int tensor_parallel) {
   kernels::prepare(ops(options.model, model_options(options, nullptr), tensor_parallel));
 }
 

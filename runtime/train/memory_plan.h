@@ -3,7 +3,7 @@
 //
 // A machine's part in it is the workspace of its kernels: plan with as many OpenMP threads as the rank will have.
 //
-// Thread rule: pure functions, but prepare_kernels().
+// Thread rule: pure functions, but prepare_products().
 #pragma once
 
 #include "runtime/contract/model_plan.h"
@@ -18,8 +18,8 @@ shard::EngineOptions engine_options(const SessionOptions& options);
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor);
 // Of the copies that checkpoints are written from beside training.
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
-// Compiles for the calling thread what training will run, so that nothing but planned memory is added later.
-void prepare_kernels(const SessionOptions& options, int tensor_parallel);
+// Has oneDNN build for the calling thread the products that training will run, so that nothing but planned memory is added later.
+void prepare_products(const SessionOptions& options, int tensor_parallel);
 
 // Of a mesh with these degrees; every rank of it holds the same, but for padding.
 contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int replicas,

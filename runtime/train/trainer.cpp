@@ -44,8 +44,8 @@ namespace {
 using base::Code;
 using base::Error;
 
-// An error and the exit code that it ends the rank with.
-int exit_code_of(Code code) {
+// What an error ends the rank with.
+int rank_exit_code(Code code) {
   switch (code) {
     case Code::kInvalid:
     case Code::kNotFound:
@@ -206,7 +206,7 @@ class Trainer {
     install_stop_signals();
     if (kernels_) RETURN_IF_ERROR(add_up_compilations());
     const SessionOptions options = session_options(spec_, plan_);
-    prepare_kernels(options, spec_.sharding.tensor_parallel);
+    prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
     auto session = Session::create(options, groups());
     if (!session) return std::move(session).error();
@@ -387,7 +387,7 @@ int run_trainer(const contract::RankEnv& env, const contract::JobSpec& spec, con
   if (exit_code) return *exit_code;
   fmt::print(stderr, "shardrun: rank {} on {}: {}\n", env.global_rank, env.node_name,
              exit_code.error().to_string());
-  return exit_code_of(exit_code.error().code());
+  return rank_exit_code(exit_code.error().code());
 }
 
 }  // namespace shardrun::train

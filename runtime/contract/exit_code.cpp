@@ -1,0 +1,23 @@
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::contract {
+
+int exit_code_of(base::Code code) {
+  switch (code) {
+    case base::Code::kInvalid:
+    case base::Code::kNotFound:
+    case base::Code::kUnsupported:
+    case base::Code::kCorrupt:
+      return kExitBadInput;
+    case base::Code::kRefused:
+      return kExitRefused;
+    case base::Code::kIo:
+    case base::Code::kTimeout:
+    case base::Code::kPeerLost:
+    case base::Code::kCancelled:
+      return kExitInfrastructure;
+  }
+  return kExitInfrastructure;
+}
+
+}  // namespace shardrun::contract
