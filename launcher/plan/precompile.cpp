@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/contract/toml_text.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -11,25 +13,9 @@ constexpr int kMostCpus = 4096;  // of one rank, as [resources] has it
 constexpr const char* kSuffix = "-precompile";
 constexpr size_t kLongestName = 64;
 
-// As a basic string of TOML.
-std::string toml_string(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += std::string("\\") + c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string toml_array(const std::vector<std::string>& texts) {
   std::string out;
-  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + toml_string(text);
+  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + contract::toml_string(text);
   return "[" + out + "]";
 }
 
@@ -63,7 +49,7 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
   if (compiles_kernels(spec)) {
     plan.kernels_only = true;
     for (const std::string& assignment :
-         {"name=" + toml_string(plan.name), std::string("fault_tolerance.requeue=false")}) {
+         {"name=" + contract::toml_string(plan.name), std::string("fault_tolerance.requeue=false")}) {
       plan.overrides.push_back(assignment);
     }
     return plan;
@@ -73,7 +59,7 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
   plan.cpus_per_rank =
       static_cast<int>(std::min<int64_t>(kMostCpus, int64_t{job.ranks_per_node} * job.cpus_per_rank));
   for (const std::string& assignment :
-       {"name=" + toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
+       {"name=" + contract::toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
         std::string("resources.ranks_per_node=1"),
         fmt::format("resources.cpus_per_rank={}", plan.cpus_per_rank),
         "program.command=" + toml_array(spec.precompile.command), std::string("precompile.enabled=false"),

@@ -17,28 +17,12 @@
 #include <utility>
 
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 
 namespace shardrun::base {
 namespace {
 
 constexpr std::chrono::milliseconds kProbeTime{10000};
-
-Result<void> check_owner(const std::string& path, const char* what) {
-  struct stat status;
-  if (stat(path.c_str(), &status) != 0)
-    return errno_error(Code::kNotFound, fmt::format("plugin {} {}", what, path), errno);
-  if (status.st_uid != 0 && status.st_uid != geteuid()) {
-    return Error(Code::kRefused,
-                 fmt::format("plugin {} {} belongs to user {}: only root's or your own are loaded", what,
-                             path, status.st_uid));
-  }
-  if (status.st_mode & (S_IWGRP | S_IWOTH)) {
-    return Error(Code::kRefused,
-                 fmt::format("plugin {} {} is writable by others (mode {:04o}): chmod go-w it", what, path,
-                             status.st_mode & 07777));
-  }
-  return {};
-}
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -54,9 +38,10 @@ Result<std::string> check_file(const std::string& path) {
   if (resolved == nullptr) return errno_error(Code::kNotFound, fmt::format("plugin {}", path), errno);
   const std::string real = resolved;
   free(resolved);
-  RETURN_IF_ERROR(check_owner(folder_of(path), "folder"));
-  RETURN_IF_ERROR(check_owner(folder_of(real), "folder"));
-  RETURN_IF_ERROR(check_owner(real, "file"));
+  for (const std::string& place : {folder_of(path), real}) {  // a link's folder is as good as what it names
+    if (auto trusted = refuse_if_others_write(place); !trusted)
+      return trusted.error().context(fmt::format("plugin {}", path));
+  }
   struct stat status;
   if (stat(real.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return Error(Code::kRefused, fmt::format("plugin {} is not a regular file", path));

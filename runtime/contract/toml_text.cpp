@@ -1,8 +1,9 @@
 #include "runtime/contract/toml_text.h"
 
 #include <algorithm>
-
 #include <string>
+
+#include <fmt/format.h>
 
 namespace shardrun::contract {
 namespace {
@@ -147,6 +148,21 @@ TextPlace place_of(std::string_view text, size_t offset) {
   place.column += static_cast<size_t>(std::count_if(
       line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
   return place;
+}
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
 }
 
 }  // namespace shardrun::contract

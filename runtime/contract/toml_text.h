@@ -1,4 +1,4 @@
-// A look at TOML text before toml++ parses it.
+// A look at TOML text before toml++ parses it, and strings written as TOML.
 //
 // Why: on some text that is no TOML, toml++ 3.3 does not report an error but fails an assertion or runs into
 // undefined behaviour. Found by fuzzing, and refused here:
@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace shardrun::contract {
@@ -31,5 +32,8 @@ struct TextPlace {
   size_t line = 1, column = 1;  // columns count code points, as toml++ does
 };
 TextPlace place_of(std::string_view text, size_t offset);
+
+// `text` as a basic string of TOML, with its quotes.
+std::string toml_string(std::string_view text);
 
 }  // namespace shardrun::contract

@@ -16,6 +16,7 @@
 #include "launcher/submit/script.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/job_spec.h"
+#include "runtime/contract/toml_text.h"
 
 using namespace shardrun;
 namespace fs = std::filesystem;
@@ -61,9 +62,10 @@ class Generator {
     text += "[program]\ncommand = [" + field("env", 2) + ", " + field("x", 1) + ", " + field("y", 2) + "]\n";
     text += "[logging]\ndirectory = " + field("runs/a-1", 12) + "\n";
     text += "[precompile]\ncommand = [" + field("env", 2) + "]\ncache = " + field("cache", 2) + "\n";
-    text += fmt::format("[environment]\n{} = {}\n", one_in(40) ? quoted(hostile()) : "A", field("b", 1));
+    text += fmt::format("[environment]\n{} = {}\n", one_in(40) ? contract::toml_string(hostile()) : "A",
+                        field("b", 1));
     text += "B = { from_file = " + field("/s", 2) + " }\n";
-    if (one_in(40)) text += quoted(hostile()) + " = 1\n";
+    if (one_in(40)) text += contract::toml_string(hostile()) + " = 1\n";
     return text;
   }
 
@@ -130,25 +132,11 @@ class Generator {
   bool one_in(size_t n) { return pick(n) == 0; }
   // A TOML string: hostile in one of `n` cases, and seldom with the control bytes that no field takes.
   std::string field(const std::string& benign, size_t n) {
-    if (!one_in(n)) return quoted(benign);
+    if (!one_in(n)) return contract::toml_string(benign);
     std::string text = hostile();
     if (!one_in(16))
       std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    return quoted(text);
-  }
-  std::string quoted(const std::string& text) {
-    std::string out = "\"";
-    for (const char c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (c == '"' || c == '\\') {
-        out += std::string("\\") + c;
-      } else if (byte < 0x20 || byte == 0x7f) {
-        out += fmt::format("\\u{:04x}", byte);
-      } else {
-        out += c;
-      }
-    }
-    return out + "\"";
+    return contract::toml_string(text);
   }
 
   std::mt19937_64 random_;

@@ -106,3 +106,15 @@ TEST_CASE("TOML text: a value of --set may hold any text") {
   REQUIRE(spec);
   CHECK_EQ(spec->environment.at("A").text, "§ bare");
 }
+
+TEST_CASE("TOML text: a string of any text is read back as it was") {
+  CHECK_EQ(contract::toml_string("a\n\x7f"), "\"a\\u000a\\u007f\"");
+  for (const char* text : {"plain", "quotes \" and 'others' and \\ ", "grüße §", ""}) {
+    const std::string spec_text =
+        "name = \"x\"\n[program]\ncommand = [\"env\"]\n[environment]\nA = " + contract::toml_string(text) +
+        "\n";
+    const auto spec = contract::parse_job_spec(spec_text, "job.toml");
+    REQUIRE(spec);
+    CHECK_EQ(spec->environment.at("A").text, text);
+  }
+}
