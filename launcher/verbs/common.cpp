@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/cluster/job_instance.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/view/log_lines.h"
 #include "runtime/base/io.h"
@@ -78,12 +79,27 @@ Result<Installation> find_installation() {
   return here;
 }
 
-Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
+Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto spec = contract::load_job_spec(path, overrides);
   if (!spec) return std::move(spec).error();
   auto text = base::read_file(path);
   if (!text) return std::move(text).error();
-  return LoadedSpec{std::move(spec).value(), std::move(text).value()};
+  return LoadedSpec{std::move(spec).value(), std::move(text).value(), overrides};
+}
+
+Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
+  auto loaded = load_prepared_spec(path, overrides);
+  if (!loaded || loaded->spec.cluster.instance.empty()) return loaded;
+  const Catalogue catalogue = built_in_catalogue();
+  const auto instance = find_job_instance(loaded->spec, catalogue);
+  if (!instance) return instance.error();
+  const auto own = instance_overrides(loaded->spec, **instance);
+  if (own.empty()) return loaded;
+  loaded->overrides.insert(loaded->overrides.end(), own.begin(), own.end());
+  auto complete = contract::parse_job_spec(loaded->text, path, loaded->overrides);
+  if (!complete) return std::move(complete).error();
+  loaded->spec = std::move(complete).value();
+  return loaded;
 }
 
 bool inside_allocation() {

@@ -37,8 +37,12 @@ base::Result<Installation> find_installation();
 struct LoadedSpec {
   contract::JobSpec spec;
   std::string text;
+  std::vector<std::string> overrides;  // those asked for, and those that follow from the machine it names
 };
 base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides);
+// What `submit` or `run` wrote, whose overrides are complete: no machine is looked up again.
+base::Result<LoadedSpec> load_prepared_spec(const std::string& path,
+                                            const std::vector<std::string>& overrides);
 
 // Whether this process runs inside a Slurm allocation, and whether a spec asks for Slurm here.
 bool inside_allocation();

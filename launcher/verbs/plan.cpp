@@ -60,7 +60,7 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   if (!loaded) return fail(loaded.error(), common);
   const contract::JobSpec& spec = loaded->spec;
   const bool slurm = spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
-  auto context = plan_context(spec, {}, options.overrides, slurm ? "slurm" : "local");
+  auto context = plan_context(spec, {}, loaded->overrides, slurm ? "slurm" : "local");
   if (!context) return fail(context.error(), common);
   auto solved = solve_launch_plan(spec, *context);
   if (!solved) return fail(solved.error(), common);

@@ -98,7 +98,7 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   if (!loaded) return fail(loaded.error(), common);
   if (auto compiles = check_compiles(loaded->spec); !compiles) return fail(compiles.error(), common);
   const bool slurm = wants_slurm(loaded->spec);
-  auto context = plan_context(loaded->spec, *installed, options.spec.overrides, slurm ? "slurm" : "local");
+  auto context = plan_context(loaded->spec, *installed, loaded->overrides, slurm ? "slurm" : "local");
   if (!context) return fail(context.error(), common);
   auto plan = solve_launch_plan(loaded->spec, *context);
   if (!plan) return fail(plan.error(), common);

@@ -91,7 +91,7 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
   if (!loaded) return std::move(loaded).error();
   const std::string runs = runs_of(loaded->spec);
   const bool slurm = wants_slurm(loaded->spec);
-  auto context = plan_context(loaded->spec, installed, options.spec.overrides, slurm ? "slurm" : "local");
+  auto context = plan_context(loaded->spec, installed, loaded->overrides, slurm ? "slurm" : "local");
   if (!context) return std::move(context).error();
   context->id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
   context->run_directory = runs + "/" + context->id;
@@ -105,7 +105,7 @@ Result<Prepared> prepare_existing(const std::string& directory) {
   const contract::RunDir run{absolute_path(directory)};
   auto plan = read_plan(run);
   if (!plan) return std::move(plan).error();
-  auto loaded = load_spec(run.job_toml(), plan->overrides);
+  auto loaded = load_prepared_spec(run.job_toml(), plan->overrides);
   if (!loaded) return std::move(loaded).error();
   plan->run_directory = run.root;
   return Prepared{std::move(loaded->spec), std::move(loaded->text), std::move(plan).value()};

@@ -34,7 +34,7 @@ Result<Sweep> plan_sweep(const ScaleOptions& options) {
   if (!loaded) return std::move(loaded).error();
   auto counts = parse_node_counts(options.nodes);
   if (!counts) return std::move(counts).error();
-  auto context = plan_context(loaded->spec, *installed, options.spec.overrides, "slurm");
+  auto context = plan_context(loaded->spec, *installed, loaded->overrides, "slurm");
   if (!context) return std::move(context).error();
   std::optional<Scaling> scaling;
   if (!options.scaling.empty()) scaling = options.scaling == "weak" ? Scaling::kWeak : Scaling::kStrong;

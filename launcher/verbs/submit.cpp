@@ -12,7 +12,7 @@
 namespace shardrun::launcher {
 namespace {
 
-base::Result<SubmitRequest> prepare(const SubmitOptions& options, LoadedSpec& loaded) {
+base::Result<SubmitRequest> prepare(LoadedSpec& loaded) {
   auto installed = find_installation();
   if (!installed) return std::move(installed).error();
   if (loaded.spec.cluster.scheduler == contract::SchedulerKind::kLocal) {
@@ -21,7 +21,7 @@ base::Result<SubmitRequest> prepare(const SubmitOptions& options, LoadedSpec& lo
                                    "scheduler = \"slurm\"",
                                    loaded.spec.origin("cluster.scheduler")));
   }
-  auto context = plan_context(loaded.spec, *installed, options.spec.overrides, "slurm");
+  auto context = plan_context(loaded.spec, *installed, loaded.overrides, "slurm");
   if (!context) return std::move(context).error();
   auto solved = solve_launch_plan(loaded.spec, *context);
   if (!solved) return std::move(solved).error();
@@ -72,7 +72,7 @@ base::Result<contract::LaunchPlan> submit_all(SubmitRequest request, const Loade
 int submit(const SubmitOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
-  auto request = prepare(options, *loaded);
+  auto request = prepare(*loaded);
   if (!request) return fail(request.error(), common);
   if (options.dry_run) {
     auto text = describe(*request, *loaded);

@@ -54,7 +54,12 @@ void read_cluster(const TomlValue& document, SpecReading& reading, ClusterSpec& 
       {"auto", SchedulerKind::kAuto}, {"local", SchedulerKind::kLocal}, {"slurm", SchedulerKind::kSlurm}};
   SectionReader section(document, "cluster", reading);
   section.choice("scheduler", kKinds, cluster.scheduler);
+  section.word("instance", ".-", cluster.instance);
+  section.text("config", cluster.config);
   section.finish();
+  if (section.has("instance") && section.has("config")) {
+    reading.fail(section.origin("instance"), "[cluster] names an instance and a config", "keep one of them");
+  }
 }
 
 void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& program) {

@@ -44,6 +44,8 @@ struct ResourcesSpec {  // [resources]
 
 struct ClusterSpec {                               // [cluster]
   SchedulerKind scheduler = SchedulerKind::kAuto;  // auto: slurm inside an allocation, else local
+  std::string instance;  // a type of cluster-configs/instances.toml, which ranks per node follow; or empty
+  std::string config;    // a cluster's TOML (launcher/cluster/spec.h), whose queue names the type; or empty
 };
 
 struct ProgramSpec {                 // [program]: exactly one of the two

@@ -225,7 +225,7 @@ void SectionReader::finish() {
                                              [](std::string all, const std::string& name) {
                                                return all.empty() ? name : std::move(all) + ", " + name;
                                              });
-    const std::string place = section_.empty() ? "a job spec" : "[" + section_ + "]";
+    const std::string place = section_.empty() ? std::string(reading_.document) : "[" + section_ + "]";
     fail(member.value, fmt::format("{} has no key \"{}\"", place, printable(key)),
          near.empty() ? "remove it; the keys are " + list : fmt::format("did you mean \"{}\"?", near));
   }

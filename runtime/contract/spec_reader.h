@@ -23,6 +23,7 @@ namespace shardrun::contract {
 struct SpecReading {
   std::optional<base::Error> error;            // the first
   std::map<std::string, std::string> origins;  // "data.files[0]" → "job.toml:7:3"
+  const char* document = "a job spec";         // what the whole is called in messages
 
   void fail(const std::string& origin, const std::string& what, const std::string& mend);
 };

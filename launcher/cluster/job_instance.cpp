@@ -1,0 +1,41 @@
+#include "launcher/cluster/job_instance.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "runtime/contract/spec_reader.h"
+#include "runtime/contract/toml_value.h"
+
+namespace shardrun::launcher {
+
+std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const Instance& instance) {
+  std::vector<std::string> overrides;
+  int ranks = spec.resources.ranks_per_node;
+  if (!spec.origins.contains("resources.ranks_per_node")) {
+    ranks = instance.ranks();
+    overrides.push_back(fmt::format("resources.ranks_per_node={}", ranks));
+  }
+  if (!spec.origins.contains("resources.cpus_per_rank"))
+    overrides.push_back(fmt::format("resources.cpus_per_rank={}", std::max(1, instance.cores() / ranks)));
+  const bool between_nodes =
+      spec.resources.nodes > 1 && spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+  if (between_nodes && instance.efa_interfaces > 0 && !spec.program.trainer.empty() &&
+      !spec.origins.contains("communication.provider"))
+    overrides.emplace_back("communication.provider=efa");
+  return overrides;
+}
+
+base::Result<const Instance*> find_job_instance(const contract::JobSpec& spec, const Catalogue& catalogue) {
+  if (const Instance* found = catalogue.find(spec.cluster.instance)) return found;
+  const std::string near = contract::nearest_name(spec.cluster.instance, catalogue.types());
+  return base::Error(
+      base::Code::kInvalid,
+      fmt::format("{}: cluster.instance = \"{}\" is not in the catalogue; {}",
+                  spec.origin("cluster.instance"), contract::printable(spec.cluster.instance),
+                  near.empty() ? "cluster-configs/instances.toml lists what is; for any other, say "
+                                 "resources.ranks_per_node and cpus_per_rank in its place"
+                               : fmt::format("did you mean \"{}\"?", near)));
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,25 @@
+// What a job takes from the machine that it names: ranks per node, CPUs per rank, the network.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/cluster/catalogue.h"
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::launcher {
+
+// The overrides ("section.key=value") that give `spec` what it leaves open and `instance` decides:
+//   resources.ranks_per_node  one for each accelerator, or for each NeuronCore that a framework counts
+//   resources.cpus_per_rank   the node's cores over its ranks
+//   communication.provider    "efa", for the built-in trainer on several nodes of Slurm
+// What the spec says itself is never changed.
+std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const Instance& instance);
+
+// The instance that `spec` names in [cluster] instance. Errors: kInvalid at the key's place, with the nearest name.
+base::Result<const Instance*> find_job_instance(const contract::JobSpec& spec, const Catalogue& catalogue);
+
+}  // namespace shardrun::launcher
