@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "launcher/verbs/cluster.h"
 #include "launcher/verbs/completion.h"
 #include "launcher/verbs/verbs.h"
 #include "runtime/contract/exit_code.h"
@@ -29,6 +30,7 @@ struct Arguments {
   launcher::LogsOptions logs;
   launcher::DataOptions data;
   launcher::ExportOptions exported;
+  launcher::ClusterOptions cluster;
   std::string run_name, shell;
 };
 
@@ -223,6 +225,21 @@ void add_export_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   verb->callback([&] { exit_code = launcher::export_weights(arguments.exported, arguments.common); });
 }
 
+void add_cluster_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::ClusterOptions& options = arguments.cluster;
+  CLI::App* cluster =
+      app.add_subcommand("cluster", "Describe, make and look at clusters of AWS ParallelCluster");
+  cluster->require_subcommand(1);
+  cluster->footer("Example:\n  shardrun cluster render cluster-configs/p5.toml");
+
+  CLI::App* render = cluster->add_subcommand("render", "Turn a cluster's TOML into pcluster's configuration");
+  render->add_option("spec", options.spec, "A cluster's TOML, e.g. of cluster-configs")->required();
+  render->add_option("--output", options.output, "A file in the place of the terminal");
+  add_common(*render, arguments.common, false);
+  render->footer("Example:\n  shardrun cluster render cluster-configs/p5.toml --output p5.yaml");
+  render->callback([&] { exit_code = launcher::cluster_render(arguments.cluster, arguments.common); });
+}
+
 // The verbs and their options as the completion scripts need them, from the very tree that parses.
 std::vector<launcher::CompletionVerb> completion_verbs(const CLI::App& app) {
   std::vector<launcher::CompletionVerb> verbs;
@@ -255,6 +272,7 @@ int main(int argc, char** argv) {
   add_run_verbs(app, arguments, exit_code);
   add_data_verb(app, arguments, exit_code);
   add_export_verb(app, arguments, exit_code);
+  add_cluster_verb(app, arguments, exit_code);
   CLI::App* completion = app.add_subcommand("completion", "Print a completion script for a shell");
   completion->add_option("shell", arguments.shell, "bash, zsh or fish")
       ->required()

@@ -38,4 +38,19 @@ base::Result<const Instance*> find_job_instance(const contract::JobSpec& spec, c
                                : fmt::format("did you mean \"{}\"?", near)));
 }
 
+base::Result<const Instance*> find_queue_instance(const contract::JobSpec& spec, const ClusterConfig& config,
+                                                  const Catalogue& catalogue) {
+  const std::string& partition = spec.resources.partition;
+  std::string names;
+  for (const Queue& queue : config.queues) {
+    if (partition.empty() || queue.name == partition)
+      return catalogue.find(queue.resources.front().instances.front());
+    names += (names.empty() ? "" : ", ") + queue.name;
+  }
+  return base::Error(
+      base::Code::kInvalid,
+      fmt::format("{}: cluster \"{}\" has no queue \"{}\"; its queues are {}",
+                  spec.origin("resources.partition"), config.name, contract::printable(partition), names));
+}
+
 }  // namespace shardrun::launcher

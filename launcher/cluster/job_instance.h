@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher/cluster/catalogue.h"
+#include "launcher/cluster/spec.h"
 #include "runtime/base/result.h"
 #include "runtime/contract/job_spec.h"
 
@@ -21,5 +22,10 @@ std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const
 
 // The instance that `spec` names in [cluster] instance. Errors: kInvalid at the key's place, with the nearest name.
 base::Result<const Instance*> find_job_instance(const contract::JobSpec& spec, const Catalogue& catalogue);
+
+// The instance of the queue of `config` that [resources] partition names, or of its first queue; null where the catalogue
+// lacks it. Errors: kInvalid at the partition's place when the cluster has no such queue.
+base::Result<const Instance*> find_queue_instance(const contract::JobSpec& spec, const ClusterConfig& config,
+                                                  const Catalogue& catalogue);
 
 }  // namespace shardrun::launcher

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/job_instance.h"
+#include "launcher/cluster/rules.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/view/log_lines.h"
 #include "runtime/base/io.h"
@@ -48,6 +49,15 @@ std::string slurm_id(const std::string& runs) {
   for (int again = 2; fs::exists(fs::path(runs) / id, ignored); ++again)
     id = fmt::format("{}-{}", job, again);
   return id;
+}
+
+// The machine that a job names, directly or through its cluster; null: none, or one that nobody knows.
+Result<const Instance*> find_machine(const contract::JobSpec& spec, const Catalogue& catalogue) {
+  if (!spec.cluster.instance.empty()) return find_job_instance(spec, catalogue);
+  if (spec.cluster.config.empty()) return static_cast<const Instance*>(nullptr);
+  auto config = load_cluster(spec.cluster.config);
+  if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
+  return find_queue_instance(spec, *config, catalogue);
 }
 
 }  // namespace
@@ -89,10 +99,11 @@ Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector
 
 Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto loaded = load_prepared_spec(path, overrides);
-  if (!loaded || loaded->spec.cluster.instance.empty()) return loaded;
+  if (!loaded) return loaded;
   const Catalogue catalogue = built_in_catalogue();
-  const auto instance = find_job_instance(loaded->spec, catalogue);
+  const auto instance = find_machine(loaded->spec, catalogue);
   if (!instance) return instance.error();
+  if (*instance == nullptr) return loaded;
   const auto own = instance_overrides(loaded->spec, **instance);
   if (own.empty()) return loaded;
   loaded->overrides.insert(loaded->overrides.end(), own.begin(), own.end());

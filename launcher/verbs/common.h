@@ -34,6 +34,7 @@ struct Installation {
 };
 base::Result<Installation> find_installation();
 
+// A job spec whose gaps the machine that it names has filled.
 struct LoadedSpec {
   contract::JobSpec spec;
   std::string text;

@@ -525,12 +525,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
 }  // namespace
 
 std::string JobSpec::origin(const std::string& key) const {
-  for (std::string_view place = key;;) {
-    if (const auto found = origins.find(std::string(place)); found != origins.end()) return found->second;
-    if (place.empty()) return "job spec";
-    const size_t end = place.find_last_of(".[");
-    place = place.substr(0, end == std::string_view::npos ? 0 : end);
-  }
+  return origin_of(origins, key);
 }
 
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,

@@ -30,6 +30,15 @@ void SpecReading::fail(const std::string& origin, const std::string& what, const
   if (!error) error = Error(Code::kInvalid, fmt::format("{}: {}; {}", origin, what, mend));
 }
 
+std::string origin_of(const std::map<std::string, std::string>& origins, const std::string& key) {
+  for (std::string_view place = key;;) {
+    if (const auto found = origins.find(std::string(place)); found != origins.end()) return found->second;
+    if (place.empty()) return "job spec";
+    const size_t end = place.find_last_of(".[");
+    place = place.substr(0, end == std::string_view::npos ? 0 : end);
+  }
+}
+
 SectionReader::SectionReader(const TomlValue& document, std::string_view section, SpecReading& reading)
     : section_(section), document_origin_(document.origin), reading_(reading) {
   const TomlValue* found = section.empty() ? &document : document.find(section);
@@ -41,6 +50,9 @@ SectionReader::SectionReader(const TomlValue& document, std::string_view section
   }
   table_ = found;
 }
+
+SectionReader::SectionReader(Table table, std::string_view label, SpecReading& reading)
+    : table_(&table.value), section_(label), document_origin_(table.value.origin), reading_(reading) {}
 
 std::string SectionReader::qualified(std::string_view key) const {
   return section_.empty() ? std::string(key) : section_ + "." + std::string(key);

@@ -28,6 +28,9 @@ struct SpecReading {
   void fail(const std::string& origin, const std::string& what, const std::string& mend);
 };
 
+// Where `key` stands; of a key that was not given, its section's place, else the document's (the key "").
+std::string origin_of(const std::map<std::string, std::string>& origins, const std::string& key);
+
 template <typename Enum>
 struct Choice {
   const char* name;
@@ -38,6 +41,11 @@ class SectionReader {
  public:
   // `document` may lack the section; then every key is absent.
   SectionReader(const TomlValue& document, std::string_view section, SpecReading& reading);
+  // Of a table at hand, e.g. one of an array of tables, that messages call `label`.
+  struct Table {
+    const TomlValue& value;
+  };
+  SectionReader(Table table, std::string_view label, SpecReading& reading);
 
   bool present() const { return table_ != nullptr; }
   bool has(std::string_view key) const { return table_ != nullptr && table_->find(key) != nullptr; }

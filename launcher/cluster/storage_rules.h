@@ -1,0 +1,14 @@
+// The rules of launcher/cluster/rules.h about file systems: where they are mounted, and what may be asked of them.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include "launcher/cluster/spec.h"
+#include "runtime/contract/spec_reader.h"
+
+namespace shardrun::launcher {
+
+// The first that does not hold goes into `reading`, unless it has an error already.
+void check_storage(const ClusterConfig& config, contract::SpecReading& reading);
+
+}  // namespace shardrun::launcher

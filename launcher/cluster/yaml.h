@@ -1,0 +1,50 @@
+// Yaml: a document to be written, in the order it was built. Only written, never read.
+//
+// Block style, two blanks a level. A string that a reader could take for anything else (a number, a yes, a null, a key)
+// is written in double quotes with JSON's escapes, which are YAML's, too
+// (docs/decisions/0018-yaml-is-written-by-hand.md).
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace shardrun::launcher {
+
+class Yaml {
+ public:
+  static Yaml map() { return Yaml(Kind::kMap, ""); }
+  static Yaml list() { return Yaml(Kind::kList, ""); }
+  static Yaml list(const std::vector<std::string>& items);
+  Yaml(std::string text) : Yaml(Kind::kScalar, quoted(text)) {}          // NOLINT: values convert
+  Yaml(const char* text) : Yaml(std::string(text)) {}                    // NOLINT
+  Yaml(int64_t number) : Yaml(Kind::kScalar, std::to_string(number)) {}  // NOLINT
+  Yaml(int number) : Yaml(static_cast<int64_t>(number)) {}               // NOLINT
+  Yaml(bool truth) : Yaml(Kind::kScalar, truth ? "true" : "false") {}    // NOLINT
+
+  // Of a map: appends a key, which it must not have yet. Of a list: appends an item.
+  Yaml& set(std::string key, Yaml value);
+  Yaml& add(Yaml item);
+  bool empty() const { return items_.empty(); }
+
+  // Ends with a newline. An empty map is {}, an empty list [].
+  std::string to_text() const;
+
+  // A string as a YAML scalar: as it is where that is safe, else in double quotes.
+  static std::string quoted(std::string_view text);
+
+ private:
+  enum class Kind { kMap, kList, kScalar };
+  Yaml(Kind kind, std::string scalar) : kind_(kind), scalar_(std::move(scalar)) {}
+  void write(std::string& out, size_t indent, bool continues_line) const;
+
+  Kind kind_;
+  std::string scalar_;             // as written
+  std::vector<std::string> keys_;  // of a map, as written
+  std::vector<Yaml> items_;
+};
+
+}  // namespace shardrun::launcher
