@@ -1,4 +1,5 @@
 // shardrun: the command line. Each verb fills its options and calls one function of launcher/verbs.
+#include <algorithm>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -225,6 +226,57 @@ void add_export_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   verb->callback([&] { exit_code = launcher::export_weights(arguments.exported, arguments.common); });
 }
 
+void add_pcluster_options(CLI::App& verb, launcher::ClusterOptions& options, bool may_wait) {
+  verb.add_option("--region", options.region, "An AWS region; default: AWS's own configuration");
+  verb.add_option("--timeout", options.timeout_seconds, "Seconds that pcluster may take to answer")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  if (!may_wait) return;
+  verb.add_flag("--wait", options.wait, "Show progress until the end");
+  verb.add_option("--every", options.every_seconds, "With --wait: seconds between two looks")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+}
+
+void add_pcluster_verbs(CLI::App& cluster, Arguments& arguments, int& exit_code) {
+  launcher::ClusterOptions& options = arguments.cluster;
+  CLI::App* create = cluster.add_subcommand("create", "Make a cluster with the installed pcluster");
+  create->add_option("spec", options.spec, "A cluster's TOML, e.g. of cluster-configs")->required();
+  create->add_flag("--dry-run", options.dry_run, "Print the configuration and the command; make nothing");
+  add_pcluster_options(*create, options, /*may_wait=*/true);
+  add_common(*create, arguments.common, true);
+  create->footer("Example:\n  shardrun cluster create cluster-configs/p5.toml --wait");
+  create->callback([&] { exit_code = launcher::cluster_create(arguments.cluster, arguments.common); });
+
+  CLI::App* describe =
+      cluster.add_subcommand("describe", "Show a cluster: its status, head node and failures");
+  describe->add_option("name", options.name, "A cluster's name")->required();
+  add_pcluster_options(*describe, options, /*may_wait=*/true);
+  add_common(*describe, arguments.common, true);
+  describe->footer("Example:\n  shardrun cluster describe p5 --region us-east-1");
+  describe->callback([&] { exit_code = launcher::cluster_describe(arguments.cluster, arguments.common); });
+
+  CLI::App* list = cluster.add_subcommand("list", "List the clusters of a region");
+  add_pcluster_options(*list, options, /*may_wait=*/false);
+  add_common(*list, arguments.common, false);
+  list->footer("Example:\n  shardrun cluster list --region us-east-1");
+  list->callback([&] { exit_code = launcher::cluster_list(arguments.cluster, arguments.common); });
+
+  CLI::App* remove = cluster.add_subcommand("delete", "Delete a cluster");
+  remove->add_option("name", options.name, "A cluster's name")->required();
+  remove->add_flag("--yes", options.yes, "Delete it indeed");
+  remove->add_flag("--dry-run", options.dry_run, "Print the command; delete nothing");
+  add_pcluster_options(*remove, options, /*may_wait=*/true);
+  add_common(*remove, arguments.common, true);
+  remove->footer("Example:\n  shardrun cluster delete p5 --yes --wait");
+  remove->callback([&] { exit_code = launcher::cluster_delete(arguments.cluster, arguments.common); });
+
+  CLI::App* queues = cluster.add_subcommand("queues", "Show the queues of the Slurm cluster at hand");
+  add_common(*queues, arguments.common, false);
+  queues->footer("Example:\n  shardrun cluster queues");
+  queues->callback([&] { exit_code = launcher::cluster_queues(arguments.common); });
+}
+
 void add_cluster_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   launcher::ClusterOptions& options = arguments.cluster;
   CLI::App* cluster =
@@ -238,17 +290,29 @@ void add_cluster_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   add_common(*render, arguments.common, false);
   render->footer("Example:\n  shardrun cluster render cluster-configs/p5.toml --output p5.yaml");
   render->callback([&] { exit_code = launcher::cluster_render(arguments.cluster, arguments.common); });
+  add_pcluster_verbs(*cluster, arguments, exit_code);
+}
+
+void add_completion_options(const CLI::App& verb, std::vector<std::string>& options) {
+  const auto add = [&options](const std::string& name) {
+    if (std::find(options.begin(), options.end(), name) == options.end()) options.push_back(name);
+  };
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const std::string& name : option->get_lnames()) add("--" + name);
+    for (const std::string& name : option->get_snames()) add("-" + name);
+  }
 }
 
 // The verbs and their options as the completion scripts need them, from the very tree that parses.
 std::vector<launcher::CompletionVerb> completion_verbs(const CLI::App& app) {
   std::vector<launcher::CompletionVerb> verbs;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
-    launcher::CompletionVerb entry{verb->get_name(), verb->get_description(), {}};
-    for (const CLI::Option* option : verb->get_options()) {
-      if (option->get_group().empty()) continue;
-      for (const std::string& name : option->get_lnames()) entry.options.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) entry.options.push_back("-" + name);
+    launcher::CompletionVerb entry{verb->get_name(), verb->get_description(), {}, {}};
+    add_completion_options(*verb, entry.options);
+    for (const CLI::App* below : verb->get_subcommands(nullptr)) {
+      entry.verbs.push_back(below->get_name());
+      add_completion_options(*below, entry.options);
     }
     verbs.push_back(std::move(entry));
   }

@@ -16,19 +16,21 @@ std::string bash(const std::vector<CompletionVerb>& verbs) {
   std::string names, cases;
   for (const CompletionVerb& verb : verbs) {
     names += (names.empty() ? "" : " ") + verb.name;
-    cases += fmt::format("    {}) words={} ;;\n", verb.name,
-                         quoted(fmt::format("{}", fmt::join(verb.options, " "))));
+    cases += fmt::format("    {}) words={} below={} ;;\n", verb.name,
+                         quoted(fmt::format("{}", fmt::join(verb.options, " "))),
+                         quoted(fmt::format("{}", fmt::join(verb.verbs, " "))));
   }
   return fmt::format(R"(_shardrun() {{
-  local words
+  local words below=
   COMPREPLY=()
   case ${{COMP_WORDS[1]}} in
 {}    *) words={} ;;
   esac
   [ "$COMP_CWORD" -eq 1 ] && words={}
+  [ "$COMP_CWORD" -eq 2 ] && [ -n "$below" ] && words=$below
   case ${{COMP_WORDS[COMP_CWORD]}} in
     -*) ;;
-    *) [ "$COMP_CWORD" -gt 1 ] && {{ COMPREPLY=($(compgen -f -- "${{COMP_WORDS[COMP_CWORD]}}")); return; }} ;;
+    *) [ "$COMP_CWORD" -gt 1 ] && [ "$words" != "$below" ] && {{ COMPREPLY=($(compgen -f -- "${{COMP_WORDS[COMP_CWORD]}}")); return; }} ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
@@ -42,6 +44,9 @@ std::string fish(const std::vector<CompletionVerb>& verbs) {
   for (const CompletionVerb& verb : verbs) {
     script += fmt::format("complete -c shardrun -n __fish_use_subcommand -a {} -d {}\n", verb.name,
                           quoted(verb.description));
+    for (const std::string& below : verb.verbs)
+      script +=
+          fmt::format("complete -c shardrun -n '__fish_seen_subcommand_from {}' -a {}\n", verb.name, below);
     for (const std::string& option : verb.options) {
       const bool is_long = option.rfind("--", 0) == 0;
       script += fmt::format("complete -c shardrun -n '__fish_seen_subcommand_from {}' -{} {}\n", verb.name,

@@ -10,7 +10,8 @@ namespace shardrun::launcher {
 
 struct CompletionVerb {
   std::string name, description;
-  std::vector<std::string> options;
+  std::vector<std::string> options;  // with those of the verbs below it
+  std::vector<std::string> verbs;    // below it, e.g. render of cluster
 };
 
 // `shell` is bash, zsh or fish.

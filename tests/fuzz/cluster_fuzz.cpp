@@ -1,9 +1,12 @@
-// libFuzzer over what describes a cluster: its TOML, then its rules and its rendering, and the catalogue.
+// libFuzzer over what describes a cluster: its TOML, then its rules and its rendering, the catalogue, and what pcluster and
+// sinfo answer.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "launcher/cluster/pcluster_answer.h"
 #include "launcher/cluster/pcluster_yaml.h"
+#include "launcher/cluster/queues.h"
 #include "launcher/cluster/rules.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -11,6 +14,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Catalogue kCatalogue = built_in_catalogue();
   const std::string text(reinterpret_cast<const char*>(data), size);
   (void)parse_catalogue(text, "fuzz.toml");
+  if (const auto state = parse_cluster_state(text)) (void)cluster_text(*state);
+  if (const auto list = parse_cluster_list(text)) (void)cluster_table(list->clusters);
+  (void)explain_refusal(text, "name");
+  if (const auto queues = parse_queues(text)) (void)queues_table(*queues);
   const auto config = parse_cluster(text, "fuzz.toml");
   if (!config) return 0;
   if (check_cluster(*config, kCatalogue)) (void)render_pcluster(*config, kCatalogue, "fuzz.toml");
