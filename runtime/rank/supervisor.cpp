@@ -37,6 +37,9 @@ using std::chrono::steady_clock;
 
 // How often the program's orphans are looked for; they wait as zombies until then.
 constexpr std::chrono::milliseconds kOrphanTime{5000};
+// How long a rank that only lost another waits for that one's supervisor to say why before it ends itself: schedulers
+// kill all others, supervisors included, when one ends.
+constexpr std::chrono::milliseconds kFirstCauseTime{1000};
 constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 struct Pipe {
@@ -126,6 +129,7 @@ class Supervisor {
       poll_once(static_cast<int>(left));
     }
     logs_.finish();
+    if (exit.peer_lost && !exit.stopped_on_request) let_first_cause_be_told();
     return exit;
   }
 
@@ -133,6 +137,15 @@ class Supervisor {
   int timeout_ms() const {
     const auto orphans = static_cast<int>(kOrphanTime.count());
     return link_.active() ? std::min(orphans, link_.milliseconds_to_next(steady_clock::now())) : orphans;
+  }
+
+  // Until somebody tells us to go or the time is up.
+  void let_first_cause_be_told() {
+    const auto deadline = steady_clock::now() + kFirstCauseTime;
+    while (!told_to_go_ && steady_clock::now() < deadline) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
+      poll_once(static_cast<int>(left.count()));
+    }
   }
 
   void collect_orphans() {
@@ -217,7 +230,9 @@ class Supervisor {
 
   void forward_signal() {
     signalfd_siginfo info{};
-    if (::read(signals_.get(), &info, sizeof info) != sizeof info || ended_) return;
+    if (::read(signals_.get(), &info, sizeof info) != sizeof info) return;
+    told_to_go_ = ended_;
+    if (ended_) return;
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGQUIT) {
       kill_child();
@@ -274,6 +289,7 @@ class Supervisor {
   std::array<int64_t, 3> heartbeat_file_{};                   // as it was last seen
   steady_clock::time_point next_collection_ = steady_clock::now() + kOrphanTime;
   bool ended_ = false;
+  bool told_to_go_ = false;  // by a signal after the program's end
   bool stopped_on_request_ = false;
   bool killed_on_request_ = false;
 };
