@@ -1,0 +1,53 @@
+// What software makes of a machine: the few constants that predictions are fitted with.
+//
+// Fitted on published runs only (tests/unit/forecast/calibration_rows.toml, each with its source), by the test that also
+// leaves every row out once and predicts it from the others. docs/decisions says why these constants.
+// Thread rule: plain values and pure functions.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+namespace shardrun::launcher {
+
+// Programs whose kernels and collectives are of one making.
+enum class Stack { kSmp, kFoundry, kFms, kTitan, kMegatron, kLlmq, kLlmc };
+inline constexpr int kStacks = 7;
+
+struct Constants {
+  double gemm_ampere = 0.72;  // share of the peak that large matrix products reach
+  double gemm_hopper = 0.62;
+  double elementwise = 1.5;       // passes over activations, relative to Workload's count
+  double fused = 0.5;             // what fusing leaves of them
+  double fp8 = 0.7;               // of the fp8 peak's gain
+  double network = 0.8;           // share of the network's rate that flat rings reach
+  double network_by_node = 0.85;  // and collectives by node
+  double held = 1.0;              // how much of the multiprocessors that collectives hold is lost to kernels
+  double straggle = 0.006;        // a step lasts longer by this for each doubling of nodes
+  double host_seconds = 0.05;     // of a step: optimizer launches, norms, the next batch
+  std::array<double, kStacks> making{1, 1, 1, 1, 1, 1, 1};  // speed of kernels, relative to the mean stack
+};
+
+// The traits of a stack that its documentation or sources state; nothing here is fitted.
+struct Traits {
+  Stack stack = Stack::kFms;
+  const char* name = "";
+  bool fused = false;         // a compiler or hand-written kernels fuse what stands between matrix products
+  double held = 0.2;          // share of multiprocessors that collectives hold while they run
+  bool hierarchical = false;  // collectives by node, else flat rings
+  int reduce_bytes = 4;       // of a gradient element that is reduced
+  bool overlaps = true;       // of gradients' reduction with backward
+  double attention = 0.5;     // share of the peak that its attention reaches on Ampere
+  double attention_hopper = 0.35;
+  double selective = 0.5;  // share of matrix products that selective checkpointing computes again
+  bool asynchronous_tensor =
+      false;           // matrix products start on the first part of what a tensor group exchanges
+  bool python = true;  // drives the step from an interpreter
+};
+
+const Traits& traits(Stack stack);
+std::optional<Stack> find_stack(std::string_view name);
+const Constants& fitted_constants();
+
+}  // namespace shardrun::launcher

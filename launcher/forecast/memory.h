@@ -1,0 +1,26 @@
+// What a rank holds while it trains, estimated for any stack: what the search discards layouts by, thousands at a time.
+// The built-in trainer's own plan (runtime/contract/model_plan.h) is exact, and is asked about the layout that is chosen.
+//
+// Units: bytes of one rank. Thread rule: pure functions.
+#pragma once
+
+#include "launcher/forecast/step.h"
+
+namespace shardrun::launcher {
+
+struct MemoryForecast {
+  double state = 0.0;        // masters, moments, gradient and bf16 copy of its shard
+  double gathered = 0.0;     // whole blocks, one ahead, and their gradients
+  double activations = 0.0;  // kept for backward, and of the layer that is worked on
+  double logits = 0.0;
+  double overhead = 0.0;  // contexts, connections, and what an allocator loses
+
+  double total() const { return state + gathered + activations + logits + overhead; }
+};
+
+// Of a device's memory, what can be planned with: drivers and allocators need the rest.
+inline constexpr double kUsableMemory = 0.95;
+
+MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits);
+
+}  // namespace shardrun::launcher

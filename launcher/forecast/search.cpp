@@ -1,0 +1,189 @@
+#include "launcher/forecast/search.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using contract::Checkpointing;
+using contract::Strategy;
+
+// Predictions that are closer than this are equal: then the simpler layout wins.
+constexpr double kEqual = 0.002;
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> low, high;
+  for (int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    low.push_back(d);
+    if (d != number / d) high.push_back(number / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+struct Memory {
+  Checkpointing checkpointing;
+  bool activation_offload, optimizer_offload;
+};
+
+std::vector<Memory> memory_choices(const Question& question) {
+  std::vector<Memory> choices;
+  for (const Checkpointing kind : {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull}) {
+    if (question.checkpointing && kind != *question.checkpointing) continue;
+    for (const bool activations : {false, true}) {
+      if (activations && kind != Checkpointing::kFull) continue;  // without it, too much would have to move
+      choices.push_back({kind, activations, false});
+      if (question.optimizer_offload) choices.push_back({kind, activations, true});
+    }
+  }
+  return choices;
+}
+
+// Strategies of a mesh; a group of one shards nothing, and one of all ranks has no replicas.
+std::vector<Strategy> strategies(const Question& question, int64_t shard_degree, int64_t data_parallel) {
+  if (shard_degree == 1) return {Strategy::kNoShard};
+  if (shard_degree < data_parallel) return {Strategy::kHybridShard};
+  if (!question.shard_grad_op) return {Strategy::kFullShard};
+  return {Strategy::kFullShard, Strategy::kShardGradOp};
+}
+
+void add_layouts(const Question& question, Layout layout, const std::vector<Memory>& choices,
+                 Answer& answer) {
+  const int64_t world = question.nodes * question.machine.per_node;
+  const int64_t data_parallel = world / layout.tensor_parallel;
+  if (question.global_batch % data_parallel != 0) return;
+  const int64_t local = question.global_batch / data_parallel;
+  const double usable = question.machine.memory_bytes * kUsableMemory;
+  for (const int64_t shard_degree : divisors(data_parallel)) {
+    layout.shard_degree = shard_degree;
+    for (const Strategy strategy : strategies(question, shard_degree, data_parallel)) {
+      layout.strategy = strategy;
+      for (const int64_t micro : divisors(local)) {
+        layout.micro_batch = micro;
+        layout.accumulation = local / micro;
+        for (const Memory& memory : choices) {
+          layout.checkpointing = memory.checkpointing;
+          layout.activation_offload = memory.activation_offload;
+          layout.optimizer_offload = memory.optimizer_offload;
+          Candidate candidate{.layout = layout};
+          candidate.bytes = forecast_memory(question.model, layout, question.traits).total();
+          candidate.fits = candidate.bytes <= usable;
+          candidate.seconds =
+              forecast_step(question.machine, question.model, layout, question.traits, question.constants)
+                  .seconds;
+          answer.candidates.push_back(candidate);
+        }
+      }
+    }
+  }
+}
+
+int offloads(const Layout& layout) {
+  return layout.activation_offload + layout.optimizer_offload;
+}
+
+// Of equal speed: nothing moved to the host, then matrices whole, then the least memory.
+bool simpler(const Candidate& a, const Candidate& b) {
+  if (offloads(a.layout) != offloads(b.layout)) return offloads(a.layout) < offloads(b.layout);
+  if (a.layout.tensor_parallel != b.layout.tensor_parallel)
+    return a.layout.tensor_parallel < b.layout.tensor_parallel;
+  return a.bytes < b.bytes;
+}
+
+std::optional<Candidate> choose(const std::vector<Candidate>& candidates) {
+  const Candidate* fastest = nullptr;
+  for (const Candidate& one : candidates)
+    if (one.fits && (fastest == nullptr || one.seconds < fastest->seconds)) fastest = &one;
+  if (fastest == nullptr) return std::nullopt;
+  const Candidate* best = fastest;
+  for (const Candidate& one : candidates)
+    if (one.fits && one.seconds <= fastest->seconds * (1.0 + kEqual) && simpler(one, *best)) best = &one;
+  return *best;
+}
+
+const char* checkpointing_text(Checkpointing kind) {
+  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
+}
+
+// The best of those that `differs` from the chosen one, in words.
+template <typename Differs>
+void add_reason(const Answer& answer, double usable, const Differs& differs, const auto& name,
+                std::vector<std::string>& reasons) {
+  const Candidate& best = *answer.best;
+  const Candidate *other = nullptr, *smallest = nullptr;
+  for (const Candidate& one : answer.candidates) {
+    if (!differs(one.layout)) continue;
+    if (one.fits && (other == nullptr || one.seconds < other->seconds)) other = &one;
+    if (smallest == nullptr || one.bytes < smallest->bytes) smallest = &one;
+  }
+  if (smallest == nullptr) return;
+  if (other == nullptr)
+    reasons.push_back(fmt::format("{} does not fit: {:.1f} GB of {:.1f}", name(*smallest),
+                                  smallest->bytes / 1e9, usable / 1e9));
+  else
+    reasons.push_back(
+        fmt::format("{} takes {:+.1f} %", name(*other), 100.0 * (other->seconds / best.seconds - 1.0)));
+}
+
+std::vector<std::string> reasons_for(const Question& question, const Answer& answer) {
+  const Layout& best = answer.best->layout;
+  const double usable = question.machine.memory_bytes * kUsableMemory;
+  std::vector<std::string> reasons;
+  const auto add = [&](const auto& differs, const auto& name) {
+    add_reason(answer, usable, differs, name, reasons);
+  };
+  add([&](const Layout& one) { return one.shard_degree < best.shard_degree; },
+      [](const Candidate& one) { return "less sharding, " + sharding_text(one.layout) + ","; });
+  add([&](const Layout& one) { return one.shard_degree > best.shard_degree; },
+      [](const Candidate& one) { return "more sharding, " + sharding_text(one.layout) + ","; });
+  add([&](const Layout& one) { return one.tensor_parallel != best.tensor_parallel; },
+      [](const Candidate& one) { return fmt::format("tensor degree {}", one.layout.tensor_parallel); });
+  add([&](const Layout& one) { return one.micro_batch != best.micro_batch; },
+      [](const Candidate& one) { return fmt::format("micro-batch {}", one.layout.micro_batch); });
+  add([&](const Layout& one) { return one.checkpointing < best.checkpointing; },
+      [](const Candidate& one) {
+        return fmt::format("checkpointing {}", checkpointing_text(one.layout.checkpointing));
+      });
+  if (offloads(best) > 0)
+    add([&](const Layout& one) { return offloads(one) == 0; }, [](const Candidate&) { return "no offload"; });
+  return reasons;
+}
+
+}  // namespace
+
+std::string sharding_text(const Layout& layout) {
+  switch (layout.strategy) {
+    case Strategy::kFullShard:
+      return fmt::format("full_shard over {}", layout.shard_degree);
+    case Strategy::kHybridShard:
+      return fmt::format("hybrid_shard over {}", layout.shard_degree);
+    case Strategy::kShardGradOp:
+      return fmt::format("shard_grad_op over {}", layout.shard_degree);
+    case Strategy::kNoShard:
+      return "no_shard";
+  }
+  return "";
+}
+
+Answer search(const Question& question) {
+  Answer answer;
+  const std::vector<Memory> choices = memory_choices(question);
+  for (int tensor = 1; tensor <= question.machine.per_node; tensor *= 2) {
+    if (question.machine.per_node % tensor != 0 || (question.heads > 0 && question.heads % tensor != 0))
+      continue;
+    Layout layout;
+    layout.nodes = question.nodes;
+    layout.tensor_parallel = tensor;
+    layout.sequence_length = question.sequence_length;
+    layout.fp8 = question.fp8;
+    add_layouts(question, layout, choices, answer);
+  }
+  answer.best = choose(answer.candidates);
+  if (answer.best) answer.reasons = reasons_for(question, answer);
+  return answer;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,49 @@
+// The best layout of a training job on a number of nodes: every combination of strategy, shard degree, tensor degree,
+// micro-batch, checkpointing and offload that solves the batch and fits the accelerator's memory, by predicted time.
+//
+// Thread rule: pure functions. 10,000 nodes take well under 2 s (tests/unit/forecast/search_test.cpp).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/forecast/memory.h"
+#include "launcher/forecast/step.h"
+
+namespace shardrun::launcher {
+
+struct Question {
+  Machine machine;
+  ModelShape model;
+  Traits traits;
+  Constants constants;
+  int64_t nodes = 1;
+  int64_t global_batch = 1;  // sequences
+  int sequence_length = 4096;
+  int heads = 0;  // that a tensor degree must divide, of keys and values; 0: any
+  bool fp8 = false;
+  // Only this; absent: every value.
+  std::optional<contract::Checkpointing> checkpointing;
+  bool optimizer_offload = true, shard_grad_op = true;  // may be chosen
+};
+
+struct Candidate {
+  Layout layout;
+  double seconds = 0.0, bytes = 0.0;
+  bool fits = false;
+};
+
+struct Answer {
+  std::vector<Candidate> candidates;  // every combination that solves the batch
+  std::optional<Candidate> best;      // absent: nothing fits
+  std::vector<std::string> reasons;   // one line each: what another choice would cost
+};
+
+Answer search(const Question& question);
+
+// "full_shard", "hybrid_shard 64", …
+std::string sharding_text(const Layout& layout);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,265 @@
+#include "launcher/forecast/step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "launcher/forecast/collective.h"
+
+namespace shardrun::launcher {
+namespace {
+
+constexpr double kBf16 = 2.0;
+constexpr double kLinkReached = 0.8;  // of NVLink's rate: 370 of 450 GB/s measured with NCCL
+constexpr double kMemoryReached = 0.8;
+constexpr double kOptimizerBytes =
+    28.0;  // of a parameter: master, moments and gradient read, all but it written
+constexpr double kOffloadedBytes = 16.0;  // of a parameter's moments, there and back
+
+// One kind of block: seconds of its kernels on one micro-batch, and of its collectives.
+struct Block {
+  double forward = 0.0, backward = 0.0;
+  double gather = 0.0, reduce = 0.0, replica = 0.0;
+};
+
+struct Groups {
+  Group shard, replica;
+};
+
+Groups groups_of(const Machine& machine, const Layout& layout) {
+  const int64_t world = layout.nodes * machine.per_node;
+  const int tensor = layout.tensor_parallel;
+  const auto spread = [&](int64_t ranks, int64_t stride) {
+    Group group;
+    group.ranks = ranks;
+    group.per_node = static_cast<int>(std::clamp<int64_t>(machine.per_node / stride, 1, ranks));
+    group.nodes = (ranks + group.per_node - 1) / group.per_node;
+    group.beside = std::max(1, machine.per_node / group.per_node);
+    return group;
+  };
+  Groups groups;
+  groups.shard = spread(layout.shard_degree, tensor);
+  groups.replica = spread(world / (layout.shard_degree * tensor), layout.shard_degree * tensor);
+  return groups;
+}
+
+// What turns counts of a model into seconds of an accelerator.
+struct Rates {
+  double gemm = 0.0, attention = 0.0, memory = 0.0;  // FLOP/s, FLOP/s, bytes/s of activations
+};
+
+Rates rates_of(const Machine& machine, const Layout& layout, const Traits& traits,
+               const Constants& constants) {
+  const bool ampere = machine.generation == Generation::kAmpere;
+  const double making = constants.making[static_cast<size_t>(traits.stack)];
+  Rates rates;
+  rates.gemm = machine.peak * (ampere ? constants.gemm_ampere : constants.gemm_hopper) * making;
+  if (layout.fp8 && machine.fp8_peak > 0.0) rates.gemm *= machine.fp8_peak / machine.peak * constants.fp8;
+  rates.attention = machine.peak * (ampere ? traits.attention : traits.attention_hopper) * making;
+  rates.memory = machine.memory_rate * kMemoryReached * making /
+                 (constants.elementwise * (traits.fused ? constants.fused : 1.0));
+  return rates;
+}
+
+// Seconds that ranks of a tensor group exchange activations in one pass over one layer.
+double tensor_seconds(const Machine& machine, const ModelShape& model, const Layout& layout,
+                      const Traits& traits, double tokens) {
+  const int tensor = layout.tensor_parallel;
+  if (tensor == 1) return 0.0;
+  const Group group{tensor, (tensor + machine.per_node - 1) / machine.per_node,
+                    std::min(tensor, machine.per_node), 1};
+  const Links links{machine.link_rate * kLinkReached, machine.network_rate, true};
+  const double seconds = 4.0 * gather_seconds(kBf16 * tokens * model.hidden, group, links);
+  return traits.asynchronous_tensor ? seconds / tensor : seconds;
+}
+
+Block layer_block(const ModelShape& model, const Layout& layout, const Rates& rates, const Traits& traits,
+                  double tokens, double tensor) {
+  const double width = layout.tensor_parallel;
+  const double gemm = 2.0 * model.layer_parameters() * tokens / width / rates.gemm;
+  const double attention =
+      (model.causal ? 2.0 : 4.0) * model.hidden * tokens * layout.sequence_length / width / rates.attention;
+  const double passes =
+      kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn) * tokens / width / rates.memory;
+  Block block;
+  block.forward = gemm + attention + passes + tensor;
+  block.backward = 2.0 * gemm + 2.5 * attention + 2.0 * passes + tensor;
+  if (layout.checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
+  if (layout.checkpointing == contract::Checkpointing::kSelective)
+    block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? tensor : 0.0);
+  return block;
+}
+
+Block head_block(const ModelShape& model, const Layout& layout, const Rates& rates, double tokens) {
+  const double width = layout.tensor_parallel;
+  const double gemm = 2.0 * model.table_parameters() * tokens / width / rates.gemm;
+  const double logits = static_cast<double>(model.vocab) * tokens / width / rates.memory;
+  return {.forward = gemm + 6.0 * logits, .backward = 2.0 * gemm + 10.0 * logits};
+}
+
+void add_collectives(Block& block, double parameters, const Groups& groups, const Links& links,
+                     const Layout& layout, const Traits& traits) {
+  const double elements = parameters / layout.tensor_parallel;
+  block.gather = gather_seconds(kBf16 * elements, groups.shard, links);
+  block.reduce = gather_seconds(traits.reduce_bytes * elements, groups.shard, links);
+  block.replica = all_reduce_seconds(
+      traits.reduce_bytes * elements / static_cast<double>(layout.shard_degree), groups.replica, links);
+}
+
+// One micro-step, block by block. Kernels run in order; transfers share one network in the order in which they are
+// asked for: the gather of the next block when a block starts, the reduction of a block when its backward ends.
+struct Timeline {
+  double slowed = 0.0;                  // what of a second of transfers is lost to kernels beside it
+  double kernels = 0.0, network = 0.0;  // when each is free
+
+  void run(double seconds, double beside, double ready) {
+    kernels = std::max(kernels, ready) + seconds + slowed * std::min(seconds, beside);
+  }
+  double transfer(double seconds, double asked) { return network = std::max(network, asked) + seconds; }
+};
+
+struct MicroStep {
+  bool gathers_forward = true, gathers_backward = true, replicates = false;
+};
+
+double micro_step_seconds(int layers, const Block& table, const Block& layer, const Block& head,
+                          const MicroStep& what, double slowed) {
+  Timeline line{.slowed = slowed};
+  const int blocks = layers + 2;
+  const auto block = [&](int b) -> const Block& { return b == 0 ? table : b == blocks - 1 ? head : layer; };
+  double ready = what.gathers_forward ? line.transfer(block(0).gather, 0.0) : 0.0;
+  for (int b = 0; b < blocks; ++b) {
+    const double started = std::max(line.kernels, ready);
+    double next = 0.0;
+    if (what.gathers_forward && b + 1 < blocks) next = line.transfer(block(b + 1).gather, started);
+    line.run(block(b).forward, what.gathers_forward ? block(b).gather : 0.0, ready);
+    ready = next;
+  }
+  ready = line.kernels;  // the last block is still there
+  for (int b = blocks - 1; b >= 0; --b) {
+    const double started = std::max(line.kernels, ready);
+    double next = started;
+    if (what.gathers_backward && b > 0) next = line.transfer(block(b - 1).gather, started);
+    const double sums = block(b).reduce + (what.replicates ? block(b).replica : 0.0);
+    line.run(block(b).backward, sums + (what.gathers_backward ? block(b).gather : 0.0), ready);
+    line.transfer(sums, line.kernels);
+    ready = next;
+  }
+  return std::max(line.kernels, line.network);
+}
+
+// A layout on a machine, in seconds of its blocks.
+struct Schedule {
+  Groups groups;
+  Block table, layer, head;
+  int layers = 0;
+  double tensor = 0.0;  // of one pass over one layer
+  double tokens = 0.0;  // of a micro-batch
+  double slowed = 0.0;
+  bool keeps = false;  // gathered parameters, from the first micro-step to the last
+
+  double sum(double Block::*part) const { return table.*part + layers * layer.*part + head.*part; }
+  double kernels() const { return sum(&Block::forward) + sum(&Block::backward); }
+};
+
+Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layout& layout,
+                     const Traits& traits, const Constants& constants) {
+  const double reached = traits.hierarchical ? constants.network_by_node : constants.network;
+  const Links links{machine.link_rate * kLinkReached, machine.network_rate * reached, traits.hierarchical};
+  const Rates rates = rates_of(machine, layout, traits, constants);
+  Schedule schedule;
+  schedule.groups = groups_of(machine, layout);
+  schedule.layers = model.layers;
+  schedule.tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
+  schedule.slowed = traits.held * constants.held;
+  schedule.keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
+  schedule.tensor = tensor_seconds(machine, model, layout, traits, schedule.tokens);
+  schedule.layer = layer_block(model, layout, rates, traits, schedule.tokens, schedule.tensor);
+  schedule.head = head_block(model, layout, rates, schedule.tokens);
+  const double looked_up = kBf16 * model.hidden * schedule.tokens / rates.memory;
+  schedule.table = {.forward = 4.0 * looked_up, .backward = 8.0 * looked_up};
+  const Groups& groups = schedule.groups;
+  add_collectives(schedule.layer, model.layer_parameters(), groups, links, layout, traits);
+  add_collectives(schedule.head, model.table_parameters(), groups, links, layout, traits);
+  add_collectives(schedule.table, model.tied ? 0.0 : model.table_parameters(), groups, links, layout, traits);
+  return schedule;
+}
+
+// All micro-steps of a step, with their transfers.
+double micro_steps_seconds(const Schedule& schedule, const Layout& layout) {
+  const auto seconds = [&](bool first, bool last) {
+    return micro_step_seconds(schedule.layers, schedule.table, schedule.layer, schedule.head,
+                              {.gathers_forward = first || !schedule.keeps,
+                               .gathers_backward = !schedule.keeps,
+                               .replicates = last},
+                              schedule.slowed);
+  };
+  if (layout.accumulation == 1) return seconds(true, true);
+  const auto between = static_cast<double>(layout.accumulation - 2);
+  return seconds(true, false) + (between > 0.0 ? between * seconds(false, false) : 0.0) +
+         seconds(false, true);
+}
+
+// What moving activations to the host and back adds where kernels do not hide it: the last layer's way there and back,
+// and all that a link slower than the kernels has left.
+double offload_exposed(const Schedule& schedule, double layer_seconds) {
+  return 2.0 * layer_seconds + 2.0 * schedule.layers * std::max(0.0, layer_seconds - schedule.layer.forward);
+}
+
+Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& traits,
+                   const Schedule& schedule, double gathers) {
+  const auto micro = static_cast<double>(layout.accumulation);
+  const int tensor = layout.tensor_parallel;
+  const double elements = model.parameters() / tensor;
+  const double shard = elements / static_cast<double>(layout.shard_degree);
+  Volumes volumes;
+  volumes.gather = gathers * gather_volume(kBf16 * elements, schedule.groups.shard);
+  volumes.reduce = micro * gather_volume(traits.reduce_bytes * elements, schedule.groups.shard);
+  volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
+  const double passes = layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0;
+  volumes.tensor =
+      micro * passes * 4.0 * model.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
+  if (layout.activation_offload)
+    volumes.offload = micro * 2.0 * model.layers * kBf16 * schedule.tokens / tensor * model.hidden;
+  return volumes;
+}
+
+}  // namespace
+
+StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
+                           const Traits& traits, const Constants& constants) {
+  const Schedule schedule = schedule_of(machine, model, layout, traits, constants);
+  const auto micro = static_cast<double>(layout.accumulation);
+  const double gathers = schedule.keeps ? 1.0 : 2.0 * micro;
+  const double world = static_cast<double>(layout.nodes * machine.per_node);
+  StepForecast forecast;
+  forecast.volumes = volumes_of(model, layout, traits, schedule, gathers);
+
+  Phases& phases = forecast.phases;
+  double steps = micro_steps_seconds(schedule, layout);
+  if (layout.activation_offload) {
+    phases.offload = forecast.volumes.offload / machine.host_rate;
+    steps += micro * offload_exposed(schedule, phases.offload / (micro * 2.0 * model.layers));
+  }
+  phases.compute = micro * schedule.kernels();
+  phases.gather = gathers * schedule.sum(&Block::gather);
+  phases.reduce = micro * schedule.sum(&Block::reduce);
+  phases.replica = schedule.sum(&Block::replica);
+  phases.tensor = micro * schedule.tensor * model.layers *
+                  (layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0);
+  phases.exposed = std::max(0.0, steps - phases.compute);
+  const double mine =
+      model.parameters() / (static_cast<double>(layout.shard_degree) * layout.tensor_parallel);
+  phases.optimizer = kOptimizerBytes * mine / (machine.memory_rate * kMemoryReached);
+  if (layout.optimizer_offload) phases.optimizer += kOffloadedBytes * mine / machine.host_rate;
+  phases.host = traits.python ? constants.host_seconds : 0.0;
+  const double before = steps + phases.optimizer + phases.host;
+  phases.straggle = before * constants.straggle * std::log2(static_cast<double>(layout.nodes));
+
+  forecast.seconds = before + phases.straggle;
+  forecast.tokens = schedule.tokens * micro * world / layout.tensor_parallel;
+  forecast.model_flops =
+      forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds / world;
+  return forecast;
+}
+
+}  // namespace shardrun::launcher

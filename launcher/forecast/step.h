@@ -1,0 +1,53 @@
+// The time of a training step, predicted: compute by roofline, collectives by volume and hops, and both laid over each
+// other by an event simulation of one micro-step, block by block, as the sharding engine runs it.
+//
+// Sources: the cost model of sharded data parallelism (jax-ml/scaling-book, "How to scale your model"); NCCL's tuning.cc
+// for hop latencies. Units: seconds, bytes of one rank, FLOP of one rank.
+// Thread rule: pure functions; one call costs O(layers).
+#pragma once
+
+#include <cstdint>
+
+#include "launcher/forecast/constants.h"
+#include "launcher/forecast/machine.h"
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::launcher {
+
+struct Layout {
+  int64_t nodes = 1;
+  int64_t shard_degree = 1;  // ranks that share a copy of the state
+  int tensor_parallel = 1;
+  contract::Strategy strategy = contract::Strategy::kFullShard;
+  int64_t micro_batch = 1, accumulation = 1;  // sequences; micro-steps
+  int sequence_length = 4096;
+  contract::Checkpointing checkpointing = contract::Checkpointing::kNone;
+  bool activation_offload = false, optimizer_offload = false;
+  bool fp8 = false;
+};
+
+// Of one rank and one step; what one phase hides behind another is counted in both.
+struct Phases {
+  double compute = 0.0;  // kernels, and what multiprocessors that collectives hold cost them
+  double gather = 0.0, reduce = 0.0, replica = 0.0, tensor = 0.0, offload = 0.0;  // transfers, hidden or not
+  double exposed = 0.0;  // transfers that nothing hides
+  double optimizer = 0.0, host = 0.0, straggle = 0.0;
+};
+
+struct Volumes {  // bytes that a rank sends in a step
+  double gather = 0.0, reduce = 0.0, replica = 0.0, tensor = 0.0, offload = 0.0;
+};
+
+struct StepForecast {
+  double seconds = 0.0;
+  double tokens = 0.0;  // of a step, over all ranks
+  double tokens_per_second() const { return tokens / seconds; }
+  double model_flops = 0.0;  // per second and accelerator
+  Phases phases;
+  Volumes volumes;
+};
+
+StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
+                           const Traits& traits, const Constants& constants);
+
+}  // namespace shardrun::launcher

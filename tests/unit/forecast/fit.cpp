@@ -1,0 +1,208 @@
+#include "tests/unit/forecast/fit.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/toml_value.h"
+
+namespace shardrun::tests {
+namespace {
+
+using contract::TomlValue;
+using launcher::Constants;
+using launcher::kStacks;
+
+const TomlValue& of(const TomlValue& table, std::string_view key) {
+  const TomlValue* found = table.find(key);
+  SHARDRUN_CHECK(found != nullptr);
+  return *found;
+}
+
+int integer(const TomlValue& table, std::string_view key) {
+  return static_cast<int>(of(table, key).integer);
+}
+double number(const TomlValue& table, std::string_view key, double absent = 0.0) {
+  const TomlValue* found = table.find(key);
+  return found == nullptr ? absent : found->floating;
+}
+bool flag(const TomlValue& table, std::string_view key) {
+  const TomlValue* found = table.find(key);
+  return found != nullptr && found->boolean;
+}
+
+launcher::Machine machine_of(const TomlValue& table) {
+  launcher::Machine machine;
+  machine.generation = of(table, "generation").text == "ampere" ? launcher::Generation::kAmpere
+                                                                : launcher::Generation::kHopper;
+  machine.per_node = integer(table, "per_node");
+  machine.peak = number(table, "peak_tflops") * 1e12;
+  machine.fp8_peak = number(table, "fp8_tflops") * 1e12;
+  machine.memory_bytes = number(table, "memory_gbytes") * 1e9;
+  machine.memory_rate = number(table, "memory_rate") * 1e9;
+  machine.link_rate = number(table, "link_rate") * 1e9;
+  machine.network_rate = number(table, "network_rate") * 1e9;
+  machine.host_rate = machine.generation == launcher::Generation::kAmpere ? 12e9 : 50e9;
+  return machine;
+}
+
+launcher::ModelShape model_of(const TomlValue& table) {
+  launcher::ModelShape model;
+  model.layers = integer(table, "layers");
+  model.hidden = integer(table, "hidden");
+  model.kv_width = integer(table, "kv_width");
+  model.ffn = integer(table, "ffn");
+  model.ffn_matrices = integer(table, "ffn_matrices");
+  model.vocab = integer(table, "vocab");
+  model.tied = flag(table, "tied");
+  return model;
+}
+
+contract::Strategy strategy_of(const std::string& text) {
+  if (text == "full_shard") return contract::Strategy::kFullShard;
+  if (text == "hybrid_shard") return contract::Strategy::kHybridShard;
+  return contract::Strategy::kNoShard;
+}
+
+contract::Checkpointing checkpointing_of(const std::string& text) {
+  if (text == "full") return contract::Checkpointing::kFull;
+  return text == "selective" ? contract::Checkpointing::kSelective : contract::Checkpointing::kNone;
+}
+
+// Where each constant is in the vector that is fitted, what is known of it before, and how well.
+struct Knob {
+  const char* name;
+  double Constants::*field;
+  double before, spread;  // spread of the logarithm
+};
+
+constexpr Knob kKnobs[] = {
+    {"gemm_ampere", &Constants::gemm_ampere, 0.75, 0.10},
+    {"gemm_hopper", &Constants::gemm_hopper, 0.70, 0.10},
+    {"elementwise", &Constants::elementwise, 1.5, 0.5},
+    {"fused", &Constants::fused, 0.5, 0.3},
+    {"fp8", &Constants::fp8, 0.75, 0.2},
+    {"network", &Constants::network, 0.8, 0.1},
+    {"network_by_node", &Constants::network_by_node, 0.85, 0.1},
+    {"held", &Constants::held, 1.0, 0.25},
+    {"straggle", &Constants::straggle, 0.006, 0.3},
+    {"host_seconds", &Constants::host_seconds, 0.05, 0.7},
+};
+constexpr size_t kCommon = std::size(kKnobs);
+constexpr double kMakingSpread = 0.08;  // of how well stacks use the same hardware
+constexpr double kNoise = 0.03;         // of one published rate
+
+Constants from_logarithms(const std::vector<double>& x) {
+  Constants constants;
+  for (size_t i = 0; i < kCommon; ++i) constants.*kKnobs[i].field = kKnobs[i].before * std::exp(x[i]);
+  for (size_t i = 0; i < kStacks; ++i) constants.making[i] = std::exp(x[kCommon + i]);
+  return constants;
+}
+
+// Solves the symmetric, positive system in place; the solution replaces `b`.
+void solve(std::vector<std::vector<double>>& a, std::vector<double>& b) {
+  const size_t n = b.size();
+  for (size_t i = 0; i < n; ++i)
+    for (size_t r = i + 1; r < n; ++r) {
+      const double factor = a[r][i] / a[i][i];
+      for (size_t c = i; c < n; ++c) a[r][c] -= factor * a[i][c];
+      b[r] -= factor * b[i];
+    }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t c = i + 1; c < n; ++c) b[i] -= a[i][c] * b[c];
+    b[i] /= a[i][i];
+  }
+}
+
+}  // namespace
+
+std::vector<Row> read_rows(const std::string& path) {
+  const auto text = base::read_file(path);
+  SHARDRUN_CHECK(text.has_value());
+  const auto parsed = contract::parse_toml(*text, path);
+  SHARDRUN_CHECK(parsed.has_value());
+  std::vector<Row> rows;
+  for (const TomlValue& item : of(*parsed, "row").items) {
+    Row row;
+    row.id = of(item, "id").text;
+    row.machine = machine_of(of(of(*parsed, "machine"), of(item, "machine").text));
+    row.model = model_of(of(of(*parsed, "model"), of(item, "model").text));
+    row.traits = launcher::traits(*launcher::find_stack(of(item, "stack").text));
+    row.traits.fused = row.traits.fused || flag(item, "fused");
+    row.traits.asynchronous_tensor = flag(item, "asynchronous_tensor");
+    row.traits.selective = number(item, "recomputed", row.traits.selective);
+    row.layout.nodes = integer(item, "nodes");
+    row.layout.shard_degree = integer(item, "shard_degree");
+    row.layout.tensor_parallel = integer(item, "tensor_parallel");
+    row.layout.strategy = strategy_of(of(item, "strategy").text);
+    row.layout.micro_batch = integer(item, "micro_batch");
+    row.layout.accumulation = integer(item, "accumulation");
+    row.layout.sequence_length = integer(item, "sequence_length");
+    row.layout.checkpointing = checkpointing_of(of(item, "checkpointing").text);
+    row.layout.activation_offload = flag(item, "activation_offload");
+    row.layout.optimizer_offload = flag(item, "optimizer_offload");
+    row.layout.fp8 = flag(item, "fp8");
+    row.rate = item.find("rate") != nullptr
+                   ? number(item, "rate")
+                   : number(item, "tflops_6n") * 1e12 / (6.0 * row.model.parameters());
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+double predicted_rate(const Row& row, const Constants& constants) {
+  const auto forecast = launcher::forecast_step(row.machine, row.model, row.layout, row.traits, constants);
+  return forecast.tokens_per_second() / static_cast<double>(row.layout.nodes * row.machine.per_node);
+}
+
+Constants fit(const std::vector<Row>& rows, size_t left_out) {
+  constexpr int kRounds = 12;
+  constexpr double kStep = 1e-4;
+  const size_t n = kCommon + kStacks;
+  std::vector<double> x(n, 0.0);
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::vector<double>> normal(n, std::vector<double>(n, 0.0));
+    std::vector<double> right(n, 0.0);
+    for (size_t i = 0; i < n; ++i) {
+      const double spread = i < kCommon ? kKnobs[i].spread : kMakingSpread;
+      normal[i][i] = 1.0 / (spread * spread);
+      right[i] = -x[i] / (spread * spread);
+    }
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (r == left_out) continue;
+      const double here = std::log(predicted_rate(rows[r], from_logarithms(x)));
+      const double miss = std::log(rows[r].rate) - here;
+      // Student's t: a row far off weighs less, so that one odd machine does not bend the others.
+      const double weight = 1.0 / (kNoise * kNoise) / (1.0 + miss * miss / (9.0 * kNoise * kNoise));
+      std::vector<double> slope(n);
+      for (size_t i = 0; i < n; ++i) {
+        x[i] += kStep;
+        slope[i] = (std::log(predicted_rate(rows[r], from_logarithms(x))) - here) / kStep;
+        x[i] -= kStep;
+      }
+      for (size_t i = 0; i < n; ++i) {
+        right[i] += weight * slope[i] * miss;
+        for (size_t j = 0; j < n; ++j) normal[i][j] += weight * slope[i] * slope[j];
+      }
+    }
+    solve(normal, right);
+    for (size_t i = 0; i < n; ++i) x[i] += std::clamp(right[i], -0.3, 0.3);
+  }
+  return from_logarithms(x);
+}
+
+std::vector<double> values(const Constants& constants) {
+  std::vector<double> all;
+  for (const Knob& knob : kKnobs) all.push_back(constants.*knob.field);
+  for (const double value : constants.making) all.push_back(value);
+  return all;
+}
+
+std::vector<const char*> names() {
+  std::vector<const char*> all;
+  for (const Knob& knob : kKnobs) all.push_back(knob.name);
+  for (int i = 0; i < kStacks; ++i) all.push_back(launcher::traits(static_cast<launcher::Stack>(i)).name);
+  return all;
+}
+
+}  // namespace shardrun::tests

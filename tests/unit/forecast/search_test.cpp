@@ -1,0 +1,74 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+
+#include "launcher/forecast/search.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+
+namespace {
+
+constexpr ModelShape k70B{.layers = 80, .hidden = 8192, .kv_width = 1024, .ffn = 28672, .vocab = 32000};
+
+Question question_on(int64_t nodes, int64_t global_batch) {
+  Question question;
+  question.model = k70B;
+  question.traits = traits(Stack::kSmp);
+  question.constants = fitted_constants();
+  question.nodes = nodes;
+  question.global_batch = global_batch;
+  question.heads = 8;
+  return question;
+}
+
+}  // namespace
+
+TEST_CASE("search: every combination on 10,000 nodes is answered within 2 s") {
+  const auto start = std::chrono::steady_clock::now();
+  const Answer answer = search(question_on(10000, 10000 * 8 * 8));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+
+  CHECK(answer.candidates.size() > 2000);
+  REQUIRE(answer.best);
+  CHECK(taken.count() < 2.0);
+}
+
+TEST_CASE("search: every candidate is the whole batch, and the best one fits") {
+  const Question question = question_on(64, 1024);
+  const Answer answer = search(question);
+
+  for (const Candidate& one : answer.candidates)
+    REQUIRE_EQ(one.layout.micro_batch * one.layout.accumulation * 64 * 8, 1024 * one.layout.tensor_parallel);
+  REQUIRE(answer.best);
+  CHECK(answer.best->bytes <= question.machine.memory_bytes * kUsableMemory);
+  for (const Candidate& one : answer.candidates)
+    if (one.fits) CHECK(answer.best->seconds <= one.seconds * 1.0021);
+}
+
+TEST_CASE("search: a sequence longer than a rank's share of the batch needs a tensor degree") {
+  Question question = question_on(32, 128);  // 256 accelerators
+  question.sequence_length = 32768;
+
+  const Answer answer = search(question);
+
+  REQUIRE(answer.best);
+  CHECK(answer.best->layout.tensor_parallel >= 2);
+}
+
+TEST_CASE(
+    "search: a model that fits nowhere is no answer, and a batch that does not divide is no candidate") {
+  Question small = question_on(1, 8);
+  CHECK_FALSE(search(small).best);
+  CHECK(search(question_on(3, 7)).candidates.empty());
+}
+
+TEST_CASE("search: what the choice was made against is told") {
+  const Answer answer = search(question_on(32, 1024));
+
+  REQUIRE(answer.best);
+  bool tensor = false;
+  for (const std::string& reason : answer.reasons)
+    tensor = tensor || reason.starts_with("tensor degree 2 takes +");
+  CHECK(tensor);
+}
