@@ -48,6 +48,8 @@ std::vector<std::string> allocation_options(const contract::JobSpec& spec) {
   if (!resources.constraint.empty()) options.push_back("--constraint=" + resources.constraint);
   if (!resources.exclude.empty()) options.push_back("--exclude=" + resources.exclude);
   if (resources.exclusive) options.push_back("--exclusive");
+  if (resources.gpus_per_node > 0)
+    options.push_back(fmt::format("--gpus-per-node={}", resources.gpus_per_node));
   // A node that fails must not take the allocation with it: the job goes on without it.
   if (spec.fault_tolerance.max_restarts > 0) options.push_back("--no-kill");
   return options;

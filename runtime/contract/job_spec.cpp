@@ -46,6 +46,7 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
   section.word("constraint", "._-,&|*()[]", resources.constraint);
   section.word("exclude", "._-,[]", resources.exclude);
   section.boolean("exclusive", resources.exclusive);
+  section.integer("gpus_per_node", 0, 1024, resources.gpus_per_node);
   section.finish();
 }
 
@@ -364,10 +365,13 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, Fault
   section.integer("max_restarts", 0, 1000, faults.max_restarts);
   section.integer("spares", 0, 1000, faults.spares);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
+  section.boolean("preflight", faults.preflight);
   section.finish();
-  if (faults.spares > 0 && faults.max_restarts == 0) {
-    reading.fail(section.origin("spares"), "spares wait for a restart, and max_restarts is 0",
-                 "write max_restarts = 3, or remove spares");
+  if (faults.spares > 0 && faults.max_restarts == 0 && !wants_preflight(faults)) {
+    reading.fail(
+        section.origin("spares"),
+        "spares wait for a preflight or a restart, and there is neither: preflight = false, max_restarts = 0",
+        "write max_restarts = 3, or remove spares");
   }
 }
 
@@ -523,6 +527,10 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
 }
 
 }  // namespace
+
+bool wants_preflight(const FaultToleranceSpec& faults) {
+  return faults.preflight.value_or(faults.spares > 0);
+}
 
 std::string JobSpec::origin(const std::string& key) const {
   return origin_of(origins, key);

@@ -40,6 +40,7 @@ struct ResourcesSpec {  // [resources]
   std::optional<std::chrono::seconds> time_limit;  // "HH:MM:SS", "MM:SS" or "D-HH:MM:SS", as Slurm writes it
   std::string partition, account, constraint, exclude;
   bool exclusive = false;
+  int gpus_per_node = 0;  // asked of Slurm, and looked for by the preflight
 };
 
 struct ClusterSpec {                               // [cluster]
@@ -140,7 +141,10 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   int max_restarts = 0;                  // in one allocation, after a fault
   int spares = 0;                        // nodes to allocate beyond resources.nodes, for those that fail
   std::chrono::seconds node_timeout{4};  // without a sign of life for so long, a node is lost
+  std::optional<bool> preflight;  // look at all nodes before the first step; absent: when there are spares
 };
+// Whether the nodes are looked at before the first step.
+bool wants_preflight(const FaultToleranceSpec& faults);
 
 struct LoggingSpec {               // [logging]
   std::string directory = "runs";  // run directories are <directory>/<name>/<id>

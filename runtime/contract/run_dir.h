@@ -8,6 +8,7 @@
 //     epoch events.jsonl
 //     attempt_<n>/watch.json            where the conductor listens for heartbeats (0600)
 //     attempt_<n>/summary.json          what a finished or stopped trainer reports (TrainingMetrics)
+//     attempt_<n>/preflight_<p>/        what the nodes found before the first step (preflight.h)
 //     checkpoints/
 #pragma once
 
@@ -35,6 +36,8 @@ struct RunDir {
   std::string rank_exit(int n, int rank) const { return rank_file(n, rank, ".exit.json"); }
   std::string rank_alive(int n, int rank) const { return rank_file(n, rank, ".alive"); }
   std::string watch_json(int n) const { return attempt(n) + "/watch.json"; }
+  // Of the preflight before attempt n, its `pass`: the first one is 0, each later one goes without some nodes.
+  std::string preflight(int n, int pass) const { return attempt(n) + "/preflight_" + std::to_string(pass); }
   std::string summary_json(int n) const { return attempt(n) + "/summary.json"; }
   // What is said of a node that does not see it; a rank there ends with kExitRefused and leaves no file.
   std::string unseen_by(const std::string& node) const {

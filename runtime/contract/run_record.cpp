@@ -88,6 +88,42 @@ Result<TrainingMetrics> read_metrics(const json& object) {
   return metrics;
 }
 
+json preflight_json(const std::optional<PreflightNote>& note) {
+  if (!note) return nullptr;
+  json excluded = json::array();
+  for (const ExcludedNode& node : note->excluded)
+    excluded.push_back({{"node", node.node}, {"kind", node.kind}, {"reason", node.reason}});
+  return {{"seconds", note->seconds},
+          {"bytes_per_second", optional_json(note->bytes_per_second)},
+          {"usual_bytes_per_second", optional_json(note->usual_bytes_per_second)},
+          {"excluded", excluded},
+          {"warnings", note->warnings}};
+}
+
+Result<PreflightNote> read_preflight(const json& object) {
+  JsonReader reader(object, "preflight");
+  PreflightNote note;
+  reader.read("seconds", note.seconds);
+  reader.read_optional("bytes_per_second", note.bytes_per_second);
+  reader.read_optional("usual_bytes_per_second", note.usual_bytes_per_second);
+  RETURN_IF_ERROR(reader.finish());
+  if (const json* list = reader.member("excluded"); list != nullptr && list->is_array()) {
+    for (const json& item : *list) {
+      JsonReader members(item, "excluded");
+      ExcludedNode& node = note.excluded.emplace_back();
+      members.read("node", node.node);
+      members.read("kind", node.kind);
+      members.read("reason", node.reason);
+      RETURN_IF_ERROR(members.finish());
+    }
+  }
+  if (const json* list = reader.member("warnings"); list != nullptr && list->is_array()) {
+    for (const json& item : *list)
+      if (item.is_string()) note.warnings.push_back(item.get<std::string>());
+  }
+  return note;
+}
+
 json attempt_json(const Attempt& attempt) {
   json cause = nullptr;
   if (attempt.first_cause) {
@@ -112,7 +148,8 @@ json attempt_json(const Attempt& attempt) {
           {"nodes", attempt.nodes},
           {"detection_seconds", optional_json(attempt.detection_seconds)},
           {"checkpoint_step", optional_json(attempt.checkpoint_step)},
-          {"stragglers", stragglers}};
+          {"stragglers", stragglers},
+          {"preflight", preflight_json(attempt.preflight)}};
 }
 
 Result<StragglerNote> read_straggler(const json& object) {
@@ -147,6 +184,11 @@ Result<void> read_later_members(JsonReader& reader, Attempt& attempt) {
       if (!note) return std::move(note).error();
       attempt.stragglers.push_back(std::move(note).value());
     }
+  }
+  if (const json* preflight = reader.member("preflight"); preflight != nullptr && preflight->is_object()) {
+    auto note = read_preflight(*preflight);
+    if (!note) return std::move(note).error();
+    attempt.preflight = std::move(note).value();
   }
   return reader.finish();
 }

@@ -16,6 +16,7 @@
 #include "runtime/base/result.h"
 #include "runtime/contract/launch_plan.h"
 #include "runtime/contract/model_plan.h"
+#include "runtime/contract/preflight.h"
 
 namespace shardrun::contract {
 
@@ -59,7 +60,7 @@ struct TrainingMetrics {
 
 struct FirstCause {
   std::string
-      kind;  // "signal", "exit", "out_of_memory", "peer_lost", "hang", "node_lost", "scheduler", "timeout", "refused"
+      kind;  // "signal", "exit", "out_of_memory", "peer_lost", "hang", "node_lost", "preflight", "scheduler", "timeout", "refused"
   std::string node;
   std::optional<int> global_rank, signal, exit_code;
 };
@@ -82,6 +83,7 @@ struct Attempt {
       detection_seconds;  // from the last sign of life to the alarm, where the watch raised it
   std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote
   std::vector<StragglerNote> stragglers;
+  std::optional<PreflightNote> preflight;  // where the nodes were looked at before it
 };
 
 // The compile job that went before a run.

@@ -129,6 +129,13 @@ void SectionReader::boolean(std::string_view key, bool& out) {
   if (value != nullptr) out = value->boolean;
 }
 
+void SectionReader::boolean(std::string_view key, std::optional<bool>& out) {
+  bool value = false;
+  if (!has(key)) return;
+  boolean(key, value);
+  out = value;
+}
+
 bool SectionReader::clean(const TomlValue& value, std::string_view key, size_t longest) {
   if (value.text.empty()) {
     fail(value, qualified(key) + " is empty", "write a value or remove the key");

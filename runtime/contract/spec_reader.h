@@ -58,6 +58,7 @@ class SectionReader {
   void integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t>& out);
   void number(std::string_view key, double low, double high, double& out);
   void boolean(std::string_view key, bool& out);
+  void boolean(std::string_view key, std::optional<bool>& out);
   // Any string without control characters, at most `longest` bytes, not empty.
   void text(std::string_view key, std::string& out, size_t longest = 4096);
   // As text, of the characters in `allowed` beside letters and digits.
