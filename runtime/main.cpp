@@ -10,6 +10,7 @@
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
 #include "runtime/tools/plan_tool.h"
+#include "runtime/tools/preflight_tool.h"
 #include "runtime/train/trainer.h"
 
 namespace {
@@ -22,6 +23,7 @@ constexpr std::array kTools{
     Tool{"data", shardrun::tools::run_data_tool},
     Tool{"export", shardrun::tools::run_export_tool},
     Tool{"plan", shardrun::tools::run_plan_tool},
+    Tool{"preflight", shardrun::tools::run_preflight_tool},
 };
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include <cstring>
 #include <functional>
+#include <string_view>
 
-#include "runtime/comm/plugin_communicator.h"
 #include "runtime/comm/rendezvous.h"
 #include "runtime/contract/rank_env.h"
 
@@ -20,6 +20,8 @@ struct CardHead {
   uint32_t node_index;
   uint32_t name_bytes;
 };
+
+constexpr std::string_view kUnable = "unable";  // shorter than any card
 
 std::string pack_card(const contract::RankEnv& env, const std::string& address) {
   const CardHead head{static_cast<uint32_t>(env.node_index), static_cast<uint32_t>(env.node_name.size())};
@@ -61,7 +63,7 @@ Result<std::vector<std::string>> exchange_cards(const contract::RankEnv& env, co
 
 }  // namespace
 
-Result<World> connect_world(const WorldOptions& options) {
+Result<Meeting> meet(const WorldOptions& options) {
   auto env = contract::read_rank_env(contract::process_environment());
   if (!env) return std::move(env).error();
   SessionOptions session_options;
@@ -71,28 +73,42 @@ Result<World> connect_world(const WorldOptions& options) {
   session_options.node_count = env->local_world_size == env->world_size ? 1 : 0;
   session_options.timeout = options.timeout;
   auto session = PluginSession::open(session_options);
-  if (!session) return std::move(session).error();
+  if (!session && !options.leave_out_unable) return std::move(session).error();
 
-  auto exchanged = exchange_cards(*env, pack_card(*env, session->local_address()), options.timeout);
+  const std::string card = session ? pack_card(*env, session->local_address()) : std::string(kUnable);
+  auto exchanged = exchange_cards(*env, card, options.timeout);
+  if (!session) return std::move(session).error();
   if (!exchanged) return std::move(exchanged).error().context("meeting the other ranks");
+  Meeting meeting{std::move(*session), {}, 0};
   std::vector<PeerCard> cards;
   for (int rank = 0; rank < env->world_size; ++rank) {
-    auto card = unpack_card((*exchanged)[static_cast<size_t>(rank)], rank);
-    if (!card) return std::move(card).error();
-    cards.push_back(std::move(*card));
+    const std::string& bytes = (*exchanged)[static_cast<size_t>(rank)];
+    if (options.leave_out_unable && bytes == kUnable) continue;
+    auto peer = unpack_card(bytes, rank);
+    if (!peer) return std::move(peer).error();
+    if (rank == env->global_rank) meeting.rank = static_cast<int>(cards.size());
+    meeting.members.push_back(rank);
+    cards.push_back(std::move(*peer));
   }
-  RETURN_IF_ERROR(session->connect(env->global_rank, cards));
+  RETURN_IF_ERROR(meeting.session.connect(meeting.rank, cards));
+  return meeting;
+}
+
+Result<World> connect_world(const WorldOptions& options) {
+  auto meeting = meet(options);
+  if (!meeting) return std::move(meeting).error();
+  PluginSession& session = meeting->session;
 
   World world;
   for (size_t channel = 0; channel < options.groups.size(); ++channel) {
-    auto communicator = session->communicator(static_cast<int>(channel), options.groups[channel]);
+    auto communicator = session.communicator(static_cast<int>(channel), options.groups[channel]);
     if (!communicator) return std::move(communicator).error();
     world.communicators.push_back(std::move(*communicator));
   }
-  world.plugin_build_id = session->build_id();
-  world.provider = session->provider();
+  world.plugin_build_id = session.build_id();
+  world.provider = session.provider();
   // The first group may be smaller than the world: everyone has met when the whole world has.
-  auto everyone = session->communicator(static_cast<int>(options.groups.size()));
+  auto everyone = session.communicator(static_cast<int>(options.groups.size()));
   if (!everyone) return std::move(everyone).error();
   auto barrier = (*everyone)->barrier();
   if (!barrier) return std::move(barrier).error();

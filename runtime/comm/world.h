@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/plugin_communicator.h"
 
 namespace shardrun::comm {
 
@@ -26,6 +26,8 @@ struct WorldOptions {
   std::string plugin_path;        // absolute path of the shared object, e.g. …/libshardrun_comm_ofi.so
   std::string provider = "auto";  // auto: shm inside a node, tcp (or efa) between nodes; or one by name
   std::chrono::milliseconds timeout{300000};
+  // A rank whose plugin does not open tells the others, who go on without it; else nobody waits for anybody.
+  bool leave_out_unable = false;
   // One communicator each: the global ranks of a group, ascending and with this rank's; empty: the whole world.
   std::vector<std::vector<uint32_t>> groups = {{}};
 };
@@ -35,6 +37,16 @@ struct World {
   std::string plugin_build_id;                               // for the run record
   std::string provider;                                      // what was used, e.g. "shm+tcp"
 };
+
+// The first half of connect_world(): everyone has met and begun to connect; there is no communicator yet.
+struct Meeting {
+  PluginSession session;
+  std::vector<int>
+      members;   // global ranks that take part, ascending: the ranks of the session's groups are indices
+  int rank = 0;  // ours, in members
+};
+// Of the groups of `options` nothing is looked at. Errors as below; those of the plugin come after the others know.
+Result<Meeting> meet(const WorldOptions& options);
 
 // Errors: kNotFound (plugin file), kUnsupported (plugin refused: file, expected, found), kTimeout and kPeerLost
 // naming ranks, kIo with PMIx's or libfabric's words. Nothing stays open after an error.

@@ -50,6 +50,13 @@ int64_t communication_bytes(const SessionOptions& options, const shard::ShardLay
 
 }  // namespace
 
+int64_t checkpoint_bytes(const Network& network) {
+  constexpr int64_t kBytesOfParameter = 3 * sizeof(float);  // master and both moments
+  int64_t elements = 0;
+  for (const model::BlockLayout& block : block_layouts(network, 0, 1)) elements += block.elements;
+  return kBytesOfParameter * elements;
+}
+
 contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int replicas,
                                int tensor_parallel) {
   contract::ModelPlan plan;

@@ -8,6 +8,7 @@
 
 #include "runtime/contract/model_plan.h"
 #include "runtime/shard/engine.h"
+#include "runtime/train/network.h"
 #include "runtime/train/session.h"
 
 namespace shardrun::train {
@@ -18,6 +19,8 @@ shard::EngineOptions engine_options(const SessionOptions& options);
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor);
 // Of the copies that checkpoints are written from beside training.
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
+// Of one checkpoint on the disk, without the little that headers take.
+int64_t checkpoint_bytes(const Network& network);
 // Has oneDNN build for the calling thread the products that training will run, so that nothing but planned memory is added later.
 void prepare_products(const SessionOptions& options, int tensor_parallel);
 

@@ -1,0 +1,25 @@
+// Node check: what a node finds out about itself before the first step, without asking others. It states facts;
+// launcher/gate judges them.
+//
+// Thread rule: free functions; they look at files, open the comm plugin for a moment and may run nvidia-smi.
+#pragma once
+
+#include "runtime/comm/world.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/preflight.h"
+
+namespace shardrun::gate {
+
+// The plugin and the provider that the job asks for. A command program has its own network libraries: the ofi plugin
+// with what finds itself, or efa where [environment] names that to libfabric.
+comm::WorldOptions world_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
+
+contract::NodeFacts check_node(const std::string& node, const contract::JobSpec& spec,
+                               const contract::LaunchPlan& plan);
+
+// Checkpoints that are still to come and stay, `existing` being there: one more than are kept, for the newest is
+// complete before the oldest goes.
+int64_t checkpoints_to_come(const contract::JobSpec& spec, int64_t existing);
+
+}  // namespace shardrun::gate

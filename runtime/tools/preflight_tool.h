@@ -1,0 +1,16 @@
+// shardrun-rank preflight: one process a rank, on every node of an allocation, before the first step.
+//
+// Thread rule: call from main.
+#pragma once
+
+#include <span>
+
+namespace shardrun::tools {
+
+// Arguments: a folder for what is found (runtime/contract/preflight.h), and the usual bandwidth in bytes a second, 0
+// where none is known. Who this is comes from the environment, the job from the run directory. Ends with kExitDone
+// whatever was found; kExitRefused when the run directory is not visible here, kExitInfrastructure when nothing can be
+// written into it.
+int run_preflight_tool(std::span<char* const> arguments);
+
+}  // namespace shardrun::tools
