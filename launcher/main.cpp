@@ -67,7 +67,9 @@ void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   doctor->add_option("spec", arguments.spec.path, "job.toml, whose [environment] is looked at, too");
   add_overrides(*doctor, arguments.spec.overrides);
   add_common(*doctor, arguments.common, false);
-  doctor->footer("Example:\n  shardrun doctor jobs/llama-2-7b-p5.toml");
+  doctor->footer(
+      "[fault_tolerance] preflight looks at the variables on every node of a job.\nExample:\n  shardrun "
+      "doctor jobs/llama-2-7b-p5.toml");
   doctor->callback([&] { exit_code = launcher::doctor(arguments.spec, arguments.common); });
 
   CLI::App* plan =

@@ -18,6 +18,7 @@
 #include "launcher/agent/restart.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
+#include "launcher/gate/gate.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/epoch.h"
@@ -208,11 +209,11 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
   return options;
 }
 
-Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const Attempt& attempt,
-                    RunRecord& record) {
+// A step of the attempt, but for who rings its alarm.
+Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attempt) {
   const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
   auto port = choose_port(ephemeral_ports(), seed, can_bind);
-  if (!port) return could_not_start(port.error());
+  if (!port) return std::move(port).error();
   StepRequest step;
   step.spec = request.spec;
   step.plan = &request.plan;
@@ -222,6 +223,31 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   step.master_port = *port;
   step.launch_time = request.launch_time;
   step.stop_fd = request.stop_fd;
+  return step;
+}
+
+// Too few nodes are left to begin.
+Verdict failed_preflight(const GateOutcome& gate) {
+  const contract::ExcludedNode& first = gate.note.excluded.front();
+  Verdict verdict;
+  verdict.line = excluded_words(gate.note);
+  if (gate.is_everywhere) {
+    verdict.status = RunStatus::kRefused;
+    verdict.exit_code = contract::kExitRefused;
+    verdict.line += "; it is the same on every node";
+    verdict.first_cause = contract::FirstCause{"refused", "", {}, {}, {}};
+  } else {
+    verdict.exit_code = contract::kExitInfrastructure;
+    verdict.first_cause = contract::FirstCause{"preflight", first.node, {}, {}, {}};
+  }
+  return verdict;
+}
+
+Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const Attempt& attempt,
+                    RunRecord& record) {
+  auto planned = step_of(request, attempt);
+  if (!planned) return could_not_start(planned.error());
+  StepRequest& step = *planned;
   auto watch = Watch::start(watch_options(request, attempt));
   if (!watch) return could_not_start(watch.error());
   step.alarm_fd = (*watch)->alarm_fd();
@@ -290,7 +316,11 @@ class Conductor {
       attempt.paths = paths_;
       attempt.nodes = choose_nodes(nodes_, lost_, suspects_, wanted);
       RETURN_IF_ERROR(begin(attempt));
-      Verdict verdict = nodes ? attempt_to_run(attempt) : could_not_start(nodes.error());
+      std::optional<Verdict> refusal;
+      if (!nodes) refusal = could_not_start(nodes.error());
+      if (nodes && needs_preflight()) refusal = pass_gate(attempt, wanted);
+      RETURN_IF_ERROR(announce(attempt));
+      Verdict verdict = refusal ? std::move(*refusal) : attempt_to_run(attempt);
       const Decision decision = end(attempt, std::move(verdict), wanted);
       if (decision.next == Next::kRestart) {
         ++restarts_;
@@ -307,11 +337,60 @@ class Conductor {
     if (!number) return std::move(number).error();
     attempt.number = *number;
     record_ = begin_record(request_, paths_, attempt.nodes, attempt.number);
-    RETURN_IF_ERROR(base::write_file_atomically(paths_.record_json(), contract::to_json(record_), 0644,
-                                                base::Durability::kProcess));
-    write_event(paths_, attempt.number, "attempt_started", {{"nodes", attempt.nodes}});
+    RETURN_IF_ERROR(write_record());
     if (request_.on_start) request_.on_start(paths_, attempt.number);
     return {};
+  }
+
+  Result<void> write_record() const {
+    return base::write_file_atomically(paths_.record_json(), contract::to_json(record_), 0644,
+                                       base::Durability::kProcess);
+  }
+
+  // Once its nodes are known for good.
+  Result<void> announce(const Attempt& attempt) {
+    write_event(paths_, attempt.number, "attempt_started", {{"nodes", attempt.nodes}});
+    const auto& preflight = record_.attempts.back().preflight;
+    if (!preflight) return {};
+    write_event(paths_, attempt.number, "preflight",
+                {{"seconds", preflight->seconds},
+                 {"bytes_per_second", preflight->bytes_per_second.value_or(0.0)},
+                 {"usual_bytes_per_second", preflight->usual_bytes_per_second.value_or(0.0)},
+                 {"warnings", preflight->warnings}});
+    for (const contract::ExcludedNode& node : preflight->excluded) {
+      write_event(paths_, attempt.number, "node_excluded",
+                  {{"node", node.node}, {"kind", node.kind}, {"reason", node.reason}});
+    }
+    return write_record();
+  }
+
+  // Once in an allocation: what fails later is found by the watch.
+  bool needs_preflight() const {
+    return restarts_ == 0 && contract::wants_preflight(request_.spec->fault_tolerance);
+  }
+
+  // Looks at all nodes and takes the bad ones out; the verdict when the attempt cannot begin.
+  std::optional<Verdict> pass_gate(Attempt& attempt, size_t wanted) {
+    auto step = step_of(request_, attempt);
+    if (!step) return could_not_start(step.error());
+    step->nodes = nodes_;
+    const GateOutcome gate = look_at_nodes(scheduler_, *step, wanted);
+    record_.attempts.back().preflight = gate.note;
+    if (gate.stop_signal) {
+      VerdictInput input;
+      input.world_size = request_.plan.world_size();
+      input.stop_signal = gate.stop_signal;
+      Verdict verdict = judge(input);
+      verdict.stop_requested = true;
+      return verdict;
+    }
+    if (gate.error) return could_not_start(*gate.error);
+    for (const contract::ExcludedNode& node : gate.note.excluded) lost_.push_back(node.node);
+    const std::vector<std::string> chosen = choose_nodes(nodes_, lost_, suspects_, wanted);
+    if (chosen.size() < wanted) return failed_preflight(gate);
+    attempt.nodes = record_.nodes = record_.attempts.back().nodes = chosen;
+    left_out_ = excluded_words(gate.note);
+    return std::nullopt;
   }
 
   Verdict attempt_to_run(const Attempt& attempt) {
@@ -354,6 +433,7 @@ class Conductor {
     Decision decision = directory_.is_still_ours()
                             ? decide(input, request_.spec->fault_tolerance)
                             : Decision{Next::kStop, "another conductor has taken over"};
+    if (!left_out_.empty()) record_.verdict += "; " + left_out_ + ", and was left out";
     if (!decision.why.empty()) record_.verdict += "; " + decision.why;
     constexpr const char* kWords[] = {"stop", "restart", "requeue"};
     write_event(paths_, attempt.number, "attempt_ended",
@@ -392,6 +472,7 @@ class Conductor {
   const contract::RunDir& paths_;
   std::vector<std::string> nodes_, lost_, suspects_;  // of the allocation
   int restarts_ = 0;
+  std::string left_out_;  // of the verdict: which nodes the gate took out
   RunRecord record_;
 };
 

@@ -1,6 +1,7 @@
 // Conductor: drives the attempts of a run, from its run directory to its record.
 //
-//   claim the run directory → job.toml, plan.json, record.json (running) → MASTER_ADDR/PORT → scheduler.run
+//   claim the run directory → job.toml, plan.json, record.json (running) → the gate, once (launcher/gate)
+//   → MASTER_ADDR/PORT → scheduler.run
 //   → exit files and summary.json → verdict → record.json, results.json → again, where restart.h says so
 //
 // A directory that holds earlier attempts (a requeued job) is continued: the next free attempt_<n>, the

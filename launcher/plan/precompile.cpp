@@ -19,6 +19,13 @@ std::string toml_array(const std::vector<std::string>& texts) {
   return "[" + out + "]";
 }
 
+// A compile job has nobody to spare and nothing to lose: its nodes are looked at when the job itself starts.
+void add_one_plain_attempt(contract::LaunchPlan& plan) {
+  for (const char* assignment :
+       {"fault_tolerance.requeue=false", "fault_tolerance.spares=0", "fault_tolerance.preflight=false"})
+    plan.overrides.emplace_back(assignment);
+}
+
 }  // namespace
 
 bool compiles_by_command(const contract::JobSpec& spec) {
@@ -48,10 +55,8 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
   plan.name = job.name.substr(0, kLongestName - std::string_view(kSuffix).size()) + kSuffix;
   if (compiles_kernels(spec)) {
     plan.kernels_only = true;
-    for (const std::string& assignment :
-         {"name=" + contract::toml_string(plan.name), std::string("fault_tolerance.requeue=false")}) {
-      plan.overrides.push_back(assignment);
-    }
+    plan.overrides.push_back("name=" + contract::toml_string(plan.name));
+    add_one_plain_attempt(plan);
     return plan;
   }
   plan.nodes = spec.precompile.nodes > 0 ? spec.precompile.nodes : job.nodes;
@@ -62,10 +67,10 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
        {"name=" + contract::toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
         std::string("resources.ranks_per_node=1"),
         fmt::format("resources.cpus_per_rank={}", plan.cpus_per_rank),
-        "program.command=" + toml_array(spec.precompile.command), std::string("precompile.enabled=false"),
-        std::string("fault_tolerance.requeue=false")}) {
+        "program.command=" + toml_array(spec.precompile.command), std::string("precompile.enabled=false")}) {
     plan.overrides.push_back(assignment);
   }
+  add_one_plain_attempt(plan);
   const int workers = spec.precompile.workers > 0 ? spec.precompile.workers : plan.cpus_per_rank;
   for (const char* name : {"SHARDRUN_PRECOMPILE_WORKERS", "TORCHINDUCTOR_COMPILE_THREADS", "MAX_JOBS"})
     plan.variables[name] = std::to_string(workers);

@@ -31,7 +31,8 @@ struct StepRequest {
   const contract::JobSpec* spec = nullptr;
   const contract::LaunchPlan* plan = nullptr;
   int attempt = 0;
-  std::vector<std::string> nodes;  // host names, in node_index order
+  std::vector<std::string> arguments;  // of the rank program; empty: it is a rank
+  std::vector<std::string> nodes;      // host names, in node_index order
   std::string master_addr;
   uint16_t master_port = 0;
   double launch_time = 0.0;  // Unix seconds

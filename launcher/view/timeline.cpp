@@ -11,6 +11,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "launcher/view/progress.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -145,6 +147,25 @@ void add_end(const contract::Attempt& attempt, const std::vector<contract::RankE
                          : fmt::format("attempt {} is over: {}{}", attempt.number, attempt.verdict, words)});
 }
 
+std::string rate(double bytes_per_second) {
+  return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
+}
+
+void add_preflight(const contract::Attempt& attempt, std::vector<TimelineEntry>& entries) {
+  if (!attempt.preflight) return;
+  const contract::PreflightNote& note = *attempt.preflight;
+  const auto add = [&](std::string text) {
+    entries.push_back({attempt.started + note.seconds, attempt.number, Mark::kNone, std::move(text)});
+  };
+  std::string text = fmt::format("preflight: {:.1f} s", note.seconds);
+  if (note.bytes_per_second) text += ", all-reduce " + rate(*note.bytes_per_second);
+  if (note.usual_bytes_per_second) text += ", usually " + rate(*note.usual_bytes_per_second);
+  add(text);
+  for (const std::string& warning : note.warnings) add("preflight: " + warning);
+  for (const contract::ExcludedNode& node : note.excluded)
+    add(fmt::format("preflight: node {} is left out: {}", node.node, node.reason));
+}
+
 std::string utc_clock(double time) {
   const auto seconds = static_cast<std::time_t>(time);
   std::tm parts{};
@@ -179,6 +200,7 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     entries.push_back(
         {attempt.started, attempt.number, Mark::kNone,
          fmt::format("attempt {} starts on {}", attempt.number, fmt::join(attempt.nodes, " "))});
+    add_preflight(attempt, entries);
     if (const auto found = training.find(attempt.number); found != training.end())
       add_training(found->second, attempt.number, fault, entries);
     add_end(attempt, i < sources.exits.size() ? sources.exits[i] : std::vector<contract::RankExit>{},

@@ -142,13 +142,15 @@ class LocalStep {
 
   Result<void> start_ranks() {
     Environment environment = job_environment(request_, job_.world_size);
+    std::vector<std::string> argv = {request_.plan->rank_program};
+    argv.insert(argv.end(), request_.arguments.begin(), request_.arguments.end());
     for (int rank = 0; rank < job_.world_size; ++rank) {
       auto pmix = server_.client_environment(job_, rank);
       if (!pmix) return std::move(pmix).error();
       for (const std::string& variable : *pmix) environment.set(variable);
       environment.set("SHARDRUN_GLOBAL_RANK", std::to_string(rank));
       environment.set("SHARDRUN_LOCAL_RANK", std::to_string(rank));
-      auto process = start_process(request_.plan->rank_program, environment.list());
+      auto process = start_process(argv, environment.list());
       if (!process) return std::move(process).error();
       keep_.insert(process->pid);
       ranks_.push_back({rank, std::move(*process)});

@@ -14,12 +14,22 @@ namespace shardrun::launcher {
 using base::Code;
 using base::Result;
 
-Result<Process> start_process(const std::string& program, const std::vector<std::string>& environment) {
-  std::vector<char*> variables;
-  variables.reserve(environment.size() + 1);
-  for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
-  variables.push_back(nullptr);
-  char* argv[] = {const_cast<char*>(program.c_str()), nullptr};
+namespace {
+
+// As exec wants them; they point into `words`.
+std::vector<char*> pointers_to(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+Result<Process> start_process(const std::vector<std::string>& argv,
+                              const std::vector<std::string>& environment) {
+  const std::vector<char*> variables = pointers_to(environment), arguments = pointers_to(argv);
 
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_t actions;
@@ -36,10 +46,10 @@ Result<Process> start_process(const std::string& program, const std::vector<std:
   posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
   Process process;
   const int failure =
-      ::posix_spawn(&process.pid, program.c_str(), &actions, &attributes, argv, variables.data());
+      ::posix_spawn(&process.pid, argv[0].c_str(), &actions, &attributes, arguments.data(), variables.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
-  if (failure != 0) return base::errno_error(Code::kIo, "starting " + program, failure);
+  if (failure != 0) return base::errno_error(Code::kIo, "starting " + argv[0], failure);
   process.pidfd = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!process.pidfd) {
     const int error_number = errno;

@@ -19,9 +19,10 @@ struct Process {
   base::UniqueFd pidfd;
 };
 
-// Starts `program` in its own session with exactly this environment ("NAME=value"), no signal blocked or
+// Starts argv[0] in its own session with exactly this environment ("NAME=value"), no signal blocked or
 // ignored, and /dev/null as stdin and nothing open but the three standard streams. posix_spawn: safe in a
 // process with threads. kIo names the program.
-base::Result<Process> start_process(const std::string& program, const std::vector<std::string>& environment);
+base::Result<Process> start_process(const std::vector<std::string>& argv,
+                                    const std::vector<std::string>& environment);
 
 }  // namespace shardrun::launcher

@@ -48,7 +48,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 class Step {
  public:
   explicit Step(const StepRequest& request)
-      : request_(request), name_(fmt::format("shardrun-{}-{}", ::getpid(), request.attempt)) {}
+      : request_(request),
+        name_(fmt::format("shardrun-{}-{}{}", ::getpid(), request.attempt,
+                          request.arguments.empty() ? "" : "-" + request.arguments.front())) {}
 
   Result<StepOutcome> run() {
     auto spawned = base::spawn_command(arguments(), environment(), false);
@@ -65,23 +67,26 @@ class Step {
  private:
   std::vector<std::string> arguments() const {
     const contract::LaunchPlan& plan = *request_.plan;
-    return {"srun",
-            "--mpi=pmix",
-            "--kill-on-bad-exit=1",
-            "--wait=0",
-            "--input=none",
-            "--export=ALL",
-            "--cpu-bind=none",
-            "--distribution=block",
-            "--job-name=" + name_,
-            "--overlap",  // a step that a lost node keeps from ending must not hold the next one up
-            fmt::format("--nodes={}", plan.nodes),
-            fmt::format("--nodelist={}", fmt::join(request_.nodes, ",")),
-            fmt::format("--ntasks={}", plan.world_size()),
-            fmt::format("--ntasks-per-node={}", plan.ranks_per_node),
-            fmt::format("--cpus-per-task={}", plan.cpus_per_rank),
-            "--chdir=" + plan.working_directory,
-            plan.rank_program};
+    std::vector<std::string> argv = {
+        "srun",
+        "--mpi=pmix",
+        "--kill-on-bad-exit=1",
+        "--wait=0",
+        "--input=none",
+        "--export=ALL",
+        "--cpu-bind=none",
+        "--distribution=block",
+        "--job-name=" + name_,
+        "--overlap",  // a step that a lost node keeps from ending must not hold the next one up
+        fmt::format("--nodes={}", plan.nodes),
+        fmt::format("--nodelist={}", fmt::join(request_.nodes, ",")),
+        fmt::format("--ntasks={}", plan.world_size()),
+        fmt::format("--ntasks-per-node={}", plan.ranks_per_node),
+        fmt::format("--cpus-per-task={}", plan.cpus_per_rank),
+        "--chdir=" + plan.working_directory,
+        plan.rank_program};
+    argv.insert(argv.end(), request_.arguments.begin(), request_.arguments.end());
+    return argv;
   }
 
   std::map<std::string, std::string> environment() const {

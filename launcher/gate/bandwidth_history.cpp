@@ -1,0 +1,84 @@
+#include "launcher/gate/bandwidth_history.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/base/io.h"
+#include "runtime/base/trust.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+std::string folder_of(const std::string& path) {
+  return path.substr(0, path.find_last_of('/'));
+}
+
+std::string plain(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    out += good || c == '.' || c == '_' ? c : '_';
+  }
+  return out.empty() ? "_" : out;
+}
+
+Result<std::vector<double>> read_history(const std::string& path) {
+  RETURN_IF_ERROR(base::make_directories(folder_of(path), 0700));
+  RETURN_IF_ERROR(base::refuse_if_others_write(folder_of(path)));
+  std::vector<double> values;
+  const auto text = base::read_file(path, /*limit_bytes=*/1 << 16);
+  if (!text && text.error().code() == Code::kNotFound) return values;
+  if (!text) return text.error();
+  std::istringstream lines(*text);
+  for (double value = 0.0; lines >> value;) {
+    if (value > 0.0) values.push_back(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+Result<std::string> history_path(const LaunchKind& kind) {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  std::string folder;
+  if (state != nullptr && *state == '/') {
+    folder = state;
+  } else if (home != nullptr && *home == '/') {
+    folder = std::string(home) + "/.local/state";
+  } else {
+    return Error(Code::kInvalid, "neither XDG_STATE_HOME nor HOME names a folder for the bandwidth history");
+  }
+  return fmt::format("{}/shardrun/bandwidth/{}-{}-{}x{}-{}", folder, plain(kind.cluster),
+                     plain(kind.partition), kind.nodes, kind.ranks_per_node, plain(kind.provider));
+}
+
+Result<std::optional<double>> usual_bandwidth(const std::string& path) {
+  auto values = read_history(path);
+  if (!values) return std::move(values).error();
+  if (values->empty()) return std::optional<double>{};
+  const auto middle = values->begin() + static_cast<std::ptrdiff_t>(values->size() / 2);
+  std::nth_element(values->begin(), middle, values->end());
+  return std::optional<double>(*middle);
+}
+
+Result<void> remember_bandwidth(const std::string& path, double bytes_per_second) {
+  auto values = read_history(path);
+  if (!values) return std::move(values).error();
+  values->push_back(bytes_per_second);
+  const size_t old = values->size() - std::min(values->size(), kKept);
+  values->erase(values->begin(), values->begin() + static_cast<std::ptrdiff_t>(old));
+  std::string text;
+  for (const double value : *values) text += fmt::format("{:.0f}\n", value);
+  return base::write_file_atomically(path, text, 0600, base::Durability::kProcess);
+}
+
+}  // namespace shardrun::launcher

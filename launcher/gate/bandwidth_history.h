@@ -1,0 +1,36 @@
+// Bandwidth history: what this cluster's all-reduce had in healthy launches of this user, one small text file for each
+// kind of launch: a number a line, bytes a second, the newest last, at most kKept.
+//
+// It lies in $XDG_STATE_HOME/shardrun/bandwidth or ~/.local/state/shardrun/bandwidth, mode 0600 in folders of mode 0700,
+// is replaced by an atomic rename, and is not believed when others can write into its folder. Launches that end at once
+// may lose one number; the median does not mind.
+//
+// Thread rule: free functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::launcher {
+
+inline constexpr size_t kKept = 32;
+
+// What must be the same for two bandwidths to be compared. Empty members are allowed.
+struct LaunchKind {
+  std::string cluster, partition;
+  int nodes = 1, ranks_per_node = 1;
+  std::string provider;  // that the job asks for
+};
+
+// Path of the file; letters, digits, dots, underscores and dashes. kInvalid when no variable names a home.
+base::Result<std::string> history_path(const LaunchKind& kind);
+
+// The median; nullopt where nothing is known yet. kRefused when others can write there; kIo.
+base::Result<std::optional<double>> usual_bandwidth(const std::string& path);
+// Appends one. Errors as above.
+base::Result<void> remember_bandwidth(const std::string& path, double bytes_per_second);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,35 @@
+// Gate: looks at all nodes of an allocation before the first step, spares too, and says which of them to do without.
+//
+// Effect: one step of `shardrun-rank preflight` with the job's ranks on every node, in the place of the ranks; when a
+// node keeps the others from measuring, another step without it. Leaves attempt_<n>/preflight_<pass>/ in the run
+// directory, and what the network usually has in the user's state (bandwidth_history.h). Takes kGateSeconds a step at
+// most. Warnings go to stderr, too.
+//
+// Thread rule: one thread calls.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/schedule/scheduler.h"
+#include "runtime/contract/preflight.h"
+
+namespace shardrun::launcher {
+
+inline constexpr int kGateSeconds = 60;
+
+struct GateOutcome {
+  contract::PreflightNote note;      // its excluded nodes are not to be used
+  std::optional<int> stop_signal;    // that asked us to stop meanwhile: nothing was decided
+  std::optional<base::Error> error;  // nothing could be found out, and nobody is to blame
+  // Every node has the same fault: not a node's but the job's, or the cluster's.
+  bool is_everywhere = false;
+};
+
+// `step`: as for the ranks, but with all nodes of the allocation; `wanted` of them are needed.
+GateOutcome look_at_nodes(Scheduler& scheduler, const StepRequest& step, size_t wanted);
+
+// One line for the verdict: which node was left out and why, and how many more. "" for none.
+std::string excluded_words(const contract::PreflightNote& note);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,211 @@
+#include "launcher/gate/rules.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/submit/environment_lint.h"
+#include "launcher/view/progress.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using contract::ClockOffset;
+using contract::ExcludedNode;
+using contract::NodeFacts;
+
+std::string rate(double bytes_per_second) {
+  return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What a node says of itself.
+std::optional<ExcludedNode> fault_of(const NodeFacts& node, int gpus_per_node) {
+  if (!node.provider_error.empty()) return ExcludedNode{node.node, "provider", node.provider_error};
+  if (!node.disk_error.empty())
+    return ExcludedNode{node.node, "disk",
+                        node.disk_error + "; correct [checkpoint] directory, or mount it there"};
+  if (node.free_bytes < node.needed_bytes && !node.checkpoint_folder.empty()) {
+    return ExcludedNode{
+        node.node, "disk",
+        fmt::format(
+            "{} has {} ({} bytes) free, and the checkpoints to come need {} ({} bytes); make room, or "
+            "lower [checkpoint] keep, or name another directory",
+            node.checkpoint_folder, bytes_text(node.free_bytes), node.free_bytes,
+            bytes_text(node.needed_bytes), node.needed_bytes)};
+  }
+  if (gpus_per_node == 0) return std::nullopt;
+  if (!node.gpu_error.empty())
+    return ExcludedNode{node.node, "gpu", "its GPUs are not known: " + node.gpu_error};
+  if (node.gpus.size() < static_cast<size_t>(gpus_per_node)) {
+    return ExcludedNode{node.node, "gpu",
+                        fmt::format("it has {} of {} GPUs", node.gpus.size(), gpus_per_node)};
+  }
+  for (const contract::GpuFacts& gpu : node.gpus) {
+    if (gpu.faults.empty()) continue;
+    return ExcludedNode{node.node, "gpu",
+                        fmt::format("GPU {} ({}): {}", gpu.index, gpu.name, fmt::join(gpu.faults, "; "))};
+  }
+  return std::nullopt;
+}
+
+// The nodes that could not even say what is wrong. When one does not see the run directory, Slurm ends the others
+// before they may have said anything.
+std::vector<ExcludedNode> find_speechless(const GateFacts& facts) {
+  std::vector<ExcludedNode> unseen, silent;
+  std::set<std::string> refused;
+  for (const contract::RankExit& exit : facts.exits) {
+    if (exit.exit_code == contract::kExitRefused) refused.insert(exit.node);
+  }
+  for (const std::string& node : facts.nodes) {
+    if (refused.count(node) != 0) {
+      unseen.push_back({node, "run_directory", facts.run.unseen_by(node)});
+    } else if (facts.found.count(node) == 0) {
+      const bool named = facts.scheduler_words.find(node) != std::string::npos;
+      silent.push_back({node, "silent",
+                        "it left no account of its preflight" + (named ? ": " + facts.scheduler_words : "")});
+    }
+  }
+  return unseen.empty() ? silent : unseen;
+}
+
+// The numbers behind "rank" and "ranks" in words like "no answer from ranks 4, 5".
+std::set<int> ranks_named_in(const std::string& words) {
+  std::set<int> ranks;
+  for (size_t at = 0; (at = words.find("rank", at)) != std::string::npos;) {
+    at += 4;
+    if (at < words.size() && words[at] == 's') ++at;
+    for (bool more = true; more && at < words.size();) {
+      while (at < words.size() && (words[at] == ' ' || words[at] == ',')) ++at;
+      more = at < words.size() && std::isdigit(static_cast<unsigned char>(words[at])) != 0;
+      int rank = 0;
+      for (; at < words.size() && std::isdigit(static_cast<unsigned char>(words[at])) != 0 && rank < 1 << 20;
+           ++at)
+        rank = 10 * rank + (words[at] - '0');
+      if (more) ranks.insert(rank);
+    }
+  }
+  return ranks;
+}
+
+// The node that more than half of those who could not measure blame.
+std::optional<ExcludedNode> find_blamed(const GateFacts& facts) {
+  std::map<std::string, int> votes;
+  std::string words;
+  int voters = 0;
+  for (const auto& [name, node] : facts.found) {
+    if (node.network_error.empty()) continue;
+    ++voters;
+    words = node.network_error;
+    std::set<std::string> blamed;
+    for (const int rank : ranks_named_in(node.network_error)) {
+      const auto index = static_cast<size_t>(rank / facts.ranks_per_node);
+      if (index < facts.nodes.size()) blamed.insert(facts.nodes[index]);
+    }
+    if (blamed.size() == 1) ++votes[*blamed.begin()];
+  }
+  for (const auto& [name, count] : votes) {
+    if (2 * count > voters) return ExcludedNode{name, "network", "the others cannot work with it: " + words};
+  }
+  return std::nullopt;
+}
+
+void judge_bandwidth(const GateFacts& facts, GateJudgement& judgement) {
+  const contract::Measurement& measured = *facts.measured;
+  const std::optional<double> usual = facts.usual_bytes_per_second;
+  const bool slow = usual && measured.bytes_per_second < contract::kSlowShare * *usual;
+  if (usual && !slow) return;
+  const std::vector<contract::NodeBandwidth> nodes = contract::node_bandwidths(measured.pairs);
+  const double median = contract::median_bandwidth(nodes);
+  const std::string all =
+      fmt::format("the all-reduce over all ranks has {}{}", rate(measured.bytes_per_second),
+                  usual ? ", usually " + rate(*usual) : "");
+  bool found = false;
+  for (const contract::NodeBandwidth& node : nodes) {
+    if (node.bytes_per_second >= (slow ? contract::kSlowShare : kBrokenShare) * median) continue;
+    found = true;
+    judgement.bad.push_back(
+        {node.node, "network",
+         fmt::format("its network is slow: {} with its best neighbour, the median node has {}; {}",
+                     rate(node.bytes_per_second), rate(median), all)});
+  }
+  if (slow && !found) judgement.warnings.push_back(all + ", and no node stands out");
+}
+
+void judge_clocks(const std::vector<ClockOffset>& clocks, GateJudgement& judgement) {
+  // Two nodes do not say which of them is right: the first one counts.
+  std::vector<double> middles;
+  for (const ClockOffset& clock : clocks) middles.push_back((clock.low + clock.high) / 2);
+  const double right = clocks.size() > 2 ? median_of(middles) : 0.0;
+  for (const ClockOffset& clock : clocks) {
+    const double ahead = clock.low - right, behind = right - clock.high;
+    if (std::max(ahead, behind) <= kClockLimitSeconds) continue;
+    judgement.warnings.push_back(
+        fmt::format("the clock of node {} is at least {:.1f} s {} the others': times in logs will be "
+                    "out of order; start its chronyd or ntpd",
+                    clock.node, std::max(ahead, behind), ahead > behind ? "ahead of" : "behind"));
+  }
+}
+
+void judge_variables(const GateFacts& facts, GateJudgement& judgement) {
+  std::map<std::string, std::vector<std::string>> nodes_of;
+  for (const std::string& name : facts.nodes) {
+    const auto node = facts.found.find(name);
+    if (node == facts.found.end()) continue;
+    for (const VariableFinding& finding : lint_environment(node->second.variables)) {
+      if (finding.kind != VariableFinding::Kind::kHarmful) continue;
+      nodes_of[fmt::format("{}={} is harmful: {}", finding.name, finding.value, finding.reason)].push_back(
+          name);
+    }
+  }
+  for (const auto& [words, nodes] : nodes_of) {
+    const bool everywhere = nodes.size() == facts.nodes.size();
+    judgement.warnings.push_back(everywhere ? words
+                                            : fmt::format("{} (on {})", words, fmt::join(nodes, " ")));
+  }
+}
+
+}  // namespace
+
+GateJudgement judge_nodes(const GateFacts& facts) {
+  GateJudgement judgement;
+  judgement.bad = find_speechless(facts);
+  for (const std::string& name : facts.nodes) {
+    const auto node = facts.found.find(name);
+    if (node == facts.found.end()) continue;
+    if (auto fault = fault_of(node->second, facts.gpus_per_node)) judgement.bad.push_back(std::move(*fault));
+  }
+  if (facts.measured) {
+    judge_bandwidth(facts, judgement);
+    judge_clocks(facts.measured->clocks, judgement);
+  } else if (judgement.bad.empty()) {
+    if (auto blamed = find_blamed(facts)) judgement.bad.push_back(std::move(*blamed));
+  }
+  judge_variables(facts, judgement);
+  std::set<std::string> seen;
+  std::vector<ExcludedNode> once;
+  for (const std::string& name : facts.nodes) {
+    for (ExcludedNode& node : judgement.bad) {
+      if (node.node == name && seen.insert(name).second) once.push_back(std::move(node));
+    }
+  }
+  judgement.bad = std::move(once);
+  return judgement;
+}
+
+bool is_usual(const GateFacts& facts, const GateJudgement& judgement) {
+  if (!facts.measured || facts.measured->bytes_per_second <= 0.0 || !judgement.bad.empty()) return false;
+  const std::optional<double> usual = facts.usual_bytes_per_second;
+  return !usual || facts.measured->bytes_per_second >= contract::kSlowShare * *usual;
+}
+
+}  // namespace shardrun::launcher
