@@ -16,9 +16,8 @@ using base::Result;
 using comm::Communicator;
 using comm::Pending;
 
-constexpr int kClockRounds = 5;
-constexpr int kFewestRounds = 4;  // the first of them warms up
-constexpr int kMostRounds = 20;
+constexpr size_t kRoundsOfBatch = 2;
+constexpr int kMostBatches = 10;
 constexpr double kEnoughSeconds = 0.02;  // of one all-reduce, to be timed
 constexpr double kPatience = 0.3;        // seconds for the rounds, unless
 constexpr double kLongPatience = 1.5;    // they are slower than what is usual
@@ -49,18 +48,22 @@ Result<std::vector<T>> gather(Communicator& group, const T& mine) {
 Result<double> best_seconds(Communicator& group, std::span<float> buffer, double patience,
                             double good_seconds) {
   double best = kNever, spent = 0.0;
-  for (int round = 0; round < kMostRounds; ++round) {
-    if (round >= kFewestRounds && (best <= good_seconds || spent >= patience)) break;
-    if (spent >= 2 * patience) break;
-    RETURN_IF_ERROR(complete(group, group.barrier()));
-    const auto begin = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(complete(group, group.all_reduce(buffer)));
-    const auto took =
-        gather(group, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    if (!took) return took.error();
-    const double slowest = *std::max_element(took->begin(), took->end());
-    best = std::min(best, slowest);
-    spent += slowest;
+  for (int batch = 0; batch < kMostBatches; ++batch) {
+    std::array<double, kRoundsOfBatch> mine{};
+    for (double& seconds : mine) {
+      const auto begin = std::chrono::steady_clock::now();
+      RETURN_IF_ERROR(complete(group, group.all_reduce(buffer)));
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
+    const auto all = gather(group, mine);
+    if (!all) return all.error();
+    for (size_t round = 0; round < mine.size(); ++round) {
+      double slowest = 0.0;
+      for (const auto& took : *all) slowest = std::max(slowest, took[round]);
+      best = std::min(best, slowest);
+      spent += slowest;
+    }
+    if (best <= good_seconds || spent >= patience) break;
   }
   return best;
 }
@@ -79,13 +82,11 @@ class NetworkCheck {
     auto world = meeting_.session.communicator(0);
     if (!world) return std::move(world).error();
     world_ = std::move(*world);
-    RETURN_IF_ERROR(complete(*world_, world_->barrier()));
-    RETURN_IF_ERROR(know_nodes());
+    RETURN_IF_ERROR(meet_nodes());
     contract::Measurement& measured = result_.measured;
     measured.provider = meeting_.session.provider();
     measured.ranks = world_->size();
     result_.is_first = world_->rank() == 0;
-    RETURN_IF_ERROR(compare_clocks());
     RETURN_IF_ERROR(measure_all());
     const double usual = options_.usual_bytes_per_second;
     const bool suspicious = usual <= 0.0 || measured.bytes_per_second < contract::kSlowShare * usual;
@@ -94,49 +95,46 @@ class NetworkCheck {
   }
 
  private:
+  using Readings = std::array<double, 4>;  // of the wall clock, Unix seconds, with a barrier after each
+  struct Card {
+    std::array<char, 256> node;
+    Readings readings;
+  };
+
   int node_of(int rank) const {  // index in nodes_
     const int node = meeting_.members[static_cast<size_t>(rank)] / options_.ranks_per_node;
     return static_cast<int>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
   }
 
-  Result<void> know_nodes() {
-    std::array<char, 256> name{};
-    std::memcpy(name.data(), options_.node.data(), std::min(options_.node.size(), name.size() - 1));
-    const auto names = gather(*world_, name);
-    if (!names) return names.error();
-    for (size_t rank = 0; rank < meeting_.members.size(); ++rank) {
+  // Who is there, and how their clocks differ.
+  Result<void> meet_nodes() {
+    Card mine{};
+    std::memcpy(mine.node.data(), options_.node.data(), std::min(options_.node.size(), mine.node.size() - 1));
+    for (double& reading : mine.readings) {
+      reading = unix_now();
+      RETURN_IF_ERROR(complete(*world_, world_->barrier()));
+    }
+    const auto cards = gather(*world_, mine);
+    if (!cards) return cards.error();
+    for (size_t rank = 0; rank < cards->size(); ++rank) {
       const int node = meeting_.members[rank] / options_.ranks_per_node;
-      if (!nodes_.empty() && nodes_.back() == node) continue;
-      nodes_.push_back(node);
-      names_.emplace_back((*names)[rank].data());
+      if (nodes_.empty() || nodes_.back() != node) {
+        nodes_.push_back(node);
+        names_.emplace_back((*cards)[rank].node.data());
+        result_.measured.clocks.push_back({names_.back(), -kNever, kNever});
+      }
+      compare(cards->front().readings, (*cards)[rank].readings, result_.measured.clocks.back());
     }
     return {};
   }
 
-  Result<void> compare_clocks() {
-    struct Reading {
-      double before, between, after;
-    };
-    std::vector<contract::ClockOffset> clocks;
-    for (const std::string& name : names_) clocks.push_back({name, -kNever, kNever});
-    for (int round = 0; round < kClockRounds; ++round) {
-      Reading mine{unix_now(), 0.0, 0.0};
-      RETURN_IF_ERROR(complete(*world_, world_->barrier()));
-      mine.between = unix_now();
-      RETURN_IF_ERROR(complete(*world_, world_->barrier()));
-      mine.after = unix_now();
-      const auto readings = gather(*world_, mine);
-      if (!readings) return readings.error();
-      const Reading& first = readings->front();
-      for (int rank = 0; rank < world_->size(); ++rank) {
-        contract::ClockOffset& clock = clocks[static_cast<size_t>(node_of(rank))];
-        const double reading = (*readings)[static_cast<size_t>(rank)].between;
-        clock.low = std::max(clock.low, reading - first.after);
-        clock.high = std::min(clock.high, reading - first.before);
-      }
+  // A reading comes after its rank left a barrier, which the first rank had entered before, and before it entered the
+  // next one, which the first rank left after. The first rank reads its own clock before it enters and after it left.
+  static void compare(const Readings& first, const Readings& other, contract::ClockOffset& clock) {
+    for (size_t i = 1; i + 1 < first.size(); ++i) {
+      clock.low = std::max(clock.low, other[i] - first[i + 1]);
+      clock.high = std::min(clock.high, other[i] - first[i - 1]);
     }
-    result_.measured.clocks = std::move(clocks);
-    return {};
   }
 
   Result<void> measure_all() {

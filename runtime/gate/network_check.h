@@ -1,8 +1,7 @@
 // Network check: what all ranks measure together before the first step.
 //
 //   clocks      every rank reads its clock between two barriers. The reading happened after the first rank entered the
-//               first one and before it left the second, so the offset lies between two numbers whatever was slow; a
-//               few rounds narrow them.
+//               first one and before it left the second, so the offset lies between two numbers whatever was slow.
 //   all-reduce  over all ranks, of more and more bytes until it takes long enough to be timed; the best of some rounds
 //   pairs       only where that is slow, or where nothing is known to compare it with: the all-reduce of the ranks of
 //               two nodes, for all neighbours in a ring of nodes, so that each node is in two pairs and a slow node is
