@@ -28,6 +28,7 @@ struct Arguments {
   launcher::PrecompileOptions precompile;
   launcher::SubmitOptions submit;
   launcher::ScaleOptions scale;
+  launcher::PlanOptions plan;
   launcher::LogsOptions logs;
   launcher::DataOptions data;
   launcher::ExportOptions exported;
@@ -53,6 +54,32 @@ void add_run_name(CLI::App& verb, std::string& name, launcher::CommonOptions& co
       ->capture_default_str();
 }
 
+void add_plan_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::PlanOptions& options = arguments.plan;
+  CLI::App* plan = app.add_subcommand(
+      "plan", "Show ranks, batch and memory of a job, and predict its speed on machines; nothing is started");
+  plan->add_option("spec", options.spec.path, "job.toml")->required();
+  add_overrides(*plan, options.spec.overrides);
+  plan->add_option("--machine", options.machines,
+                   "Types to predict for, e.g. p4d.24xlarge,p5.48xlarge; default: [cluster] instance");
+  plan->add_option("--nodes", options.nodes, "Numbers of nodes to predict for, e.g. 16,32,64,128");
+  plan->add_option("--scaling", options.scaling, "strong or weak; default: the job's own")
+      ->check(CLI::IsMember({"strong", "weak"}));
+  plan->add_option("--software", options.software,
+                   "Predict for another program's stack and its memory: smp, fsdp, torchtitan, …");
+  plan->add_option("--tokens", options.tokens, "Say how long so many tokens take")
+      ->check(CLI::PositiveNumber);
+  plan->add_option("--dollars-per-hour", options.dollars_per_hour,
+                   "Price of a node, for the cost of --tokens")
+      ->check(CLI::PositiveNumber);
+  plan->add_option("--plot", options.plot, "Write the scaling efficiency of --nodes as SVG to this file");
+  add_common(*plan, arguments.common, true);
+  plan->footer(
+      "Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4\n"
+      "  shardrun plan jobs/llama-2-7b-p4de.toml --nodes 16,32,64,128 --plot 7b.svg");
+  plan->callback([&] { exit_code = launcher::plan(arguments.plan, arguments.common); });
+}
+
 void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   CLI::App* validate = app.add_subcommand("validate", "Check job specs; nothing is started");
   validate->add_option("spec", arguments.paths, "job.toml files")->required();
@@ -72,13 +99,7 @@ void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
       "doctor jobs/llama-2-7b-p5.toml");
   doctor->callback([&] { exit_code = launcher::doctor(arguments.spec, arguments.common); });
 
-  CLI::App* plan =
-      app.add_subcommand("plan", "Show ranks, batch arithmetic and memory of a job; nothing is started");
-  plan->add_option("spec", arguments.spec.path, "job.toml")->required();
-  add_overrides(*plan, arguments.spec.overrides);
-  add_common(*plan, arguments.common, true);
-  plan->footer("Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4");
-  plan->callback([&] { exit_code = launcher::plan(arguments.spec, arguments.common); });
+  add_plan_verb(app, arguments, exit_code);
 }
 
 void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {

@@ -47,6 +47,15 @@ std::optional<Stack> find_stack(std::string_view name) {
   return std::nullopt;
 }
 
+std::string stack_names() {
+  std::string names;
+  for (const Traits& one : kTraits) {
+    if (!names.empty()) names += ", ";
+    names += one.name;
+  }
+  return names;
+}
+
 const Constants& fitted_constants() {
   static constexpr Constants kFitted = {.gemm_ampere = 0.8113,
                                         .gemm_hopper = 0.6571,

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace shardrun::launcher {
@@ -48,6 +49,8 @@ struct Traits {
 
 const Traits& traits(Stack stack);
 std::optional<Stack> find_stack(std::string_view name);
+// "smp, llm-foundry, …"
+std::string stack_names();
 const Constants& fitted_constants();
 
 }  // namespace shardrun::launcher

@@ -104,6 +104,15 @@ std::optional<Candidate> choose(const std::vector<Candidate>& candidates) {
   return *best;
 }
 
+// Whether `one` differs from `other` only in what cannot save memory: less sharding, more sequences at a time.
+bool holds_no_less(const Layout& one, const Layout& other) {
+  return one.tensor_parallel == other.tensor_parallel && one.checkpointing == other.checkpointing &&
+         one.activation_offload == other.activation_offload &&
+         one.optimizer_offload == other.optimizer_offload && one.micro_batch >= other.micro_batch &&
+         one.shard_degree <= other.shard_degree &&
+         (one.strategy == Strategy::kShardGradOp || other.strategy != Strategy::kShardGradOp);
+}
+
 const char* checkpointing_text(Checkpointing kind) {
   return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
 }
@@ -182,6 +191,19 @@ Answer search(const Question& question) {
     add_layouts(question, layout, choices, answer);
   }
   answer.best = choose(answer.candidates);
+  if (answer.best) answer.reasons = reasons_for(question, answer);
+  return answer;
+}
+
+Answer without_best(const Question& question, Answer answer, double bytes) {
+  if (!answer.best) return answer;
+  const Layout best = answer.best->layout;
+  for (Candidate& one : answer.candidates) {
+    if (one.layout == best) one.bytes = bytes;
+    if (holds_no_less(one.layout, best)) one.fits = false;
+  }
+  answer.best = choose(answer.candidates);
+  answer.reasons.clear();
   if (answer.best) answer.reasons = reasons_for(question, answer);
   return answer;
 }

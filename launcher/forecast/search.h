@@ -43,7 +43,10 @@ struct Answer {
 
 Answer search(const Question& question);
 
-// "full_shard", "hybrid_shard 64", …
+// The same without its best candidate, which turned out to hold `bytes`, and without those that hold no less.
+Answer without_best(const Question& question, Answer answer, double bytes);
+
+// "full_shard over 128", "no_shard"
 std::string sharding_text(const Layout& layout);
 
 }  // namespace shardrun::launcher

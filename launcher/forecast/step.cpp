@@ -11,6 +11,8 @@ namespace {
 constexpr double kBf16 = 2.0;
 constexpr double kLinkReached = 0.8;  // of NVLink's rate: 370 of 450 GB/s measured with NCCL
 constexpr double kMemoryReached = 0.8;
+constexpr double kEagerLayer = 2e-4,
+                 kLaunchedLayer = 2e-5;  // seconds to launch a layer's forward, from Python or not
 constexpr double kOptimizerBytes =
     28.0;  // of a parameter: master, moments and gradient read, all but it written
 constexpr double kOffloadedBytes = 16.0;  // of a parameter's moments, there and back
@@ -80,9 +82,10 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
       (model.causal ? 2.0 : 4.0) * model.hidden * tokens * layout.sequence_length / width / rates.attention;
   const double passes =
       kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn) * tokens / width / rates.memory;
+  const double launched = traits.python ? kEagerLayer : kLaunchedLayer;
   Block block;
-  block.forward = gemm + attention + passes + tensor;
-  block.backward = 2.0 * gemm + 2.5 * attention + 2.0 * passes + tensor;
+  block.forward = std::max(launched, gemm + attention + passes + tensor);
+  block.backward = std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + tensor);
   if (layout.checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
   if (layout.checkpointing == contract::Checkpointing::kSelective)
     block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? tensor : 0.0);

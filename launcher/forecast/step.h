@@ -24,6 +24,8 @@ struct Layout {
   contract::Checkpointing checkpointing = contract::Checkpointing::kNone;
   bool activation_offload = false, optimizer_offload = false;
   bool fp8 = false;
+
+  bool operator==(const Layout&) const = default;
 };
 
 // Of one rank and one step; what one phase hides behind another is counted in both.

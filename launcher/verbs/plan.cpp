@@ -2,23 +2,15 @@
 
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
+#include "launcher/verbs/forecast.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
-#include "runtime/base/command.h"
+#include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/model_plan.h"
 
 namespace shardrun::launcher {
 namespace {
-
-// What a rank will hold, asked of the program that will hold it.
-base::Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan) {
-  const auto installation = find_installation();
-  if (!installation) return installation.error();
-  auto answer = base::run_command({installation->rank_program, "plan", spec_path}, contract::to_json(plan));
-  if (!answer) return std::move(answer).error();
-  return contract::parse_model_plan(answer->out);
-}
 
 std::string batch_json(const contract::BatchPlan& batch) {
   return fmt::format(
@@ -53,10 +45,21 @@ void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
     fmt::print("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
 }
 
+// The picture that --plot asks for.
+base::Result<void> draw(const PlanOptions& options, const ForecastReport& forecast) {
+  if (options.plot.empty()) return {};
+  const std::string svg = forecast_svg(forecast);
+  if (svg.empty())
+    return base::Error(base::Code::kInvalid,
+                       "--plot: nothing to draw; give --nodes two numbers on which the job can run");
+  return base::write_file_atomically(options.plot, svg);
+}
+
 }  // namespace
 
-int plan(const SpecOptions& options, const CommonOptions& common) {
-  auto loaded = load_spec(options.path, options.overrides);
+int plan(const PlanOptions& options, const CommonOptions& common) {
+  const std::string& path = options.spec.path;
+  auto loaded = load_spec(path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
   const contract::JobSpec& spec = loaded->spec;
   const bool slurm = spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
@@ -66,9 +69,16 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
   if (!solved) return fail(solved.error(), common);
   std::optional<contract::ModelPlan> model;
   if (spec.program.command.empty()) {
-    auto planned = plan_model(options.path, *solved);
+    auto planned = plan_model(path, *solved);
     if (!planned) return fail(planned.error(), common);
     model = *planned;
+  }
+  std::optional<ForecastReport> forecast;
+  if (wants_forecast(options, *loaded)) {
+    auto predicted = forecast_job(options);
+    if (!predicted) return fail(predicted.error(), common);
+    forecast = std::move(predicted).value();
+    if (const auto drawn = draw(options, *forecast); !drawn) return fail(drawn.error(), common);
   }
   const contract::BatchPlan& batch = solved->batch;
   const int64_t tokens_per_step = batch.global_batch * spec.data.sequence_length;
@@ -77,6 +87,7 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
                spec.name, solved->nodes, solved->ranks_per_node, solved->world_size(), batch_json(batch));
     if (model)
       fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, contract::to_json(*model));
+    if (forecast) fmt::print(", \"forecast\": {}", forecast_json(*forecast));
     fmt::print("}}\n");
     return contract::kExitDone;
   }
@@ -90,6 +101,7 @@ int plan(const SpecOptions& options, const CommonOptions& common) {
                fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context->cache);
   }
   if (model) print_model(*model, tokens_per_step);
+  if (forecast) print_forecast(*forecast);
   return contract::kExitDone;
 }
 

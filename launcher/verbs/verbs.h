@@ -18,7 +18,18 @@ struct SpecOptions {
 
 int validate(const std::vector<std::string>& paths, const std::vector<std::string>& overrides,
              const CommonOptions& common);
-int plan(const SpecOptions& options, const CommonOptions& common);
+
+struct PlanOptions {
+  SpecOptions spec;
+  std::string machines;  // types of the catalogue, "p4d.24xlarge,p5.48xlarge"; empty: the job's own
+  std::string software;  // a stack that predictions know; empty: the built-in trainer, as fast as "fsdp"
+  std::string nodes;     // "16,32,64", "1-8"; empty: the job's own
+  std::string scaling;   // "strong", "weak", or the spec's own
+  std::string plot;      // file of an SVG
+  double tokens = 0.0;   // to train, for hours and dollars
+  double dollars_per_hour = 0.0;  // of a node
+};
+int plan(const PlanOptions& options, const CommonOptions& common);
 
 struct RunOptions {
   SpecOptions spec;

@@ -2,28 +2,74 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "launcher/view/svg_chart.h"
 
 namespace shardrun::launcher {
+namespace {
+
+double place(int64_t nodes) {
+  return std::log2(static_cast<double>(nodes));
+}
+
+std::string line_of(const ChartAxes& axes, const ScaleSeries& series) {
+  std::string svg, line;
+  for (const ScalePoint& point : series.points) {
+    const double percent = 100.0 * point.efficiency;
+    const std::string text = series.name.empty() ? fmt::format("{:.0f} %", percent) : "";
+    line += fmt::format("{:.1f},{:.1f} ", axes.x(place(point.nodes)), axes.y(percent));
+    svg += chart_dot(axes, place(point.nodes), percent, text);
+  }
+  return svg + "<polyline class=\"line\" points=\"" + line + "\"/>\n";
+}
+
+// The names of lines at their last points, moved down where they would lie over each other.
+std::string names_of(const ChartAxes& axes, const std::vector<ScaleSeries>& series) {
+  constexpr double kLineHeight = 14.0;
+  std::multimap<double, const ScaleSeries*> by_height;
+  for (const ScaleSeries& one : series)
+    if (one.points.size() >= 2 && !one.name.empty())
+      by_height.emplace(axes.y(100.0 * one.points.back().efficiency) + 18.0, &one);
+  std::string svg;
+  double free = 0.0;
+  for (const auto& [height, one] : by_height) {
+    const double y = std::max(height, free);
+    free = y + kLineHeight;
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{} {:.0f} %</text>\n",
+                       axes.x(place(one->points.back().nodes)) - 8.0, y, xml_text(one->name),
+                       100.0 * one->points.back().efficiency);
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::string& title) {
+  std::set<int64_t> nodes;
+  double high = 110.0;
+  for (const ScaleSeries& one : series) {
+    if (one.points.size() < 2) continue;
+    for (const ScalePoint& point : one.points) {
+      nodes.insert(point.nodes);
+      high = std::max(high, 105.0 * point.efficiency);
+    }
+  }
+  if (nodes.empty()) return "";
+  const ChartAxes axes{place(*nodes.begin()) - 0.5, place(*nodes.rbegin()) + 0.5, 0.0, high};
+  std::string svg = chart_begin(title) + chart_grid(axes, " %") + chart_reference(axes, 100.0, "ideal");
+  for (const int64_t count : nodes) svg += chart_x_mark(axes, place(count), fmt::format("{}", count));
+  for (const ScaleSeries& one : series)
+    if (one.points.size() >= 2) svg += line_of(axes, one);
+  svg += names_of(axes, series);
+  return svg + chart_end(title, "nodes");
+}
 
 std::string scale_plot_svg(const std::vector<ScalePoint>& points, const std::string& title) {
-  if (points.size() < 2) return "";
-  const auto place = [](const ScalePoint& point) { return std::log2(static_cast<double>(point.nodes)); };
-  ChartAxes axes{place(points.front()) - 0.5, place(points.back()) + 0.5, 0.0, 110.0};
-  for (const ScalePoint& point : points) axes.high = std::max(axes.high, 105.0 * point.efficiency);
-  std::string svg = chart_begin(title) + chart_grid(axes, " %") + chart_reference(axes, 100.0, "ideal");
-  std::string line;
-  for (const ScalePoint& point : points) {
-    const double percent = 100.0 * point.efficiency;
-    svg += chart_x_mark(axes, place(point), fmt::format("{}", point.nodes));
-    line += fmt::format("{:.1f},{:.1f} ", axes.x(place(point)), axes.y(percent));
-    svg += chart_dot(axes, place(point), percent, fmt::format("{:.0f} %", percent));
-  }
-  svg += "<polyline class=\"line\" points=\"" + line + "\"/>\n";
-  return svg + chart_end(title, "nodes");
+  return scale_plot_svg(std::vector<ScaleSeries>{{"", points}}, title);
 }
 
 }  // namespace shardrun::launcher

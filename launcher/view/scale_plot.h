@@ -14,7 +14,14 @@ struct ScalePoint {
   double efficiency = 0.0;  // speed of a node, as a share of that on the smallest number of nodes
 };
 
+struct ScaleSeries {
+  std::string name;                // stands at the last point; empty: points carry their values instead
+  std::vector<ScalePoint> points;  // ascending
+};
+
 // Numbers of nodes stand at distances of their logarithm. Empty when there are fewer than two points. `points` ascend.
 std::string scale_plot_svg(const std::vector<ScalePoint>& points, const std::string& title);
+// Several lines in one picture; series of fewer than two points are left out.
+std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::string& title);
 
 }  // namespace shardrun::launcher

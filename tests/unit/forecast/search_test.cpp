@@ -22,6 +22,10 @@ Question question_on(int64_t nodes, int64_t global_batch) {
   return question;
 }
 
+int offloads(const Layout& layout) {
+  return 2 * layout.activation_offload + layout.optimizer_offload;
+}
+
 }  // namespace
 
 TEST_CASE("search: every combination on 10,000 nodes is answered within 2 s") {
@@ -71,4 +75,25 @@ TEST_CASE("search: what the choice was made against is told") {
   for (const std::string& reason : answer.reasons)
     tensor = tensor || reason.starts_with("tensor degree 2 takes +");
   CHECK(tensor);
+}
+
+TEST_CASE("search: a choice that turns out too large is replaced by one that holds less") {
+  const Question question = question_on(64, 1024);
+  const Answer first = search(question);
+  REQUIRE(first.best);
+
+  const Answer second = without_best(question, first, 1e12);
+
+  REQUIRE(second.best);
+  CHECK_FALSE(second.best->layout == first.best->layout);
+  CHECK(second.best->seconds >= first.best->seconds * 0.998);
+  for (const Candidate& one : second.candidates) {
+    const bool larger = one.layout.tensor_parallel == first.best->layout.tensor_parallel &&
+                        one.layout.checkpointing == first.best->layout.checkpointing &&
+                        offloads(one.layout) == offloads(first.best->layout) &&
+                        one.layout.strategy == first.best->layout.strategy &&
+                        one.layout.shard_degree <= first.best->layout.shard_degree &&
+                        one.layout.micro_batch >= first.best->layout.micro_batch;
+    if (larger) CHECK_FALSE(one.fits);
+  }
 }

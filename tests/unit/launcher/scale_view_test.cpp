@@ -68,12 +68,22 @@ TEST_CASE("scale report: what is written is read back, and damage is refused") {
 }
 
 TEST_CASE("scale plot: efficiency over nodes is a closed picture, and one point is none") {
-  CHECK_EQ(scale_plot_svg({{1, 1.0}}, "x"), "");
-  const std::string svg = scale_plot_svg({{1, 1.0}, {2, 0.9}, {256, 0.5}}, "a<b");
+  using Points = std::vector<ScalePoint>;
+  CHECK_EQ(scale_plot_svg(Points{{1, 1.0}}, "x"), "");
+  const std::string svg = scale_plot_svg(Points{{1, 1.0}, {2, 0.9}, {256, 0.5}}, "a<b");
   CHECK(svg.starts_with("<svg "));
   CHECK(svg.ends_with("</svg>\n"));
   for (const char* text : {"a&lt;b", ">256<", "90 %", "ideal"}) {
     CAPTURE(text);
     CHECK_NE(svg.find(text), std::string::npos);
   }
+}
+
+TEST_CASE("scale plot: several lines carry their names, and one of a single point is left out") {
+  const std::vector<ScaleSeries> series = {{"fast", {{1, 1.0}, {4, 0.8}}}, {"short", {{2, 1.0}}}};
+  const std::string svg = scale_plot_svg(series, "x");
+
+  CHECK_NE(svg.find("fast 80 %"), std::string::npos);
+  CHECK_EQ(svg.find("short"), std::string::npos);
+  CHECK_EQ(svg.find(">2<"), std::string::npos);
 }

@@ -1,0 +1,428 @@
+#include "launcher/verbs/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "launcher/cluster/job_instance.h"
+#include "launcher/plan/scale.h"
+#include "launcher/view/progress.h"
+#include "launcher/view/scale_plot.h"
+#include "runtime/base/command.h"
+#include "runtime/contract/mesh.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::Checkpointing;
+using contract::Strategy;
+
+constexpr double kMiB = 1024.0 * 1024.0;
+constexpr double kHostPci4 = 12e9,
+                 kHostPci5 = 50e9;  // bytes/s of one accelerator; p4d's pairs share a switch
+constexpr double kNoLink = 25e9;    // of accelerators that only PCIe connects
+constexpr int kMostPlans = 64;      // layouts whose exact memory is asked for
+
+const char* name_of(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kFullShard:
+      return "full_shard";
+    case Strategy::kHybridShard:
+      return "hybrid_shard";
+    case Strategy::kShardGradOp:
+      return "shard_grad_op";
+    case Strategy::kNoShard:
+      return "no_shard";
+  }
+  return "";
+}
+
+const char* name_of(Checkpointing kind) {
+  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
+}
+
+std::vector<std::string> machine_names(const PlanOptions& options, const contract::JobSpec& spec) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at < options.machines.size();) {
+    const size_t comma = std::min(options.machines.find(',', at), options.machines.size());
+    names.push_back(options.machines.substr(at, comma - at));
+    at = comma + 1;
+  }
+  if (names.empty() && !spec.cluster.instance.empty()) names.push_back(spec.cluster.instance);
+  return names;
+}
+
+// The overrides that make the job the candidate.
+std::vector<std::string> overrides_of(const Candidate& candidate, const Question& question) {
+  const Layout& layout = candidate.layout;
+  std::vector<std::string> overrides = {
+      fmt::format("resources.nodes={}", layout.nodes),
+      fmt::format("resources.ranks_per_node={}", question.machine.per_node),
+      fmt::format("batch.global_batch={}", question.global_batch),
+      fmt::format("batch.micro_batch={}", layout.micro_batch),
+      fmt::format("sharding.strategy=\"{}\"", name_of(layout.strategy)),
+      fmt::format("sharding.tensor_parallel={}", layout.tensor_parallel),
+      fmt::format("memory.activation_checkpointing=\"{}\"", name_of(layout.checkpointing)),
+      fmt::format("memory.activation_offload={}", layout.activation_offload),
+      fmt::format("memory.optimizer_offload={}", layout.optimizer_offload)};
+  if (layout.strategy == Strategy::kHybridShard)
+    overrides.push_back(fmt::format("sharding.shard_degree={}", layout.shard_degree));
+  return overrides;
+}
+
+// What the trainer itself plans to hold as the candidate.
+Result<int64_t> planned_bytes(const PlanOptions& options, const Candidate& candidate,
+                              const Question& question) {
+  std::vector<std::string> overrides = options.spec.overrides;
+  for (std::string& one : overrides_of(candidate, question)) overrides.push_back(std::move(one));
+  auto loaded = load_prepared_spec(options.spec.path, overrides);
+  if (!loaded) return std::move(loaded).error();
+  auto context = plan_context(loaded->spec, {}, overrides, "slurm");
+  if (!context) return std::move(context).error();
+  auto solved = solve_launch_plan(loaded->spec, *context);
+  if (!solved) return std::move(solved).error();
+  auto planned = plan_model(options.spec.path, *solved);
+  if (!planned) return std::move(planned).error();
+  return planned->memory.total();
+}
+
+// Chooses, and with the built-in trainer asks it what it would hold, until the choice fits by its own plan.
+Result<Answer> answer_of(const PlanOptions& options, bool own, const Question& question, ForecastLine& line) {
+  Answer answer = search(question);
+  for (int asked = 0; own && answer.best; ++asked) {
+    if (asked == kMostPlans) {
+      answer.best.reset();
+      break;
+    }
+    const auto bytes = planned_bytes(options, *answer.best, question);
+    if (!bytes) return bytes.error();
+    line.planned_bytes = *bytes;
+    if (static_cast<double>(*bytes) <= question.machine.memory_bytes * kUsableMemory) break;
+    answer = without_best(question, std::move(answer), static_cast<double>(*bytes));
+  }
+  if (!answer.best) line.planned_bytes.reset();
+  return answer;
+}
+
+void fill(ForecastLine& line, const PlanOptions& options, const Question& question, const Answer& answer) {
+  line.combinations = static_cast<int64_t>(answer.candidates.size());
+  if (!answer.best) {
+    line.reasons = {answer.candidates.empty()
+                        ? fmt::format("a batch of {} sequences does not divide over {} accelerators",
+                                      question.global_batch, line.accelerators)
+                        : fmt::format("none of {} layouts fits {:.1f} GB", answer.candidates.size(),
+                                      question.machine.memory_bytes * kUsableMemory / 1e9)};
+    return;
+  }
+  line.best = answer.best;
+  line.reasons = answer.reasons;
+  line.step = forecast_step(question.machine, question.model, answer.best->layout, question.traits,
+                            question.constants);
+  if (options.tokens <= 0.0) return;
+  line.hours = options.tokens / line.step.tokens_per_second() / 3600.0;
+  if (question.machine.dollars_per_hour > 0.0)
+    line.dollars = *line.hours * static_cast<double>(line.nodes) * question.machine.dollars_per_hour;
+}
+
+// The layout that the spec asks for; nullopt where its mesh or batch cannot be solved on the machine.
+std::optional<StepForecast> written_forecast(const contract::JobSpec& spec, const Question& question) {
+  const int64_t world = question.nodes * question.machine.per_node;
+  const auto mesh = contract::solve_mesh(spec, world, question.machine.per_node);
+  if (!mesh) return std::nullopt;
+  const auto batch = solve_batch(spec, mesh->data_parallel());
+  if (!batch) return std::nullopt;
+  Layout layout;
+  layout.nodes = question.nodes;
+  layout.shard_degree = mesh->shard_degree;
+  layout.tensor_parallel = mesh->tensor_parallel;
+  layout.strategy = spec.sharding.strategy;
+  layout.micro_batch = batch->micro_batch;
+  layout.accumulation = batch->gradient_accumulation;
+  layout.sequence_length = question.sequence_length;
+  layout.checkpointing = spec.memory.activation_checkpointing;
+  layout.activation_offload = spec.memory.activation_offload;
+  layout.optimizer_offload = spec.memory.optimizer_offload;
+  return forecast_step(question.machine, question.model, layout, question.traits, question.constants);
+}
+
+Result<Question> question_of(const PlanOptions& options, const contract::JobSpec& spec,
+                             const std::string& machine) {
+  const Catalogue catalogue = built_in_catalogue();
+  contract::JobSpec named = spec;
+  named.cluster.instance = machine;
+  named.origins["cluster.instance"] = "--machine";
+  const auto instance = find_job_instance(named, catalogue);
+  if (!instance) return instance.error();
+  auto known = machine_of(**instance);
+  if (!known) return std::move(known).error();
+  const auto stack = find_stack(options.software.empty() ? "fsdp" : options.software);
+  if (!stack)
+    return Error(Code::kInvalid,
+                 fmt::format("--software {}: unknown; one of {}", options.software, stack_names()));
+  Question question;
+  question.machine = std::move(known).value();
+  question.machine.dollars_per_hour = options.dollars_per_hour;
+  question.model = shape_of(spec.model, spec.program.trainer);
+  question.traits = traits(*stack);
+  question.constants = fitted_constants();
+  question.nodes = spec.resources.nodes;
+  question.sequence_length = spec.data.sequence_length;
+  question.heads = spec.model.kv_heads > 0 ? spec.model.kv_heads : spec.model.heads;
+  return question;
+}
+
+Result<std::vector<int64_t>> node_counts(const PlanOptions& options, const contract::JobSpec& spec) {
+  if (options.nodes.empty()) return std::vector<int64_t>{spec.resources.nodes};
+  return parse_node_counts(options.nodes);
+}
+
+// Sequences of a step on the job's own nodes.
+Result<int64_t> batch_of(const contract::JobSpec& spec, const Question& question) {
+  if (spec.batch.global_batch) return *spec.batch.global_batch;
+  const auto mesh =
+      contract::solve_mesh(spec, question.nodes * question.machine.per_node, question.machine.per_node);
+  if (!mesh) return mesh.error();
+  const auto batch = solve_batch(spec, mesh->data_parallel());
+  if (!batch) return batch.error();
+  return batch->global_batch;
+}
+
+Result<void> add_machine(const PlanOptions& options, const contract::JobSpec& spec,
+                         const std::string& machine, ForecastReport& report) {
+  auto question = question_of(options, spec, machine);
+  if (!question) return std::move(question).error();
+  const auto counts = node_counts(options, spec);
+  if (!counts) return counts.error();
+  const auto batch = batch_of(spec, *question);
+  if (!batch) return batch.error();
+  double first = 0.0;
+  for (const int64_t nodes : *counts) {
+    question->nodes = nodes;
+    question->global_batch = report.weak ? *batch / counts->front() * nodes : *batch;
+    ForecastLine line{.machine = machine,
+                      .nodes = nodes,
+                      .accelerators = nodes * question->machine.per_node,
+                      .global_batch = question->global_batch};
+    const auto answer = answer_of(options, options.software.empty(), *question, line);
+    if (!answer) return answer.error();
+    fill(line, options, *question, *answer);
+    if (line.best) {
+      const double speed = line.step.tokens_per_second() / static_cast<double>(nodes);
+      if (first == 0.0) first = speed;
+      line.efficiency = speed / first;
+    }
+    report.lines.push_back(std::move(line));
+  }
+  question->nodes = spec.resources.nodes;
+  if (options.machines.find(',') == std::string::npos && options.nodes.empty())
+    report.written = written_forecast(spec, *question);
+  return {};
+}
+
+std::string layout_text(const Layout& layout) {
+  std::string text = fmt::format("{}, tensor {}, micro-batch {} x {}, checkpointing {}",
+                                 sharding_text(layout), layout.tensor_parallel, layout.micro_batch,
+                                 layout.accumulation, name_of(layout.checkpointing));
+  if (layout.activation_offload) text += ", activations offloaded";
+  if (layout.optimizer_offload) text += ", moments offloaded";
+  return text;
+}
+
+std::string step_text(const StepForecast& step) {
+  return fmt::format("step {:.3f} s, {} tokens/s, {:.1f} TFLOP/s an accelerator", step.seconds,
+                     with_thousands(std::llround(step.tokens_per_second())), step.model_flops / 1e12);
+}
+
+void print_parts(const StepForecast& step) {
+  const Phases& phases = step.phases;
+  const Volumes& volumes = step.volumes;
+  fmt::print(
+      "  seconds    kernels {:.3f}, transfers not hidden {:.3f}, optimizer {:.3f}, host {:.3f}, straggling "
+      "{:.3f}\n",
+      phases.compute, phases.exposed, phases.optimizer, phases.host, phases.straggle);
+  fmt::print(
+      "  transfers  gather {:.3f}, reduce {:.3f}, replicas {:.3f}, tensor {:.3f}, offload {:.3f}; hidden or "
+      "not\n",
+      phases.gather, phases.reduce, phases.replica, phases.tensor, phases.offload);
+  fmt::print("  GB a rank  gather {:.2f}, reduce {:.2f}, replicas {:.2f}, tensor {:.2f}, offload {:.2f}\n",
+             volumes.gather / 1e9, volumes.reduce / 1e9, volumes.replica / 1e9, volumes.tensor / 1e9,
+             volumes.offload / 1e9);
+}
+
+void print_line(const ForecastLine& line) {
+  if (!line.best) {
+    fmt::print("{:<16}{:>6}  {}\n", line.machine, line.nodes, line.reasons.front());
+    return;
+  }
+  fmt::print("{:<16}{:>6}{:>10.3f}{:>14}{:>9.1f}{:>10.1f} %{:>8.1f}  {}", line.machine, line.nodes,
+             line.step.seconds, with_thousands(std::llround(line.step.tokens_per_second())),
+             line.step.model_flops / 1e12, 100.0 * line.efficiency,
+             (line.planned_bytes ? static_cast<double>(*line.planned_bytes) : line.best->bytes) / 1e9,
+             layout_text(line.best->layout));
+  if (line.hours) fmt::print("; {:.1f} h", *line.hours);
+  if (line.dollars) fmt::print(", {} dollars", with_thousands(std::llround(*line.dollars)));
+  fmt::print("\n");
+}
+
+std::string phases_json(const StepForecast& step) {
+  const Phases& phases = step.phases;
+  const Volumes& volumes = step.volumes;
+  return fmt::format(
+      "\"step_seconds\": {:.6g}, \"tokens_per_step\": {:.0f}, \"tokens_per_second\": {:.6g}, "
+      "\"model_tflops_per_accelerator\": {:.6g}, \"seconds\": {{\"kernels\": {:.6g}, \"exposed\": {:.6g}, "
+      "\"optimizer\": {:.6g}, \"host\": {:.6g}, \"straggle\": {:.6g}, \"gather\": {:.6g}, \"reduce\": "
+      "{:.6g}, "
+      "\"replica\": {:.6g}, \"tensor\": {:.6g}, \"offload\": {:.6g}}}, \"bytes_per_rank\": {{\"gather\": "
+      "{:.0f}, "
+      "\"reduce\": {:.0f}, \"replica\": {:.0f}, \"tensor\": {:.0f}, \"offload\": {:.0f}}}",
+      step.seconds, step.tokens, step.tokens_per_second(), step.model_flops / 1e12, phases.compute,
+      phases.exposed, phases.optimizer, phases.host, phases.straggle, phases.gather, phases.reduce,
+      phases.replica, phases.tensor, phases.offload, volumes.gather, volumes.reduce, volumes.replica,
+      volumes.tensor, volumes.offload);
+}
+
+std::string line_json(const ForecastLine& line) {
+  std::string json = fmt::format(
+      "{{\"machine\": \"{}\", \"nodes\": {}, \"accelerators\": {}, \"global_batch\": {}, \"combinations\": "
+      "{}",
+      line.machine, line.nodes, line.accelerators, line.global_batch, line.combinations);
+  if (line.best) {
+    const Layout& layout = line.best->layout;
+    json += fmt::format(
+        ", \"best\": {{\"strategy\": \"{}\", \"shard_degree\": {}, \"tensor_parallel\": {}, \"micro_batch\": "
+        "{}, "
+        "\"gradient_accumulation\": {}, \"activation_checkpointing\": \"{}\", \"activation_offload\": {}, "
+        "\"optimizer_offload\": {}}}, {}, \"efficiency\": {:.6g}, \"estimated_bytes\": {:.0f}",
+        name_of(layout.strategy), layout.shard_degree, layout.tensor_parallel, layout.micro_batch,
+        layout.accumulation, name_of(layout.checkpointing), layout.activation_offload,
+        layout.optimizer_offload, phases_json(line.step), line.efficiency, line.best->bytes);
+  }
+  if (line.planned_bytes) json += fmt::format(", \"planned_bytes\": {}", *line.planned_bytes);
+  if (line.hours) json += fmt::format(", \"hours\": {:.6g}", *line.hours);
+  if (line.dollars) json += fmt::format(", \"dollars\": {:.6g}", *line.dollars);
+  json += ", \"reasons\": [";
+  for (size_t i = 0; i < line.reasons.size(); ++i)
+    json += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", line.reasons[i]);
+  return json + "]}";
+}
+
+}  // namespace
+
+Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan) {
+  const auto installation = find_installation();
+  if (!installation) return installation.error();
+  auto answer = base::run_command({installation->rank_program, "plan", spec_path}, contract::to_json(plan));
+  if (!answer) return std::move(answer).error();
+  return contract::parse_model_plan(answer->out);
+}
+
+Result<Machine> machine_of(const Instance& instance) {
+  if (!instance.accelerator)
+    return Error(Code::kInvalid,
+                 fmt::format("{} has no accelerators; predictions need a type that has some, e.g. "
+                             "p4d.24xlarge, p5.48xlarge or trn1.32xlarge",
+                             instance.type));
+  const Accelerator& chip = *instance.accelerator;
+  const double ranks = chip.ranks;
+  Machine machine;
+  machine.name = instance.type;
+  const bool ampere = chip.name.starts_with("a10") || chip.name.starts_with("l4");
+  machine.generation = chip.maker == "aws" ? Generation::kTrainium
+                       : ampere            ? Generation::kAmpere
+                                           : Generation::kHopper;
+  machine.per_node = instance.ranks();
+  machine.peak = chip.peak.bf16 * 1e12 / ranks;
+  machine.fp8_peak = chip.peak.fp8 * 1e12 / ranks;
+  machine.memory_bytes = static_cast<double>(chip.memory_mib) * kMiB / ranks;
+  machine.memory_rate = chip.memory_gbytes_per_second * 1e9 / ranks;
+  machine.link_rate =
+      chip.link_gbytes_per_second > 0.0 ? chip.link_gbytes_per_second * 0.5e9 / ranks : kNoLink;
+  machine.network_rate = instance.network_gbits_per_second * 1e9 / 8.0;
+  machine.host_rate = machine.generation == Generation::kHopper ? kHostPci5 : kHostPci4;
+  return machine;
+}
+
+bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
+  if (!options.machines.empty() || !options.nodes.empty() || !options.software.empty() ||
+      !options.plot.empty() || options.tokens > 0.0)
+    return true;
+  if (loaded.spec.program.trainer.empty() || loaded.spec.cluster.instance.empty()) return false;
+  const Catalogue catalogue = built_in_catalogue();
+  const Instance* instance = catalogue.find(loaded.spec.cluster.instance);
+  return instance != nullptr && instance->accelerator.has_value();
+}
+
+Result<ForecastReport> forecast_job(const PlanOptions& options) {
+  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  if (!loaded) return std::move(loaded).error();
+  const contract::JobSpec& spec = loaded->spec;
+  if (spec.program.trainer.empty() || spec.model.layers == 0)
+    return Error(Code::kInvalid,
+                 fmt::format("{}: a prediction needs a job of the built-in trainer, whose [model] says "
+                             "what is computed",
+                             spec.origin("program")));
+  if (spec.precision.parameters != contract::Precision::kBf16)
+    return Error(Code::kInvalid,
+                 fmt::format("{}: predictions are of bf16", spec.origin("precision.parameters")));
+  ForecastReport report;
+  report.job = spec.name;
+  report.software = options.software.empty() ? "fsdp" : options.software;
+  report.weak =
+      options.scaling.empty() ? spec.batch.scaling == contract::Scaling::kWeak : options.scaling == "weak";
+  report.tokens = options.tokens;
+  const std::vector<std::string> machines = machine_names(options, spec);
+  if (machines.empty())
+    return Error(Code::kInvalid,
+                 "no machine to predict for; give --machine p4d.24xlarge, or [cluster] instance");
+  if (machines.size() > 1 && options.dollars_per_hour > 0.0)
+    return Error(Code::kInvalid,
+                 "--dollars-per-hour is the price of one type; ask for one --machine at a time");
+  for (const std::string& machine : machines) RETURN_IF_ERROR(add_machine(options, spec, machine, report));
+  return report;
+}
+
+void print_forecast(const ForecastReport& report) {
+  fmt::print("predicted    {} scaling, software {}, bf16; nothing of this is measured\n",
+             report.weak ? "weak" : "strong", report.software);
+  if (report.written) {
+    fmt::print("as written   {}\n", step_text(*report.written));
+    print_parts(*report.written);
+  }
+  if (report.lines.size() == 1 && report.lines.front().best) {
+    const ForecastLine& line = report.lines.front();
+    fmt::print("best         {}\n             {}\n", layout_text(line.best->layout), step_text(line.step));
+    print_parts(line.step);
+    for (const std::string& reason : line.reasons) fmt::print("  because    {}\n", reason);
+  }
+  fmt::print("{:<16}{:>6}{:>10}{:>14}{:>9}{:>12}{:>8}  best layout{}\n", "machine", "nodes", "step s",
+             "tokens/s", "TFLOP/s", "efficiency", "GB",
+             report.tokens > 0.0 ? fmt::format("; {:.3g} tokens take", report.tokens) : "");
+  for (const ForecastLine& line : report.lines) print_line(line);
+}
+
+std::string forecast_json(const ForecastReport& report) {
+  std::string json = fmt::format("{{\"kind\": \"prediction\", \"software\": \"{}\", \"scaling\": \"{}\"",
+                                 report.software, report.weak ? "weak" : "strong");
+  if (report.tokens > 0.0) json += fmt::format(", \"tokens\": {:.6g}", report.tokens);
+  if (report.written) json += ", \"written\": {" + phases_json(*report.written) + "}";
+  json += ", \"lines\": [";
+  for (size_t i = 0; i < report.lines.size(); ++i) json += (i == 0 ? "" : ", ") + line_json(report.lines[i]);
+  return json + "]}";
+}
+
+std::string forecast_svg(const ForecastReport& report) {
+  std::vector<ScaleSeries> series;
+  for (const ForecastLine& line : report.lines) {
+    if (!line.best) continue;
+    if (series.empty() || series.back().name != line.machine) series.push_back({line.machine, {}});
+    series.back().points.push_back({line.nodes, line.efficiency});
+  }
+  return scale_plot_svg(series, fmt::format("{}: {} scaling efficiency, predicted ({})", report.job,
+                                            report.weak ? "weak" : "strong", report.software));
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,56 @@
+// What `shardrun plan` predicts of a job on machines of the catalogue: the best layout for each number of nodes, its
+// step, its memory and its price (launcher/forecast).
+//
+// Thread rule: free functions of the main thread; forecast_job() asks shardrun-rank what the trainer will hold.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/cluster/catalogue.h"
+#include "launcher/forecast/search.h"
+#include "launcher/verbs/verbs.h"
+#include "runtime/contract/model_plan.h"
+
+namespace shardrun::launcher {
+
+struct ForecastLine {
+  std::string machine;
+  int64_t nodes = 0, accelerators = 0;
+  int64_t global_batch = 0;  // sequences
+  std::optional<Candidate> best;
+  StepForecast step;                     // of the best
+  std::optional<int64_t> planned_bytes;  // of a rank, by the built-in trainer's own plan
+  double efficiency = 0.0;               // speed of a node, relative to the machine's first line
+  std::optional<double> hours, dollars;  // to train --tokens
+  int64_t combinations = 0;
+  std::vector<std::string> reasons;  // of the choice; without one, why there is none
+};
+
+struct ForecastReport {
+  std::string job, software;
+  bool weak = false;
+  double tokens = 0.0;
+  std::optional<StepForecast> written;  // the layout that the spec asks for, on the only machine
+  std::vector<ForecastLine> lines;
+};
+
+// A rank of `instance` as one accelerator. Errors: kInvalid for a type without accelerators.
+base::Result<Machine> machine_of(const Instance& instance);
+
+// What a rank of the built-in trainer will hold, asked of the program that will hold it.
+base::Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan);
+
+// Errors: kInvalid for a machine, a stack or a number of nodes that nobody knows, and for a job without a [model].
+base::Result<ForecastReport> forecast_job(const PlanOptions& options);
+
+// Whether a prediction is asked for: by an option, or by a job that names a machine with accelerators.
+bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);
+
+void print_forecast(const ForecastReport& report);
+std::string forecast_json(const ForecastReport& report);
+std::string forecast_svg(const ForecastReport& report);
+
+}  // namespace shardrun::launcher
