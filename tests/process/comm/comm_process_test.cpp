@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "runtime/base/io.h"
+#include "tests/support/folder.h"
 
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
+using shardrun::tests::Folder;
 
 namespace {
 
@@ -31,19 +33,6 @@ struct Outcome {
     for (; index > 0 && text.find('|') != std::string::npos; --index) text.erase(0, text.find('|') + 1);
     return text.substr(0, text.find('|'));
   }
-};
-
-class Folder {
- public:
-  Folder() {
-    std::string name = "/tmp/shardrun_comm_XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 pid_t start(const std::vector<std::string>& command, const std::string& output) {

@@ -12,8 +12,10 @@
 
 #include "plugins/abi/comm_v1.h"
 #include "runtime/base/io.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun::base;
+using shardrun::tests::Folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -38,12 +40,6 @@ void check_refused(const std::string& kind, Code code, const std::string& expect
   CHECK(error.to_string().find(sample(kind)) != std::string::npos);
   CHECK(error.to_string().find(expected) != std::string::npos);
 }
-
-struct Folder {
-  std::string path = "/tmp/shardrun_plugin_XXXXXX";
-  Folder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
-  ~Folder() { fs::remove_all(path); }
-};
 
 }  // namespace
 
@@ -73,11 +69,11 @@ TEST_CASE("plugin host: a constructor that aborts or exits costs the probe, not 
 
 TEST_CASE("plugin host: what is no shared object at all is refused") {
   const Folder folder;
-  const std::string path = folder.path + "/plugin.so";
+  const std::string path = folder.path() + "/plugin.so";
   REQUIRE(write_file_atomically(path, "#!/bin/sh\necho no\n"));
 
   CHECK(refusal_of(path).code() == Code::kUnsupported);
-  CHECK(refusal_of(folder.path).code() == Code::kRefused);
+  CHECK(refusal_of(folder.path()).code() == Code::kRefused);
 }
 
 TEST_CASE("plugin host: a relative path is refused, an absent file is not found") {
@@ -89,9 +85,9 @@ TEST_CASE("plugin host: a relative path is refused, an absent file is not found"
 
 TEST_CASE("plugin host: a file or folder that others may write is refused, also behind a link") {
   const Folder folder;
-  const std::string path = folder.path + "/plugin.so";
+  const std::string path = folder.path() + "/plugin.so";
   fs::copy_file(sample("none"), path);
-  const fs::path link = folder.path + "/link.so";
+  const fs::path link = folder.path() + "/link.so";
   fs::create_symlink(path, link);
 
   chmod(path.c_str(), 0755);
@@ -106,7 +102,7 @@ TEST_CASE("plugin host: a file or folder that others may write is refused, also 
     CHECK(refusal_of(link).code() == Code::kRefused);
   }
   chmod(path.c_str(), 0755);
-  chmod(folder.path.c_str(), 0777);
+  chmod(folder.path().c_str(), 0777);
   CHECK(refusal_of(path).code() == Code::kRefused);
 }
 
@@ -116,7 +112,7 @@ TEST_CASE("plugin host: another user's file is refused") {
     return;
   }
   const Folder folder;
-  const std::string path = folder.path + "/plugin.so";
+  const std::string path = folder.path() + "/plugin.so";
   fs::copy_file(sample("none"), path);
   chmod(path.c_str(), 0755);
   REQUIRE(chown(path.c_str(), 65534, 65534) == 0);

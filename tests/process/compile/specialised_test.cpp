@@ -17,6 +17,7 @@
 #include "runtime/compile/load.h"
 #include "runtime/model/bert.h"
 #include "runtime/model/llama.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using kernels::Bf16;
@@ -28,20 +29,11 @@ namespace fs = std::filesystem;
 namespace {
 
 // One cache for the whole test program, removed at its end.
-struct Cache {
-  Cache() {
-    char name[] = "/tmp/shardrun_kernels_XXXXXX";
-    folder = ::mkdtemp(name);
-  }
-  ~Cache() { fs::remove_all(folder); }
-  std::string folder;
-};
-
 // Compiles, loads and installs the shapes, in place of those that were installed before.
 void use(const std::vector<KernelShape>& shapes) {
-  static const Cache cache;
+  static const tests::Folder cache;
   kernels::forget_all();
-  const auto opened = compile::KernelCache::open(cache.folder);
+  const auto opened = compile::KernelCache::open(cache.path());
   REQUIRE(opened);
   const auto compiler = compile::Compiler::find();
   REQUIRE(compiler);

@@ -28,15 +28,6 @@ void append(model::BlockLayout& block, const std::string& name, std::vector<int6
 
 }  // namespace
 
-Folder::Folder() {
-  std::string name = (fs::temp_directory_path() / "shardrun-store-XXXXXX").string();
-  path_ = ::mkdtemp(name.data());
-}
-
-Folder::~Folder() {
-  fs::remove_all(path_);
-}
-
 std::vector<model::BlockLayout> blocks_of(int tensor_rank, int tensor_parallel) {
   const auto cut = [&](int64_t extent, int rank) { return extent * rank / tensor_parallel; };
   const auto split = [&](model::BlockLayout& block, const std::string& name, std::vector<int64_t> shape,

@@ -6,19 +6,11 @@
 #include <vector>
 
 #include "runtime/checkpoint/store.h"
+#include "tests/support/folder.h"
 
 namespace shardrun::checkpoint {
 
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using tests::Folder;
 
 // A small model as tensor rank `tensor_rank` of `tensor_parallel` has it: three blocks with whole tensors, tensors
 // split along dimension 0 (unevenly when 7 rows do not divide) and along dimension 1, and one that two tensor ranks

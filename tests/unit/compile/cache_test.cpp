@@ -11,21 +11,14 @@
 #include "runtime/compile/entry.h"
 #include "runtime/compile/kernel_cache.h"
 #include "runtime/compile/recipe.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using namespace shardrun::compile;
+using shardrun::tests::Folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/shardrun_cache_XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string path;
-};
 
 const kernels::KernelShape kShape{kernels::Op::kRope, kernels::DType::kBf16, 64};
 
@@ -76,7 +69,7 @@ TEST_CASE("an_entry_comes_back_as_it_was_and_no_damaged_one_does") {
 
 TEST_CASE("a_damaged_entry_is_put_aside_and_named") {
   const Folder folder;
-  const auto cache = KernelCache::open(folder.path + "/kernels");
+  const auto cache = KernelCache::open(folder.path() + "/kernels");
   REQUIRE(cache);
   REQUIRE(cache->publish("d1", {Entry::Kind::kLibrary, "rope_bf16_64", 5, "code"}));
   std::string damage;
@@ -99,7 +92,7 @@ TEST_CASE("a_damaged_entry_is_put_aside_and_named") {
 
 TEST_CASE("a_cache_that_others_could_write_is_refused") {
   const Folder folder;
-  const std::string open_folder = folder.path + "/open", inside = open_folder + "/inside";
+  const std::string open_folder = folder.path() + "/open", inside = open_folder + "/inside";
   REQUIRE(KernelCache::open(inside));
   struct stat status {};
   REQUIRE(::stat(inside.c_str(), &status) == 0);

@@ -12,6 +12,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/compile/lease.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using compile::Lease;
@@ -19,14 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/shardrun_lease_XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string lease() const { return path + "/x.lease"; }
-  std::string path;
+struct Folder : tests::Folder {
+  std::string lease() const { return *this / "x.lease"; }
 };
 
 bool takes(const std::string& path) {
@@ -60,7 +55,7 @@ TEST_CASE("a_lease_is_held_by_one_until_it_gives_it_back") {
     CHECK_FALSE(takes(folder.lease()));
   }
   CHECK(takes(folder.lease()));
-  CHECK(fs::is_empty(folder.path));
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("the_lease_of_a_process_that_died_here_is_taken_at_once") {

@@ -63,7 +63,7 @@ TEST_CASE("corpus: the entropy of two equally frequent letters is ln 2") {
 
 TEST_CASE("corpus: missing, empty and odd files are refused by name with a mend") {
   const Folder folder;
-  const std::vector<std::string> missing{folder.missing("nowhere.txt")}, empty{folder.file("empty.txt", "")},
+  const std::vector<std::string> missing{folder / "nowhere.txt"}, empty{folder.file("empty.txt", "")},
       device{"/dev/null"}, none;
 
   const auto from_missing = Corpus::open(missing, "[data] files");

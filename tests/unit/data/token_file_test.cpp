@@ -138,7 +138,7 @@ TEST_CASE("token file: damage far from what is read does not stop it, and readin
 
 TEST_CASE("token file: an unfinished one leaves nothing behind, and one without documents is refused") {
   const Folder folder;
-  const std::string path = folder.missing("x");
+  const std::string path = folder / "x";
   {
     auto writer = TokenFileWriter::create(path, byte_tokenizer_facts());
     REQUIRE(writer);
@@ -149,5 +149,5 @@ TEST_CASE("token file: an unfinished one leaves nothing behind, and one without 
     REQUIRE(!finished);
     CHECK(finished.error().code() == base::Code::kRefused);
   }
-  CHECK(std::filesystem::is_empty(folder.missing("")));
+  CHECK(std::filesystem::is_empty(folder / ""));
 }

@@ -86,7 +86,7 @@ TEST_CASE("wordpiece: the ids are those of transformers' BertTokenizer, uncased 
   REQUIRE(text);
   folder.file("vocab.txt", *text);
   folder.file("tokenizer_config.json", R"({"do_lower_case": false})");
-  const auto uncased = opened(kPeers + "vocab.txt"), cased = opened(folder.missing("vocab.txt"));
+  const auto uncased = opened(kPeers + "vocab.txt"), cased = opened(folder / "vocab.txt");
 
   compare_with_peer(*uncased, "wordpiece");
   compare_with_peer(*cased, "wordpiece_cased");
@@ -166,12 +166,11 @@ TEST_CASE("tokenizers: files that are none are refused by name") {
   folder.file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n");
 
   CHECK(error_of(damaged).find("damaged.model is no SentencePiece model") != std::string::npos);
-  CHECK(
-      error_of(folder.missing("vocab.txt")).find("vocab.txt is no BERT vocabulary: it has no line [MASK]") !=
-      std::string::npos);
+  CHECK(error_of(folder / "vocab.txt").find("vocab.txt is no BERT vocabulary: it has no line [MASK]") !=
+        std::string::npos);
   CHECK(
       error_of(other).find("words.txt\"; use byte, the path of a SentencePiece .model file, or the path of a "
                            "vocab.txt") != std::string::npos);
-  CHECK(error_of(folder.missing("none.model")).find("none.model") != std::string::npos);
+  CHECK(error_of(folder / "none.model").find("none.model") != std::string::npos);
   CHECK(error_of("myvocab.txt").find("there is no tokenizer") != std::string::npos);
 }

@@ -8,26 +8,13 @@
 
 #include "launcher/submit/cache.h"
 #include "runtime/contract/compile_cache.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
+using tests::Folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "shardrun-cache-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 contract::JobSpec spec_at(const std::string& origin) {
   contract::JobSpec spec;

@@ -11,6 +11,7 @@
 
 #include "launcher/agent/master_port.h"
 #include "runtime/base/io.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using namespace shardrun::launcher;
@@ -36,24 +37,10 @@ class FakeScheduler final : public Scheduler {
   Script script_;
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string path = "/tmp/conductor_test.XXXXXX";
-    REQUIRE(::mkdtemp(path.data()) != nullptr);
-    path_ = path;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 constexpr const char* kSpecText = "name = \"job\"  # with a comment\n[program]\ncommand = [\"true\"]\n";
 
 struct Fixture {
-  TemporaryFolder folder;
+  tests::Folder folder;
   contract::JobSpec spec;
   ConductRequest request;
 

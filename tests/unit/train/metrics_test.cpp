@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/contract/epoch.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using namespace shardrun::train;
@@ -29,14 +30,8 @@ std::vector<nlohmann::json> lines_of(const std::string& text) {
   return lines;
 }
 
-struct Folder {
-  Folder() {
-    std::string path = (std::filesystem::temp_directory_path() / "shardrun-metrics-XXXXXX").string();
-    REQUIRE(::mkdtemp(path.data()) != nullptr);
-    run.root = path;
-  }
-  ~Folder() { std::filesystem::remove_all(run.root); }
-  contract::RunDir run;
+struct Folder : tests::Folder {
+  contract::RunDir run{path()};
 };
 
 }  // namespace

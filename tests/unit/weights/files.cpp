@@ -9,15 +9,6 @@
 
 namespace shardrun::weights {
 
-Folder::Folder() {
-  std::string name = (std::filesystem::temp_directory_path() / "shardrun-weights-XXXXXX").string();
-  path_ = ::mkdtemp(name.data());
-}
-
-Folder::~Folder() {
-  std::filesystem::remove_all(path_);
-}
-
 std::string file_bytes(const std::vector<NamedTensor>& tensors) {
   std::string header = "{", data;
   for (const NamedTensor& tensor : tensors) {

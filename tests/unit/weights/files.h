@@ -6,19 +6,11 @@
 
 #include "runtime/model/model.h"
 #include "runtime/weights/safetensors.h"
+#include "tests/support/folder.h"
 
 namespace shardrun::weights {
 
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using tests::Folder;
 
 struct NamedTensor {
   std::string name;

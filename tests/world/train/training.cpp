@@ -101,20 +101,6 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
 
 }  // namespace
 
-Folder::Folder() {
-  std::string name = (std::filesystem::temp_directory_path() / "shardrun-train-XXXXXX").string();
-  path_ = ::mkdtemp(name.data());
-}
-
-Folder::~Folder() {
-  std::filesystem::remove_all(path_);
-}
-
-std::string Folder::file(const std::string& name, const std::string& text) const {
-  std::ofstream(path_ + "/" + name, std::ios::binary) << text;
-  return path_ + "/" + name;
-}
-
 std::string prose(int sentences, uint64_t chapter) {
   const std::vector<std::string> who{"the rank", "a node", "the launcher", "one shard", "the master"};
   const std::vector<std::string> does{"sends", "keeps", "waits for", "reads", "sums"};

@@ -9,24 +9,13 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/session.h"
+#include "tests/support/folder.h"
 
 namespace training {
 
 using namespace shardrun;
 
-// A folder of its own that goes away with the test.
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string file(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
-};
+using tests::Folder;
 
 // English enough for a model to learn something from, and different for different `chapter`s.
 std::string prose(int sentences, uint64_t chapter);
