@@ -29,6 +29,7 @@ struct Arguments {
   launcher::SubmitOptions submit;
   launcher::ScaleOptions scale;
   launcher::PlanOptions plan;
+  launcher::RenderOptions render;
   launcher::LogsOptions logs;
   launcher::DataOptions data;
   launcher::ExportOptions exported;
@@ -249,6 +250,28 @@ void add_export_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   verb->callback([&] { exit_code = launcher::export_weights(arguments.exported, arguments.common); });
 }
 
+void add_render_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::RenderOptions& options = arguments.render;
+  CLI::App* render = app.add_subcommand("render", "Turn a job into a manifest of Kubernetes");
+  render->add_option("spec", options.spec.path, "job.toml")->required();
+  render->add_option("--to", options.to, "kubernetes")->required()->check(CLI::IsMember({"kubernetes"}));
+  render->add_option("--image", options.image, "The container image of all pods")->required();
+  render->add_option("--claim", options.claim, "A PersistentVolumeClaim that all pods may write")->required();
+  render->add_option("--mount", options.mount, "Where it is mounted; the job runs there")
+      ->capture_default_str();
+  render->add_option("--namespace", options.name_space, "Of Kubernetes")->capture_default_str();
+  render->add_option("--kind", options.kind, "auto: a command is a PyTorchJob, the trainer an MPIJob")
+      ->check(CLI::IsMember({"auto", "mpijob", "pytorchjob"}))
+      ->capture_default_str();
+  add_overrides(*render, options.spec.overrides);
+  add_common(*render, arguments.common, false);
+  render->footer(
+      "Example:\n  shardrun render --to kubernetes jobs/llama-2-7b-p5.toml --image "
+      "registry.example.com/shardrun "
+      "--claim fsx | kubectl apply -f -");
+  render->callback([&] { exit_code = launcher::render(arguments.render, arguments.common); });
+}
+
 void add_pcluster_options(CLI::App& verb, launcher::ClusterOptions& options, bool may_wait) {
   verb.add_option("--region", options.region, "An AWS region; default: AWS's own configuration");
   verb.add_option("--timeout", options.timeout_seconds, "Seconds that pcluster may take to answer")
@@ -359,6 +382,7 @@ int main(int argc, char** argv) {
   add_run_verbs(app, arguments, exit_code);
   add_data_verb(app, arguments, exit_code);
   add_export_verb(app, arguments, exit_code);
+  add_render_verb(app, arguments, exit_code);
   add_cluster_verb(app, arguments, exit_code);
   CLI::App* completion = app.add_subcommand("completion", "Print a completion script for a shell");
   completion->add_option("shell", arguments.shell, "bash, zsh or fish")

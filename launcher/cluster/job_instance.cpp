@@ -19,7 +19,8 @@ std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const
   if (!spec.origins.contains("resources.cpus_per_rank"))
     overrides.push_back(fmt::format("resources.cpus_per_rank={}", std::max(1, instance.cores() / ranks)));
   const bool between_nodes =
-      spec.resources.nodes > 1 && spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+      spec.resources.nodes > 1 && (spec.cluster.scheduler == contract::SchedulerKind::kSlurm ||
+                                   spec.cluster.scheduler == contract::SchedulerKind::kMpirun);
   if (between_nodes && instance.efa_interfaces > 0 && !spec.program.trainer.empty() &&
       !spec.origins.contains("communication.provider"))
     overrides.emplace_back("communication.provider=efa");

@@ -32,6 +32,15 @@ Yaml Yaml::list(const std::vector<std::string>& items) {
   return all;
 }
 
+Yaml Yaml::block(const std::string& text) {
+  const bool clean = std::all_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return c == '\n' || (byte >= 0x20 && byte < 0x7f) || byte >= 0x80;
+  });
+  const bool closed = text.size() > 1 && text.back() == '\n' && text[text.size() - 2] != '\n';
+  return clean && closed ? Yaml(Kind::kBlock, text) : Yaml(text);
+}
+
 Yaml& Yaml::set(std::string key, Yaml value) {
   SHARDRUN_CHECK(kind_ == Kind::kMap);
   const std::string written = quoted(key);
@@ -67,6 +76,16 @@ std::string Yaml::quoted(std::string_view text) {
 }
 
 void Yaml::write(std::string& out, size_t indent, bool continues_line) const {
+  if (kind_ == Kind::kBlock) {
+    out += "|2\n";
+    for (size_t begin = 0; begin < scalar_.size();) {
+      const size_t end = scalar_.find('\n', begin) + 1;
+      if (end - begin > 1) out.append(indent, ' ');
+      out += scalar_.substr(begin, end - begin);
+      begin = end;
+    }
+    return;
+  }
   if (kind_ == Kind::kScalar || items_.empty()) {
     out += kind_ == Kind::kScalar ? scalar_ : kind_ == Kind::kMap ? "{}" : "[]";
     out += '\n';
@@ -75,7 +94,7 @@ void Yaml::write(std::string& out, size_t indent, bool continues_line) const {
   for (size_t i = 0; i < items_.size(); ++i) {
     if (i > 0 || !continues_line) out.append(indent, ' ');
     const Yaml& item = items_[i];
-    const bool nested = item.kind_ != Kind::kScalar && !item.items_.empty();
+    const bool nested = !item.items_.empty();
     if (kind_ == Kind::kList) {
       out += "- ";
       item.write(out, indent + 2, /*continues_line=*/true);

@@ -19,6 +19,8 @@ class Yaml {
   static Yaml map() { return Yaml(Kind::kMap, ""); }
   static Yaml list() { return Yaml(Kind::kList, ""); }
   static Yaml list(const std::vector<std::string>& items);
+  // A text of several lines as it is, in a literal block; quoted where it has what a block cannot hold.
+  static Yaml block(const std::string& text);
   Yaml(std::string text) : Yaml(Kind::kScalar, quoted(text)) {}          // NOLINT: values convert
   Yaml(const char* text) : Yaml(std::string(text)) {}                    // NOLINT
   Yaml(int64_t number) : Yaml(Kind::kScalar, std::to_string(number)) {}  // NOLINT
@@ -37,7 +39,7 @@ class Yaml {
   static std::string quoted(std::string_view text);
 
  private:
-  enum class Kind { kMap, kList, kScalar };
+  enum class Kind { kMap, kList, kScalar, kBlock };
   Yaml(Kind kind, std::string scalar) : kind_(kind), scalar_(std::move(scalar)) {}
   void write(std::string& out, size_t indent, bool continues_line) const;
 

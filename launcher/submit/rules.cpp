@@ -157,7 +157,7 @@ Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& w
 
 Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
   auto warnings = check_files(spec, plan.working_directory,
-                              plan.scheduler == "slurm" ? RanksRun::kElsewhere : RanksRun::kHere);
+                              plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
   if (!is_executable_file(plan.rank_program)) {
     return Error(Code::kNotFound,

@@ -51,13 +51,11 @@ std::string slurm_id(const std::string& runs) {
   return id;
 }
 
-// The machine that a job names, directly or through its cluster; null: none, or one that nobody knows.
-Result<const Instance*> find_machine(const contract::JobSpec& spec, const Catalogue& catalogue) {
-  if (!spec.cluster.instance.empty()) return find_job_instance(spec, catalogue);
-  if (spec.cluster.config.empty()) return static_cast<const Instance*>(nullptr);
-  auto config = load_cluster(spec.cluster.config);
-  if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
-  return find_queue_instance(spec, *config, catalogue);
+// Nothing is left for the machine to decide: a job in a pod has no file of its cluster.
+bool is_complete(const contract::JobSpec& spec) {
+  const auto given = [&](const char* key) { return spec.origins.contains(key); };
+  return given("resources.ranks_per_node") && given("resources.cpus_per_rank") &&
+         (spec.resources.nodes == 1 || !spec.program.command.empty() || given("communication.provider"));
 }
 
 }  // namespace
@@ -89,6 +87,20 @@ Result<Installation> find_installation() {
   return here;
 }
 
+Result<std::optional<Instance>> machine_of(const contract::JobSpec& spec) {
+  const Catalogue catalogue = built_in_catalogue();
+  Result<const Instance*> found = static_cast<const Instance*>(nullptr);
+  if (!spec.cluster.instance.empty()) {
+    found = find_job_instance(spec, catalogue);
+  } else if (!spec.cluster.config.empty()) {
+    auto config = load_cluster(spec.cluster.config);
+    if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
+    found = find_queue_instance(spec, *config, catalogue);
+  }
+  if (!found) return std::move(found).error();
+  return *found == nullptr ? std::nullopt : std::optional<Instance>(**found);
+}
+
 Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto spec = contract::load_job_spec(path, overrides);
   if (!spec) return std::move(spec).error();
@@ -99,11 +111,10 @@ Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector
 
 Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto loaded = load_prepared_spec(path, overrides);
-  if (!loaded) return loaded;
-  const Catalogue catalogue = built_in_catalogue();
-  const auto instance = find_machine(loaded->spec, catalogue);
+  if (!loaded || is_complete(loaded->spec)) return loaded;
+  const auto instance = machine_of(loaded->spec);
   if (!instance) return instance.error();
-  if (*instance == nullptr) return loaded;
+  if (!*instance) return loaded;
   const auto own = instance_overrides(loaded->spec, **instance);
   if (own.empty()) return loaded;
   loaded->overrides.insert(loaded->overrides.end(), own.begin(), own.end());
@@ -120,6 +131,11 @@ bool inside_allocation() {
 bool wants_slurm(const contract::JobSpec& spec) {
   if (spec.cluster.scheduler == contract::SchedulerKind::kAuto) return inside_allocation();
   return spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+}
+
+const char* scheduler_of(const contract::JobSpec& spec) {
+  if (spec.cluster.scheduler == contract::SchedulerKind::kMpirun) return "mpirun";
+  return wants_slurm(spec) ? "slurm" : "local";
 }
 
 std::string new_run_id(const std::string& runs, bool slurm) {

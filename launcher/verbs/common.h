@@ -3,9 +3,11 @@
 // Thread rule: free functions of the main thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "launcher/cluster/catalogue.h"
 #include "launcher/plan/launch_plan.h"
 #include "runtime/base/result.h"
 #include "runtime/contract/job_spec.h"
@@ -45,6 +47,10 @@ base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<st
 base::Result<LoadedSpec> load_prepared_spec(const std::string& path,
                                             const std::vector<std::string>& overrides);
 
+// The machine that a job names, directly or through its cluster; none, or one that the catalogue lacks: nullopt.
+base::Result<std::optional<Instance>> machine_of(const contract::JobSpec& spec);
+// What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".
+const char* scheduler_of(const contract::JobSpec& spec);
 // Whether this process runs inside a Slurm allocation, and whether a spec asks for Slurm here.
 bool inside_allocation();
 bool wants_slurm(const contract::JobSpec& spec);

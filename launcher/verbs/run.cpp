@@ -16,6 +16,7 @@
 #include "launcher/agent/stop_signals.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/schedule/local/local_scheduler.h"
+#include "launcher/schedule/mpirun/mpirun_scheduler.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/schedule/slurm/slurm_scheduler.h"
 #include "launcher/submit/cache.h"
@@ -91,7 +92,7 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
   if (!loaded) return std::move(loaded).error();
   const std::string runs = runs_of(loaded->spec);
   const bool slurm = wants_slurm(loaded->spec);
-  auto context = plan_context(loaded->spec, installed, loaded->overrides, slurm ? "slurm" : "local");
+  auto context = plan_context(loaded->spec, installed, loaded->overrides, scheduler_of(loaded->spec));
   if (!context) return std::move(context).error();
   context->id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
   context->run_directory = runs + "/" + context->id;
@@ -182,6 +183,11 @@ void print_end(const contract::RunRecord& record, const contract::RunDir& run, i
   }
 }
 
+std::unique_ptr<Scheduler> make_scheduler(const std::string& name) {
+  if (name == "slurm") return make_slurm_scheduler();
+  return name == "mpirun" ? make_mpirun_scheduler() : make_local_scheduler();
+}
+
 int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
                      double launch_time, const StopSignals& signals) {
   ConductRequest request;
@@ -202,8 +208,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   if (job.plan.scheduler == "slurm") {
     request.requeue = [](const contract::RunRecord&) { return requeue_job(std::getenv("SLURM_JOB_ID")); };
   }
-  const std::unique_ptr<Scheduler> scheduler =
-      job.plan.scheduler == "slurm" ? make_slurm_scheduler() : make_local_scheduler();
+  const std::unique_ptr<Scheduler> scheduler = make_scheduler(job.plan.scheduler);
   auto record = conduct(*scheduler, request);
   viewer.stop();
   if (!record) return fail(record.error(), common);

@@ -15,11 +15,12 @@ namespace {
 base::Result<SubmitRequest> prepare(LoadedSpec& loaded) {
   auto installed = find_installation();
   if (!installed) return std::move(installed).error();
-  if (loaded.spec.cluster.scheduler == contract::SchedulerKind::kLocal) {
+  const auto scheduler = loaded.spec.cluster.scheduler;
+  if (scheduler == contract::SchedulerKind::kLocal || scheduler == contract::SchedulerKind::kMpirun) {
     return base::Error(base::Code::kInvalid,
-                       fmt::format("{}: scheduler = \"local\" is not submitted; use `shardrun run`, or write "
+                       fmt::format("{}: scheduler = \"{}\" is not submitted; use `shardrun run`, or write "
                                    "scheduler = \"slurm\"",
-                                   loaded.spec.origin("cluster.scheduler")));
+                                   loaded.spec.origin("cluster.scheduler"), scheduler_of(loaded.spec)));
   }
   auto context = plan_context(loaded.spec, *installed, loaded.overrides, "slurm");
   if (!context) return std::move(context).error();

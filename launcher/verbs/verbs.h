@@ -54,6 +54,15 @@ struct SubmitOptions {
 };
 int submit(const SubmitOptions& options, const CommonOptions& common);
 
+struct RenderOptions {
+  SpecOptions spec;
+  std::string to = "kubernetes";
+  std::string kind = "auto";  // or "mpijob", "pytorchjob"
+  std::string image, claim, name_space = "default", mount = "/fsx";
+};
+// Prints the manifest of a job; asks no cluster.
+int render(const RenderOptions& options, const CommonOptions& common);
+
 struct ScaleOptions {
   SpecOptions spec;
   std::string nodes;    // "1,2,4", "1-8"

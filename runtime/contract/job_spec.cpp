@@ -51,8 +51,10 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
 }
 
 void read_cluster(const TomlValue& document, SpecReading& reading, ClusterSpec& cluster) {
-  constexpr Choice<SchedulerKind> kKinds[] = {
-      {"auto", SchedulerKind::kAuto}, {"local", SchedulerKind::kLocal}, {"slurm", SchedulerKind::kSlurm}};
+  constexpr Choice<SchedulerKind> kKinds[] = {{"auto", SchedulerKind::kAuto},
+                                              {"local", SchedulerKind::kLocal},
+                                              {"slurm", SchedulerKind::kSlurm},
+                                              {"mpirun", SchedulerKind::kMpirun}};
   SectionReader section(document, "cluster", reading);
   section.choice("scheduler", kKinds, cluster.scheduler);
   section.word("instance", ".-", cluster.instance);

@@ -24,7 +24,7 @@ namespace shardrun::contract {
 
 using base::Result;
 
-enum class SchedulerKind { kAuto, kLocal, kSlurm };
+enum class SchedulerKind { kAuto, kLocal, kSlurm, kMpirun };
 enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };

@@ -1,5 +1,6 @@
 #include "runtime/contract/rank_env.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -114,6 +115,11 @@ Result<void> read_position(const EnvironmentLookup& lookup, const RankNames& nam
     auto size = slurm_local_world_size(lookup, env.node_index);
     if (!size) return std::move(size).error();
     env.local_world_size = static_cast<int>(*size);
+  }
+  if (*names.node_count ==
+      '\0') {  // mpirun does not say; ranks are mapped node by node, equally many on each
+    env.node_count = (env.world_size + env.local_world_size - 1) / env.local_world_size;
+    env.node_index = std::min(env.global_rank / env.local_world_size, env.node_count - 1);
   }
   env.node_name = lookup(names.node_name).value_or(host_name());
   return {};

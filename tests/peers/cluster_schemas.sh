@@ -1,6 +1,6 @@
 #!/bin/bash
-# What shardrun renders for AWS ParallelCluster against the package itself: makes build/peers-cluster/venv (300 MB), then
-# runs tests/peers/cluster_schemas.py. Nothing that shardrun builds or tests needs it. Some minutes.
+# What shardrun renders for AWS ParallelCluster, Kubernetes and eksctl against their own schemas: makes build/peers-cluster/venv (300 MB), then
+# runs kubernetes_schemas.py and cluster_schemas.py. Nothing that shardrun builds or tests needs it. Some minutes.
 #
 #   tests/peers/cluster_schemas.sh [BIN_DIR]       default: build/release/bin
 set -euo pipefail
@@ -17,4 +17,5 @@ packages=(
 mkdir -p build/peers-cluster
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet "${packages[@]}"
+"$venv/bin/python" tests/peers/kubernetes_schemas.py "$bin/shardrun"
 "$venv/bin/python" tests/peers/cluster_schemas.py "$bin/shardrun"

@@ -1,0 +1,247 @@
+#include "launcher/cluster/kubernetes.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "launcher/cluster/yaml.h"
+#include "runtime/contract/toml_value.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+constexpr size_t kLongestName = 52;  // of 63, for the operators add "-launcher-xxxxx"
+constexpr int64_t kHugePagesMib = 5120;
+constexpr double kMemoryForPods = 0.85;  // the node and its daemons keep the rest
+constexpr int kCpusForNode = 2;
+
+Error refuse(const std::string& place, const std::string& what, const std::string& mend) {
+  return Error(Code::kInvalid, fmt::format("{}: {}; {}", place, what, mend));
+}
+
+class Manifest {
+ public:
+  Manifest(const contract::JobSpec& spec, const std::string& job_text, const contract::LaunchPlan& plan,
+           const Instance* instance, const KubernetesOptions& options)
+      : spec_(spec), job_text_(job_text), plan_(plan), instance_(instance), options_(options) {}
+
+  Result<std::string> text() const {
+    RETURN_IF_ERROR(check_name());
+    const bool command = !spec_.program.command.empty();
+    const bool torch =
+        options_.kind == KubernetesKind::kPyTorchJob || (options_.kind == KubernetesKind::kAuto && command);
+    if (!torch) return fmt::format("{}---\n{}", config_map().to_text(), mpi_job().to_text());
+    if (!command)
+      return refuse(spec_.origin("program.trainer"),
+                    "the built-in trainer starts through PMIx, which a PyTorchJob lacks",
+                    "write --kind mpijob");
+    if (spec_.batch.uneven == contract::Uneven::kDistribute)
+      return refuse(spec_.origin("batch.uneven"),
+                    "torchrun cannot tell ranks their own share of an uneven batch",
+                    "write --kind mpijob, or a batch that divides");
+    auto job = pytorch_job();
+    if (!job) return std::move(job).error();
+    return job->to_text();
+  }
+
+ private:
+  Result<void> check_name() const {
+    const std::string& name = spec_.name;
+    const bool clean = std::all_of(name.begin(), name.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+    });
+    if (!clean || name.size() > kLongestName || name.front() == '-' || name.back() == '-')
+      return refuse(spec_.origin("name"),
+                    fmt::format("Kubernetes takes no name \"{}\"", contract::printable(name)),
+                    fmt::format("use at most {} small letters, digits and -", kLongestName));
+    return {};
+  }
+
+  bool efa() const { return instance_ != nullptr && instance_->efa_interfaces > 0 && plan_.nodes > 1; }
+
+  Yaml metadata(const std::string& name) const {
+    return Yaml::map().set("name", name).set("namespace", options_.name_space);
+  }
+
+  Yaml config_map() const {
+    Yaml map = Yaml::map();
+    map.set("apiVersion", "v1").set("kind", "ConfigMap").set("metadata", metadata(spec_.name + "-job"));
+    return map.set("data", Yaml::map().set("job.toml", Yaml::block(job_text_)));
+  }
+
+  Yaml run_policy(int restarts) const {
+    Yaml policy = Yaml::map();
+    policy.set("cleanPodPolicy", "Running").set("backoffLimit", restarts);
+    if (spec_.resources.time_limit)
+      policy.set("activeDeadlineSeconds", static_cast<int64_t>(spec_.resources.time_limit->count()));
+    return policy;
+  }
+
+  // What a pod asks for and is limited to; Kubernetes wants both the same for all of these but CPUs and memory.
+  Yaml resources() const {
+    Yaml wanted = Yaml::map();
+    if (instance_ == nullptr) {
+      wanted.set("cpu", std::to_string(plan_.ranks_per_node * plan_.cpus_per_rank));
+    } else {
+      const auto memory = static_cast<int64_t>(static_cast<double>(instance_->memory_mib) * kMemoryForPods);
+      wanted.set("cpu", std::to_string(std::max(1, instance_->vcpus - kCpusForNode)));
+      wanted.set("memory", fmt::format("{}Mi", memory));
+      if (instance_->accelerator) {
+        const bool nvidia = instance_->accelerator->maker == "nvidia";
+        wanted.set(nvidia ? "nvidia.com/gpu" : "aws.amazon.com/neuron",
+                   std::to_string(instance_->accelerators));
+      }
+      if (efa()) {
+        wanted.set("vpc.amazonaws.com/efa", std::to_string(instance_->efa_interfaces));
+        wanted.set("hugepages-2Mi", fmt::format("{}Mi", kHugePagesMib));
+      }
+    }
+    return Yaml::map().set("requests", wanted).set("limits", wanted);
+  }
+
+  Yaml mounts(bool job) const {
+    Yaml list = Yaml::list();
+    list.add(Yaml::map().set("name", "shared").set("mountPath", options_.mount));
+    list.add(Yaml::map().set("name", "shm").set("mountPath", "/dev/shm"));
+    if (job) list.add(Yaml::map().set("name", "job").set("mountPath", "/etc/shardrun").set("readOnly", true));
+    return list;
+  }
+
+  Yaml volumes(bool job) const {
+    Yaml list = Yaml::list();
+    list.add(Yaml::map()
+                 .set("name", "shared")
+                 .set("persistentVolumeClaim", Yaml::map().set("claimName", options_.claim)));
+    list.add(Yaml::map().set("name", "shm").set("emptyDir", Yaml::map().set("medium", "Memory")));
+    if (job)
+      list.add(Yaml::map().set("name", "job").set("configMap", Yaml::map().set("name", spec_.name + "-job")));
+    return list;
+  }
+
+  // A pod of the machine, with all of it.
+  Yaml machine_pod(Yaml container) const {
+    container.set("resources", resources());
+    if (efa())  // registered memory is locked
+      container.set("securityContext",
+                    Yaml::map().set("capabilities", Yaml::map().set("add", Yaml::list({"IPC_LOCK"}))));
+    container.set("volumeMounts", mounts(/*job=*/false));
+    Yaml pod = Yaml::map();
+    if (instance_ != nullptr)
+      pod.set("nodeSelector", Yaml::map().set("node.kubernetes.io/instance-type", instance_->type));
+    return pod.set("containers", Yaml::list().add(std::move(container)))
+        .set("volumes", volumes(/*job=*/false));
+  }
+
+  static Yaml replicas(int count, const char* restart, Yaml pod) {
+    Yaml spec = Yaml::map();
+    spec.set("replicas", count);
+    if (*restart != '\0') spec.set("restartPolicy", restart);
+    return spec.set("template", Yaml::map().set("spec", std::move(pod)));
+  }
+
+  Yaml mpi_job() const {
+    std::vector<std::string> command = {"shardrun", "run", "/etc/shardrun/job.toml"};
+    for (const std::string& one : plan_.overrides) command.insert(command.end(), {"--set", one});
+    Yaml conductor = Yaml::map();
+    conductor.set("name", "shardrun").set("image", options_.image).set("command", Yaml::list(command));
+    conductor.set("workingDir", options_.mount);
+    const Yaml little = Yaml::map().set("cpu", "1").set("memory", "2Gi");
+    conductor.set("resources", Yaml::map().set("requests", little).set("limits", little));
+    conductor.set("volumeMounts", mounts(/*job=*/true));
+    Yaml launcher = Yaml::map();
+    launcher.set("containers", Yaml::list().add(conductor)).set("volumes", volumes(/*job=*/true));
+    Yaml worker = Yaml::map();
+    worker.set("name", "shardrun").set("image", options_.image);
+    worker.set("command", Yaml::list({"/usr/sbin/sshd", "-De"}));  // through which mpirun starts the ranks
+
+    Yaml job = Yaml::map();
+    job.set("slotsPerWorker", plan_.ranks_per_node).set("mpiImplementation", "OpenMPI");
+    job.set("launcherCreationPolicy", "WaitForWorkersReady").set("runPolicy", run_policy(/*restarts=*/0));
+    const int workers = plan_.nodes + spec_.fault_tolerance.spares;
+    job.set("mpiReplicaSpecs", Yaml::map()
+                                   .set("Launcher", replicas(1, "Never", launcher))
+                                   .set("Worker", replicas(workers, "", machine_pod(worker))));
+    Yaml root = Yaml::map();
+    root.set("apiVersion", "kubeflow.org/v2beta1")
+        .set("kind", "MPIJob")
+        .set("metadata", metadata(spec_.name));
+    return root.set("spec", job);
+  }
+
+  static Yaml variable(const std::string& name, const std::string& value) {
+    return Yaml::map().set("name", name).set("value", value);
+  }
+
+  // What shardrun-rank would set for a command, as far as it is the same for all ranks, then [environment].
+  Result<Yaml> environment() const {
+    const auto text = [](int64_t value) { return std::to_string(value); };
+    const contract::BatchPlan& batch = plan_.batch;
+    Yaml list = Yaml::list();
+    list.add(variable("SHARDRUN_MICRO_BATCH", text(batch.micro_batch)));
+    list.add(variable("SHARDRUN_GRADIENT_ACCUMULATION", text(batch.gradient_accumulation)));
+    list.add(variable("SHARDRUN_GLOBAL_BATCH", text(batch.global_batch)));
+    list.add(variable("SHARDRUN_RANK_BATCH", text(batch.micro_batch * batch.gradient_accumulation)));
+    list.add(variable("SHARDRUN_LAST_MICRO_BATCH", text(batch.micro_batch)));
+    list.add(variable("GRAD_ACCUM_USTEPS", text(batch.gradient_accumulation)));
+    list.add(variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"));
+    if (!spec_.environment.contains("OMP_NUM_THREADS"))
+      list.add(variable("OMP_NUM_THREADS", text(plan_.cpus_per_rank)));
+    if (efa() && !spec_.environment.contains("FI_PROVIDER")) list.add(variable("FI_PROVIDER", "efa"));
+    for (const auto& [name, value] : spec_.environment) {
+      if (value.kind == contract::EnvironmentValue::Kind::kFromFile)
+        return refuse(
+            spec_.origin("environment." + name), "a pod of a PyTorchJob does not read the file of a variable",
+            fmt::format("write {} = {{ from_env = \"{}\" }} and put it into the secret {}-environment", name,
+                        name, spec_.name));
+      if (value.kind == contract::EnvironmentValue::Kind::kLiteral) {
+        list.add(variable(name, value.text));
+      } else {
+        const Yaml key = Yaml::map().set("name", spec_.name + "-environment").set("key", value.text);
+        list.add(Yaml::map().set("name", name).set("valueFrom", Yaml::map().set("secretKeyRef", key)));
+      }
+    }
+    return list;
+  }
+
+  Result<Yaml> pytorch_job() const {
+    auto variables = environment();
+    if (!variables) return std::move(variables).error();
+    Yaml container = Yaml::map();
+    container.set("name", "pytorch").set("image", options_.image);
+    // Nodes, ranks and the meeting point come from the PET_ variables of the operator.
+    container.set("command", Yaml::list({"torchrun", "--no-python"}));
+    container.set("args", Yaml::list(spec_.program.command)).set("env", *variables);
+    container.set("workingDir", options_.mount);
+    const Yaml pod = machine_pod(container);
+    const int restarts = spec_.fault_tolerance.max_restarts;
+    const char* restart = restarts > 0 ? "OnFailure" : "Never";
+    Yaml kinds = Yaml::map().set("Master", replicas(1, restart, pod));
+    if (plan_.nodes > 1) kinds.set("Worker", replicas(plan_.nodes - 1, restart, pod));
+    Yaml job = Yaml::map();
+    job.set("nprocPerNode", std::to_string(plan_.ranks_per_node)).set("runPolicy", run_policy(restarts));
+    job.set("pytorchReplicaSpecs", kinds);
+    Yaml root = Yaml::map();
+    root.set("apiVersion", "kubeflow.org/v1").set("kind", "PyTorchJob").set("metadata", metadata(spec_.name));
+    return root.set("spec", job);
+  }
+
+  const contract::JobSpec& spec_;
+  const std::string& job_text_;
+  const contract::LaunchPlan& plan_;
+  const Instance* instance_;
+  const KubernetesOptions& options_;
+};
+
+}  // namespace
+
+Result<std::string> render_kubernetes(const contract::JobSpec& spec, const std::string& job_text,
+                                      const contract::LaunchPlan& plan, const Instance* instance,
+                                      const KubernetesOptions& options) {
+  return Manifest(spec, job_text, plan, instance, options).text();
+}
+
+}  // namespace shardrun::launcher

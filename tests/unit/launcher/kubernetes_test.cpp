@@ -1,0 +1,88 @@
+// Manifests are compared with the ones that were reviewed (rendered/); that the CRDs and Kubernetes take them is shown by
+// tests/peers/cluster_schemas.sh, that mpirun takes their command by tests/process/schedule/mpirun_test.
+#include <doctest/doctest.h>
+
+#include "launcher/cluster/kubernetes.h"
+#include "launcher/plan/launch_plan.h"
+#include "runtime/base/io.h"
+
+using namespace shardrun;
+
+namespace {
+
+const std::string kCommand =
+    "name = \"x\"\n[resources]\nnodes = 2\nranks_per_node = 2\ncpus_per_rank = 3\n[program]\ncommand = "
+    "[\"env\"]\n";
+
+base::Result<std::string> rendered(const std::string& text, const char* type,
+                                   launcher::KubernetesKind kind = launcher::KubernetesKind::kAuto) {
+  const auto catalogue = launcher::built_in_catalogue();
+  auto spec = contract::parse_job_spec(text, "job.toml");
+  REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+  launcher::PlanContext context;
+  context.overrides = {std::string("cluster.instance=") + type, "cluster.scheduler=mpirun"};
+  const auto plan = launcher::solve_launch_plan(*spec, context);
+  REQUIRE_MESSAGE(plan.has_value(), plan.error().to_string());
+  launcher::KubernetesOptions options;
+  options.kind = kind;
+  options.image = "example.com/shardrun:1";
+  options.claim = "fsx";
+  return launcher::render_kubernetes(*spec, text, *plan, catalogue.find(type), options);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("kubernetes: the trainer becomes the MPIJob that was reviewed") {
+  const auto text = base::read_file(SOURCE_DIR "/jobs/tiny-llama.toml").value();
+
+  const auto manifest = rendered(text, "p5.48xlarge");
+
+  REQUIRE(manifest.has_value());
+  CHECK(*manifest == base::read_file(SOURCE_DIR "/tests/unit/launcher/rendered/mpijob.yaml").value());
+}
+
+TEST_CASE("kubernetes: a command becomes the PyTorchJob that was reviewed") {
+  const auto manifest =
+      rendered(kCommand +
+                   "[batch]\nglobal_batch = 32\nmicro_batch = 4\n[fault_tolerance]\nmax_restarts = 3\n"
+                   "[environment]\nMODE = \"yes\"\nHF_TOKEN = { from_env = \"TOKEN\" }\n",
+               "trn1.32xlarge");
+
+  REQUIRE(manifest.has_value());
+  CHECK(*manifest == base::read_file(SOURCE_DIR "/tests/unit/launcher/rendered/pytorchjob.yaml").value());
+}
+
+TEST_CASE("kubernetes: one node needs no EFA, and a machine that nobody knows gets the CPUs of its ranks") {
+  const std::string one =
+      "name = \"x\"\n[resources]\nranks_per_node = 2\ncpus_per_rank = 3\n[program]\ncommand = [\"env\"]\n";
+
+  CHECK_FALSE(has(rendered(one, "p5.48xlarge").value(), "vpc.amazonaws.com/efa"));
+  CHECK(has(rendered(one, "p5.48xlarge").value(), "nvidia.com/gpu: \"8\""));
+  const std::string unknown = rendered(one, "m5.large").value();
+  CHECK(has(unknown, "cpu: \"6\""));
+  CHECK_FALSE(has(unknown, "nodeSelector"));
+}
+
+TEST_CASE("kubernetes: what a manifest cannot say is refused with the mend") {
+  const auto refusal = [](const std::string& text, launcher::KubernetesKind kind) {
+    const auto manifest = rendered(text, "p5.48xlarge", kind);
+    REQUIRE_FALSE(manifest.has_value());
+    return manifest.error().message();
+  };
+  using enum launcher::KubernetesKind;
+
+  CHECK(refusal("name = \"My_job\"\n[program]\ncommand = [\"env\"]\n", kAuto) ==
+        "job.toml:1:8: Kubernetes takes no name \"My_job\"; use at most 52 small letters, digits and -");
+  CHECK(
+      refusal(base::read_file(SOURCE_DIR "/jobs/tiny-llama.toml").value(), kPyTorchJob)
+          .find("the built-in trainer starts through PMIx, which a PyTorchJob lacks; write --kind mpijob") !=
+      std::string::npos);
+  CHECK(refusal(kCommand + "[environment]\nKEY = { from_file = \"/k\" }\n", kAuto) ==
+        "job.toml:9:7: a pod of a PyTorchJob does not read the file of a variable; write KEY = { from_env = "
+        "\"KEY\" } "
+        "and put it into the secret x-environment");
+}
