@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/job_instance.h"
+#include "launcher/cluster/rules.h"
 #include "launcher/plan/scale.h"
 #include "launcher/view/progress.h"
 #include "launcher/view/scale_plot.h"
@@ -45,14 +46,28 @@ const char* name_of(Checkpointing kind) {
   return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
 }
 
-std::vector<std::string> machine_names(const PlanOptions& options, const contract::JobSpec& spec) {
+// The type that the job names, directly or through a queue of its cluster; empty: none that the catalogue has.
+Result<std::string> machine_of_job(const contract::JobSpec& spec) {
+  if (!spec.cluster.instance.empty() || spec.cluster.config.empty()) return spec.cluster.instance;
+  auto config = load_cluster(spec.cluster.config);
+  if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
+  const Catalogue catalogue = built_in_catalogue();
+  const auto instance = find_queue_instance(spec, *config, catalogue);
+  if (!instance) return instance.error();
+  return *instance == nullptr ? std::string() : (*instance)->type;
+}
+
+Result<std::vector<std::string>> machine_names(const PlanOptions& options, const contract::JobSpec& spec) {
   std::vector<std::string> names;
   for (size_t at = 0; at < options.machines.size();) {
     const size_t comma = std::min(options.machines.find(',', at), options.machines.size());
     names.push_back(options.machines.substr(at, comma - at));
     at = comma + 1;
   }
-  if (names.empty() && !spec.cluster.instance.empty()) names.push_back(spec.cluster.instance);
+  if (!names.empty()) return names;
+  auto own = machine_of_job(spec);
+  if (!own) return std::move(own).error();
+  if (!own->empty()) names.push_back(std::move(own).value());
   return names;
 }
 
@@ -350,9 +365,11 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
   if (!options.machines.empty() || !options.nodes.empty() || !options.software.empty() ||
       !options.plot.empty() || options.tokens > 0.0)
     return true;
-  if (loaded.spec.program.trainer.empty() || loaded.spec.cluster.instance.empty()) return false;
+  if (loaded.spec.program.trainer.empty()) return false;
+  const auto type = machine_of_job(loaded.spec);
+  if (!type) return false;  // load_spec() has told
   const Catalogue catalogue = built_in_catalogue();
-  const Instance* instance = catalogue.find(loaded.spec.cluster.instance);
+  const Instance* instance = catalogue.find(*type);
   return instance != nullptr && instance->accelerator.has_value();
 }
 
@@ -374,7 +391,9 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
   report.weak =
       options.scaling.empty() ? spec.batch.scaling == contract::Scaling::kWeak : options.scaling == "weak";
   report.tokens = options.tokens;
-  const std::vector<std::string> machines = machine_names(options, spec);
+  const auto named = machine_names(options, spec);
+  if (!named) return named.error();
+  const std::vector<std::string>& machines = *named;
   if (machines.empty())
     return Error(Code::kInvalid,
                  "no machine to predict for; give --machine p4d.24xlarge, or [cluster] instance");
@@ -410,7 +429,10 @@ std::string forecast_json(const ForecastReport& report) {
   if (report.tokens > 0.0) json += fmt::format(", \"tokens\": {:.6g}", report.tokens);
   if (report.written) json += ", \"written\": {" + phases_json(*report.written) + "}";
   json += ", \"lines\": [";
-  for (size_t i = 0; i < report.lines.size(); ++i) json += (i == 0 ? "" : ", ") + line_json(report.lines[i]);
+  for (const ForecastLine& line : report.lines) {
+    if (&line != &report.lines.front()) json += ", ";
+    json += line_json(line);
+  }
   return json + "]}";
 }
 
