@@ -395,16 +395,6 @@ bool is_variable_name(std::string_view name) {
   return true;
 }
 
-// By the end of the name, so that TOKENIZERS_PARALLELISM, MAX_TOKENS or HF_TOKEN_PATH are none.
-bool looks_secret(std::string name) {
-  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  for (const std::string_view end : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY",
-                                     "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY"}) {
-    if (name.ends_with(end)) return true;
-  }
-  return false;
-}
-
 // Variables that tell a rank who it is: one value for all ranks is wrong for all but one.
 bool is_set_by_shardrun(std::string_view name) {
   if (name.starts_with("SHARDRUN_")) return true;
@@ -529,6 +519,16 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
 }
 
 }  // namespace
+
+bool looks_secret(std::string_view variable) {
+  std::string upper(variable);
+  for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  for (const std::string_view end : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY",
+                                     "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY"}) {
+    if (upper.ends_with(end)) return true;
+  }
+  return false;
+}
 
 bool wants_preflight(const FaultToleranceSpec& faults) {
   return faults.preflight.value_or(faults.spares > 0);

@@ -192,6 +192,10 @@ struct JobSpec {
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides = {});
 
+// Whether a variable of this name holds a secret, by the end of the name: TOKENIZERS_PARALLELISM, MAX_TOKENS or
+// HF_TOKEN_PATH do not.
+bool looks_secret(std::string_view variable);
+
 // Reads the file, at most 1 MiB, then parse_job_spec.
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides = {});
 

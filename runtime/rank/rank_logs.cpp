@@ -26,8 +26,10 @@ bool says_something(std::string_view line) {
 
 }  // namespace
 
-RankLogs::RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env)
-    : prefix_(fmt::format("{}:{} ", env.node_name, env.global_rank)) {
+RankLogs::RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env,
+                   const std::vector<Secret>& secrets)
+    : redactors_{Redactor(secrets), Redactor(secrets)},
+      prefix_(fmt::format("{}:{} ", env.node_name, env.global_rank)) {
   const std::string node_path = run_dir.node_log(env.attempt, env.node_name);
   node_ = open_log(node_path);
   if (!node_ && errno == ENOENT && base::make_directories(run_dir.attempt(env.attempt))) {
@@ -59,6 +61,11 @@ void RankLogs::write_node_line(std::string_view text, std::chrono::system_clock:
 }
 
 void RankLogs::write(Stream stream, std::string_view bytes) {
+  redactors_[static_cast<size_t>(stream)].append(
+      bytes, [&](std::string_view clean) { write_redacted(stream, clean); });
+}
+
+void RankLogs::write_redacted(Stream stream, std::string_view bytes) {
   const auto index = static_cast<size_t>(stream);
   if (!write_file(raw_[index].get(), bytes)) lost_.bytes += bytes.size();
   const auto now = std::chrono::system_clock::now();
@@ -73,6 +80,10 @@ void RankLogs::note(std::string_view text) {
 }
 
 void RankLogs::finish() {
+  for (const Stream stream : {Stream::kOut, Stream::kErr}) {
+    redactors_[static_cast<size_t>(stream)].finish(
+        [&](std::string_view clean) { write_redacted(stream, clean); });
+  }
   const auto now = std::chrono::system_clock::now();
   for (NodeLines& lines : lines_) {
     lines.finish([&](std::string_view text) {

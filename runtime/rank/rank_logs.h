@@ -2,7 +2,7 @@
 //
 // rank_<g>.out and .err get the bytes as they are; <node>.log gets lines (node_lines.h), each with one
 // O_APPEND write, so that the ranks of a node share it without tearing lines. Nothing here fails: what a full
-// or missing disk does not take is counted and reported once at the end.
+// or missing disk does not take is counted and reported once at the end. Secrets are taken out first (redaction.h).
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -12,11 +12,13 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/io.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/rank/node_lines.h"
+#include "runtime/rank/redaction.h"
 
 namespace shardrun::rank {
 
@@ -25,7 +27,7 @@ enum class Stream { kOut = 0, kErr = 1 };
 class RankLogs {
  public:
   // Opens the files of env's attempt, creating its folder if it is missing.
-  RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env);
+  RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets);
 
   void write(Stream stream, std::string_view bytes);
   // A line of our own in the node log: "<time> <node>:<rank> shardrun: <text>".
@@ -42,11 +44,13 @@ class RankLogs {
     uint64_t bytes = 0;  // of the raw files
     int error_number = 0;
   };
+  void write_redacted(Stream stream, std::string_view bytes);
   void write_node_line(std::string_view text, std::chrono::system_clock::time_point time);
   bool write_file(int fd, std::string_view bytes);
 
   std::array<base::UniqueFd, 2> raw_;
   base::UniqueFd node_;
+  std::array<Redactor, 2> redactors_;
   std::array<NodeLines, 2> lines_;
   std::string prefix_;  // "<node>:<global rank> "
   std::string last_error_line_;

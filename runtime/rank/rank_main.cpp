@@ -106,6 +106,12 @@ int run_program(const Job& job, const TrainerFunction& trainer, contract::Progre
   return command ? exec_command(job.spec.program.command) : trainer(job.env, job.spec, job.plan, progress);
 }
 
+std::vector<std::string> inherited_variables() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  return variables;
+}
+
 // The local scheduler names itself so that a rank does not outlive it, whatever ended it.
 void die_with_launcher() {
   const char* launcher = std::getenv("SHARDRUN_LAUNCHER_PID");
@@ -138,6 +144,7 @@ int run_rank(const TrainerFunction& trainer) {
   if (job->spec.fault_tolerance.hang_timeout && !job->spec.program.command.empty()) {
     request.heartbeat_file = heartbeat_file(*job);
   }
+  request.secrets = find_secrets(job->spec.environment, inherited_variables());
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);
   if (!exit) return fail(exit.error(), contract::kExitInfrastructure);

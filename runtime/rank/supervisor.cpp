@@ -108,7 +108,7 @@ class Supervisor {
         child_(std::move(child)),
         signals_(std::move(signals)),
         streams_{std::move(out), std::move(err)},
-        logs_(contract::RunDir{request.env.run_directory}, request.env),
+        logs_(contract::RunDir{request.env.run_directory}, request.env, request.secrets),
         link_(request.env) {}
 
   contract::RankExit run() {

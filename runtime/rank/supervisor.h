@@ -16,12 +16,14 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/run_record.h"
 #include "runtime/rank/binding.h"
+#include "runtime/rank/redaction.h"
 
 namespace shardrun::rank {
 
@@ -37,6 +39,8 @@ struct SupervisorRequest {
   contract::ProgressPage* progress = nullptr;
   // A file that the program touches to show that it is alive; empty: only its output shows that.
   std::string heartbeat_file;
+  // What no log may show.
+  std::vector<Secret> secrets;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.
   bool exit_4_is_peer_lost = false;
 };

@@ -1,0 +1,56 @@
+// Redaction: keeps secrets out of what a rank's program prints, before any file has it.
+//
+// A secret is the value of a variable that [environment] takes by reference, or of an inherited variable whose name looks
+// like a secret's (contract::looks_secret). It is found byte for byte, also when it arrives in pieces, and replaced by
+// "[redacted NAME]". Values of less than kShortestSecret bytes are left alone: they would be found everywhere.
+//
+// Thread rule: thread-compatible; pure apart from the buffer.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/contract/job_spec.h"
+
+namespace shardrun::rank {
+
+inline constexpr size_t kShortestSecret = 6;
+
+struct Secret {
+  std::string name, value;
+};
+
+// Of a rank whose spec has this [environment] and that inherits these "NAME=value". A reference that leads nowhere has
+// no value that could be printed; the program's start says so.
+std::vector<Secret> find_secrets(const std::map<std::string, contract::EnvironmentValue>& environment,
+                                 const std::vector<std::string>& inherited);
+
+// One stream of bytes.
+class Redactor {
+ public:
+  using Sink = std::function<void(std::string_view bytes)>;
+
+  explicit Redactor(std::vector<Secret> secrets);
+
+  // Passes on what is certain. An end that may be the beginning of a secret waits for more bytes.
+  void append(std::string_view bytes, const Sink& sink);
+  // The end of the stream: nothing waits any longer.
+  void finish(const Sink& sink);
+
+ private:
+  struct Match {
+    size_t at;
+    const Secret* secret;
+  };
+  Match first_match() const;
+  size_t unfinished_match() const;
+
+  std::vector<Secret> secrets_;  // the longest first
+  std::string pending_;
+};
+
+}  // namespace shardrun::rank
