@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
@@ -52,8 +53,13 @@ void Follower::show(bool to_the_end) {
       }
     }
   }
+  const size_t old = begun_.size();
+  std::vector<LogGroup> groups = collapse(std::move(lines), std::move(begun_));
+  const auto kept = to_the_end ? groups.end() : groups.begin() + static_cast<std::ptrdiff_t>(old);
+  begun_.assign(std::make_move_iterator(kept), std::make_move_iterator(groups.end()));
+  groups.erase(kept, groups.end());
   std::string out;
-  for (const LogGroup& group : collapse(std::move(lines))) out += render(group, options_.terminal) + "\n";
+  for (const LogGroup& group : groups) out += render(group, options_.terminal) + "\n";
   std::string bar;
   if (options_.terminal && options_.total_steps > 0 && !to_the_end) {
     add_metrics(take_new(run_.metrics_jsonl(), false), curve_);

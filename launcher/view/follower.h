@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "launcher/view/log_lines.h"
 #include "launcher/view/metrics_log.h"
@@ -29,7 +30,8 @@ class Follower {
   // `print` receives whole pieces of output for stdout.
   Follower(contract::RunDir run, FollowOptions options, std::function<void(const std::string&)> print);
 
-  // Shows what has come since the last call; lines still being written wait for their end.
+  // Shows what has come since the last call; lines still being written wait for their end, and new ones for the next
+  // call, in which copies of other ranks may come.
   void poll();
   // The last poll: also shows unfinished lines, and removes the bar.
   void finish();
@@ -42,6 +44,7 @@ class Follower {
   FollowOptions options_;
   std::function<void(const std::string&)> print_;
   std::map<std::string, int64_t> offsets_;
+  std::vector<LogGroup> begun_;  // not shown yet
   TrainingCurve curve_;
   std::string bar_;
 };

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -40,40 +40,36 @@ bool parse_log_line(std::string_view line, LogLine& out) {
   return true;
 }
 
-std::vector<LogGroup> collapse(std::vector<LogLine> lines) {
+std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup> begun) {
   std::stable_sort(lines.begin(), lines.end(),
                    [](const LogLine& a, const LogLine& b) { return a.time < b.time; });
-  struct Open {
-    size_t group;
-    double since;
-    std::set<int> ranks;
-  };
-  std::vector<LogGroup> groups;
-  std::map<std::string, Open> open;  // by text: the newest group of it
+  std::vector<LogGroup> groups = std::move(begun);
+  std::map<std::string, size_t> newest;  // group of a text
+  for (size_t i = 0; i < groups.size(); ++i) newest[groups[i].first.text] = i;
   for (LogLine& line : lines) {
-    const double now = seconds_of_day(line.time);
-    const auto found = open.find(line.text);
-    // A rank that repeats itself is telling something; only other ranks' copies are folded in.
-    if (found != open.end() && now - found->second.since <= 1.0 && now >= found->second.since &&
-        found->second.ranks.insert(line.global_rank).second) {
-      ++groups[found->second.group].ranks;
-      continue;
+    const auto found = newest.find(line.text);
+    if (found != newest.end()) {
+      LogGroup& group = groups[found->second];
+      const double behind = seconds_of_day(line.time) - seconds_of_day(group.first.time);
+      // A rank that repeats itself is telling something; only other ranks' copies are folded in.
+      if (std::abs(behind) <= 1.0 && group.ranks.insert(line.global_rank).second) continue;
     }
-    open[line.text] = Open{groups.size(), now, {line.global_rank}};
-    groups.push_back({std::move(line), 1});
+    newest[line.text] = groups.size();
+    const int global_rank = line.global_rank;
+    groups.push_back({std::move(line), {global_rank}});
   }
   return groups;
 }
 
 std::string render(const LogGroup& group, bool colour) {
   constexpr int kColours[] = {36, 32, 33, 35, 34, 96, 92, 93};
-  const std::string prefix =
-      group.ranks > 1 ? fmt::format("[{} ranks]", group.ranks)
-                      : fmt::format("[{}:{}]", escape_control(group.first.node), group.first.global_rank);
+  const std::string prefix = group.ranks.size() > 1 ? fmt::format("[{} ranks]", group.ranks.size())
+                                                    : fmt::format("[{}:{}]", escape_control(group.first.node),
+                                                                  group.first.global_rank);
   const std::string text = escape_control(group.first.text);
   if (!colour) return prefix + " " + text;
-  return fmt::format("\x1b[{}m{}\x1b[0m {}", group.ranks > 1 ? 1 : kColours[group.first.global_rank % 8],
-                     prefix, text);
+  return fmt::format("\x1b[{}m{}\x1b[0m {}",
+                     group.ranks.size() > 1 ? 1 : kColours[group.first.global_rank % 8], prefix, text);
 }
 
 std::string escape_control(std::string_view text) {

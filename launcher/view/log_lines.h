@@ -5,6 +5,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,11 +25,12 @@ bool parse_log_line(std::string_view line, LogLine& out);
 // What is shown in the place of one or more lines.
 struct LogGroup {
   LogLine first;
-  int ranks = 1;  // different ranks that wrote the same text within a second of it
+  std::set<int> ranks;  // that wrote the same text within a second of it
 };
 
-// Sorts by time (equal times keep their order) and collapses lines whose text is the same.
-std::vector<LogGroup> collapse(std::vector<LogLine> lines);
+// Puts lines into time order (equal times keep theirs) behind `begun`, and folds those whose text is the same. A line may
+// join a group of `begun`, which stay the first ones.
+std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup> begun = {});
 
 // "[n1:0] text" or "[63 ranks] text"; with `colour`, the prefix is coloured by rank. Control bytes are
 // escaped.

@@ -3,10 +3,12 @@
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "launcher/submit/script.h"
 #include "launcher/verbs/completion.h"
+#include "launcher/view/follower.h"
 #include "launcher/view/log_lines.h"
 #include "launcher/view/loss_plot.h"
 #include "launcher/view/metrics_log.h"
 #include "launcher/view/progress.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using namespace shardrun::launcher;
@@ -40,6 +42,38 @@ TEST_CASE("log lines: the same line of many ranks becomes one, in time order; re
   CHECK_EQ(render(groups[1], false), "[3 ranks] lost");
   CHECK_EQ(render(groups[2], false), "[n1:0] lost");
   CHECK_EQ(render(groups[3], false), "[n1:1] lost");
+}
+
+TEST_CASE("log lines: copies that come later join the group that has begun, which stays first") {
+  const auto begun = collapse({line_of("2026-01-31T12:00:00.100Z n1:0 lost")});
+  const auto groups = collapse(
+      {line_of("2026-01-31T12:00:00.300Z n2:2 lost"), line_of("2026-01-31T12:00:00.050Z n2:3 early")}, begun);
+  REQUIRE_EQ(groups.size(), 2);
+  CHECK_EQ(render(groups[0], false), "[2 ranks] lost");
+  CHECK_EQ(render(groups[1], false), "[n2:3] early");
+}
+
+TEST_CASE(
+    "follower: copies of a line that another look finds are folded, and nothing is held back for long") {
+  const tests::Folder folder;
+  const contract::RunDir run{folder.path()};
+  std::filesystem::create_directories(run.attempt(0));
+  std::string shown;
+  Follower follower(run, {}, [&](const std::string& text) { shown += text; });
+  const auto append = [&](const std::string& node, const std::string& line) {
+    std::ofstream(run.node_log(0, node), std::ios::app) << line << "\n";
+  };
+  append("n1", "2026-01-31T12:00:00.100Z n1:0 lost");
+  follower.poll();
+  append("n2", "2026-01-31T12:00:00.300Z n2:2 lost");
+  append("n2", "2026-01-31T12:00:00.310Z n2:2 gone");
+  follower.poll();
+  CHECK_EQ(shown, "[2 ranks] lost\n");
+  follower.poll();
+  CHECK_EQ(shown, "[2 ranks] lost\n[n2:2] gone\n");
+  append("n1", "2026-01-31T12:00:00.400Z n1:0 end");
+  follower.finish();
+  CHECK_EQ(shown, "[2 ranks] lost\n[n2:2] gone\n[n1:0] end\n");
 }
 
 TEST_CASE("log lines: control bytes of a program cannot steer a terminal") {
