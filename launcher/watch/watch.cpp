@@ -172,7 +172,9 @@ void Watch::serve() {
   double last = monotonic_seconds();
   while (true) {
     std::vector<pollfd> fds = {{stop_event_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    for (const Peer& peer : peers_) fds.push_back({peer.socket.get(), POLLIN, 0});
+    for (const Peer& peer : peers_) {
+      fds.push_back({peer.socket.get(), static_cast<short>(peer.to_send.empty() ? POLLIN : POLLOUT), 0});
+    }
     ::poll(fds.data(), fds.size(), kTickMilliseconds);
     if (fds[0].revents != 0) return;
     const double now = monotonic_seconds();
@@ -180,7 +182,8 @@ void Watch::serve() {
     last = now;
     for (size_t i = peers_.size(); i-- > 0;) {
       const bool late = peers_[i].global_rank < 0 && now - peers_[i].accepted > kHelloSeconds;
-      if (late || (fds[2 + i].revents != 0 && !read_peer(peers_[i], now))) {
+      const bool looks = !peers_[i].to_send.empty();
+      if (late || (fds[2 + i].revents != 0 && !(looks ? send_more(peers_[i]) : read_peer(peers_[i], now)))) {
         peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
@@ -196,7 +199,7 @@ void Watch::accept_peers(double now) {
     if (!socket) return;
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    peers_.push_back({std::move(socket), -1, now, ""});
+    peers_.push_back({std::move(socket), -1, now, "", ""});
   }
 }
 
@@ -215,7 +218,32 @@ bool Watch::read_peer(Peer& peer, double now) {
   return peer.received.size() <= kLongestLine;
 }
 
+// False: all is sent, or the connection is over.
+bool Watch::send_more(Peer& peer) {
+  const ssize_t sent =
+      ::send(peer.socket.get(), peer.to_send.data(), peer.to_send.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) return errno == EAGAIN || errno == EINTR;
+  peer.to_send.erase(0, static_cast<size_t>(sent));
+  return !peer.to_send.empty();
+}
+
+std::string Watch::describe_ranks(double now) const {
+  std::string text = "welcome " + place_.answer + "\n";
+  for (const RankWatch& rank : rules_.ranks()) {
+    const auto ago = rank.heard ? static_cast<int64_t>((now - rank.last_heard) * 1000.0) : 0;
+    text += to_line(contract::RankSight{rank.global_rank, rank.node, rank.heard, rank.left,
+                                        std::max<int64_t>(ago, 0), rank.beat}) +
+            "\n";
+  }
+  return text + "end\n";
+}
+
 bool Watch::on_line(Peer& peer, const std::string& line, double now) {
+  if (const auto token = contract::parse_look(line); token && peer.global_rank < 0) {
+    if (!same_word(*token, place_.token)) return false;
+    peer.to_send = describe_ranks(now);
+    return true;
+  }
   if (peer.global_rank < 0) {
     const auto hello = contract::parse_hello(line);
     if (!hello || !same_word(hello->token, place_.token)) return false;

@@ -3,7 +3,8 @@
 // Effect: a TCP listener and attempt_<n>/watch.json (0600) that tells the supervisors where it is and how to prove that
 // they belong here. On an alarm every connected supervisor is told to kill its program, at once and without Slurm's
 // help, and alarm_fd() becomes readable. A connection that does not say the right word within kHelloSeconds is closed.
-// A straggler, and ranks that nobody hears, are named on stderr once.
+// A straggler, and ranks that nobody hears, are named on stderr once. Who shows the token and asks to look is told what is
+// known of each rank.
 //
 // Thread rule: start, alarm, take_stragglers and stop from one thread; a thread of its own serves the connections and
 // hands over through a mutex. Block the stop signals before.
@@ -58,13 +59,16 @@ class Watch {
     int global_rank = -1;  // until its hello
     double accepted = 0.0;
     std::string received;
+    std::string to_send;  // to one that looks; the connection ends with it
   };
   Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd stop_event);
 
   void serve();
   void accept_peers(double now);
   bool read_peer(Peer& peer, double now);
+  static bool send_more(Peer& peer);
   bool on_line(Peer& peer, const std::string& line, double now);
+  std::string describe_ranks(double now) const;
   void judge(double now);
   void tell_unheard(const std::vector<int>& ranks) const;
   void order_kill(const std::string& reason);

@@ -8,8 +8,10 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -118,6 +120,30 @@ void DescendantReaper::collect_orphans(const std::set<pid_t>& keep) {
     if (keep.count(info.si_pid) != 0 || before_.count(info.si_pid) != 0) return;
     ::waitpid(info.si_pid, nullptr, 0);
   }
+}
+
+int64_t resident_bytes_of_tree(pid_t root) {
+  const int64_t page = ::sysconf(_SC_PAGESIZE);
+  int64_t bytes = 0;
+  std::vector<pid_t> open = {root};
+  while (!open.empty()) {
+    const pid_t pid = open.back();
+    open.pop_back();
+    // "size resident shared …", in pages.
+    const auto memory = read_file(fmt::format("/proc/{}/statm", pid), /*limit_bytes=*/4096);
+    if (!memory) continue;
+    const size_t blank = memory->find(' ');
+    if (blank != std::string::npos) bytes += std::strtoll(memory->c_str() + blank, nullptr, 10) * page;
+    std::error_code gone;
+    std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", pid), gone), none;
+    for (; !gone && thread != none; thread.increment(gone)) {
+      const auto children = read_file(thread->path().string() + "/children", /*limit_bytes=*/1 << 16);
+      if (!children) continue;
+      std::istringstream words(*children);
+      for (pid_t child = 0; words >> child;) open.push_back(child);
+    }
+  }
+  return bytes;
 }
 
 }  // namespace shardrun::base

@@ -1,4 +1,4 @@
-// Descendants: finding and ending every process below this one, also those that left their session or process
+// Descendants: finding, ending and measuring processes below one, also those that left their session or process
 // group or whose parent has died.
 //
 // Thread rule: one thread calls.
@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <set>
 
 #include "runtime/base/result.h"
@@ -35,5 +36,8 @@ class DescendantReaper {
   bool active_ = true;
   int was_subreaper_ = 0;
 };
+
+// Bytes of memory that a process and all below it have in RAM; what they share counts for each. 0 when it is gone.
+int64_t resident_bytes_of_tree(pid_t root);
 
 }  // namespace shardrun::base

@@ -16,7 +16,10 @@ namespace {
 
 constexpr std::string_view kBeatWord = "beat";
 constexpr std::string_view kHelloWord = "hello 1";
-constexpr size_t kBeatNumbers = 9;  // and one letter between the sixth and the seventh
+constexpr std::string_view kLookWord = "look 1";
+constexpr std::string_view kRankWord = "rank";
+constexpr int64_t kMostRanks = int64_t{1} << 30;
+constexpr size_t kBeatNumbers = 10;  // and one letter between the sixth and the seventh
 
 std::string_view take_word(std::string_view& line) {
   const size_t end = std::min(line.find(' '), line.size());
@@ -48,10 +51,10 @@ Result<SharedProgress> make_shared_progress() {
 }
 
 std::string to_line(const Beat& beat) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", kBeatWord, beat.sequence,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", kBeatWord, beat.sequence,
                      static_cast<uint32_t>(beat.phase), beat.step, beat.entered, beat.moves,
                      beat.waiting ? 1 : 0, beat.state, beat.step_microseconds, beat.busy_microseconds,
-                     beat.quiet_milliseconds);
+                     beat.quiet_milliseconds, beat.resident_bytes);
 }
 
 std::string to_line(const Hello& hello) {
@@ -82,6 +85,7 @@ std::optional<Beat> parse_beat(std::string_view line) {
   beat.step_microseconds = numbers[6];
   beat.busy_microseconds = numbers[7];
   beat.quiet_milliseconds = numbers[8];
+  beat.resident_bytes = numbers[9];
   return beat;
 }
 
@@ -90,10 +94,42 @@ std::optional<Hello> parse_hello(std::string_view line) {
   Hello hello;
   hello.token = take_word(line);
   int64_t rank = 0;
-  if (!take_number(line, rank) || rank >= (int64_t{1} << 30) || line.empty()) return std::nullopt;
+  if (!take_number(line, rank) || rank >= kMostRanks || line.empty()) return std::nullopt;
   hello.global_rank = static_cast<int>(rank);
   hello.node = line;
   return hello;
+}
+
+std::string to_line(const RankSight& sight) {
+  return fmt::format("{} {} {} {} {} {} {}", kRankWord, sight.global_rank, sight.heard ? 1 : 0,
+                     sight.left ? 1 : 0, sight.milliseconds_ago, sight.node, to_line(sight.beat));
+}
+
+std::optional<RankSight> parse_rank_sight(std::string_view line) {
+  if (!take_prefix(line, kRankWord)) return std::nullopt;
+  int64_t rank = 0, heard = 0, left = 0;
+  RankSight sight;
+  if (!take_number(line, rank) || rank >= kMostRanks || !take_number(line, heard) ||
+      !take_number(line, left) || !take_number(line, sight.milliseconds_ago)) {
+    return std::nullopt;
+  }
+  sight.global_rank = static_cast<int>(rank);
+  sight.heard = heard != 0;
+  sight.left = left != 0;
+  sight.node = take_word(line);
+  const auto beat = parse_beat(line);
+  if (!beat || sight.node.empty()) return std::nullopt;
+  sight.beat = *beat;
+  return sight;
+}
+
+std::string look_line(std::string_view token) {
+  return fmt::format("{} {}", kLookWord, token);
+}
+
+std::optional<std::string> parse_look(std::string_view line) {
+  if (!take_prefix(line, kLookWord) || line.empty()) return std::nullopt;
+  return std::string(line);
 }
 
 std::string to_json(const WatchPlace& place) {

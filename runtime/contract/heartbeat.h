@@ -4,11 +4,14 @@
 //
 // The page is written with relaxed stores and costs the program nothing that can be measured. The lines:
 //   supervisor:  hello 1 <token> <global rank> <node>
-//                beat <sequence> <phase> <step> <entered> <moves> <waiting> <state> <step µs> <busy µs> <quiet ms>
+//                beat <sequence> <phase> <step> <entered> <moves> <waiting> <state> <step µs> <busy µs> <quiet ms> <bytes>
 //                bye
 //   conductor:   welcome <answer>
 //                ack <sequence>
 //                kill <reason>
+//
+// Who only wants to see what the conductor knows says `look 1 <token>` and gets a welcome, one line for each rank, and `end`:
+//                rank <global rank> <heard> <left> <ms ago> <node> <the newest beat>
 // Both sides prove that they can read the run's attempt_<n>/watch.json (mode 0600), which holds the token, the answer
 // and where the conductor listens. docs/decisions/0014 says why.
 //
@@ -64,6 +67,7 @@ struct Beat {
   char state = '?';  // of the program's process, as /proc/<pid>/stat has it: R, S, D, T, …
   int64_t step_microseconds = 0, busy_microseconds = 0;
   int64_t quiet_milliseconds = 0;  // since the program wrote a line or touched its heartbeat file
+  int64_t resident_bytes = 0;      // of the program and all below it; a page that they share counts for each
 };
 
 struct Hello {
@@ -72,11 +76,26 @@ struct Hello {
   std::string node;
 };
 
+// What the conductor knows of one rank.
+struct RankSight {
+  int global_rank = 0;
+  std::string node;
+  bool heard = false;            // at least once
+  bool left = false;             // its program has ended
+  int64_t milliseconds_ago = 0;  // that it was last heard
+  Beat beat;                     // the newest
+};
+
 // Lines without their newline. nullopt: malformed, or of another version.
 std::string to_line(const Beat& beat);
 std::string to_line(const Hello& hello);
 std::optional<Beat> parse_beat(std::string_view line);
 std::optional<Hello> parse_hello(std::string_view line);
+std::string to_line(const RankSight& sight);
+std::optional<RankSight> parse_rank_sight(std::string_view line);
+std::string look_line(std::string_view token);
+// The token.
+std::optional<std::string> parse_look(std::string_view line);
 
 // watch.json: where the conductor of an attempt listens.
 struct WatchPlace {

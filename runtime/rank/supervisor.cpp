@@ -40,6 +40,8 @@ constexpr std::chrono::milliseconds kOrphanTime{5000};
 // How long a rank that only lost another waits for that one's supervisor to say why before it ends itself: schedulers
 // kill all others, supervisors included, when one ends.
 constexpr std::chrono::milliseconds kFirstCauseTime{1000};
+// How often the program's memory is looked at.
+constexpr std::chrono::milliseconds kMemoryTime{2000};
 constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 struct Pipe {
@@ -187,10 +189,19 @@ class Supervisor {
     heartbeat_file_ = seen;
   }
 
+  void look_at_memory() {
+    const auto now = steady_clock::now();
+    if (now < next_memory_look_) return;
+    next_memory_look_ = now + kMemoryTime;
+    resident_bytes_ = base::resident_bytes_of_tree(child_.pid);
+  }
+
   contract::Beat read_beat() {
     look_at_heartbeat_file();
+    look_at_memory();
     contract::Beat beat;
     beat.state = process_state(child_.pid);
+    beat.resident_bytes = resident_bytes_;
     beat.quiet_milliseconds =
         std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - last_sign_).count();
     if (const contract::ProgressPage* page = request_.progress; page != nullptr) {
@@ -287,6 +298,8 @@ class Supervisor {
   MemoryEvents memory_ = MemoryEvents::watch();
   steady_clock::time_point last_sign_ = steady_clock::now();  // of the program's life
   std::array<int64_t, 3> heartbeat_file_{};                   // as it was last seen
+  steady_clock::time_point next_memory_look_ = steady_clock::now();
+  int64_t resident_bytes_ = 0;
   steady_clock::time_point next_collection_ = steady_clock::now() + kOrphanTime;
   bool ended_ = false;
   bool told_to_go_ = false;  // by a signal after the program's end

@@ -1,4 +1,4 @@
-// libFuzzer over the lines that come to the conductor's port and over watch.json. What is accepted must come back the
+// libFuzzer over the lines that come to the conductor's port and from it, and over watch.json. What is accepted must come back the
 // same from the line that we would write for it.
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +21,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     SHARDRUN_CHECK(again && again->token == hello->token && again->global_rank == hello->global_rank &&
                    again->node == hello->node);
   }
+  if (const auto sight = parse_rank_sight(text)) {
+    const auto again = parse_rank_sight(to_line(*sight));
+    SHARDRUN_CHECK(again && again->global_rank == sight->global_rank && again->node == sight->node &&
+                   again->beat.resident_bytes == sight->beat.resident_bytes);
+  }
+  if (const auto token = parse_look(text)) SHARDRUN_CHECK(parse_look(look_line(*token)) == token);
   (void)parse_watch_place(text);
   return 0;
 }

@@ -1,4 +1,6 @@
 #include "launcher/watch/watch.h"
+#include "launcher/watch/look.h"
+#include "tests/support/folder.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
@@ -296,13 +298,14 @@ TEST_CASE("watch: a rank that is busy 15 % longer in each step is named once, wi
 }
 
 TEST_CASE("heartbeats: lines survive a round trip and malformed ones are refused") {
-  Beat beat{7, RankPhase::kStepping, 12, 345, 678, true, 'S', 1000, 900, 50};
+  Beat beat{7, RankPhase::kStepping, 12, 345, 678, true, 'S', 1000, 900, 50, 4096};
   const auto read = contract::parse_beat(to_line(beat));
   REQUIRE(read.has_value());
-  CHECK(to_line(*read) == "beat 7 1 12 345 678 1 S 1000 900 50");
-  for (const char* line : {"", "beat", "beat 1 2 3", "beat 7 9 12 345 678 1 S 1000 900 50",
-                           "beat 7 1 12 345 678 1 SS 1000 900 50", "beat 7 1 -2 345 678 1 S 1000 900 50",
-                           "beat 7 1 12 345 678 1 S 1000 900 50 60", "hello 1 token 3 n1"}) {
+  CHECK(to_line(*read) == "beat 7 1 12 345 678 1 S 1000 900 50 4096");
+  for (const char* line : {"", "beat", "beat 1 2 3", "beat 7 9 12 345 678 1 S 1000 900 50 1",
+                           "beat 7 1 12 345 678 1 SS 1000 900 50 1", "beat 7 1 -2 345 678 1 S 1000 900 50 1",
+                           "beat 7 1 12 345 678 1 S 1000 900 50", "beat 7 1 12 345 678 1 S 1000 900 50 60 70",
+                           "hello 1 token 3 n1"}) {
     CHECK_FALSE(contract::parse_beat(line).has_value());
   }
   const auto hello = contract::parse_hello("hello 1 secret 3 node7");
@@ -400,4 +403,50 @@ TEST_CASE_FIXTURE(Watching,
   pollfd polled{watch->alarm_fd(), POLLIN, 0};
   CHECK(::poll(&polled, 1, 1000) == 1);
   CHECK(watch->raised()->alarm.node == "n1");
+}
+
+TEST_CASE_FIXTURE(Watching,
+                  "watch: who looks is told of every rank, and who does not know the token of none") {
+  Client rank(place.port);
+  rank.send("hello 1 " + place.token + " 1 n1");
+  CHECK(rank.receive() == "welcome " + place.answer + "\n");
+  rank.send(to_line(Beat{.sequence = 1, .phase = RankPhase::kStepping, .step = 12, .resident_bytes = 4096}));
+  CHECK(rank.receive() == "ack 1\n");
+
+  const auto sights = look_at_ranks(place).value();
+  REQUIRE(sights.size() == 2);
+  CHECK(sights[0].node == "n0");
+  CHECK_FALSE(sights[0].heard);
+  CHECK(sights[1].global_rank == 1);
+  CHECK(sights[1].heard);
+  CHECK_FALSE(sights[1].left);
+  CHECK(sights[1].milliseconds_ago < 5000);
+  CHECK(sights[1].beat.step == 12);
+  CHECK(sights[1].beat.resident_bytes == 4096);
+
+  contract::WatchPlace wrong = place;
+  wrong.token = std::string(32, '0');
+  CHECK_FALSE(look_at_ranks(wrong).has_value());
+  wrong = place;
+  wrong.answer = std::string(32, '0');  // somebody else has the port by now
+  CHECK_FALSE(look_at_ranks(wrong).has_value());
+  watch->stop();
+}
+
+TEST_CASE("watch: what is said of thousands of ranks arrives whole, however slowly it is read") {
+  const tests::Folder folder;
+  WatchOptions options;
+  options.place_path = folder / "watch.json";
+  options.rank_nodes = std::vector<std::string>(40000, "node-with-a-long-name-0001");
+  options.this_machine_only = true;
+  const auto watch = Watch::start(options).value();
+  const auto place = contract::parse_watch_place(base::read_file(options.place_path).value()).value();
+  Client slow(place.port);
+  slow.send(contract::look_line(place.token));
+  ::usleep(300'000);
+  std::string text;
+  for (std::string piece = slow.receive(); !piece.empty(); piece = slow.receive()) text += piece;
+  CHECK(text.ends_with("\nend\n"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 40002);
+  CHECK(look_at_ranks(place).value().size() == 40000);
 }

@@ -1,0 +1,19 @@
+// Look: asks the conductor of a running attempt what it knows of the ranks.
+//
+// Effect: one TCP connection to where attempt_<n>/watch.json says, bounded in time; nothing of the run is changed.
+// Thread rule: any thread.
+#pragma once
+
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/heartbeat.h"
+
+namespace shardrun::launcher {
+
+inline constexpr double kLookSeconds = 2.0;  // for each address of the conductor
+
+// By global rank. kIo: no address answers within kLookSeconds, or what answers is not that conductor.
+base::Result<std::vector<contract::RankSight>> look_at_ranks(const contract::WatchPlace& place);
+
+}  // namespace shardrun::launcher
