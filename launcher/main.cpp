@@ -190,6 +190,13 @@ void add_run_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   logs->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
   logs->callback([&] { exit_code = launcher::logs(arguments.logs, arguments.common); });
 
+  CLI::App* top = app.add_subcommand(
+      "top", "Watch the ranks of a run: state, step, time, memory, last line; q leaves it running");
+  add_run_name(*top, arguments.run_name, arguments.common, true);
+  add_common(*top, arguments.common, true);
+  top->footer("Where the output is no terminal, it shows them once.\nExample:\n  shardrun top tiny-llama");
+  top->callback([&] { exit_code = launcher::top(arguments.run_name, arguments.common); });
+
   CLI::App* explain = app.add_subcommand(
       "explain", "Tell what happened to a run: each attempt, its first cause, what followed");
   add_run_name(*explain, arguments.run_name, arguments.common, true);

@@ -5,8 +5,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <sstream>
 #include <thread>
 
@@ -14,6 +12,7 @@
 
 #include "launcher/plan/batch.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/verbs/run_state.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/progress.h"
@@ -22,66 +21,6 @@
 
 namespace shardrun::launcher {
 namespace {
-
-using contract::RunRecord;
-using contract::RunStatus;
-
-// What can be said of a run now: its record, or that it waits in Slurm's queue.
-struct RunState {
-  contract::LaunchPlan plan;
-  std::optional<RunRecord> record;
-  std::string status;
-};
-
-// The record of a run that never started because its compile job did not end well; nullopt when that is not so.
-std::optional<RunRecord> blocked_by_compile_job(const contract::LaunchPlan& plan) {
-  if (plan.precompile_run.empty()) return std::nullopt;
-  const auto compile = read_record({plan.precompile_run});
-  if (!compile || compile->status == RunStatus::kRunning || compile->status == RunStatus::kCompleted)
-    return std::nullopt;
-  RunRecord record;
-  record.name = plan.name;
-  record.id = plan.id;
-  record.scheduler = plan.scheduler;
-  record.status = RunStatus::kRefused;
-  record.exit_code = contract::kExitRefused;
-  record.verdict = fmt::format("not started, because its compile job {} ended so: {} (see {})", compile->id,
-                               compile->verdict, plan.precompile_run);
-  record.world_size = plan.world_size();
-  record.batch = plan.batch;
-  record.precompile = contract::PrecompileNote{plan.precompile_run, std::nullopt};
-  return record;
-}
-
-// The record on the disk, or what is known of a run that left none.
-base::Result<RunRecord> find_record(const contract::RunDir& run) {
-  auto record = read_record(run);
-  if (record) return record;
-  if (auto plan = read_plan(run)) {
-    if (auto blocked = blocked_by_compile_job(*plan)) return std::move(*blocked);
-  }
-  return record;
-}
-
-base::Result<RunState> look_at(const contract::RunDir& run) {
-  RunState state;
-  auto plan = read_plan(run);
-  if (!plan) return std::move(plan).error();
-  state.plan = std::move(plan).value();
-  if (auto record = find_record(run)) state.record = std::move(record).value();
-  state.status = state.record ? contract::status_name(state.record->status) : "not started";
-  const bool open = !state.record || state.record->status == RunStatus::kRunning ||
-                    state.record->status == RunStatus::kPreempted;
-  if (state.plan.scheduler == "slurm" && open) {
-    auto job = find_job(state.plan.id);
-    if (job && *job) {
-      state.status = (*job)->state;
-      for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
-    }
-  }
-  return state;
-}
 
 TrainingCurve read_curve(const contract::RunDir& run) {
   TrainingCurve curve;
@@ -96,13 +35,6 @@ std::string row(const contract::RunDir& run, const RunState& state) {
   return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", state.plan.name, state.plan.id,
                      state.plan.scheduler, state.plan.nodes, state.plan.ranks_per_node, step, loss,
                      state.status);
-}
-
-bool is_over(const contract::RunDir& run) {
-  auto state = look_at(run);
-  return !state || (state->record && state->record->status != RunStatus::kRunning) ||
-         state->status.rfind("cancelled", 0) == 0 || state->status.rfind("failed", 0) == 0 ||
-         state->status.rfind("timeout", 0) == 0;
 }
 
 }  // namespace
@@ -156,8 +88,10 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
   Follower follower(*run, follow, [&](const std::string& text) {
     broken = broken || !base::write_all(STDOUT_FILENO, text, "standard output");
   });
+  RunWatcher watcher(*run);
   while (options.follow && !broken) {
-    const bool over = is_over(*run);  // asked first: what came before the end is still shown
+    const auto state = watcher.look();  // asked first: what came before the end is still shown
+    const bool over = !state || is_over(*state);
     follower.poll();
     if (over) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));

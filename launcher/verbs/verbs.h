@@ -93,6 +93,8 @@ struct LogsOptions {
   std::string node;
 };
 int logs(const LogsOptions& options, const CommonOptions& common);
+// The ranks of a run as they are now: on a terminal until the run ends or q is pressed, else once.
+int top(const std::string& run, const CommonOptions& common);
 int cancel(const std::string& run, const CommonOptions& common);
 // Looks at this machine; with a spec, at the variables that it sets, too. kExitProgramFailed: something will hurt.
 int doctor(const SpecOptions& options, const CommonOptions& common);

@@ -7,10 +7,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
 #include "launcher/view/metrics_log.h"
 #include "runtime/contract/run_dir.h"
@@ -37,13 +37,12 @@ class Follower {
   void finish();
 
  private:
-  std::string take_new(const std::string& path, bool to_the_end);
   void show(bool to_the_end);
 
   contract::RunDir run_;
   FollowOptions options_;
   std::function<void(const std::string&)> print_;
-  std::map<std::string, int64_t> offsets_;
+  GrowingText files_;
   std::vector<LogGroup> begun_;  // not shown yet
   TrainingCurve curve_;
   std::string bar_;

@@ -1,0 +1,88 @@
+#include "launcher/verbs/run_state.h"
+
+#include <cctype>
+
+#include <fmt/format.h>
+
+#include "launcher/schedule/slurm/slurm_jobs.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+
+using contract::RunRecord;
+using contract::RunStatus;
+
+namespace {
+
+// The record of a run that never started because its compile job did not end well; nullopt when that is not so.
+std::optional<RunRecord> blocked_by_compile_job(const contract::LaunchPlan& plan) {
+  if (plan.precompile_run.empty()) return std::nullopt;
+  const auto compile = read_record({plan.precompile_run});
+  if (!compile || compile->status == RunStatus::kRunning || compile->status == RunStatus::kCompleted)
+    return std::nullopt;
+  RunRecord record;
+  record.name = plan.name;
+  record.id = plan.id;
+  record.scheduler = plan.scheduler;
+  record.status = RunStatus::kRefused;
+  record.exit_code = contract::kExitRefused;
+  record.verdict = fmt::format("not started, because its compile job {} ended so: {} (see {})", compile->id,
+                               compile->verdict, plan.precompile_run);
+  record.world_size = plan.world_size();
+  record.batch = plan.batch;
+  record.precompile = contract::PrecompileNote{plan.precompile_run, std::nullopt};
+  return record;
+}
+
+}  // namespace
+
+base::Result<RunRecord> find_record(const contract::RunDir& run) {
+  auto record = read_record(run);
+  if (record) return record;
+  if (auto plan = read_plan(run)) {
+    if (auto blocked = blocked_by_compile_job(*plan)) return std::move(*blocked);
+  }
+  return record;
+}
+
+base::Result<RunState> look_at(const contract::RunDir& run, bool ask_slurm) {
+  RunState state;
+  auto plan = read_plan(run);
+  if (!plan) return std::move(plan).error();
+  state.plan = std::move(plan).value();
+  if (auto record = find_record(run)) state.record = std::move(record).value();
+  state.status = state.record ? contract::status_name(state.record->status) : "not started";
+  const bool open = !state.record || state.record->status == RunStatus::kRunning ||
+                    state.record->status == RunStatus::kPreempted;
+  if (state.plan.scheduler == "slurm" && open && ask_slurm) {
+    auto job = find_job(state.plan.id);
+    if (job && *job) {
+      state.status = (*job)->state;
+      for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
+    }
+  }
+  return state;
+}
+
+bool is_over(const RunState& state) {
+  return (state.record && state.record->status != RunStatus::kRunning) ||
+         state.status.starts_with("cancelled") || state.status.starts_with("failed") ||
+         state.status.starts_with("timeout");
+}
+
+base::Result<RunState> RunWatcher::look() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool ask = !asked_ || now - *asked_ >= std::chrono::duration<double>(kSlurmSeconds);
+  auto state = look_at(run_, ask);
+  if (!state) return state;
+  if (ask) {
+    asked_ = now;
+    slurm_status_ = state->status;
+  } else if (!state->record || state->record->status == RunStatus::kPreempted) {
+    state->status = slurm_status_;  // it waits
+  }
+  return state;
+}
+
+}  // namespace shardrun::launcher

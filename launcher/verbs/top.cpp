@@ -1,0 +1,219 @@
+// The verb that shows the ranks of a running job.
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "launcher/agent/stop_signals.h"
+#include "launcher/verbs/run_state.h"
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/growing_text.h"
+#include "launcher/view/log_lines.h"
+#include "launcher/view/progress.h"
+#include "launcher/view/top.h"
+#include "launcher/watch/look.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Result;
+
+constexpr int kRefreshMilliseconds = 1000;
+constexpr int64_t kLogTailBytes = 64 << 10;
+
+// Gathers what there is to see of one run.
+class TopSource {
+ public:
+  TopSource(contract::RunDir run, const contract::JobSpec& spec)
+      : run_(std::move(run)),
+        watcher_(run_),
+        trainer_(spec.program.command.empty()),
+        total_steps_(trainer_ ? spec.optimizer.steps : 0) {}
+
+  struct Seen {
+    TopView view;
+    bool over = false;
+  };
+  Result<Seen> look() {
+    auto state = watcher_.look();
+    if (!state) return std::move(state).error();
+    Seen seen;
+    seen.over = is_over(*state);
+    seen.view.title = title_of(*state);
+    seen.view.total_steps = total_steps_;
+    files_.skip_to_last(run_.metrics_jsonl(), kLogTailBytes);
+    add_metrics(files_.take_new(run_.metrics_jsonl(), /*to_the_end=*/false), curve_);
+    seen.view.curve = curve_;
+    if (!state->record || state->record->attempts.empty()) {
+      seen.view.note = "no rank has been started yet";
+      return seen;
+    }
+    const contract::Attempt& attempt = state->record->attempts.back();
+    if (seen.over) {
+      seen.view.note = state->record->verdict;
+    } else {
+      add_ranks(*state, attempt, seen.view);
+    }
+    add_last_lines(attempt, seen.view);
+    return seen;
+  }
+
+ private:
+  static std::string title_of(const RunState& state) {
+    std::string title = fmt::format("{} {}: {}", state.plan.name, state.plan.id, state.status);
+    if (!state.record || state.record->attempts.empty()) return title;
+    const contract::Attempt& attempt = state.record->attempts.back();
+    const double seconds = attempt.ended.value_or(unix_now()) - attempt.started;
+    return title + fmt::format(", attempt {} for {}, {} ranks on {} node{}", attempt.number,
+                               clock_time(seconds), state.record->world_size, attempt.nodes.size(),
+                               attempt.nodes.size() == 1 ? "" : "s");
+  }
+
+  // What the conductor knows, or at least who takes part.
+  void add_ranks(const RunState& state, const contract::Attempt& attempt, TopView& view) {
+    auto sights = look_at_attempt(attempt.number);
+    if (sights) {
+      for (const contract::RankSight& sight : *sights) view.ranks.push_back(describe(sight, trainer_));
+      return;
+    }
+    view.note = fmt::format("what the ranks do now is not known here: {}", sights.error().to_string());
+    const int per_node =
+        std::max(1, state.record->world_size / std::max(1, static_cast<int>(attempt.nodes.size())));
+    for (int rank = 0; rank < state.record->world_size; ++rank) {
+      const auto node = static_cast<size_t>(rank / per_node);
+      view.ranks.push_back({.global_rank = rank,
+                            .node = node < attempt.nodes.size() ? attempt.nodes[node] : "?",
+                            .state = "?"});
+    }
+  }
+
+  Result<std::vector<contract::RankSight>> look_at_attempt(int number) const {
+    auto text = base::read_file(run_.watch_json(number), /*limit_bytes=*/1 << 20);
+    if (!text) return std::move(text).error();
+    auto place = contract::parse_watch_place(*text);
+    if (!place) return std::move(place).error();
+    return look_at_ranks(*place);
+  }
+
+  void add_last_lines(const contract::Attempt& attempt, TopView& view) {
+    if (attempt.number != attempt_) last_lines_.clear();
+    attempt_ = attempt.number;
+    for (const std::string& node : attempt.nodes) {
+      const std::string path = run_.node_log(attempt.number, node);
+      files_.skip_to_last(path, kLogTailBytes);
+      const std::string text = files_.take_new(path, /*to_the_end=*/false);
+      for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find('\n', begin), text.size());
+        LogLine line;
+        if (parse_log_line(std::string_view(text).substr(begin, end - begin), line) && !line.text.empty()) {
+          last_lines_[line.global_rank] = std::move(line.text);
+        }
+        begin = end + 1;
+      }
+    }
+    for (TopRank& rank : view.ranks) {
+      if (const auto found = last_lines_.find(rank.global_rank); found != last_lines_.end()) {
+        rank.last_line = found->second;
+      }
+    }
+  }
+
+  contract::RunDir run_;
+  RunWatcher watcher_;
+  bool trainer_;
+  int64_t total_steps_;
+  GrowingText files_;
+  TrainingCurve curve_;
+  int attempt_ = -1;
+  std::map<int, std::string> last_lines_;  // of attempt_, by global rank
+};
+
+// A screen of our own, without echo; the old one comes back.
+class Screen {
+ public:
+  Screen() {
+    if (::tcgetattr(STDIN_FILENO, &before_) == 0) {
+      termios raw = before_;
+      raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+      raw.c_cc[VMIN] = 0;
+      raw.c_cc[VTIME] = 0;
+      changed_ = ::tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+    }
+    write("\x1b[?1049h\x1b[?25l");
+  }
+  Screen(const Screen&) = delete;
+  ~Screen() {
+    write("\x1b[?25h\x1b[?1049l");
+    if (changed_) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  static TopSize size() {
+    winsize window{};
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return {80, 24, true};
+    return {window.ws_col, window.ws_row, true};
+  }
+  static void show(std::string text) {
+    for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 4)
+      text.replace(at, 1, "\x1b[K\n");
+    if (text.ends_with('\n')) text.pop_back();  // the last row must not scroll
+    write("\x1b[H" + text + "\x1b[J");
+  }
+
+ private:
+  static void write(const std::string& text) {
+    (void)base::write_all(STDOUT_FILENO, text, "standard output");
+  }
+  termios before_{};
+  bool changed_ = false;
+};
+
+// True: the person wants to go.
+bool wait_for_key(int signals) {
+  pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {signals, POLLIN, 0}};
+  if (::poll(fds, 2, kRefreshMilliseconds) <= 0) return false;
+  char key = 0;
+  if (fds[1].revents != 0) return true;
+  const ssize_t got = ::read(STDIN_FILENO, &key, 1);
+  return got == 0 || (got == 1 && (key == 'q' || key == 'Q'));
+}
+
+Result<void> show_on_screen(TopSource& source) {
+  auto signals = StopSignals::block();
+  if (!signals) return std::move(signals).error();
+  const Screen screen;
+  while (true) {
+    auto seen = source.look();
+    if (!seen) return std::move(seen).error();
+    Screen::show(render_top(seen->view, Screen::size()));
+    if (seen->over || wait_for_key(signals->fd())) return {};
+  }
+}
+
+}  // namespace
+
+int top(const std::string& run_name, const CommonOptions& common) {
+  auto run = find_run(run_name, common);
+  if (!run) return fail(run.error(), common);
+  auto plan = read_plan(*run);
+  if (!plan) return fail(plan.error(), common);
+  auto loaded = load_prepared_spec(run->job_toml(), plan->overrides);
+  if (!loaded) return fail(loaded.error(), common);
+  TopSource source(*run, loaded->spec);
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDIN_FILENO) == 1 && !common.json;
+  if (terminal) {
+    if (auto shown = show_on_screen(source); !shown) return fail(shown.error(), common);
+  }
+  auto seen = source.look();
+  if (!seen) return fail(seen.error(), common);
+  if (terminal && !seen->over) return contract::kExitDone;  // the person left
+  fmt::print("{}", common.json ? to_json(seen->view) : render_top(seen->view, {}));
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::launcher
