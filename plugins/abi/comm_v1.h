@@ -74,7 +74,7 @@ typedef struct shardrun_comm_config {
   uint32_t struct_size;       /* sizeof(shardrun_comm_config) as the host was compiled */
   uint32_t local_world_size;  /* ranks on this node; 0 if unknown. Lets a plugin skip what it will not need */
   uint32_t node_count;        /* nodes in the job; 0 if unknown */
-  uint32_t reserved;          /* 0 */
+  uint32_t local_rank;        /* among them; says which of several network devices is this rank's own */
   const char* provider;       /* "auto", or a name that the plugin knows: "tcp", "shm", "efa" */
   const char* interface_name; /* network interface to use, e.g. "eth1"; NULL lets the plugin choose */
 } shardrun_comm_config;

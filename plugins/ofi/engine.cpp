@@ -48,7 +48,10 @@ Status Engine::open_endpoints(const OpenOptions& options) {
   }
   for (const auto& [provider, source] : wanted) {
     std::unique_ptr<Endpoint> endpoint;
-    if (Status status = Endpoint::open(provider, source, &endpoint); !status.ok()) return status;
+    if (Status status =
+            Endpoint::open({provider, source, options.local_rank, options.local_world_size}, &endpoint);
+        !status.ok())
+      return status;
     const auto bytes = endpoint->address();
     address.endpoints.push_back({provider, {bytes.begin(), bytes.end()}});
     endpoints_.push_back(std::move(endpoint));

@@ -42,6 +42,7 @@ struct OpenOptions {
   std::string provider;
   std::string interface_name;
   uint32_t local_world_size = 0, node_count = 0;  // 0 = unknown
+  uint32_t local_rank = 0;
 };
 
 class Engine;

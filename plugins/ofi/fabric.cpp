@@ -15,6 +15,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "plugins/ofi/device.h"
+
 namespace shardrun::ofi {
 namespace {
 
@@ -56,6 +58,27 @@ class KeepSignals {
 
 Status fabric_error(const char* what, int error) {
   return {SHARDRUN_COMM_IO, fmt::format("{}: {}", what, Endpoint::describe(error))};
+}
+
+std::vector<Device> devices_of(const fi_info* first) {
+  std::vector<Device> devices;
+  for (const fi_info* info = first; info != nullptr; info = info->next) {
+    Device device{info->domain_attr->name == nullptr ? "" : info->domain_attr->name};
+    if (info->nic != nullptr && info->nic->bus_attr != nullptr &&
+        info->nic->bus_attr->bus_type == FI_BUS_PCI) {
+      const fi_pci_attr& pci = info->nic->bus_attr->attr.pci;
+      device.on_bus = true;
+      device.place = uint64_t{pci.domain_id} << 24 | uint64_t{pci.bus_id} << 16 |
+                     uint64_t{pci.device_id} << 8 | pci.function_id;
+    }
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+fi_info* nth_info(fi_info* info, size_t index) {
+  for (; index > 0; --index) info = info->next;
+  return info;
 }
 
 template <typename Fid>
@@ -103,8 +126,8 @@ bool Endpoint::is_truncation(int error) {
   return error == FI_ETRUNC || error == FI_EMSGSIZE;
 }
 
-Status Endpoint::open(const std::string& provider, const std::string& source,
-                      std::unique_ptr<Endpoint>* endpoint) {
+Status Endpoint::open(const Place& place, std::unique_ptr<Endpoint>* endpoint) {
+  const auto& [provider, source, local_rank, local_world_size] = place;
   for (const Setting& setting : kSettings) setenv(setting.name, setting.value, /*overwrite=*/0);
   Library library;
   if (Status found = Library::find(provider, &library); !found.ok()) return found;
@@ -120,24 +143,25 @@ Status Endpoint::open(const std::string& provider, const std::string& source,
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
   hints->fabric_attr->prov_name = strdup(provider.c_str());
-  fi_info* info = nullptr;
-  // A numeric source address: no name is ever resolved. efa and friends choose their own device.
+  fi_info* found_first = nullptr;
+  // A numeric source address: no name is ever resolved. Of efa and friends all devices are listed.
   const bool by_source = provider == "tcp" || provider == "shm";
-  const int error =
-      library.getinfo(kApiVersion, by_source ? source.c_str() : nullptr, nullptr,
-                      by_source ? FI_SOURCE | (provider == "tcp" ? FI_NUMERICHOST : 0) : 0, hints, &info);
+  const int error = library.getinfo(kApiVersion, by_source ? source.c_str() : nullptr, nullptr,
+                                    by_source ? FI_SOURCE | (provider == "tcp" ? FI_NUMERICHOST : 0) : 0,
+                                    hints, &found_first);
   library.freeinfo(hints);
   if (error != 0) {
     return {SHARDRUN_COMM_UNSUPPORTED, fmt::format("libfabric has no provider \"{}\" for \"{}\": {}",
                                                    provider, source, describe(error))};
   }
+  fi_info* info = nth_info(found_first, choose_device(devices_of(found_first), local_rank, local_world_size));
   auto opened = std::unique_ptr<Endpoint>(new Endpoint());
   opened->provider_ = provider;
   opened->registers_ = std::strstr(info->fabric_attr->prov_name, "ofi_rxm") != nullptr;
   if (opened->registers_) info->domain_attr->mr_mode |= FI_MR_LOCAL;
   opened->registers_ = (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   Status status = opened->open_objects(library, info);
-  library.freeinfo(info);
+  library.freeinfo(found_first);
   if (status.ok()) *endpoint = std::move(opened);
   return status;
 }

@@ -53,9 +53,12 @@ enum class Post { kAccepted, kTryAgain, kFailed };
 
 class Endpoint {
  public:
-  // `provider` as above; `source` is the numeric address of the interface to use, or a unique name for shm.
-  static Status open(const std::string& provider, const std::string& source,
-                     std::unique_ptr<Endpoint>* endpoint);
+  struct Place {
+    std::string provider;  // as above
+    std::string source;    // numeric address of the interface, or a unique name for shm
+    uint32_t local_rank = 0, local_world_size = 0;  // choose among the devices of other providers (device.h)
+  };
+  static Status open(const Place& place, std::unique_ptr<Endpoint>* endpoint);
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;

@@ -61,6 +61,7 @@ int32_t open(const shardrun_comm_config* config, shardrun_comm_context** context
     options.provider = config->provider;
     options.interface_name = config->interface_name == nullptr ? "" : config->interface_name;
     options.local_world_size = config->local_world_size;
+    options.local_rank = config->local_rank;
     options.node_count = config->node_count;
     auto opened = std::make_unique<shardrun_comm_context>();
     if (Status status = Engine::open(options, &opened->engine); !status.ok()) return status;

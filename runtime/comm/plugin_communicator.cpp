@@ -123,6 +123,7 @@ Result<PluginSession> PluginSession::open(const SessionOptions& options) {
   shardrun_comm_config config{};
   config.struct_size = sizeof(config);
   config.local_world_size = static_cast<uint32_t>(options.local_world_size);
+  config.local_rank = static_cast<uint32_t>(options.local_rank);
   config.node_count = static_cast<uint32_t>(options.node_count);
   config.provider = options.provider.c_str();
   auto opened = shared->check(shared->table.open(&config, &shared->context));

@@ -21,6 +21,7 @@ struct SessionOptions {
   std::string plugin_path;  // absolute
   std::string provider = "auto";
   int local_world_size = 0;  // 0 = unknown
+  int local_rank = 0;
   int node_count = 0;
   std::chrono::milliseconds timeout{300000};
 };

@@ -70,6 +70,7 @@ Result<Meeting> meet(const WorldOptions& options) {
   session_options.plugin_path = options.plugin_path;
   session_options.provider = options.provider;
   session_options.local_world_size = env->local_world_size;
+  session_options.local_rank = env->local_rank;
   session_options.node_count = env->local_world_size == env->world_size ? 1 : 0;
   session_options.timeout = options.timeout;
   auto session = PluginSession::open(session_options);

@@ -13,6 +13,7 @@ _Static_assert(offsetof(shardrun_plugin_header, build_id) == 48, "header.build_i
 _Static_assert(sizeof(shardrun_comm_config) == 32, "config");
 _Static_assert(offsetof(shardrun_comm_config, local_world_size) == 4, "config.local_world_size");
 _Static_assert(offsetof(shardrun_comm_config, node_count) == 8, "config.node_count");
+_Static_assert(offsetof(shardrun_comm_config, local_rank) == 12, "config.local_rank");
 _Static_assert(offsetof(shardrun_comm_config, provider) == 16, "config.provider");
 _Static_assert(offsetof(shardrun_comm_config, interface_name) == 24, "config.interface_name");
 
