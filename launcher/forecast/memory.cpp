@@ -1,50 +1,70 @@
 #include "launcher/forecast/memory.h"
 
+#include <algorithm>
+
 namespace shardrun::launcher {
 namespace {
 
 constexpr double kBf16 = 2.0;
-constexpr double kStateBytes = 16.0;  // of a parameter: fp32 master, two moments, gradient
 constexpr double kMomentBytes = 8.0;
-constexpr double kContext = 3e9;  // CUDA context, kernels' workspaces, NCCL's buffers
-constexpr double kFragmentation = 0.06;
-constexpr double kLogitBytes = 10.0;  // bf16 logits, their fp32 copy and its gradient
+constexpr double kContext = 3e9;         // CUDA context, kernels' workspaces, NCCL's buffers
+constexpr double kFragmentation = 0.04;  // of a caching allocator; what is planned at the start loses none
+constexpr double kSelective = 0.33;      // of a layer's activations: every other product, and attention's
 
-// Of one layer: what backward reads. Norms, projections, the attention's output, the feed-forward's products.
-double layer_activations(const ModelShape& model, double tokens) {
-  return kBf16 * tokens *
-         (12.0 * model.hidden + 2.0 * model.kv_width + (model.ffn_matrices + 1.0) * model.ffn);
+// Of one layer: what backward reads. Two residuals, two norms, the heads, the attention's output, the feed-forward's
+// products. Gated networks in eager mode also keep norms in fp32, rotated heads and the gate's activation; what is
+// fused computes the last product again.
+double layer_activations(const ModelShape& model, double tokens, bool fused) {
+  const bool gated = model.ffn_matrices == 3;
+  const double hidden = gated && !fused ? 12.0 : 6.0;
+  const double products = fused ? model.ffn_matrices - 1.0 : gated ? 4.0 : 2.0;
+  return kBf16 * tokens * (hidden * model.hidden + 2.0 * model.kv_width + products * model.ffn);
+}
+
+double state_bytes(const ModelShape& model, const Layout& layout, const Traits& traits, int per_node) {
+  const double shards = static_cast<double>(layout.shard_degree) * layout.tensor_parallel;
+  const double moments = std::min(kMomentBytes, traits.optimizer_bytes);
+  const double optimizer = traits.optimizer_bytes - (layout.optimizer_offload ? moments : 0.0);
+  const double ranks = static_cast<double>(layout.nodes) * per_node;
+  return model.parameters() * ((traits.state_bytes - traits.optimizer_bytes) / shards +
+                               optimizer / (traits.shards_optimizer ? std::max(shards, ranks) : shards));
+}
+
+// Whole blocks, one ahead, and their gradients, where they are not part of the state.
+double gathered_bytes(const ModelShape& model, const Layout& layout, const Traits& traits) {
+  if (layout.shard_degree == 1 && traits.shards_optimizer) return 0.0;
+  const bool keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
+  const double blocks = 2.0 * model.layer_parameters() + model.table_parameters();
+  return (kBf16 * (keeps ? model.parameters() : blocks) + traits.reduce_bytes * blocks) /
+         layout.tensor_parallel;
+}
+
+double kept_bytes(const ModelShape& model, const Layout& layout, double layer, double input) {
+  const double inputs = (layout.activation_offload ? 2.0 : model.layers) * input;
+  switch (layout.checkpointing) {
+    case contract::Checkpointing::kFull:
+      return inputs + layer;
+    case contract::Checkpointing::kSelective:
+      return inputs + model.layers * std::max(0.0, kSelective * layer - input) + layer;
+    case contract::Checkpointing::kNone:
+      break;
+  }
+  return model.layers * layer;
 }
 
 }  // namespace
 
-MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits) {
+MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits,
+                               int per_node) {
   const double tensor = layout.tensor_parallel;
   const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
-  const double mine = model.parameters() / (static_cast<double>(layout.shard_degree) * tensor);
-  const bool keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
+  const double layer = layer_activations(model, tokens, traits.fused) / tensor;
   MemoryForecast memory;
-  memory.state = (layout.optimizer_offload ? kStateBytes - kMomentBytes : kStateBytes) * mine;
-  const double whole = keeps ? model.parameters() : 2.0 * model.layer_parameters() + model.table_parameters();
-  memory.gathered =
-      (kBf16 * whole + traits.reduce_bytes * (2.0 * model.layer_parameters() + model.table_parameters())) /
-      tensor;
-  const double layer = layer_activations(model, tokens) / tensor;
-  const double kept = kBf16 * tokens * model.hidden / tensor;  // of a layer: its input
-  const double layers = layout.activation_offload ? 2.0 : model.layers;
-  switch (layout.checkpointing) {
-    case contract::Checkpointing::kFull:
-      memory.activations = layers * kept + layer;
-      break;
-    case contract::Checkpointing::kSelective:
-      memory.activations = layers * 0.5 * layer + layer;
-      break;
-    case contract::Checkpointing::kNone:
-      memory.activations = layers * layer;
-      break;
-  }
-  memory.logits = kLogitBytes * tokens * model.vocab / tensor;
-  memory.overhead = kContext + kFragmentation * memory.total();
+  memory.state = state_bytes(model, layout, traits, per_node);
+  memory.gathered = gathered_bytes(model, layout, traits);
+  memory.activations = kept_bytes(model, layout, layer, kBf16 * tokens * model.hidden / tensor);
+  memory.logits = traits.logit_bytes * tokens * model.vocab / tensor;
+  memory.overhead = kContext + (traits.python ? kFragmentation * memory.total() : 0.0);
   return memory;
 }
 

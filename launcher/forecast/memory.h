@@ -21,6 +21,7 @@ struct MemoryForecast {
 // Of a device's memory, what can be planned with: drivers and allocators need the rest.
 inline constexpr double kUsableMemory = 0.95;
 
-MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits);
+MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits,
+                               int per_node);
 
 }  // namespace shardrun::launcher

@@ -34,7 +34,7 @@ std::vector<Memory> memory_choices(const Question& question) {
   for (const Checkpointing kind : {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull}) {
     if (question.checkpointing && kind != *question.checkpointing) continue;
     for (const bool activations : {false, true}) {
-      if (activations && kind != Checkpointing::kFull) continue;  // without it, too much would have to move
+      if (activations && kind == Checkpointing::kNone) continue;  // too much would have to move
       choices.push_back({kind, activations, false});
       if (question.optimizer_offload) choices.push_back({kind, activations, true});
     }
@@ -69,7 +69,8 @@ void add_layouts(const Question& question, Layout layout, const std::vector<Memo
           layout.activation_offload = memory.activation_offload;
           layout.optimizer_offload = memory.optimizer_offload;
           Candidate candidate{.layout = layout};
-          candidate.bytes = forecast_memory(question.model, layout, question.traits).total();
+          candidate.bytes =
+              forecast_memory(question.model, layout, question.traits, question.machine.per_node).total();
           candidate.fits = candidate.bytes <= usable;
           candidate.seconds =
               forecast_step(question.machine, question.model, layout, question.traits, question.constants)

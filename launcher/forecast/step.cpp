@@ -15,7 +15,15 @@ constexpr double kEagerLayer = 2e-4,
                  kLaunchedLayer = 2e-5;  // seconds to launch a layer's forward, from Python or not
 constexpr double kOptimizerBytes =
     28.0;  // of a parameter: master, moments and gradient read, all but it written
+// Of a gathered parameter in a micro-step, where flat buffers are between the collectives and the kernels: gathered
+// weights copied out twice, or the gradient put together and divided; and the gradient cast before it is reduced in fp32.
+constexpr double kCopiedBytes = 8.0, kCastBytes = 6.0;
 constexpr double kOffloadedBytes = 16.0;  // of a parameter's moments, there and back
+
+// Of a parameter: weights are cast before they are gathered (torchtitan's float8.md, Megatron's fp8-param-gather).
+double gathered_bytes(const Layout& layout) {
+  return layout.fp8 ? 1.0 : kBf16;
+}
 
 // One kind of block: seconds of its kernels on one micro-batch, and of its collectives.
 struct Block {
@@ -63,15 +71,13 @@ Rates rates_of(const Machine& machine, const Layout& layout, const Traits& trait
 }
 
 // Seconds that ranks of a tensor group exchange activations in one pass over one layer.
-double tensor_seconds(const Machine& machine, const ModelShape& model, const Layout& layout,
-                      const Traits& traits, double tokens) {
+double tensor_seconds(const Machine& machine, const ModelShape& model, const Layout& layout, double tokens) {
   const int tensor = layout.tensor_parallel;
   if (tensor == 1) return 0.0;
   const Group group{tensor, (tensor + machine.per_node - 1) / machine.per_node,
                     std::min(tensor, machine.per_node), 1};
   const Links links{machine.link_rate * kLinkReached, machine.network_rate, true};
-  const double seconds = 4.0 * gather_seconds(kBf16 * tokens * model.hidden, group, links);
-  return traits.asynchronous_tensor ? seconds / tensor : seconds;
+  return 4.0 * gather_seconds(kBf16 * tokens * model.hidden, group, links);
 }
 
 Block layer_block(const ModelShape& model, const Layout& layout, const Rates& rates, const Traits& traits,
@@ -83,12 +89,13 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
   const double passes =
       kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn) * tokens / width / rates.memory;
   const double launched = traits.python ? kEagerLayer : kLaunchedLayer;
+  const double exchanged = traits.asynchronous_tensor ? tensor / width : tensor;  // forward; backward waits
   Block block;
-  block.forward = std::max(launched, gemm + attention + passes + tensor);
+  block.forward = std::max(launched, gemm + attention + passes + exchanged);
   block.backward = std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + tensor);
   if (layout.checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
   if (layout.checkpointing == contract::Checkpointing::kSelective)
-    block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? tensor : 0.0);
+    block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? exchanged : 0.0);
   return block;
 }
 
@@ -100,12 +107,13 @@ Block head_block(const ModelShape& model, const Layout& layout, const Rates& rat
 }
 
 void add_collectives(Block& block, double parameters, const Groups& groups, const Links& links,
-                     const Layout& layout, const Traits& traits) {
+                     const Layout& layout, const Traits& traits, double copied) {
   const double elements = parameters / layout.tensor_parallel;
-  block.gather = gather_seconds(kBf16 * elements, groups.shard, links);
+  block.gather = gather_seconds(gathered_bytes(layout) * elements, groups.shard, links);
   block.reduce = gather_seconds(traits.reduce_bytes * elements, groups.shard, links);
   block.replica = all_reduce_seconds(
       traits.reduce_bytes * elements / static_cast<double>(layout.shard_degree), groups.replica, links);
+  if (traits.copies && layout.shard_degree > 1) block.backward += elements * copied;
 }
 
 // One micro-step, block by block. Kernels run in order; transfers share one network in the order in which they are
@@ -175,15 +183,18 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   schedule.tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
   schedule.slowed = traits.held * constants.held;
   schedule.keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
-  schedule.tensor = tensor_seconds(machine, model, layout, traits, schedule.tokens);
+  schedule.tensor = tensor_seconds(machine, model, layout, schedule.tokens);
   schedule.layer = layer_block(model, layout, rates, traits, schedule.tokens, schedule.tensor);
   schedule.head = head_block(model, layout, rates, schedule.tokens);
   const double looked_up = kBf16 * model.hidden * schedule.tokens / rates.memory;
   schedule.table = {.forward = 4.0 * looked_up, .backward = 8.0 * looked_up};
   const Groups& groups = schedule.groups;
-  add_collectives(schedule.layer, model.layer_parameters(), groups, links, layout, traits);
-  add_collectives(schedule.head, model.table_parameters(), groups, links, layout, traits);
-  add_collectives(schedule.table, model.tied ? 0.0 : model.table_parameters(), groups, links, layout, traits);
+  const double copied = (kCopiedBytes + (traits.reduce_bytes > kBf16 ? kCastBytes : 0.0)) /
+                        (machine.memory_rate * kMemoryReached);
+  add_collectives(schedule.layer, model.layer_parameters(), groups, links, layout, traits, copied);
+  add_collectives(schedule.head, model.table_parameters(), groups, links, layout, traits, copied);
+  add_collectives(schedule.table, model.tied ? 0.0 : model.table_parameters(), groups, links, layout, traits,
+                  copied);
   return schedule;
 }
 
@@ -215,7 +226,7 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
   const double elements = model.parameters() / tensor;
   const double shard = elements / static_cast<double>(layout.shard_degree);
   Volumes volumes;
-  volumes.gather = gathers * gather_volume(kBf16 * elements, schedule.groups.shard);
+  volumes.gather = gathers * gather_volume(gathered_bytes(layout) * elements, schedule.groups.shard);
   volumes.reduce = micro * gather_volume(traits.reduce_bytes * elements, schedule.groups.shard);
   volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
   const double passes = layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0;

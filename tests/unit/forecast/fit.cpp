@@ -61,12 +61,19 @@ launcher::ModelShape model_of(const TomlValue& table) {
 contract::Strategy strategy_of(const std::string& text) {
   if (text == "full_shard") return contract::Strategy::kFullShard;
   if (text == "hybrid_shard") return contract::Strategy::kHybridShard;
+  if (text == "shard_grad_op") return contract::Strategy::kShardGradOp;
   return contract::Strategy::kNoShard;
 }
 
 contract::Checkpointing checkpointing_of(const std::string& text) {
   if (text == "full") return contract::Checkpointing::kFull;
   return text == "selective" ? contract::Checkpointing::kSelective : contract::Checkpointing::kNone;
+}
+
+Offered offered_of(const TomlValue& table) {
+  return {.shard_degrees = of(table, "shard_degrees").text,
+          .tensor = flag(table, "tensor"),
+          .activation_offload = flag(table, "activation_offload")};
 }
 
 // Where each constant is in the vector that is fitted, what is known of it before, and how well.
@@ -82,14 +89,10 @@ constexpr Knob kKnobs[] = {
     {"elementwise", &Constants::elementwise, 1.5, 0.5},
     {"fused", &Constants::fused, 0.5, 0.3},
     {"fp8", &Constants::fp8, 0.75, 0.2},
-    {"network", &Constants::network, 0.8, 0.1},
-    {"network_by_node", &Constants::network_by_node, 0.85, 0.1},
     {"held", &Constants::held, 1.0, 0.25},
-    {"straggle", &Constants::straggle, 0.006, 0.3},
-    {"host_seconds", &Constants::host_seconds, 0.05, 0.7},
 };
 constexpr size_t kCommon = std::size(kKnobs);
-constexpr double kMakingSpread = 0.08;  // of how well stacks use the same hardware
+constexpr double kMakingSpread = 0.04;  // of how well stacks use the same hardware
 constexpr double kNoise = 0.03;         // of one published rate
 
 Constants from_logarithms(const std::vector<double>& x) {
@@ -116,6 +119,15 @@ void solve(std::vector<std::vector<double>>& a, std::vector<double>& b) {
 
 }  // namespace
 
+bool Offered::includes(const launcher::Layout& layout, int per_node) const {
+  if (!tensor && layout.tensor_parallel > 1) return false;
+  if (!activation_offload && layout.activation_offload) return false;
+  const bool all = layout.shard_degree * layout.tensor_parallel == layout.nodes * per_node;
+  if (shard_degrees == "node or all") return all || layout.shard_degree == per_node;
+  if (shard_degrees == "one or all") return all || layout.shard_degree == 1;
+  return shard_degrees == "any" || layout.shard_degree == 1;
+}
+
 std::vector<Row> read_rows(const std::string& path) {
   const auto text = base::read_file(path);
   SHARDRUN_CHECK(text.has_value());
@@ -125,12 +137,16 @@ std::vector<Row> read_rows(const std::string& path) {
   for (const TomlValue& item : of(*parsed, "row").items) {
     Row row;
     row.id = of(item, "id").text;
+    row.source = of(item, "source").text;
     row.machine = machine_of(of(of(*parsed, "machine"), of(item, "machine").text));
     row.model = model_of(of(of(*parsed, "model"), of(item, "model").text));
-    row.traits = launcher::traits(*launcher::find_stack(of(item, "stack").text));
+    const std::string& stack = of(item, "stack").text;
+    row.traits = launcher::traits(*launcher::find_stack(stack));
+    row.offered = offered_of(of(of(*parsed, "offered"), stack));
     row.traits.fused = row.traits.fused || flag(item, "fused");
     row.traits.asynchronous_tensor = flag(item, "asynchronous_tensor");
     row.traits.selective = number(item, "recomputed", row.traits.selective);
+    if (item.find("reduce_bytes") != nullptr) row.traits.reduce_bytes = integer(item, "reduce_bytes");
     row.layout.nodes = integer(item, "nodes");
     row.layout.shard_degree = integer(item, "shard_degree");
     row.layout.tensor_parallel = integer(item, "tensor_parallel");
@@ -155,7 +171,7 @@ double predicted_rate(const Row& row, const Constants& constants) {
   return forecast.tokens_per_second() / static_cast<double>(row.layout.nodes * row.machine.per_node);
 }
 
-Constants fit(const std::vector<Row>& rows, size_t left_out) {
+Constants fit(const std::vector<Row>& rows) {
   constexpr int kRounds = 12;
   constexpr double kStep = 1e-4;
   const size_t n = kCommon + kStacks;
@@ -168,16 +184,15 @@ Constants fit(const std::vector<Row>& rows, size_t left_out) {
       normal[i][i] = 1.0 / (spread * spread);
       right[i] = -x[i] / (spread * spread);
     }
-    for (size_t r = 0; r < rows.size(); ++r) {
-      if (r == left_out) continue;
-      const double here = std::log(predicted_rate(rows[r], from_logarithms(x)));
-      const double miss = std::log(rows[r].rate) - here;
+    for (const Row& row : rows) {
+      const double here = std::log(predicted_rate(row, from_logarithms(x)));
+      const double miss = std::log(row.rate) - here;
       // Student's t: a row far off weighs less, so that one odd machine does not bend the others.
       const double weight = 1.0 / (kNoise * kNoise) / (1.0 + miss * miss / (9.0 * kNoise * kNoise));
       std::vector<double> slope(n);
       for (size_t i = 0; i < n; ++i) {
         x[i] += kStep;
-        slope[i] = (std::log(predicted_rate(rows[r], from_logarithms(x))) - here) / kStep;
+        slope[i] = (std::log(predicted_rate(row, from_logarithms(x))) - here) / kStep;
         x[i] -= kStep;
       }
       for (size_t i = 0; i < n; ++i) {

@@ -10,20 +10,28 @@
 
 namespace shardrun::tests {
 
+// What the users of a stack could choose.
+struct Offered {
+  std::string shard_degrees;  // "any", "node or all", "one or all", "one"
+  bool tensor = false, activation_offload = false;
+
+  bool includes(const launcher::Layout& layout, int per_node) const;
+};
+
 struct Row {
-  std::string id;
+  std::string id, source;
   launcher::Machine machine;
   launcher::ModelShape model;
   launcher::Layout layout;
   launcher::Traits traits;
+  Offered offered;
   double rate = 0.0;  // tokens/s of one accelerator, published
 };
 
 std::vector<Row> read_rows(const std::string& path);
 double predicted_rate(const Row& row, const launcher::Constants& constants);
-// Fitted on all rows but the one at `left_out`; on all of them when it is no index.
-launcher::Constants fit(const std::vector<Row>& rows, size_t left_out = static_cast<size_t>(-1));
-// All constants in the order of names().
+launcher::Constants fit(const std::vector<Row>& rows);
+// What is fitted of the constants, in the order of names().
 std::vector<double> values(const launcher::Constants& constants);
 std::vector<const char*> names();
 

@@ -77,6 +77,22 @@ TEST_CASE("search: what the choice was made against is told") {
   CHECK(tensor);
 }
 
+// The page of smp's rows says so without a row: offload makes 13B fit on 16 nodes, and is the best choice only there.
+TEST_CASE("search: 4 Mi tokens of a 13B model need activation offload on 16 nodes of p4d, and not on more") {
+  for (const int64_t nodes : {16, 32, 64, 128}) {
+    Question question = question_on(nodes, 1024);
+    question.model = {.layers = 40, .hidden = 5120, .kv_width = 5120, .ffn = 13824, .vocab = 32000};
+    question.checkpointing = contract::Checkpointing::kFull;
+    question.optimizer_offload = question.shard_grad_op = false;
+
+    const Answer answer = search(question);
+
+    REQUIRE(answer.best);
+    CHECK_EQ(answer.best->layout.activation_offload, nodes == 16);
+    CHECK_EQ(answer.best->layout.tensor_parallel, 1);
+  }
+}
+
 TEST_CASE("search: a choice that turns out too large is replaced by one that holds less") {
   const Question question = question_on(64, 1024);
   const Answer first = search(question);

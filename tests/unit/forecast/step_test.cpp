@@ -94,9 +94,79 @@ TEST_CASE("step: checkpointing a whole layer costs its forward again") {
 }
 
 TEST_CASE("memory: a shard of twice the ranks holds half of the state") {
-  const auto few = forecast_memory(k7B, on(16, 32), traits(Stack::kSmp));
-  const auto many = forecast_memory(k7B, on(16, 64), traits(Stack::kSmp));
+  const auto few = forecast_memory(k7B, on(16, 32), traits(Stack::kSmp), 8);
+  const auto many = forecast_memory(k7B, on(16, 64), traits(Stack::kSmp), 8);
 
   CHECK(few.state == doctest::Approx(2.0 * many.state));
   CHECK(few.activations == many.activations);
+}
+
+TEST_CASE("memory: fused kernels keep less for backward, and states in bf16 take half") {
+  Layout layout = on(16, 32);
+  layout.checkpointing = contract::Checkpointing::kNone;
+  Traits fused = traits(Stack::kSmp);
+  fused.fused = true;
+
+  CHECK(forecast_memory(k7B, layout, fused, 8).activations <
+        0.7 * forecast_memory(k7B, layout, traits(Stack::kSmp), 8).activations);
+  CHECK(forecast_memory(k7B, on(1, 8), traits(Stack::kLlmq), 8).state ==
+        doctest::Approx(0.5 * forecast_memory(k7B, on(1, 8), traits(Stack::kSmp), 8).state));
+}
+
+TEST_CASE("memory: whole weights leave masters and moments sharded where the stack does so") {
+  Layout whole = on(1, 1);
+  whole.strategy = contract::Strategy::kNoShard;
+
+  const auto memory = forecast_memory(k7B, whole, traits(Stack::kLlmc), 8);
+
+  CHECK(memory.state == doctest::Approx(k7B.parameters() * (4.0 + 12.0 / 8.0)));
+  CHECK(memory.gathered == 0.0);
+}
+
+TEST_CASE("memory: offload leaves two layers' inputs, whatever else is kept") {
+  Layout kept = on(16, 32), moved = kept;
+  moved.activation_offload = true;
+  const double input = 2.0 * 4096 * 4096;
+
+  for (const auto kind : {contract::Checkpointing::kFull, contract::Checkpointing::kSelective}) {
+    kept.checkpointing = moved.checkpointing = kind;
+    const double saved = forecast_memory(k7B, kept, traits(Stack::kSmp), 8).activations -
+                         forecast_memory(k7B, moved, traits(Stack::kSmp), 8).activations;
+    CHECK(saved == doctest::Approx((32 - 2) * input));
+  }
+}
+
+TEST_CASE("step: weights in fp8 are gathered as such") {
+  Layout bf16 = on(16, 128), fp8 = bf16;
+  fp8.fp8 = true;
+
+  CHECK(forecast(fp8).volumes.gather == 0.5 * forecast(bf16).volumes.gather);
+  CHECK(forecast(fp8).volumes.reduce == forecast(bf16).volumes.reduce);
+}
+
+TEST_CASE("step: flat buffers cost passes over the parameters, more of them where gradients are cast") {
+  Traits in_place = traits(Stack::kFms), flat = in_place, cast = in_place;
+  in_place.copies = false;
+  cast.reduce_bytes = 4;
+  const auto compute = [](const Traits& stack) {
+    return forecast_step(Machine{}, k7B, on(1, 8), stack, fitted_constants()).phases.compute;
+  };
+
+  const double copied = compute(flat) - compute(in_place);
+  CHECK(copied > 0.0);
+  CHECK(compute(cast) - compute(in_place) == doctest::Approx(copied * 14.0 / 8.0));
+}
+
+TEST_CASE("step: asynchronous tensor groups hide what forward exchanges, not what backward does") {
+  Layout layout = on(16, 16);
+  layout.tensor_parallel = 8;
+  layout.checkpointing = contract::Checkpointing::kNone;
+  Traits waits = traits(Stack::kTitan), starts = waits;
+  starts.asynchronous_tensor = true;
+  const auto step = [&](const Traits& stack) {
+    return forecast_step(Machine{}, k7B, layout, stack, fitted_constants());
+  };
+
+  const double hidden = step(waits).phases.compute - step(starts).phases.compute;
+  CHECK(hidden == doctest::Approx(0.5 * step(waits).phases.tensor * 7.0 / 8.0));
 }
