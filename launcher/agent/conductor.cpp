@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/agent/events.h"
-#include "launcher/agent/master_port.h"
 #include "launcher/agent/restart.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
@@ -23,6 +22,7 @@
 #include "runtime/base/io.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/master_port.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -72,11 +72,6 @@ RunRecord begin_record(const ConductRequest& request, const contract::RunDir& pa
   attempt.started = unix_now();
   record.attempts.push_back(attempt);
   return record;
-}
-
-// One machine needs no name resolution; several need node 0's name.
-std::string master_address(const std::vector<std::string>& nodes) {
-  return nodes.size() == 1 ? "127.0.0.1" : nodes.front();
 }
 
 // A rank that refused to start and left no trace does not see the run directory. It said so, but srun may lose the words
@@ -212,14 +207,14 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
 // A step of the attempt, but for who rings its alarm.
 Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attempt) {
   const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
-  auto port = choose_port(ephemeral_ports(), seed, can_bind);
+  auto port = contract::choose_port(contract::ephemeral_ports(), seed, contract::can_bind);
   if (!port) return std::move(port).error();
   StepRequest step;
   step.spec = request.spec;
   step.plan = &request.plan;
   step.attempt = attempt.number;
   step.nodes = attempt.nodes;
-  step.master_addr = master_address(attempt.nodes);
+  step.master_addr = contract::master_address(attempt.nodes.size(), attempt.nodes.front());
   step.master_port = *port;
   step.launch_time = request.launch_time;
   step.stop_fd = request.stop_fd;

@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "launcher/agent/master_port.h"
 #include "launcher/submit/environment_lint.h"
 #include "launcher/submit/installed.h"
 #include "launcher/verbs/verbs.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/master_port.h"
 
 extern char** environ;
 
@@ -39,7 +39,7 @@ base::Result<std::map<std::string, std::string>> job_environment(const SpecOptio
 // Lines of what the ports and limits of this machine mean; those that will hurt begin with "! ".
 std::vector<std::string> machine_lines() {
   std::vector<std::string> lines;
-  const PortRange ephemeral = ephemeral_ports();
+  const contract::PortRange ephemeral = contract::ephemeral_ports();
   lines.push_back(fmt::format("  {:<14} {}-{}: rendezvous ports are chosen outside of it", "ephemeral ports",
                               ephemeral.low, ephemeral.high));
   for (const int port : {29400, 29500}) {
@@ -50,7 +50,7 @@ std::vector<std::string> machine_lines() {
                       "port", port));
     }
   }
-  if (!choose_port(ephemeral, static_cast<uint64_t>(::getpid()), can_bind)) {
+  if (!contract::choose_port(ephemeral, static_cast<uint64_t>(::getpid()), contract::can_bind)) {
     lines.push_back(fmt::format("! {:<14} no port outside the ephemeral range is free", "port"));
   }
   struct rlimit limit {};

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <functional>
 
-#include "launcher/agent/master_port.h"
 #include "runtime/base/io.h"
+#include "runtime/contract/master_port.h"
 #include "tests/support/folder.h"
 
 using namespace shardrun;
@@ -112,9 +112,9 @@ TEST_CASE_FIXTURE(Fixture,
                   "conductor: several nodes meet at the first node's name, on a port that nobody holds") {
   FakeScheduler scheduler([](const StepRequest& step) {
     CHECK(step.master_addr == "n0");
-    const PortRange ephemeral = ephemeral_ports();
+    const contract::PortRange ephemeral = contract::ephemeral_ports();
     CHECK((step.master_port < ephemeral.low || step.master_port > ephemeral.high));
-    CHECK(can_bind(step.master_port));
+    CHECK(contract::can_bind(step.master_port));
     return two_ranks_end_with(0, 0);
   });
   scheduler.node_names = {"n0", "n1"};
@@ -377,16 +377,16 @@ TEST_CASE_FIXTURE(Fixture, "conductor: a run directory of another job is refused
 
 TEST_CASE("master port: the choice stays outside the ephemeral range and skips ports that are taken") {
   for (uint64_t seed = 0; seed < 500; ++seed) {
-    const auto port = choose_port({32768, 60999}, seed, [](uint16_t) { return true; });
+    const auto port = contract::choose_port({32768, 60999}, seed, [](uint16_t) { return true; });
     REQUIRE(port.has_value());
     CHECK(((*port >= 10000 && *port < 32768) || *port > 60999));
   }
-  const auto first = choose_port({32768, 60999}, 1, [](uint16_t) { return true; });
-  const auto second = choose_port({32768, 60999}, 1, [&](uint16_t port) { return port != *first; });
+  const auto first = contract::choose_port({32768, 60999}, 1, [](uint16_t) { return true; });
+  const auto second = contract::choose_port({32768, 60999}, 1, [&](uint16_t port) { return port != *first; });
   CHECK(*second != *first);
 }
 
 TEST_CASE("master port: no free port is an error; a machine without ports of its own gets any free one") {
-  CHECK_FALSE(choose_port({32768, 60999}, 1, [](uint16_t) { return false; }).has_value());
-  CHECK(choose_port({1024, 65535}, 1, [](uint16_t port) { return port >= 10000; }).has_value());
+  CHECK_FALSE(contract::choose_port({32768, 60999}, 1, [](uint16_t) { return false; }).has_value());
+  CHECK(contract::choose_port({1024, 65535}, 1, [](uint16_t port) { return port >= 10000; }).has_value());
 }

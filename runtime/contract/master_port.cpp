@@ -1,4 +1,4 @@
-#include "launcher/agent/master_port.h"
+#include "runtime/contract/master_port.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 
 #include "runtime/base/io.h"
 
-namespace shardrun::launcher {
+namespace shardrun::contract {
 namespace {
 constexpr int kFirstPort = 10000;  // below are the ports that services like to use
 constexpr int kLastPort = 65535;
@@ -38,6 +38,10 @@ base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
   return base::Error(base::Code::kIo, "no free port found for MASTER_PORT");
 }
 
+std::string master_address(size_t nodes, const std::string& first_node) {
+  return nodes == 1 ? "127.0.0.1" : first_node;
+}
+
 bool can_bind(uint16_t port) {
   base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return false;
@@ -48,4 +52,4 @@ bool can_bind(uint16_t port) {
   return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-}  // namespace shardrun::launcher
+}  // namespace shardrun::contract

@@ -1,14 +1,15 @@
-// A TCP port for the ranks' rendezvous (MASTER_PORT).
+// Where the ranks of a program meet: MASTER_ADDR and MASTER_PORT.
 //
 // Thread rule: free functions.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "runtime/base/result.h"
 
-namespace shardrun::launcher {
+namespace shardrun::contract {
 
 struct PortRange {
   int low = 32768, high = 60999;  // inclusive
@@ -22,7 +23,10 @@ PortRange ephemeral_ports();
 base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
                                    const std::function<bool(uint16_t)>& is_free);
 
+// Of ranks on `nodes` nodes, whose first is `first_node`: one machine needs no name resolution.
+std::string master_address(size_t nodes, const std::string& first_node);
+
 // True when this machine can bind the port on all its addresses right now.
 bool can_bind(uint16_t port);
 
-}  // namespace shardrun::launcher
+}  // namespace shardrun::contract
