@@ -1,4 +1,4 @@
-// What several verbs need: where shardrun is installed, loading a spec, finding a run, printing an error.
+// What several verbs need: where shardrun is installed, what a plan starts from, finding a run, printing an error.
 //
 // Thread rule: free functions of the main thread.
 #pragma once
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/cluster/catalogue.h"
+#include "launcher/cluster/load_job.h"
 #include "launcher/plan/launch_plan.h"
 #include "runtime/base/result.h"
 #include "runtime/contract/job_spec.h"
@@ -36,19 +36,6 @@ struct Installation {
 };
 base::Result<Installation> find_installation();
 
-// A job spec whose gaps the machine that it names has filled.
-struct LoadedSpec {
-  contract::JobSpec spec;
-  std::string text;
-  std::vector<std::string> overrides;  // those asked for, and those that follow from the machine it names
-};
-base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides);
-// What `submit` or `run` wrote, whose overrides are complete: no machine is looked up again.
-base::Result<LoadedSpec> load_prepared_spec(const std::string& path,
-                                            const std::vector<std::string>& overrides);
-
-// The machine that a job names, directly or through its cluster; none, or one that the catalogue lacks: nullopt.
-base::Result<std::optional<Instance>> machine_of(const contract::JobSpec& spec);
 // What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".
 const char* scheduler_of(const contract::JobSpec& spec);
 // Whether this process runs inside a Slurm allocation, and whether a spec asks for Slurm here.

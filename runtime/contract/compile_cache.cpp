@@ -1,21 +1,20 @@
 #include "runtime/contract/compile_cache.h"
 
-#include <cstdlib>
-
 #include <fmt/format.h>
 
 namespace shardrun::contract {
 
-Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory) {
+Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory,
+                                         const EnvironmentLookup& lookup) {
   const std::string& given = spec.precompile.cache;
   if (!given.empty()) return given.front() == '/' ? given : working_directory + "/" + given;
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home != '/') {
+  const auto home = lookup("HOME");
+  if (!home || !home->starts_with('/')) {
     return base::Error(base::Code::kInvalid,
                        fmt::format("{}: HOME names no folder for compiled code; write [precompile] cache",
                                    spec.origin("precompile")));
   }
-  return std::string(home) + "/.cache/shardrun/compile";
+  return *home + "/.cache/shardrun/compile";
 }
 
 }  // namespace shardrun::contract

@@ -1,16 +1,18 @@
 // Where compiled code lies: the folder of [precompile] cache, which launcher and ranks must agree on.
 //
-// Thread rule: reads the environment; no thread may change it meanwhile.
+// Thread rule: calls the lookup, by default of the environment, which no thread may change meanwhile.
 #pragma once
 
 #include <string>
 
 #include "runtime/contract/job_spec.h"
+#include "runtime/contract/rank_env.h"
 
 namespace shardrun::contract {
 
 // Absolute: `working_directory` before a relative one, ~/.cache/shardrun/compile by default. kInvalid when HOME names
 // no folder.
-Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory);
+Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory,
+                                         const EnvironmentLookup& lookup = process_environment());
 
 }  // namespace shardrun::contract

@@ -27,11 +27,12 @@ struct RankNames {
   const char* node_name;
 };
 
+constexpr RankNames kSlurmNames = {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
+                                   "",     "SLURM_NODEID", "SLURM_NNODES", "SLURMD_NODENAME"};
 constexpr RankNames kNames[] = {
     {"shardrun", "SHARDRUN_GLOBAL_RANK", "SHARDRUN_WORLD_SIZE", "SHARDRUN_LOCAL_RANK",
      "SHARDRUN_LOCAL_WORLD_SIZE", "SHARDRUN_NODE_INDEX", "SHARDRUN_NODE_COUNT", "SHARDRUN_NODE_NAME"},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_NNODES",
-     "SLURMD_NODENAME"},
+    kSlurmNames,
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "", "", ""},
 };
@@ -168,6 +169,12 @@ Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup) {
   return env;
 }
 
+Result<RankEnv> read_slurm_place(const EnvironmentLookup& lookup) {
+  RankEnv env;
+  RETURN_IF_ERROR(read_position(lookup, kSlurmNames, env));
+  return env;
+}
+
 std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
                                                      const EnvironmentLookup& inherited) {
   const auto text = [](int64_t value) { return std::to_string(value); };
@@ -208,6 +215,20 @@ std::map<std::string, std::string> child_environment(const RankEnv& env, const L
   }
   for (const auto& [name, value] : plan.variables) out[name] = value;
   if (!inherited("OMP_NUM_THREADS")) out["OMP_NUM_THREADS"] = text(plan.cpus_per_rank);
+  return out;
+}
+
+Result<std::map<std::string, std::string>> command_environment(const RankEnv& env, const LaunchPlan& plan,
+                                                               const JobSpec& spec,
+                                                               const EnvironmentLookup& inherited) {
+  auto out = child_environment(env, plan, inherited);
+  auto given =
+      resolve_environment(spec.environment, [&](const std::string& name) -> std::optional<std::string> {
+        const auto own = out.find(name);
+        return own != out.end() ? own->second : inherited(name);
+      });
+  if (!given) return std::move(given).error();
+  for (auto& [name, value] : *given) out[name] = std::move(value);
   return out;
 }
 

@@ -50,6 +50,8 @@ EnvironmentLookup process_environment();
 
 // Errors: kInvalid naming the variable that is missing or not a number in range, and who should have set it.
 Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup);
+// Only the place of a task of srun: neither run directory nor attempt, and nobody to meet yet.
+Result<RankEnv> read_slurm_place(const EnvironmentLookup& lookup);
 
 // Every variable that a command program gets on top of its inherited environment: torchrun's (RANK,
 // LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_NAME,
@@ -60,6 +62,13 @@ Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup);
 // micro-step. [environment] of the spec is applied last by the caller (resolve_environment).
 std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
                                                      const EnvironmentLookup& inherited);
+
+// The same with [environment] of the spec over it, whose references are resolved on this node: `inherited`, and what
+// child_environment() sets before it, is where from_env looks. kNotFound names the key and its missing source, never a
+// value.
+Result<std::map<std::string, std::string>> command_environment(const RankEnv& env, const LaunchPlan& plan,
+                                                               const JobSpec& spec,
+                                                               const EnvironmentLookup& inherited);
 
 // [environment] with references resolved on this node. kNotFound names the key and its missing source,
 // never a value.

@@ -63,13 +63,9 @@ std::string heartbeat_file(const Job& job) {
 // The variables that the spec adds; a reference that leads nowhere is the rank's failure.
 Result<void> apply_environment(const Job& job, bool command) {
   const auto inherited = contract::process_environment();
-  if (command) {
-    for (const auto& [name, value] : contract::child_environment(job.env, job.plan, inherited)) {
-      ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-    }
-    ::setenv("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job).c_str(), /*overwrite=*/1);
-  }
-  auto given = contract::resolve_environment(job.spec.environment, inherited);
+  if (command) ::setenv("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job).c_str(), /*overwrite=*/1);
+  auto given = command ? contract::command_environment(job.env, job.plan, job.spec, inherited)
+                       : contract::resolve_environment(job.spec.environment, inherited);
   if (!given) return std::move(given).error();
   for (const auto& [name, value] : *given) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   return {};
