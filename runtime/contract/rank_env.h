@@ -29,6 +29,10 @@
 
 namespace shardrun::contract {
 
+// Which job.toml the SPANK plugin takes the tasks of a step for, as Slurm hands it down inside an allocation; empty: none.
+// The ranks of `shardrun run` are told more exactly by the conductor.
+inline constexpr const char* kSlurmJobSpecVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_shardrun_shardrun";
+
 struct RankEnv {
   int global_rank = 0;
   int world_size = 1;

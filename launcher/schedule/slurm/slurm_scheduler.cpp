@@ -19,6 +19,7 @@
 
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "runtime/base/command.h"
+#include "runtime/contract/rank_env.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -90,11 +91,16 @@ class Step {
   }
 
   std::map<std::string, std::string> environment() const {
-    return {{"SHARDRUN_RUN_DIR", request_.plan->run_directory},
-            {"SHARDRUN_ATTEMPT", std::to_string(request_.attempt)},
-            {"SHARDRUN_MASTER_ADDR", request_.master_addr},
-            {"SHARDRUN_MASTER_PORT", std::to_string(request_.master_port)},
-            {"SHARDRUN_LAUNCH_TIME", fmt::format("{:.6f}", request_.launch_time)}};
+    std::map<std::string, std::string> variables = {
+        {"SHARDRUN_RUN_DIR", request_.plan->run_directory},
+        {"SHARDRUN_ATTEMPT", std::to_string(request_.attempt)},
+        {"SHARDRUN_MASTER_ADDR", request_.master_addr},
+        {"SHARDRUN_MASTER_PORT", std::to_string(request_.master_port)},
+        {"SHARDRUN_LAUNCH_TIME", fmt::format("{:.6f}", request_.launch_time)}};
+    // In a job that was submitted with --shardrun: supervisors are no tasks of a plain srun.
+    if (std::getenv(contract::kSlurmJobSpecVariable) != nullptr)
+      variables[contract::kSlurmJobSpecVariable] = "";
+    return variables;
   }
 
   // Until srun has ended and its streams are drained.

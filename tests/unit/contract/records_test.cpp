@@ -154,6 +154,28 @@ TEST_CASE("rank environment: a program gets torchrun's names and its share of th
       0);
 }
 
+TEST_CASE(
+    "rank environment: [environment] comes last and may refer to what shardrun sets, or else to what is "
+    "inherited") {
+  contract::RankEnv env;
+  env.global_rank = 1;
+  env.world_size = 2;
+  contract::JobSpec spec;
+  using Kind = contract::EnvironmentValue::Kind;
+  spec.environment = {{"SEED", {Kind::kFromVariable, "RANK"}},
+                      {"OMP_NUM_THREADS", {Kind::kLiteral, "9"}},
+                      {"MINE", {Kind::kFromVariable, "YOURS"}}};
+
+  const auto variables =
+      contract::command_environment(env, {}, spec, lookup_in({{"RANK", "other"}, {"YOURS", "inherited"}}));
+
+  REQUIRE(variables);
+  CHECK_EQ(variables->at("SEED"), "1");
+  CHECK_EQ(variables->at("OMP_NUM_THREADS"), "9");
+  CHECK_EQ(variables->at("MINE"), "inherited");
+  CHECK_EQ(contract::command_environment(env, {}, spec, lookup_in({})).error().code(), base::Code::kNotFound);
+}
+
 TEST_CASE("rank environment: ranks of an uneven batch get their own counts, which add up to it") {
   contract::RankEnv env;
   env.world_size = 4;

@@ -1,0 +1,32 @@
+// What the plugin does where a job is submitted, in srun, sbatch and salloc: checks the spec, and gives srun what the
+// spec says and its user did not.
+//
+// Thread rule: free functions; check_job reads files.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/rank_env.h"
+
+namespace shardrun::spank {
+
+// The spec at `path`, with what its machine decides, as `shardrun validate` would accept it: batch and ranks are solved.
+// Errors: kInvalid, "file:line:column: what; mend"; so is a job of the built-in trainer, for srun has its own program.
+base::Result<contract::JobSpec> check_job(const std::string& path);
+
+// One line for each section that asks for what no task of srun has.
+std::vector<std::string> sections_without_effect(const contract::JobSpec& spec);
+
+// Variables that srun reads as options, for what `environment` does not say already. Of an allocation that is there,
+// nothing is asked; options on the command line win over all.
+std::map<std::string, std::string> srun_defaults(const contract::JobSpec& spec,
+                                                 const contract::EnvironmentLookup& environment);
+
+// kInvalid at [resources] when a step of so many nodes and tasks is not the job's; says what to write.
+base::Result<void> check_counts(const contract::JobSpec& spec, int64_t nodes, int64_t tasks);
+
+}  // namespace shardrun::spank
