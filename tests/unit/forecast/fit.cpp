@@ -70,6 +70,23 @@ contract::Checkpointing checkpointing_of(const std::string& text) {
   return text == "selective" ? contract::Checkpointing::kSelective : contract::Checkpointing::kNone;
 }
 
+TomlValue read(const std::string& path) {
+  const auto text = base::read_file(path);
+  SHARDRUN_CHECK(text.has_value());
+  const auto parsed = contract::parse_toml(*text, path);
+  SHARDRUN_CHECK(parsed.has_value());
+  return *parsed;
+}
+
+// What `item` names of a `kind`, from its own file or the other.
+const TomlValue& named(const TomlValue& own, const TomlValue& other, std::string_view kind,
+                       const TomlValue& item) {
+  const std::string& name = of(item, kind).text;
+  const TomlValue* kinds = own.find(kind);
+  const TomlValue* found = kinds == nullptr ? nullptr : kinds->find(name);
+  return found == nullptr ? of(of(other, kind), name) : *found;
+}
+
 Offered offered_of(const TomlValue& table) {
   return {.shard_degrees = of(table, "shard_degrees").text,
           .tensor = flag(table, "tensor"),
@@ -128,21 +145,18 @@ bool Offered::includes(const launcher::Layout& layout, int per_node) const {
   return shard_degrees == "any" || layout.shard_degree == 1;
 }
 
-std::vector<Row> read_rows(const std::string& path) {
-  const auto text = base::read_file(path);
-  SHARDRUN_CHECK(text.has_value());
-  const auto parsed = contract::parse_toml(*text, path);
-  SHARDRUN_CHECK(parsed.has_value());
+std::vector<Row> read_rows(const std::string& path, const std::string& tables_path) {
+  const TomlValue parsed = read(path), tables = read(tables_path);
   std::vector<Row> rows;
-  for (const TomlValue& item : of(*parsed, "row").items) {
+  for (const TomlValue& item : of(parsed, "row").items) {
     Row row;
     row.id = of(item, "id").text;
     row.source = of(item, "source").text;
-    row.machine = machine_of(of(of(*parsed, "machine"), of(item, "machine").text));
-    row.model = model_of(of(of(*parsed, "model"), of(item, "model").text));
+    row.machine = machine_of(named(parsed, tables, "machine", item));
+    row.model = model_of(named(parsed, tables, "model", item));
     const std::string& stack = of(item, "stack").text;
     row.traits = launcher::traits(*launcher::find_stack(stack));
-    row.offered = offered_of(of(of(*parsed, "offered"), stack));
+    row.offered = offered_of(of(of(tables, "offered"), stack));
     row.traits.fused = row.traits.fused || flag(item, "fused");
     row.traits.asynchronous_tensor = flag(item, "asynchronous_tensor");
     row.traits.selective = number(item, "recomputed", row.traits.selective);

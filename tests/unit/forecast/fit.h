@@ -28,7 +28,8 @@ struct Row {
   double rate = 0.0;  // tokens/s of one accelerator, published
 };
 
-std::vector<Row> read_rows(const std::string& path);
+// Machines and models that `path` lacks, and what stacks offered, stand in `tables_path`.
+std::vector<Row> read_rows(const std::string& path, const std::string& tables_path);
 double predicted_rate(const Row& row, const launcher::Constants& constants);
 launcher::Constants fit(const std::vector<Row>& rows);
 // What is fitted of the constants, in the order of names().
