@@ -23,11 +23,10 @@ struct Constants {
   double elementwise = 1.5;  // passes over activations, relative to Workload's count
   double fused = 0.5;        // what fusing leaves of them
   double fp8 = 0.75;         // of the fp8 peak's gain
-  double held = 1.0;         // how much of the multiprocessors that collectives hold is lost to kernels
+  double network = 0.75;     // share of the network's rate that flat rings reach
   std::array<double, kStacks> making{1, 1, 1, 1, 1, 1, 1};  // speed of kernels, relative to the mean stack
   // Stated: the published rows say little of them, and are predicted as well without fitting them.
-  double network = 0.8;           // share of the network's rate that flat rings reach
-  double network_by_node = 0.85;  // and collectives by node
+  double network_by_node = 0.85;  // share of it that collectives by node reach
   double straggle = 0.006;        // a step lasts longer by this for each doubling of nodes
   double host_seconds = 0.05;     // of a step: optimizer launches, norms, the next batch
 };
@@ -37,11 +36,11 @@ struct Traits {
   Stack stack = Stack::kFms;
   const char* name = "";
   bool fused = false;         // a compiler or hand-written kernels fuse what stands between matrix products
-  double held = 0.2;          // share of multiprocessors that collectives hold while they run
+  double held = 0.2;          // share of multiprocessors that collectives keep from kernels while they run
   bool hierarchical = false;  // collectives by node, else flat rings
   int reduce_bytes = 4;       // of a gradient element that is reduced
   bool copies = false;        // flat buffers stand between collectives and kernels
-  double attention = 0.5;     // share of the peak that its attention reaches on Ampere
+  double attention = 0.6;     // share of the peak that its attention reaches on Ampere
   double attention_hopper = 0.35;
   double selective = 0.5;  // share of matrix products that selective checkpointing computes again
   bool asynchronous_tensor =

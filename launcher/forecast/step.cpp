@@ -25,6 +25,10 @@ double gathered_bytes(const Layout& layout) {
   return layout.fp8 ? 1.0 : kBf16;
 }
 
+// Bytes of an element: read for its largest, read and written in fp8; and turned round for the gradient of weights. The
+// head stays in bf16 (torchtitan's converter skips the output, llmq's head has no scales).
+constexpr double kFp8Cast = 5.0, kFp8Transpose = 2.0;
+
 // One kind of block: seconds of its kernels on one micro-batch, and of its collectives.
 struct Block {
   double forward = 0.0, backward = 0.0;
@@ -54,7 +58,8 @@ Groups groups_of(const Machine& machine, const Layout& layout) {
 
 // What turns counts of a model into seconds of an accelerator.
 struct Rates {
-  double gemm = 0.0, attention = 0.0, memory = 0.0;  // FLOP/s, FLOP/s, bytes/s of activations
+  double gemm = 0.0, head = 0.0, attention = 0.0;  // FLOP/s
+  double memory = 0.0, copy = 0.0;                 // bytes/s, of activations and of casts
 };
 
 Rates rates_of(const Machine& machine, const Layout& layout, const Traits& traits,
@@ -63,8 +68,10 @@ Rates rates_of(const Machine& machine, const Layout& layout, const Traits& trait
   const double making = constants.making[static_cast<size_t>(traits.stack)];
   Rates rates;
   rates.gemm = machine.peak * (ampere ? constants.gemm_ampere : constants.gemm_hopper) * making;
+  rates.head = rates.gemm;
   if (layout.fp8 && machine.fp8_peak > 0.0) rates.gemm *= machine.fp8_peak / machine.peak * constants.fp8;
   rates.attention = machine.peak * (ampere ? traits.attention : traits.attention_hopper) * making;
+  rates.copy = machine.memory_rate * kMemoryReached / (traits.fused ? constants.fused : 1.0);
   rates.memory = machine.memory_rate * kMemoryReached * making /
                  (constants.elementwise * (traits.fused ? constants.fused : 1.0));
   return rates;
@@ -88,11 +95,17 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
       (model.causal ? 2.0 : 4.0) * model.hidden * tokens * layout.sequence_length / width / rates.attention;
   const double passes =
       kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn) * tokens / width / rates.memory;
+  const double cast = layout.fp8 ? tokens / width / rates.copy : 0.0;
+  const double inputs = cast * (3.0 * model.hidden + model.ffn);
+  const double gradients =
+      cast * (3.0 * model.hidden + 2.0 * model.kv_width + (model.ffn_matrices - 1.0) * model.ffn);
   const double launched = traits.python ? kEagerLayer : kLaunchedLayer;
   const double exchanged = traits.asynchronous_tensor ? tensor / width : tensor;  // forward; backward waits
   Block block;
-  block.forward = std::max(launched, gemm + attention + passes + exchanged);
-  block.backward = std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + tensor);
+  block.forward = std::max(launched, gemm + attention + passes + kFp8Cast * inputs + exchanged);
+  block.backward =
+      std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes +
+                                   (kFp8Cast + kFp8Transpose) * gradients + kFp8Transpose * inputs + tensor);
   if (layout.checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
   if (layout.checkpointing == contract::Checkpointing::kSelective)
     block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? exchanged : 0.0);
@@ -101,7 +114,7 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
 
 Block head_block(const ModelShape& model, const Layout& layout, const Rates& rates, double tokens) {
   const double width = layout.tensor_parallel;
-  const double gemm = 2.0 * model.table_parameters() * tokens / width / rates.gemm;
+  const double gemm = 2.0 * model.table_parameters() * tokens / width / rates.head;
   const double logits = static_cast<double>(model.vocab) * tokens / width / rates.memory;
   return {.forward = gemm + 6.0 * logits, .backward = 2.0 * gemm + 10.0 * logits};
 }
@@ -181,7 +194,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   schedule.groups = groups_of(machine, layout);
   schedule.layers = model.layers;
   schedule.tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
-  schedule.slowed = traits.held * constants.held;
+  schedule.slowed = traits.held;
   schedule.keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
   schedule.tensor = tensor_seconds(machine, model, layout, schedule.tokens);
   schedule.layer = layer_block(model, layout, rates, traits, schedule.tokens, schedule.tensor);

@@ -106,7 +106,7 @@ constexpr Knob kKnobs[] = {
     {"elementwise", &Constants::elementwise, 1.5, 0.5},
     {"fused", &Constants::fused, 0.5, 0.3},
     {"fp8", &Constants::fp8, 0.75, 0.2},
-    {"held", &Constants::held, 1.0, 0.25},
+    {"network", &Constants::network, 0.75, 0.15},
 };
 constexpr size_t kCommon = std::size(kKnobs);
 constexpr double kMakingSpread = 0.04;  // of how well stacks use the same hardware

@@ -51,10 +51,10 @@ TEST_CASE("collective: a flat ring's latency grows with ranks, by node it grows 
 TEST_CASE("step: a network that is never waited for hides every gather but the first and the last") {
   Machine machine;
   machine.network_rate = machine.link_rate = 1e15;
-  Constants constants = fitted_constants();
-  constants.held = 0.0;
+  Traits stack = traits(Stack::kSmp);
+  stack.held = 0.0;
 
-  const StepForecast step = forecast_step(machine, k7B, on(16, 128), traits(Stack::kSmp), constants);
+  const StepForecast step = forecast_step(machine, k7B, on(16, 128), stack, fitted_constants());
 
   CHECK(step.phases.exposed < 0.002 * step.seconds);
 }
@@ -169,4 +169,23 @@ TEST_CASE("step: asynchronous tensor groups hide what forward exchanges, not wha
 
   const double hidden = step(waits).phases.compute - step(starts).phases.compute;
   CHECK(hidden == doctest::Approx(0.5 * step(waits).phases.tensor * 7.0 / 8.0));
+}
+
+TEST_CASE("step: fp8 gains less where matrices are small, and nothing in the head") {
+  const ModelShape small{
+      .layers = 24, .hidden = 896, .kv_width = 128, .ffn = 4864, .vocab = 151936, .tied = true};
+  Machine machine;
+  machine.generation = Generation::kHopper;
+  machine.peak = 989e12;
+  machine.fp8_peak = 1979e12;
+  const auto gain = [&](const ModelShape& model) {
+    Layout bf16 = on(1, 1), fp8 = bf16;
+    fp8.fp8 = true;
+    return forecast_step(machine, model, bf16, traits(Stack::kLlmq), fitted_constants()).phases.compute /
+           forecast_step(machine, model, fp8, traits(Stack::kLlmq), fitted_constants()).phases.compute;
+  };
+
+  CHECK(gain(small) > 1.0);
+  CHECK(gain(small) < 1.2);
+  CHECK(gain(k7B) > 1.25);
 }
