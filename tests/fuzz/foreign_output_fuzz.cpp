@@ -1,0 +1,34 @@
+// libFuzzer over what other programs and other ranks tell: srun's messages, an MPI host file, nvidia-smi's table, and the
+// address of a rank as the ofi plugin packs it.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "launcher/schedule/mpirun/mpirun_scheduler.h"
+#include "launcher/schedule/slurm/srun_messages.h"
+#include "plugins/ofi/address.h"
+#include "runtime/base/result.h"
+#include "runtime/gate/gpus.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace shardrun;
+  constexpr int kWorldSize = 1000;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (const auto message = launcher::parse_srun_line(text, kWorldSize)) {
+    for (const contract::RankExit& exit : message->exits) {
+      SHARDRUN_CHECK(exit.global_rank >= 0 && exit.global_rank < kWorldSize);
+    }
+  }
+  for (const int rank : launcher::parse_task_list(text, kWorldSize))
+    SHARDRUN_CHECK(rank >= 0 && rank < kWorldSize);
+  (void)launcher::parse_host_file(text);
+  (void)gate::parse_gpus(text);
+  ofi::RankAddress address;
+  if (ofi::unpack(std::as_bytes(std::span(data, size)), &address).ok()) {
+    ofi::RankAddress again;
+    SHARDRUN_CHECK(ofi::unpack(ofi::pack(address), &again).ok());
+    SHARDRUN_CHECK(ofi::pack(again) == ofi::pack(address));
+  }
+  return 0;
+}

@@ -1,0 +1,64 @@
+// libFuzzer over the files of a run directory. What is accepted and written again must be accepted, and be the same when
+// it is written once more.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "launcher/view/log_lines.h"
+#include "launcher/view/metrics_log.h"
+#include "launcher/view/scale_report.h"
+#include "runtime/base/result.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/model_plan.h"
+#include "runtime/contract/preflight.h"
+#include "runtime/contract/run_record.h"
+
+namespace {
+
+using namespace shardrun;
+
+template <typename Parse>
+void check(std::string_view text, Parse parse) {
+  const auto first = parse(text);
+  if (!first) return;
+  const auto second = parse(to_json(*first));
+  SHARDRUN_CHECK(second.has_value());
+  SHARDRUN_CHECK(to_json(*second) == to_json(*first));
+}
+
+// No byte of a program's reaches the terminal that could steer it.
+void check_log(std::string_view text) {
+  std::vector<launcher::LogLine> lines;
+  while (!text.empty()) {
+    launcher::LogLine line;
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (parse_log_line(text.substr(0, end), line)) lines.push_back(line);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  for (const launcher::LogGroup& group : launcher::collapse(lines)) {
+    for (const char c : launcher::render(group, /*colour=*/false)) {
+      const auto byte = static_cast<unsigned char>(c);
+      SHARDRUN_CHECK((byte >= 0x20 || byte == '\t') && byte != 0x7f);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  check(text, contract::parse_launch_plan);
+  check(text, contract::parse_run_record);
+  check(text, contract::parse_rank_exit);
+  check(text, contract::parse_training_metrics);
+  check(text, contract::parse_node_facts);
+  check(text, contract::parse_measurement);
+  check(text, contract::parse_model_plan);
+  check(text, launcher::parse_scale_report);
+  launcher::TrainingCurve curve;
+  add_metrics(text, curve);
+  check_log(text);
+  return 0;
+}
