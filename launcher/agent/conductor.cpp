@@ -14,10 +14,12 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/agent/events.h"
+#include "launcher/agent/muster.h"
 #include "launcher/agent/restart.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
 #include "launcher/gate/gate.h"
+#include "launcher/plan/batch.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/epoch.h"
@@ -50,25 +52,26 @@ std::optional<contract::PrecompileNote> precompile_note(const contract::LaunchPl
   return note;
 }
 
-RunRecord begin_record(const ConductRequest& request, const contract::RunDir& paths,
-                       const std::vector<std::string>& nodes, int number) {
+// Of this run, before the next one.
+std::vector<contract::Attempt> attempts_so_far(const contract::RunDir& paths) {
+  const auto text = base::read_file(paths.record_json());
+  if (!text) return {};
+  auto record = contract::parse_run_record(*text);
+  return record ? std::move(record->attempts) : std::vector<contract::Attempt>{};
+}
+
+RunRecord begin_record(const ConductRequest& request, const contract::RunDir& paths, int number) {
   RunRecord record;
-  if (const auto text = base::read_file(paths.record_json())) {
-    if (auto earlier = contract::parse_run_record(*text)) record.attempts = std::move(earlier->attempts);
-  }
+  record.attempts = attempts_so_far(paths);
   const contract::LaunchPlan& plan = request.plan;
   record.name = plan.name;
   record.id = plan.id;
   record.scheduler = plan.scheduler;
   record.verdict = "running";
-  record.world_size = plan.world_size();
-  record.nodes = nodes;
-  record.batch = plan.batch;
   record.precompile = precompile_note(plan);
   record.versions["shardrun"] = SHARDRUN_VERSION;
   contract::Attempt attempt;
   attempt.number = number;
-  attempt.nodes = nodes;
   attempt.started = unix_now();
   record.attempts.push_back(attempt);
   return record;
@@ -185,6 +188,7 @@ struct Attempt {
   contract::RunDir paths;
   int number = 0;
   std::vector<std::string> nodes;
+  contract::LaunchPlan plan;
 };
 
 WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt) {
@@ -197,21 +201,21 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
   options.policy.slow_phase_seconds = static_cast<double>(request.spec->communication.timeout.count());
   options.place_path = attempt.paths.watch_json(attempt.number);
   options.this_machine_only = request.plan.scheduler == "local";
-  for (int rank = 0; rank < request.plan.world_size(); ++rank) {
-    const auto index = static_cast<size_t>(rank / request.plan.ranks_per_node);
+  for (int rank = 0; rank < attempt.plan.world_size(); ++rank) {
+    const auto index = static_cast<size_t>(rank / attempt.plan.ranks_per_node);
     options.rank_nodes.push_back(attempt.nodes.size() > index ? attempt.nodes[index] : attempt.nodes.front());
   }
   return options;
 }
 
-// A step of the attempt, but for who rings its alarm.
+// A step of the attempt, which must outlive it, but for who rings its alarm.
 Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attempt) {
   const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
   auto port = contract::choose_port(contract::ephemeral_ports(), seed, contract::can_bind);
   if (!port) return std::move(port).error();
   StepRequest step;
   step.spec = request.spec;
-  step.plan = &request.plan;
+  step.plan = &attempt.plan;
   step.attempt = attempt.number;
   step.nodes = attempt.nodes;
   step.master_addr = contract::master_address(attempt.nodes.size(), attempt.nodes.front());
@@ -251,7 +255,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   if (!outcome) return could_not_start(outcome.error());
 
   VerdictInput input;
-  input.world_size = request.plan.world_size();
+  input.world_size = attempt.plan.world_size();
   input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, outcome->exits);
   input.stop_signal = outcome->stop_signal;
   input.scheduler_fault = outcome->scheduler_fault;
@@ -261,6 +265,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     const Alarm& alarm = raised->alarm;
     input.finding = WatchFinding{alarm.kind, alarm.node, alarm.global_rank, alarm.line, raised->detected};
     record.attempts.back().detection_seconds = raised->after_seconds;
+    record.attempts.back().also_lost = alarm.also_lost;
   }
   for (const Straggler& slow : (*watch)->stragglers()) {
     record.attempts.back().stragglers.push_back(
@@ -270,15 +275,6 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   Verdict verdict = judge(input);
   verdict.stop_requested = input.stop_signal.has_value();
   return verdict;
-}
-
-// Appends the nodes of the last attempt that a later one should do without.
-void note_bad_node(const contract::Attempt& attempt, std::vector<std::string>& lost,
-                   std::vector<std::string>& suspects) {
-  if (!attempt.first_cause || attempt.first_cause->node.empty()) return;
-  const std::string& kind = attempt.first_cause->kind;
-  if (kind == "node_lost") lost.push_back(attempt.first_cause->node);
-  if (kind == "hang" || kind == "signal") suspects.push_back(attempt.first_cause->node);
 }
 
 // The newest step that the attempt says it saved.
@@ -305,18 +301,19 @@ class Conductor {
   Result<RunRecord> run() {
     auto nodes = scheduler_.nodes(request_.plan);
     if (nodes) nodes_ = *nodes;
-    const size_t wanted = std::min(nodes_.size(), static_cast<size_t>(request_.plan.nodes));
+    // Earlier starts of the job had other nodes, or the same ones again.
+    bad_.suspects = nodes_to_avoid(attempts_so_far(paths_));
+    next_ = muster_nodes();
     while (true) {
       Attempt attempt;
       attempt.paths = paths_;
-      attempt.nodes = choose_nodes(nodes_, lost_, suspects_, wanted);
       RETURN_IF_ERROR(begin(attempt));
       std::optional<Verdict> refusal;
       if (!nodes) refusal = could_not_start(nodes.error());
-      if (nodes && needs_preflight()) refusal = pass_gate(attempt, wanted);
+      if (nodes && needs_preflight()) refusal = pass_gate(attempt);
       RETURN_IF_ERROR(announce(attempt));
       Verdict verdict = refusal ? std::move(*refusal) : attempt_to_run(attempt);
-      const Decision decision = end(attempt, std::move(verdict), wanted);
+      const Decision decision = end(attempt, std::move(verdict));
       if (decision.next == Next::kRestart) {
         ++restarts_;
         continue;
@@ -331,10 +328,24 @@ class Conductor {
     auto number = directory_.begin_attempt();
     if (!number) return std::move(number).error();
     attempt.number = *number;
-    record_ = begin_record(request_, paths_, attempt.nodes, attempt.number);
+    record_ = begin_record(request_, paths_, attempt.number);
+    settle(attempt);
     RETURN_IF_ERROR(write_record());
     if (request_.on_start) request_.on_start(paths_, attempt.number);
     return {};
+  }
+
+  Result<Muster> muster_nodes() const {
+    return muster(*request_.spec, request_.plan, nodes_, bad_, request_.check_plan);
+  }
+
+  // The attempt has the nodes and the plan that were mustered.
+  void settle(Attempt& attempt) {
+    attempt.plan = next_->plan;
+    contract::Attempt& noted = record_.attempts.back();
+    attempt.nodes = record_.nodes = noted.nodes = next_->nodes;
+    record_.world_size = noted.world_size = attempt.plan.world_size();
+    record_.batch = noted.batch = attempt.plan.batch;
   }
 
   Result<void> write_record() const {
@@ -344,7 +355,11 @@ class Conductor {
 
   // Once its nodes are known for good.
   Result<void> announce(const Attempt& attempt) {
-    write_event(paths_, attempt.number, "attempt_started", {{"nodes", attempt.nodes}});
+    write_event(paths_, attempt.number, "attempt_started",
+                {{"nodes", attempt.nodes},
+                 {"world_size", attempt.plan.world_size()},
+                 {"global_batch", attempt.plan.batch.global_batch},
+                 {"gradient_accumulation", attempt.plan.batch.gradient_accumulation}});
     const auto& preflight = record_.attempts.back().preflight;
     if (!preflight) return {};
     write_event(paths_, attempt.number, "preflight",
@@ -365,30 +380,36 @@ class Conductor {
   }
 
   // Looks at all nodes and takes the bad ones out; the verdict when the attempt cannot begin.
-  std::optional<Verdict> pass_gate(Attempt& attempt, size_t wanted) {
+  std::optional<Verdict> pass_gate(Attempt& attempt) {
     auto step = step_of(request_, attempt);
     if (!step) return could_not_start(step.error());
     step->nodes = nodes_;
-    const GateOutcome gate = look_at_nodes(scheduler_, *step, wanted);
+    const int fewest = contract::fewest_nodes(request_.spec->fault_tolerance, request_.plan.nodes);
+    const GateOutcome gate =
+        look_at_nodes(scheduler_, *step, std::min(nodes_.size(), static_cast<size_t>(fewest)));
     record_.attempts.back().preflight = gate.note;
     if (gate.stop_signal) {
       VerdictInput input;
-      input.world_size = request_.plan.world_size();
+      input.world_size = attempt.plan.world_size();
       input.stop_signal = gate.stop_signal;
       Verdict verdict = judge(input);
       verdict.stop_requested = true;
       return verdict;
     }
     if (gate.error) return could_not_start(*gate.error);
-    for (const contract::ExcludedNode& node : gate.note.excluded) lost_.push_back(node.node);
-    const std::vector<std::string> chosen = choose_nodes(nodes_, lost_, suspects_, wanted);
-    if (chosen.size() < wanted) return failed_preflight(gate);
-    attempt.nodes = record_.nodes = record_.attempts.back().nodes = chosen;
+    note_bad_nodes(record_.attempts.back(), bad_);
+    next_ = muster_nodes();
+    if (!next_) return failed_preflight(gate);
+    settle(attempt);
     left_out_ = excluded_words(gate.note);
     return std::nullopt;
   }
 
   Verdict attempt_to_run(const Attempt& attempt) {
+    auto planned =
+        base::write_file_atomically(paths_.attempt_plan(attempt.number), contract::to_json(attempt.plan),
+                                    0644, base::Durability::kProcess);
+    if (!planned) return could_not_start(planned.error());
     if (request_.spec->program.command.empty()) {
       const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);
       auto fenced = contract::fence_checkpoints(checkpoints, request_.plan.id, attempt.number);
@@ -397,12 +418,13 @@ class Conductor {
     return run_attempt(scheduler_, request_, attempt, record_);
   }
 
-  Decision end(const Attempt& attempt, Verdict verdict, size_t wanted) {
+  Decision end(const Attempt& attempt, Verdict verdict) {
     const bool stopped = verdict.stop_requested;
     contract::Attempt& noted = record_.attempts.back();
     noted.checkpoint_step = checkpoint_of(paths_.metrics_jsonl(), attempt.number);
     apply_verdict(record_, std::move(verdict));
-    note_bad_node(noted, lost_, suspects_);
+    note_bad_nodes(noted, bad_);
+    if (record_.status == RunStatus::kFailed) next_ = muster_nodes();
     if (noted.first_cause) {
       write_event(
           paths_, attempt.number, "fault",
@@ -421,7 +443,7 @@ class Conductor {
     input.stop_requested = stopped;
     input.out_of_memory = noted.first_cause && noted.first_cause->kind == "out_of_memory";
     input.restarts_here = restarts_;
-    input.enough_nodes = choose_nodes(nodes_, lost_, suspects_, wanted).size() == wanted;
+    if (!next_) input.too_few = next_.error().message();
     input.can_requeue = static_cast<bool>(request_.requeue);
     for (const contract::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
     // Who was asleep while the job was given to others must neither start it nor queue it again.
@@ -429,6 +451,12 @@ class Conductor {
                             ? decide(input, request_.spec->fault_tolerance)
                             : Decision{Next::kStop, "another conductor has taken over"};
     if (!left_out_.empty()) record_.verdict += "; " + left_out_ + ", and was left out";
+    if (attempt.plan.nodes < request_.plan.nodes)
+      record_.verdict += fmt::format("; it had {} of {} nodes", attempt.plan.nodes, request_.plan.nodes);
+    if (decision.next == Next::kRestart && next_->plan.nodes != attempt.plan.nodes) {
+      record_.verdict += fmt::format("; it goes on with {} of {} nodes: {}", next_->plan.nodes,
+                                     request_.plan.nodes, describe_batch(next_->plan.batch));
+    }
     if (!decision.why.empty()) record_.verdict += "; " + decision.why;
     constexpr const char* kWords[] = {"stop", "restart", "requeue"};
     write_event(paths_, attempt.number, "attempt_ended",
@@ -451,12 +479,17 @@ class Conductor {
       record_.verdict += "; queued again";
       write_end(record_, paths_, attempt.number);  // Slurm ends us soon after the answer
     }
-    if (auto queued = request_.requeue(record_); !queued) {
+    auto queued = request_.requeue(nodes_to_avoid(record_.attempts));
+    if (!queued) {
       if (fault) {
         record_.status = RunStatus::kFailed;
         record_.exit_code = contract::kExitInfrastructure;
       }
       record_.verdict += "; it could not be queued again: " + queued.error().to_string();
+      write_end(record_, paths_, attempt.number);
+    } else if (!queued->empty()) {
+      record_.verdict += "; " + *queued;
+      write_event(paths_, attempt.number, "queued_again", {{"line", *queued}});
       write_end(record_, paths_, attempt.number);
     }
   }
@@ -465,7 +498,9 @@ class Conductor {
   const ConductRequest& request_;
   RunDirectory& directory_;
   const contract::RunDir& paths_;
-  std::vector<std::string> nodes_, lost_, suspects_;  // of the allocation
+  std::vector<std::string> nodes_;  // of the allocation
+  BadNodes bad_;
+  Result<Muster> next_ = Muster{};  // for the next attempt
   int restarts_ = 0;
   std::string left_out_;  // of the verdict: which nodes the gate took out
   RunRecord record_;

@@ -1,7 +1,7 @@
 // Conductor: drives the attempts of a run, from its run directory to its record.
 //
 //   claim the run directory → job.toml, plan.json, record.json (running) → the gate, once (launcher/gate)
-//   → MASTER_ADDR/PORT → scheduler.run
+//   → nodes and plan of the attempt (muster.h) → MASTER_ADDR/PORT → scheduler.run
 //   → exit files and summary.json → verdict → record.json, results.json → again, where restart.h says so
 //
 // A directory that holds earlier attempts (a requeued job) is continued: the next free attempt_<n>, the
@@ -12,7 +12,9 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "launcher/plan/fewer_nodes.h"
 #include "launcher/schedule/scheduler.h"
 #include "runtime/base/result.h"
 #include "runtime/contract/job_spec.h"
@@ -30,8 +32,10 @@ struct ConductRequest {
   double launch_time = 0.0;  // Unix seconds, when shardrun began
   // Called before the ranks of each attempt start, e.g. to follow the logs.
   std::function<void(const contract::RunDir&, int attempt)> on_start;
-  // Called after an attempt when the job is to be queued again (restart.h); an error becomes part of the verdict.
-  std::function<base::Result<void>(const contract::RunRecord&)> requeue;
+  // Called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not get. What
+  // became of them, in words or "", and an error are added to the verdict.
+  std::function<base::Result<std::string>(const std::vector<std::string>& avoid)> requeue;
+  PlanCheck check_plan;  // of a plan with fewer nodes; may be empty
 };
 
 // Runs the attempts and returns the record, which is also on disk; its exit_code is the one to end with. A

@@ -7,15 +7,8 @@
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
-namespace {
 
 using contract::RunStatus;
-
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-}  // namespace
 
 int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpoints) {
   int64_t newest = -1;
@@ -36,11 +29,12 @@ Decision decide(const RestartInput& input, const contract::FaultToleranceSpec& s
                                       input.exit_code == contract::kExitBadInput ||
                                       input.exit_code == contract::kExitRefused;
   if (input.status != RunStatus::kFailed || input.stop_requested || another_try_is_useless) return {};
+  const bool enough_nodes = input.too_few.empty();
   const bool may_restart = settings.max_restarts > input.restarts_here;
   const bool may_requeue =
       settings.requeue && input.can_requeue &&
-      (input.exit_code == contract::kExitInfrastructure || (may_restart && !input.enough_nodes));
-  if (!may_restart && !may_requeue) return {};
+      (input.exit_code == contract::kExitInfrastructure || (may_restart && !enough_nodes));
+  if (!may_restart && !may_requeue) return {Next::kStop, settings.min_nodes > 0 ? input.too_few : ""};
   if (input.out_of_memory) {
     return {Next::kStop,
             "not started again: it would need as much memory again; see [memory] and shardrun plan"};
@@ -50,30 +44,12 @@ Decision decide(const RestartInput& input, const contract::FaultToleranceSpec& s
     return {Next::kStop,
             fmt::format("not started again: {} restarts in a row wrote no newer checkpoint", hopeless)};
   }
-  if (may_restart && input.enough_nodes) return {Next::kRestart, ""};
-  if (may_requeue) return {Next::kRequeue, ""};
+  if (may_restart && enough_nodes) return {Next::kRestart, ""};
+  if (may_requeue) return {Next::kRequeue, input.too_few};
   return {Next::kStop,
-          "not started again: too few nodes are left in this allocation; [fault_tolerance] spares adds "
-          "some, requeue asks Slurm for others"};
-}
-
-std::vector<std::string> choose_nodes(const std::vector<std::string>& all,
-                                      const std::vector<std::string>& lost,
-                                      const std::vector<std::string>& suspects, size_t wanted) {
-  std::vector<std::string> good, doubtful, chosen;
-  for (const std::string& node : all) {
-    if (!contains(lost, node)) (contains(suspects, node) ? doubtful : good).push_back(node);
-  }
-  while (good.size() < wanted && !doubtful.empty()) {
-    good.push_back(doubtful.front());
-    doubtful.erase(doubtful.begin());
-  }
-  if (good.size() < wanted) return {};
-  good.resize(wanted);
-  for (const std::string& node : all) {
-    if (contains(good, node)) chosen.push_back(node);
-  }
-  return chosen;
+          fmt::format("not started again: {}; [fault_tolerance] spares adds nodes, min_nodes lets "
+                      "the job go on with fewer, requeue asks Slurm for others",
+                      input.too_few)};
 }
 
 }  // namespace shardrun::launcher

@@ -1,4 +1,4 @@
-// Restart: what follows an attempt that did not complete, and on which nodes.
+// Restart: what follows an attempt that did not complete. muster.h says on which nodes.
 //
 // An attempt that failed is started again in the same allocation while max_restarts allows it and enough nodes are
 // left; where they are not, the job is queued again when requeue says so. Never: after exit code 93 (the program says
@@ -28,7 +28,7 @@ struct RestartInput {
   bool stop_requested = false;
   bool out_of_memory = false;  // the first cause
   int restarts_here = 0;       // in this allocation, so far
-  bool enough_nodes = true;    // that are not lost
+  std::string too_few;         // why the nodes that are left cannot go on; empty: they can
   bool can_requeue = false;    // there is a queue to go back to
   std::vector<std::optional<int64_t>>
       checkpoints;  // newest step that each attempt wrote, oldest attempt first
@@ -36,18 +36,12 @@ struct RestartInput {
 
 struct Decision {
   Next next = Next::kStop;
-  std::string why;  // of a stop that the settings alone do not explain; else ""
+  std::string why;  // of a stop or a requeue that the settings alone do not explain; else ""
 };
 
 Decision decide(const RestartInput& input, const contract::FaultToleranceSpec& settings);
 
 // Restarts since one wrote a newer checkpoint than all attempts before it.
 int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpoints);
-
-// `wanted` of `all`, in their order: none that is lost, and of the suspects only as many as are needed. Empty when
-// too few are left.
-std::vector<std::string> choose_nodes(const std::vector<std::string>& all,
-                                      const std::vector<std::string>& lost,
-                                      const std::vector<std::string>& suspects, size_t wanted);
 
 }  // namespace shardrun::launcher

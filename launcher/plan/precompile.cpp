@@ -21,8 +21,8 @@ std::string toml_array(const std::vector<std::string>& texts) {
 
 // A compile job has nobody to spare and nothing to lose: its nodes are looked at when the job itself starts.
 void add_one_plain_attempt(contract::LaunchPlan& plan) {
-  for (const char* assignment :
-       {"fault_tolerance.requeue=false", "fault_tolerance.spares=0", "fault_tolerance.preflight=false"})
+  for (const char* assignment : {"fault_tolerance.requeue=false", "fault_tolerance.spares=0",
+                                 "fault_tolerance.min_nodes=0", "fault_tolerance.preflight=false"})
     plan.overrides.emplace_back(assignment);
 }
 

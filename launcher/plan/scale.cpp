@@ -45,6 +45,8 @@ Variant exchanged(contract::JobSpec spec, Scaling scaling, const contract::Launc
 std::vector<std::string> overrides_of(const contract::JobSpec& spec, bool is_exchanged,
                                       const contract::LaunchPlan& plan) {
   std::vector<std::string> overrides = {fmt::format("resources.nodes={}", plan.nodes)};
+  if (spec.fault_tolerance.min_nodes > 0)  // a run of a sweep measures its own number of nodes, or fails
+    overrides.push_back("fault_tolerance.min_nodes=0");
   if (is_exchanged && spec.batch.scaling == Scaling::kWeak)
     overrides.push_back(fmt::format("batch.gradient_accumulation={}", plan.batch.gradient_accumulation));
   if (is_exchanged && spec.batch.scaling == Scaling::kStrong)

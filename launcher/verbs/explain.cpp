@@ -31,7 +31,8 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
   if (auto text = base::read_file(run->metrics_jsonl())) sources.metrics = std::move(*text);
   for (const contract::Attempt& attempt : sources.record.attempts) {
-    sources.exits.push_back(exits_of(*run, attempt.number, sources.record.world_size));
+    const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
+    sources.exits.push_back(exits_of(*run, attempt.number, world_size));
   }
   const auto entries = make_timeline(sources);
   if (common.json) {

@@ -32,9 +32,13 @@ std::string row(const contract::RunDir& run, const RunState& state) {
   const TrainingCurve curve = read_curve(run);
   const std::string step = curve.steps.empty() ? "-" : std::to_string(curve.steps.back().step);
   const std::string loss = curve.steps.empty() ? "-" : fmt::format("{:.4f}", curve.steps.back().loss);
+  // "3/4": with fewer nodes than it asked for.
+  std::string nodes = std::to_string(state.plan.nodes);
+  const int ranks = state.record ? state.record->world_size : 0;
+  if (ranks > 0 && ranks < state.plan.world_size())
+    nodes = fmt::format("{}/{}", ranks / state.plan.ranks_per_node, nodes);
   return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", state.plan.name, state.plan.id,
-                     state.plan.scheduler, state.plan.nodes, state.plan.ranks_per_node, step, loss,
-                     state.status);
+                     state.plan.scheduler, nodes, state.plan.ranks_per_node, step, loss, state.status);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "launcher/agent/conductor.h"
 #include "launcher/agent/stop_signals.h"
+#include "launcher/plan/node_memory.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/schedule/local/local_scheduler.h"
 #include "launcher/schedule/mpirun/mpirun_scheduler.h"
@@ -21,6 +22,7 @@
 #include "launcher/schedule/slurm/slurm_scheduler.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/verbs/forecast.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/follower.h"
@@ -206,7 +208,18 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     if (!quiet) viewer.start(directory, job.spec.program.command.empty() ? job.spec.optimizer.steps : 0);
   };
   if (job.plan.scheduler == "slurm") {
-    request.requeue = [](const contract::RunRecord&) { return requeue_job(std::getenv("SLURM_JOB_ID")); };
+    request.requeue = [&](const std::vector<std::string>& avoid) {
+      return requeue_job(std::getenv("SLURM_JOB_ID"), job.spec, avoid);
+    };
+    // A node of the allocation is like the next.
+    if (job.spec.program.command.empty()) {
+      const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
+      request.check_plan = [&, memory](const contract::LaunchPlan& plan) -> Result<void> {
+        auto model = plan_model(run.job_toml(), plan);
+        if (!model) return std::move(model).error();
+        return fits_in_memory(model->memory, plan.ranks_per_node, memory);
+      };
+    }
   }
   const std::unique_ptr<Scheduler> scheduler = make_scheduler(job.plan.scheduler);
   auto record = conduct(*scheduler, request);

@@ -166,6 +166,14 @@ void add_preflight(const contract::Attempt& attempt, std::vector<TimelineEntry>&
     add(fmt::format("preflight: node {} is left out: {}", node.node, node.reason));
 }
 
+// Of an attempt that has another number of ranks than the one before it.
+std::string size_of(const contract::Attempt& attempt) {
+  if (attempt.world_size == 0) return "";
+  return fmt::format(": {} rank{}, {} sequences a step in {} micro-steps of {}", attempt.world_size,
+                     attempt.world_size == 1 ? "" : "s", attempt.batch.global_batch,
+                     attempt.batch.gradient_accumulation, attempt.batch.micro_batch);
+}
+
 std::string utc_clock(double time) {
   const auto seconds = static_cast<std::time_t>(time);
   std::tm parts{};
@@ -186,6 +194,10 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     const int attempt = member(event, "attempt", 0);
     const std::string kind = member(event, "event", std::string());
     if (kind == "attempt_ended") ends[attempt] = event;
+    if (kind == "queued_again") {
+      from_events[attempt].push_back({member(event, "time", 0.0), attempt, Mark::kNone,
+                                      "queued again: " + member(event, "line", std::string())});
+    }
     if (kind != "straggler") continue;
     from_events[attempt].push_back(
         {member(event, "time", 0.0), attempt, Mark::kNone,
@@ -197,9 +209,10 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
   for (size_t i = 0; i < sources.record.attempts.size(); ++i) {
     const contract::Attempt& attempt = sources.record.attempts[i];
     std::vector<TimelineEntry> entries = from_events[attempt.number];
-    entries.push_back(
-        {attempt.started, attempt.number, Mark::kNone,
-         fmt::format("attempt {} starts on {}", attempt.number, fmt::join(attempt.nodes, " "))});
+    const bool resized = i > 0 && attempt.world_size != sources.record.attempts[i - 1].world_size;
+    entries.push_back({attempt.started, attempt.number, Mark::kNone,
+                       fmt::format("attempt {} starts on {}{}", attempt.number, fmt::join(attempt.nodes, " "),
+                                   resized ? size_of(attempt) : "")});
     add_preflight(attempt, entries);
     if (const auto found = training.find(attempt.number); found != training.end())
       add_training(found->second, attempt.number, fault, entries);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -121,13 +122,27 @@ std::optional<Alarm> WatchRules::find_silence(double now) const {
       return hang(rank, rank.last_heard,
                   fmt::format("hangs: its supervisor has been silent for {:.1f} s", now - rank.last_heard));
     }
-    return Alarm{"node_lost",
-                 rank.node,
-                 {},
-                 fmt::format("node {} is lost: no sign of life for {:.1f} s", rank.node, quiet),
-                 last_of_node};
+    Alarm alarm{"node_lost",  rank.node,
+                {},           fmt::format("node {} is lost: no sign of life for {:.1f} s", rank.node, quiet),
+                last_of_node, silent_beside(rank.node, now)};
+    if (!alarm.also_lost.empty()) alarm.line += fmt::format(", nor of {}", fmt::join(alarm.also_lost, ", "));
+    return alarm;
   }
   return std::nullopt;
+}
+
+std::vector<std::string> WatchRules::silent_beside(const std::string& lost, double now) const {
+  std::map<std::string, double> last_heard;  // of watched nodes
+  std::vector<std::string> silent;
+  for (const RankWatch& rank : ranks_) {
+    if (!is_watched(rank)) continue;
+    const auto [node, first] = last_heard.emplace(rank.node, rank.last_heard);
+    if (!first) node->second = std::max(node->second, rank.last_heard);
+  }
+  for (const auto& [node, heard] : last_heard) {
+    if (node != lost && now - heard >= kLeaseShare * policy_.node_timeout_seconds) silent.push_back(node);
+  }
+  return 2 * (silent.size() + 1) >= last_heard.size() ? std::vector<std::string>{} : silent;
 }
 
 bool WatchRules::somebody_is_silent(double now) const {

@@ -1,6 +1,7 @@
 // Rules of the watch: from what the ranks' heartbeats say to what is wrong, and whose fault it is.
 //
-//   a node is lost       none of its ranks has been heard for node_timeout
+//   a node is lost       none of its ranks has been heard for node_timeout; and with it others that have been silent for
+//                        kLeaseShare of that, unless half of all nodes are: then the fault may be on our side
 //   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or its supervisor alone is silent; or
 //                        between two steps nothing moves although it waits for nobody
 //   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest
@@ -31,6 +32,8 @@
 
 namespace shardrun::launcher {
 
+// A supervisor gives up its program this much sooner than its node is called lost.
+inline constexpr double kLeaseShare = 0.75;
 inline constexpr double kFloorSeconds = 3.8;
 inline constexpr double kStoppedSeconds = 3.5;
 inline constexpr double kStorageSeconds = 120.0;
@@ -62,9 +65,10 @@ struct RankWatch {
 struct Alarm {
   std::string kind;  // "hang" or "node_lost"
   std::string node;
-  std::optional<int> global_rank;  // the culprit, where it is one rank
-  std::string line;                // one line, naming it
-  double since = 0.0;              // last sign of life, or of a move
+  std::optional<int> global_rank;      // the culprit, where it is one rank
+  std::string line;                    // one line, naming it
+  double since = 0.0;                  // last sign of life, or of a move
+  std::vector<std::string> also_lost;  // nodes that are lost with `node`
 };
 
 struct Straggler {
@@ -102,6 +106,7 @@ class WatchRules {
     bool reported = false;
   };
   std::optional<Alarm> find_silence(double now) const;
+  std::vector<std::string> silent_beside(const std::string& lost, double now) const;
   bool somebody_is_silent(double now) const;
   std::optional<Alarm> find_stopped(double now) const;
   std::optional<Alarm> find_stuck(double now) const;

@@ -31,8 +31,6 @@ constexpr int kTickMilliseconds = 100;
 // Later than this at our own work, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
-// A supervisor gives up its program this much sooner than its node is called lost.
-constexpr double kLeaseShare = 0.75;
 
 double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

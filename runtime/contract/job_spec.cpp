@@ -358,7 +358,8 @@ void read_checkpoint(const TomlValue& document, SpecReading& reading, Checkpoint
   section.finish();
 }
 
-void read_fault_tolerance(const TomlValue& document, SpecReading& reading, FaultToleranceSpec& faults) {
+void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int nodes,
+                          FaultToleranceSpec& faults) {
   SectionReader section(document, "fault_tolerance", reading);
   section.boolean("requeue", faults.requeue);
   section.duration("signal_lead", 1, kDay, faults.signal_lead);
@@ -366,14 +367,24 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, Fault
   section.duration("hang_timeout", 0, 7 * kDay, faults.hang_timeout);
   section.integer("max_restarts", 0, 1000, faults.max_restarts);
   section.integer("spares", 0, 1000, faults.spares);
+  section.integer("min_nodes", 0, 65536, faults.min_nodes);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
   section.boolean("preflight", faults.preflight);
   section.finish();
-  if (faults.spares > 0 && faults.max_restarts == 0 && !wants_preflight(faults)) {
+  const bool never_changes_nodes = faults.max_restarts == 0 && !wants_preflight(faults);
+  if (faults.spares > 0 && never_changes_nodes) {
     reading.fail(
         section.origin("spares"),
         "spares wait for a preflight or a restart, and there is neither: preflight = false, max_restarts = 0",
         "write max_restarts = 3, or remove spares");
+  } else if (faults.min_nodes > nodes) {
+    reading.fail(section.origin("min_nodes"),
+                 fmt::format("min_nodes {} is above the {} nodes of the job", faults.min_nodes, nodes),
+                 "write fewer, or raise [resources] nodes");
+  } else if (faults.min_nodes > 0 && faults.min_nodes < nodes && never_changes_nodes) {
+    reading.fail(section.origin("min_nodes"),
+                 "only a preflight or a restart goes on with fewer nodes, and there is neither",
+                 "write max_restarts = 3, or remove min_nodes");
   }
 }
 
@@ -512,7 +523,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     check_together(document, reading, spec);
   }
   read_precompile(document, reading, spec.program, spec.precompile);
-  read_fault_tolerance(document, reading, spec.fault_tolerance);
+  read_fault_tolerance(document, reading, spec.resources.nodes, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
   read_environment(document, reading, spec.environment);
   return spec;
@@ -532,6 +543,10 @@ bool looks_secret(std::string_view variable) {
 
 bool wants_preflight(const FaultToleranceSpec& faults) {
   return faults.preflight.value_or(faults.spares > 0);
+}
+
+int fewest_nodes(const FaultToleranceSpec& faults, int nodes) {
+  return faults.min_nodes == 0 ? nodes : std::min(faults.min_nodes, nodes);
 }
 
 std::string JobSpec::origin(const std::string& key) const {

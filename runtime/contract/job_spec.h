@@ -140,11 +140,14 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   std::optional<std::chrono::seconds> hang_timeout;
   int max_restarts = 0;                  // in one allocation, after a fault
   int spares = 0;                        // nodes to allocate beyond resources.nodes, for those that fail
+  int min_nodes = 0;                     // fewest that the job goes on with; 0: resources.nodes
   std::chrono::seconds node_timeout{4};  // without a sign of life for so long, a node is lost
   std::optional<bool> preflight;  // look at all nodes before the first step; absent: when there are spares
 };
 // Whether the nodes are looked at before the first step.
 bool wants_preflight(const FaultToleranceSpec& faults);
+// The fewest nodes that a job on `nodes` nodes goes on with after a fault.
+int fewest_nodes(const FaultToleranceSpec& faults, int nodes);
 
 struct LoggingSpec {               // [logging]
   std::string directory = "runs";  // run directories are <directory>/<name>/<id>

@@ -6,6 +6,7 @@
 //     attempt_<n>/rank_<g>.out .err     what the rank wrote, byte for byte
 //     attempt_<n>/rank_<g>.exit.json    how the rank ended (RankExit)
 //     epoch events.jsonl
+//     attempt_<n>/plan.json             what the ranks of the attempt read: plan.json, or that of fewer nodes
 //     attempt_<n>/watch.json            where the conductor listens for heartbeats (0600)
 //     attempt_<n>/summary.json          what a finished or stopped trainer reports (TrainingMetrics)
 //     attempt_<n>/preflight_<p>/        what the nodes found before the first step (preflight.h)
@@ -30,6 +31,7 @@ struct RunDir {
   std::string checkpoints() const { return root + "/checkpoints"; }
   std::string profile() const { return root + "/profile"; }
   std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }
+  std::string attempt_plan(int n) const { return attempt(n) + "/plan.json"; }
   std::string node_log(int n, const std::string& node) const { return attempt(n) + "/" + node + ".log"; }
   std::string rank_out(int n, int rank) const { return rank_file(n, rank, ".out"); }
   std::string rank_err(int n, int rank) const { return rank_file(n, rank, ".err"); }

@@ -88,6 +88,16 @@ Result<TrainingMetrics> read_metrics(const json& object) {
   return metrics;
 }
 
+std::vector<std::string> texts_of(const JsonReader& reader, const char* key) {
+  std::vector<std::string> texts;
+  const json* list = reader.member(key);
+  if (list == nullptr || !list->is_array()) return texts;
+  for (const json& item : *list) {
+    if (item.is_string()) texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
 json preflight_json(const std::optional<PreflightNote>& note) {
   if (!note) return nullptr;
   json excluded = json::array();
@@ -117,11 +127,26 @@ Result<PreflightNote> read_preflight(const json& object) {
       RETURN_IF_ERROR(members.finish());
     }
   }
-  if (const json* list = reader.member("warnings"); list != nullptr && list->is_array()) {
-    for (const json& item : *list)
-      if (item.is_string()) note.warnings.push_back(item.get<std::string>());
-  }
+  note.warnings = texts_of(reader, "warnings");
   return note;
+}
+
+json batch_json(const BatchPlan& batch) {
+  return {{"global_batch", batch.global_batch},
+          {"micro_batch", batch.micro_batch},
+          {"gradient_accumulation", batch.gradient_accumulation},
+          {"data_parallel", batch.data_parallel}};
+}
+
+Result<BatchPlan> read_batch(const json& object) {
+  JsonReader reader(object, "batch");
+  BatchPlan batch;
+  reader.read("global_batch", batch.global_batch);
+  reader.read("micro_batch", batch.micro_batch);
+  reader.read("gradient_accumulation", batch.gradient_accumulation);
+  reader.read("data_parallel", batch.data_parallel);
+  RETURN_IF_ERROR(reader.finish());
+  return batch;
 }
 
 json attempt_json(const Attempt& attempt) {
@@ -146,6 +171,9 @@ json attempt_json(const Attempt& attempt) {
           {"first_cause", cause},
           {"verdict", attempt.verdict},
           {"nodes", attempt.nodes},
+          {"world_size", attempt.world_size},
+          {"batch", batch_json(attempt.batch)},
+          {"also_lost", attempt.also_lost},
           {"detection_seconds", optional_json(attempt.detection_seconds)},
           {"checkpoint_step", optional_json(attempt.checkpoint_step)},
           {"stragglers", stragglers},
@@ -173,10 +201,19 @@ Result<void> read_later_members(JsonReader& reader, Attempt& attempt) {
   reader.read_optional("checkpoint_step", attempt.checkpoint_step);
   attempt.number = number.value_or(0);
   attempt.verdict = verdict.value_or("");
-  if (const json* nodes = reader.member("nodes"); nodes != nullptr && nodes->is_array()) {
-    for (const auto& node : *nodes) {
-      if (node.is_string()) attempt.nodes.push_back(node.get<std::string>());
-    }
+  attempt.nodes = texts_of(reader, "nodes");
+  attempt.also_lost = texts_of(reader, "also_lost");
+  std::optional<int> world_size;
+  reader.read_optional("world_size", world_size);
+  attempt.world_size = world_size.value_or(0);
+  if (attempt.world_size < 0 || attempt.world_size > LaunchPlan::kLargestWorld) {
+    return base::Error(base::Code::kCorrupt,
+                       fmt::format("record.json: {} is no number of ranks", attempt.world_size));
+  }
+  if (const json* batch = reader.member("batch"); batch != nullptr && batch->is_object()) {
+    auto read = read_batch(*batch);
+    if (!read) return std::move(read).error();
+    attempt.batch = *read;
   }
   if (const json* stragglers = reader.member("stragglers"); stragglers != nullptr && stragglers->is_array()) {
     for (const auto& item : *stragglers) {
@@ -216,13 +253,6 @@ Result<Attempt> read_attempt(const json& object) {
 constexpr RunStatus kStatuses[] = {RunStatus::kRunning, RunStatus::kCompleted, RunStatus::kFailed,
                                    RunStatus::kRefused, RunStatus::kPreempted};
 
-json batch_json(const BatchPlan& batch) {
-  return {{"global_batch", batch.global_batch},
-          {"micro_batch", batch.micro_batch},
-          {"gradient_accumulation", batch.gradient_accumulation},
-          {"data_parallel", batch.data_parallel}};
-}
-
 json precompile_json(const std::optional<PrecompileNote>& note) {
   if (!note) return nullptr;
   return {{"run", note->run}, {"seconds", note->seconds ? json(*note->seconds) : json(nullptr)}};
@@ -231,18 +261,11 @@ json precompile_json(const std::optional<PrecompileNote>& note) {
 // The lists and nested objects of a record whose scalars were read already.
 Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
   if (const json* batch = reader.member("batch")) {
-    JsonReader sizes(*batch, "batch");
-    sizes.read("global_batch", record.batch.global_batch);
-    sizes.read("micro_batch", record.batch.micro_batch);
-    sizes.read("gradient_accumulation", record.batch.gradient_accumulation);
-    sizes.read("data_parallel", record.batch.data_parallel);
-    RETURN_IF_ERROR(sizes.finish());
+    auto read = read_batch(*batch);
+    if (!read) return std::move(read).error();
+    record.batch = *read;
   }
-  if (const json* nodes = reader.member("nodes"); nodes != nullptr && nodes->is_array()) {
-    for (const auto& node : *nodes) {
-      if (node.is_string()) record.nodes.push_back(node.get<std::string>());
-    }
-  }
+  record.nodes = texts_of(reader, "nodes");
   if (const json* attempts = reader.member("attempts"); attempts != nullptr && attempts->is_array()) {
     for (const auto& item : *attempts) {
       auto attempt = read_attempt(item);

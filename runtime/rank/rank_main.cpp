@@ -37,13 +37,14 @@ Result<Job> read_job() {
   if (!env) return std::move(env).error();
   job.env = std::move(*env);
   const contract::RunDir run_dir{job.env.run_directory};
-  auto plan_text = base::read_file(run_dir.plan_json());
+  const std::string plan_path = run_dir.attempt_plan(job.env.attempt);
+  auto plan_text = base::read_file(plan_path);
   if (!plan_text && plan_text.error().code() == Code::kNotFound) {
     return base::Error(Code::kRefused, run_dir.unseen_by(job.env.node_name));
   }
   if (!plan_text) return std::move(plan_text).error();
   auto plan = contract::parse_launch_plan(*plan_text);
-  if (!plan) return std::move(plan).error().context("reading " + run_dir.plan_json());
+  if (!plan) return std::move(plan).error().context("reading " + plan_path);
   job.plan = std::move(*plan);
   auto spec = contract::load_job_spec(run_dir.job_toml(), job.plan.overrides);
   if (!spec) return std::move(spec).error();

@@ -291,10 +291,11 @@ class Trainer {
     if (!world) return std::move(world).error();
     world_ = std::move(world).value();
     if (plan_.batch.data_parallel != mesh->data_parallel()) {
-      return Error(Code::kInvalid,
-                   fmt::format("{} was solved for {} data-parallel ranks, but {} were started; "
-                               "start as many",
-                               run_dir_.plan_json(), plan_.batch.data_parallel, mesh->data_parallel()));
+      return Error(
+          Code::kInvalid,
+          fmt::format("{} was solved for {} data-parallel ranks, but {} were started; "
+                      "start as many",
+                      run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh->data_parallel()));
     }
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;

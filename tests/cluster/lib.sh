@@ -58,6 +58,40 @@ every_steps = 1'
 nothing_runs() { ! pgrep -x shardrun-rank >/dev/null; }
 verdict_of() { sed -n 's/^  "verdict": "\(.*\)".*/\1/p' "$1"; }
 
+# The holder process of a node, whose namespaces are the node.
+holder_of() { cat "$VCLUSTER/$1.holder"; }
+# The processes of a node, without its holder.
+processes_of() {
+  local pid space
+  space=$(readlink "/proc/$(holder_of "$1")/ns/net")
+  for pid in /proc/[0-9]*; do
+    [ "$(readlink "$pid/ns/net" 2>/dev/null)" = "$space" ] && [ "${pid#/proc/}" != "$(holder_of "$1")" ] &&
+      echo "${pid#/proc/}"
+  done
+}
+power_off() { # NODE: as when the cable is pulled first
+  ip link set "v${1#n}" down
+  local pids
+  mapfile -t pids < <(processes_of "$1")
+  kill -STOP "${pids[@]}" 2>/dev/null  # no supervisor lives on to tell of its rank's end
+  kill -KILL "${pids[@]}" 2>/dev/null
+}
+power_on() {
+  ip link set "v${1#n}" up
+  nsenter --net --mount --uts --target "$(holder_of "$1")" slurmd -N "$1" -f "$VCLUSTER/slurm.conf" ||
+    fail "$1 does not come up again"
+  until_true 30 node_is_idle "$1" || fail "$1 is not idle again after 30 s"
+}
+node_is_idle() { [ "$(sinfo --noheader --Node --nodes="$1" --format=%t)" = idle ]; }
+
+# Seconds from a moment (ms) to the first step of an attempt.
+first_step_after() { # RUN ATTEMPT MS
+  sed -n "s/^{\"step\":.*\"time\":\([0-9.]*\),\"attempt\":$2}.*/\1/p" "$1/metrics.jsonl" | head -n 1 |
+    awk -v begin="$3" '{ printf "%.2f", $1 - begin / 1000 }'
+}
+step_of_attempt() { grep -qs "^{\"step\":.*\"attempt\":$2}" "$1/metrics.jsonl"; }
+at_most() { awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value != "" && value <= limit) }'; }
+
 # run_cases BIN_DIR [CASE]: those of the array `cases`, or the one.
 # shellcheck disable=SC2154
 run_cases() {

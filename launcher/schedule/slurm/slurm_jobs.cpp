@@ -91,6 +91,33 @@ Result<void> prepare_run(SubmitRequest& request, const std::string& id, const st
   return write_run_directory(request, script);
 }
 
+std::string exclusion(const contract::JobSpec& spec, const std::vector<std::string>& avoid) {
+  const std::string& own = spec.resources.exclude;
+  return fmt::format("{}{}{}", own, own.empty() ? "" : ",", fmt::join(avoid, ","));
+}
+
+// What Slurm says of a job like this one, without having it queued.
+bool could_start_without(const contract::JobSpec& spec, const std::vector<std::string>& avoid) {
+  std::vector<std::string> argv = {"sbatch", "--test-only", "--wrap=true"};
+  for (std::string& option : allocation_options(spec)) argv.push_back(std::move(option));
+  argv.push_back("--exclude=" + exclusion(spec, avoid));
+  return base::run_command(argv, "", std::chrono::seconds(10)).has_value();
+}
+
+// Of a job that has just been queued again. Slurm takes it while the nodes are being cleaned up, and ends us meanwhile:
+// the command may get the signal that is meant for us.
+Result<void> exclude_nodes(const std::string& job, const contract::JobSpec& spec,
+                           const std::vector<std::string>& avoid) {
+  constexpr int kTries = 3;
+  Result<void> done;
+  for (int tries = 0; tries < kTries; ++tries) {
+    auto answer = ask_slurm({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + exclusion(spec, avoid)});
+    if (answer) return {};
+    done = std::move(answer).error();
+  }
+  return done;
+}
+
 std::vector<std::string> resize_command(const std::string& element, const contract::LaunchPlan& plan) {
   return {"scontrol",
           "update",
@@ -196,7 +223,8 @@ Result<void> cancel_job(const std::string& id) {
   return {};
 }
 
-Result<void> requeue_job(const std::string& id) {
+Result<std::string> requeue_job(const std::string& id, const contract::JobSpec& spec,
+                                std::vector<std::string> avoid) {
   auto job = job_of(id);
   if (!job) return std::move(job).error();
   // A job that somebody cancelled gets SIGTERM like one that is out of time, and must stay cancelled.
@@ -205,10 +233,18 @@ Result<void> requeue_job(const std::string& id) {
   if (!*state || (*state)->state != "RUNNING") {
     return Error(Code::kCancelled, fmt::format("job {} is {}", *job, *state ? (*state)->state : "gone"));
   }
+  const std::vector<std::string> asked = avoid;
+  while (!avoid.empty() && !could_start_without(spec, avoid)) avoid.erase(avoid.begin());
   // Slurm starts it again once its credential has expired: two minutes, unless AuthInfo's cred_expire says otherwise.
   auto answer = ask_slurm({"scontrol", "requeue", *job});
   if (!answer) return std::move(answer).error();
-  return {};
+  if (asked.empty()) return std::string();
+  if (avoid.empty()) {
+    return fmt::format("it may get {} again, for it could not start without", fmt::join(asked, ", "));
+  }
+  auto excluded = exclude_nodes(*job, spec, avoid);
+  if (!excluded) return "it may get the same nodes again: " + excluded.error().to_string();
+  return fmt::format("without {}", fmt::join(avoid, ", "));
 }
 
 std::vector<std::string> salloc_command(const contract::JobSpec& spec,

@@ -58,8 +58,11 @@ struct SlurmJob {
 // nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
-// Only a running job: kCancelled when it is being cancelled or is over.
-base::Result<void> requeue_job(const std::string& id);
+// Has Slurm start a running job again, on other nodes than those of `avoid` (the newest last). Where the job could then
+// never start, the oldest of them are forgiven. Returns in words what became of `avoid`; "" when it is empty. kCancelled
+// when the job is being cancelled or is over.
+base::Result<std::string> requeue_job(const std::string& id, const contract::JobSpec& spec,
+                                      std::vector<std::string> avoid);
 
 // argv of salloc with this job's needs around `command`.
 std::vector<std::string> salloc_command(const contract::JobSpec& spec,

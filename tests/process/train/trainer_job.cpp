@@ -78,7 +78,7 @@ std::string TrainerJob::newest_run() const {
   fs::file_time_type time;
   std::error_code error;
   for (const auto& entry : fs::recursive_directory_iterator(folder_ + "/runs", error)) {
-    if (entry.path().filename() != "plan.json") continue;
+    if (entry.path().filename() != "job.toml") continue;
     const auto written = entry.last_write_time(error);
     if (!error && (newest.empty() || written > time)) newest = entry.path().parent_path(), time = written;
   }

@@ -60,6 +60,9 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   attempt.first_cause = contract::FirstCause{"signal", "n1", 1, 9, std::nullopt};
   attempt.verdict = "rank 1 on node n1 was killed";
   attempt.nodes = {"n0", "n1"};
+  attempt.world_size = 4;
+  attempt.batch = {12, 1, 3, 4};
+  attempt.also_lost = {"n7"};
   attempt.detection_seconds = 3.5;
   attempt.checkpoint_step = 40;
   attempt.stragglers = {{2, "n1", 0.25, 0.125}};
@@ -78,6 +81,10 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   CHECK_EQ(back->attempts.at(0).number, 3);
   CHECK_EQ(back->attempts.at(0).verdict, "rank 1 on node n1 was killed");
   CHECK_EQ(back->attempts.at(0).nodes, std::vector<std::string>{"n0", "n1"});
+  CHECK_EQ(back->attempts.at(0).world_size, 4);
+  CHECK_EQ(back->attempts.at(0).batch.global_batch, 12);
+  CHECK_EQ(back->attempts.at(0).batch.gradient_accumulation, 3);
+  CHECK_EQ(back->attempts.at(0).also_lost, std::vector<std::string>{"n7"});
   CHECK_EQ(back->attempts.at(0).detection_seconds, 3.5);
   CHECK_EQ(back->attempts.at(0).checkpoint_step, 40);
   CHECK_EQ(back->attempts.at(0).stragglers.at(0).global_rank, 2);

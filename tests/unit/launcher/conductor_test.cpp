@@ -218,9 +218,9 @@ TEST_CASE_FIXTURE(Fixture,
                   "conductor: a preempted run asks for a requeue when the spec does, and only then") {
   int asked = 0;
   FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(75, 75); });
-  request.requeue = [&](const contract::RunRecord&) -> Result<void> {
+  request.requeue = [&](const std::vector<std::string>&) -> Result<std::string> {
     ++asked;
-    return {};
+    return std::string();
   };
   CHECK(conduct(scheduler, request)->exit_code == 75);
   CHECK(asked == 0);
@@ -233,7 +233,7 @@ TEST_CASE_FIXTURE(Fixture,
 TEST_CASE_FIXTURE(Fixture, "conductor: a requeue that fails is told in the verdict") {
   spec.fault_tolerance.requeue = true;
   FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(75, 75); });
-  request.requeue = [](const contract::RunRecord&) -> Result<void> {
+  request.requeue = [](const std::vector<std::string>&) -> Result<std::string> {
     return Error(Code::kIo, "scontrol: denied");
   };
 
@@ -271,6 +271,96 @@ TEST_CASE_FIXTURE(
   CHECK(*base::read_file(path("epoch")) == "1\n");
   const std::string events = *base::read_file(path("events.jsonl"));
   CHECK(events.find("\"next\":\"restart\"") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(
+    Fixture,
+    "conductor: a node where ranks die again is left out, and fewer ranks share the same global batch") {
+  spec.fault_tolerance.max_restarts = 5;
+  spec.fault_tolerance.min_nodes = 1;
+  request.plan.nodes = 3;
+  request.plan.ranks_per_node = 1;
+  request.plan.batch =
+      contract::even_batch(/*micro_batch=*/1, /*gradient_accumulation=*/2, /*data_parallel=*/3);
+  std::vector<contract::LaunchPlan> plans;
+  FakeScheduler scheduler([&](const StepRequest& step) -> Result<StepOutcome> {
+    plans.push_back(*step.plan);
+    const auto written = contract::parse_launch_plan(
+        *base::read_file(path("attempt_" + std::to_string(step.attempt) + "/plan.json")));
+    CHECK(contract::to_json(*written) == contract::to_json(*step.plan));
+    StepOutcome outcome;
+    for (int rank = 0; rank < step.plan->world_size(); ++rank) outcome.exits.push_back(exited(rank, 0));
+    if (step.attempt == 2) return outcome;
+    outcome.exits[1].exit_code.reset();
+    outcome.exits[1].signal = SIGKILL;
+    outcome.exits[1].node = "n1";
+    return outcome;
+  });
+  scheduler.node_names = {"n0", "n1", "n2"};
+
+  const auto record = conduct(scheduler, request);
+
+  REQUIRE(record.has_value());
+  CHECK(record->verdict == "all 2 ranks ended well; it had 2 of 3 nodes");
+  REQUIRE(plans.size() == 3);
+  CHECK(plans[1].nodes == 3);
+  CHECK(plans[2].nodes == 2);
+  CHECK(plans[2].batch.global_batch == 6);
+  CHECK(plans[2].batch.gradient_accumulation == 3);
+  CHECK(contract::parse_launch_plan(*base::read_file(path("plan.json")))->nodes == 3);
+  const contract::RunRecord kept = record_on_disk();
+  CHECK(kept.world_size == 2);
+  CHECK(kept.attempts.at(1).world_size == 3);
+  CHECK(kept.attempts.at(1).batch.gradient_accumulation == 2);
+  CHECK(kept.attempts.at(2).nodes == std::vector<std::string>{"n0", "n2"});
+  CHECK(kept.attempts.at(2).batch.data_parallel == 2);
+  const std::string events = *base::read_file(path("events.jsonl"));
+  CHECK(events.find("it goes on with 2 of 3 nodes: 6 sequences = micro-batch 1 × accumulation 3 × 2 "
+                    "data-parallel ranks") != std::string::npos);
+
+  const auto next_start = conduct(scheduler, request);  // a later start has its nodes again
+
+  REQUIRE(plans.size() >= 4);
+  CHECK(plans[3].nodes == 3);
+  CHECK(plans[3].batch.gradient_accumulation == 2);
+}
+
+TEST_CASE_FIXTURE(
+    Fixture, "conductor: a requeue names the nodes to avoid, and what became of them is in the verdict") {
+  spec.fault_tolerance.requeue = true;
+  std::filesystem::create_directories(request.plan.run_directory);
+  contract::RunRecord before;
+  contract::Attempt lost;
+  lost.first_cause = contract::FirstCause{"node_lost", "n7", {}, {}, {}};
+  before.attempts = {lost};
+  std::ofstream(path("record.json")) << contract::to_json(before);
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(75, 75); });
+  std::vector<std::string> avoided;
+  request.requeue = [&](const std::vector<std::string>& avoid) -> Result<std::string> {
+    avoided = avoid;
+    return std::string("without n7");
+  };
+
+  CHECK(conduct(scheduler, request)->verdict.find("; without n7") != std::string::npos);
+
+  CHECK(avoided == std::vector<std::string>{"n7"});
+  CHECK(base::read_file(path("events.jsonl"))->find("\"event\":\"queued_again\"") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: nodes that an earlier start of the job lost are its last choice") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  contract::RunRecord before;
+  contract::Attempt lost;
+  lost.first_cause = contract::FirstCause{"node_lost", "n0", {}, {}, {}};
+  before.attempts = {lost};
+  std::ofstream(path("record.json")) << contract::to_json(before);
+  FakeScheduler scheduler([](const StepRequest& step) {
+    CHECK(step.nodes == std::vector<std::string>{"n1"});
+    return two_ranks_end_with(0, 0);
+  });
+  scheduler.node_names = {"n0", "n1"};
+
+  CHECK(conduct(scheduler, request)->status == RunStatus::kCompleted);
 }
 
 TEST_CASE_FIXTURE(Fixture,

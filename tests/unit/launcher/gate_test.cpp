@@ -152,9 +152,9 @@ TEST_CASE_FIXTURE(Fixture,
 TEST_CASE_FIXTURE(Fixture, "gate: what every node has is the job's fault: refused, and never queued again") {
   nodes.change["n1"] = nodes.change["n2"] = nodes.change["n3"] = lacks_provider;
   spec.fault_tolerance.requeue = true;
-  request.requeue = [](const contract::RunRecord&) -> Result<void> {
+  request.requeue = [](const std::vector<std::string>&) -> Result<std::string> {
     FAIL("it was queued again");
-    return {};
+    return std::string();
   };
 
   const auto record = conducted();
@@ -203,4 +203,44 @@ TEST_CASE_FIXTURE(Fixture, "gate: a job without spares is not held up unless it 
   spec.fault_tolerance.preflight = true;
   CHECK(conducted().exit_code == 0);
   CHECK(nodes.steps.size() == 3);
+}
+
+TEST_CASE_FIXTURE(
+    Fixture, "gate: without a spare a job that may goes on with the nodes that pass, in the same steps") {
+  spec.fault_tolerance.spares = 0;
+  spec.fault_tolerance.preflight = true;
+  spec.fault_tolerance.min_nodes = 2;
+  request.plan.nodes = 3;
+  request.plan.batch = contract::even_batch(1, 2, 3);
+  nodes.change["n2"] = lacks_provider;
+
+  const auto record = conducted();
+
+  CHECK(record.exit_code == 0);
+  CHECK(nodes.steps == std::vector<std::string>{"preflight on n1 n2 n3", "ranks on n1 n3"});
+  CHECK(record.world_size == 2);
+  CHECK(record.batch.global_batch == 6);
+  CHECK(record.batch.gradient_accumulation == 3);
+  CHECK(record.verdict ==
+        "all 2 ranks ended well; node n2 failed the preflight: no provider, and was left out; it had 2 of 3 "
+        "nodes");
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "gate: a job that fits on none of the numbers that are left names those that fit") {
+  spec.fault_tolerance.spares = 0;
+  spec.fault_tolerance.preflight = true;
+  spec.fault_tolerance.min_nodes = 2;
+  request.plan.nodes = 3;
+  request.plan.batch = contract::even_batch(1, 1, 3);
+  nodes.change["n2"] = lacks_provider;
+
+  const auto record = conducted();
+
+  CHECK(record.exit_code == 4);
+  CHECK(nodes.steps.size() == 1);
+  CHECK(record.verdict.find(
+            "node n2 failed the preflight: no provider; 2 nodes are left of 3, and the job cannot "
+            "go on there (on 2: global_batch 3 is not") == 0);
+  CHECK(record.verdict.find("its batch divides on 1 node, min_nodes is 2") != std::string::npos);
 }

@@ -7,7 +7,6 @@
 using namespace shardrun;
 using namespace shardrun::launcher;
 using contract::RunStatus;
-using Names = std::vector<std::string>;
 
 namespace {
 
@@ -73,11 +72,14 @@ TEST_CASE("restart: the first attempt is no restart, and only a larger step is p
 
 TEST_CASE("restart: without enough nodes the job is queued again, or says what would have helped") {
   RestartInput input = failed(4);
-  input.enough_nodes = false;
+  input.too_few = "3 nodes are left of 4, and the job needs 4";
   input.can_requeue = true;
   CHECK(decide(input, settings(3, true)).next == Next::kRequeue);
+  CHECK(decide(input, settings(3, true)).why == input.too_few);
   CHECK(decide(input, settings(3, false)).next == Next::kStop);
-  CHECK(decide(input, settings(3, false)).why.find("spares") != std::string::npos);
+  CHECK(decide(input, settings(3, false)).why ==
+        "not started again: 3 nodes are left of 4, and the job needs 4; [fault_tolerance] spares adds nodes, "
+        "min_nodes lets the job go on with fewer, requeue asks Slurm for others");
   CHECK(decide(input, settings(0, true)).next == Next::kRequeue);
   CHECK(decide(failed(1), settings(0, true)).next == Next::kStop);  // the program's own failure
 }
@@ -92,11 +94,13 @@ TEST_CASE("restart: a preempted attempt is queued again when the spec says so an
   CHECK(decide(input, settings(0, false)).next == Next::kStop);
 }
 
-TEST_CASE("restart: lost nodes are never chosen, suspects only when they are needed, and the order is kept") {
-  const Names all{"n1", "n2", "n3", "n4"};
-  CHECK(choose_nodes(all, {}, {}, 2) == Names{"n1", "n2"});
-  CHECK(choose_nodes(all, {"n2"}, {}, 3) == Names{"n1", "n3", "n4"});
-  CHECK(choose_nodes(all, {}, {"n1"}, 3) == Names{"n2", "n3", "n4"});
-  CHECK(choose_nodes(all, {"n3"}, {"n1"}, 3) == Names{"n1", "n2", "n4"});
-  CHECK(choose_nodes(all, {"n3"}, {"n1"}, 4).empty());
+TEST_CASE(
+    "restart: a job that may go on with fewer nodes says why it does not, even where nothing may restart") {
+  RestartInput input = failed(4);
+  input.too_few = "1 node is left of 4, and the job needs 2";
+  contract::FaultToleranceSpec spec = settings(0);
+  CHECK(decide(input, spec).why.empty());
+  spec.min_nodes = 2;
+  CHECK(decide(input, spec).next == Next::kStop);
+  CHECK(decide(input, spec).why == input.too_few);
 }

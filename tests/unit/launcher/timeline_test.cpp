@@ -98,3 +98,20 @@ TEST_CASE("explain: a run without any file but its record has a timeline, too") 
   sources.record.attempts.resize(1);
   CHECK(make_timeline(sources).size() == 1);
 }
+
+TEST_CASE(
+    "explain: an attempt with another number of ranks says what its steps are made of, a requeue what it "
+    "avoids") {
+  TimelineSources sources = two_attempts();
+  sources.record.attempts[0].world_size = 2;
+  sources.record.attempts[1].world_size = 1;
+  sources.record.attempts[1].batch = {8, 1, 8, 1};
+  sources.events += R"({"time":1030.2,"event":"queued_again","attempt":0,"line":"without n2"})";
+
+  const std::string text = render_timeline(make_timeline(sources));
+
+  CHECK(text.find("attempt 0 starts on n1 n2\n") != std::string::npos);
+  CHECK(text.find("attempt 1 starts on n1 n3: 1 rank, 8 sequences a step in 8 micro-steps of 1\n") !=
+        std::string::npos);
+  CHECK(text.find("queued again: without n2\n") != std::string::npos);
+}

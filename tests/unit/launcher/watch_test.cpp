@@ -236,6 +236,26 @@ TEST_CASE(
   CHECK(hangs->global_rank == 3);
 }
 
+TEST_CASE("watch: nodes that fall silent together are lost together, unless they are half of all") {
+  World world(10, 2);
+  world.run(5.0, 0.5);
+  for (const int rank : {2, 3, 6, 7}) world.silence(rank);
+  const auto two = world.wait(10.0);
+  REQUIRE(two);
+  CHECK(two->node == "n1");
+  CHECK(two->also_lost == std::vector<std::string>{"n3"});
+  CHECK(two->line.find("node n1 is lost: no sign of life for ") == 0);
+  CHECK(two->line.find(" s, nor of n3") != std::string::npos);
+
+  World cut_off(10, 2);
+  cut_off.run(5.0, 0.5);
+  for (int rank = 2; rank < 10; ++rank) cut_off.silence(rank);
+  const auto ours = cut_off.wait(10.0);
+  REQUIRE(ours);
+  CHECK(ours->kind == "node_lost");
+  CHECK(ours->also_lost.empty());
+}
+
 TEST_CASE("watch: silence while we were asleep ourselves is forgiven") {
   World world(2, 1);
   world.run(10.0, 0.1);

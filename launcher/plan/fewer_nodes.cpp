@@ -1,0 +1,85 @@
+#include "launcher/plan/fewer_nodes.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/plan/batch.h"
+#include "runtime/contract/mesh.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::JobSpec;
+using contract::LaunchPlan;
+
+// Of "where: what; mend" the what: where and mend are for a job that has not begun.
+std::string what_of(const std::string& refusal) {
+  const size_t begin = refusal.find(": ") + 2;
+  return refusal.substr(begin, refusal.find("; ") - begin);
+}
+
+std::string count_of(int64_t nodes) {
+  return fmt::format("{} node{}", nodes, nodes == 1 ? "" : "s");
+}
+
+// "1, 2 or 4 nodes", the largest few below all of them; "" for none.
+std::string fitting(const JobSpec& spec, const LaunchPlan& original) {
+  constexpr size_t kMost = 4;
+  std::vector<int> fit;
+  for (int nodes = original.nodes - 1; nodes >= 1 && fit.size() < kMost; --nodes) {
+    if (plan_on_nodes(spec, original, nodes)) fit.insert(fit.begin(), nodes);
+  }
+  if (fit.empty()) return "";
+  const int last = fit.back();
+  fit.pop_back();
+  return fmt::format("{}{}{}", fmt::join(fit, ", "), fit.empty() ? "" : " or ", count_of(last));
+}
+
+}  // namespace
+
+Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original, int nodes) {
+  LaunchPlan plan = original;
+  plan.nodes = nodes;
+  auto mesh = contract::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
+  if (!mesh) return std::move(mesh).error();
+  JobSpec same_step = spec;
+  same_step.batch.global_batch = original.batch.global_batch;
+  same_step.batch.gradient_accumulation.reset();
+  same_step.batch.scaling = contract::Scaling::kStrong;
+  auto batch = solve_batch(same_step, mesh->data_parallel());
+  if (!batch) return std::move(batch).error();
+  plan.batch = *batch;
+  return plan;
+}
+
+Result<LaunchPlan> plan_on_fewer(const JobSpec& spec, const LaunchPlan& original, int left,
+                                 const PlanCheck& check) {
+  const int fewest = contract::fewest_nodes(spec.fault_tolerance, original.nodes);
+  const std::string are_left =
+      left == 0 ? "no node is left" : count_of(left) + (left == 1 ? " is" : " are") + " left";
+  if (left < fewest)
+    return Error(Code::kRefused,
+                 fmt::format("{} of {}, and the job needs {}", are_left, original.nodes, fewest));
+  std::string reason;  // why not on the largest
+  for (int nodes = std::min(left, original.nodes - 1); nodes >= fewest; --nodes) {
+    auto plan = plan_on_nodes(spec, original, nodes);
+    const auto checked = plan && check ? check(*plan) : Result<void>();
+    if (plan && checked) return plan;
+    if (!reason.empty()) continue;
+    reason =
+        fmt::format("on {}: {}", nodes, plan ? checked.error().to_string() : what_of(plan.error().message()));
+  }
+  const std::string others = fitting(spec, original);
+  return Error(Code::kRefused, fmt::format("{} of {}, and the job cannot go on there ({}){}, min_nodes is {}",
+                                           are_left, original.nodes, reason,
+                                           others.empty() ? "" : "; its batch divides on " + others, fewest));
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,56 @@
+#include "launcher/plan/node_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+constexpr int64_t kMib = int64_t{1} << 20;
+
+int64_t number(const contract::EnvironmentLookup& lookup, const char* name) {
+  const std::string text = lookup(name).value_or("");
+  int64_t value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return failure == std::errc() && end == text.data() + text.size() && value > 0 && value < int64_t{1} << 40
+             ? value
+             : 0;
+}
+
+double gib(int64_t bytes) {
+  return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
+}
+
+}  // namespace
+
+std::optional<int64_t> machine_memory_bytes() {
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return std::nullopt;
+  return pages * page_bytes;
+}
+
+std::optional<int64_t> node_memory_bytes(const contract::EnvironmentLookup& lookup,
+                                         std::optional<int64_t> machine_bytes) {
+  int64_t granted_mib = number(lookup, "SLURM_MEM_PER_NODE");
+  if (granted_mib == 0) {
+    const int64_t per_cpu = number(lookup, "SLURM_MEM_PER_CPU"), cpus = number(lookup, "SLURM_CPUS_ON_NODE");
+    if (cpus > 0 && per_cpu < (int64_t{1} << 40) / cpus) granted_mib = per_cpu * cpus;
+  }
+  if (granted_mib == 0) return machine_bytes;
+  return std::min(granted_mib * kMib, machine_bytes.value_or(granted_mib * kMib));
+}
+
+base::Result<void> fits_in_memory(const contract::MemoryPlan& rank, int ranks,
+                                  std::optional<int64_t> node_bytes) {
+  if (!node_bytes || rank.total() <= *node_bytes / ranks) return {};
+  return base::Error(base::Code::kRefused,
+                     fmt::format("a rank would hold {:.2f} GiB, and a node has {:.2f} GiB for {} of them",
+                                 gib(rank.total()), gib(*node_bytes), ranks));
+}
+
+}  // namespace shardrun::launcher
