@@ -1,0 +1,139 @@
+#include "launcher/schedule/step_command.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::launcher {
+namespace {
+
+constexpr size_t kLongestWords = 2000;
+
+}  // namespace
+
+base::Result<StepOutcome> StepCommand::run(const std::vector<std::string>& argv,
+                                           const std::map<std::string, std::string>& environment) {
+  auto spawned = base::spawn_command(argv, environment, false);
+  if (!spawned) return std::move(spawned).error();
+  command_ = std::move(spawned).value();
+  out_ = {STDOUT_FILENO, "", true};
+  err_ = {STDERR_FILENO, "", true};
+  watch();
+  int status = 0;
+  while (::waitpid(command_.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  finish(argv.front(), status);
+  return std::move(outcome_);
+}
+
+void StepCommand::watch() {
+  bool ended = false;
+  while (!ended || out_.open || err_.open) {
+    pollfd polled[5] = {{ended ? -1 : command_.pidfd.get(), POLLIN, 0},
+                        {out_.open ? command_.out.get() : -1, POLLIN, 0},
+                        {err_.open ? command_.err.get() : -1, POLLIN, 0},
+                        {ended ? -1 : request_.stop_fd, POLLIN, 0},
+                        {ended || alarmed_ ? -1 : request_.alarm_fd, POLLIN, 0}};
+    const int got = ::poll(polled, 5, ended ? 200 : milliseconds_to_kill());
+    if (got < 0 && errno != EINTR) break;
+    if (got == 0 && ended) break;  // a grandchild that keeps a stream open must not keep us
+    if (polled[1].revents != 0) forward(command_.out.get(), out_);
+    if (polled[2].revents != 0) forward(command_.err.get(), err_);
+    if (polled[3].revents != 0) take_stop_request();
+    if (polled[4].revents != 0) {
+      alarmed_ = true;
+      on_alarm();
+    }
+    if (polled[0].revents != 0) ended = true;
+    if (!ended && kill_at_ && Clock::now() >= *kill_at_) {
+      kill_at_.reset();
+      on_kill_time();
+    }
+  }
+}
+
+int StepCommand::milliseconds_to_kill() const {
+  if (!kill_at_) return -1;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 60000));
+}
+
+void StepCommand::forward(int fd, Stream& stream) {
+  std::array<char, 16384> chunk;
+  const ssize_t got = ::read(fd, chunk.data(), chunk.size());
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  stream.open = got > 0;
+  if (got > 0) stream.pending.append(chunk.data(), static_cast<size_t>(got));
+  const size_t whole = got > 0 ? stream.pending.rfind('\n') + 1 : stream.pending.size();
+  const std::string text = stream.pending.substr(0, whole);
+  stream.pending.erase(0, whole);
+  (void)base::write_all(stream.to, text, "standard output");  // nobody may be listening
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) on_line(text.substr(begin, end - begin), stream.to == STDERR_FILENO);
+    begin = end + 1;
+  }
+}
+
+void StepCommand::take_stop_request() {
+  signalfd_siginfo info{};
+  if (::read(request_.stop_fd, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
+  if (outcome_.stop_signal) {
+    kill_at_ = Clock::now();
+    return;
+  }
+  outcome_.stop_signal = static_cast<int>(info.ssi_signo);
+  on_stop();
+}
+
+void StepCommand::schedule_kill(std::chrono::milliseconds in) {
+  const auto when = Clock::now() + in;
+  if (!kill_at_ || when < *kill_at_) kill_at_ = when;
+}
+
+void StepCommand::keep_words(const std::string& line) {
+  if (words_.size() < kLongestWords) words_ += (words_.empty() ? "" : "; ") + line;
+}
+
+void StepCommand::signal_command(int signal) const {
+  ::kill(command_.pid, signal);
+}
+
+// A command that ends with 0 says that all ranks did: known even where a full disk took no exit file.
+void StepCommand::finish(const std::string& name, int status) {
+  std::map<int, contract::RankExit> exits;
+  for (const contract::RankExit& exit : known_exits()) exits.emplace(exit.global_rank, exit);
+  const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+  for (int rank = 0; !failed && rank < request_.plan->world_size(); ++rank) {
+    contract::RankExit exit;
+    exit.global_rank = rank;
+    exit.node = request_.nodes.at(static_cast<size_t>(rank / request_.plan->ranks_per_node));
+    exit.ended = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    exit.exit_code = 0;
+    exits.emplace(rank, exit);
+  }
+  for (const auto& [rank, exit] : exits) outcome_.exits.push_back(exit);
+  if (failed && exits.empty() && !outcome_.stop_signal && !alarmed_) {
+    outcome_.scheduler_fault = words_.empty() ? fmt::format("{} ended with status {}", name, status) : words_;
+  }
+}
+
+std::map<std::string, std::string> step_environment(const StepRequest& request) {
+  return {{"SHARDRUN_RUN_DIR", request.plan->run_directory},
+          {"SHARDRUN_ATTEMPT", std::to_string(request.attempt)},
+          {"SHARDRUN_MASTER_ADDR", request.master_addr},
+          {"SHARDRUN_MASTER_PORT", std::to_string(request.master_port)},
+          {"SHARDRUN_LAUNCH_TIME", fmt::format("{:.6f}", request.launch_time)}};
+}
+
+}  // namespace shardrun::launcher
