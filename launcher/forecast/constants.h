@@ -20,7 +20,7 @@ struct Constants {
   // Fitted.
   double gemm_ampere = 0.75;  // share of the peak that large matrix products reach
   double gemm_hopper = 0.70;
-  double elementwise = 1.5;  // passes over activations, relative to Workload's count
+  double elementwise = 1.5;  // passes over activations, relative to those that step.cpp counts
   double fused = 0.5;        // what fusing leaves of them
   double fp8 = 0.75;         // of the fp8 peak's gain
   double network = 0.75;     // share of the network's rate that flat rings reach

@@ -11,23 +11,23 @@ namespace {
 constexpr double kBf16 = 2.0;
 constexpr double kLinkReached = 0.8;  // of NVLink's rate: 370 of 450 GB/s measured with NCCL
 constexpr double kMemoryReached = 0.8;
-constexpr double kEagerLayer = 2e-4,
-                 kLaunchedLayer = 2e-5;  // seconds to launch a layer's forward, from Python or not
-constexpr double kOptimizerBytes =
-    28.0;  // of a parameter: master, moments and gradient read, all but it written
+// Seconds to launch a layer's forward, from Python or not.
+constexpr double kEagerLayer = 2e-4, kLaunchedLayer = 2e-5;
+// Of a parameter: master, moments and gradient read, all but it written.
+constexpr double kOptimizerBytes = 28.0;
 // Of a gathered parameter in a micro-step, where flat buffers are between the collectives and the kernels: gathered
 // weights copied out twice, or the gradient put together and divided; and the gradient cast before it is reduced in fp32.
 constexpr double kCopiedBytes = 8.0, kCastBytes = 6.0;
 constexpr double kOffloadedBytes = 16.0;  // of a parameter's moments, there and back
 
-// Of a parameter: weights are cast before they are gathered (torchtitan's float8.md, Megatron's fp8-param-gather).
+// Bytes of an element: read for its largest, read and written in fp8; and turned round for the gradient of weights.
+// Tables stay in bf16 (torchtitan's converter skips the output, llmq's head has no scales).
+constexpr double kFp8Cast = 5.0, kFp8Transpose = 2.0;
+
+// Of a layer's parameter: cast before it is gathered (torchtitan's float8.md, Megatron's fp8-param-gather).
 double gathered_bytes(const Layout& layout) {
   return layout.fp8 ? 1.0 : kBf16;
 }
-
-// Bytes of an element: read for its largest, read and written in fp8; and turned round for the gradient of weights. The
-// head stays in bf16 (torchtitan's converter skips the output, llmq's head has no scales).
-constexpr double kFp8Cast = 5.0, kFp8Transpose = 2.0;
 
 // One kind of block: seconds of its kernels on one micro-batch, and of its collectives.
 struct Block {
@@ -119,10 +119,10 @@ Block head_block(const ModelShape& model, const Layout& layout, const Rates& rat
   return {.forward = gemm + 6.0 * logits, .backward = 2.0 * gemm + 10.0 * logits};
 }
 
-void add_collectives(Block& block, double parameters, const Groups& groups, const Links& links,
-                     const Layout& layout, const Traits& traits, double copied) {
+void add_collectives(Block& block, double parameters, double gathered, const Groups& groups,
+                     const Links& links, const Layout& layout, const Traits& traits, double copied) {
   const double elements = parameters / layout.tensor_parallel;
-  block.gather = gather_seconds(gathered_bytes(layout) * elements, groups.shard, links);
+  block.gather = gather_seconds(gathered * elements, groups.shard, links);
   block.reduce = gather_seconds(traits.reduce_bytes * elements, groups.shard, links);
   block.replica = all_reduce_seconds(
       traits.reduce_bytes * elements / static_cast<double>(layout.shard_degree), groups.replica, links);
@@ -204,10 +204,12 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   const Groups& groups = schedule.groups;
   const double copied = (kCopiedBytes + (traits.reduce_bytes > kBf16 ? kCastBytes : 0.0)) /
                         (machine.memory_rate * kMemoryReached);
-  add_collectives(schedule.layer, model.layer_parameters(), groups, links, layout, traits, copied);
-  add_collectives(schedule.head, model.table_parameters(), groups, links, layout, traits, copied);
-  add_collectives(schedule.table, model.tied ? 0.0 : model.table_parameters(), groups, links, layout, traits,
-                  copied);
+  const auto add = [&](Block& block, double parameters, double gathered) {
+    add_collectives(block, parameters, gathered, groups, links, layout, traits, copied);
+  };
+  add(schedule.layer, model.layer_parameters(), gathered_bytes(layout));
+  add(schedule.head, model.table_parameters(), kBf16);
+  add(schedule.table, model.tied ? 0.0 : model.table_parameters(), kBf16);
   return schedule;
 }
 
@@ -239,7 +241,9 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
   const double elements = model.parameters() / tensor;
   const double shard = elements / static_cast<double>(layout.shard_degree);
   Volumes volumes;
-  volumes.gather = gathers * gather_volume(gathered_bytes(layout) * elements, schedule.groups.shard);
+  const double layers = model.layers * model.layer_parameters() / tensor;
+  volumes.gather = gathers * gather_volume(gathered_bytes(layout) * layers + kBf16 * (elements - layers),
+                                           schedule.groups.shard);
   volumes.reduce = micro * gather_volume(traits.reduce_bytes * elements, schedule.groups.shard);
   volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
   const double passes = layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0;
