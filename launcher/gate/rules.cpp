@@ -9,6 +9,7 @@
 
 #include "launcher/submit/environment_lint.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/median.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -20,12 +21,6 @@ using contract::NodeFacts;
 
 std::string rate(double bytes_per_second) {
   return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
-}
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // What a node says of itself.
@@ -145,7 +140,7 @@ void judge_clocks(const std::vector<ClockOffset>& clocks, GateJudgement& judgeme
   // Two nodes do not say which of them is right: the first one counts.
   std::vector<double> middles;
   for (const ClockOffset& clock : clocks) middles.push_back((clock.low + clock.high) / 2);
-  const double right = clocks.size() > 2 ? median_of(middles) : 0.0;
+  const double right = clocks.size() > 2 ? base::lower_median(middles) : 0.0;
   for (const ClockOffset& clock : clocks) {
     const double ahead = clock.low - right, behind = right - clock.high;
     if (std::max(ahead, behind) <= kClockLimitSeconds) continue;

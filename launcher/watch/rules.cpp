@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/median.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -32,12 +34,6 @@ bool has_moved(const Beat& before, const Beat& now) {
 std::string at_step(const RankWatch& rank) {
   return rank.beat.phase == RankPhase::kStarting ? std::string("before its first step")
                                                  : fmt::format("after step {}", rank.beat.step);
-}
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace
@@ -260,7 +256,7 @@ std::vector<Straggler> WatchRules::take_stragglers(double now) {
     windows_[i].busy_microseconds = beat.busy_microseconds;
   }
   if (all.size() < 2) return found;
-  const double median = median_of(all);
+  const double median = base::lower_median(all);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Window& window = windows_[i];
     const bool slow = busy[i] > std::max(kStragglerMargin * median, median + kStragglerFloorSeconds);

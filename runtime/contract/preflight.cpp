@@ -1,7 +1,9 @@
 #include "runtime/contract/preflight.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "runtime/base/median.h"
 #include "runtime/contract/json_reader.h"
 
 namespace shardrun::contract {
@@ -42,9 +44,7 @@ double median_bandwidth(const std::vector<NodeBandwidth>& nodes) {
   if (nodes.empty()) return 0.0;
   std::vector<double> values;
   for (const NodeBandwidth& node : nodes) values.push_back(node.bytes_per_second);
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return base::lower_median(std::move(values));
 }
 
 bool any_stands_out(const std::vector<PairBandwidth>& pairs, double share) {
