@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/fewer_nodes.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -133,6 +135,18 @@ std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::str
   return errors;
 }
 
+// A min_nodes that cannot help.
+Result<void> check_fewer_nodes(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  if (contract::fewest_nodes(spec.fault_tolerance, plan.nodes) == plan.nodes) return {};
+  const auto fewer = plan_on_fewer(spec, plan, plan.nodes - 1, {});
+  if (fewer) return {};
+  return Error(
+      Code::kInvalid,
+      fmt::format(
+          "{}: the loss of a node would end the job all the same: {}; lower min_nodes, or change [batch]",
+          spec.origin("fault_tolerance.min_nodes"), fewer.error().message()));
+}
+
 }  // namespace
 
 Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& working_directory,
@@ -163,6 +177,7 @@ Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::Lau
     return Error(Code::kNotFound,
                  plan.rank_program + " is not there; build or install shardrun-rank beside shardrun");
   }
+  if (auto useful = check_fewer_nodes(spec, plan); !useful) warnings->push_back(useful.error().to_string());
   if (!spec.program.command.empty()) return warnings;
   const std::string plugin =
       fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);

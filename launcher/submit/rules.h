@@ -24,7 +24,8 @@ using Warnings = std::vector<std::string>;
 base::Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& working_directory,
                                    RanksRun where);
 
-// The same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin.
+// The same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin. Warns of a min_nodes with
+// which the job fits on no smaller number of nodes.
 base::Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
 
 }  // namespace shardrun::launcher
