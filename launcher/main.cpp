@@ -29,6 +29,7 @@ struct Arguments {
   launcher::SubmitOptions submit;
   launcher::ScaleOptions scale;
   launcher::PlanOptions plan;
+  launcher::CalibrateOptions calibrate;
   launcher::RenderOptions render;
   launcher::LogsOptions logs;
   launcher::DataOptions data;
@@ -81,6 +82,27 @@ void add_plan_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   plan->callback([&] { exit_code = launcher::plan(arguments.plan, arguments.common); });
 }
 
+void add_calibrate_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
+  launcher::CalibrateOptions& options = arguments.calibrate;
+  CLI::App* verb = app.add_subcommand(
+      "calibrate",
+      "Measure this machine or a job's cluster, for predictions; say how far the last ones were off");
+  verb->add_option("spec", options.spec.path,
+                   "job.toml, whose nodes, ranks and queue are measured; default: this machine");
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_flag("--network", options.network, "Measure only the network again, and keep the rest");
+  verb->add_flag("--report", options.report, "Measure nothing; show what is known");
+  verb->add_option("--output", options.output, "Write to this file, in the place of where jobs look for it");
+  verb->add_option("--runs", arguments.common.runs_directory,
+                   "Without a job: where run directories are looked for")
+      ->capture_default_str();
+  add_common(*verb, arguments.common, true);
+  verb->footer(
+      "Takes about a minute. Nothing else should run on the nodes.\nExample:\n  shardrun calibrate\n"
+      "  shardrun calibrate jobs/four-ranks.toml --set resources.nodes=4");
+  verb->callback([&] { exit_code = launcher::calibrate(arguments.calibrate, arguments.common); });
+}
+
 void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   CLI::App* validate = app.add_subcommand("validate", "Check job specs; nothing is started");
   validate->add_option("spec", arguments.paths, "job.toml files")->required();
@@ -101,6 +123,7 @@ void add_spec_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   doctor->callback([&] { exit_code = launcher::doctor(arguments.spec, arguments.common); });
 
   add_plan_verb(app, arguments, exit_code);
+  add_calibrate_verb(app, arguments, exit_code);
 }
 
 void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {

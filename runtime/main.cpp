@@ -7,6 +7,7 @@
 
 #include "runtime/contract/exit_code.h"
 #include "runtime/rank/rank_main.h"
+#include "runtime/tools/calibrate_tool.h"
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
 #include "runtime/tools/plan_tool.h"
@@ -20,9 +21,8 @@ struct Tool {
   int (*run)(std::span<char* const> arguments);
 };
 constexpr std::array kTools{
-    Tool{"data", shardrun::tools::run_data_tool},
-    Tool{"export", shardrun::tools::run_export_tool},
-    Tool{"plan", shardrun::tools::run_plan_tool},
+    Tool{"calibrate", shardrun::tools::run_calibrate_tool}, Tool{"data", shardrun::tools::run_data_tool},
+    Tool{"export", shardrun::tools::run_export_tool},       Tool{"plan", shardrun::tools::run_plan_tool},
     Tool{"preflight", shardrun::tools::run_preflight_tool},
 };
 

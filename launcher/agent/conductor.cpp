@@ -69,6 +69,7 @@ RunRecord begin_record(const ConductRequest& request, const contract::RunDir& pa
   record.scheduler = plan.scheduler;
   record.verdict = "running";
   record.precompile = precompile_note(plan);
+  record.predicted = request.predicted;
   record.versions["shardrun"] = SHARDRUN_VERSION;
   contract::Attempt attempt;
   attempt.number = number;
@@ -167,6 +168,10 @@ void fill_metrics(RunRecord& record, const contract::RunDir& paths, int attempt,
   if (!metrics) return;
   record.versions.insert(metrics->versions.begin(), metrics->versions.end());
   record.metrics = std::move(*metrics);
+  const double peak = record.predicted ? record.predicted->peak_flops * record.world_size : 0.0;
+  if (peak > 0.0 && record.metrics->flops_per_token > 0.0)
+    record.metrics->model_flops_utilization =
+        record.metrics->tokens_per_second * record.metrics->flops_per_token / peak;
 }
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,9 @@ struct ConductRequest {
   const contract::JobSpec* spec = nullptr;
   std::string spec_text;  // job.toml, byte for byte what was given
   contract::LaunchPlan plan;
-  int stop_fd = -1;          // signalfd, borrowed; -1: nobody can stop us
-  double launch_time = 0.0;  // Unix seconds, when shardrun began
+  int stop_fd = -1;                               // signalfd, borrowed; -1: nobody can stop us
+  double launch_time = 0.0;                       // Unix seconds, when shardrun began
+  std::optional<contract::Prediction> predicted;  // goes into the record
   // Called before the ranks of each attempt start, e.g. to follow the logs.
   std::function<void(const contract::RunDir&, int attempt)> on_start;
   // Called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not get. What

@@ -1,20 +1,19 @@
 #include "launcher/gate/bandwidth_history.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/state_folder.h"
 #include "runtime/base/trust.h"
 
 namespace shardrun::launcher {
 namespace {
 
 using base::Code;
-using base::Error;
 using base::Result;
 
 std::string folder_of(const std::string& path) {
@@ -47,18 +46,10 @@ Result<std::vector<double>> read_history(const std::string& path) {
 }  // namespace
 
 Result<std::string> history_path(const LaunchKind& kind) {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  std::string folder;
-  if (state != nullptr && *state == '/') {
-    folder = state;
-  } else if (home != nullptr && *home == '/') {
-    folder = std::string(home) + "/.local/state";
-  } else {
-    return Error(Code::kInvalid, "neither XDG_STATE_HOME nor HOME names a folder for the bandwidth history");
-  }
-  return fmt::format("{}/shardrun/bandwidth/{}-{}-{}x{}-{}", folder, plain(kind.cluster),
-                     plain(kind.partition), kind.nodes, kind.ranks_per_node, plain(kind.provider));
+  const auto folder = base::state_folder();
+  if (!folder) return folder.error();
+  return fmt::format("{}/bandwidth/{}-{}-{}x{}-{}", *folder, plain(kind.cluster), plain(kind.partition),
+                     kind.nodes, kind.ranks_per_node, plain(kind.provider));
 }
 
 Result<std::optional<double>> usual_bandwidth(const std::string& path) {

@@ -238,6 +238,8 @@ Result<void> add_machine(const PlanOptions& options, const contract::JobSpec& sp
   return {};
 }
 
+}  // namespace
+
 std::string layout_text(const Layout& layout) {
   std::string text = fmt::format("{}, tensor {}, micro-batch {} x {}, checkpointing {}",
                                  sharding_text(layout), layout.tensor_parallel, layout.micro_batch,
@@ -246,6 +248,8 @@ std::string layout_text(const Layout& layout) {
   if (layout.optimizer_offload) text += ", moments offloaded";
   return text;
 }
+
+namespace {
 
 std::string step_text(const StepForecast& step) {
   return fmt::format("step {:.3f} s, {} tokens/s, {:.1f} TFLOP/s an accelerator", step.seconds,
@@ -283,6 +287,8 @@ void print_line(const ForecastLine& line) {
   fmt::print("\n");
 }
 
+}  // namespace
+
 std::string phases_json(const StepForecast& step) {
   const Phases& phases = step.phases;
   const Volumes& volumes = step.volumes;
@@ -300,21 +306,27 @@ std::string phases_json(const StepForecast& step) {
       volumes.tensor, volumes.offload);
 }
 
+std::string layout_json(const Layout& layout) {
+  return fmt::format(
+      "\"best\": {{\"strategy\": \"{}\", \"shard_degree\": {}, \"tensor_parallel\": {}, \"micro_batch\": {}, "
+      "\"gradient_accumulation\": {}, \"activation_checkpointing\": \"{}\", \"activation_offload\": {}, "
+      "\"optimizer_offload\": {}}}",
+      name_of(layout.strategy), layout.shard_degree, layout.tensor_parallel, layout.micro_batch,
+      layout.accumulation, name_of(layout.checkpointing), layout.activation_offload,
+      layout.optimizer_offload);
+}
+
+namespace {
+
 std::string line_json(const ForecastLine& line) {
   std::string json = fmt::format(
       "{{\"machine\": \"{}\", \"nodes\": {}, \"accelerators\": {}, \"global_batch\": {}, \"combinations\": "
       "{}",
       line.machine, line.nodes, line.accelerators, line.global_batch, line.combinations);
   if (line.best) {
-    const Layout& layout = line.best->layout;
-    json += fmt::format(
-        ", \"best\": {{\"strategy\": \"{}\", \"shard_degree\": {}, \"tensor_parallel\": {}, \"micro_batch\": "
-        "{}, "
-        "\"gradient_accumulation\": {}, \"activation_checkpointing\": \"{}\", \"activation_offload\": {}, "
-        "\"optimizer_offload\": {}}}, {}, \"efficiency\": {:.6g}, \"estimated_bytes\": {:.0f}",
-        name_of(layout.strategy), layout.shard_degree, layout.tensor_parallel, layout.micro_batch,
-        layout.accumulation, name_of(layout.checkpointing), layout.activation_offload,
-        layout.optimizer_offload, phases_json(line.step), line.efficiency, line.best->bytes);
+    json += fmt::format(", {}, {}, \"efficiency\": {:.6g}, \"estimated_bytes\": {:.0f}",
+                        layout_json(line.best->layout), phases_json(line.step), line.efficiency,
+                        line.best->bytes);
   }
   if (line.planned_bytes) json += fmt::format(", \"planned_bytes\": {}", *line.planned_bytes);
   if (line.hours) json += fmt::format(", \"hours\": {:.6g}", *line.hours);

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <sstream>
@@ -39,6 +40,29 @@ std::string row(const contract::RunDir& run, const RunState& state) {
     nodes = fmt::format("{}/{}", ranks / state.plan.ranks_per_node, nodes);
   return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", state.plan.name, state.plan.id,
                      state.plan.scheduler, nodes, state.plan.ranks_per_node, step, loss, state.status);
+}
+
+// What was said before the run, beside what came.
+void print_predicted(const contract::RunRecord& record) {
+  if (!record.predicted || !record.metrics) return;
+  const contract::Prediction& said = *record.predicted;
+  const contract::TrainingMetrics& metrics = *record.metrics;
+  if (said.step_seconds && metrics.step_seconds_p50 > 0.0) {
+    fmt::print("predicted   step {:.4f} s, {:.0f} tokens/s: off by {:+.1f} %; from {}\n", *said.step_seconds,
+               said.tokens_per_second.value_or(0.0),
+               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0), said.basis);
+  } else if (!said.unknown_because.empty()) {
+    fmt::print("predicted   nothing: {}\n", said.unknown_because);
+  }
+  int64_t highest = 0;
+  for (const auto& [rank, bytes] : record.peak_memory_bytes) highest = std::max(highest, bytes);
+  if (said.memory_bytes && highest > 0)
+    fmt::print("memory      {} at most on a rank, predicted {}: off by {:+.1f} %\n", bytes_text(highest),
+               bytes_text(*said.memory_bytes),
+               100.0 * (static_cast<double>(*said.memory_bytes) / static_cast<double>(highest) - 1.0));
+  if (metrics.model_flops_utilization)
+    fmt::print("utilization {:.1f} % of {:.1f} GFLOP/s a rank ({})\n",
+               100.0 * *metrics.model_flops_utilization, said.peak_flops / 1e9, said.peak_source);
 }
 
 }  // namespace
@@ -171,6 +195,7 @@ int results(const std::string& run_name, const CommonOptions& common) {
   }
   fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
              metrics.step_seconds_p50, metrics.step_seconds_p99);
+  print_predicted(*record);
   fmt::print("checkpoint  {}\n", metrics.checkpoint);
   return contract::kExitDone;
 }

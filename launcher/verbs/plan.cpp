@@ -1,7 +1,10 @@
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
+#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/forecast.h"
 #include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
@@ -38,11 +41,56 @@ void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
               {"workspace", memory.workspace, "of kernels, on this machine"},
               {"sums", memory.communication, "parts of other ranks, while they are added"},
               {"saving", memory.saving, "copies that checkpoints are written from"},
-              {"total", memory.total(), "and the process itself, some 20 MiB"}};
+              {"process", memory.process, "programs, libraries, connections"},
+              {"total", memory.total(), "at its peak"}};
   fmt::print("a rank holds\n");
   for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
   if (memory.in_files > 0)
     fmt::print("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
+}
+
+// What the job's own layout takes on the machine that somebody calibrated, and the best one there.
+struct OnMeasuredMachine {
+  std::string basis;
+  StepForecast written;
+  MeasuredChoice best;
+};
+
+// Absent where nobody has calibrated, or where nothing can be said of the job.
+std::optional<OnMeasuredMachine> on_measured_machine(const contract::JobSpec& spec,
+                                                     const contract::LaunchPlan& plan) {
+  if (spec.program.trainer.empty()) return std::nullopt;
+  const auto path = calibration_path(spec);
+  if (!path) return std::nullopt;
+  const auto machine = load_calibration(*path);
+  if (!machine) warn({machine.error().to_string()});
+  if (!machine || !*machine) return std::nullopt;
+  const auto written = forecast_measured(spec, plan, **machine);
+  if (!written) {
+    warn({"no prediction from " + *path + ": " + written.error().to_string()});
+    return std::nullopt;
+  }
+  const auto best = best_measured(spec, plan, **machine);
+  if (!best) return std::nullopt;
+  return OnMeasuredMachine{*path, *written, *best};
+}
+
+void print_measured(const OnMeasuredMachine& found) {
+  const auto line = [](const char* name, const StepForecast& step) {
+    fmt::print("{:<13}step {:.4f} s, {} tokens/s: kernels {:.4f} s, waits {:.4f} s, optimizer {:.4f} s\n",
+               name, step.seconds, with_thousands(std::llround(step.tokens_per_second())),
+               step.phases.compute, step.phases.exposed, step.phases.optimizer);
+  };
+  fmt::print("predicted    from {}\n", found.basis);
+  line("as written", found.written);
+  line("best", found.best.step);
+  fmt::print("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
+}
+
+std::string measured_json(const OnMeasuredMachine& found) {
+  return fmt::format("{{\"basis\": \"{}\", \"written\": {{{}}}, \"combinations\": {}, {}, {}}}", found.basis,
+                     phases_json(found.written), found.best.combinations, layout_json(found.best.layout),
+                     phases_json(found.best.step));
 }
 
 // The picture that --plot asks for.
@@ -80,6 +128,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     forecast = std::move(predicted).value();
     if (const auto drawn = draw(options, *forecast); !drawn) return fail(drawn.error(), common);
   }
+  const auto measured = forecast ? std::nullopt : on_measured_machine(spec, *solved);
   const contract::BatchPlan& batch = solved->batch;
   const int64_t tokens_per_step = batch.global_batch * spec.data.sequence_length;
   if (common.json) {
@@ -88,6 +137,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     if (model)
       fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, contract::to_json(*model));
     if (forecast) fmt::print(", \"forecast\": {}", forecast_json(*forecast));
+    if (measured) fmt::print(", \"calibrated\": {}", measured_json(*measured));
     fmt::print("}}\n");
     return contract::kExitDone;
   }
@@ -102,6 +152,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   }
   if (model) print_model(*model, tokens_per_step);
   if (forecast) print_forecast(*forecast);
+  if (measured) print_measured(*measured);
   return contract::kExitDone;
 }
 

@@ -22,6 +22,7 @@
 #include "launcher/schedule/slurm/slurm_scheduler.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/forecast.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/verbs.h"
@@ -198,6 +199,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.plan = job.plan;
   request.stop_fd = signals.fd();
   request.launch_time = launch_time;
+  if (!job.spec.program.trainer.empty()) request.predicted = predict_run(job.spec, job.plan);
   const bool quiet = options.quiet || common.json;
   Viewer viewer;
   contract::RunDir run{job.plan.run_directory};

@@ -31,6 +31,15 @@ struct PlanOptions {
 };
 int plan(const PlanOptions& options, const CommonOptions& common);
 
+struct CalibrateOptions {
+  SpecOptions spec;      // whose nodes, ranks and queue are measured; empty: this machine
+  bool network = false;  // measure only the network again
+  bool report = false;   // measure nothing
+  std::string output;    // empty: where jobs look for it
+};
+// Measures a cluster, keeps it where predictions find it, and says how far earlier predictions were off.
+int calibrate(const CalibrateOptions& options, const CommonOptions& common);
+
 struct RunOptions {
   SpecOptions spec;
   std::string run_directory;  // continue a prepared directory in the place of a new one

@@ -26,7 +26,8 @@ struct MemoryPlan {
   int64_t communication = 0;  // what sums over ranks receive
   int64_t saving = 0;         // copies of state that checkpoints are written from beside training
   int64_t in_files = 0;       // on disk, not part of the total
-  // Before anything was allocated: programs, libraries, connections, compiled kernels; 0 until it is measured.
+  // Before anything was allocated: programs, libraries, connections, compiled kernels. Of a run it is measured, before
+  // it is what process_bytes() says.
   int64_t process = 0;
 
   int64_t model_state() const { return masters + compute_copy + gradients + moments; }
@@ -41,6 +42,13 @@ struct ModelPlan {
   int shard_degree = 1, replicas = 1, tensor_parallel = 1;
   MemoryPlan memory;
 };
+
+// What a rank holds before it has allocated anything, as it was measured: the program with its libraries and compiled
+// products; in a world of more than one, the endpoints of the comm plugin, too.
+constexpr int64_t process_bytes(int64_t world_size) {
+  constexpr int64_t kProgram = 12'000'000, kEndpoints = 7'700'000;
+  return kProgram + (world_size > 1 ? kEndpoints : 0);
+}
 
 std::string to_json(const ModelPlan& plan);
 // kCorrupt.

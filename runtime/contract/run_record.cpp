@@ -45,6 +45,7 @@ json metrics_json(const TrainingMetrics& metrics) {
           {"tokens_per_second", metrics.tokens_per_second},
           {"step_seconds", {{"p50", metrics.step_seconds_p50}, {"p99", metrics.step_seconds_p99}}},
           {"model_flops_utilization", optional_json(metrics.model_flops_utilization)},
+          {"flops_per_token", metrics.flops_per_token},
           {"checkpoint", metrics.checkpoint},
           {"first_barrier_seconds", metrics.first_barrier_seconds},
           {"kernels", kernels_json(metrics.kernels)},
@@ -67,6 +68,9 @@ Result<TrainingMetrics> read_metrics(const json& object) {
     RETURN_IF_ERROR(quantiles.finish());
   }
   reader.read_optional("model_flops_utilization", metrics.model_flops_utilization);
+  std::optional<double> flops;  // of later versions
+  reader.read_optional("flops_per_token", flops);
+  metrics.flops_per_token = flops.value_or(0.0);
   reader.read("checkpoint", metrics.checkpoint);
   reader.read("first_barrier_seconds", metrics.first_barrier_seconds);
   if (const json* kernels = reader.member("kernels"); kernels != nullptr && !kernels->is_null()) {
@@ -96,6 +100,31 @@ std::vector<std::string> texts_of(const JsonReader& reader, const char* key) {
     if (item.is_string()) texts.push_back(item.get<std::string>());
   }
   return texts;
+}
+
+json prediction_json(const std::optional<Prediction>& prediction) {
+  if (!prediction) return nullptr;
+  return {{"step_seconds", optional_json(prediction->step_seconds)},
+          {"tokens_per_second", optional_json(prediction->tokens_per_second)},
+          {"memory_bytes", optional_json(prediction->memory_bytes)},
+          {"basis", prediction->basis},
+          {"unknown_because", prediction->unknown_because},
+          {"peak_flops", prediction->peak_flops},
+          {"peak_source", prediction->peak_source}};
+}
+
+Result<Prediction> read_prediction(const json& object) {
+  JsonReader reader(object, "predicted");
+  Prediction prediction;
+  reader.read_optional("step_seconds", prediction.step_seconds);
+  reader.read_optional("tokens_per_second", prediction.tokens_per_second);
+  reader.read_optional("memory_bytes", prediction.memory_bytes);
+  reader.read("basis", prediction.basis);
+  reader.read("unknown_because", prediction.unknown_because);
+  reader.read("peak_flops", prediction.peak_flops);
+  reader.read("peak_source", prediction.peak_source);
+  RETURN_IF_ERROR(reader.finish());
+  return prediction;
 }
 
 json preflight_json(const std::optional<PreflightNote>& note) {
@@ -280,6 +309,11 @@ Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
     members.read_optional("seconds", record.precompile->seconds);
     RETURN_IF_ERROR(members.finish());
   }
+  if (const json* said = reader.member("predicted"); said != nullptr && said->is_object()) {
+    auto prediction = read_prediction(*said);
+    if (!prediction) return std::move(prediction).error();
+    record.predicted = std::move(*prediction);
+  }
   if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
     for (const auto& [library, version] : versions->items()) {
       if (version.is_string()) record.versions[library] = version.get<std::string>();
@@ -364,6 +398,7 @@ std::string to_json(const RunRecord& record) {
                     {"attempts", attempts},
                     {"metrics", metrics},
                     {"planned", planned},
+                    {"predicted", prediction_json(record.predicted)},
                     {"precompile", precompile_json(record.precompile)},
                     {"versions", record.versions}});
 }
@@ -472,6 +507,10 @@ std::string to_results_json(const RunRecord& record) {
     if (record.metrics->final_loss) add("Final loss", *record.metrics->final_loss, "");
     if (ended > started) add("Time to train", (ended - started) / 60.0, "minutes");
     add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
+    if (record.metrics->model_flops_utilization)
+      add("Model FLOPs utilization", *record.metrics->model_flops_utilization, "");
+    if (record.predicted && record.predicted->tokens_per_second)
+      add("Predicted throughput", *record.predicted->tokens_per_second, "tokens/s");
   }
   return dump_json({{"results", {{"parameters", parameters}, {"metrics", list}}}});
 }

@@ -44,18 +44,29 @@ struct KernelMetrics {
   double prepare_seconds = 0.0;  // that rank 0 waited until all were there and loaded
 };
 
+// What was said of a run before it started (launcher/forecast), beside which the record keeps what was measured.
+struct Prediction {
+  std::optional<double> step_seconds, tokens_per_second;
+  std::optional<int64_t> memory_bytes;  // of the rank that holds most, at its peak
+  std::string basis;                    // the calibration
+  std::string unknown_because;          // why there is no step_seconds; empty: there is
+  double peak_flops = 0.0;              // of a rank, a second; 0: not known
+  std::string peak_source;              // who says so
+};
+
 // What the trainer reports at its end; also what `shardrun results` prints.
 struct TrainingMetrics {
   int64_t steps = 0;
   std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
   double tokens_per_second = 0.0;
   double step_seconds_p50 = 0.0, step_seconds_p99 = 0.0;
-  std::optional<double> model_flops_utilization;
-  std::string checkpoint;                       // the newest one, absolute; empty if none
-  double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
-  std::optional<KernelMetrics> kernels;         // of a job with [precompile]
-  MemoryPlan planned;                           // per rank, from before step 0
-  std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
+  std::optional<double> model_flops_utilization;  // by the launcher, of Prediction::peak_flops
+  double flops_per_token = 0.0;                   // forward and backward, causal credit; 0: not told
+  std::string checkpoint;                         // the newest one, absolute; empty if none
+  double first_barrier_seconds = 0.0;             // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
+  std::optional<KernelMetrics> kernels;           // of a job with [precompile]
+  MemoryPlan planned;                             // per rank, from before step 0
+  std::map<std::string, std::string> versions;    // "libfabric": "1.17.0", …
 };
 
 struct FirstCause {
@@ -112,6 +123,7 @@ struct RunRecord {
   std::map<int, int64_t> peak_memory_bytes;  // by global rank
   std::map<std::string, std::string> versions;
   std::optional<PrecompileNote> precompile;
+  std::optional<Prediction> predicted;  // of the built-in trainer
 };
 
 std::string to_json(const RunRecord& record);

@@ -34,8 +34,10 @@ Result<contract::ModelPlan> plan(const std::string& spec_path) {
   const auto mesh = contract::solve_mesh(*spec, launch->world_size(), launch->ranks_per_node);
   if (!mesh) return mesh.error();
   ::omp_set_num_threads(std::max(1, launch->cpus_per_rank));  // as the rank does
-  return train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree, mesh->replicas(),
-                           mesh->tensor_parallel);
+  contract::ModelPlan planned = train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree,
+                                                  mesh->replicas(), mesh->tensor_parallel);
+  planned.memory.process = contract::process_bytes(launch->world_size());
+  return planned;
 }
 
 }  // namespace

@@ -187,6 +187,7 @@ contract::TrainingMetrics summarize(const Session& session, const LoopOutcome& o
   summary.step_seconds_p99 = percentile(outcome.step_seconds, 0.99);
   summary.checkpoint = outcome.checkpoint;
   summary.planned = session.plan().memory;
+  summary.flops_per_token = session.plan().flops_per_token;
   return summary;
 }
 

@@ -1,0 +1,239 @@
+#include "launcher/forecast/measured.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::CollectiveProbe;
+using contract::Spread;
+using contract::StepProbe;
+
+using Terms = std::array<double, 4>;
+
+ModelShape shape_of_probe(const StepProbe& probe) {
+  ModelShape shape;
+  shape.layers = 1;
+  shape.hidden = static_cast<int>(probe.hidden);
+  shape.kv_width = static_cast<int>(probe.hidden / probe.heads * probe.kv_heads);
+  shape.ffn = static_cast<int>(probe.ffn);
+  shape.vocab = static_cast<int>(probe.vocab);
+  return shape;
+}
+
+// In units that make the coefficients of a few: microseconds, GFLOP, millions of values.
+Terms layer_terms(const ModelShape& model, double tokens, int sequence_length) {
+  const double hidden = model.hidden;
+  return {1e-6, 2e-9 * tokens * model.layer_parameters(), 2e-9 * tokens * sequence_length * hidden,
+          1e-6 * tokens * (8.0 * hidden + 3.0 * model.ffn)};
+}
+
+Terms head_terms(const ModelShape& model, double tokens) {
+  return {1e-6, 2e-9 * tokens * model.table_parameters(), 1e-6 * tokens * model.vocab,
+          1e-6 * tokens * model.hidden};
+}
+
+Terms table_terms(const ModelShape& model, double tokens) {
+  return {1e-6, 1e-6 * tokens * model.hidden, 1e-6 * model.table_parameters(), 0.0};
+}
+
+// What a rank sends over the slowest kind of link that its group uses, of what `bytes` says.
+double sent(double bytes, double ranks, double nodes) {
+  const double near = nodes > 1.0 ? ranks / nodes : 1.0;
+  return bytes * (ranks - near) / ranks;
+}
+
+const char* name_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+  }
+  return "";
+}
+
+const char* among_of(const Placement& placement) {
+  if (placement.nodes == 1) return "node";
+  return placement.ranks == placement.nodes ? "network" : "all";
+}
+
+// The curve of (bytes sent, value): straight lines between the points, the last one goes on, and nothing is below the
+// first point.
+template <typename ValueOf>
+double on_curve(const std::vector<const CollectiveProbe*>& curve, double volume, const ValueOf& value_of) {
+  const auto x = [&](size_t i) {
+    const CollectiveProbe& probe = *curve[i];
+    const double nodes = probe.among == "node" ? 1.0 : static_cast<double>(probe.nodes);
+    return sent(static_cast<double>(probe.bytes), static_cast<double>(probe.ranks), nodes);
+  };
+  if (curve.size() == 1 || volume <= x(0)) return value_of(*curve.front());
+  size_t upper = 1;
+  while (upper + 1 < curve.size() && x(upper) < volume) ++upper;
+  const double low = value_of(*curve[upper - 1]), high = value_of(*curve[upper]);
+  const double at = (volume - x(upper - 1)) / (x(upper) - x(upper - 1));
+  return std::max(low + at * (high - low), std::min(low, high));
+}
+
+}  // namespace
+
+double MeasuredMachine::sum(const Terms& coefficients, const Terms& terms) {
+  double seconds = 0.0;
+  for (size_t i = 0; i < kTerms; ++i) seconds += coefficients[i] * terms[i];
+  return seconds;
+}
+
+// Non-negative least squares of relative errors by coordinate descent.
+template <typename TermsOf>
+MeasuredMachine::Terms MeasuredMachine::fit(const TermsOf& terms_of, Spread StepProbe::*seconds) {
+  constexpr int kSweeps = 20000;
+  std::vector<Terms> rows;
+  for (const StepProbe& probe : calibration_.steps) {
+    Terms row = terms_of(probe);
+    const double measured = (probe.*seconds).median;
+    if (measured <= 0.0) continue;
+    for (double& term : row) term /= measured;
+    rows.push_back(row);
+  }
+  Terms coefficients{};
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (size_t i = 0; i < kTerms; ++i) {
+      double along = 0.0, squares = 0.0;
+      for (const Terms& row : rows) {
+        along += row[i] * (1.0 - sum(coefficients, row) + coefficients[i] * row[i]);
+        squares += row[i] * row[i];
+      }
+      coefficients[i] = squares > 0.0 ? std::max(0.0, along / squares) : 0.0;
+    }
+  }
+  for (const Terms& row : rows) worst_fit_ = std::max(worst_fit_, std::abs(sum(coefficients, row) - 1.0));
+  return coefficients;
+}
+
+void MeasuredMachine::fit_all() {
+  const auto of_layer = [](const StepProbe& p) {
+    return layer_terms(shape_of_probe(p), static_cast<double>(p.tokens()),
+                       static_cast<int>(p.sequence_length));
+  };
+  const auto of_head = [](const StepProbe& p) {
+    return head_terms(shape_of_probe(p), static_cast<double>(p.tokens()));
+  };
+  const auto of_table = [](const StepProbe& p) {
+    return table_terms(shape_of_probe(p), static_cast<double>(p.tokens()));
+  };
+  table_forward_ = fit(of_table, &StepProbe::table_forward);
+  table_backward_ = fit(of_table, &StepProbe::table_backward);
+  worst_fit_ = 0.0;  // a table look-up is no part of a step that anybody notices
+  head_forward_ = fit(of_head, &StepProbe::head_forward);
+  head_backward_ = fit(of_head, &StepProbe::head_backward);
+  layer_forward_ = fit(of_layer, &StepProbe::layer_forward);
+  layer_backward_ = fit(of_layer, &StepProbe::layer_backward);
+  layer_selective_ = fit(of_layer, &StepProbe::layer_backward_selective);
+}
+
+Result<MeasuredMachine> MeasuredMachine::of(const contract::Calibration& calibration) {
+  if (calibration.steps.size() < 3 || calibration.update_seconds_per_parameter.median <= 0.0)
+    return Error(Code::kInvalid, "the calibration has no steps; calibrate again");
+  MeasuredMachine machine(calibration);
+  std::stable_sort(machine.calibration_.collectives.begin(), machine.calibration_.collectives.end(),
+                   [](const CollectiveProbe& a, const CollectiveProbe& b) { return a.bytes < b.bytes; });
+  machine.fit_all();
+  return machine;
+}
+
+BlockSeconds MeasuredMachine::table(const ModelShape& model, double tokens) const {
+  const Terms terms = table_terms(model, tokens);
+  return {sum(table_forward_, terms), sum(table_backward_, terms)};
+}
+
+BlockSeconds MeasuredMachine::layer(const ModelShape& model, double tokens, int sequence_length,
+                                    contract::Checkpointing checkpointing) const {
+  const Terms terms = layer_terms(model, tokens, sequence_length);
+  BlockSeconds block{sum(layer_forward_, terms), sum(layer_backward_, terms)};
+  if (checkpointing == contract::Checkpointing::kSelective) block.backward = sum(layer_selective_, terms);
+  if (checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
+  return block;
+}
+
+BlockSeconds MeasuredMachine::head(const ModelShape& model, double tokens) const {
+  const Terms terms = head_terms(model, tokens);
+  return {sum(head_forward_, terms), sum(head_backward_, terms)};
+}
+
+double MeasuredMachine::update(double parameters) const {
+  return calibration_.update_seconds_per_parameter.median * parameters;
+}
+
+double MeasuredMachine::add(double elements) const {
+  constexpr double kBytes = 12.0;  // two read, one written
+  const double rate = calibration_.memory_bytes_per_second.median;
+  return rate > 0.0 ? kBytes * elements / rate : 0.0;
+}
+
+Result<CollectiveSeconds> MeasuredMachine::collective(CollectiveKind kind, const Placement& placement,
+                                                      double bytes) const {
+  if (placement.ranks <= 1) return CollectiveSeconds{};
+  const std::string among = among_of(placement);
+  int64_t nodes = 0;
+  const auto distance = [&](int64_t count) {
+    return std::abs(std::log2(static_cast<double>(count) / static_cast<double>(placement.nodes_at_it)));
+  };
+  for (const CollectiveProbe& probe : calibration_.collectives)
+    if (probe.among == among && (nodes == 0 || distance(probe.nodes) < distance(nodes))) nodes = probe.nodes;
+  std::vector<const CollectiveProbe*> curve;
+  for (const CollectiveProbe& probe : calibration_.collectives)
+    if (probe.among == among && probe.nodes == nodes && probe.kind == name_of(kind)) curve.push_back(&probe);
+  if (curve.empty())
+    return Error(
+        Code::kInvalid,
+        fmt::format("collectives of {} ranks on {} nodes were not measured; calibrate on at least two "
+                    "nodes, and with as many ranks on each as the job has",
+                    placement.ranks, placement.nodes));
+  const double volume =
+      sent(bytes, static_cast<double>(placement.ranks), static_cast<double>(placement.nodes));
+  CollectiveSeconds seconds;
+  const auto alone = [](const CollectiveProbe& probe) { return probe.seconds.median; };
+  const auto beside = [](const CollectiveProbe& probe) {
+    return std::max(probe.beside_seconds, probe.seconds.median);
+  };
+  seconds.alone = on_curve(curve, volume, alone);
+  seconds.beside = on_curve(curve, volume, beside);
+  seconds.latency_alone = std::min(alone(*curve.front()), seconds.alone);
+  seconds.latency_beside = std::min(beside(*curve.front()), seconds.beside);
+  // Groups beside it on a node share its network.
+  if (placement.nodes > 1) {
+    const double crowd =
+        static_cast<double>(placement.ranks_per_node) / static_cast<double>(calibration_.ranks_per_node);
+    seconds.alone = seconds.latency_alone + crowd * (seconds.alone - seconds.latency_alone);
+    seconds.beside = seconds.latency_beside + crowd * (seconds.beside - seconds.latency_beside);
+  }
+  seconds.cpu =
+      on_curve(curve, volume, [](const CollectiveProbe& probe) { return probe.beside_cpu_seconds; });
+  return seconds;
+}
+
+double MeasuredMachine::cpu_share(int64_t nodes, int64_t ranks_per_node) const {
+  const double wanted = static_cast<double>(ranks_per_node * calibration_.cpus_per_rank);
+  const double offered = static_cast<double>(calibration_.cpus_per_node);
+  const double sharing =
+      std::max(1.0, std::min(static_cast<double>(nodes), static_cast<double>(calibration_.nodes) /
+                                                             static_cast<double>(calibration_.machines)));
+  return std::min(1.0, offered / wanted) / sharing;
+}
+
+double MeasuredMachine::peak(const std::string& type) const {
+  double best = 0.0;
+  for (const contract::GemmRate& gemm : calibration_.gemms)
+    if (gemm.type == type) best = std::max(best, gemm.flops_per_second.median);
+  return best;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,82 @@
+// A machine as `shardrun calibrate` measured it: what the built-in trainer's blocks and collectives take there.
+//
+// Blocks of other shapes than the measured ones follow from a fit of a few terms that are all ≥ 0: a constant, the matrix
+// products, the attention, the passes over activations. Collectives of other sizes lie between the measured ones, by the
+// bytes that a rank sends over the slowest link on the way. Nothing here is taken from anywhere but the calibration.
+//
+// Units: seconds of CPU for computing (a rank with its CPUs to itself), of the wall for collectives; bytes.
+// Thread rule: plain values and pure functions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launcher/forecast/machine.h"
+#include "launcher/forecast/step.h"
+#include "runtime/base/result.h"
+#include "runtime/contract/calibration.h"
+
+namespace shardrun::launcher {
+
+struct BlockSeconds {
+  double forward = 0.0, backward = 0.0;
+};
+
+// One kind of collective by size: seconds with nothing beside it and beside computing, and what it takes from computing.
+struct CollectiveSeconds {
+  double alone = 0.0, beside = 0.0;
+  double latency_alone = 0.0, latency_beside = 0.0;  // of them, what the smallest one takes as well
+  double cpu = 0.0;                                  // that a rank loses when it computes meanwhile
+};
+
+enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };
+
+// Where the ranks of a group are.
+struct Placement {
+  int64_t ranks = 1, nodes = 1;  // of the group
+  int64_t nodes_at_it = 1;       // of the job: groups like it run on all of them
+  int64_t ranks_per_node = 1;    // of the job
+};
+
+class MeasuredMachine {
+ public:
+  // kInvalid: too little was measured for any prediction.
+  static base::Result<MeasuredMachine> of(const contract::Calibration& calibration);
+
+  BlockSeconds table(const ModelShape& model, double tokens) const;
+  BlockSeconds layer(const ModelShape& model, double tokens, int sequence_length,
+                     contract::Checkpointing checkpointing) const;
+  BlockSeconds head(const ModelShape& model, double tokens) const;
+  double update(double parameters) const;  // of the rank's shard
+  double add(double elements) const;       // of fp32 into fp32
+
+  // `bytes`: that the group holds together; all_reduce: that each rank holds. kInvalid: no such group was measured.
+  base::Result<CollectiveSeconds> collective(CollectiveKind kind, const Placement& placement,
+                                             double bytes) const;
+
+  // CPUs that a rank has when all ranks compute, in shares of those that it asks for: 1 where nothing is shared.
+  double cpu_share(int64_t nodes, int64_t ranks_per_node) const;
+  // Highest rate of large matrix products of one rank, FLOP/s.
+  double peak(const std::string& type) const;
+  // How far the fits are from what they are fitted to, at most, as a share.
+  double worst_fit() const { return worst_fit_; }
+  const contract::Calibration& calibration() const { return calibration_; }
+
+ private:
+  static constexpr size_t kTerms = 4;
+  using Terms = std::array<double, kTerms>;
+  explicit MeasuredMachine(contract::Calibration calibration) : calibration_(std::move(calibration)) {}
+  template <typename TermsOf>
+  Terms fit(const TermsOf& terms_of, contract::Spread contract::StepProbe::*seconds);
+  static double sum(const Terms& coefficients, const Terms& terms);
+  void fit_all();
+
+  contract::Calibration calibration_;
+  Terms table_forward_{}, table_backward_{}, layer_forward_{}, layer_backward_{}, layer_selective_{},
+      head_forward_{}, head_backward_{};
+  double worst_fit_ = 0.0;
+};
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,307 @@
+// The verb that measures this machine or this cluster, keeps what it found, and says how far predictions were off.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/agent/child_program.h"
+#include "launcher/agent/stop_signals.h"
+#include "launcher/verbs/calibration_file.h"
+#include "launcher/verbs/verbs.h"
+#include "launcher/view/progress.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/toml_text.h"
+
+namespace shardrun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Code;
+using base::Error;
+using base::Result;
+using contract::Calibration;
+using contract::toml_string;
+
+// A run that was predicted and measured.
+struct Past {
+  std::string run;
+  double predicted = 0.0, measured = 0.0;  // seconds of a step
+
+  double error() const { return predicted / measured - 1.0; }
+};
+
+std::vector<Past> past_predictions(const CommonOptions& common) {
+  std::vector<Past> found;
+  for (const contract::RunDir& run : all_runs(common)) {
+    const auto record = read_record(run);
+    if (!record || !record->predicted || !record->predicted->step_seconds || !record->metrics) continue;
+    if (record->metrics->step_seconds_p50 <= 0.0) continue;
+    found.push_back({record->name + "/" + record->id, *record->predicted->step_seconds,
+                     record->metrics->step_seconds_p50});
+  }
+  return found;
+}
+
+// "median", of the absolute errors, and the one that is furthest off.
+struct PastSummary {
+  double median = 0.0;
+  Past worst;
+};
+PastSummary summary_of(const std::vector<Past>& past) {
+  PastSummary summary{0.0, past.front()};
+  std::vector<double> errors;
+  for (const Past& one : past) {
+    errors.push_back(std::abs(one.error()));
+    if (std::abs(one.error()) > std::abs(summary.worst.error())) summary.worst = one;
+  }
+  summary.median = contract::Spread::of(errors).median;
+  return summary;
+}
+
+std::string environment_text(const contract::JobSpec& spec) {
+  std::string text;
+  for (const auto& [name, value] : spec.environment) {
+    using Kind = contract::EnvironmentValue::Kind;
+    const std::string word = toml_string(value.text);
+    const std::string right = value.kind == Kind::kLiteral        ? word
+                              : value.kind == Kind::kFromVariable ? "{ from_env = " + word + " }"
+                                                                  : "{ from_file = " + word + " }";
+    text += fmt::format("{} = {}\n", toml_string(name), right);
+  }
+  return text.empty() ? text : "[environment]\n" + text;
+}
+
+// A command job that has the other job's place: its nodes, ranks, queue, environment and logs.
+std::string job_text(const contract::JobSpec& spec, const std::vector<std::string>& command) {
+  constexpr const char* kSchedulers[] = {"auto", "local", "slurm", "mpirun"};
+  const contract::ResourcesSpec& r = spec.resources;
+  std::string text =
+      fmt::format("name = \"calibrate\"\n[resources]\nnodes = {}\nranks_per_node = {}\ncpus_per_rank = {}\n",
+                  r.nodes, r.ranks_per_node, r.cpus_per_rank);
+  const std::pair<const char*, const std::string&> words[] = {{"partition", r.partition},
+                                                              {"account", r.account},
+                                                              {"constraint", r.constraint},
+                                                              {"exclude", r.exclude}};
+  for (const auto& [key, value] : words)
+    if (!value.empty()) text += fmt::format("{} = {}\n", key, toml_string(value));
+  if (r.exclusive) text += "exclusive = true\n";
+  if (r.gpus_per_node > 0) text += fmt::format("gpus_per_node = {}\n", r.gpus_per_node);
+  text += fmt::format("[cluster]\nscheduler = \"{}\"\n[program]\ncommand = [",
+                      kSchedulers[static_cast<int>(spec.cluster.scheduler)]);
+  for (const std::string& word : command) text += (word == command.front() ? "" : ", ") + toml_string(word);
+  return text +
+         fmt::format("]\n[logging]\ndirectory = {}\n", toml_string(absolute_path(spec.logging.directory))) +
+         environment_text(spec);
+}
+
+// This machine, with a rank on each CPU.
+contract::JobSpec spec_of_this_machine(const CommonOptions& common) {
+  contract::JobSpec spec;
+  spec.resources.ranks_per_node = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  spec.cluster.scheduler = contract::SchedulerKind::kLocal;
+  spec.logging.directory = common.runs_directory;
+  return spec;
+}
+
+// Runs the job and reads what it measured. The run's own lines go to stderr with --json, its exit code to `code`.
+Result<Calibration> measure(const contract::JobSpec& spec, const CalibrateOptions& options, bool json,
+                            const std::string& folder, int& code) {
+  auto installed = find_installation();
+  if (!installed) return std::move(installed).error();
+  auto signals = StopSignals::block();
+  if (!signals) return std::move(signals).error();
+  const std::string measured = folder + "/measured.toml", job = folder + "/job.toml";
+  const std::vector<std::string> command = {installed->rank_program, "calibrate", measured,
+                                            options.network ? "network" : "all", spec.communication.provider};
+  RETURN_IF_ERROR(base::write_file_atomically(job, job_text(spec, command)));
+  auto ended = run_child_program({installed->shardrun_program, "run", job}, signals->fd(), json);
+  if (!ended) return std::move(ended).error();
+  code = *ended;
+  if (code != contract::kExitDone)
+    return Error(Code::kIo, "the cluster could not be measured; what the run says is above");
+  const auto text = base::read_file(measured);
+  if (!text) return text.error();
+  return contract::parse_calibration(*text, measured);
+}
+
+// What was measured before, with the network as it is now.
+Result<Calibration> with_network(const std::string& path, const Calibration& fresh) {
+  const auto text = base::read_file(path);
+  if (!text) return Error(Code::kInvalid, path + " is not there; calibrate everything before --network");
+  auto before = contract::parse_calibration(*text, path);
+  if (!before) return before;
+  if (before->cpus_per_rank != fresh.cpus_per_rank)
+    return Error(Code::kInvalid, path + " was measured with another cpus_per_rank; calibrate everything");
+  Calibration merged = std::move(*before);
+  merged.network_measured_at = fresh.network_measured_at;
+  merged.node_names = fresh.node_names;
+  merged.nodes = fresh.nodes;
+  merged.ranks_per_node = fresh.ranks_per_node;
+  merged.machines = fresh.machines;
+  merged.cpus_per_node = fresh.cpus_per_node;
+  merged.provider = fresh.provider;
+  merged.plugin = fresh.plugin;
+  merged.collectives = fresh.collectives;
+  return merged;
+}
+
+// Bytes a second that one rank sends in the largest collective of a kind.
+double rate_of(const contract::CollectiveProbe& probe) {
+  const auto ranks = static_cast<double>(probe.ranks);
+  return probe.seconds.median > 0.0
+             ? static_cast<double>(probe.bytes) * (ranks - 1.0) / ranks / probe.seconds.median
+             : 0.0;
+}
+
+// Of each curve its largest size.
+std::vector<contract::CollectiveProbe> largest_of(const Calibration& calibration) {
+  std::vector<contract::CollectiveProbe> largest;
+  for (const contract::CollectiveProbe& probe : calibration.collectives) {
+    const auto same = std::find_if(largest.begin(), largest.end(), [&](const auto& other) {
+      return other.kind == probe.kind && other.among == probe.among && other.nodes == probe.nodes;
+    });
+    if (same == largest.end()) {
+      largest.push_back(probe);
+    } else if (probe.bytes > same->bytes) {
+      *same = probe;
+    }
+  }
+  return largest;
+}
+
+void print_past(const std::vector<Past>& past, const std::string& runs) {
+  if (past.empty()) {
+    fmt::print("predictions  no run in {} was predicted yet\n", runs);
+    return;
+  }
+  const PastSummary summary = summary_of(past);
+  fmt::print("predictions  of {} runs in {}: off by {:.1f} % (median), {:+.1f} % at worst ({})\n",
+             past.size(), runs, 100.0 * summary.median, 100.0 * summary.worst.error(), summary.worst.run);
+  constexpr size_t kShown = 10;
+  for (size_t i = 0; i < past.size() && i < kShown; ++i)
+    fmt::print("  {:<44} predicted {:>9.4f} s, measured {:>9.4f} s  {:+6.1f} %\n", past[i].run,
+               past[i].predicted, past[i].measured, 100.0 * past[i].error());
+}
+
+void print_machine(const MeasuredMachine& machine, const std::string& path) {
+  const Calibration& c = machine.calibration();
+  fmt::print("calibrated   {} nodes on {} machines, {} ranks a node, {} CPUs a rank of {}; {}\n", c.nodes,
+             c.machines, c.ranks_per_node, c.cpus_per_rank, c.cpus_per_node, c.cpu);
+  for (const contract::GemmRate& gemm : c.gemms)
+    fmt::print("  product      {} {:>5}  {:>8.1f} GFLOP/s a rank ({:.1f} to {:.1f})\n", gemm.type, gemm.size,
+               gemm.flops_per_second.median / 1e9, gemm.flops_per_second.low / 1e9,
+               gemm.flops_per_second.high / 1e9);
+  fmt::print("  memory       {:.1f} GB/s a rank ({:.1f} to {:.1f})\n", c.memory_bytes_per_second.median / 1e9,
+             c.memory_bytes_per_second.low / 1e9, c.memory_bytes_per_second.high / 1e9);
+  fmt::print("  optimizer    {:.3f} ns a parameter\n", c.update_seconds_per_parameter.median * 1e9);
+  fmt::print("  steps        {} shapes; between them predicted within {:.1f} %\n", c.steps.size(),
+             100.0 * machine.worst_fit());
+  for (const contract::CollectiveProbe& probe : largest_of(c))
+    fmt::print(
+        "  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms beside nothing, {:.1f} ms "
+        "beside "
+        "computing\n",
+        probe.kind, probe.among, probe.nodes, probe.ranks, rate_of(probe) * 8e-9, probe.seconds.median * 1e3,
+        probe.beside_seconds * 1e3);
+  fmt::print("kept in      {}\n", path);
+}
+
+std::string json_of(const std::optional<MeasuredMachine>& machine, const std::string& path,
+                    const std::vector<Past>& past) {
+  std::string json = "{";
+  if (machine) {
+    const Calibration& c = machine->calibration();
+    json += fmt::format(
+        "\"file\": \"{}\", \"nodes\": {}, \"machines\": {}, \"ranks_per_node\": {}, "
+        "\"cpus_per_rank\": {}, \"measured_at\": {:.3f}, \"network_measured_at\": {:.3f}, "
+        "\"bf16_flops_per_second\": {:.6e}, \"memory_bytes_per_second\": {:.6e}, "
+        "\"worst_fit\": {:.4f}, \"collectives\": [",
+        path, c.nodes, c.machines, c.ranks_per_node, c.cpus_per_rank, c.measured_at, c.network_measured_at,
+        machine->peak("bf16"), c.memory_bytes_per_second.median, machine->worst_fit());
+    const auto largest = largest_of(c);
+    for (size_t i = 0; i < largest.size(); ++i)
+      json += fmt::format(
+          "{}{{\"kind\": \"{}\", \"among\": \"{}\", \"nodes\": {}, \"ranks\": {}, "
+          "\"bytes_per_second\": {:.6e}}}",
+          i > 0 ? ", " : "", largest[i].kind, largest[i].among, largest[i].nodes, largest[i].ranks,
+          rate_of(largest[i]));
+    json += "], ";
+  }
+  json += "\"predictions\": [";
+  for (size_t i = 0; i < past.size(); ++i)
+    json += fmt::format("{}{{\"run\": \"{}\", \"predicted_seconds\": {:.6e}, \"measured_seconds\": {:.6e}}}",
+                        i > 0 ? ", " : "", past[i].run, past[i].predicted, past[i].measured);
+  return json + "]}";
+}
+
+// Removes the folder that the measuring job wrote into.
+struct Scratch {
+  std::string folder;
+  ~Scratch() {
+    std::error_code ignored;
+    if (!folder.empty()) fs::remove_all(folder, ignored);
+  }
+};
+
+Result<MeasuredMachine> calibrate_anew(const contract::JobSpec& spec, const CalibrateOptions& options,
+                                       const std::string& path, bool json, int& code) {
+  const std::string runs = absolute_path(spec.logging.directory) + "/calibrate";
+  const Scratch scratch{fmt::format("{}/.measured-{}", runs, ::getpid())};
+  RETURN_IF_ERROR(base::make_directories(scratch.folder));
+  auto measured = measure(spec, options, json, scratch.folder, code);
+  if (!measured) return std::move(measured).error();
+  auto kept = options.network ? with_network(path, *measured) : std::move(measured);
+  if (!kept) return std::move(kept).error();
+  auto machine = MeasuredMachine::of(*kept);
+  if (!machine) return machine;
+  RETURN_IF_ERROR(base::make_directories(path.substr(0, path.find_last_of('/'))));
+  RETURN_IF_ERROR(base::write_file_atomically(path, contract::to_toml(*kept)));
+  return machine;
+}
+
+}  // namespace
+
+int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
+  contract::JobSpec spec = spec_of_this_machine(common);
+  if (!options.spec.path.empty()) {
+    auto loaded = load_spec(options.spec.path, options.spec.overrides);
+    if (!loaded) return fail(loaded.error(), common);
+    spec = std::move(loaded->spec);
+  }
+  auto path =
+      options.output.empty() ? calibration_path(spec) : Result<std::string>(absolute_path(options.output));
+  if (!path) return fail(path.error(), common);
+  CommonOptions where = common;
+  where.runs_directory = absolute_path(spec.logging.directory);
+  std::optional<MeasuredMachine> machine;
+  if (options.report) {
+    auto before = load_calibration(*path);
+    if (!before) return fail(before.error(), common);
+    machine = std::move(*before);
+  } else {
+    int code = contract::kExitDone;
+    auto fresh = calibrate_anew(spec, options, *path, common.json, code);
+    if (!fresh && code != contract::kExitDone) {
+      fail(fresh.error(), common);
+      return code;
+    }
+    if (!fresh) return fail(fresh.error(), common);
+    machine = std::move(*fresh);
+  }
+  const std::vector<Past> past = past_predictions(where);
+  if (common.json) {
+    fmt::print("{}\n", json_of(machine, *path, past));
+    return contract::kExitDone;
+  }
+  if (machine) print_machine(*machine, *path);
+  if (!machine) fmt::print("calibrated   not yet: {} is not there\n", *path);
+  print_past(past, where.runs_directory);
+  return contract::kExitDone;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,182 @@
+#include "launcher/verbs/calibration_file.h"
+
+#include <unistd.h>
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "launcher/forecast/memory.h"
+#include "launcher/forecast/own_memory.h"
+#include "launcher/forecast/replay.h"
+#include "launcher/verbs/common.h"
+#include "runtime/base/io.h"
+#include "runtime/base/state_folder.h"
+#include "runtime/contract/mesh.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+std::string this_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+Result<ReplayQuestion> question_of(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  const auto mesh = contract::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
+  if (!mesh) return mesh.error();
+  ReplayQuestion question;
+  question.model = shape_of(spec.model, spec.program.trainer);
+  question.ranks_per_node = plan.ranks_per_node;
+  question.prefetch = spec.sharding.prefetch;
+  Layout& layout = question.layout;
+  layout.nodes = plan.nodes;
+  layout.shard_degree = mesh->shard_degree;
+  layout.tensor_parallel = mesh->tensor_parallel;
+  layout.strategy = spec.sharding.strategy;
+  layout.micro_batch = plan.batch.micro_batch;
+  layout.accumulation = plan.batch.gradient_accumulation;
+  layout.sequence_length = spec.data.sequence_length;
+  layout.checkpointing = spec.memory.activation_checkpointing;
+  layout.activation_offload = spec.memory.activation_offload;
+  layout.optimizer_offload = spec.memory.optimizer_offload;
+  return question;
+}
+
+OwnMemoryQuestion memory_question(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                                  const Layout& layout) {
+  return {.model = shape_of(spec.model, spec.program.trainer),
+          .layout = layout,
+          .world = plan.world_size(),
+          .heads = spec.model.heads,
+          .prefetch = spec.sharding.prefetch,
+          .saves_while_training = spec.checkpoint.every_steps > 0};
+}
+
+}  // namespace
+
+Result<std::string> calibration_path(const contract::JobSpec& spec) {
+  if (!spec.cluster.config.empty()) {
+    std::string path = absolute_path(spec.cluster.config);
+    if (path.ends_with(".toml")) path.resize(path.size() - 5);
+    return path + ".calibration.toml";
+  }
+  auto folder = base::state_folder();
+  if (!folder) return std::move(folder).error();
+  std::string name = this_host();
+  if (wants_slurm(spec))
+    name = spec.resources.partition.empty() ? "slurm" : "slurm-" + spec.resources.partition;
+  return fmt::format("{}/calibration/{}.toml", *folder, name);
+}
+
+Result<std::optional<MeasuredMachine>> load_calibration(const std::string& path) {
+  const auto text = base::read_file(path, /*limit_bytes=*/1 << 22);
+  if (!text && text.error().code() == Code::kNotFound) return std::optional<MeasuredMachine>();
+  if (!text) return text.error();
+  const auto calibration = contract::parse_calibration(*text, path);
+  if (!calibration) return calibration.error();
+  auto machine = MeasuredMachine::of(*calibration);
+  if (!machine) return std::move(machine).error().context(path);
+  return std::optional<MeasuredMachine>(std::move(*machine));
+}
+
+Result<StepForecast> forecast_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                                       const MeasuredMachine& machine) {
+  const contract::Calibration& calibration = machine.calibration();
+  if (plan.cpus_per_rank != calibration.cpus_per_rank)
+    return Error(Code::kInvalid, fmt::format("calibrated with {} CPUs a rank, the job has {}",
+                                             calibration.cpus_per_rank, plan.cpus_per_rank));
+  if (spec.precision.parameters != contract::Precision::kBf16)
+    return Error(Code::kInvalid, "steps are calibrated in bf16, the job computes in fp32");
+  auto question = question_of(spec, plan);
+  if (!question) return std::move(question).error();
+  return replay_step(machine, *question);
+}
+
+Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                                     const MeasuredMachine& machine) {
+  using contract::Checkpointing;
+  const auto written = question_of(spec, plan);
+  if (!written) return written.error();
+  const int64_t world = plan.world_size(), local = plan.batch.global_batch / world;
+  std::optional<MeasuredChoice> best;
+  std::optional<Error> why;
+  int64_t combinations = 0;
+  for (int64_t degree = 1; degree <= world; ++degree) {
+    if (world % degree != 0 || plan.batch.global_batch % world != 0) continue;
+    for (int64_t micro = 1; micro <= local; ++micro) {
+      if (local % micro != 0) continue;
+      for (const Checkpointing kind :
+           {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull}) {
+        ReplayQuestion question = *written;
+        Layout& layout = question.layout;
+        layout.shard_degree = degree;
+        layout.tensor_parallel = 1;
+        layout.strategy = degree == 1       ? contract::Strategy::kNoShard
+                          : degree == world ? contract::Strategy::kFullShard
+                                            : contract::Strategy::kHybridShard;
+        layout.micro_batch = micro;
+        layout.accumulation = local / micro;
+        layout.checkpointing = kind;
+        ++combinations;
+        const double room = static_cast<double>(machine.calibration().memory_bytes) * kUsableMemory /
+                            static_cast<double>(plan.ranks_per_node);
+        if (own_memory(memory_question(spec, plan, layout)) > room) continue;
+        auto step = replay_step(machine, question);
+        if (!step) {
+          why = std::move(step).error();
+        } else if (!best || step->seconds < best->step.seconds) {
+          best = MeasuredChoice{layout, *step, 0};
+        }
+      }
+    }
+  }
+  if (best) best->combinations = combinations;
+  if (best) return std::move(*best);
+  if (why) return std::move(*why);
+  return Error(Code::kInvalid, fmt::format("none of {} layouts fits the memory of a node", combinations));
+}
+
+contract::Prediction predict_run(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  contract::Prediction prediction;
+  if (spec.program.trainer.empty()) return prediction;
+  const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;
+  if (const auto question = question_of(spec, plan); question && bf16 && spec.program.trainer == "llama")
+    prediction.memory_bytes = std::llround(own_memory(memory_question(spec, plan, question->layout)));
+  const auto path = calibration_path(spec);
+  if (!path) return prediction;
+  const auto machine = load_calibration(*path);
+  if (machine && *machine) {
+    const double share = (*machine)->cpu_share(plan.nodes, plan.ranks_per_node);
+    if (const double peak = (*machine)->peak("bf16"); peak > 0.0) {
+      prediction.peak_flops = peak * share;
+      prediction.peak_source = "bf16 matrix products measured by shardrun calibrate, " + *path;
+    }
+    const auto step = forecast_measured(spec, plan, **machine);
+    if (!step) {
+      prediction.unknown_because = step.error().to_string();
+      return prediction;
+    }
+    prediction.step_seconds = step->seconds;
+    prediction.tokens_per_second = step->tokens_per_second();
+    prediction.basis = *path;
+    return prediction;
+  }
+  prediction.unknown_because =
+      machine ? "nobody has calibrated here: " + *path + " is not there" : machine.error().to_string();
+  const auto instance = machine_of(spec);
+  if (!instance || !*instance) return prediction;
+  const bool accelerated = (*instance)->accelerator.has_value();
+  const PeakTflops& peak = accelerated ? (*instance)->accelerator->peak : (*instance)->cpu_peak;
+  const double ranks = accelerated ? (*instance)->accelerator->ranks : plan.ranks_per_node;
+  if (peak.bf16 <= 0.0) return prediction;
+  prediction.peak_flops = peak.bf16 * 1e12 / ranks;
+  prediction.peak_source = "datasheet of " + (*instance)->type + ", bf16";
+  return prediction;
+}
+
+}  // namespace shardrun::launcher

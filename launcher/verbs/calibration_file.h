@@ -1,0 +1,44 @@
+// Where the calibration of a job's cluster lies, and what it says of a job.
+//
+//   [cluster] config = "cpu.toml"   →  cpu.calibration.toml, beside it
+//   else                            →  <state>/calibration/<host>.toml, or slurm-<partition>.toml under Slurm
+// so it is found by rule, and no file that a person writes is ever changed.
+//
+// Thread rule: free functions of the main thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/forecast/measured.h"
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/run_record.h"
+
+namespace shardrun::launcher {
+
+// kInvalid when there is no place for it.
+base::Result<std::string> calibration_path(const contract::JobSpec& spec);
+
+// nullopt where nobody has calibrated; an error for a file that cannot be read.
+base::Result<std::optional<MeasuredMachine>> load_calibration(const std::string& path);
+
+// The step of a trainer's job on a measured machine. kInvalid: why nothing can be said.
+base::Result<StepForecast> forecast_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                                             const MeasuredMachine& machine);
+
+// Of those that a job's [sharding], [batch] and [memory] may ask for, with its global batch on its ranks: the one that is
+// fastest there and fits, and how many there are. kInvalid: nothing can be said of any.
+struct MeasuredChoice {
+  Layout layout;
+  StepForecast step;
+  int64_t combinations = 0;
+};
+base::Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+                                           const MeasuredMachine& machine);
+
+// What can be said of a run before it starts; empty members where nothing can.
+contract::Prediction predict_run(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
+
+}  // namespace shardrun::launcher

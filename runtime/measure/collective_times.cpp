@@ -1,0 +1,227 @@
+#include "runtime/measure/collective_times.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "runtime/kernels/ops.h"
+#include "runtime/measure/group_values.h"
+
+namespace shardrun::measure {
+namespace {
+
+using base::Result;
+using comm::Communicator;
+using contract::CollectiveProbe;
+using contract::Spread;
+
+constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 2 << 20};  // of one rank
+constexpr double kLongest = 0.8;  // seconds that an operation may be expected to take
+constexpr double kBatchSeconds = 0.03;
+constexpr int kBatches = 3, kMostInBatch = 100;
+constexpr double kPatience = 0.6;  // for the batches of one size; at least two are made
+
+// Work of a rank that computes beside a collective: a product that stays in its caches.
+class Chunk {
+ public:
+  void run() { kernels::linear_forward(product_.data(), left_.data(), right_.data(), kSize, kSize, kSize); }
+  // CPU seconds of one, with every rank at it.
+  Result<double> seconds(Communicator& world) {
+    constexpr int kWarm = 20, kRuns = 200;
+    for (int i = 0; i < kWarm; ++i) run();
+    RETURN_IF_ERROR(complete(world, world.barrier()));
+    const double begin = cpu_seconds();
+    for (int i = 0; i < kRuns; ++i) run();
+    const double seconds = (cpu_seconds() - begin) / kRuns;
+    RETURN_IF_ERROR(complete(world, world.barrier()));
+    return seconds;
+  }
+
+ private:
+  static constexpr int64_t kSize = 192;
+  using Matrix = std::vector<kernels::Bf16>;
+  Matrix left_ = Matrix(kSize * kSize), right_ = left_, product_ = left_;
+};
+
+// One kind of collective of one size, as often as wanted.
+class Repeated {
+ public:
+  Repeated(Communicator& group, const CollectiveProbe& probe)
+      : group_(group),
+        kind_(probe.kind),
+        all_(static_cast<size_t>(probe.bytes) / sizeof(float)),
+        mine_(all_.size() / static_cast<size_t>(group.size())) {}
+
+  Result<void> run(int times) {
+    for (int i = 0; i < times; ++i) RETURN_IF_ERROR(complete(group_, start()));
+    return {};
+  }
+
+ private:
+  Result<comm::Pending> start() {
+    if (kind_ == "all_gather")
+      return group_.all_gather(std::as_bytes(std::span<const float>(mine_)),
+                               std::as_writable_bytes(std::span<float>(all_)));
+    if (kind_ == "reduce_scatter") return group_.reduce_scatter(all_, mine_);
+    return group_.all_reduce(std::span<float>(all_));
+  }
+
+  Communicator& group_;
+  std::string kind_;
+  std::vector<float> all_, mine_;
+};
+
+class Measurement {
+ public:
+  // `wake_seconds`: how late a thread wakes beside computing.
+  Measurement(Communicator& world, const CollectiveGroup& group, double chunk_seconds, double wake_seconds)
+      : world_(world), group_(group), chunk_seconds_(chunk_seconds), wake_seconds_(wake_seconds) {}
+
+  // All ranks of the world come here, also those that only wait.
+  Result<void> fill(CollectiveProbe& probe, Chunk& chunk) {
+    Repeated repeated(*group_.group, probe);
+    const double begin = wall_seconds();
+    if (group_.takes_part) RETURN_IF_ERROR(repeated.run(2));
+    auto once = slowest(group_.takes_part ? (wall_seconds() - begin) / 2.0 : 0.0);
+    if (!once) return std::move(once).error();
+    const int count = std::clamp(static_cast<int>(kBatchSeconds / *once), 1, kMostInBatch);
+    RETURN_IF_ERROR(time_alone(repeated, count, probe));
+    return time_beside(repeated, chunk, count, probe);
+  }
+
+ private:
+  Result<double> slowest(double mine) {
+    const auto all = gather_values(world_, {mine});
+    if (!all) return all.error();
+    return *std::max_element(all->begin(), all->end());
+  }
+
+  Result<void> time_alone(Repeated& repeated, int count, CollectiveProbe& probe) {
+    const bool takes_part = group_.takes_part;
+    std::vector<double> batches;
+    double cpu = 0.0, spent = 0.0;
+    for (int batch = 0; batch < kBatches && (batch < 2 || spent < kPatience); ++batch) {
+      RETURN_IF_ERROR(complete(world_, world_.barrier()));
+      const double begin = wall_seconds(), cpu_begin = cpu_seconds();
+      if (takes_part) RETURN_IF_ERROR(repeated.run(count));
+      cpu += cpu_seconds() - cpu_begin;
+      const auto longest = slowest(takes_part ? wall_seconds() - begin : 0.0);
+      if (!longest) return longest.error();
+      spent += *longest;
+      batches.push_back(*longest / count);
+    }
+    const auto shared = mean_of_members(cpu / (count * static_cast<double>(batches.size())));
+    if (!shared) return shared.error();
+    probe.seconds = Spread::of(std::move(batches));
+    probe.cpu_seconds = *shared;
+    return {};
+  }
+
+  // The collectives one after the other on a helper thread, while this one computes until they are over.
+  Result<void> time_beside(Repeated& repeated, Chunk& chunk, int count, CollectiveProbe& probe) {
+    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    const double begin = wall_seconds(), cpu_begin = cpu_seconds();
+    int64_t chunks = 0;
+    double seconds = 0.0;
+    Result<void> outcome;
+    if (group_.takes_part) {
+      std::atomic<bool> over{false};
+      std::thread helper([&] {
+        outcome = repeated.run(2 * count);
+        seconds = (wall_seconds() - begin) / (2 * count);
+        over.store(true);
+      });
+      for (; !over.load(); ++chunks) chunk.run();
+      helper.join();
+    }
+    const double cpu =
+        (cpu_seconds() - cpu_begin - chunk_seconds_ * static_cast<double>(chunks)) / (2 * count);
+    RETURN_IF_ERROR(std::move(outcome));
+    const auto longest = slowest(seconds);
+    if (!longest) return longest.error();
+    const auto shared = mean_of_members(cpu);
+    if (!shared) return shared.error();
+    probe.beside_seconds = std::max(*longest - wake_seconds_, probe.seconds.median);
+    probe.beside_cpu_seconds = std::max(0.0, *shared);
+    return {};
+  }
+
+  Result<double> mean_of_members(double mine) {
+    const auto all = gather_values(world_, {group_.takes_part ? mine : 0.0, group_.takes_part ? 1.0 : 0.0});
+    if (!all) return all.error();
+    double sum = 0.0, members = 0.0;
+    for (size_t i = 0; i < all->size(); i += 2) sum += (*all)[i], members += (*all)[i + 1];
+    return sum / std::max(1.0, members);
+  }
+
+  Communicator& world_;
+  const CollectiveGroup& group_;
+  double chunk_seconds_, wake_seconds_;
+};
+
+// How late a thread of a rank wakes while every rank that takes part computes: what a helper adds to what it times.
+Result<double> wake_seconds(Communicator& world, Chunk& chunk, bool takes_part) {
+  constexpr int kWakes = 25;
+  std::vector<double> late(kWakes, 0.0);
+  RETURN_IF_ERROR(complete(world, world.barrier()));
+  if (takes_part) {
+    std::atomic<bool> over{false};
+    std::thread helper([&] {
+      for (double& one : late) {
+        constexpr double kSleep = 2e-3;
+        const double begin = wall_seconds();
+        std::this_thread::sleep_for(std::chrono::duration<double>(kSleep));
+        one = wall_seconds() - begin - kSleep;
+      }
+      over.store(true);
+    });
+    while (!over.load()) chunk.run();
+    helper.join();
+  }
+  const auto all = gather_values(world, {Spread::of(late).median});
+  if (!all) return all.error();
+  return *std::max_element(all->begin(), all->end());
+}
+
+}  // namespace
+
+Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
+                                                      const std::vector<CollectiveGroup>& groups,
+                                                      const std::function<void(const std::string&)>& told) {
+  Chunk chunk;
+  const auto chunk_seconds = chunk.seconds(world);
+  if (!chunk_seconds) return chunk_seconds.error();
+  std::vector<CollectiveProbe> probes;
+  for (const CollectiveGroup& group : groups) {
+    const auto late = wake_seconds(world, chunk, group.takes_part);
+    if (!late) return late.error();
+    told(fmt::format("collectives among {} of {} nodes", group.among, group.nodes));
+    for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
+      double expected = 0.0;
+      for (const int64_t shard : kShardBytes) {
+        if (!probes.empty() && expected > 0.0) {
+          const CollectiveProbe& smaller = probes.back();
+          expected = smaller.seconds.median * static_cast<double>(shard * group.ranks) /
+                     static_cast<double>(smaller.bytes);
+        }
+        if (shard > kShardBytes[1] && expected > kLongest) break;
+        CollectiveProbe probe{.kind = kind,
+                              .among = group.among,
+                              .nodes = group.nodes,
+                              .ranks = group.ranks,
+                              .bytes = shard * group.ranks};
+        RETURN_IF_ERROR(Measurement(world, group, *chunk_seconds, *late).fill(probe, chunk));
+        expected = probe.seconds.median;
+        probes.push_back(std::move(probe));
+      }
+    }
+  }
+  return probes;
+}
+
+}  // namespace shardrun::measure

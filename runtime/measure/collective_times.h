@@ -1,0 +1,28 @@
+// Collective times: how long collectives take inside a node, between nodes and over both, on a few numbers of nodes; with
+// nothing beside them, and beside computing, which they take CPUs from and wait for.
+//
+// Thread rule: one thread, the same calls on all ranks; one helper thread waits for collectives while this one computes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/contract/calibration.h"
+
+namespace shardrun::measure {
+
+struct CollectiveGroup {
+  std::string among;                    // as CollectiveProbe says
+  comm::Communicator* group = nullptr;  // of this rank
+  int64_t nodes = 1, ranks = 0;         // nodes that take part; ranks of one group
+  bool takes_part = true;               // this rank; else it only waits
+};
+
+// `told` hears what comes next, on every rank.
+base::Result<std::vector<contract::CollectiveProbe>> time_collectives(
+    comm::Communicator& world, const std::vector<CollectiveGroup>& groups,
+    const std::function<void(const std::string&)>& told);
+
+}  // namespace shardrun::measure

@@ -1,0 +1,41 @@
+// What ranks of a group measured, brought together; and the clock of computing.
+//
+// Thread rule: free functions; the same calls on all ranks of the group.
+#pragma once
+
+#include <ctime>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+
+namespace shardrun::measure {
+
+using base::Result;
+
+inline Result<void> complete(comm::Communicator& group, Result<comm::Pending> pending) {
+  if (!pending) return std::move(pending).error();
+  return group.wait(*pending);
+}
+
+// Everybody's values, of as many each, by rank.
+inline Result<std::vector<double>> gather_values(comm::Communicator& group, std::vector<double> mine) {
+  std::vector<double> all(mine.size() * static_cast<size_t>(group.size()));
+  RETURN_IF_ERROR(complete(group, group.all_gather(std::as_bytes(std::span<const double>(mine)),
+                                                   std::as_writable_bytes(std::span<double>(all)))));
+  return all;
+}
+
+// Seconds that this process's threads have had of CPUs. What other programs take meanwhile is not in it.
+inline double cpu_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+inline double wall_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace shardrun::measure

@@ -1,0 +1,250 @@
+#include "runtime/tools/calibrate_tool.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/comm/world.h"
+#include "runtime/contract/calibration.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/contract/rank_env.h"
+#include "runtime/contract/run_dir.h"
+#include "runtime/measure/block_times.h"
+#include "runtime/measure/collective_times.h"
+#include "runtime/measure/group_values.h"
+#include "runtime/measure/machine_rates.h"
+
+namespace shardrun::tools {
+namespace {
+
+using base::Result;
+using contract::Calibration;
+
+struct Job {
+  contract::RankEnv env;
+  contract::LaunchPlan plan;
+  contract::JobSpec spec;
+};
+
+Result<Job> read_job() {
+  Job job;
+  auto env = contract::read_rank_env(contract::process_environment());
+  if (!env) return std::move(env).error();
+  job.env = std::move(*env);
+  const contract::RunDir run{job.env.run_directory};
+  const auto text = base::read_file(run.plan_json());
+  if (!text && text.error().code() == base::Code::kNotFound)
+    return base::Error(base::Code::kRefused, run.unseen_by(job.env.node_name));
+  if (!text) return text.error();
+  auto plan = contract::parse_launch_plan(*text);
+  if (!plan) return std::move(plan).error();
+  job.plan = std::move(*plan);
+  auto spec = contract::load_job_spec(run.job_toml(), job.plan.overrides);
+  if (!spec) return std::move(spec).error();
+  job.spec = std::move(*spec);
+  return job;
+}
+
+// The value behind "name:" in a file of /proc; "unknown" where there is none.
+std::string value_of(const char* path, const std::string& name) {
+  const auto text = base::read_file(path);
+  if (!text) return "unknown";
+  size_t at = text->find(name);
+  if (at == std::string::npos) return "unknown";
+  at = text->find(':', at);
+  const size_t end = std::min(text->find('\n', at), text->size());
+  const size_t begin = text->find_first_not_of(" \t", at + 1);
+  return begin < end ? text->substr(begin, end - begin) : "unknown";
+}
+
+// What every rank says of where it runs.
+struct Card {
+  std::array<char, 64> boot{};  // of the running kernel: nodes with the same one share a machine
+  std::array<char, 256> node{};
+  cpu_set_t cpus{};
+};
+
+class Calibrator {
+ public:
+  Calibrator(const Job& job, std::string provider, bool only_network)
+      : job_(job), provider_(std::move(provider)), only_network_(only_network) {}
+
+  Result<void> run(const std::string& output) {
+    ::omp_set_num_threads(std::max(1, job_.plan.cpus_per_rank));
+    RETURN_IF_ERROR(connect());
+    RETURN_IF_ERROR(describe());
+    if (!only_network_) RETURN_IF_ERROR(measure_computing());
+    RETURN_IF_ERROR(measure_network());
+    if (job_.env.global_rank != 0) return {};
+    return base::write_file_atomically(output, contract::to_toml(c_));
+  }
+
+ private:
+  void say(const std::string& what) const {
+    if (job_.env.global_rank != 0) return;
+    fmt::print("{}\n", what);
+    std::fflush(stdout);
+  }
+
+  // What the node offers to its ranks: our supervisor is bound to no part of it.
+  static cpu_set_t offered_cpus() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(::getppid(), sizeof(set), &set) != 0) ::sched_getaffinity(0, sizeof(set), &set);
+    return set;
+  }
+
+  // One of a few numbers of nodes, from 1 to all of them.
+  static std::vector<int> node_counts(int nodes) {
+    std::vector<int> counts = {1};
+    for (int count = 2; count < nodes && counts.size() < 3; count *= 2) counts.push_back(count);
+    if (nodes > 1) counts.push_back(nodes);
+    return counts;
+  }
+
+  // Of the first `nodes` nodes; a rank beyond them, or one that has nobody to talk to, is a group of its own.
+  void want(const char* among, int nodes) {
+    const auto mine = static_cast<uint32_t>(job_.env.global_rank);
+    const auto per_node = static_cast<uint32_t>(job_.plan.ranks_per_node);
+    const auto count = static_cast<uint32_t>(nodes);
+    const std::string_view kind = among;
+    std::vector<uint32_t> group;
+    if (kind == "node")
+      for (uint32_t i = 0; i < per_node; ++i) group.push_back(mine / per_node * per_node + i);
+    if (kind == "network")
+      for (uint32_t i = 0; i < count; ++i) group.push_back(i * per_node + mine % per_node);
+    if (kind == "all")
+      for (uint32_t i = 0; i < count * per_node; ++i) group.push_back(i);
+    if (group.size() < 2) return;
+    const bool takes_part = mine < count * per_node;
+    groups_.push_back({among, nullptr, nodes, static_cast<int64_t>(group.size()), takes_part});
+    members_.push_back(takes_part ? group : std::vector<uint32_t>{mine});
+  }
+
+  Result<void> connect() {
+    for (const int nodes : node_counts(job_.plan.nodes)) {
+      want("node", nodes);
+      if (nodes > 1) want("network", nodes);
+      if (nodes > 1 && job_.plan.ranks_per_node > 1) want("all", nodes);
+    }
+    comm::WorldOptions options;
+    options.plugin_path =
+        fmt::format("{}/libshardrun_comm_{}.so", job_.plan.plugin_directory, job_.spec.communication.plugin);
+    options.provider = provider_;
+    options.timeout = job_.spec.communication.timeout;
+    options.groups = {{}};
+    options.groups.insert(options.groups.end(), members_.begin(), members_.end());
+    auto world = comm::connect_world(options);
+    if (!world) return std::move(world).error();
+    world_ = std::move(*world);
+    for (size_t i = 0; i < groups_.size(); ++i) groups_[i].group = world_.communicators[i + 1].get();
+    return {};
+  }
+
+  Result<void> describe() {
+    Card mine;
+    const auto boot = base::read_file("/proc/sys/kernel/random/boot_id");
+    const std::string id = boot ? *boot : job_.env.node_name;
+    std::memcpy(mine.boot.data(), id.data(), std::min(id.size(), mine.boot.size() - 1));
+    std::memcpy(mine.node.data(), job_.env.node_name.data(),
+                std::min(job_.env.node_name.size(), mine.node.size() - 1));
+    mine.cpus = offered_cpus();
+    comm::Communicator& all = *world_.communicators.front();
+    std::vector<Card> cards(static_cast<size_t>(all.size()));
+    RETURN_IF_ERROR(measure::complete(
+        all, all.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(cards)))));
+    std::set<std::string> boots, nodes;
+    cpu_set_t offered = mine.cpus;
+    for (const Card& card : cards) {
+      if (card.node == mine.node) CPU_OR(&offered, &offered, &card.cpus);
+      boots.insert(card.boot.data());
+      if (nodes.insert(card.node.data()).second) c_.node_names.emplace_back(card.node.data());
+    }
+    c_.machines = static_cast<int64_t>(boots.size());
+    c_.cpus_per_node = CPU_COUNT(&offered);
+    c_.nodes = job_.plan.nodes;
+    c_.ranks_per_node = job_.plan.ranks_per_node;
+    c_.cpus_per_rank = job_.plan.cpus_per_rank;
+    c_.shardrun = SHARDRUN_VERSION;
+    c_.plugin = world_.plugin_build_id.empty() ? "unknown" : world_.plugin_build_id;
+    c_.provider = world_.provider.empty() ? "none" : world_.provider;
+    c_.cpu = value_of("/proc/cpuinfo", "model name");
+    c_.memory_bytes =
+        static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+    return {};
+  }
+
+  Result<void> measure_computing() {
+    comm::Communicator& all = *world_.communicators.front();
+    const int cpus = std::max(1, job_.plan.cpus_per_rank);
+    say("matrix products, memory, optimizer");
+    auto gemms = measure::time_products(all, cpus);
+    if (!gemms) return std::move(gemms).error();
+    c_.gemms = std::move(*gemms);
+    auto memory = measure::time_memory(all, cpus);
+    if (!memory) return std::move(memory).error();
+    c_.memory_bytes_per_second = *memory;
+    auto update = measure::time_update(all, cpus);
+    if (!update) return std::move(update).error();
+    c_.update_seconds_per_parameter = *update;
+    for (contract::StepProbe& probe : c_.steps = measure::probes_to_make()) {
+      say(fmt::format("steps of hidden {}, {} x {} tokens", probe.hidden, probe.micro_batch,
+                      probe.sequence_length));
+      RETURN_IF_ERROR(measure::time_blocks(all, cpus, probe));
+    }
+    c_.measured_at = unix_now();
+    return {};
+  }
+
+  Result<void> measure_network() {
+    auto probes = measure::time_collectives(*world_.communicators.front(), groups_,
+                                            [&](const std::string& what) { say(what); });
+    if (!probes) return std::move(probes).error();
+    c_.collectives = std::move(*probes);
+    c_.network_measured_at = unix_now();
+    return {};
+  }
+
+  static double unix_now() {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+
+  const Job& job_;
+  std::string provider_;
+  bool only_network_;
+  Calibration c_;
+  std::vector<measure::CollectiveGroup> groups_;
+  std::vector<std::vector<uint32_t>> members_;  // of their communicators, in the same order
+  comm::World world_;
+};
+
+}  // namespace
+
+int run_calibrate_tool(std::span<char* const> arguments) {
+  const std::string parts = arguments.size() == 3 ? arguments[1] : "";
+  if (parts != "all" && parts != "network") {
+    std::fputs("usage: shardrun-rank calibrate FILE all|network PROVIDER, started by shardrun\n", stderr);
+    return contract::kExitBadInput;
+  }
+  const auto job = read_job();
+  const auto done =
+      job ? Calibrator(*job, arguments[2], parts == "network").run(arguments[0]) : Result<void>(job.error());
+  if (done) return contract::kExitDone;
+  fmt::print(stderr, "shardrun-rank: calibrate: {}\n", done.error().to_string());
+  return done.error().code() == base::Code::kRefused ? contract::kExitRefused : contract::kExitInfrastructure;
+}
+
+}  // namespace shardrun::tools

@@ -1,0 +1,14 @@
+// `shardrun-rank calibrate FILE PARTS PROVIDER`: the program of the job that `shardrun calibrate` runs, one process a rank.
+// The first of all writes FILE (contract/calibration.h) and says on its output what is measured.
+//
+// Thread rule: called once, from the main thread.
+#pragma once
+
+#include <span>
+
+namespace shardrun::tools {
+
+// PARTS: "all", or "network". Returns an exit code (contract/exit_code.h).
+int run_calibrate_tool(std::span<char* const> arguments);
+
+}  // namespace shardrun::tools

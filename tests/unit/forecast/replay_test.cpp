@@ -1,0 +1,163 @@
+// A machine whose seconds are known exactly: computing is 1 ns for each two FLOP of a product, a collective is 1 ms and
+// 1 ns a byte that a rank sends.
+#include <doctest/doctest.h>
+
+#include "launcher/forecast/replay.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+using contract::Calibration;
+using contract::StepProbe;
+
+namespace {
+
+constexpr double kLatency = 1e-3, kSecondsPerByte = 1e-9, kProduct = 1e-9, kUpdate = 1e-9;
+
+contract::Spread exactly(double value) {
+  return {value, value, value};
+}
+
+StepProbe probe(int64_t batch, int64_t length, int64_t hidden, int64_t ffn, int64_t vocab) {
+  StepProbe p;
+  p.micro_batch = batch;
+  p.sequence_length = length;
+  p.hidden = hidden;
+  p.heads = p.kv_heads = 4;
+  p.ffn = ffn;
+  p.vocab = vocab;
+  const double n = static_cast<double>(batch * length), c = static_cast<double>(hidden);
+  const double layer = 4.0 * c * c + 3.0 * c * static_cast<double>(ffn) + 2.0 * c;
+  const double table = c * static_cast<double>(vocab);
+  p.table_forward = p.table_backward = exactly(kProduct * n * c * 1e-3);
+  p.layer_forward = exactly(kProduct * n * layer);
+  p.layer_backward = exactly(2.0 * kProduct * n * layer);
+  p.layer_backward_selective = exactly(2.5 * kProduct * n * layer);
+  p.head_forward = exactly(kProduct * n * table);
+  p.head_backward = exactly(2.0 * kProduct * n * table);
+  return p;
+}
+
+Calibration known(int64_t machines = 2) {
+  Calibration c;
+  c.nodes = c.machines = 2;
+  c.machines = machines;
+  c.ranks_per_node = c.cpus_per_rank = 1;
+  c.cpus_per_node = 1;
+  c.memory_bytes_per_second = exactly(1e10);
+  c.update_seconds_per_parameter = exactly(kUpdate);
+  c.gemms = {{"bf16", 512, exactly(2e9)}};
+  c.steps = {probe(2, 64, 128, 352, 256),    probe(2, 256, 256, 704, 4096),  probe(1, 512, 256, 1024, 1024),
+             probe(4, 128, 384, 1024, 2048), probe(1, 128, 512, 1408, 8192), probe(2, 256, 512, 1408, 512)};
+  for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"})
+    for (const int64_t bytes : {2, 2000000, 8000000}) {
+      const double sent = static_cast<double>(bytes) / 2.0;
+      const double seconds = kLatency + kSecondsPerByte * sent;
+      c.collectives.push_back({kind, "network", 2, 2, bytes, exactly(seconds), 0.0, seconds, 0.0});
+    }
+  return c;
+}
+
+ReplayQuestion job(int64_t nodes, int64_t degree) {
+  ReplayQuestion question;
+  question.model = {.layers = 2, .hidden = 256, .kv_width = 256, .ffn = 704, .vocab = 1024};
+  question.layout.nodes = nodes;
+  question.layout.shard_degree = degree;
+  question.layout.strategy = degree == 1 ? contract::Strategy::kNoShard : contract::Strategy::kFullShard;
+  question.layout.micro_batch = 1;
+  question.layout.sequence_length = 128;
+  return question;
+}
+
+double compute_of(const ReplayQuestion& q) {
+  const double n = static_cast<double>(q.layout.micro_batch * q.layout.sequence_length);
+  return 3.0 * kProduct * n * (q.model.layers * q.model.layer_parameters() + q.model.table_parameters());
+}
+
+StepForecast replay(const Calibration& calibration, const ReplayQuestion& question) {
+  const auto machine = MeasuredMachine::of(calibration);
+  REQUIRE(machine);
+  const auto step = replay_step(*machine, question);
+  if (!step) FAIL(step.error().to_string());
+  return *step;
+}
+
+}  // namespace
+
+TEST_CASE("replay: a rank alone takes what its blocks and its optimizer take") {
+  const ReplayQuestion question = job(1, 1);
+
+  const StepForecast step = replay(known(), question);
+
+  CHECK_EQ(step.seconds,
+           doctest::Approx(compute_of(question) + kUpdate * question.model.parameters()).epsilon(0.01));
+  CHECK_EQ(step.tokens, 128.0);
+}
+
+TEST_CASE("replay: with a network that costs nothing beside computing, sharding adds what nothing hides") {
+  const ReplayQuestion question = job(2, 2);
+  const double compute = compute_of(question) + kUpdate * question.model.parameters() / 2.0;
+
+  const StepForecast step = replay(known(), question);
+
+  // The first gather, the last reduction and the norm have nothing beside them.
+  const double table = kLatency + kSecondsPerByte * question.model.table_parameters();
+  CHECK(step.seconds > compute + 2.0 * kLatency + table);
+  const double all = step.phases.gather + step.phases.reduce;
+  CHECK(step.seconds < compute + all);
+}
+
+TEST_CASE("replay: a network that is far too slow takes the time of all that is sent") {
+  Calibration slow = known();
+  for (auto& one : slow.collectives) {
+    one.seconds = exactly(one.seconds.median * 1000.0);
+    one.beside_seconds *= 1000.0;
+  }
+  const ReplayQuestion question = job(2, 2);
+
+  const StepForecast step = replay(slow, question);
+
+  // Forward gathers every block, backward all but the two that are still there; every block is reduced.
+  const double layer = question.model.layer_parameters(), table = question.model.table_parameters();
+  const double gathered = 2.0 * (2.0 * table + 2.0 * layer) + 2.0 * (table + layer),
+               reduced = 4.0 * (2.0 * table + 2.0 * layer);
+  const double bytes_alone = 1000.0 * kSecondsPerByte * (gathered + reduced) / 2.0;
+  CHECK(step.seconds > bytes_alone);
+  CHECK(step.seconds < bytes_alone + 12.0 * 1000.0 * kLatency + 0.1);
+}
+
+TEST_CASE("replay: nodes that share a machine compute at the same time, each at its share") {
+  const ReplayQuestion question = job(2, 1);
+
+  const double apart = replay(known(2), question).seconds, together = replay(known(1), question).seconds;
+
+  const double compute = compute_of(question) + kUpdate * question.model.parameters();
+  CHECK_EQ(together - apart, doctest::Approx(compute).epsilon(0.05));
+}
+
+TEST_CASE("replay: what a collective takes from computing makes the step longer by as much") {
+  Calibration greedy = known();
+  for (auto& one : greedy.collectives) one.beside_cpu_seconds = 0.5 * one.beside_seconds;
+  const ReplayQuestion question = job(2, 2);
+
+  const double free = replay(known(), question).seconds, taken = replay(greedy, question).seconds;
+
+  CHECK(taken > free + 2e-3);
+  CHECK(taken < free + compute_of(question));
+}
+
+TEST_CASE("replay: what was not measured is named, not guessed") {
+  ReplayQuestion tensor = job(2, 1);
+  tensor.layout.tensor_parallel = 2;
+  Calibration silent = known();
+  silent.collectives.clear();
+  const auto machine = MeasuredMachine::of(known()), lonely = MeasuredMachine::of(silent);
+  REQUIRE(machine);
+  REQUIRE(lonely);
+
+  const auto cut = replay_step(*machine, tensor), spread = replay_step(*lonely, job(2, 2));
+
+  REQUIRE_FALSE(cut);
+  CHECK_EQ(cut.error().message(), "the calibration has no measurements of tensor_parallel");
+  REQUIRE_FALSE(spread);
+  CHECK(spread.error().message().find("were not measured") != std::string::npos);
+}
