@@ -247,6 +247,17 @@ Verdict failed_preflight(const GateOutcome& gate) {
   return verdict;
 }
 
+// Nodes that the scheduler could not start ranks on are lost, unless they are more than half: then the fault is rather
+// on our side. Nobody has heard of their ranks, so the watch says nothing.
+void note_unreachable(const std::vector<std::string>& nodes, const Attempt& attempt, VerdictInput& input,
+                      contract::Attempt& noted) {
+  if (nodes.empty() || input.finding || 2 * nodes.size() > attempt.nodes.size()) return;
+  noted.also_lost.assign(nodes.begin() + 1, nodes.end());
+  std::string line = fmt::format("node {} is lost: no rank could be started on it", nodes.front());
+  if (!noted.also_lost.empty()) line += fmt::format(", nor on {}", fmt::join(noted.also_lost, ", "));
+  input.finding = WatchFinding{"node_lost", nodes.front(), {}, line, /*detected=*/0.0};
+}
+
 Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const Attempt& attempt,
                     RunRecord& record) {
   auto planned = step_of(request, attempt);
@@ -272,6 +283,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     record.attempts.back().detection_seconds = raised->after_seconds;
     record.attempts.back().also_lost = alarm.also_lost;
   }
+  note_unreachable(outcome->unreachable, attempt, input, record.attempts.back());
   for (const Straggler& slow : (*watch)->stragglers()) {
     record.attempts.back().stragglers.push_back(
         {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});

@@ -45,6 +45,7 @@ struct StepOutcome {
   std::vector<contract::RankExit> exits;       // one per rank that is known to have ended
   std::optional<std::string> scheduler_fault;  // the scheduler's own words when it, not a rank, failed
   std::optional<int> stop_signal;              // the signal that asked us to stop
+  std::vector<std::string> unreachable;        // nodes on which no rank could be started
 };
 
 class Scheduler {

@@ -47,6 +47,8 @@ class StepCommand {
   void schedule_kill(std::chrono::milliseconds in);
   // Of the command, for a verdict where no rank is known to be at fault.
   void keep_words(const std::string& line);
+  // No rank could be started there.
+  void note_unreachable(const std::string& node) { outcome_.unreachable.push_back(node); }
   void signal_command(int signal) const;
 
   const StepRequest& request() const { return request_; }

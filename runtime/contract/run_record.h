@@ -92,7 +92,7 @@ struct Attempt {
   std::vector<std::string> nodes;      // in node_index order
   int world_size = 0;                  // ranks; 0: an earlier version did not note it
   BatchPlan batch;                     // likewise
-  std::vector<std::string> also_lost;  // nodes that fell silent with the first cause's
+  std::vector<std::string> also_lost;  // nodes that were lost with the first cause's
   std::optional<double>
       detection_seconds;  // from the last sign of life to the alarm, where the watch raised it
   std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote

@@ -83,6 +83,7 @@ class Step : public StepCommand {
     if (line.starts_with("srun: ")) keep_words(line);
     const auto message = parse_srun_line(line, request().plan->world_size());
     if (!message) return;
+    if (!message->unreachable.empty()) note_unreachable(message->unreachable);
     if (message->step_aborted && !aborted_) {
       aborted_ = true;
       schedule_kill(request().kill_grace);

@@ -46,11 +46,18 @@ std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size
   if (line.find("Job step aborted") != std::string_view::npos ||
       line.find("Terminating StepId=") != std::string_view::npos ||
       (line.find(" STEP ") != std::string_view::npos && line.find("CANCELLED") != std::string_view::npos)) {
-    return SrunMessage{{}, true};
+    return SrunMessage{{}, true, ""};
   }
   constexpr std::string_view kPrefix = "srun: error: ";
   if (line.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
   line.remove_prefix(kPrefix.size());
+  constexpr std::string_view kLaunch = "Task launch for ", kFailed = " failed on node ";
+  if (line.substr(0, kLaunch.size()) == kLaunch) {
+    const size_t failed = line.find(kFailed);
+    if (failed == std::string_view::npos) return std::nullopt;
+    line.remove_prefix(failed + kFailed.size());
+    return SrunMessage{{}, false, std::string(line.substr(0, line.find(':')))};
+  }
   const size_t colon = line.find(": task");
   if (colon == std::string_view::npos) return std::nullopt;
   const std::string node(line.substr(0, colon));

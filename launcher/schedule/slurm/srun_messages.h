@@ -7,6 +7,7 @@
 //   slurmstepd: error: … STEP 3.0 ON n1 CANCELLED AT …        (from here on, ends are our own doing)
 //   srun: launch/slurm: _step_signal: Terminating StepId=1.0  (the same, by --kill-on-bad-exit)
 //   srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+//   srun: error: Task launch for StepId=2.0 failed on node n5: Communication connection failure
 // Thread rule: pure functions.
 #pragma once
 
@@ -22,6 +23,7 @@ namespace shardrun::launcher {
 struct SrunMessage {
   std::vector<contract::RankExit> exits;  // node, global_rank and exit_code or signal
   bool step_aborted = false;              // Slurm is killing the rest of the step
+  std::string unreachable;                // node on which no task could be started; "" for none
 };
 
 // nullopt: the line says nothing of the kind. World sizes beyond `world_size` and malformed lists are

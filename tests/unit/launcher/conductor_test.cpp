@@ -325,6 +325,33 @@ TEST_CASE_FIXTURE(
   CHECK(plans[3].batch.gradient_accumulation == 2);
 }
 
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a node on which no rank could be started is lost, and so are those with it") {
+  spec.fault_tolerance.max_restarts = 1;
+  request.plan.nodes = 4;
+  request.plan.ranks_per_node = 1;
+  FakeScheduler scheduler([](const StepRequest& step) -> Result<StepOutcome> {
+    StepOutcome outcome;
+    for (int rank = 0; rank < 4; ++rank) outcome.exits.push_back(exited(rank, 0));
+    if (step.attempt == 1) {
+      CHECK(step.nodes == std::vector<std::string>{"n0", "n2", "n4", "n5"});
+      return outcome;
+    }
+    outcome.unreachable = {"n3", "n1"};
+    outcome.exits = {exited(0, 0)};
+    outcome.exits[0].exit_code.reset();
+    outcome.exits[0].signal = SIGKILL;
+    return outcome;
+  });
+  scheduler.node_names = {"n0", "n1", "n2", "n3", "n4", "n5"};
+
+  const auto record = conduct(scheduler, request);
+
+  CHECK(record->status == RunStatus::kCompleted);
+  CHECK(record->attempts.at(0).verdict == "node n3 is lost: no rank could be started on it, nor on n1");
+  CHECK(record->attempts.at(0).also_lost == std::vector<std::string>{"n1"});
+}
+
 TEST_CASE_FIXTURE(
     Fixture, "conductor: a requeue names the nodes to avoid, and what became of them is in the verdict") {
   spec.fault_tolerance.requeue = true;

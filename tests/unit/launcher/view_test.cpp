@@ -154,6 +154,12 @@ TEST_CASE("srun's words: ranks, nodes, signals and exit codes are read; the rest
   CHECK_EQ(killed->exits.at(0).global_rank, 1);
   CHECK_EQ(killed->exits.at(0).signal, 9);
   CHECK_EQ(killed->exits.at(0).node, "n2");
+  const auto unreachable = parse_srun_line(
+      "srun: error: Task launch for StepId=2.0 failed on node n5: Communication connection failure", 4);
+  REQUIRE(unreachable);
+  CHECK_EQ(unreachable->unreachable, "n5");
+  CHECK(unreachable->exits.empty());
+  CHECK_FALSE(parse_srun_line("srun: error: Task launch for StepId=2.0 failed: Socket timed out", 4));
   const auto exited = parse_srun_line("srun: error: n1: tasks 0,2-3: Exited with exit code 7", 4);
   REQUIRE(exited);
   CHECK_EQ(exited->exits.size(), 3);
