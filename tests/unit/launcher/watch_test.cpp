@@ -470,3 +470,25 @@ TEST_CASE("watch: what is said of thousands of ranks arrives whole, however slow
   CHECK(std::count(text.begin(), text.end(), '\n') == 40002);
   CHECK(look_at_ranks(place).value().size() == 40000);
 }
+
+TEST_CASE("watch: a farewell counts although its rank hung up before it was answered") {
+  const tests::Folder folder;
+  WatchOptions options;
+  options.policy = {.node_timeout_seconds = 0.6};
+  options.place_path = folder / "watch.json";
+  for (int rank = 0; rank < 40; ++rank) options.rank_nodes.push_back("n" + std::to_string(rank));
+  options.this_machine_only = true;
+  const auto watch = Watch::start(options).value();
+  const auto place = contract::parse_watch_place(base::read_file(options.place_path).value()).value();
+
+  for (int rank = 0; rank < 40; ++rank) {
+    const std::string number = std::to_string(rank);
+    std::string words = "hello 1 " + place.token + " " + number + " n" + number;
+    for (uint64_t sequence = 1; sequence <= 3; ++sequence)
+      words += "\n" + to_line(Beat{.sequence = sequence});
+    Client(place.port).send(words + "\nbye");
+  }
+
+  ::usleep(1'200'000);
+  CHECK_FALSE(watch->raised().has_value());
+}
