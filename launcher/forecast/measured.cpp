@@ -15,7 +15,7 @@ using contract::CollectiveProbe;
 using contract::Spread;
 using contract::StepProbe;
 
-using Terms = std::array<double, 4>;
+using Terms = std::array<double, 5>;
 
 ModelShape shape_of_probe(const StepProbe& probe) {
   ModelShape shape;
@@ -31,16 +31,16 @@ ModelShape shape_of_probe(const StepProbe& probe) {
 Terms layer_terms(const ModelShape& model, double tokens, int sequence_length) {
   const double hidden = model.hidden;
   return {1e-6, 2e-9 * tokens * model.layer_parameters(), 2e-9 * tokens * sequence_length * hidden,
-          1e-6 * tokens * (8.0 * hidden + 3.0 * model.ffn)};
+          1e-6 * tokens * (8.0 * hidden + 3.0 * model.ffn), 1e-6 * model.layer_parameters()};
 }
 
 Terms head_terms(const ModelShape& model, double tokens) {
   return {1e-6, 2e-9 * tokens * model.table_parameters(), 1e-6 * tokens * model.vocab,
-          1e-6 * tokens * model.hidden};
+          1e-6 * tokens * model.hidden, 1e-6 * model.table_parameters()};
 }
 
 Terms table_terms(const ModelShape& model, double tokens) {
-  return {1e-6, 1e-6 * tokens * model.hidden, 1e-6 * model.table_parameters(), 0.0};
+  return {1e-6, 1e-6 * tokens * model.hidden, 1e-6 * model.table_parameters(), 0.0, 0.0};
 }
 
 // What a rank sends over the slowest kind of link that its group uses, of what `bytes` says.

@@ -1,7 +1,7 @@
 // A machine as `shardrun calibrate` measured it: what the built-in trainer's blocks and collectives take there.
 //
 // Blocks of other shapes than the measured ones follow from a fit of a few terms that are all ≥ 0: a constant, the matrix
-// products, the attention, the passes over activations. Collectives of other sizes lie between the measured ones, by the
+// products, the attention, the passes over activations and over weights. Collectives of other sizes lie between the measured ones, by the
 // bytes that a rank sends over the slowest link on the way. Nothing here is taken from anywhere but the calibration.
 //
 // Units: seconds of CPU for computing (a rank with its CPUs to itself), of the wall for collectives; bytes.
@@ -65,7 +65,7 @@ class MeasuredMachine {
   const contract::Calibration& calibration() const { return calibration_; }
 
  private:
-  static constexpr size_t kTerms = 4;
+  static constexpr size_t kTerms = 5;
   using Terms = std::array<double, kTerms>;
   explicit MeasuredMachine(contract::Calibration calibration) : calibration_(std::move(calibration)) {}
   template <typename TermsOf>

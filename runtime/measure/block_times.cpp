@@ -139,10 +139,10 @@ base::Result<Spread> pooled(comm::Communicator& world, const std::vector<double>
 
 std::vector<StepProbe> probes_to_make() {
   // micro-batch, sequence, hidden, heads, heads of keys and values, ffn, vocabulary
-  constexpr int64_t kShapes[][7] = {{2, 64, 128, 4, 4, 352, 256},    {2, 256, 256, 4, 4, 704, 4096},
-                                    {1, 512, 256, 8, 4, 1024, 1024}, {4, 128, 384, 6, 6, 1024, 2048},
-                                    {1, 128, 512, 8, 8, 1408, 8192}, {2, 256, 512, 8, 4, 1408, 512},
-                                    {1, 256, 768, 12, 12, 2048, 256}};
+  constexpr int64_t kShapes[][7] = {
+      {2, 64, 128, 4, 4, 352, 256},   {2, 256, 256, 4, 4, 704, 4096},  {1, 512, 256, 8, 4, 1024, 1024},
+      {2, 64, 256, 4, 4, 704, 2048},  {4, 128, 384, 6, 6, 1024, 2048}, {1, 128, 512, 8, 8, 1408, 8192},
+      {2, 256, 512, 8, 4, 1408, 512}, {1, 256, 512, 8, 8, 2048, 4096}, {1, 256, 768, 12, 12, 2048, 256}};
   std::vector<StepProbe> probes;
   for (const auto& s : kShapes)
     probes.push_back({.micro_batch = s[0],
