@@ -42,6 +42,8 @@ constexpr std::chrono::milliseconds kOrphanTime{5000};
 constexpr std::chrono::milliseconds kFirstCauseTime{1000};
 // How often the program's memory is looked at.
 constexpr std::chrono::milliseconds kMemoryTime{2000};
+// A scheduler that ends a step signals every process of it, in any order: our own signal may come after the child's.
+constexpr std::chrono::milliseconds kLateSignalTime{100};
 constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 struct Pipe {
@@ -63,6 +65,10 @@ Result<Pipe> make_pipe() {
   if (::pipe2(fds, O_CLOEXEC) != 0) return base::errno_error(Code::kIo, "making a pipe", errno);
   ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+bool is_stop_request(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
 }
 
 sigset_t watched_signals() {
@@ -249,14 +255,26 @@ class Supervisor {
       kill_child();
       return;
     }
-    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) stopped_on_request_ = true;
+    if (is_stop_request(signal)) stopped_on_request_ = true;
     if (::kill(-child_.pid, signal) != 0) ::kill(child_.pid, signal);
+  }
+
+  void hear_late_request() {
+    pollfd late{signals_.get(), POLLIN, 0};
+    signalfd_siginfo info{};
+    if (::poll(&late, 1, static_cast<int>(kLateSignalTime.count())) <= 0 ||
+        ::read(signals_.get(), &info, sizeof info) != sizeof info)
+      return;
+    told_to_go_ = true;
+    stopped_on_request_ = is_stop_request(static_cast<int>(info.ssi_signo));
   }
 
   contract::RankExit reap() {
     Ending ending;
     while (::wait4(child_.pid, &ending.status, 0, &ending.usage) < 0 && errno == EINTR) {
     }
+    if (WIFSIGNALED(ending.status) && is_stop_request(WTERMSIG(ending.status)) && !stopped_on_request_)
+      hear_late_request();
     contract::RankExit exit;
     exit.global_rank = request_.env.global_rank;
     exit.node = request_.env.node_name;

@@ -237,6 +237,16 @@ TEST_CASE(
   CHECK(run.job.processes().empty());
 }
 
+TEST_CASE("rank: a scheduler that signals the program before its supervisor has stopped it all the same") {
+  const Ended run(shell("(sleep 0.03; kill -TERM $PPID) & kill -TERM $$; sleep 5"));
+
+  const auto exit = shardrun::contract::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
+
+  REQUIRE(exit.has_value());
+  CHECK(exit->signal == SIGTERM);
+  CHECK(exit->stopped_on_request);
+}
+
 TEST_CASE("rank: the exit file tells the peak memory of the program and its supervisor's node") {
   const Ended run(shell("exit 0"));
 
