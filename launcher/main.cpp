@@ -285,7 +285,7 @@ void add_render_verb(CLI::App& app, Arguments& arguments, int& exit_code) {
   CLI::App* render = app.add_subcommand("render", "Turn a job into a manifest of Kubernetes");
   render->add_option("spec", options.spec.path, "job.toml")->required();
   render->add_option("--to", options.to, "kubernetes")->required()->check(CLI::IsMember({"kubernetes"}));
-  render->add_option("--image", options.image, "The container image of all pods")->required();
+  render->add_option("--image", options.image, "The container image of all pods; default: [container] image");
   render->add_option("--claim", options.claim, "A PersistentVolumeClaim that all pods may write")->required();
   render->add_option("--mount", options.mount, "Where it is mounted; the job runs there")
       ->capture_default_str();

@@ -34,6 +34,7 @@ class Manifest {
     const bool command = !spec_.program.command.empty();
     const bool torch =
         options_.kind == KubernetesKind::kPyTorchJob || (options_.kind == KubernetesKind::kAuto && command);
+    RETURN_IF_ERROR(check_container(torch));
     if (!torch) return fmt::format("{}---\n{}", config_map().to_text(), mpi_job().to_text());
     if (!command)
       return refuse(spec_.origin("program.trainer"),
@@ -58,6 +59,29 @@ class Manifest {
       return refuse(spec_.origin("name"),
                     fmt::format("Kubernetes takes no name \"{}\"", contract::printable(name)),
                     fmt::format("use at most {} small letters, digits and -", kLongestName));
+    return {};
+  }
+
+  // The image of a job is that of its pods, when a registry has it.
+  std::string image() const {
+    const std::string& own = spec_.container.image;
+    const bool is_file =
+        own.starts_with('/') || own.starts_with('.') || own.ends_with(".sif") || own.ends_with(".sqsh");
+    const bool is_pyxis = own.find('#') != std::string::npos;
+    return options_.image.empty() && !is_file && !is_pyxis ? own : options_.image;
+  }
+
+  Result<void> check_container(bool torch) const {
+    if (image().empty())
+      return refuse(spec_.origin("container.image"), "no registry has the image of the pods",
+                    "write --image");
+    if (!spec_.container.is_given()) return {};
+    if (!torch)
+      return refuse(spec_.origin("container"), "the workers of an MPIJob are in their image already",
+                    "remove [container] and write --image, or --kind pytorchjob");
+    if (!spec_.container.mounts.empty())
+      return refuse(spec_.origin("container.mounts[0]"), "a pod sees no folder of its node",
+                    "remove it; the claim is mounted everywhere");
     return {};
   }
 
@@ -147,7 +171,7 @@ class Manifest {
     std::vector<std::string> command = {"shardrun", "run", "/etc/shardrun/job.toml"};
     for (const std::string& one : plan_.overrides) command.insert(command.end(), {"--set", one});
     Yaml conductor = Yaml::map();
-    conductor.set("name", "shardrun").set("image", options_.image).set("command", Yaml::list(command));
+    conductor.set("name", "shardrun").set("image", image()).set("command", Yaml::list(command));
     conductor.set("workingDir", options_.mount);
     const Yaml little = Yaml::map().set("cpu", "1").set("memory", "2Gi");
     conductor.set("resources", Yaml::map().set("requests", little).set("limits", little));
@@ -155,7 +179,7 @@ class Manifest {
     Yaml launcher = Yaml::map();
     launcher.set("containers", Yaml::list().add(conductor)).set("volumes", volumes(/*job=*/true));
     Yaml worker = Yaml::map();
-    worker.set("name", "shardrun").set("image", options_.image);
+    worker.set("name", "shardrun").set("image", image());
     worker.set("command", Yaml::list({"/usr/sbin/sshd", "-De"}));  // through which mpirun starts the ranks
 
     Yaml job = Yaml::map();
@@ -211,7 +235,7 @@ class Manifest {
     auto variables = environment();
     if (!variables) return std::move(variables).error();
     Yaml container = Yaml::map();
-    container.set("name", "pytorch").set("image", options_.image);
+    container.set("name", "pytorch").set("image", image());
     // Nodes, ranks and the meeting point come from the PET_ variables of the operator.
     container.set("command", Yaml::list({"torchrun", "--no-python"}));
     container.set("args", Yaml::list(spec_.program.command)).set("env", *variables);

@@ -26,7 +26,9 @@ enum class KubernetesKind {
 
 struct KubernetesOptions {
   KubernetesKind kind = KubernetesKind::kAuto;
-  std::string image;  // with shardrun and Open MPI's mpirun and sshd, or with the command and torchrun
+  std::string
+      image;  // with shardrun and Open MPI's mpirun and sshd, or with the command and torchrun; empty: that of
+              // [container], where it is of a registry
   std::string name_space = "default";
   std::string claim;           // a PersistentVolumeClaim that all pods may write
   std::string mount = "/fsx";  // where it is mounted, and where the job runs

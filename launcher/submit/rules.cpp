@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/fewer_nodes.h"
+#include "runtime/contract/container_runtime.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -102,6 +103,21 @@ Result<void> check_weights(const contract::JobSpec& spec, const std::string& wor
                   spec.origin("model.init"), full, std::strerror(errno)));
 }
 
+// An image is a file or a folder here: ranks that each fetched it from a registry would all do so at once. What pyxis
+// gets is srun's to check.
+Result<void> check_container(const contract::JobSpec& spec, const std::string& working_directory) {
+  if (!spec.container.is_given() || spec.container.runtime == contract::ContainerRuntime::kPyxis) return {};
+  const std::string full = absolute(spec.container.image, working_directory);
+  if (::access(full.c_str(), R_OK) != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("{}: {}: {}; name an image file or folder that all nodes see, such "
+                             "as `apptainer pull` makes",
+                             spec.origin("container.image"), full, std::strerror(errno)));
+  }
+  RETURN_IF_ERROR(contract::find_container_runtime(spec, contract::process_environment()));
+  return {};
+}
+
 // The folder itself, or the nearest above it that exists, must take new entries.
 Result<void> check_checkpoint_folder(const contract::JobSpec& spec, const std::string& working_directory) {
   std::string folder = absolute(spec.checkpoint.directory, working_directory);
@@ -128,6 +144,7 @@ std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::str
   if (spec.program.command.empty() && spec.model.init != "random")
     keep(check_weights(spec, working_directory));
   if (!spec.checkpoint.directory.empty()) keep(check_checkpoint_folder(spec, working_directory));
+  keep(check_container(spec, working_directory));
   for (const auto& [name, value] : spec.environment) {
     if (value.kind != contract::EnvironmentValue::Kind::kFromFile) continue;
     keep(check_secret_file(spec, name, value.text, working_directory));
@@ -157,9 +174,11 @@ Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& w
       RETURN_IF_ERROR(check_text_file(spec, fmt::format("{}[{}]", name, i), (*files)[i], working_directory));
     }
   }
-  if (!spec.program.command.empty())
+  // What an image has cannot be seen from here.
+  const bool on_host = !spec.container.is_given();
+  if (on_host && !spec.program.command.empty())
     RETURN_IF_ERROR(check_command(spec, "program.command", spec.program.command, working_directory));
-  if (spec.precompile.enabled && !spec.precompile.command.empty())
+  if (on_host && spec.precompile.enabled && !spec.precompile.command.empty())
     RETURN_IF_ERROR(check_command(spec, "precompile.command", spec.precompile.command, working_directory));
   Warnings warnings;
   for (Error& error : check_for_ranks(spec, working_directory)) {
@@ -173,6 +192,11 @@ Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::Lau
   auto warnings = check_files(spec, plan.working_directory,
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
+  if (spec.container.runtime == contract::ContainerRuntime::kPyxis)
+    RETURN_IF_ERROR(contract::find_container_runtime(spec, contract::process_environment()));  // refuses it
+  // A batch script runs on the first of the job's nodes, so what is not here is not there.
+  if (std::getenv("SLURMD_NODENAME") != nullptr)
+    RETURN_IF_ERROR(check_container(spec, plan.working_directory));
   if (!is_executable_file(plan.rank_program)) {
     return Error(Code::kNotFound,
                  plan.rank_program + " is not there; build or install shardrun-rank beside shardrun");

@@ -19,6 +19,8 @@ namespace shardrun::spank {
 inline constexpr const char* kOption = "shardrun";
 // Where Slurm puts the option's value, once it has read it, for the other side of a step.
 inline constexpr const char* kStepVariable = "_SLURM_SPANK_OPTION_shardrun_shardrun";
+// The same of pyxis's --container-image: set when this srun has pyxis and an image.
+inline constexpr const char* kPyxisStepVariable = "_SLURM_SPANK_OPTION_pyxis_container_image";
 // Set between slurm_spank_init and slurm_spank_init_post_opt while defaults for srun are in the environment.
 inline constexpr const char* kDefaultsVariable = "SHARDRUN_SPANK_DEFAULTS";
 

@@ -113,7 +113,7 @@ int set_srun_defaults() {
   if (!value || value->empty()) return ESPANK_SUCCESS;
   const auto spec = check_job(*value);
   if (!spec) return ESPANK_SUCCESS;
-  for (const auto& [name, text] : srun_defaults(*spec, environment))
+  for (const auto& [name, text] : srun_defaults(*spec, environment, current_directory()))
     ::setenv(name.c_str(), text.c_str(), /*overwrite=*/0);
   ::setenv(kDefaultsVariable, "1", /*overwrite=*/1);
   return ESPANK_SUCCESS;
@@ -132,6 +132,14 @@ int settle_option(spank_t spank, bool is_srun) {
                                   : "write --shardrun=FILE as the first option of srun"));
   }
   if (value.empty()) return ESPANK_SUCCESS;
+  const auto spec = check_job(value);
+  if (!spec) return refuse(spec.error());
+  if (is_srun && spec->container.is_given() && !environment(kPyxisStepVariable)) {
+    return refuse(
+        Error(Code::kInvalid, spec->origin("container") +
+                                  ": this srun has no pyxis to run the image with; ask the administrator "
+                                  "for it, or use `shardrun submit` with another runtime"));
+  }
   const std::string path = absolute_spec(value, current_directory());
   ::setenv(kStepVariable, path.c_str(), /*overwrite=*/1);
   if (!is_srun) spank_job_control_setenv(spank, kStepVariable, path.c_str(), /*overwrite=*/1);

@@ -11,6 +11,28 @@ using base::Code;
 using base::Error;
 using base::Result;
 
+namespace {
+
+// Pyxis lets the image's variables win unless they are named, and starts in the image's folder unless it is told.
+void add_pyxis_options(const contract::JobSpec& spec, const std::string& working_directory,
+                       std::map<std::string, std::string>& wanted) {
+  const std::string prefix = "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_";
+  std::string mounts = working_directory + ":" + working_directory, names;
+  for (const std::string& text : spec.container.mounts) {
+    const contract::Mount mount = contract::parse_mount(text);
+    mounts += "," + mount.source + ":" + mount.target + (mount.read_only ? ":ro" : "");
+  }
+  auto variables = contract::child_environment({}, {}, [](const std::string&) { return std::nullopt; });
+  for (const auto& [name, value] : spec.environment) variables[name];
+  for (const auto& [name, value] : variables) names += (names.empty() ? "" : ",") + name;
+  wanted[prefix + "image"] = spec.container.image;
+  wanted[prefix + "mounts"] = mounts;
+  wanted[prefix + "workdir"] = working_directory;
+  wanted[prefix + "env"] = names;
+}
+
+}  // namespace
+
 Result<contract::JobSpec> check_job(const std::string& path) {
   auto loaded = launcher::load_spec(path, {});
   if (!loaded) return std::move(loaded).error();
@@ -20,6 +42,14 @@ Result<contract::JobSpec> check_job(const std::string& path) {
                  fmt::format("{}: srun starts the program that stands behind its options, not the built-in "
                              "trainer; use `shardrun run`, or write [program] command",
                              spec.origin("program.trainer")));
+  }
+  const contract::ContainerRuntime runtime = spec.container.runtime;
+  if (runtime != contract::ContainerRuntime::kAuto && runtime != contract::ContainerRuntime::kPyxis) {
+    return Error(
+        Code::kInvalid,
+        fmt::format("{}: srun starts a program in an image through pyxis only; write runtime = \"pyxis\" or "
+                    "\"auto\", or use `shardrun submit`",
+                    spec.origin("container.runtime")));
   }
   launcher::PlanContext context;
   context.scheduler = "slurm";
@@ -42,7 +72,8 @@ std::vector<std::string> sections_without_effect(const contract::JobSpec& spec) 
 }
 
 std::map<std::string, std::string> srun_defaults(const contract::JobSpec& spec,
-                                                 const contract::EnvironmentLookup& environment) {
+                                                 const contract::EnvironmentLookup& environment,
+                                                 const std::string& working_directory) {
   const contract::ResourcesSpec& resources = spec.resources;
   std::map<std::string, std::string> wanted = {
       {"SLURM_NTASKS_PER_NODE", std::to_string(resources.ranks_per_node)},
@@ -65,6 +96,7 @@ std::map<std::string, std::string> srun_defaults(const contract::JobSpec& spec,
     if (resources.exclusive) wanted["SLURM_EXCLUSIVE"] = "exclusive";
     if (resources.gpus_per_node > 0) wanted["SLURM_GPUS_PER_NODE"] = std::to_string(resources.gpus_per_node);
   }
+  if (spec.container.is_given()) add_pyxis_options(spec, working_directory, wanted);
   std::erase_if(wanted, [&](const auto& item) { return environment(item.first).has_value(); });
   return wanted;
 }

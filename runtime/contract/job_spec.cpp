@@ -16,10 +16,10 @@ using base::Error;
 constexpr int64_t kLargestCount = int64_t{1} << 40;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
-constexpr const char* kSections[] = {"resources",  "cluster",         "program",       "model",
-                                     "data",       "batch",           "sharding",      "precision",
-                                     "memory",     "optimizer",       "communication", "precompile",
-                                     "checkpoint", "fault_tolerance", "logging",       "environment"};
+constexpr const char* kSections[] = {
+    "resources",  "cluster",    "program",         "container", "model",      "data",
+    "batch",      "sharding",   "precision",       "memory",    "optimizer",  "communication",
+    "precompile", "checkpoint", "fault_tolerance", "logging",   "environment"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -505,6 +505,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   read_resources(document, reading, spec.resources);
   read_cluster(document, reading, spec.cluster);
   read_program(document, reading, spec.program);
+  read_container(document, !spec.program.command.empty(), reading, spec.container);
   if (!spec.program.command.empty()) {
     refuse_trainer_sections(document, reading);
   } else {

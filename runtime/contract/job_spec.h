@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/container_spec.h"
 
 namespace shardrun::contract {
 
@@ -168,6 +169,7 @@ struct JobSpec {
   ResourcesSpec resources;
   ClusterSpec cluster;
   ProgramSpec program;
+  ContainerSpec container;  // [container]
   ModelSpec model;
   DataSpec data;
   BatchSpec batch;

@@ -15,8 +15,10 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/contract/container_runtime.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/run_dir.h"
+#include "runtime/rank/container.h"
 #include "runtime/rank/supervisor.h"
 
 namespace shardrun::rank {
@@ -61,15 +63,37 @@ std::string heartbeat_file(const Job& job) {
   return contract::RunDir{job.env.run_directory}.rank_alive(job.env.attempt, job.env.global_rank);
 }
 
+using Variables = std::map<std::string, std::string>;
+
+void set_all(const Variables& variables) {
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+}
+
 // The variables that the spec adds; a reference that leads nowhere is the rank's failure.
-Result<void> apply_environment(const Job& job, bool command) {
+Result<Variables> apply_environment(const Job& job, bool command) {
   const auto inherited = contract::process_environment();
-  if (command) ::setenv("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job).c_str(), /*overwrite=*/1);
   auto given = command ? contract::command_environment(job.env, job.plan, job.spec, inherited)
                        : contract::resolve_environment(job.spec.environment, inherited);
-  if (!given) return std::move(given).error();
-  for (const auto& [name, value] : *given) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-  return {};
+  if (!given) return given;
+  if (command) given->emplace("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job));
+  set_all(*given);
+  return given;
+}
+
+// The command, or what runs it in its image.
+Result<std::vector<std::string>> command_of(const Job& job, const Variables& variables) {
+  if (!job.spec.container.is_given()) return job.spec.program.command;
+  const auto environment = contract::process_environment();
+  auto runtime = contract::find_container_runtime(job.spec, environment);
+  if (!runtime) return std::move(runtime).error();
+  const auto cache = job.plan.variables.find("SHARDRUN_COMPILE_CACHE");
+  const std::string folders[] = {job.plan.working_directory, job.env.run_directory,
+                                 cache == job.plan.variables.end() ? "" : cache->second,
+                                 environment("PMIX_SERVER_TMPDIR").value_or("")};
+  auto contained = contain(job.spec, *runtime, variables, job.plan.working_directory, folders);
+  if (!contained) return std::move(contained).error();
+  set_all(contained->environment);
+  return std::move(contained->argv);
 }
 
 // Returns only when the program could not be started: 127 when there is none, 126 when it cannot run, as
@@ -97,10 +121,11 @@ int exec_command(const std::vector<std::string>& command) {
 
 int run_program(const Job& job, const TrainerFunction& trainer, contract::ProgressPage& progress) {
   const bool command = !job.spec.program.command.empty();
-  if (auto applied = apply_environment(job, command); !applied) {
-    return fail(applied.error(), contract::kExitBadInput);
-  }
-  return command ? exec_command(job.spec.program.command) : trainer(job.env, job.spec, job.plan, progress);
+  auto variables = apply_environment(job, command);
+  if (!variables) return fail(variables.error(), contract::kExitBadInput);
+  if (!command) return trainer(job.env, job.spec, job.plan, progress);
+  const auto argv = command_of(job, *variables);
+  return argv ? exec_command(*argv) : fail(argv.error(), contract::kExitBadInput);
 }
 
 std::vector<std::string> inherited_variables() {

@@ -60,6 +60,10 @@ class Generator {
     }
     if (one_in(3)) text += "time_limit = " + field("01:00:00", 40) + "\n";
     text += "[program]\ncommand = [" + field("env", 2) + ", " + field("x", 1) + ", " + field("y", 2) + "]\n";
+    if (one_in(4)) {
+      text += "[container]\nimage = " + field("x.sif", 2) + "\nmounts = [" + field("/a:/b", 30) + "]\n";
+      text += "arguments = [" + field("--nv", 2) + "]\n";
+    }
     text += "[logging]\ndirectory = " + field("runs/a-1", 12) + "\n";
     text += "[precompile]\ncommand = [" + field("env", 2) + "]\ncache = " + field("cache", 2) + "\n";
     text += fmt::format("[environment]\n{} = {}\n", one_in(40) ? contract::toml_string(hostile()) : "A",

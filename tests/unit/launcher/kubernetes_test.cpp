@@ -15,7 +15,8 @@ const std::string kCommand =
     "[\"env\"]\n";
 
 base::Result<std::string> rendered(const std::string& text, const char* type,
-                                   launcher::KubernetesKind kind = launcher::KubernetesKind::kAuto) {
+                                   launcher::KubernetesKind kind = launcher::KubernetesKind::kAuto,
+                                   const std::string& image = "example.com/shardrun:1") {
   const auto catalogue = launcher::built_in_catalogue();
   auto spec = contract::parse_job_spec(text, "job.toml");
   REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
@@ -25,7 +26,7 @@ base::Result<std::string> rendered(const std::string& text, const char* type,
   REQUIRE_MESSAGE(plan.has_value(), plan.error().to_string());
   launcher::KubernetesOptions options;
   options.kind = kind;
-  options.image = "example.com/shardrun:1";
+  options.image = image;
   options.claim = "fsx";
   return launcher::render_kubernetes(*spec, text, *plan, catalogue.find(type), options);
 }
@@ -54,6 +55,26 @@ TEST_CASE("kubernetes: a command becomes the PyTorchJob that was reviewed") {
 
   REQUIRE(manifest.has_value());
   CHECK(*manifest == base::read_file(SOURCE_DIR "/tests/unit/launcher/rendered/pytorchjob.yaml").value());
+}
+
+TEST_CASE(
+    "kubernetes: pods take the image of [container] where a registry has it, and refuse what pods cannot "
+    "have") {
+  constexpr auto kAuto = launcher::KubernetesKind::kAuto;
+  const auto with = [](const std::string& container) { return kCommand + "[container]\n" + container; };
+
+  CHECK(has(*rendered(with("image = \"example.com/torch:2\"\n"), "c7i.8xlarge", kAuto, ""),
+            "image: example.com/torch:2"));
+  CHECK(
+      has(*rendered(with("image = \"/i/torch.sif\"\n"), "c7i.8xlarge", kAuto, "other:1"), "image: other:1"));
+  CHECK(has(rendered(with("image = \"/i/torch.sif\"\n"), "c7i.8xlarge", kAuto, "").error().to_string(),
+            "job.toml:9:9: no registry has the image of the pods; write --image"));
+  CHECK(has(rendered(with("image = \"torch:2\"\n"), "c7i.8xlarge", launcher::KubernetesKind::kMpiJob)
+                .error()
+                .to_string(),
+            "job.toml:8:1: the workers of an MPIJob are in their image already"));
+  CHECK(has(rendered(with("image = \"torch:2\"\nmounts = [\"/data\"]\n"), "c7i.8xlarge").error().to_string(),
+            "job.toml:10:11: a pod sees no folder of its node"));
 }
 
 TEST_CASE("kubernetes: one node needs no EFA, and a machine that nobody knows gets the CPUs of its ranks") {

@@ -94,7 +94,8 @@ TEST_CASE("submit side: srun is given what the spec says and its user did not") 
                                "resources.exclusive=true", "resources.gpus_per_node=8"});
   REQUIRE(spec);
 
-  CHECK_EQ(spank::srun_defaults(*spec, lookup_in({{"SLURM_PARTITION", "other"}, {"SLURM_MPI_TYPE", "none"}})),
+  CHECK_EQ(spank::srun_defaults(*spec, lookup_in({{"SLURM_PARTITION", "other"}, {"SLURM_MPI_TYPE", "none"}}),
+                                "/w"),
            Variables{{"SLURM_NTASKS_PER_NODE", "2"},
                      {"SRUN_CPUS_PER_TASK", "3"},
                      {"SLURM_CPU_BIND", "none"},
@@ -111,7 +112,7 @@ TEST_CASE("submit side: of an allocation that is there, nothing is asked") {
   const auto spec =
       contract::parse_job_spec(kJob, "job.toml", std::vector<std::string>{"resources.partition=gpu"});
 
-  const Variables defaults = spank::srun_defaults(*spec, lookup_in({{"SLURM_JOB_ID", "77"}}));
+  const Variables defaults = spank::srun_defaults(*spec, lookup_in({{"SLURM_JOB_ID", "77"}}), "/w");
 
   CHECK_EQ(defaults.count("SLURM_PARTITION"), 0);
   CHECK_EQ(defaults.count("SLURM_JOB_NUM_NODES"), 0);
@@ -132,6 +133,33 @@ TEST_CASE(
   CHECK_EQ(spank::check_job(trainer).error().to_string().find(trainer + ":3:11: srun starts the program"), 0);
   CHECK_EQ(spank::check_job(odd).error().to_string().find(odd + ":9:16: global_batch 17 is not"), 0);
   CHECK_EQ(spank::check_job(folder / "none.toml").error().to_string().find(folder / "none.toml:1:1: "), 0);
+}
+
+TEST_CASE("submit side: an image goes to pyxis, with the names of what a rank is told") {
+  const auto spec = contract::parse_job_spec(std::string(kJob) +
+                                                 "[container]\nimage = \"nvcr.io#nvidia/pytorch:24.01-py3\"\n"
+                                                 "mounts = [\"/data:/d:ro\"]\n[environment]\nMINE = \"1\"\n",
+                                             "job.toml");
+  REQUIRE(spec);
+
+  const Variables defaults = spank::srun_defaults(*spec, lookup_in({}), "/w");
+
+  const std::string pyxis = "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_";
+  CHECK_EQ(defaults.at(pyxis + "image"), "nvcr.io#nvidia/pytorch:24.01-py3");
+  CHECK_EQ(defaults.at(pyxis + "mounts"), "/w:/w,/data:/d:ro");
+  CHECK_EQ(defaults.at(pyxis + "workdir"), "/w");
+  const std::string names = "," + defaults.at(pyxis + "env") + ",";
+  for (const char* name : {"RANK", "MASTER_ADDR", "SHARDRUN_GLOBAL_BATCH", "MINE"})
+    CHECK_NE(names.find(std::string(",") + name + ","), std::string::npos);
+}
+
+TEST_CASE("submit side: an image that only another runtime could start is refused") {
+  const tests::Folder folder;
+  const std::string spec = folder.file(
+      "job.toml", std::string(kJob) + "[container]\nimage = \"/x.sif\"\nruntime = \"apptainer\"\n");
+
+  CHECK_EQ(
+      spank::check_job(spec).error().to_string().find(spec + ":13:11: srun starts a program in an image"), 0);
 }
 
 TEST_CASE("submit side: a step of another size is refused with what to write") {

@@ -1,0 +1,19 @@
+// Which program of a node runs the image of a job's [container].
+//
+// Thread rule: free functions that look at the node.
+#pragma once
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/rank_env.h"
+
+namespace shardrun::contract {
+
+// "apptainer", "singularity" or "ch-run".
+const char* program_of(ContainerRuntime runtime);
+
+// The runtime that the spec names, or of "auto" the first that PATH of `environment` has. kInvalid at its place when
+// there is none, and for pyxis, which only srun itself can start.
+Result<ContainerRuntime> find_container_runtime(const JobSpec& spec, const EnvironmentLookup& environment);
+
+}  // namespace shardrun::contract
