@@ -202,21 +202,20 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
     if (!late) return late.error();
     told(fmt::format("collectives among {} of {} nodes", group.among, group.nodes));
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
-      double expected = 0.0;
       for (const int64_t shard : kShardBytes) {
-        if (!probes.empty() && expected > 0.0) {
-          const CollectiveProbe& smaller = probes.back();
-          expected = smaller.seconds.median * static_cast<double>(shard * group.ranks) /
-                     static_cast<double>(smaller.bytes);
+        if (shard > kShardBytes[1]) {
+          const CollectiveProbe &small = *(probes.end() - 2), &large = probes.back();
+          const double more = static_cast<double>(shard * group.ranks - large.bytes);
+          const double slope =
+              (large.seconds.median - small.seconds.median) / static_cast<double>(large.bytes - small.bytes);
+          if (large.seconds.median + slope * more > kLongest) break;
         }
-        if (shard > kShardBytes[1] && expected > kLongest) break;
         CollectiveProbe probe{.kind = kind,
                               .among = group.among,
                               .nodes = group.nodes,
                               .ranks = group.ranks,
                               .bytes = shard * group.ranks};
         RETURN_IF_ERROR(Measurement(world, group, *chunk_seconds, *late).fill(probe, chunk));
-        expected = probe.seconds.median;
         probes.push_back(std::move(probe));
       }
     }
