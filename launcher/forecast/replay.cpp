@@ -141,12 +141,10 @@ class Step {
       last_ = micro + 1 == micro_steps;
       for (size_t place = 0; place < order_.size(); ++place) visit(place);
     }
-    const double before = line_.now();
     complete(next_gradient_);
     complete(1 - next_gradient_);
-    for (const size_t sum : replica_sums_) line_.wait(sum);
-    line_.wait(line_.start(kWorld, norm));
-    exposed_ += line_.now() - before;
+    for (const size_t sum : replica_sums_) exposed_ += line_.wait(sum);
+    exposed_ += line_.wait(line_.start(kWorld, norm));
     line_.compute(updated);
     return line_.now();
   }
