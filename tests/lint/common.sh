@@ -5,7 +5,7 @@ cd "${LINT_ROOT:-$(dirname "${BASH_SOURCE[0]}")/../..}"
 
 # Every C and C++ file of ours, sorted; arguments restrict it to the folders named.
 sources_under() {
-  find "$@" -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.c' -o -name '*.cu' \) | LC_ALL=C sort
+  find "$@" -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh' \) | LC_ALL=C sort
 }
 
 # shellcheck disable=SC2034  # for those who source this

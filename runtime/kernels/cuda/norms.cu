@@ -1,0 +1,314 @@
+// RMSNorm and LayerNorm, forward and backward: a block a row, in fp32. A row is read again for its second pass while it
+// is still in the cache.
+//
+// Gradients of weights are summed in two steps of fixed order: block b takes the rows b, b + blocks, b + 2·blocks … and
+// keeps its sums in shared memory, where every thread owns its columns; then the blocks' sums are added in order. The
+// number of blocks depends on the number of rows alone, so the bits do not depend on the GPU's size.
+#include <algorithm>
+
+#include "runtime/kernels/cuda/launch.cuh"
+#include "runtime/kernels/cuda/ops.h"
+
+namespace shardrun::kernels::cuda {
+namespace {
+
+constexpr int kMostThreads = 256;
+constexpr int64_t kMostBlocks = 512;  // of a backward pass
+
+// values = the row's elements at `at`, after the residual was added to them in place if there is one.
+template <int W, bool kResidual, typename T>
+__device__ void load_row(float (&values)[W], T* x, const T* residual, int64_t at) {
+  load(values, x + at);
+  if constexpr (kResidual) {
+    float more[W];
+    load(more, residual + at);
+#pragma unroll
+    for (int j = 0; j < W; ++j) values[j] = wide(narrow<T>(values[j] + more[j]));  // as backward will read it
+    store(x + at, values);
+  }
+}
+
+template <int W, bool kResidual, typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    rmsnorm_rows(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t C, float epsilon) {
+  const int64_t begin = int64_t{blockIdx.x} * C, first = int64_t{threadIdx.x} * W,
+                step = int64_t{blockDim.x} * W;
+  float squares[1] = {0.0F};
+  for (int64_t c = first; c < C; c += step) {
+    float values[W];
+    load_row<W, kResidual>(values, x, residual, begin + c);
+#pragma unroll
+    for (int j = 0; j < W; ++j) squares[0] += values[j] * values[j];
+  }
+  block_sum(squares);
+  const float r = 1.0F / sqrtf(squares[0] / static_cast<float>(C) + epsilon);
+  if (threadIdx.x == 0) rrms[blockIdx.x] = r;
+  for (int64_t c = first; c < C; c += step) {
+    float values[W], weights[W];
+    load(values, x + begin + c);
+    load(weights, w + c);
+#pragma unroll
+    for (int j = 0; j < W; ++j) values[j] = values[j] * r * weights[j];
+    store(y + begin + c, values);
+  }
+}
+
+// With r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x); sums (blocks, C) of dy·x·r.
+template <int W, typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    rmsnorm_gradient_rows(T* dx, float* sums, const T* dy, const T* x, const T* w, const float* rrms,
+                          int64_t N, int64_t C) {
+  extern __shared__ float own[];  // W planes of C/W, so that neighbouring threads use neighbouring banks
+  const int64_t packs = C / W, first = threadIdx.x, step = blockDim.x;
+  for (int64_t pack = first; pack < packs; pack += step) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) own[j * packs + pack] = 0.0F;
+  }
+  for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
+    const float r = rrms[n];
+    const int64_t begin = n * C;
+    float dot[1] = {0.0F};
+    for (int64_t pack = first; pack < packs; pack += step) {
+      float grad[W], in[W], weights[W];
+      load(grad, dy + begin + pack * W);
+      load(in, x + begin + pack * W);
+      load(weights, w + pack * W);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float product = grad[j] * in[j] * r;
+        own[j * packs + pack] += product;
+        dot[0] += product * weights[j];
+      }
+    }
+    block_sum(dot);
+    const float pull = r * r * (dot[0] / static_cast<float>(C));
+    for (int64_t pack = first; pack < packs; pack += step) {
+      float grad[W], in[W], weights[W], before[W];
+      load(grad, dy + begin + pack * W);
+      load(in, x + begin + pack * W);
+      load(weights, w + pack * W);
+      load(before, dx + begin + pack * W);
+#pragma unroll
+      for (int j = 0; j < W; ++j) before[j] += grad[j] * r * weights[j] - pull * in[j];
+      store(dx + begin + pack * W, before);
+    }
+  }
+  for (int64_t pack = first; pack < packs; pack += step) {
+    float values[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) values[j] = own[j * packs + pack];
+    store(sums + int64_t{blockIdx.x} * C + pack * W, values);
+  }
+}
+
+template <int W, bool kResidual, typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    layernorm_rows(T* y, float* means, float* rstds, T* x, const T* residual, const T* gamma, const T* beta,
+                   int64_t C, float epsilon) {
+  const int64_t begin = int64_t{blockIdx.x} * C, first = int64_t{threadIdx.x} * W,
+                step = int64_t{blockDim.x} * W;
+  float sum[1] = {0.0F}, squares[1] = {0.0F};
+  for (int64_t c = first; c < C; c += step) {
+    float values[W];
+    load_row<W, kResidual>(values, x, residual, begin + c);
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum[0] += values[j];
+  }
+  block_sum(sum);
+  const float mean = sum[0] / static_cast<float>(C);
+  for (int64_t c = first; c < C; c += step) {
+    float values[W];
+    load(values, x + begin + c);
+#pragma unroll
+    for (int j = 0; j < W; ++j) squares[0] += (values[j] - mean) * (values[j] - mean);
+  }
+  block_sum(squares);
+  const float rstd = 1.0F / sqrtf(squares[0] / static_cast<float>(C) + epsilon);
+  if (threadIdx.x == 0) {
+    means[blockIdx.x] = mean;
+    rstds[blockIdx.x] = rstd;
+  }
+  for (int64_t c = first; c < C; c += step) {
+    float values[W], scale[W], shift[W];
+    load(values, x + begin + c);
+    load(scale, gamma + c);
+    load(shift, beta + c);
+#pragma unroll
+    for (int j = 0; j < W; ++j) values[j] = (values[j] - mean) * rstd * scale[j] + shift[j];
+    store(y + begin + c, values);
+  }
+}
+
+// With n the normalised row and g = dy·gamma:  dx = rstd·(g - mean(g) - n·mean(g·n)); sums (blocks, C) of dy·n in
+// `gamma_sums` and of dy in `beta_sums`. dx may be dy: a thread reads what it overwrites.
+template <int W, typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    layernorm_gradient_rows(T* dx, float* gamma_sums, float* beta_sums, const T* dy, const T* x,
+                            const T* gamma, const float* means, const float* rstds, int64_t N, int64_t C) {
+  extern __shared__ float own[];  // W planes of C/W for gamma, then as many for beta
+  const int64_t packs = C / W, first = threadIdx.x, step = blockDim.x;
+  for (int64_t pack = first; pack < packs; pack += step) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) own[j * packs + pack] = own[C + j * packs + pack] = 0.0F;
+  }
+  for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
+    const float mean = means[n], rstd = rstds[n];
+    const int64_t begin = n * C;
+    float dots[2] = {0.0F, 0.0F};
+    for (int64_t pack = first; pack < packs; pack += step) {
+      float grad[W], in[W], scale[W];
+      load(grad, dy + begin + pack * W);
+      load(in, x + begin + pack * W);
+      load(scale, gamma + pack * W);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float normal = (in[j] - mean) * rstd, g = grad[j] * scale[j];
+        own[j * packs + pack] += grad[j] * normal;
+        own[C + j * packs + pack] += grad[j];
+        dots[0] += g;
+        dots[1] += g * normal;
+      }
+    }
+    block_sum(dots);
+    const float mean_g = dots[0] / static_cast<float>(C), mean_gn = dots[1] / static_cast<float>(C);
+    for (int64_t pack = first; pack < packs; pack += step) {
+      float grad[W], in[W], scale[W];
+      load(grad, dy + begin + pack * W);
+      load(in, x + begin + pack * W);
+      load(scale, gamma + pack * W);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        grad[j] = rstd * (grad[j] * scale[j] - mean_g - (in[j] - mean) * rstd * mean_gn);
+      }
+      store(dx + begin + pack * W, grad);
+    }
+  }
+  for (int64_t pack = first; pack < packs; pack += step) {
+    float of_gamma[W], of_beta[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      of_gamma[j] = own[j * packs + pack];
+      of_beta[j] = own[C + j * packs + pack];
+    }
+    store(gamma_sums + int64_t{blockIdx.x} * C + pack * W, of_gamma);
+    store(beta_sums + int64_t{blockIdx.x} * C + pack * W, of_beta);
+  }
+}
+
+// The scratch of a backward pass: `arrays` of (blocks, C), then what adding up one of them takes.
+struct GradientScratch {
+  GradientScratch(OpScope& op, int64_t N, int64_t C, int arrays)
+      : blocks(std::min(N, kMostBlocks)),
+        bytes_of_array(rounded_up(blocks * C * static_cast<int64_t>(sizeof(float)), kAlignment)),
+        base(op.scratch(static_cast<size_t>(bytes_of_array * arrays) + sum_rows_bytes(blocks, C))),
+        partial(base + bytes_of_array * arrays) {}
+  float* array(int which) const { return reinterpret_cast<float*>(base + bytes_of_array * which); }
+
+  int64_t blocks, bytes_of_array;
+  std::byte *base, *partial;
+};
+
+template <typename T>
+void rmsnorm(OpScope& op, T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N, int64_t C,
+             float epsilon) {
+  if (!op.runs() || N == 0) return;
+  constexpr int V = kWidth<T>;
+  const bool vectors = C % V == 0 && are_aligned(y, x, residual, w);
+  const auto run = [&](auto* kernel, int64_t packs) {
+    kernel<<<static_cast<unsigned>(N), row_threads(packs, kMostThreads), 0, op.stream()>>>(
+        y, rrms, x, residual, w, C, epsilon);
+  };
+  if (residual == nullptr) {
+    vectors ? run(rmsnorm_rows<V, false, T>, C / V) : run(rmsnorm_rows<1, false, T>, C);
+  } else {
+    vectors ? run(rmsnorm_rows<V, true, T>, C / V) : run(rmsnorm_rows<1, true, T>, C);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void rmsnorm_forward(Device& device, T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
+                     float epsilon) {
+  OpScope op(device, "rmsnorm_forward");
+  rmsnorm<T>(op, y, rrms, const_cast<T*>(x), nullptr, w, N, C,
+             epsilon);  // without a residual it only reads x
+}
+
+template <typename T>
+void rmsnorm_residual_forward(Device& device, T* y, float* rrms, T* x, const T* residual, const T* w,
+                              int64_t N, int64_t C, float epsilon) {
+  OpScope op(device, "rmsnorm_residual_forward");
+  rmsnorm(op, y, rrms, x, residual, w, N, C, epsilon);
+}
+
+template <typename T>
+void rmsnorm_backward(Device& device, T* dx, float* dw, const T* dy, const T* x, const T* w,
+                      const float* rrms, int64_t N, int64_t C) {
+  OpScope op(device, "rmsnorm_backward");
+  const GradientScratch scratch(op, N, C, 1);
+  const size_t shared = static_cast<size_t>(C) * sizeof(float);
+  if (!op.runs()) return;
+  if (N > 0) {
+    constexpr int V = kWidth<T>;
+    const bool vectors = C % V == 0 && are_aligned(dx, dy, x, w);
+    auto* const kernel = vectors ? rmsnorm_gradient_rows<V, T> : rmsnorm_gradient_rows<1, T>;
+    if (!op.allow_shared(kernel, shared)) return;
+    kernel<<<static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared,
+             op.stream()>>>(dx, scratch.array(0), dy, x, w, rrms, N, C);
+  }
+  sum_rows<float>(op.stream(), dw, scratch.array(0), scratch.blocks, C, false, scratch.partial);
+}
+
+template <typename T>
+void layernorm_forward(Device& device, T* y, float* mean, float* rstd, T* x, const T* residual,
+                       const T* gamma, const T* beta, int64_t N, int64_t C, float epsilon) {
+  OpScope op(device, "layernorm_forward");
+  if (!op.runs() || N == 0) return;
+  constexpr int V = kWidth<T>;
+  const bool vectors = C % V == 0 && are_aligned(y, x, residual, gamma, beta);
+  const auto run = [&](auto* kernel, int64_t packs) {
+    kernel<<<static_cast<unsigned>(N), row_threads(packs, kMostThreads), 0, op.stream()>>>(
+        y, mean, rstd, x, residual, gamma, beta, C, epsilon);
+  };
+  if (residual == nullptr) {
+    vectors ? run(layernorm_rows<V, false, T>, C / V) : run(layernorm_rows<1, false, T>, C);
+  } else {
+    vectors ? run(layernorm_rows<V, true, T>, C / V) : run(layernorm_rows<1, true, T>, C);
+  }
+}
+
+template <typename T>
+void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, const T* dy, const T* x,
+                        const T* gamma, const float* mean, const float* rstd, int64_t N, int64_t C) {
+  OpScope op(device, "layernorm_backward");
+  const GradientScratch scratch(op, N, C, 2);
+  const size_t shared = 2 * static_cast<size_t>(C) * sizeof(float);
+  if (!op.runs()) return;
+  if (N > 0) {
+    constexpr int V = kWidth<T>;
+    const bool vectors = C % V == 0 && are_aligned(dx, dy, x, gamma);
+    auto* const kernel = vectors ? layernorm_gradient_rows<V, T> : layernorm_gradient_rows<1, T>;
+    if (!op.allow_shared(kernel, shared)) return;
+    kernel<<<static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared,
+             op.stream()>>>(dx, scratch.array(0), scratch.array(1), dy, x, gamma, mean, rstd, N, C);
+  }
+  sum_rows<float>(op.stream(), dgamma, scratch.array(0), scratch.blocks, C, false, scratch.partial);
+  sum_rows<float>(op.stream(), dbeta, scratch.array(1), scratch.blocks, C, false, scratch.partial);
+}
+
+#define SHARDRUN_INSTANTIATE(T)                                                                             \
+  template void rmsnorm_forward(Device&, T*, float*, const T*, const T*, int64_t, int64_t, float);          \
+  template void rmsnorm_residual_forward(Device&, T*, float*, T*, const T*, const T*, int64_t, int64_t,     \
+                                         float);                                                            \
+  template void rmsnorm_backward(Device&, T*, float*, const T*, const T*, const T*, const float*, int64_t,  \
+                                 int64_t);                                                                  \
+  template void layernorm_forward(Device&, T*, float*, float*, T*, const T*, const T*, const T*, int64_t,   \
+                                  int64_t, float);                                                          \
+  template void layernorm_backward(Device&, T*, float*, float*, const T*, const T*, const T*, const float*, \
+                                   const float*, int64_t, int64_t);
+SHARDRUN_INSTANTIATE(float)
+SHARDRUN_INSTANTIATE(Bf16)
+#undef SHARDRUN_INSTANTIATE
+
+}  // namespace shardrun::kernels::cuda
