@@ -1,0 +1,350 @@
+// How close each op comes to its floor on one GPU, at the shapes of a 1.5B Llama: hidden 2048, 16 query and 8 key heads
+// of 128, feed-forward 5632, vocabulary 32000, sequences of 2048, micro-batch 4.
+//
+// Random data, the cache emptied before every run, median of many with the fastest run and the 90th percentile. The
+// ceilings are measured first, in this run: a copy of 1 GiB (bytes read and written) and a bf16 product of 8192³. Before
+// an op is timed it must have filled its output with numbers. Sizes count as kernels/cuda/ops.h states the floors.
+//
+//   gpu_kernels_bench [RUNS] [TABLE]     products are tuned and the table of algorithms is written to TABLE
+// State: compiled, never run on a GPU yet.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/counter_random.h"
+#include "runtime/kernels/cuda/ops.h"
+#include "runtime/kernels/cuda/rounding.h"
+
+using namespace shardrun;
+namespace cuda = kernels::cuda;
+using kernels::Bf16;
+
+namespace {
+
+constexpr int64_t B = 4, T = 2048, N = B * T, C = 2048, H = 16, K = 8, D = 128, F = 5632, V = 32000;
+constexpr int64_t kClassifierRows = 2048;
+constexpr size_t kCacheBytes = size_t{256} << 20;
+
+template <typename T>
+T need(base::Result<T> result) {
+  if (!result) {
+    std::fprintf(stderr, "FAIL %s\n", result.error().to_string().c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(result).value();
+}
+
+class Bench {
+ public:
+  explicit Bench(int runs)
+      : runs_(runs), device_(need(cuda::Device::create({}))), cache_(make<std::byte>(int64_t{kCacheBytes})) {}
+  cuda::Device& device() { return *device_; }
+
+  template <typename Element>
+  Element* make(int64_t count) {
+    memory_.push_back(need(device_->allocate(static_cast<size_t>(count) * sizeof(Element))));
+    return reinterpret_cast<Element*>(memory_.back().get());
+  }
+  // Normal numbers; the first 2^20 of them, over and over.
+  template <typename Element>
+  Element* random(int64_t count, uint64_t key, double stddev = 1.0) {
+    const int64_t distinct = std::min<int64_t>(count, 1 << 20);
+    std::vector<Element> values(static_cast<size_t>(distinct));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<float>(stddev * base::random_normal(key, i));
+      if constexpr (std::is_same_v<Element, float>) {
+        values[i] = value;
+      } else {
+        values[i] = cuda::nearest(value);
+      }
+    }
+    auto* const memory = make<Element>(count);
+    for (int64_t at = 0; at < count; at += distinct) {
+      need(device_->copy_in(memory + at, values.data(),
+                            static_cast<size_t>(std::min(distinct, count - at)) * sizeof(Element)));
+    }
+    return memory;
+  }
+  int32_t* tokens(int64_t count, int64_t below) {
+    std::vector<int32_t> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<int32_t>(base::random_bits(5, i) % static_cast<uint64_t>(below));
+    auto* const memory = make<int32_t>(count);
+    need(device_->copy_in(memory, values.data(), values.size() * sizeof(int32_t)));
+    return memory;
+  }
+
+  // Microseconds: fastest, median, 90th percentile.
+  struct Times {
+    double fastest, median, slow;
+  };
+  Times time(const std::function<void()>& op) {
+    for (int i = 0; i < 3; ++i) op();
+    need(device_->synchronize());
+    std::vector<double> times;
+    for (int i = 0; i < runs_; ++i) {
+      device_->fill(cache_, i, kCacheBytes);
+      times.push_back(1e3 * static_cast<double>(need(device_->milliseconds_of(op))));
+    }
+    std::sort(times.begin(), times.end());
+    return {times.front(), times[times.size() / 2], times[times.size() * 9 / 10]};
+  }
+
+  void set_ceilings(double bytes_per_second, double flops) {
+    bytes_per_second_ = bytes_per_second;
+    flops_ = flops;
+    std::printf("ceilings: copy %.2f TB/s, bf16 product %.0f TFLOP/s\n", bytes_per_second / 1e12,
+                flops / 1e12);
+    std::printf("%-34s %10s %22s %12s %9s\n", "op", "median us", "fastest .. 90%", "rate", "of floor");
+  }
+  template <typename Out>
+  void bytes(const char* name, double count, const Out* out, int64_t elements,
+             const std::function<void()>& op) {
+    const Times t = checked(name, out, elements, op);
+    print(name, t, count / t.median / 1e6, "TB/s", 1e6 * count / bytes_per_second_ / t.median);
+  }
+  template <typename Out>
+  void operations(const char* name, double count, const Out* out, int64_t elements,
+                  const std::function<void()>& op) {
+    const Times t = checked(name, out, elements, op);
+    print(name, t, count / t.median / 1e6, "TFLOP/s", 1e6 * count / flops_ / t.median);
+  }
+
+ private:
+  static void print(const char* name, const Times& t, double rate, const char* unit, double share) {
+    std::printf("%-34s %10.1f %10.1f .. %8.1f %7.2f %-7s %5.0f %%\n", name, t.median, t.fastest, t.slow, rate,
+                unit, 100 * share);
+    std::fflush(stdout);
+  }
+  template <typename Out>
+  Times checked(const char* name, const Out* out, int64_t elements, const std::function<void()>& op) {
+    op();
+    const int64_t looked_at = std::min<int64_t>(elements, 4096);
+    for (const int64_t first : {int64_t{0}, elements - looked_at}) {
+      std::vector<Out> values(static_cast<size_t>(looked_at));
+      need(device_->copy_out(values.data(), out + first, values.size() * sizeof(Out)));
+      for (const Out value : values) {
+        float number = 0.0F;
+        if constexpr (std::is_same_v<Out, Bf16>) {
+          number = cuda::widened(value);
+        } else {
+          number = static_cast<float>(value);
+        }
+        if (std::isfinite(number)) continue;
+        std::fprintf(stderr, "FAIL %s wrote something that is no number\n", name);
+        std::exit(1);
+      }
+    }
+    return time(op);
+  }
+
+  int runs_;
+  std::unique_ptr<cuda::Device> device_;
+  std::vector<cuda::Memory> memory_;
+  std::byte* cache_;
+  double bytes_per_second_ = 1, flops_ = 1;
+};
+
+// An output that still holds what no op may leave.
+template <typename Element>
+Element* poisoned(Bench& bench, int64_t count) {
+  auto* const memory = bench.make<Element>(count);
+  bench.device().fill(memory, 0xff, static_cast<size_t>(count) * sizeof(Element));
+  return memory;
+}
+
+void measure_ceilings(Bench& bench) {
+  constexpr size_t kCopy = size_t{1} << 30;
+  auto* const from = bench.random<float>(kCopy / 4, 1);
+  auto* const to = bench.make<float>(kCopy / 4);
+  const double copy = bench.time([&] { bench.device().copy(to, from, kCopy); }).median;
+  constexpr int64_t kSide = 8192;
+  const Bf16 *a = bench.random<Bf16>(kSide * kSide, 2), *b = bench.random<Bf16>(kSide * kSide, 3);
+  auto* const c = bench.make<Bf16>(kSide * kSide);
+  const double product =
+      bench.time([&] { cuda::linear_forward(bench.device(), c, a, b, kSide, kSide, kSide); }).median;
+  bench.set_ceilings(2.0 * kCopy / copy * 1e6, 2.0 * kSide * kSide * kSide / product * 1e6);
+}
+
+void measure_products(Bench& bench) {
+  cuda::Device& device = bench.device();
+  struct Layer {
+    const char* name;
+    int64_t inputs, outputs;
+  };
+  for (const Layer& layer : {Layer{"qkv", C, (H + 2 * K) * D},
+                             {"attention out", C, C},
+                             {"gate and up", C, 2 * F},
+                             {"down", F, C},
+                             {"head", C, V}}) {
+    const int64_t I = layer.inputs, O = layer.outputs;
+    const Bf16 *x = bench.random<Bf16>(N * I, 1), *w = bench.random<Bf16>(O * I, 2, 0.02),
+               *dy = bench.random<Bf16>(N * O, 3);
+    auto* const y = poisoned<Bf16>(bench, N * O);
+    auto* const dx = poisoned<Bf16>(bench, N * I);
+    auto* const dw = poisoned<float>(bench, O * I);
+    const double count = 2.0 * static_cast<double>(N) * static_cast<double>(I) * static_cast<double>(O);
+    const std::string name(layer.name);
+    bench.operations((name + ": forward").c_str(), count, y, N * O,
+                     [&] { cuda::linear_forward(device, y, x, w, N, I, O); });
+    bench.operations((name + ": dx").c_str(), count, dx, N * I,
+                     [&] { cuda::linear_backward_input(device, dx, dy, w, N, I, O); });
+    bench.operations((name + ": dw").c_str(), count, dw, O * I,
+                     [&] { cuda::linear_backward_weight(device, dw, dy, x, N, I, O, false); });
+  }
+}
+
+void measure_attention(Bench& bench) {
+  cuda::Device& device = bench.device();
+  const kernels::AttentionShape shape{B, T, H, K, D};
+  const int64_t elements = N * shape.qkv_stride();
+  const Bf16 *qkv = bench.random<Bf16>(elements, 1), *dout = bench.random<Bf16>(N * H * D, 2);
+  auto* const out = poisoned<Bf16>(bench, N * H * D);
+  auto* const dqkv = poisoned<Bf16>(bench, elements);
+  auto* const lse = poisoned<float>(bench, N * H);
+  const double pairs = static_cast<double>(B * H) * static_cast<double>(T) * static_cast<double>(T + 1) / 2;
+  bench.operations("attention forward, causal", 4 * D * pairs, out, N * H * D,
+                   [&] { cuda::attention_forward(device, out, lse, qkv, shape); });
+  bench.operations("attention backward, causal", 10 * D * pairs, dqkv, elements, [&] {
+    cuda::attention_backward(device, dqkv, dout, static_cast<const Bf16*>(out), qkv,
+                             static_cast<const float*>(lse), shape);
+  });
+}
+
+void measure_rows(Bench& bench) {
+  cuda::Device& device = bench.device();
+  constexpr double kRow = 2.0 * N * C;  // bytes of one pass over activations
+  const Bf16 *x = bench.random<Bf16>(N * C, 1), *dy = bench.random<Bf16>(N * C, 2),
+             *w = bench.random<Bf16>(C, 3);
+  auto* const sum = bench.random<Bf16>(N * C, 4, 0.001);
+  auto* const dx = bench.random<Bf16>(N * C, 5, 0.001);
+  auto* const y = poisoned<Bf16>(bench, N * C);
+  auto* const stats = poisoned<float>(bench, 2 * N);
+  auto* const dw = poisoned<float>(bench, 2 * C);
+  bench.bytes("rmsnorm forward", 2 * kRow, y, N * C,
+              [&] { cuda::rmsnorm_forward(device, y, stats, x, w, N, C, 1e-5F); });
+  bench.bytes("rmsnorm backward", 4 * kRow, dx, N * C, [&] {
+    cuda::rmsnorm_backward(device, dx, dw, dy, x, w, static_cast<const float*>(stats), N, C);
+  });
+  bench.bytes("rmsnorm with residual", 4 * kRow, y, N * C,
+              [&] { cuda::rmsnorm_residual_forward(device, y, stats, sum, y, w, N, C, 1e-5F); });
+  bench.bytes("layernorm forward", 2 * kRow, y, N * C, [&] {
+    cuda::layernorm_forward(device, y, stats, stats + N, sum, static_cast<const Bf16*>(nullptr), w, w, N, C,
+                            1e-5F);
+  });
+  bench.bytes("layernorm backward", 3 * kRow, y, N * C, [&] {
+    cuda::layernorm_backward(device, y, dw, dw + C, dy, x, w, static_cast<const float*>(stats),
+                             static_cast<const float*>(stats + N), N, C);
+  });
+  bench.bytes("bias backward", kRow, dw, C, [&] { cuda::bias_backward(device, dw, dy, N, C, false); });
+  bench.bytes("add", 3 * kRow, y, N * C, [&] { cuda::add(device, y, x, dy, N * C); });
+  bench.bytes("gelu forward", 2 * kRow, y, N * C, [&] { cuda::gelu_forward(device, y, x, N * C); });
+  bench.bytes("gelu backward", 3 * kRow, y, N * C, [&] { cuda::gelu_backward(device, y, dy, x, N * C); });
+
+  auto* const table = poisoned<float>(bench, T * D);
+  cuda::rope_table(device, table, T, D, 500000.0);
+  constexpr int64_t kStride = (H + 2 * K) * D;
+  auto* const qkv = bench.random<Bf16>(N * kStride, 6);
+  bench.bytes("rope", 4.0 * N * (H + K) * D, qkv, N * kStride, [&] {
+    cuda::rope(device, qkv, static_cast<const float*>(table), B, T, H + K, D, kStride, false);
+  });
+
+  const int32_t* const ids = bench.tokens(N, V);
+  const Bf16* const words = bench.random<Bf16>(V * C, 7);
+  auto* const dwords = poisoned<float>(bench, V * C);
+  bench.bytes("embedding forward", 2 * kRow, y, N * C,
+              [&] { cuda::embedding_forward(device, y, ids, words, N, C); });
+  bench.bytes("embedding backward", kRow + 4.0 * V * C, dwords, V * C,
+              [&] { cuda::embedding_backward(device, dwords, ids, dy, N, C, V); });
+}
+
+void measure_feed_forward(Bench& bench) {
+  cuda::Device& device = bench.device();
+  constexpr double kHalf = 2.0 * N * F;
+  const Bf16 *gate_up = bench.random<Bf16>(N * 2 * F, 1), *dy = bench.random<Bf16>(N * F, 2);
+  auto* const y = poisoned<Bf16>(bench, N * F);
+  auto* const dgate_up = poisoned<Bf16>(bench, N * 2 * F);
+  bench.bytes("swiglu forward", 3 * kHalf, y, N * F, [&] { cuda::swiglu_forward(device, y, gate_up, N, F); });
+  bench.bytes("swiglu backward", 5 * kHalf, dgate_up, N * 2 * F,
+              [&] { cuda::swiglu_backward(device, dgate_up, dy, gate_up, N, F); });
+}
+
+void measure_classifier(Bench& bench) {
+  cuda::Device& device = bench.device();
+  constexpr int64_t kCount = kClassifierRows * V;
+  const auto* const logits = bench.random<float>(kCount, 1, 3.0);
+  auto* const narrow = bench.random<Bf16>(kCount, 1, 3.0);
+  auto* const dlogits = poisoned<Bf16>(bench, kCount);
+  auto* const loss = poisoned<double>(bench, 1);
+  const int32_t* const targets = bench.tokens(kClassifierRows, V);
+  bench.bytes("cross-entropy fp32 to bf16", 6.0 * kCount, dlogits, kCount, [&] {
+    cuda::cross_entropy(device, loss, dlogits, logits, targets, kClassifierRows, V, 1e-3F);
+  });
+  bench.bytes("cross-entropy bf16 in place", 4.0 * kCount, narrow, kCount, [&] {
+    cuda::cross_entropy_bf16(device, loss, narrow, narrow, targets, kClassifierRows, V, 1e-3F);
+  });
+}
+
+void measure_optimizer(Bench& bench) {
+  cuda::Device& device = bench.device();
+  constexpr int64_t kCount = 100'000'000;
+  const auto span = [](auto* data) { return std::span(data, static_cast<size_t>(kCount)); };
+  auto* const master = bench.random<float>(kCount, 1, 0.02);
+  auto* const moment1 = bench.random<float>(kCount, 2, 1e-3);
+  auto* const moment2 = poisoned<float>(bench, kCount);
+  device.fill(moment2, 0, kCount * sizeof(float));
+  const auto* const gradient = bench.random<float>(kCount, 3, 1e-3);
+  auto* const copy = poisoned<Bf16>(bench, kCount);
+  auto* const sums = poisoned<double>(bench, 2);
+  const auto* const rate = bench.random<float>(1, 4, 1e-3);
+  const kernels::AdamWParameters adamw{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 1.0F, 0.1F, 0.05F};
+  const kernels::LambParameters lamb{0.9F, 0.999F, 1e-6F, 0.01F, 1.0F, 0.1F, 0.001F};
+  bench.bytes("adamw", 28.0 * kCount, master, kCount, [&] {
+    cuda::adamw_step(device, span(master), span(moment1), span(moment2), span(gradient), adamw);
+  });
+  bench.bytes("adamw, bf16 copy, stochastic", 30.0 * kCount, copy, kCount, [&] {
+    cuda::adamw_step(device, span(master), span(moment1), span(moment2), span(gradient), adamw, nullptr,
+                     {.values = copy, .rounding = cuda::Rounding::kStochastic, .key = 7, .first_element = 0});
+  });
+  const std::span<const float> weights(master, kCount), m(moment1, kCount), v(moment2, kCount);
+  bench.bytes("lamb measure", 24.0 * kCount, sums, 2, [&] {
+    cuda::lamb_measure(device, reinterpret_cast<kernels::LambSquares*>(sums), weights, span(moment1),
+                       span(moment2), span(gradient), lamb);
+  });
+  bench.bytes("lamb apply", 16.0 * kCount, master, kCount,
+              [&] { cuda::lamb_apply(device, span(master), m, v, rate, lamb); });
+  bench.bytes("sum of squares", 4.0 * kCount, sums, 1,
+              [&] { cuda::sum_of_squares(device, sums, span(gradient)); });
+}
+
+// A part on a device of its own, so that its memory is given back.
+void measure(void (*part)(Bench&), int runs, const char* table) {
+  Bench bench(runs);
+  bench.device().tune_products(true);
+  measure_ceilings(bench);
+  part(bench);
+  if (table != nullptr) std::ofstream(table) << bench.device().product_table();
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (need(cuda::device_count()) == 0) {
+    std::puts("skipped: no NVIDIA GPU, or no driver for one");
+    return 77;
+  }
+  const int runs = count > 1 ? std::max(1, std::atoi(arguments[1])) : 30;
+  const char* const table = count > 2 ? arguments[2] : nullptr;
+  measure(measure_products, runs, table);
+  for (const auto part :
+       {measure_attention, measure_rows, measure_feed_forward, measure_classifier, measure_optimizer}) {
+    measure(part, runs, nullptr);
+  }
+  return 0;
+}

@@ -1,0 +1,73 @@
+#include "runtime/kernels/cuda/device.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/kernels/cuda/ops.h"
+#include "tests/gpu/harness.h"
+
+using namespace shardrun;
+using namespace shardrun::gpu_test;
+namespace cuda = kernels::cuda;
+
+namespace {
+
+// y (N,O) of a product with nothing special about it.
+std::vector<std::byte> product_bits(cuda::Device& on, int64_t N, int64_t C, int64_t O) {
+  const auto x = as<Bf16>(random_values(N * C, 1)), w = as<Bf16>(random_values(O * C, 2));
+  auto x_memory = on.allocate(x.size() * 2), w_memory = on.allocate(w.size() * 2);
+  const size_t bytes = static_cast<size_t>(N * O) * 2;
+  auto y_memory = on.allocate(bytes);
+  REQUIRE(x_memory);
+  REQUIRE(w_memory);
+  REQUIRE(y_memory);
+  REQUIRE(on.copy_in(x_memory->get(), x.data(), x.size() * 2));
+  REQUIRE(on.copy_in(w_memory->get(), w.data(), w.size() * 2));
+  cuda::linear_forward(on, reinterpret_cast<Bf16*>(y_memory->get()),
+                       reinterpret_cast<const Bf16*>(x_memory->get()),
+                       reinterpret_cast<const Bf16*>(w_memory->get()), N, C, O);
+  std::vector<std::byte> y(bytes);
+  REQUIRE(on.copy_out(y.data(), y_memory->get(), bytes));
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("device: one that is not there is not found") {
+  const auto created = cuda::Device::create({.index = 99});
+  REQUIRE_FALSE(created);
+  CHECK_EQ(created.error().code(), base::Code::kNotFound);
+}
+
+TEST_CASE("device: an op that needs more workspace than there is gets it") {
+  auto small = cuda::Device::create({.workspace_bytes = 1024});
+  REQUIRE(small);
+  auto large = cuda::Device::create({});
+  REQUIRE(large);
+  CHECK(product_bits(**small, 65, 128, 64) == product_bits(**large, 65, 128, 64));
+}
+
+TEST_CASE("device: products tuned once have the same bits wherever their table is loaded") {
+  auto tuned = cuda::Device::create({});
+  REQUIRE(tuned);
+  (*tuned)->tune_products(true);
+  const auto expected = product_bits(**tuned, 256, 512, 384);
+  const std::string table = (*tuned)->product_table();
+  MESSAGE(table);
+  CHECK_NE(table.find("bf16>bf16 TN 384 256 512"), std::string::npos);
+
+  auto other = cuda::Device::create({});
+  REQUIRE(other);
+  REQUIRE((*other)->load_product_table(table));
+  CHECK(product_bits(**other, 256, 512, 384) == expected);
+  CHECK_EQ((*other)->product_table(), table);
+  CHECK_FALSE((*other)->load_product_table("shardrun products 1\nmade for another GPU\n"));
+}
+
+TEST_CASE("device: the time of an op is known") {
+  auto memory = device().allocate(size_t{64} << 20);
+  REQUIRE(memory);
+  const auto time = device().milliseconds_of([&] { device().fill(memory->get(), 1, size_t{64} << 20); });
+  REQUIRE(time);
+  CHECK_GT(*time, 0.0F);
+  CHECK_LT(*time, 100.0F);
+}

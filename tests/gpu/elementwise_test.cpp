@@ -1,0 +1,187 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "runtime/kernels/cuda/ops.h"
+#include "runtime/kernels/reference/ops.h"
+#include "tests/gpu/harness.h"
+
+using namespace shardrun;
+using namespace shardrun::gpu_test;
+namespace cuda = kernels::cuda;
+namespace reference = kernels::reference;
+
+namespace {
+
+// Below, at and above a vector, a block, and what one launch covers in a pass.
+constexpr int64_t kCounts[] = {0, 1, 3, 8, 127, 129, 2049, 100003, 3000001};
+
+template <typename T, typename Function>
+Values mapped(const std::vector<T>& a, const Function& function) {
+  Values out;
+  for (const float value : back(a)) out.push_back(static_cast<float>(function(static_cast<double>(value))));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("conversions: fp32 to bf16 and back are the CPU's bits") {
+  for (const int64_t count : kCounts) {
+    const Values values = random_values(count, 1, 100.0F);
+    const auto narrow = as<Bf16>(values);
+    check_op(what("fp32_to_bf16", "both", {{"count", count}}),
+             [&](Run& run) {
+               Bf16* const out = run.out<Bf16>(count);
+               float* const again = run.out<float>(count);
+               Bf16* const from = run.out<Bf16>(count);
+               const auto size = static_cast<size_t>(count);
+               const float* const in = run.in(values);
+               cuda::fp32_to_bf16(run.device(), {in, size}, {out, size});
+               cuda::bf16_to_fp32(run.device(), {out, size}, {again, size});
+               cuda::from_fp32(run.device(), from, in, count);
+             },
+             {{"bf16", back(narrow), kExact},
+              {"fp32", back(narrow), kExact},
+              {"from_fp32", back(narrow), kExact}});
+  }
+}
+
+TEST_CASE_TEMPLATE("gelu, tanh, add: forward and backward at every length, in place where that is allowed", T,
+                   float, Bf16) {
+  for (const int64_t count : kCounts) {
+    const auto x = as<T>(random_values(count, 2, 2.0F)), dy = as<T>(random_values(count, 3));
+    Values y(x.size()), dx(x.size());
+    reference::gelu_forward(y.data(), back(x).data(), count);
+    reference::gelu_backward(dx.data(), back(dy).data(), back(x).data(), count);
+    check_op(what("gelu", kDType<T>, {{"count", count}}),
+             [&](Run& run) {
+               T* const out = run.out<T>(count);
+               T* const grad = run.inout(dy);
+               const T* const in = run.in(x);
+               cuda::gelu_forward(run.device(), out, in, count);
+               cuda::gelu_backward(run.device(), grad, grad, in, count);
+             },
+             {{"y", y, kTolerance<T>}, {"dx", dx, kTolerance<T>}});
+
+    const auto tanh_y = as<T>(mapped(x, [](double value) { return std::tanh(value); }));
+    const Values wide_dy = back(dy), wide_y = back(tanh_y);
+    Values sum = back(x);
+    for (size_t i = 0; i < dx.size(); ++i) {
+      dx[i] = static_cast<float>(double{wide_dy[i]} * (1.0 - double{wide_y[i]} * wide_y[i]));
+      sum[i] += wide_dy[i];
+    }
+    check_op(what("tanh, add", kDType<T>, {{"count", count}}),
+             [&](Run& run) {
+               T* const out = run.inout(x);
+               T* const grad = run.inout(dy);
+               T* const total = run.inout(x);
+               cuda::tanh_forward(run.device(), out, out, count);
+               cuda::tanh_backward(run.device(), grad, grad, run.in(tanh_y), count);
+               cuda::add(run.device(), total, total, run.in(dy), count);
+             },
+             {{"y", wide_y, kTolerance<T>}, {"dx", dx, kTolerance<T>}, {"sum", back(as<T>(sum)), kExact}});
+  }
+}
+
+TEST_CASE("gelu: large arguments of either sign give the argument and zero") {
+  const Values x = {-100.0F, -10.0F, -5.0F, -0.0F, 0.0F, 5.0F, 10.0F, 100.0F, -INFINITY};
+  Values y(x.size());
+  reference::gelu_forward(y.data(), x.data(), 8);
+  y.resize(8);
+  const Values finite(x.begin(), x.begin() + 8);
+  check_op(what("gelu_forward of large arguments", "fp32", {{"count", 8}}),
+           [&](Run& run) {
+             float* const out = run.out<float>(8);
+             cuda::gelu_forward(run.device(), out, run.in(finite), 8);
+           },
+           {{"y", y, kTolerance<float>}});
+}
+
+TEST_CASE_TEMPLATE("swiglu: forward and backward", T, float, Bf16) {
+  for (const auto& [N, F] :
+       {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {3, 37}, {19, 64}, {129, 1000}, {5, 5632}}) {
+    const int64_t rows = N, columns = F;
+    const auto gate_up = as<T>(random_values(N * 2 * F, 10, 3.0F)), dy = as<T>(random_values(N * F, 11));
+    Values y(dy.size()), dgate_up(gate_up.size());
+    reference::swiglu_forward(y.data(), back(gate_up).data(), N, F);
+    reference::swiglu_backward(dgate_up.data(), back(dy).data(), back(gate_up).data(), N, F);
+    check_op(what("swiglu", kDType<T>, {{"N", N}, {"F", F}}),
+             [&](Run& run) {
+               T* const out = run.out<T>(rows * columns);
+               T* const grad = run.out<T>(rows * 2 * columns);
+               const T* const in = run.in(gate_up);
+               cuda::swiglu_forward(run.device(), out, in, rows, columns);
+               cuda::swiglu_backward(run.device(), grad, run.in(dy), in, rows, columns);
+             },
+             {{"y", y, kTolerance<T>}, {"dgate_up", dgate_up, kTolerance<T>}});
+  }
+}
+
+namespace {
+
+Values angle_table(int64_t T, int64_t D, double theta) {
+  Values table(static_cast<size_t>(T * D));
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t i = 0; i < D / 2; ++i) {
+      const double angle =
+          static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+      table[static_cast<size_t>(t * D + i)] = static_cast<float>(std::cos(angle));
+      table[static_cast<size_t>(t * D + D / 2 + i)] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return table;
+}
+
+struct RopeShape {
+  int64_t B, T, heads, D, stride;
+};
+
+Values turned(const Values& x, const Values& table, const RopeShape& s, double sign) {
+  Values out = x;
+  for (int64_t n = 0; n < s.B * s.T; ++n) {
+    for (int64_t head = 0; head < s.heads; ++head) {
+      for (int64_t i = 0; i < s.D / 2; ++i) {
+        const auto first = static_cast<size_t>(n * s.stride + head * s.D + i),
+                   second = first + static_cast<size_t>(s.D / 2);
+        const double cosine = table[static_cast<size_t>(n % s.T * s.D + i)];
+        const double sine = sign * table[static_cast<size_t>(n % s.T * s.D + s.D / 2 + i)];
+        out[first] = static_cast<float>(x[first] * cosine - x[second] * sine);
+        out[second] = static_cast<float>(x[second] * cosine + x[first] * sine);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("rope: turns the first heads of every row and leaves the others, both ways", T, float,
+                   Bf16) {
+  for (const RopeShape& s :
+       {RopeShape{1, 1, 1, 2, 2}, {2, 9, 3, 8, 30}, {3, 65, 5, 64, 7 * 64}, {1, 200, 8, 128, 10 * 128}}) {
+    const Values table = angle_table(s.T, s.D, 10000.0);
+    const auto x = as<T>(random_values(s.B * s.T * s.stride, 13));
+    check_op(what("rope", kDType<T>,
+                  {{"B", s.B}, {"T", s.T}, {"heads", s.heads}, {"D", s.D}, {"stride", s.stride}}),
+             [&](Run& run) {
+               T* const there = run.inout(x);
+               T* const back_again = run.inout(x);
+               const float* const angles = run.in(table);
+               cuda::rope(run.device(), there, angles, s.B, s.T, s.heads, s.D, s.stride, false);
+               cuda::rope(run.device(), back_again, angles, s.B, s.T, s.heads, s.D, s.stride, true);
+             },
+             {{"x", turned(back(x), table, s, 1.0), kTolerance<T>},
+              {"inverse", turned(back(x), table, s, -1.0), kTolerance<T>}});
+  }
+}
+
+TEST_CASE("rope: the table is the CPU's") {
+  for (const int64_t length : {1, 65, 2048}) {
+    check_op(what("rope_table", "fp32", {{"T", length}, {"D", 128}}),
+             [&](Run& run) {
+               float* const table = run.out<float>(length * 128);
+               cuda::rope_table(run.device(), table, length, 128, 500000.0);
+             },
+             {{"table", angle_table(length, 128, 500000.0), 1e-7}});
+  }
+}

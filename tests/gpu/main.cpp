@@ -1,0 +1,25 @@
+// The ops on a GPU against the reference. Exit code 77 where there is no GPU to run on: skipped, never passed.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstdio>
+
+#include "tests/gpu/harness.h"
+
+int main(int count, char** arguments) {
+  const auto devices = shardrun::kernels::cuda::device_count();
+  if (!devices) {
+    std::fprintf(stderr, "FAIL %s\n", devices.error().to_string().c_str());
+    return 1;
+  }
+  if (*devices == 0) {
+    std::puts("skipped: no NVIDIA GPU, or no driver for one");
+    return 77;
+  }
+  std::printf("on %s, %d multiprocessors\n", shardrun::gpu_test::device().name().c_str(),
+              shardrun::gpu_test::device().multiprocessors());
+  const int result = doctest::Context(count, arguments).run();
+  std::printf("%d shapes of matrix products had no kernel in cublasLt\n",
+              shardrun::gpu_test::device().plain_product_shapes());
+  return result;
+}
