@@ -23,7 +23,7 @@ constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messa
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
 
 // Asks for short slices of the CPU (Linux 6.12 and newer; older ones do not mind): a thread that computes on the same CPU
-// then makes way when a message arrives, not when its own slice is over, and still gets its share. docs/decisions/0026.
+// then makes way when a message arrives, not when its own slice is over, and still gets its share. docs/decisions/0028.
 void ask_for_short_slices() {
   constexpr uint64_t kSliceNanoseconds = 100'000;
   if (sched_getscheduler(0) != SCHED_OTHER) return;  // somebody has decided
