@@ -129,6 +129,25 @@ Result<Calibration> measure(const contract::JobSpec& spec, const CalibrateOption
   return contract::parse_calibration(*text, measured);
 }
 
+// All that was asked for on all nodes, and the network on fewer of them: one run each, for ranks that only wait would take
+// CPUs from those that measure.
+Result<Calibration> measure_all(contract::JobSpec spec, const CalibrateOptions& options, bool json,
+                                const std::string& folder, int& code) {
+  const int nodes = spec.resources.nodes;
+  auto whole = measure(spec, options, json, folder, code);
+  CalibrateOptions network = options;
+  network.network = true;
+  int measured = 0;
+  for (int count = 1; whole && count < nodes && measured < 3; count *= 2, ++measured) {
+    if (count == 1 && spec.resources.ranks_per_node == 1) continue;  // it has nobody to talk to
+    spec.resources.nodes = count;
+    auto part = measure(spec, network, json, folder, code);
+    if (!part) return part;
+    whole->collectives.insert(whole->collectives.end(), part->collectives.begin(), part->collectives.end());
+  }
+  return whole;
+}
+
 // What was measured before, with the network as it is now.
 Result<Calibration> with_network(const std::string& path, const Calibration& fresh) {
   const auto text = base::read_file(path);
@@ -253,7 +272,7 @@ Result<MeasuredMachine> calibrate_anew(const contract::JobSpec& spec, const Cali
   const std::string runs = absolute_path(spec.logging.directory) + "/calibrate";
   const Scratch scratch{fmt::format("{}/.measured-{}", runs, ::getpid())};
   RETURN_IF_ERROR(base::make_directories(scratch.folder));
-  auto measured = measure(spec, options, json, scratch.folder, code);
+  auto measured = measure_all(spec, options, json, scratch.folder, code);
   if (!measured) return std::move(measured).error();
   auto kept = options.network ? with_network(path, *measured) : std::move(measured);
   if (!kept) return std::move(kept).error();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
@@ -82,12 +83,11 @@ class Measurement {
   Measurement(Communicator& world, const CollectiveGroup& group, double chunk_seconds, double wake_seconds)
       : world_(world), group_(group), chunk_seconds_(chunk_seconds), wake_seconds_(wake_seconds) {}
 
-  // All ranks of the world come here, also those that only wait.
   Result<void> fill(CollectiveProbe& probe, Chunk& chunk) {
     Repeated repeated(*group_.group, probe);
     const double begin = wall_seconds();
-    if (group_.takes_part) RETURN_IF_ERROR(repeated.run(2));
-    auto once = slowest(group_.takes_part ? (wall_seconds() - begin) / 2.0 : 0.0);
+    RETURN_IF_ERROR(repeated.run(2));
+    auto once = slowest((wall_seconds() - begin) / 2.0);
     if (!once) return std::move(once).error();
     const int count = std::clamp(static_cast<int>(kBatchSeconds / *once), 1, kMostInBatch);
     RETURN_IF_ERROR(time_alone(repeated, count, probe));
@@ -102,20 +102,19 @@ class Measurement {
   }
 
   Result<void> time_alone(Repeated& repeated, int count, CollectiveProbe& probe) {
-    const bool takes_part = group_.takes_part;
     std::vector<double> batches;
     double cpu = 0.0, spent = 0.0;
     for (int batch = 0; batch < kBatches && (batch < 2 || spent < kPatience); ++batch) {
       RETURN_IF_ERROR(complete(world_, world_.barrier()));
       const double begin = wall_seconds(), cpu_begin = cpu_seconds();
-      if (takes_part) RETURN_IF_ERROR(repeated.run(count));
+      RETURN_IF_ERROR(repeated.run(count));
       cpu += cpu_seconds() - cpu_begin;
-      const auto longest = slowest(takes_part ? wall_seconds() - begin : 0.0);
+      const auto longest = slowest(wall_seconds() - begin);
       if (!longest) return longest.error();
       spent += *longest;
       batches.push_back(*longest / count);
     }
-    const auto shared = mean_of_members(cpu / (count * static_cast<double>(batches.size())));
+    const auto shared = mean(cpu / (count * static_cast<double>(batches.size())));
     if (!shared) return shared.error();
     probe.seconds = Spread::of(std::move(batches));
     probe.cpu_seconds = *shared;
@@ -129,34 +128,30 @@ class Measurement {
     int64_t chunks = 0;
     double seconds = 0.0;
     Result<void> outcome;
-    if (group_.takes_part) {
-      std::atomic<bool> over{false};
-      std::thread helper([&] {
-        outcome = repeated.run(2 * count);
-        seconds = (wall_seconds() - begin) / (2 * count);
-        over.store(true);
-      });
-      for (; !over.load(); ++chunks) chunk.run();
-      helper.join();
-    }
+    std::atomic<bool> over{false};
+    std::thread helper([&] {
+      outcome = repeated.run(2 * count);
+      seconds = (wall_seconds() - begin) / (2 * count);
+      over.store(true);
+    });
+    for (; !over.load(); ++chunks) chunk.run();
+    helper.join();
     const double cpu =
         (cpu_seconds() - cpu_begin - chunk_seconds_ * static_cast<double>(chunks)) / (2 * count);
     RETURN_IF_ERROR(std::move(outcome));
     const auto longest = slowest(seconds);
     if (!longest) return longest.error();
-    const auto shared = mean_of_members(cpu);
+    const auto shared = mean(cpu);
     if (!shared) return shared.error();
     probe.beside_seconds = std::max(*longest - wake_seconds_, probe.seconds.median);
     probe.beside_cpu_seconds = std::max(0.0, *shared);
     return {};
   }
 
-  Result<double> mean_of_members(double mine) {
-    const auto all = gather_values(world_, {group_.takes_part ? mine : 0.0, group_.takes_part ? 1.0 : 0.0});
+  Result<double> mean(double mine) {
+    const auto all = gather_values(world_, {mine});
     if (!all) return all.error();
-    double sum = 0.0, members = 0.0;
-    for (size_t i = 0; i < all->size(); i += 2) sum += (*all)[i], members += (*all)[i + 1];
-    return sum / std::max(1.0, members);
+    return std::accumulate(all->begin(), all->end(), 0.0) / static_cast<double>(all->size());
   }
 
   Communicator& world_;
@@ -164,25 +159,23 @@ class Measurement {
   double chunk_seconds_, wake_seconds_;
 };
 
-// How late a thread of a rank wakes while every rank that takes part computes: what a helper adds to what it times.
-Result<double> wake_seconds(Communicator& world, Chunk& chunk, bool takes_part) {
+// How late a thread of a rank wakes while every rank computes: what a helper adds to what it times.
+Result<double> wake_seconds(Communicator& world, Chunk& chunk) {
   constexpr int kWakes = 25;
   std::vector<double> late(kWakes, 0.0);
   RETURN_IF_ERROR(complete(world, world.barrier()));
-  if (takes_part) {
-    std::atomic<bool> over{false};
-    std::thread helper([&] {
-      for (double& one : late) {
-        constexpr double kSleep = 2e-3;
-        const double begin = wall_seconds();
-        std::this_thread::sleep_for(std::chrono::duration<double>(kSleep));
-        one = wall_seconds() - begin - kSleep;
-      }
-      over.store(true);
-    });
-    while (!over.load()) chunk.run();
-    helper.join();
-  }
+  std::atomic<bool> over{false};
+  std::thread helper([&] {
+    for (double& one : late) {
+      constexpr double kSleep = 2e-3;
+      const double begin = wall_seconds();
+      std::this_thread::sleep_for(std::chrono::duration<double>(kSleep));
+      one = wall_seconds() - begin - kSleep;
+    }
+    over.store(true);
+  });
+  while (!over.load()) chunk.run();
+  helper.join();
   const auto all = gather_values(world, {Spread::of(late).median});
   if (!all) return all.error();
   return *std::max_element(all->begin(), all->end());
@@ -197,9 +190,9 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
   const auto chunk_seconds = chunk.seconds(world);
   if (!chunk_seconds) return chunk_seconds.error();
   std::vector<CollectiveProbe> probes;
+  const auto late = wake_seconds(world, chunk);
+  if (!late) return late.error();
   for (const CollectiveGroup& group : groups) {
-    const auto late = wake_seconds(world, chunk, group.takes_part);
-    if (!late) return late.error();
     told(fmt::format("collectives among {} of {} nodes", group.among, group.nodes));
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
       for (const int64_t shard : kShardBytes) {

@@ -1,5 +1,4 @@
-// Collective times: how long collectives take inside a node, between nodes and over both, on a few numbers of nodes; with
-// nothing beside them, and beside computing, which they take CPUs from and wait for.
+// Collective times: how long collectives take inside a node, between nodes and over both; with nothing beside them, and beside computing, which they take CPUs from and wait for.
 //
 // Thread rule: one thread, the same calls on all ranks; one helper thread waits for collectives while this one computes.
 #pragma once
@@ -16,8 +15,7 @@ namespace shardrun::measure {
 struct CollectiveGroup {
   std::string among;                    // as CollectiveProbe says
   comm::Communicator* group = nullptr;  // of this rank
-  int64_t nodes = 1, ranks = 0;         // nodes that take part; ranks of one group
-  bool takes_part = true;               // this rank; else it only waits
+  int64_t nodes = 1, ranks = 0;         // of the job; ranks of one group
 };
 
 // `told` hears what comes next, on every rank.

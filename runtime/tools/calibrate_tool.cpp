@@ -105,39 +105,23 @@ class Calibrator {
     return set;
   }
 
-  // One of a few numbers of nodes, from 1 to all of them.
-  static std::vector<int> node_counts(int nodes) {
-    std::vector<int> counts = {1};
-    for (int count = 2; count < nodes && counts.size() < 3; count *= 2) counts.push_back(count);
-    if (nodes > 1) counts.push_back(nodes);
-    return counts;
-  }
-
-  // Of the first `nodes` nodes; a rank beyond them, or one that has nobody to talk to, is a group of its own.
-  void want(const char* among, int nodes) {
-    const auto mine = static_cast<uint32_t>(job_.env.global_rank);
-    const auto per_node = static_cast<uint32_t>(job_.plan.ranks_per_node);
-    const auto count = static_cast<uint32_t>(nodes);
-    const std::string_view kind = among;
-    std::vector<uint32_t> group;
-    if (kind == "node")
-      for (uint32_t i = 0; i < per_node; ++i) group.push_back(mine / per_node * per_node + i);
-    if (kind == "network")
-      for (uint32_t i = 0; i < count; ++i) group.push_back(i * per_node + mine % per_node);
-    if (kind == "all")
-      for (uint32_t i = 0; i < count * per_node; ++i) group.push_back(i);
+  void want(const char* among, std::vector<uint32_t> group) {
     if (group.size() < 2) return;
-    const bool takes_part = mine < count * per_node;
-    groups_.push_back({among, nullptr, nodes, static_cast<int64_t>(group.size()), takes_part});
-    members_.push_back(takes_part ? group : std::vector<uint32_t>{mine});
+    groups_.push_back({among, nullptr, job_.plan.nodes, static_cast<int64_t>(group.size())});
+    members_.push_back(std::move(group));
   }
 
   Result<void> connect() {
-    for (const int nodes : node_counts(job_.plan.nodes)) {
-      want("node", nodes);
-      if (nodes > 1) want("network", nodes);
-      if (nodes > 1 && job_.plan.ranks_per_node > 1) want("all", nodes);
-    }
+    const auto mine = static_cast<uint32_t>(job_.env.global_rank);
+    const auto per_node = static_cast<uint32_t>(job_.plan.ranks_per_node);
+    const auto nodes = static_cast<uint32_t>(job_.plan.nodes);
+    std::vector<uint32_t> node, network, all;
+    for (uint32_t i = 0; i < per_node; ++i) node.push_back(mine / per_node * per_node + i);
+    for (uint32_t i = 0; i < nodes; ++i) network.push_back(i * per_node + mine % per_node);
+    for (uint32_t i = 0; i < nodes * per_node; ++i) all.push_back(i);
+    want("node", std::move(node));
+    want("network", std::move(network));
+    if (nodes > 1 && per_node > 1) want("all", std::move(all));
     comm::WorldOptions options;
     options.plugin_path =
         fmt::format("{}/libshardrun_comm_{}.so", job_.plan.plugin_directory, job_.spec.communication.plugin);
