@@ -208,13 +208,6 @@ Result<CollectiveSeconds> MeasuredMachine::collective(CollectiveKind kind, const
   seconds.beside = on_curve(curve, volume, beside);
   seconds.latency_alone = std::min(alone(*curve.front()), seconds.alone);
   seconds.latency_beside = std::min(beside(*curve.front()), seconds.beside);
-  // Groups beside it on a node share its network.
-  if (placement.nodes > 1) {
-    const double crowd =
-        static_cast<double>(placement.ranks_per_node) / static_cast<double>(calibration_.ranks_per_node);
-    seconds.alone = seconds.latency_alone + crowd * (seconds.alone - seconds.latency_alone);
-    seconds.beside = seconds.latency_beside + crowd * (seconds.beside - seconds.latency_beside);
-  }
   seconds.cpu =
       on_curve(curve, volume, [](const CollectiveProbe& probe) { return probe.beside_cpu_seconds; });
   return seconds;

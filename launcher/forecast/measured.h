@@ -37,7 +37,6 @@ enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };
 struct Placement {
   int64_t ranks = 1, nodes = 1;  // of the group
   int64_t nodes_at_it = 1;       // of the job: groups like it run on all of them
-  int64_t ranks_per_node = 1;    // of the job
 };
 
 class MeasuredMachine {

@@ -260,7 +260,6 @@ Placement placement_of(int64_t ranks, int64_t stride, const ReplayQuestion& ques
   const int64_t on_node = std::clamp<int64_t>(question.ranks_per_node / stride, 1, ranks);
   placement.nodes = (ranks + on_node - 1) / on_node;
   placement.nodes_at_it = question.layout.nodes;
-  placement.ranks_per_node = question.ranks_per_node;
   return placement;
 }
 

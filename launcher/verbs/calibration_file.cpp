@@ -90,6 +90,10 @@ Result<StepForecast> forecast_measured(const contract::JobSpec& spec, const cont
   if (plan.cpus_per_rank != calibration.cpus_per_rank)
     return Error(Code::kInvalid, fmt::format("calibrated with {} CPUs a rank, the job has {}",
                                              calibration.cpus_per_rank, plan.cpus_per_rank));
+  if (plan.nodes > 1 && plan.ranks_per_node != calibration.ranks_per_node)
+    return Error(Code::kInvalid,
+                 fmt::format("collectives are calibrated with {} ranks a node, the job has {}",
+                             calibration.ranks_per_node, plan.ranks_per_node));
   if (spec.precision.parameters != contract::Precision::kBf16)
     return Error(Code::kInvalid, "steps are calibrated in bf16, the job computes in fp32");
   auto question = question_of(spec, plan);
