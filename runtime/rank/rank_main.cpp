@@ -17,6 +17,7 @@
 #include "runtime/base/io.h"
 #include "runtime/contract/container_runtime.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/rank_job.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/rank/container.h"
 #include "runtime/rank/supervisor.h"
@@ -27,39 +28,12 @@ namespace {
 using base::Code;
 using base::Result;
 
-struct Job {
-  contract::RankEnv env;
-  contract::LaunchPlan plan;
-  contract::JobSpec spec;
-};
-
-Result<Job> read_job() {
-  Job job;
-  auto env = contract::read_rank_env(contract::process_environment());
-  if (!env) return std::move(env).error();
-  job.env = std::move(*env);
-  const contract::RunDir run_dir{job.env.run_directory};
-  const std::string plan_path = run_dir.attempt_plan(job.env.attempt);
-  auto plan_text = base::read_file(plan_path);
-  if (!plan_text && plan_text.error().code() == Code::kNotFound) {
-    return base::Error(Code::kRefused, run_dir.unseen_by(job.env.node_name));
-  }
-  if (!plan_text) return std::move(plan_text).error();
-  auto plan = contract::parse_launch_plan(*plan_text);
-  if (!plan) return std::move(plan).error().context("reading " + plan_path);
-  job.plan = std::move(*plan);
-  auto spec = contract::load_job_spec(run_dir.job_toml(), job.plan.overrides);
-  if (!spec) return std::move(spec).error();
-  job.spec = std::move(*spec);
-  return job;
-}
-
 int fail(const base::Error& error, int exit_code) {
   fmt::print(stderr, "shardrun-rank: {}\n", error.to_string());
   return exit_code;
 }
 
-std::string heartbeat_file(const Job& job) {
+std::string heartbeat_file(const contract::RankJob& job) {
   return contract::RunDir{job.env.run_directory}.rank_alive(job.env.attempt, job.env.global_rank);
 }
 
@@ -70,7 +44,7 @@ void set_all(const Variables& variables) {
 }
 
 // The variables that the spec adds; a reference that leads nowhere is the rank's failure.
-Result<Variables> apply_environment(const Job& job, bool command) {
+Result<Variables> apply_environment(const contract::RankJob& job, bool command) {
   const auto inherited = contract::process_environment();
   auto given = command ? contract::command_environment(job.env, job.plan, job.spec, inherited)
                        : contract::resolve_environment(job.spec.environment, inherited);
@@ -81,7 +55,7 @@ Result<Variables> apply_environment(const Job& job, bool command) {
 }
 
 // The command, or what runs it in its image.
-Result<std::vector<std::string>> command_of(const Job& job, const Variables& variables) {
+Result<std::vector<std::string>> command_of(const contract::RankJob& job, const Variables& variables) {
   if (!job.spec.container.is_given()) return job.spec.program.command;
   const auto environment = contract::process_environment();
   auto runtime = contract::find_container_runtime(job.spec, environment);
@@ -119,7 +93,8 @@ int exec_command(const std::vector<std::string>& command) {
   return missing || error_number == ENOENT ? 127 : 126;
 }
 
-int run_program(const Job& job, const TrainerFunction& trainer, contract::ProgressPage& progress) {
+int run_program(const contract::RankJob& job, const TrainerFunction& trainer,
+                contract::ProgressPage& progress) {
   const bool command = !job.spec.program.command.empty();
   auto variables = apply_environment(job, command);
   if (!variables) return fail(variables.error(), contract::kExitBadInput);
@@ -147,7 +122,7 @@ void die_with_launcher() {
 
 int run_rank(const TrainerFunction& trainer) {
   die_with_launcher();
-  auto job = read_job();
+  auto job = contract::read_rank_job();
   if (!job) {
     const bool unseen = job.error().code() == Code::kRefused;
     return fail(job.error(), unseen ? contract::kExitRefused : contract::kExitBadInput);

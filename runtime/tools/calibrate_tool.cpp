@@ -19,7 +19,7 @@
 #include "runtime/contract/calibration.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
-#include "runtime/contract/run_dir.h"
+#include "runtime/contract/rank_job.h"
 #include "runtime/measure/block_times.h"
 #include "runtime/measure/collective_times.h"
 #include "runtime/measure/group_values.h"
@@ -30,31 +30,6 @@ namespace {
 
 using base::Result;
 using contract::Calibration;
-
-struct Job {
-  contract::RankEnv env;
-  contract::LaunchPlan plan;
-  contract::JobSpec spec;
-};
-
-Result<Job> read_job() {
-  Job job;
-  auto env = contract::read_rank_env(contract::process_environment());
-  if (!env) return std::move(env).error();
-  job.env = std::move(*env);
-  const contract::RunDir run{job.env.run_directory};
-  const auto text = base::read_file(run.plan_json());
-  if (!text && text.error().code() == base::Code::kNotFound)
-    return base::Error(base::Code::kRefused, run.unseen_by(job.env.node_name));
-  if (!text) return text.error();
-  auto plan = contract::parse_launch_plan(*text);
-  if (!plan) return std::move(plan).error();
-  job.plan = std::move(*plan);
-  auto spec = contract::load_job_spec(run.job_toml(), job.plan.overrides);
-  if (!spec) return std::move(spec).error();
-  job.spec = std::move(*spec);
-  return job;
-}
 
 // The value behind "name:" in a file of /proc; "unknown" where there is none.
 std::string value_of(const char* path, const std::string& name) {
@@ -77,7 +52,7 @@ struct Card {
 
 class Calibrator {
  public:
-  Calibrator(const Job& job, std::string provider, bool only_network)
+  Calibrator(const contract::RankJob& job, std::string provider, bool only_network)
       : job_(job), provider_(std::move(provider)), only_network_(only_network) {}
 
   Result<void> run(const std::string& output) {
@@ -206,7 +181,7 @@ class Calibrator {
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
   }
 
-  const Job& job_;
+  const contract::RankJob& job_;
   std::string provider_;
   bool only_network_;
   Calibration c_;
@@ -223,7 +198,7 @@ int run_calibrate_tool(std::span<char* const> arguments) {
     std::fputs("usage: shardrun-rank calibrate FILE all|network PROVIDER, started by shardrun\n", stderr);
     return contract::kExitBadInput;
   }
-  const auto job = read_job();
+  const auto job = contract::read_rank_job();
   const auto done =
       job ? Calibrator(*job, arguments[2], parts == "network").run(arguments[0]) : Result<void>(job.error());
   if (done) return contract::kExitDone;

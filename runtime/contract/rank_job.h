@@ -1,0 +1,23 @@
+// What a rank reads first: who it is, the plan of its attempt, and the job's spec.
+//
+// Thread rule: free function; reads the process environment.
+#pragma once
+
+#include "runtime/base/result.h"
+#include "runtime/contract/job_spec.h"
+#include "runtime/contract/launch_plan.h"
+#include "runtime/contract/rank_env.h"
+
+namespace shardrun::contract {
+
+struct RankJob {
+  RankEnv env;
+  LaunchPlan plan;
+  JobSpec spec;
+};
+
+// kRefused when this node does not see the run directory; else the errors of read_rank_env, parse_launch_plan and
+// load_job_spec.
+Result<RankJob> read_rank_job();
+
+}  // namespace shardrun::contract
