@@ -149,7 +149,8 @@ class Engine {
   bool retire_finished();
   void sleep();
   void listen(int timeout_milliseconds);
-  int sleep_milliseconds();
+  bool must_look() const;
+  int sleep_milliseconds(bool must_look);
   void handle_news(const Liveness::News& news);
   void check_clocks();
   void suspect(uint32_t global_rank, const std::string& why);

@@ -216,27 +216,36 @@ bool Engine::retire_finished() {
   return retired;
 }
 
+// Whether a message that nobody's descriptor tells of may be under way: the bell covers every step of one but those inside
+// the provider, and those do not take long.
+bool Engine::must_look() const {
+  return std::any_of(active_.begin(), active_.end(), [this](const auto& active) {
+    const auto& flows = active->operation->flows();
+    return std::any_of(flows.begin(), flows.end(), [this](const Flow& flow) {
+      return !flow.finished() && endpoints_[endpoint_of_[flow.global_rank]]->must_ring();
+    });
+  });
+}
+
 // How long poll may sleep: -1 until a descriptor wakes it.
-int Engine::sleep_milliseconds() {
+int Engine::sleep_milliseconds(bool must_look) {
   if (backlog_) return 1;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->may_sleep()) return 0;
-    // The bell covers every step of a message but those inside the provider, and those do not take long.
-    if (endpoint->must_ring() && !active_.empty()) return idle_rounds_ < kBusyRounds ? 1 : 10;
   }
+  if (must_look) return idle_rounds_ < kBusyRounds ? 1 : 10;
   if (suspect_) return 20;
   return !departed_.empty() && !active_.empty() ? 100 : -1;
 }
 
 void Engine::sleep() {
-  const bool look_again =
-      std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& e) { return e->must_ring(); });
+  const bool look_again = must_look();
   ++idle_rounds_;
-  if (look_again && !active_.empty() && idle_rounds_ <= kIdleRounds) {
+  if (look_again && idle_rounds_ <= kIdleRounds) {
     sched_yield();
     return;
   }
-  listen(sleep_milliseconds());
+  listen(sleep_milliseconds(look_again));
 }
 
 // Sleeps until a descriptor has something or the time is up, and takes in what the liveness links say.
