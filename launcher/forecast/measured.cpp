@@ -206,8 +206,7 @@ Result<CollectiveSeconds> MeasuredMachine::collective(CollectiveKind kind, const
   };
   seconds.alone = on_curve(curve, volume, alone);
   seconds.beside = on_curve(curve, volume, beside);
-  seconds.latency_alone = std::min(alone(*curve.front()), seconds.alone);
-  seconds.latency_beside = std::min(beside(*curve.front()), seconds.beside);
+  seconds.latency = std::min(alone(*curve.front()), seconds.alone);
   seconds.cpu =
       on_curve(curve, volume, [](const CollectiveProbe& probe) { return probe.beside_cpu_seconds; });
   return seconds;

@@ -27,8 +27,8 @@ struct BlockSeconds {
 // One kind of collective by size: seconds with nothing beside it and beside computing, and what it takes from computing.
 struct CollectiveSeconds {
   double alone = 0.0, beside = 0.0;
-  double latency_alone = 0.0, latency_beside = 0.0;  // of them, what the smallest one takes as well
-  double cpu = 0.0;                                  // that a rank loses when it computes meanwhile
+  double latency = 0.0;  // of alone, what the smallest one takes as well
+  double cpu = 0.0;      // that a rank loses when it computes meanwhile
 };
 
 enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };

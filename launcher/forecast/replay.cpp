@@ -60,13 +60,13 @@ class Timeline {
     }
   }
 
-  // Shares of an operation's current part that a second does.
+  // Shares of an operation's current part that a second does. Computing slows both parts alike.
   double rate(const Operation& one, bool computing, double sharing) const {
     const CollectiveSeconds& s = one.seconds;
-    const double latency = computing ? s.latency_beside : s.latency_alone;
-    if (one.latency_left > 0.0) return latency > 0.0 ? 1.0 / latency : kNever;
-    const double bytes = (computing ? s.beside : s.alone) - latency;
-    return bytes > 0.0 ? 1.0 / (bytes * sharing) : kNever;
+    const bool late = one.latency_left > 0.0;
+    const double part = late ? s.latency : (s.alone - s.latency) * sharing;
+    const double slowed = computing && s.alone > 0.0 ? part * s.beside / s.alone : part;
+    return slowed > 0.0 ? 1.0 / slowed : kNever;
   }
 
   // To the next event; returns the seconds of CPU that were computed, at most `wanted`.
