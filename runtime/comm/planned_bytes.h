@@ -1,8 +1,10 @@
-// What a communicator holds for sums beside the buffers that it is given, by plugins/abi/comm_v1.h: most of all plugins.
+// What a communicator holds beside the buffers that it is given. For sums, by plugins/abi/comm_v1.h: most of all
+// plugins. For buffers of a device over a communicator of the host: pinned memory.
 //
 // Thread rule: pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "plugins/abi/comm_v1.h"
@@ -22,6 +24,20 @@ inline int64_t reduce_scatter_bytes(int group_size, int64_t part_bytes) {
 inline int64_t all_reduce_bytes(int group_size, int64_t bytes) {
   const bool whole = static_cast<uint64_t>(bytes) <= SHARDRUN_COMM_V1_WHOLE_BYTES;
   return reduce_scatter_bytes(group_size, whole ? bytes : bytes / group_size + 8);
+}
+
+// Bytes of one rank's part that a staged communicator moves at a time: 16 MiB over the whole group, but at least
+// 64 KiB; no more than the largest part that it is ever given.
+inline int64_t staging_piece_bytes(int group_size, int64_t largest_part_bytes) {
+  constexpr int64_t kAll = int64_t{16} << 20, kLeast = int64_t{64} << 10, kUnit = 256;
+  const int64_t piece = std::max(kLeast, kAll / (group_size + 1));
+  const int64_t needed = std::max(largest_part_bytes, kUnit);
+  return (std::min(piece, needed) + kUnit - 1) / kUnit * kUnit;
+}
+
+// Pinned memory of a staged communicator: two pieces in turn, each with one part and those of all.
+inline int64_t staging_bytes(int group_size, int64_t piece_bytes) {
+  return group_size > 1 ? 2 * (group_size + 1) * piece_bytes : 0;
 }
 
 }  // namespace shardrun::comm

@@ -94,6 +94,7 @@ class PluginCommunicator final : public Communicator {
   Result<void> wait(Pending pending) override {
     return shared_->check(shared_->table.wait(channel_, pending.ticket, shared_->timeout_ms));
   }
+  void abort(const std::string& reason) override { shared_->table.abort(shared_->context, reason.c_str()); }
 
  private:
   template <typename Call>

@@ -46,6 +46,7 @@ class WatchedCommunicator : public comm::Communicator {
     progress_.end_wait();
     return done;
   }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
   comm::Communicator& inner_;

@@ -51,6 +51,7 @@ class TracedCommunicator : public comm::Communicator {
     started_.erase(found);
     return done;
   }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
   struct Started {

@@ -212,6 +212,12 @@ class ThreadCommunicator final : public comm::Communicator {
     return Error(Code::kPeerLost,
                  fmt::format("operation #{}: lost rank {}", pending.ticket, *shared_.killed));
   }
+  void abort(const std::string& reason) override {
+    std::lock_guard lock(shared_.mutex);
+    if (!shared_.failure)
+      shared_.failure = Error(Code::kCancelled, fmt::format("rank {}: {}", rank_, reason));
+    shared_.changed.notify_all();
+  }
 
  private:
   Result<Pending> in_place(Kind kind, std::span<std::byte> buffer, int root) {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "runtime/kernels/cuda/ops.h"
 #include "tests/gpu/harness.h"
 
@@ -70,4 +72,38 @@ TEST_CASE("device: the time of an op is known") {
   REQUIRE(time);
   CHECK_GT(*time, 0.0F);
   CHECK_LT(*time, 100.0F);
+}
+
+TEST_CASE("device: a link's copies keep their place among the stream's work, forth and back") {
+  auto created = cuda::Device::create({});
+  REQUIRE(created);
+  cuda::Device& on = **created;
+  auto link = on.make_link();
+  REQUIRE(link);
+  constexpr size_t kBytes = size_t{64} << 20;
+  auto memory = on.allocate(kBytes);
+  auto pinned = (*link)->allocate_pinned(kBytes);
+  auto before = (*link)->make_mark(), out = (*link)->make_mark(), back = (*link)->make_mark();
+  REQUIRE((memory && pinned && before && out && back));
+  using Stream = base::DeviceLink::Stream;
+  std::byte* const host = (*pinned)->bytes().data();
+  for (int i = 0; i < 20; ++i) on.fill(memory->get(), i, kBytes);
+  CHECK((*link)->record(**before, Stream::kCompute));
+  CHECK((*link)->wait(Stream::kOut, **before));
+  CHECK((*link)->copy(Stream::kOut, host, memory->get(), kBytes));
+  CHECK((*link)->record(**out, Stream::kOut));
+  for (bool done = false; !done;) {
+    auto answer = (*link)->is_done(**out);
+    REQUIRE(answer);
+    done = *answer;
+  }
+  CHECK_EQ(host[0], std::byte{19});
+  CHECK_EQ(host[kBytes - 1], std::byte{19});
+  std::fill_n(host, kBytes, std::byte{77});
+  CHECK((*link)->copy(Stream::kIn, memory->get(), host, kBytes));
+  CHECK((*link)->record(**back, Stream::kIn));
+  CHECK((*link)->wait(Stream::kCompute, **back));
+  std::vector<std::byte> seen(kBytes);
+  REQUIRE(on.copy_out(seen.data(), memory->get(), kBytes));
+  CHECK(seen == std::vector<std::byte>(kBytes, std::byte{77}));
 }

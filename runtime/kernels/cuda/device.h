@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
@@ -59,6 +60,10 @@ class Device {
   // Every byte of it, and from one place of the GPU's memory to another; both on the stream.
   void fill(void* device_memory, int byte, size_t bytes);
   void copy(void* to, const void* from, size_t bytes);
+
+  // Copies to and from pinned memory of the host in order with the stream, and beside it; any thread may use it. Must
+  // not outlive this device.
+  base::Result<std::unique_ptr<base::DeviceLink>> make_link();
 
   // Milliseconds that what `enqueue` puts on the stream takes on the GPU. Waits.
   template <typename Enqueue>

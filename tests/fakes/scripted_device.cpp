@@ -1,0 +1,176 @@
+#include "tests/fakes/scripted_device.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace shardrun::fakes {
+namespace {
+
+using base::Code;
+using base::DeviceLink;
+using base::Error;
+using base::Result;
+
+// Runs work in order, on a thread of its own, each piece after a random delay.
+class Worker {
+ public:
+  Worker(uint64_t seed, std::chrono::microseconds longest)
+      : random_(seed), longest_(longest), thread_([this] { run(); }) {}
+  ~Worker() {
+    put(nullptr);
+    thread_.join();
+  }
+
+  void put(std::function<void()> work) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  void run() {
+    for (;;) {
+      std::function<void()> work;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !queue_.empty(); });
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      if (!work) return;
+      const auto most = static_cast<uint64_t>(longest_.count());
+      if (most > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % (most + 1)));
+      work();
+    }
+  }
+
+  std::mt19937_64 random_;
+  const std::chrono::microseconds longest_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  std::thread thread_;  // last: it uses the others
+};
+
+using Point = std::shared_future<void>;
+
+struct ScriptedMark final : DeviceLink::Mark {
+  Point point;
+};
+
+}  // namespace
+
+struct ScriptedDevice::Shared {
+  explicit Shared(const DeviceScript& wanted)
+      : script(wanted), compute(std::make_unique<Worker>(wanted.seed, wanted.dawdles[0])) {}
+  const DeviceScript script;
+  std::atomic<int64_t> pinned{0};
+  std::atomic<int> copies{0}, links{0};
+  std::unique_ptr<Worker> compute;
+};
+
+namespace {
+
+class ScriptedMemory final : public DeviceLink::PinnedMemory {
+ public:
+  ScriptedMemory(std::shared_ptr<ScriptedDevice::Shared> device, size_t bytes)
+      : PinnedMemory(new std::byte[bytes], bytes), device_(std::move(device)) {
+    device_->pinned += static_cast<int64_t>(bytes);
+  }
+  ~ScriptedMemory() override {
+    device_->pinned -= static_cast<int64_t>(size_);
+    delete[] data_;
+  }
+
+ private:
+  std::shared_ptr<ScriptedDevice::Shared> device_;
+};
+
+class ScriptedLink final : public DeviceLink {
+ public:
+  explicit ScriptedLink(std::shared_ptr<ScriptedDevice::Shared> device)
+      : device_(std::move(device)),
+        number_(static_cast<uint64_t>(++device_->links)),
+        out_(device_->script.seed * 31 + number_, device_->script.dawdles[1]),
+        in_(device_->script.seed * 37 + number_, device_->script.dawdles[2]) {}
+
+  Result<std::unique_ptr<PinnedMemory>> allocate_pinned(size_t bytes) override {
+    return std::unique_ptr<PinnedMemory>(std::make_unique<ScriptedMemory>(device_, bytes));
+  }
+  Result<std::unique_ptr<Mark>> make_mark() override {
+    return std::unique_ptr<Mark>(std::make_unique<ScriptedMark>());
+  }
+  Result<void> record(Mark& mark, Stream stream) override {
+    auto reached = std::make_shared<std::promise<void>>();
+    static_cast<ScriptedMark&>(mark).point = reached->get_future().share();
+    worker(stream).put([reached] { reached->set_value(); });
+    return {};
+  }
+  Result<void> wait(Stream stream, const Mark& mark) override {
+    const Point point = static_cast<const ScriptedMark&>(mark).point;
+    if (!device_->script.ignores_marks) worker(stream).put([point] { point.wait(); });
+    return {};
+  }
+  Result<bool> is_done(const Mark& mark) override {
+    if (device_->script.ignores_marks) return true;
+    return static_cast<const ScriptedMark&>(mark).point.wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  }
+  Result<void> copy(Stream stream, void* to, const void* from, size_t bytes) override {
+    if (stream != Stream::kCompute && device_->script.failing_copy >= 0 &&
+        device_->copies++ >= device_->script.failing_copy) {
+      return Error(Code::kIo, "copy: a scripted fault");
+    }
+    worker(stream).put([=] { std::memmove(to, from, bytes); });
+    return {};
+  }
+  Result<void> drain(Stream stream) override {
+    const auto reached = std::make_shared<std::promise<void>>();  // outlives set_value, which outlives wait
+    worker(stream).put([reached] { reached->set_value(); });
+    reached->get_future().wait();
+    return {};
+  }
+
+ private:
+  Worker& worker(Stream stream) {
+    return stream == Stream::kCompute ? *device_->compute : stream == Stream::kOut ? out_ : in_;
+  }
+
+  std::shared_ptr<ScriptedDevice::Shared> device_;
+  const uint64_t number_;
+  Worker out_, in_;
+};
+
+}  // namespace
+
+ScriptedDevice::ScriptedDevice(const DeviceScript& script) : shared_(std::make_shared<Shared>(script)) {}
+ScriptedDevice::~ScriptedDevice() = default;
+
+std::unique_ptr<base::DeviceLink> ScriptedDevice::link() {
+  return std::make_unique<ScriptedLink>(shared_);
+}
+
+void ScriptedDevice::compute(std::function<void()> work) {
+  shared_->compute->put(std::move(work));
+}
+
+void ScriptedDevice::synchronize() {
+  const auto reached = std::make_shared<std::promise<void>>();
+  compute([reached] { reached->set_value(); });
+  reached->get_future().wait();
+}
+
+int64_t ScriptedDevice::pinned_bytes() const {
+  return shared_->pinned;
+}
+
+}  // namespace shardrun::fakes
