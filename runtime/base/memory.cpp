@@ -65,17 +65,20 @@ Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& director
 Memory::Memory(Memory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      file_(std::exchange(other.file_, -1)) {}
+      file_(std::exchange(other.file_, -1)),
+      release_(std::exchange(other.release_, nullptr)) {}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(file_, other.file_);
+  std::swap(release_, other.release_);
   return *this;
 }
 
 Memory::~Memory() {
-  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+  if (data_ != nullptr && release_ != nullptr) release_(data_);
+  if (data_ != nullptr && release_ == nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
   if (file_ >= 0) ::close(file_);
 }
 

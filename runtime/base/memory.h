@@ -1,4 +1,4 @@
-// Memory: one large allocation of zero bytes, in memory or in a file.
+// Memory: one large allocation of zero bytes, in memory or in a file, or of a device.
 //
 // In a file, pages that are not needed for a while can be given back to the system, which writes them there:
 //   evict     starts writing the range and takes it out of this process's memory
@@ -28,6 +28,13 @@ class Memory {
   // `directory` exists and should lie on a local disk; a file system in memory saves nothing. Errors: kIo naming it,
   // also when it has no room: the file's blocks are reserved at once.
   static Result<Memory> create_in_file(int64_t bytes, const std::string& directory);
+  // Of another kind, e.g. a GPU's; `release` frees it.
+  using Release = void (*)(std::byte*);
+  static Memory adopt(std::byte* data, int64_t bytes, Release release) {
+    Memory memory(data, bytes, -1);
+    memory.release_ = release;
+    return memory;
+  }
   Memory() = default;
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
@@ -46,6 +53,7 @@ class Memory {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   int file_ = -1;
+  Release release_ = nullptr;  // null: mapped
 };
 
 // Copies values that nobody reads soon: `to` is written without being read first and without leaving the caches to it,

@@ -42,7 +42,8 @@ ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& 
                                  const shard::ShardLayout& layout, const ShardState& state)
     : folder_(std::move(folder)),
       path_(folder_ + "/" + shard_file_name(place.file())),
-      give_back_(state.give_back) {
+      give_back_(state.give_back),
+      read_(state.read) {
   SHARDRUN_CHECK(layout.group_size == place.spread.shard_degree);
   header_.file = static_cast<uint32_t>(place.file());
   header_.files = static_cast<uint32_t>(place.spread.files());
@@ -85,12 +86,21 @@ std::optional<ShardFileWriter::Chunk> ShardFileWriter::take(std::span<float> buf
   Piece& piece = pieces_[next_];
   const size_t count = std::min(buffer.size(), piece.values.size());
   const Chunk chunk{piece.block, piece.tensor, piece.file_offset, count};
-  std::copy_n(piece.values.begin(), count, buffer.begin());
+  copy_out(piece.values.first(count), buffer.data());
   if (give_back_ && !is_staged_) give_back_(piece.values.first(count));
   piece.values = piece.values.subspan(count);
   piece.file_offset += count * sizeof(float);
   if (piece.values.empty()) ++next_;
   return chunk;
+}
+
+// Staged values are the host's.
+void ShardFileWriter::copy_out(std::span<const float> values, float* to) {
+  if (!read_ || is_staged_) {
+    std::copy(values.begin(), values.end(), to);
+  } else if (auto read = read_(values, to); !read && !failure_) {
+    failure_ = std::move(read).error();
+  }
 }
 
 std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
@@ -111,6 +121,10 @@ std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
     elements += values.size();
   }
   if (elements == 0) return uint64_t{0};
+  if (read_) {
+    for (const Part& part : parts) copy_out(part.values, part.copy);
+    parts.clear();
+  }
   is_staged_ = true;
   const auto count = static_cast<int64_t>(parts.size());
   // All of the rank's threads: the trainer waits, and they wait with it.
@@ -137,6 +151,7 @@ Result<void> ShardFileWriter::write(const Chunk& chunk, std::span<const float> v
 
 Result<void> ShardFileWriter::finish() {
   SHARDRUN_CHECK(all_taken());
+  if (failure_) return *failure_;
   const std::string header = encode(header_);
   RETURN_IF_ERROR(write_at(fd_.get(), std::as_bytes(std::span(header)), 0, path_));
   if (::fsync(fd_.get()) != 0) return base::errno_error(Code::kIo, fmt::format("syncing {}", path_), errno);

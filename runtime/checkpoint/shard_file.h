@@ -28,10 +28,14 @@ namespace shardrun::checkpoint {
 // nobody is.
 using GiveBack = std::function<void(std::span<const float>)>;
 
+// Copies values to the host. Null: they lie in the host's memory.
+using ReadValues = std::function<Result<void>(std::span<const float>, float*)>;
+
 // A rank's flat shards (runtime/shard/layout.h), each layout.flat_shard_elements long.
 struct ShardState {
   std::span<float> master, moment1, moment2;
   GiveBack give_back{};
+  ReadValues read{};  // for writing checkpoints; when they are read, the shards lie in the host's memory
 
   std::array<std::span<float>, 3> tensors() const { return {master, moment1, moment2}; }
 };
@@ -66,10 +70,12 @@ class ShardFileWriter {
 
   // In the order of take().
   Result<void> write(const Chunk& chunk, std::span<const float> values);
-  // Writes the header and waits until file and folder are on the disk.
+  // Writes the header and waits until file and folder are on the disk. Also fails when values could not be read.
   Result<void> finish();
 
  private:
+  void copy_out(std::span<const float> values, float* to);
+
   struct Piece {
     size_t block, tensor;
     std::span<const float> values;  // not taken yet
@@ -80,6 +86,8 @@ class ShardFileWriter {
   ShardHeader header_;
   std::vector<Piece> pieces_;
   GiveBack give_back_;
+  ReadValues read_;
+  std::optional<base::Error> failure_;  // of read_, the first
   size_t next_ = 0;
   bool is_staged_ = false;
   base::UniqueFd fd_;

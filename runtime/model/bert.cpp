@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/memory.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/model/bert_buffers.h"
 
 namespace shardrun::model {
@@ -19,7 +20,9 @@ template <typename T>
 class TypedBert : public Bert {
  public:
   TypedBert(const BertConfig& config, const ModelOptions& options, Memory saved, Memory scratch)
-      : sizes_(config, options),
+      : backend_(*options.backend),
+        ops_(backend_.ops<T>()),
+        sizes_(config, options),
         blocks_(block_layouts(config)),
         saved_(std::move(saved)),
         scratch_(std::move(scratch)),
@@ -28,7 +31,9 @@ class TypedBert : public Bert {
     SHARDRUN_CHECK(blocks_[1].elements == BertLayerOffsets(sizes_).end);
     for (int block = 0; block <= config.layers; ++block) visits_.push_back(block);
     visits_.push_back(0);
-    for (int64_t b = 0; b < sizes_.B; ++b) buffers_.first_rows[b] = static_cast<int32_t>(b * sizes_.T);
+    std::vector<int32_t> first_rows;
+    for (int64_t b = 0; b < sizes_.B; ++b) first_rows.push_back(static_cast<int32_t>(b * sizes_.T));
+    upload(buffers_.first_rows, first_rows);
   }
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
@@ -52,7 +57,12 @@ class TypedBert : public Bert {
     return {};
   }
 
-  Loss loss() const override { return loss_; }
+  Loss loss() const override {
+    double sums[2] = {0.0, 0.0};
+    (void)backend_.download(sums, buffers_.losses, sizeof sums);  // the backend keeps and tells its failures
+    return {sums[0], predicted_, sums[1], labels_};
+  }
+  const double* loss_sums() const override { return buffers_.losses; }
 
   Result<void> backward(int visit, std::span<const std::byte> parameters,
                         std::span<float> gradient) override {
@@ -64,7 +74,7 @@ class TypedBert : public Bert {
       layer_backward(visit - 1, p, gradient.data());
     } else {
       const EmbeddingOffsets at(sizes_);
-      std::fill(gradient.begin() + at.position, gradient.begin() + at.pooler, 0.0f);
+      zero(gradient.data(), at.position, at.pooler);
       predictions_backward(p, gradient.data());
       relation_backward(p, gradient.data());
     }
@@ -72,6 +82,13 @@ class TypedBert : public Bert {
   }
 
  private:
+  void upload(int32_t* to, std::span<const int32_t> from) {
+    backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
+  }
+  // Elements [begin, end) of a block's gradient.
+  void zero(float* gradient, int64_t begin, int64_t end) {
+    backend_.zero(gradient + begin, (end - begin) * int64_t{sizeof(float)});
+  }
   const BlockLayout& block_of(int visit) const {
     return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
   }
@@ -90,22 +107,22 @@ class TypedBert : public Bert {
   void embedding_forward(const T* p) {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
-    kernels::embedding_sum_forward(buffers_.embedded, buffers_.tokens, buffers_.positions, buffers_.segments,
-                                   p + at.word, p + at.position, p + at.type, s.N, s.C);
-    kernels::layernorm_forward<T>(buffers_.layers.front().input, buffers_.mean, buffers_.rstd,
-                                  buffers_.embedded, nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
+    ops_.embedding_sum_forward(buffers_.embedded, buffers_.tokens, buffers_.positions, buffers_.segments,
+                               p + at.word, p + at.position, p + at.type, s.N, s.C);
+    ops_.layernorm_forward(buffers_.layers.front().input, buffers_.mean, buffers_.rstd, buffers_.embedded,
+                           nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
   }
 
   void embedding_backward(const T* p, float* g) {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     T* d = buffers_.gradient;
-    kernels::layernorm_backward(d, g + at.gamma, g + at.beta, d, buffers_.embedded, p + at.gamma,
-                                buffers_.mean, buffers_.rstd, s.N, s.C);
-    kernels::embedding_backward(g + at.word, buffers_.tokens, d, s.N, s.C, s.V);
-    kernels::embedding_backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P);
-    kernels::embedding_backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types);
-    std::fill(g + at.pooler, g + at.end, 0.0f);
+    ops_.layernorm_backward(d, g + at.gamma, g + at.beta, d, buffers_.embedded, p + at.gamma, buffers_.mean,
+                            buffers_.rstd, s.N, s.C);
+    ops_.embedding_backward(g + at.word, buffers_.tokens, d, s.N, s.C, s.V);
+    ops_.embedding_backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P);
+    ops_.embedding_backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types);
+    zero(g, at.pooler, at.end);
   }
 
   T* output_of(int layer) {
@@ -115,19 +132,19 @@ class TypedBert : public Bert {
 
   void attention_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
     const BertSizes& s = sizes_;
-    kernels::linear_bias_forward(a.qkv, a.input, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
-    kernels::attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility());
-    kernels::linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
-    kernels::layernorm_forward<T>(a.normed1, a.mean1, a.rstd1, a.sum1, a.input, p + at.gamma1, p + at.beta1,
-                                  s.N, s.C, s.epsilon);
+    ops_.linear_bias_forward(a.qkv, a.input, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
+    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility());
+    ops_.linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
+    ops_.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, a.input, p + at.gamma1, p + at.beta1, s.N,
+                           s.C, s.epsilon);
   }
 
   // sum2 without the residual.
   void feed_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
     const BertSizes& s = sizes_;
-    kernels::linear_bias_forward(a.up, a.normed1, p + at.up, p + at.up_bias, s.N, s.C, s.F);
-    kernels::gelu_forward(a.activated, a.up, s.N * s.F);
-    kernels::linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
+    ops_.linear_bias_forward(a.up, a.normed1, p + at.up, p + at.up_bias, s.N, s.C, s.F);
+    ops_.gelu_forward(a.activated, a.up, s.N * s.F);
+    ops_.linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
   }
 
   void layer_forward(int layer, const T* p) {
@@ -136,8 +153,8 @@ class TypedBert : public Bert {
     BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
     attention_forward(a, p, at);
     feed_forward(a, p, at);
-    kernels::layernorm_forward<T>(output_of(layer), a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2,
-                                  p + at.beta2, s.N, s.C, s.epsilon);
+    ops_.layernorm_forward(output_of(layer), a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2, p + at.beta2,
+                           s.N, s.C, s.epsilon);
     saved_.evict(a.begin, a.end - a.begin);
   }
 
@@ -147,11 +164,11 @@ class TypedBert : public Bert {
     if (s.checkpointing == Checkpointing::kFull) {
       attention_forward(a, p, at);
       feed_forward(a, p, at);
-      kernels::add(a.sum2, a.sum2, a.normed1, s.N * s.C);
+      ops_.add(a.sum2, a.sum2, a.normed1, s.N * s.C);
     } else if (s.checkpointing == Checkpointing::kSelective) {
-      kernels::layernorm_forward<T>(a.normed1, a.mean1, a.rstd1, a.sum1, nullptr, p + at.gamma1, p + at.beta1,
-                                    s.N, s.C, s.epsilon);
-      kernels::gelu_forward(a.activated, a.up, s.N * s.F);
+      ops_.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, nullptr, p + at.gamma1, p + at.beta1, s.N,
+                             s.C, s.epsilon);
+      ops_.gelu_forward(a.activated, a.up, s.N * s.F);
     }
   }
 
@@ -167,25 +184,25 @@ class TypedBert : public Bert {
     recompute(a, p, at);
     T *d = buffers_.gradient, *narrow = buffers_.narrow, *wide = buffers_.wide;
 
-    kernels::layernorm_backward(d, g + at.gamma2, g + at.beta2, d, a.sum2, p + at.gamma2, a.mean2, a.rstd2,
-                                s.N, s.C);
-    kernels::bias_backward(g + at.down_bias, d, s.N, s.C, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(wide, d, p + at.down, s.N, s.F, s.C);
-    kernels::gelu_backward(wide, wide, a.up, s.N * s.F);
-    kernels::bias_backward(g + at.up_bias, wide, s.N, s.F, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.up, wide, a.normed1, s.N, s.C, s.F, /*accumulate=*/false);
-    kernels::linear_backward_input(d, wide, p + at.up, s.N, s.C, s.F, /*accumulate=*/true);
+    ops_.layernorm_backward(d, g + at.gamma2, g + at.beta2, d, a.sum2, p + at.gamma2, a.mean2, a.rstd2, s.N,
+                            s.C);
+    ops_.bias_backward(g + at.down_bias, d, s.N, s.C, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(wide, d, p + at.down, s.N, s.F, s.C);
+    ops_.gelu_backward(wide, wide, a.up, s.N * s.F);
+    ops_.bias_backward(g + at.up_bias, wide, s.N, s.F, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.up, wide, a.normed1, s.N, s.C, s.F, /*accumulate=*/false);
+    ops_.linear_backward_input(d, wide, p + at.up, s.N, s.C, s.F, /*accumulate=*/true);
 
-    kernels::layernorm_backward(d, g + at.gamma1, g + at.beta1, d, a.sum1, p + at.gamma1, a.mean1, a.rstd1,
-                                s.N, s.C);
-    kernels::bias_backward(g + at.out_bias, d, s.N, s.C, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
-    kernels::attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility());
-    kernels::bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
+    ops_.layernorm_backward(d, g + at.gamma1, g + at.beta1, d, a.sum1, p + at.gamma1, a.mean1, a.rstd1, s.N,
+                            s.C);
+    ops_.bias_backward(g + at.out_bias, d, s.N, s.C, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
+    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility());
+    ops_.bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
     saved_.evict(a.begin, a.end - a.begin);
   }
 
@@ -193,26 +210,29 @@ class TypedBert : public Bert {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
-    loss_.sum = 0.0;
+    backend_.zero(buffers_.losses, sizeof(double));
     if (padded_ == 0) return;
-    kernels::embedding_forward(h.rows, buffers_.predicted, buffers_.output, padded_, s.C);
-    kernels::linear_bias_forward(h.transformed, h.rows, p + at.transform, p + at.transform_bias, padded_, s.C,
-                                 s.C);
-    kernels::gelu_forward(h.activated, h.transformed, padded_ * s.C);
-    kernels::layernorm_forward<T>(h.normed, h.mean, h.rstd, h.activated, nullptr, p + at.transform_gamma,
-                                  p + at.transform_beta, padded_, s.C, s.epsilon);
-    for (int64_t row = 0; row < padded_; row += s.chunk) loss_.sum += chunk_logits(p, row);
+    ops_.embedding_forward(h.rows, buffers_.predicted, buffers_.output, padded_, s.C);
+    ops_.linear_bias_forward(h.transformed, h.rows, p + at.transform, p + at.transform_bias, padded_, s.C,
+                             s.C);
+    ops_.gelu_forward(h.activated, h.transformed, padded_ * s.C);
+    ops_.layernorm_forward(h.normed, h.mean, h.rstd, h.activated, nullptr, p + at.transform_gamma,
+                           p + at.transform_beta, padded_, s.C, s.epsilon);
+    for (int64_t row = 0; row < padded_; row += s.chunk) {
+      chunk_logits(p, row);
+      backend_.accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1);
+    }
   }
 
-  // Logits, loss and dlogits of the chunk that starts at `row`; returns the sum of its losses.
-  double chunk_logits(const T* p, int64_t row) {
+  // Logits, loss and dlogits of the chunk that starts at `row`.
+  void chunk_logits(const T* p, int64_t row) {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     const int64_t rows = std::min(s.chunk, padded_ - row);
-    kernels::linear_bias_forward_fp32(buffers_.head.logits, buffers_.head.normed + row * s.C, p + at.word,
-                                      p + at.decoder_bias, rows, s.C, s.V);
-    return kernels::cross_entropy(buffers_.head.dlogits, buffers_.head.logits, buffers_.targets + row, rows,
-                                  s.V, loss_scale_);
+    ops_.linear_bias_forward_fp32(buffers_.head.logits, buffers_.head.normed + row * s.C, p + at.word,
+                                  p + at.decoder_bias, rows, s.C, s.V);
+    ops_.cross_entropy(buffers_.losses + kChunkLoss, buffers_.head.dlogits, buffers_.head.logits,
+                       buffers_.targets + row, rows, s.V, loss_scale_);
   }
 
   // Starts the stream's gradient: zero in all rows but the predicted ones.
@@ -221,40 +241,40 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
     if (padded_ == 0) {
-      std::fill(g + at.word, g + at.position, 0.0f);
-      std::fill(g + at.transform, g + at.relation, 0.0f);
-      kernels::scatter_rows<T>(buffers_.gradient, nullptr, nullptr, 0, s.N, s.C);
+      zero(g, at.word, at.position);
+      zero(g, at.transform, at.relation);
+      ops_.scatter_rows(buffers_.gradient, nullptr, nullptr, 0, s.N, s.C);
       return;
     }
     T* d = buffers_.dnormed;
     for (int64_t row = 0; row < padded_; row += s.chunk) {
       const int64_t rows = std::min(s.chunk, padded_ - row);
       if (s.chunk < padded_) chunk_logits(p, row);  // a single chunk is still there from forward
-      kernels::linear_backward_input(d + row * s.C, h.dlogits, p + at.word, rows, s.C, s.V);
-      kernels::linear_backward_weight(g + at.word, h.dlogits, h.normed + row * s.C, rows, s.C, s.V,
-                                      /*accumulate=*/row > 0);
-      kernels::bias_backward(g + at.decoder_bias, h.dlogits, rows, s.V, /*accumulate=*/row > 0);
+      ops_.linear_backward_input(d + row * s.C, h.dlogits, p + at.word, rows, s.C, s.V);
+      ops_.linear_backward_weight(g + at.word, h.dlogits, h.normed + row * s.C, rows, s.C, s.V,
+                                  /*accumulate=*/row > 0);
+      ops_.bias_backward(g + at.decoder_bias, h.dlogits, rows, s.V, /*accumulate=*/row > 0);
     }
-    kernels::layernorm_backward(d, g + at.transform_gamma, g + at.transform_beta, d, h.activated,
-                                p + at.transform_gamma, h.mean, h.rstd, padded_, s.C);
-    kernels::gelu_backward(d, d, h.transformed, padded_ * s.C);
-    kernels::bias_backward(g + at.transform_bias, d, padded_, s.C, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.transform, d, h.rows, padded_, s.C, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(h.rows, d, p + at.transform, padded_, s.C, s.C);
-    kernels::scatter_rows(buffers_.gradient, buffers_.predicted, h.rows, loss_.tokens, s.N, s.C);
+    ops_.layernorm_backward(d, g + at.transform_gamma, g + at.transform_beta, d, h.activated,
+                            p + at.transform_gamma, h.mean, h.rstd, padded_, s.C);
+    ops_.gelu_backward(d, d, h.transformed, padded_ * s.C);
+    ops_.bias_backward(g + at.transform_bias, d, padded_, s.C, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.transform, d, h.rows, padded_, s.C, s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(h.rows, d, p + at.transform, padded_, s.C, s.C);
+    ops_.scatter_rows(buffers_.gradient, buffers_.predicted, h.rows, predicted_, s.N, s.C);
   }
 
   void relation_forward(const T* p) {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
-    kernels::embedding_forward(h.first, buffers_.first_rows, buffers_.output, s.B, s.C);
-    kernels::linear_bias_forward(h.pooled, h.first, p + at.pooler, p + at.pooler_bias, s.B, s.C, s.C);
-    kernels::tanh_forward(h.pooled, h.pooled, s.B * s.C);
-    kernels::linear_bias_forward_fp32(h.relation, h.pooled, p + at.relation, p + at.relation_bias, s.B, s.C,
-                                      kRelations);
-    loss_.next_sentence_sum = kernels::cross_entropy(h.drelation, h.relation, buffers_.next_sentence, s.B,
-                                                     kRelations, next_sentence_scale_);
+    ops_.embedding_forward(h.first, buffers_.first_rows, buffers_.output, s.B, s.C);
+    ops_.linear_bias_forward(h.pooled, h.first, p + at.pooler, p + at.pooler_bias, s.B, s.C, s.C);
+    ops_.tanh_forward(h.pooled, h.pooled, s.B * s.C);
+    ops_.linear_bias_forward_fp32(h.relation, h.pooled, p + at.relation, p + at.relation_bias, s.B, s.C,
+                                  kRelations);
+    ops_.cross_entropy(buffers_.losses + 1, h.drelation, h.relation, buffers_.next_sentence, s.B, kRelations,
+                       next_sentence_scale_);
   }
 
   // Adds to the stream's gradient in column 0.
@@ -263,28 +283,31 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
     T* d = buffers_.dpooled;
-    kernels::bias_backward(g + at.relation_bias, h.drelation, s.B, kRelations, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.relation, h.drelation, h.pooled, s.B, s.C, kRelations,
-                                    /*accumulate=*/false);
-    kernels::linear_backward_input(d, h.drelation, p + at.relation, s.B, s.C, kRelations);
-    kernels::tanh_backward(d, d, h.pooled, s.B * s.C);
-    kernels::bias_backward(g + at.pooler_bias, d, s.B, s.C, /*accumulate=*/false);
-    kernels::linear_backward_weight(g + at.pooler, d, h.first, s.B, s.C, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(h.first, d, p + at.pooler, s.B, s.C, s.C);
+    ops_.bias_backward(g + at.relation_bias, h.drelation, s.B, kRelations, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.relation, h.drelation, h.pooled, s.B, s.C, kRelations,
+                                /*accumulate=*/false);
+    ops_.linear_backward_input(d, h.drelation, p + at.relation, s.B, s.C, kRelations);
+    ops_.tanh_backward(d, d, h.pooled, s.B * s.C);
+    ops_.bias_backward(g + at.pooler_bias, d, s.B, s.C, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.pooler, d, h.first, s.B, s.C, s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(h.first, d, p + at.pooler, s.B, s.C, s.C);
     for (int64_t b = 0; b < s.B; ++b) {
       T* row = buffers_.gradient + b * s.T * s.C;
-      kernels::add(row, row, h.first + b * s.C, s.C);
+      ops_.add(row, row, h.first + b * s.C, s.C);
     }
   }
 
+  kernels::Backend& backend_;
+  const kernels::Ops<T>& ops_;
   BertSizes sizes_;
   std::vector<BlockLayout> blocks_;
   std::vector<int> visits_;
   Memory saved_, scratch_;
   BertBuffers<T> buffers_;
-  int64_t padded_ = 0;  // rows of the head: loss_.tokens, rounded up
+  int64_t predicted_ = 0;  // tokens with a target
+  int64_t padded_ = 0;     // rows of the head: predicted_, rounded up
+  int64_t labels_ = 0;     // sequences with a next-sentence label
   float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
-  Loss loss_;
 };
 
 bool all_within(std::span<const int32_t> values, int64_t least, int64_t end) {
@@ -292,13 +315,10 @@ bool all_within(std::span<const int32_t> values, int64_t least, int64_t end) {
 }
 
 // `values`, or the default everywhere when there are none.
-void copy_or(int32_t* to, std::span<const int32_t> values, int64_t count, int32_t otherwise) {
+std::vector<int32_t> values_or(std::span<const int32_t> values, int64_t count, int32_t otherwise) {
   SHARDRUN_CHECK(values.empty() || static_cast<int64_t>(values.size()) == count);
-  if (values.empty()) {
-    std::fill_n(to, count, otherwise);
-  } else {
-    std::copy(values.begin(), values.end(), to);
-  }
+  if (values.empty()) return std::vector<int32_t>(static_cast<size_t>(count), otherwise);
+  return {values.begin(), values.end()};
 }
 
 template <typename T>
@@ -310,30 +330,36 @@ void TypedBert<T>::set_batch(const Batch& batch) {
   SHARDRUN_CHECK(all_within(batch.segments, 0, s.types) && all_within(batch.lengths, 0, s.T + 1));
   SHARDRUN_CHECK(all_within(batch.next_sentence, -1, kRelations) &&
                  all_within(batch.document_begins, 0, s.T));
-  std::copy(batch.tokens.begin(), batch.tokens.end(), buffers_.tokens);
-  copy_or(buffers_.segments, batch.segments, s.N, 0);
-  copy_or(buffers_.begins, batch.document_begins, s.N, 0);
-  copy_or(buffers_.lengths, batch.lengths, s.B, static_cast<int32_t>(s.T));
-  copy_or(buffers_.next_sentence, batch.next_sentence, s.B, -1);
+  const auto begins = values_or(batch.document_begins, s.N, 0);
+  const auto labels = values_or(batch.next_sentence, s.B, -1);
+  std::vector<int32_t> positions, predicted, targets;
   for (int64_t n = 0; n < s.N; ++n) {
-    buffers_.positions[n] = static_cast<int32_t>(n % s.T) - buffers_.begins[n];
-    SHARDRUN_CHECK(buffers_.positions[n] >= 0);
+    positions.push_back(static_cast<int32_t>(n % s.T) - begins[static_cast<size_t>(n)]);
+    SHARDRUN_CHECK(positions.back() >= 0);
   }
   loss_scale_ = batch.loss_scale;
   next_sentence_scale_ = batch.next_sentence_scale;
-  loss_ = {};
   for (int64_t n = 0; n < s.N; ++n) {
     if (batch.targets[static_cast<size_t>(n)] < 0) continue;
-    SHARDRUN_CHECK(loss_.tokens < s.M);
-    buffers_.predicted[loss_.tokens] = static_cast<int32_t>(n);
-    buffers_.targets[loss_.tokens++] = batch.targets[static_cast<size_t>(n)];
+    predicted.push_back(static_cast<int32_t>(n));
+    targets.push_back(batch.targets[static_cast<size_t>(n)]);
   }
+  predicted_ = static_cast<int64_t>(predicted.size());
+  SHARDRUN_CHECK(predicted_ <= s.M);
   // Padding repeats row 0 without a target, so all of its gradients are zero.
-  padded_ = BertSizes::padded_rows(loss_.tokens);
-  std::fill(buffers_.predicted + loss_.tokens, buffers_.predicted + padded_, 0);
-  std::fill(buffers_.targets + loss_.tokens, buffers_.targets + padded_, -1);
-  loss_.sequences = std::count_if(buffers_.next_sentence, buffers_.next_sentence + s.B,
-                                  [](int32_t label) { return label >= 0; });
+  padded_ = BertSizes::padded_rows(predicted_);
+  predicted.resize(static_cast<size_t>(padded_), 0);
+  targets.resize(static_cast<size_t>(padded_), -1);
+  labels_ = std::count_if(labels.begin(), labels.end(), [](int32_t label) { return label >= 0; });
+  upload(buffers_.tokens, batch.tokens);
+  upload(buffers_.segments, values_or(batch.segments, s.N, 0));
+  upload(buffers_.begins, begins);
+  upload(buffers_.lengths, values_or(batch.lengths, s.B, static_cast<int32_t>(s.T)));
+  upload(buffers_.next_sentence, labels);
+  upload(buffers_.positions, positions);
+  upload(buffers_.predicted, predicted);
+  upload(buffers_.targets, targets);
+  backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
 }
 
 template <typename T>
@@ -347,10 +373,10 @@ template <typename T>
 Result<std::unique_ptr<Bert>> make(const BertConfig& config, const ModelOptions& options) {
   const BertBuffers<T> plan(BertSizes(config, options), nullptr, nullptr);
   auto saved = options.offload_directory.empty()
-                   ? Memory::create(plan.saved_bytes)
+                   ? options.backend->allocate(plan.saved_bytes)
                    : Memory::create_in_file(plan.saved_bytes, options.offload_directory);
   if (!saved) return std::move(saved).error().context("activations");
-  auto scratch = Memory::create(plan.scratch_bytes);
+  auto scratch = options.backend->allocate(plan.scratch_bytes);
   if (!scratch) return std::move(scratch).error().context("activations");
   return std::unique_ptr<Bert>(
       std::make_unique<TypedBert<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));

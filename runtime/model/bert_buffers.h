@@ -14,6 +14,8 @@
 
 namespace shardrun::model {
 
+// BertBuffers::losses: of the micro-batch (Model::loss_sums), then of the chunk at hand.
+constexpr int64_t kChunkLoss = 2, kLosses = 3;
 constexpr int64_t kRelations = 2;  // classes of the next-sentence head
 
 // The legend of bert.h as numbers.
@@ -149,6 +151,7 @@ struct BertBuffers {
     for (int32_t** row : {&predicted, &targets}) scratch.take(*row, M);
     for (int32_t** row : {&lengths, &next_sentence, &first_rows}) scratch.take(*row, s.B);
     for (float** row : {&mean, &rstd}) scratch.take(*row, s.N);
+    scratch.take(losses, kLosses);
     for (T** rows : {&embedded, &output, &gradient, &narrow}) scratch.take(*rows, s.N * s.C);
     scratch.take(wide, s.N * std::max(3 * s.C, s.F));
     scratch.take(dnormed, M * s.C);
@@ -161,6 +164,7 @@ struct BertBuffers {
   int32_t *predicted, *targets;                     // (M): rows with a target, and their targets
   int32_t *lengths, *next_sentence, *first_rows;    // (B)
   float *mean, *rstd;                               // (N), of the embedding's LayerNorm
+  double* losses;                                   // of the micro-batch: Model::loss_sums; of a chunk
   T* embedded;                                      // (N,C): what it reads
   std::vector<BertLayerActivations<T>> layers;
   T* output;  // (N,C), of the last layer

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/kernels/sliced_ops.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/model/llama_buffers.h"
 #include "runtime/model/tensor_group.h"
 
@@ -19,13 +19,15 @@ template <typename T>
 class TypedLlama : public Llama {
  public:
   TypedLlama(const LlamaConfig& config, const ModelOptions& options, Memory saved, Memory scratch)
-      : tensor_(options.tensor),
+      : backend_(*options.backend),
+        ops_(backend_.ops<T>()),
+        tensor_(options.tensor),
         sizes_(config, options, tensor_.size()),
         blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
         saved_(std::move(saved)),
         scratch_(std::move(scratch)),
         buffers_(sizes_, saved_.data(), scratch_.data()) {
-    kernels::rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
+    backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
     if (config.tied_embeddings) visits_.push_back(0);
     // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
@@ -43,19 +45,20 @@ class TypedLlama : public Llama {
     SHARDRUN_CHECK(std::all_of(tokens.begin(), tokens.end(), [=](int32_t t) { return t >= 0 && t < vocab; }));
     SHARDRUN_CHECK(
         std::all_of(targets.begin(), targets.end(), [=](int32_t t) { return t >= -1 && t < vocab; }));
-    std::copy(tokens.begin(), tokens.end(), buffers_.tokens);
-    std::copy(targets.begin(), targets.end(), buffers_.targets);
+    upload(buffers_.tokens, tokens);
+    upload(buffers_.targets, targets);
     visibility_ = {};
     if (!batch.document_begins.empty()) {
       SHARDRUN_CHECK(batch.document_begins.size() == tokens.size());
-      std::copy(batch.document_begins.begin(), batch.document_begins.end(), buffers_.begins);
+      upload(buffers_.begins, batch.document_begins);
       visibility_.begins = buffers_.begins;
     }
     loss_scale_ = batch.loss_scale;
     // Logits of several chunks do not stay until backward, which makes them again: once is enough.
     loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
-    loss_ = {};
-    loss_.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+    backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
+    tokens_with_loss_ =
+        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
   }
 
   Result<void> forward(int visit, std::span<const std::byte> parameters) override {
@@ -64,7 +67,12 @@ class TypedLlama : public Llama {
     return is_head(visit) ? head_forward(p) : layer_forward(visit - 1, p);
   }
 
-  Loss loss() const override { return loss_; }
+  Loss loss() const override {
+    double sum = 0.0;
+    (void)backend_.download(&sum, buffers_.losses, sizeof sum);  // the backend keeps and tells its failures
+    return {.sum = sum, .tokens = tokens_with_loss_};
+  }
+  const double* loss_sums() const override { return buffers_.losses; }
 
   Result<void> backward(int visit, std::span<const std::byte> parameters,
                         std::span<float> gradient) override {
@@ -75,6 +83,9 @@ class TypedLlama : public Llama {
   }
 
  private:
+  void upload(int32_t* to, std::span<const int32_t> from) {
+    backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
+  }
   bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
   const BlockLayout& block_of(int visit) const {
     return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
@@ -106,7 +117,7 @@ class TypedLlama : public Llama {
   // This rank's rows of a gradient or an activation, gathered unless it has them all.
   Result<const T*> all_rows(const T* rows) {
     if (tensor_.alone()) return rows;
-    std::copy_n(rows, sizes_.R * sizes_.C, own_rows(buffers_.gathered));
+    backend_.copy(own_rows(buffers_.gathered), rows, sizes_.R * sizes_.C * int64_t{sizeof(T)});
     RETURN_IF_ERROR(gather_rows(buffers_.gathered));
     return static_cast<const T*>(buffers_.gathered);
   }
@@ -116,7 +127,7 @@ class TypedLlama : public Llama {
     const auto count = static_cast<size_t>(sizes_.R * sizes_.C);
     RETURN_IF_ERROR(tensor_.scatter_sum(std::span(buffers_.partial, static_cast<size_t>(sizes_.N * sizes_.C)),
                                         std::span(buffers_.part, count)));
-    kernels::from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
+    ops_.from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
     return {};
   }
 
@@ -124,22 +135,22 @@ class TypedLlama : public Llama {
   Result<void> project_back(T* y, const T* x, const T* in, const T* w, int64_t width) {
     const Sizes& s = sizes_;
     if (tensor_.alone()) {
-      kernels::linear_forward(buffers_.wide, in, w, s.N, width, s.C);
+      ops_.linear_forward(buffers_.wide, in, w, s.N, width, s.C);
     } else {
-      kernels::linear_forward_fp32(buffers_.partial, in, w, s.N, width, s.C);
+      ops_.linear_forward_fp32(buffers_.partial, in, w, s.N, width, s.C);
       RETURN_IF_ERROR(sum_partial(buffers_.wide));
     }
-    kernels::add(y, x, buffers_.wide, s.R * s.C);
+    ops_.add(y, x, buffers_.wide, s.R * s.C);
     return {};
   }
 
   // rows (R,C) = the gradient of a product's input: dy (N,outputs) · w.
   Result<void> backward_input(T* rows, const T* dy, const T* w, int64_t N, int64_t outputs) {
     if (tensor_.alone()) {
-      kernels::linear_backward_input(rows, dy, w, N, sizes_.C, outputs);
+      ops_.linear_backward_input(rows, dy, w, N, sizes_.C, outputs);
       return {};
     }
-    kernels::linear_backward_input_fp32(buffers_.partial, dy, w, N, sizes_.C, outputs);
+    ops_.linear_backward_input_fp32(buffers_.partial, dy, w, N, sizes_.C, outputs);
     return sum_partial(rows);
   }
 
@@ -149,10 +160,10 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     T* stream = s.L > 0 ? buffers_.layers.front().input : buffers_.output;
     if (tensor_.alone()) {
-      kernels::embedding_forward(stream, buffers_.tokens, p, s.N, s.C);
+      ops_.embedding_forward(stream, buffers_.tokens, p, s.N, s.C);
       return {};
     }
-    kernels::embedding_slice_forward(buffers_.partial, buffers_.tokens, p, s.N, s.C, s.V, first_token());
+    ops_.embedding_slice_forward(buffers_.partial, buffers_.tokens, p, s.N, s.C, s.V, first_token());
     return sum_partial(stream);
   }
 
@@ -161,12 +172,12 @@ class TypedLlama : public Llama {
     auto d = all_rows(buffers_.dstream);
     if (!d) return std::move(d).error();
     if (tensor_.alone()) {
-      kernels::embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V);
+      ops_.embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V);
     } else {
-      kernels::embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token());
+      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token());
     }
     const auto rest = gradient.subspan(static_cast<size_t>(s.V * s.C));  // the norm's, when tied
-    std::fill(rest.begin(), rest.end(), 0.0F);
+    backend_.zero(rest.data(), static_cast<int64_t>(rest.size_bytes()));
     return {};
   }
 
@@ -180,24 +191,24 @@ class TypedLlama : public Llama {
   }
 
   Result<void> norm(T* all, float* rrms, const T* rows, const T* weight) {
-    kernels::rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
+    ops_.rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
     return gather_rows(all);
   }
 
   Result<void> attention_forward(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
-    kernels::linear_forward(a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
-    kernels::rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
-    kernels::attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
+    ops_.linear_forward(a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
+    ops_.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
+    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
     return project_back(a.middle, a.input, a.attention, p + at.out, s.HD);
   }
 
   Result<void> feed_forward(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
     RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
-    kernels::linear_forward(a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
-    kernels::swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+    ops_.linear_forward(a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
+    ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
     return {};
   }
 
@@ -221,7 +232,7 @@ class TypedLlama : public Llama {
     if (s.checkpointing == Checkpointing::kNone) return {};
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
     RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
-    kernels::swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+    ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
     return {};
   }
 
@@ -240,20 +251,20 @@ class TypedLlama : public Llama {
 
     auto d = all_rows(buffers_.dstream);
     if (!d) return std::move(d).error();
-    kernels::linear_backward_weight(g + at.down, *d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, *d, p + at.down, s.N, s.F, s.C);
-    kernels::swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
-    kernels::linear_backward_weight(g + at.gate_up, wide, a.normed2, s.N, s.C, 2 * s.F, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.down, *d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(narrow, *d, p + at.down, s.N, s.F, s.C);
+    ops_.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
+    ops_.linear_backward_weight(g + at.gate_up, wide, a.normed2, s.N, s.C, 2 * s.F, /*accumulate=*/false);
     RETURN_IF_ERROR(backward_input(narrow, wide, p + at.gate_up, s.N, 2 * s.F));
     RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
 
     d = all_rows(buffers_.dstream);
     if (!d) return std::move(d).error();
-    kernels::linear_backward_weight(g + at.out, *d, a.attention, s.N, s.HD, s.C, /*accumulate=*/false);
-    kernels::linear_backward_input(narrow, *d, p + at.out, s.N, s.HD, s.C);
-    kernels::attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
-    kernels::rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
-    kernels::linear_backward_weight(g + at.qkv, wide, a.normed1, s.N, s.C, s.QKV, /*accumulate=*/false);
+    ops_.linear_backward_weight(g + at.out, *d, a.attention, s.N, s.HD, s.C, /*accumulate=*/false);
+    ops_.linear_backward_input(narrow, *d, p + at.out, s.N, s.HD, s.C);
+    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
+    ops_.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
+    ops_.linear_backward_weight(g + at.qkv, wide, a.normed1, s.N, s.C, s.QKV, /*accumulate=*/false);
     RETURN_IF_ERROR(backward_input(narrow, wide, p + at.qkv, s.N, s.QKV));
     RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
     saved_.evict(a.begin, a.end - a.begin);
@@ -262,7 +273,7 @@ class TypedLlama : public Llama {
 
   // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's.
   Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
-    kernels::rmsnorm_backward(buffers_.dstream, dweight, dy, x, weight, rrms, sizes_.R, sizes_.C);
+    ops_.rmsnorm_backward(buffers_.dstream, dweight, dy, x, weight, rrms, sizes_.R, sizes_.C);
     return tensor_.sum(std::span(dweight, static_cast<size_t>(sizes_.C)));
   }
 
@@ -274,30 +285,36 @@ class TypedLlama : public Llama {
 
   Result<void> head_forward(const T* p) {
     RETURN_IF_ERROR(norm(buffers_.head_normed, buffers_.head_rrms, buffers_.output, p + head_norm_));
-    loss_.sum = 0.0;
+    backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
     for (int64_t row = 0; row < sizes_.N && !loss_in_backward_; row += sizes_.chunk) {
-      auto sum = chunk_logits(p, row);
-      if (!sum) return std::move(sum).error();
-      loss_.sum += *sum;
+      RETURN_IF_ERROR(chunk_logits(p, row));
+      add_chunk_loss();
     }
     return {};
   }
 
-  // Logits, loss and dlogits of the chunk that starts at `row`; returns the sum of its losses.
-  Result<double> chunk_logits(const T* p, int64_t row) {
+  // The loss of the chunk that was computed last counts.
+  void add_chunk_loss() { backend_.accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1); }
+
+  // Logits, loss and dlogits of the chunk that starts at `row`.
+  Result<void> chunk_logits(const T* p, int64_t row) {
     const Sizes& s = sizes_;
     const int64_t rows = std::min(s.chunk, s.N - row);
     const int32_t* targets = buffers_.targets + row;
-    kernels::linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + head_matrix_, rows,
-                                 s.C, s.V);
-    if (tensor_.alone())
-      return kernels::cross_entropy(buffers_.dlogits, buffers_.logits, targets, rows, s.V, loss_scale_);
+    ops_.linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + head_matrix_, rows, s.C,
+                             s.V);
+    double* const loss = buffers_.losses + kChunkLoss;
+    if (tensor_.alone()) {
+      ops_.cross_entropy(loss, buffers_.dlogits, buffers_.logits, targets, rows, s.V, loss_scale_);
+      return {};
+    }
     const int64_t stats = rows * kernels::kSliceStats;
-    kernels::classifier_slice_stats(buffers_.stats + tensor_.rank() * stats, buffers_.logits, targets, rows,
+    backend_.classifier_slice_stats(buffers_.stats + tensor_.rank() * stats, buffers_.logits, targets, rows,
                                     s.V, first_token());
     RETURN_IF_ERROR(tensor_.gather_in_place(buffers_.stats, stats));
-    return kernels::cross_entropy_slice(buffers_.dlogits, buffers_.logits, buffers_.stats, targets, rows, s.V,
-                                        first_token(), tensor_.size(), loss_scale_);
+    ops_.cross_entropy_slice(loss, buffers_.dlogits, buffers_.logits, buffers_.stats, targets, rows, s.V,
+                             first_token(), tensor_.size(), loss_scale_);
+    return {};
   }
 
   Result<void> head_backward(const T* p, float* g) {
@@ -305,28 +322,28 @@ class TypedLlama : public Llama {
     for (int64_t row = 0; row < s.N; row += s.chunk) {
       const int64_t rows = std::min(s.chunk, s.N - row);
       if (s.chunk < s.N) {  // a single chunk is still there from forward
-        auto sum = chunk_logits(p, row);
-        if (!sum) return std::move(sum).error();
-        if (loss_in_backward_) loss_.sum += *sum;
+        RETURN_IF_ERROR(chunk_logits(p, row));
+        if (loss_in_backward_) add_chunk_loss();
       }
       if (tensor_.alone()) {
-        kernels::linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_, rows,
-                                       s.C, s.V);
+        ops_.linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_, rows, s.C,
+                                   s.V);
       } else {
-        kernels::linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits, p + head_matrix_,
-                                            rows, s.C, s.V);
+        ops_.linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits, p + head_matrix_,
+                                        rows, s.C, s.V);
       }
-      kernels::linear_backward_weight(g + head_matrix_, buffers_.dlogits, buffers_.head_normed + row * s.C,
-                                      rows, s.C, s.V,
-                                      /*accumulate=*/row > 0);
+      ops_.linear_backward_weight(g + head_matrix_, buffers_.dlogits, buffers_.head_normed + row * s.C, rows,
+                                  s.C, s.V,
+                                  /*accumulate=*/row > 0);
     }
     if (!tensor_.alone()) RETURN_IF_ERROR(sum_partial(buffers_.narrow));
-    std::fill_n(reinterpret_cast<std::byte*>(buffers_.dstream), static_cast<size_t>(s.R * s.C) * sizeof(T),
-                std::byte{0});
+    backend_.zero(buffers_.dstream, s.R * s.C * int64_t{sizeof(T)});
     return norm_backward(g + head_norm_, buffers_.narrow, buffers_.output, p + head_norm_,
                          buffers_.head_rrms);
   }
 
+  kernels::Backend& backend_;
+  const kernels::Ops<T>& ops_;
   TensorGroup tensor_;
   Sizes sizes_;
   std::vector<BlockLayout> blocks_;
@@ -337,7 +354,7 @@ class TypedLlama : public Llama {
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
   bool loss_in_backward_ = false;
-  Loss loss_;
+  int64_t tokens_with_loss_ = 0;
 };
 
 template <typename T>
@@ -352,10 +369,10 @@ Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOption
   const Sizes sizes(config, options, TensorGroup(options.tensor).size());
   const Buffers<T> plan(sizes, nullptr, nullptr);
   auto saved = options.offload_directory.empty()
-                   ? Memory::create(plan.saved_bytes)
+                   ? options.backend->allocate(plan.saved_bytes)
                    : Memory::create_in_file(plan.saved_bytes, options.offload_directory);
   if (!saved) return std::move(saved).error().context("activations");
-  auto scratch = Memory::create(plan.scratch_bytes);
+  auto scratch = options.backend->allocate(plan.scratch_bytes);
   if (!scratch) return std::move(scratch).error().context("activations");
   return std::unique_ptr<Llama>(
       std::make_unique<TypedLlama<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));

@@ -17,6 +17,9 @@ namespace shardrun::model {
 
 using base::Memory;
 
+// Buffers::losses: of the micro-batch (Model::loss_sums), then of the chunk at hand.
+constexpr int64_t kChunkLoss = 2, kLosses = 3;
+
 // The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
 struct Sizes {
   Sizes(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel)
@@ -89,6 +92,7 @@ struct Buffers {
     scratch.take(begins, s.N);
     scratch.take(rope, s.T * s.D);
     scratch.take(head_rrms, s.R);
+    scratch.take(losses, kLosses);
     scratch.take(logits, s.chunk * s.V);
     scratch.take(output, s.R * s.C);
     scratch.take(head_normed, s.N * s.C);
@@ -112,6 +116,7 @@ struct Buffers {
   std::vector<LayerActivations<T>> layers;
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
+  double* losses = nullptr;
   T* output = nullptr;  // (R,C): the residual stream after the last layer
   T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;
   // Of a tensor group of more than one: rows of all ranks, products before and after their sum, the classifier's stats.

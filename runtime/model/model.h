@@ -6,6 +6,7 @@
 // One micro-step:  set_batch; forward(0 … last visit); loss(); backward(last … 0).
 //
 // Errors: only those of the communicators that a tensor-parallel model was given; a model alone has none.
+// Parameters, gradients and activations lie in the memory of ModelOptions::backend; batches come from the host's.
 // Shapes: B micro-batch, T sequence length, N = B·T, V vocabulary.
 // Thread rule: thread-compatible; the ops inside use the OpenMP threads of the calling thread.
 #pragma once
@@ -84,7 +85,10 @@ class Model {
   // `parameters`: the visited block's flat buffer in the compute dtype.
   virtual Result<void> forward(int visit, std::span<const std::byte> parameters) = 0;
   // Of the micro-batch, after forward of the last visit, or its backward (Batch::backward_follows).
+  // Waits for a GPU.
   virtual Loss loss() const = 0;
+  // The two sums of it (tokens, next sentences), in the backend's memory, without waiting; valid until set_batch().
+  virtual const double* loss_sums() const = 0;
   // Writes (does not add) the visited block's flat fp32 gradient of this visit.
   virtual Result<void> backward(int visit, std::span<const std::byte> parameters,
                                 std::span<float> gradient) = 0;

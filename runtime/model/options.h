@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/kernels/ops.h"
 #include "runtime/model/activations.h"
 
@@ -19,6 +20,7 @@ struct ModelOptions {
   std::string offload_directory{};       // where activations that wait for backward lie; empty: in memory
   comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
   int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
+  kernels::Backend* backend = &kernels::cpu_backend();  // outlives the model
 };
 
 }  // namespace shardrun::model

@@ -1,27 +1,16 @@
 #include "runtime/optim/adamw.h"
 
-#include <array>
 #include <cmath>
 
 #include "runtime/base/result.h"
-#include "runtime/kernels/ops.h"
+#include "runtime/kernels/backend.h"
 
 namespace shardrun::optim {
 
 double sum_of_squares(std::span<const float> values) {
-  constexpr size_t kLanes = 16;
-  std::array<double, kLanes> lanes{};
-  size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const double value = values[i + lane];
-      lanes[lane] += value * value;
-    }
-  }
-  double total = 0.0;
-  for (double lane : lanes) total += lane;
-  for (; i < values.size(); ++i) total += static_cast<double>(values[i]) * values[i];
-  return total;
+  double sum = 0.0;
+  kernels::cpu_backend().sum_of_squares(&sum, values);
+  return sum;
 }
 
 double clip_scale(double gradient_norm, double clip_norm) {
@@ -51,8 +40,8 @@ void AdamW::update(const UpdateRange& part, std::span<float> master, std::span<c
   SHARDRUN_CHECK(master.size() == moment1_.size() && gradient.size() == moment1_.size());
   const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
   parameters_.weight_decay = part.weight_decay ? static_cast<float>(options_.weight_decay) : 0.0F;
-  kernels::adamw_step(master.subspan(begin, count), moment1_.subspan(begin, count),
-                      moment2_.subspan(begin, count), gradient.subspan(begin, count), parameters_);
+  backend_->adamw_step(master.subspan(begin, count), moment1_.subspan(begin, count),
+                       moment2_.subspan(begin, count), gradient.subspan(begin, count), parameters_);
 }
 
 }  // namespace shardrun::optim

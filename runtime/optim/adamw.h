@@ -1,6 +1,6 @@
 // AdamW on a rank's flat shard of masters and gradients (Loshchilov and Hutter 2019).
 //
-// Thread rule: thread-compatible; the kernels use the OpenMP threads of the calling thread.
+// Thread rule: thread-compatible; a CPU's kernels use the OpenMP threads of the calling thread.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/kernels/backend.h"
 
 namespace shardrun::optim {
 
@@ -26,7 +26,7 @@ struct UpdateRange {
   friend bool operator==(const UpdateRange&, const UpdateRange&) = default;
 };
 
-// Of the flat shard, in fp64 and in a fixed order: same bits for any thread count.
+// Of values in the host's memory, in fp64 and in a fixed order: same bits for any thread count.
 double sum_of_squares(std::span<const float> values);
 
 // What gradients are multiplied with so that their global norm is at most clip_norm; 1 when clip_norm is 0.
@@ -35,10 +35,15 @@ double clip_scale(double gradient_norm, double clip_norm);
 class AdamW {
  public:
   // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer.
-  // `ranges` lie inside it; elements outside every range (padding) are never touched.
+  // `ranges` lie inside it; elements outside every range (padding) are never touched. All of it, and what update() is
+  // given, lies in the memory of `backend`, which outlives the optimizer, too.
   AdamW(std::vector<UpdateRange> ranges, const AdamWOptions& options, std::span<float> moment1,
-        std::span<float> moment2)
-      : ranges_(std::move(ranges)), options_(options), moment1_(moment1), moment2_(moment2) {}
+        std::span<float> moment2, kernels::Backend& backend = kernels::cpu_backend())
+      : ranges_(std::move(ranges)),
+        options_(options),
+        moment1_(moment1),
+        moment2_(moment2),
+        backend_(&backend) {}
 
   // Optimizer step number `step`, counted from 1. `gradient` is multiplied by `gradient_scale` first.
   void update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
@@ -51,6 +56,7 @@ class AdamW {
   std::vector<UpdateRange> ranges_;
   AdamWOptions options_;
   std::span<float> moment1_, moment2_;
+  kernels::Backend* backend_;
   kernels::AdamWParameters parameters_{};
 };
 

@@ -9,8 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
+#include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/kernels/backend.h"
 
 namespace shardrun::shard {
 
@@ -24,11 +27,9 @@ class Arena {
     return (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  // Zeroed memory. kIo with the size and the system's words when there is not that much.
-  static base::Result<Arena> create(int64_t planned_bytes);
-  Arena(Arena&& other) noexcept;
-  Arena& operator=(Arena&& other) noexcept = delete;
-  ~Arena();
+  // Zeroed memory of `backend`, which outlives it. kIo with the size and the system's words when there is not that much.
+  static base::Result<Arena> create(int64_t planned_bytes,
+                                    kernels::Backend& backend = kernels::cpu_backend());
 
   // The next `count` elements, aligned to kAlignment, zero. More than was planned is a bug (CHECK).
   template <typename T>
@@ -36,15 +37,14 @@ class Arena {
     return {reinterpret_cast<T*>(take_bytes(bytes_of<T>(count))), static_cast<size_t>(count)};
   }
 
-  int64_t planned_bytes() const { return planned_bytes_; }
+  int64_t planned_bytes() const { return memory_.bytes(); }
   int64_t used_bytes() const { return used_bytes_; }
 
  private:
-  Arena(std::byte* memory, int64_t planned_bytes) : memory_(memory), planned_bytes_(planned_bytes) {}
+  explicit Arena(base::Memory memory) : memory_(std::move(memory)) {}
   std::byte* take_bytes(int64_t bytes);
 
-  std::byte* memory_ = nullptr;
-  int64_t planned_bytes_ = 0;
+  base::Memory memory_;
   int64_t used_bytes_ = 0;
 };
 

@@ -77,7 +77,7 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
 
 void Engine::publish() {
   SHARDRUN_CHECK(acquired_block_ < 0);
-  if (!half_.empty()) kernels::fp32_to_bf16(master_, half_);
+  if (!half_.empty()) options_.backend->fp32_to_bf16(master_, half_);
   ++version_;
 }
 
@@ -188,7 +188,8 @@ Result<void> Engine::reduce(int block, bool last) {
   slot.last = last;
   if (alone()) return complete(slot);
   const auto full = slot.full.first(static_cast<size_t>(shards.padded_elements));
-  std::fill(full.begin() + shards.elements, full.end(), 0.0F);
+  options_.backend->zero(full.data() + shards.elements,
+                         (shards.padded_elements - shards.elements) * int64_t{sizeof(float)});
   const auto mine =
       adds ? slot.scratch.first(static_cast<size_t>(shards.shard_elements)) : gradient_shard(block);
   auto pending = groups_.reduce->reduce_scatter(full, mine);
@@ -209,9 +210,8 @@ Result<void> Engine::complete(GradientSlot& slot) {
   if (slot.adds) {
     const std::span<float> total = gradient_shard(block);
     const std::span<const float> part = alone() ? slot.full : slot.scratch;
-    const auto count =
-        static_cast<size_t>(alone() ? layout_.block(block).elements : layout_.block(block).shard_elements);
-    for (size_t i = 0; i < count; ++i) total[i] += part[i];
+    const int64_t count = alone() ? layout_.block(block).elements : layout_.block(block).shard_elements;
+    options_.backend->ops<float>().add(total.data(), total.data(), part.data(), count);
   }
   return slot.last ? sum_over_replicas(block) : Result<void>();
 }

@@ -24,6 +24,7 @@
 //
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
 // must be destroyed before the arena, because an operation in flight still names memory of it.
+// On a GPU nothing here waits for it: the communicators and the ops order themselves (comm/communicator.h).
 // Determinism: sums run in group-rank order inside a contribution and in the order of contributions after that.
 // Thread rule: thread-compatible.
 // Source: FSDP (Zhao et al. 2023), ZeRO (Rajbhandari et al. 2020); the tagged buffers follow llmq's doc.md.
@@ -37,6 +38,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/kernels/ops.h"
 #include "runtime/shard/arena.h"
 #include "runtime/shard/layout.h"
@@ -51,6 +53,8 @@ struct EngineOptions {
   bool accumulates = false;       // whether blocks get contributions from more than one micro-step
   bool revisits = false;          // whether one block gets two in a micro-step
   bool keeps_parameters = false;  // gathered blocks stay until publish()
+  kernels::Backend* backend =
+      &kernels::cpu_backend();  // of the arena, of the communicators and of who computes
 };
 
 // The groups of one rank. `gather` and `reduce` span the shard group; `replica` spans the ranks that own the same

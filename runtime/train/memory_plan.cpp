@@ -7,22 +7,25 @@
 
 namespace shardrun::train {
 
-shard::EngineOptions engine_options(const SessionOptions& options) {
+shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend) {
   return {.compute = options.compute,
           .prefetch = options.prefetch,
           .accumulates = options.gradient_accumulation > 1,
           .revisits = revisits_blocks(options.model),
-          .keeps_parameters = options.keeps_parameters};
+          .keeps_parameters = options.keeps_parameters,
+          .backend = &backend};
 }
 
-model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor) {
+model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
+                                  kernels::Backend& backend) {
   return {.compute = options.compute,
           .micro_batch = static_cast<int>(options.micro_batch),
           .sequence_length = options.sequence_length,
           .checkpointing = options.checkpointing,
           .offload_directory = options.activation_offload_directory,
           .tensor = tensor,
-          .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length)};
+          .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
+          .backend = &backend};
 }
 
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {

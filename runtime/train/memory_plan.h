@@ -14,9 +14,11 @@
 namespace shardrun::train {
 
 // How the session's engine is built.
-shard::EngineOptions engine_options(const SessionOptions& options);
+shard::EngineOptions engine_options(const SessionOptions& options,
+                                    kernels::Backend& backend = kernels::cpu_backend());
 // The session's model; `tensor` as in Groups.
-model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor);
+model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
+                                  kernels::Backend& backend = kernels::cpu_backend());
 // Of the copies that checkpoints are written from beside training.
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
 // Of one checkpoint on the disk, without the little that headers take.

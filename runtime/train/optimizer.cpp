@@ -35,15 +35,21 @@ int64_t Optimizer::offload_window(const shard::ShardLayout& layout) {
 
 Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
                                     std::span<const model::BlockLayout> blocks,
-                                    const shard::ShardLayout& layout, int shard_rank) {
+                                    const shard::ShardLayout& layout, int shard_rank,
+                                    kernels::Backend& backend) {
+  const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind);
+  if (backend.kind() == kernels::DeviceKind::kGpu && (adamw == nullptr || !options.offload_directory.empty()))
+    return base::Error(base::Code::kUnsupported,
+                       "on a GPU the optimizer is AdamW with its moments there; set [optimizer] kind = "
+                       "\"adamw\" and [memory] optimizer_offload = false, or [resources] device = \"cpu\"");
   auto memory = options.offload_directory.empty()
-                    ? base::Memory::create(planned_bytes(layout))
+                    ? backend.allocate(planned_bytes(layout))
                     : base::Memory::create_in_file(planned_bytes(layout), options.offload_directory);
   if (!memory) return std::move(memory).error().context("the optimizer's moments");
   Optimizer optimizer(std::move(memory).value(), layout.flat_shard_elements,
                       update_ranges(blocks, layout, shard_rank));
-  if (const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind)) {
-    optimizer.adamw_.emplace(optimizer.ranges_, *adamw, optimizer.moment1_, optimizer.moment2_);
+  if (adamw != nullptr) {
+    optimizer.adamw_.emplace(optimizer.ranges_, *adamw, optimizer.moment1_, optimizer.moment2_, backend);
   } else {
     int64_t tensors = 0;
     for (const model::BlockLayout& block : blocks) tensors += static_cast<int64_t>(block.parameters.size());

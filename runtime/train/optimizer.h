@@ -28,7 +28,7 @@ using base::Result;
 
 struct OptimizerOptions {
   std::variant<optim::AdamWOptions, optim::LambOptions> kind = optim::AdamWOptions{};
-  std::string offload_directory;  // where the moments lie; empty: in memory
+  std::string offload_directory;  // where the moments lie; empty: in the backend's memory
 };
 
 class Optimizer {
@@ -37,9 +37,11 @@ class Optimizer {
   static int64_t planned_bytes(const shard::ShardLayout& layout);
   // Of them, in memory at a time when they lie in a file.
   static int64_t offload_window(const shard::ShardLayout& layout);
-  // kIo without that much memory or room.
+  // Everything lies in the memory of `backend`, which outlives it; on a GPU only AdamW with its moments there
+  // (kUnsupported). kIo without that much memory or room.
   static Result<Optimizer> create(const OptimizerOptions& options, std::span<const model::BlockLayout> blocks,
-                                  const shard::ShardLayout& layout, int shard_rank);
+                                  const shard::ShardLayout& layout, int shard_rank,
+                                  kernels::Backend& backend = kernels::cpu_backend());
 
   std::span<float> moment1() const { return moment1_; }
   std::span<float> moment2() const { return moment2_; }

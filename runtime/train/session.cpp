@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/train/host_shards.h"
 #include "runtime/train/initialize.h"
 #include "runtime/train/memory_plan.h"
 #include "runtime/weights/load_weights.h"
@@ -45,20 +46,31 @@ contract::BatchPlan batch_plan(const SessionOptions& options, int data_parallel)
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups) {
+// What a step adds up on its own rank.
+struct Session::Sums {
+  double loss, next_sentence_loss;  // as Model::loss_sums
+  double squares;                   // of the gradient
+  double part;                      // of them, for a moment
+};
+
+Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
+                                                 kernels::Backend& backend) {
   auto batches = Batches::open(options.model, {options.training_files, options.validation_files,
                                                options.sequence_length, options.micro_batch, options.seed});
   if (!batches) return std::move(batches).error();
-  auto model = create_model(options.model, model_options(options, groups.tensor));
+  auto model = create_model(options.model, model_options(options, groups.tensor, backend));
   if (!model) return std::move(model).error();
   auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options)));
+  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options)), backend);
   if (!arena) return std::move(arena).error();
-  auto optimizer = Optimizer::create(options.optimizer, (*model)->blocks(), layout, groups.shard_rank());
+  auto sums = backend.allocate(sizeof(Sums));
+  if (!sums) return std::move(sums).error();
+  auto optimizer =
+      Optimizer::create(options.optimizer, (*model)->blocks(), layout, groups.shard_rank(), backend);
   if (!optimizer) return std::move(optimizer).error();
-  std::unique_ptr<Session> session(new Session(options, groups, std::move(batches).value(),
-                                               std::move(model).value(), std::move(layout),
-                                               std::move(arena).value(), std::move(optimizer).value()));
+  std::unique_ptr<Session> session(new Session(
+      options, groups, std::move(batches).value(), backend, std::move(model).value(), std::move(layout),
+      std::move(arena).value(), std::move(sums).value(), std::move(optimizer).value()));
   if (options.saves_while_training) {
     auto staging = base::Memory::create_resident(staging_bytes(session->engine_.layout(), groups.replicas()));
     if (!staging) return std::move(staging).error().context("copies for checkpoints beside training");
@@ -68,18 +80,20 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
 }
 
 Session::Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
-                 std::unique_ptr<model::Model> model, shard::ShardLayout layout, shard::Arena arena,
-                 Optimizer optimizer)
+                 kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+                 shard::Arena arena, base::Memory sums, Optimizer optimizer)
     : options_(options),
       groups_(groups),
       batch_(batch_plan(options, groups.data_parallel())),
       batches_(std::move(batches)),
+      backend_(backend),
       model_(std::move(model)),
       order_(visit_order(*model_)),
       plan_(plan_model(options, groups.shard_degree(), groups.replicas(), groups.tensor_parallel())),
       arena_(std::move(arena)),
-      engine_(std::move(layout), engine_options(options), {groups.gather, groups.reduce, groups.replica},
-              arena_),
+      engine_(std::move(layout), engine_options(options, backend),
+              {groups.gather, groups.reduce, groups.replica}, arena_),
+      sums_(std::move(sums)),
       optimizer_(std::move(optimizer)) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   const contract::MemoryPlan& memory = plan_.memory;
@@ -88,13 +102,16 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
 }
 
 Result<void> Session::start() {
+  auto host = HostShards::of(backend_, {engine_.master()});
+  if (!host) return std::move(host).error();
   if (options_.initial_weights.empty()) {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed,
-                          engine_.master());
+                          (*host)[0]);
   } else {
     RETURN_IF_ERROR(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
-                                          groups_.shard_rank(), *groups_.world, engine_.master()));
+                                          groups_.shard_rank(), *groups_.world, (*host)[0]));
   }
+  RETURN_IF_ERROR(host->store());
   engine_.publish();
   return {};
 }
@@ -144,16 +161,15 @@ Result<void> Session::backward(bool last_micro_step) {
 }
 
 // This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
-double Session::gradient_squares() {
-  if (groups_.replica_rank() > 0) return 0.0;
-  if (groups_.tensor_parallel() == 1) return optim::sum_of_squares(engine_.gradient());
-  double sum = 0.0;
+void Session::sum_gradient_squares(Sums& sums) {
+  if (groups_.replica_rank() > 0) return;
+  if (groups_.tensor_parallel() == 1) return backend_.sum_of_squares(&sums.squares, engine_.gradient());
   for (const optim::UpdateRange& range : optimizer_.ranges()) {
     if (range.whole && groups_.tensor_rank() > 0) continue;
-    sum += optim::sum_of_squares(
-        engine_.gradient().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.count)));
+    backend_.sum_of_squares(&sums.part, engine_.gradient().subspan(static_cast<size_t>(range.begin),
+                                                                   static_cast<size_t>(range.count)));
+    backend_.accumulate(&sums.squares, &sums.part, 1);
   }
-  return sum;
 }
 
 Result<StepReport> Session::step(bool stop_requested) {
@@ -161,7 +177,8 @@ Result<StepReport> Session::step(bool stop_requested) {
   if (!targets) return targets.error();
   const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(*targets));
   const auto sequences = static_cast<double>(batch_.global_batch);
-  std::array<double, 2> losses{0.0, 0.0};  // of tokens and of next sentences
+  Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
+  backend_.zero(&step_sums, sizeof step_sums);
   for (int64_t micro_step = 0; micro_step < batch_.gradient_accumulation; ++micro_step) {
     auto batch = batches_->read_training(data_position_, batch_, micro_step, groups_.data_rank());
     if (!batch) return std::move(batch).error();
@@ -172,18 +189,19 @@ Result<StepReport> Session::step(bool stop_requested) {
     engine_.begin_micro_step(/*first=*/micro_step == 0);
     RETURN_IF_ERROR(forward());
     RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == batch_.gradient_accumulation));
-    const model::Loss loss = model_->loss();
-    losses[0] += loss.sum;
-    losses[1] += loss.next_sentence_sum;
+    backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
   }
   RETURN_IF_ERROR(engine_.finish_reductions());
 
   // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
-  const double squares = gradient_squares();
+  sum_gradient_squares(step_sums);
+  Sums own{};
+  RETURN_IF_ERROR(backend_.download(&own, &step_sums, sizeof own));  // the one wait of a step
   const auto votes = saver_ ? saver_->votes() : checkpoint::BackgroundSaver::Votes{};
   const double once = groups_.tensor_rank() == 0 ? 1.0 : 0.0;
-  std::array<double, 6> sums{squares,  once * losses[0], once * losses[1], stop_requested ? 1.0 : 0.0,
-                             votes[0], votes[1]};
+  std::array<double, 6> sums{
+      own.squares, once * own.loss, once * own.next_sentence_loss, stop_requested ? 1.0 : 0.0,
+      votes[0],    votes[1]};
   RETURN_IF_ERROR(all_reduce(sums));
   if (saver_) note_end_of_save(saver_->agree({sums[4], sums[5]}));
   StepReport report;
@@ -278,12 +296,19 @@ checkpoint::Place Session::place() const {
 }
 
 checkpoint::ShardState Session::shard_state() {
+  checkpoint::ReadValues read;
+  if (backend_.kind() == kernels::DeviceKind::kGpu) {
+    read = [this](std::span<const float> values, float* to) {
+      return backend_.read_aside(to, values.data(), static_cast<int64_t>(values.size_bytes()));
+    };
+  }
   return {engine_.master(), optimizer_.moment1(), optimizer_.moment2(),
-          [this](std::span<const float> values) { optimizer_.give_back(values); }};
+          [this](std::span<const float> values) { optimizer_.give_back(values); }, read};
 }
 
 Result<void> Session::start_save(const checkpoint::Store& store) {
   RETURN_IF_ERROR(finish_save());
+  RETURN_IF_ERROR(backend_.finish());  // the state that the saver reads beside the next steps
   const auto started = Clock::now();
   const std::span<float> staging(reinterpret_cast<float*>(staging_.data()),
                                  static_cast<size_t>(staging_.bytes()) / sizeof(float));
@@ -350,8 +375,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
     loaded = manifest_read.error();
   } else {
     loaded = check_fits(*manifest_read, store.path_of(step));
-    const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
-    if (loaded) loaded = store.read_shard(*manifest_read, target, shard_state());
+    if (loaded) loaded = read_shard(store, *manifest_read);
   }
   const bool misfit =
       !loaded && (loaded.error().code() == Code::kInvalid || loaded.error().code() == Code::kUnsupported);
@@ -368,6 +392,18 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
   data_position_ = manifest_read->data_position;
   engine_.publish();
   return true;
+}
+
+Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
+  const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
+  checkpoint::ShardState state = shard_state();
+  auto host = HostShards::of(backend_, {state.master, state.moment1, state.moment2});
+  if (!host) return std::move(host).error();
+  state.master = (*host)[0];
+  state.moment1 = (*host)[1];
+  state.moment2 = (*host)[2];
+  RETURN_IF_ERROR(store.read_shard(saved, target, state));
+  return host->store();
 }
 
 Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::string& path) const {

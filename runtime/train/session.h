@@ -56,7 +56,7 @@ struct SessionOptions {
       false;  // reserves the memory that start_save() needs not to wait for a disk later
 };
 
-// The communicators of one rank, which outlive the session unless an error made them useless. Null: a group of one.
+// The communicators of one rank, `world` of the host's memory and the others of the backend's, which outlive the session unless an error made them useless. Null: a group of one.
 struct Groups {
   comm::Communicator* world = nullptr;
   comm::Communicator* gather = nullptr;   // of the shard group
@@ -93,7 +93,9 @@ struct SaveOutcome {
 class Session {
  public:
   // Without parameters yet: start() or resume() comes next.
-  static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups);
+  // `backend`: where it computes; outlives it. kUnsupported names what a GPU cannot do yet.
+  static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups,
+                                                 kernels::Backend& backend = kernels::cpu_backend());
   // Begins anew: from the initial weights, which are read now, or the seed's random ones.
   Result<void> start();
   // Where the session notes what it computes; it outlives the session. Null: nowhere.
@@ -129,8 +131,8 @@ class Session {
 
  private:
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
-          std::unique_ptr<model::Model> model, shard::ShardLayout layout, shard::Arena arena,
-          Optimizer optimizer);
+          kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+          shard::Arena arena, base::Memory sums, Optimizer optimizer);
   Result<void> forward();
   Result<void> backward(bool last_micro_step);
   // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
@@ -138,9 +140,11 @@ class Session {
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
   std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
   Result<void> update_parameters(const StepReport& report);
-  double gradient_squares();
+  struct Sums;  // session.cpp
+  void sum_gradient_squares(Sums& sums);
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
+  Result<void> read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved);
   void note_end_of_save(std::optional<Result<std::string>> ended);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
   checkpoint::Manifest manifest() const;
@@ -153,11 +157,13 @@ class Session {
   Progress* progress_ = nullptr;
   contract::BatchPlan batch_;
   std::unique_ptr<Batches> batches_;
+  kernels::Backend& backend_;
   std::unique_ptr<model::Model> model_;
   std::vector<int> order_;  // blocks in the order of their visits, forward and then backward
   contract::ModelPlan plan_;
   shard::Arena arena_;
   shard::Engine engine_;
+  base::Memory sums_;  // Sums, where the session computes
   Optimizer optimizer_;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;

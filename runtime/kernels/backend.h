@@ -1,0 +1,86 @@
+// Backend: where a model is computed. The trainer is written once, against this; kernels/cpu/backend.cpp forwards to
+// the functions of kernels/ops.h, kernels/cuda/backend.cpp to those of kernels/cuda/ops.h, which say what each op does.
+//
+// Every pointer and span that an op takes lies in the backend's memory (allocate()), which the host cannot touch unless
+// it is the CPU's: upload() and download() are the way in and out. An op comes after the ops and copies that were called
+// before it; a GPU's ops may still be under way when a call returns, and only download() and finish() wait.
+// What an op of ops.h returns, it writes to memory here.
+//
+// Errors: a GPU keeps its first failure, does nothing more, and tells at the next download() or finish().
+// Thread rule: one thread at a time, but read_aside() may run on another; a CPU's ops use the caller's OpenMP threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/base/memory.h"
+#include "runtime/base/result.h"
+#include "runtime/kernels/ops.h"
+#include "runtime/kernels/sliced_ops.h"
+#include "runtime/kernels/typed_ops.h"
+
+namespace shardrun::kernels {
+
+using base::Result;
+
+enum class DeviceKind { kCpu, kGpu };
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual std::string name() const = 0;  // "CPU", "NVIDIA H200"
+  // Of a GPU: the CUstream_st* that ops are put on, for communicators of its memory. Null: the CPU.
+  virtual void* stream() const = 0;
+
+  // The ops on float or Bf16.
+  template <typename T>
+  const Ops<T>& ops() const;
+
+  // ---- memory
+  // Zero bytes, aligned to a page of the CPU or 256 bytes of a GPU. The backend outlives it.
+  virtual Result<base::Memory> allocate(int64_t bytes) = 0;
+  virtual void zero(void* memory, int64_t bytes) = 0;
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  // From the host's memory, which may change when the call returns.
+  virtual void upload(void* to, const void* host, int64_t bytes) = 0;
+  // To the host's memory, after everything before. Waits.
+  virtual Result<void> download(void* host, const void* from, int64_t bytes) = 0;
+  // As download(), but of memory that nothing before it may still write; beside ops, from any one thread.
+  virtual Result<void> read_aside(void* host, const void* from, int64_t bytes) = 0;
+  // Waits for everything before.
+  virtual Result<void> finish() = 0;
+
+  // ---- ops whose type is fixed
+  virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) = 0;
+  virtual void rope_table(float* table, int64_t T, int64_t D, double theta) = 0;
+  virtual void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N,
+                                      int64_t V, int64_t first) = 0;
+  // y += x, a few values.
+  virtual void accumulate(double* y, const double* x, int64_t count) = 0;
+  // *sum = Σ values², in fp64 and in a fixed order.
+  virtual void sum_of_squares(double* sum, std::span<const float> values) = 0;
+  virtual void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
+                          std::span<const float> gradient, const AdamWParameters& parameters) = 0;
+
+ private:
+  virtual const Ops<float>& fp32_ops() const = 0;
+  virtual const Ops<Bf16>& bf16_ops() const = 0;
+};
+
+template <>
+inline const Ops<float>& Backend::ops() const {
+  return fp32_ops();
+}
+template <>
+inline const Ops<Bf16>& Backend::ops() const {
+  return bf16_ops();
+}
+
+// The one backend of this process's CPUs; it has no state.
+Backend& cpu_backend();
+
+}  // namespace shardrun::kernels
