@@ -62,10 +62,20 @@ __device__ void write_vector(T* to, const float (&values)[2], float factor, int 
   }
 }
 
+struct QueryAndWeights {
+  float q[kMostD], weights[kThreads];
+};
+struct QueryParts {
+  float q[kMostD], dy[kMostD], weights[kThreads];
+};
+struct KeyParts {
+  float k[kMostD], v[kMostD], weights[kThreads], gradients[kThreads];
+};
+
 // Block (t, h, b): one query against 128 keys at a time, a thread a key.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) forward_plainly(T* out, float* lse, const T* qkv, Plain p) {
-  __shared__ float q[kMostD], weights[kThreads];
+  auto& [q, weights] = shared_memory<QueryAndWeights>();
   const int t = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y),
             b = static_cast<int>(blockIdx.z);
   const int j = static_cast<int>(threadIdx.x), k_head = p.key_head(h);
@@ -102,7 +112,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_plainly(T* dqkv, const T* dout, const T* qkv, const float* lse, const float* delta,
                            Plain p) {
-  __shared__ float q[kMostD], dy[kMostD], weights[kThreads];
+  auto& [q, dy, weights] = shared_memory<QueryParts>();
   const int t = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y),
             b = static_cast<int>(blockIdx.z);
   const int j = static_cast<int>(threadIdx.x), k_head = p.key_head(h);
@@ -133,7 +143,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_plainly(T* dqkv, const T* dout, const T* qkv, const float* lse, const float* delta,
                          Plain p) {
-  __shared__ float k[kMostD], v[kMostD], weights[kThreads], gradients[kThreads];
+  auto& [k, v, weights, gradients] = shared_memory<KeyParts>();
   const int u = static_cast<int>(blockIdx.x), k_head = p.H + static_cast<int>(blockIdx.y);
   const int b = static_cast<int>(blockIdx.z), j = static_cast<int>(threadIdx.x), group = p.H / p.K;
   const Sight sight = p.sight(b);
@@ -212,8 +222,8 @@ void attention_forward(Device& device, Type* out, float* lse, const Type* qkv, c
     if (tensor_attention_takes(shape) && are_aligned(out, qkv))
       return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
   }
-  forward_plainly<<<grid_of(shape, shape.H), kThreads, 0, op.stream()>>>(out, lse, qkv,
-                                                                         plain_of(shape, visibility));
+  launch(op.stream(), {grid_of(shape, shape.H), kThreads}, forward_plainly<Type>, out, lse, qkv,
+         plain_of(shape, visibility));
 }
 
 template <typename Type>
@@ -224,17 +234,17 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
   const int64_t rows = shape.B * shape.T * shape.H;
   auto* const delta = reinterpret_cast<float*>(op.scratch(static_cast<size_t>(rows) * sizeof(float)));
   if (!op.runs()) return;
-  sum_products<<<static_cast<unsigned>(quotient_up(rows, kThreads / 32)), kThreads, 0, op.stream()>>>(
-      delta, dout, out, rows, shape.T, shape.H, static_cast<int>(shape.D));
+  launch(op.stream(), {static_cast<unsigned>(quotient_up(rows, kThreads / 32)), kThreads}, sum_products<Type>,
+         delta, dout, out, rows, shape.T, shape.H, static_cast<int>(shape.D));
   if constexpr (std::is_same_v<Type, Bf16>) {
     if (tensor_attention_takes(shape) && are_aligned(dqkv, dout, qkv))
       return tensor_attention_backward(op, dqkv, dout, qkv, lse, delta, shape, visibility);
   }
   const Plain plain = plain_of(shape, visibility);
-  query_gradient_plainly<<<grid_of(shape, shape.H), kThreads, 0, op.stream()>>>(dqkv, dout, qkv, lse, delta,
-                                                                                plain);
-  key_gradient_plainly<<<grid_of(shape, shape.K), kThreads, 0, op.stream()>>>(dqkv, dout, qkv, lse, delta,
-                                                                              plain);
+  launch(op.stream(), {grid_of(shape, shape.H), kThreads}, query_gradient_plainly<Type>, dqkv, dout, qkv, lse,
+         delta, plain);
+  launch(op.stream(), {grid_of(shape, shape.K), kThreads}, key_gradient_plainly<Type>, dqkv, dout, qkv, lse,
+         delta, plain);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                             \

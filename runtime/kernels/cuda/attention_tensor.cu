@@ -31,10 +31,6 @@ struct Problem {
   __device__ int64_t row(int b, int t) const { return int64_t{b} * T + t; }
 };
 
-__device__ uint32_t shared_address(const Bf16* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 template <int D>
 __device__ const Bf16* chunk_of(const Bf16* tile, int row, int chunk) {
   return tile + row * D + (chunk ^ (row & 7)) * 8;
@@ -50,41 +46,16 @@ __device__ void start_tile(Bf16* tile, const Bf16* matrix, int64_t stride, int f
     const int i = step * kThreads + static_cast<int>(threadIdx.x), row = i / kChunks, chunk = i % kChunks;
     const bool is_there = first + row < limit;
     const Bf16* const from = matrix + (is_there ? (first + row) * stride + chunk * 8 : 0);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
-                     shared_address(chunk_of<D>(tile, row, chunk))),
-                 "l"(from), "r"(is_there ? 16 : 0)
-                 : "memory");
+    start_copy(chunk_of<D>(tile, row, chunk), from, is_there);
   }
-}
-__device__ void commit_tiles() {
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 // Until all but the last kPending groups have arrived, for every thread of the block.
 template <int kPending>
 __device__ void wait_for_tiles() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+  wait_for_copies<kPending>();
   __syncthreads();
 }
 
-__device__ void load_matrices(uint32_t (&r)[4], const Bf16* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(from))
-               : "memory");
-}
-__device__ void load_matrices_transposed(uint32_t (&r)[4], const Bf16* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(from))
-               : "memory");
-}
-// sum (16,8) += a (16,16) · b (16,8).
-__device__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};\n"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ uint32_t pair_of(float low, float high) {
   return static_cast<uint32_t>(narrow<Bf16>(low).bits) | static_cast<uint32_t>(narrow<Bf16>(high).bits) << 16;
 }
@@ -213,8 +184,7 @@ struct Running {
 template <int D>
 __global__ void __launch_bounds__(kThreads)
     forward_tiles(Bf16* out, float* lse, const Bf16* qkv, const Problem problem) {
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
-  Bf16* const q_tile = reinterpret_cast<Bf16*>(shared_bytes);
+  Bf16* const q_tile = dynamic_shared_memory<Bf16>();
   Bf16 *const k_tile = q_tile + kRows * D, *const v_tile = k_tile + kRows * D;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int t0 =
@@ -229,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
   int tile = next_key_tile(sight, t0, range.first, range.last);
   start_tile<D, kRows>(q_tile, q, problem.stride, t0, problem.T);
   if (tile < range.last) start_tile<D, kRows>(k_tile, k, problem.stride, tile * kRows, problem.T);
-  commit_tiles();
+  commit_copies();
 
   Running running;
   Sums<D / 8> sums;
@@ -237,14 +207,14 @@ __global__ void __launch_bounds__(kThreads)
   while (tile < range.last) {
     const int u0 = tile * kRows, next = next_key_tile(sight, t0, tile + 1, range.last);
     start_tile<D, kRows>(v_tile, v, problem.stride, u0, problem.T);
-    commit_tiles();
+    commit_copies();
     wait_for_tiles<1>();  // the keys are there
     Sums<kRows / 8> scores;
     clear(scores);
     add_rows_by_rows<D>(scores, q_tile, warp_row(), k_tile);
     __syncthreads();  // until every warp has read the keys
     if (next < range.last) start_tile<D, kRows>(k_tile, k, problem.stride, next * kRows, problem.T);
-    commit_tiles();
+    commit_copies();
     if (seen(sight, t0, kRows, u0, kRows) != Seen::kAll) {
 #pragma unroll
       for (int p = 0; p < kRows / 8; ++p) {
@@ -260,7 +230,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // until every warp has read the values
     tile = next;
   }
-  asm volatile("cp.async.wait_all;\n" ::: "memory");  // a block must not end before its copies
+  wait_for_copies<0>();  // a block must not end before its copies
 
   float factors[2];
 #pragma unroll
@@ -292,8 +262,7 @@ template <int D>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_tiles(Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta,
                          const Problem problem) {
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
-  Bf16* const q_tile = reinterpret_cast<Bf16*>(shared_bytes);
+  Bf16* const q_tile = dynamic_shared_memory<Bf16>();
   Bf16 *const dout_tile = q_tile + kRows * D, *const k_tile = dout_tile + kRows * D,
               *const v_tile = k_tile + kRows * D;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
@@ -305,7 +274,7 @@ __global__ void __launch_bounds__(kThreads)
   start_tile<D, kRows>(q_tile, qkv + q_offset, problem.stride, t0, problem.T);
   start_tile<D, kRows>(dout_tile, dout + problem.row(b, 0) * problem.out_stride + h * D, problem.out_stride,
                        t0, problem.T);
-  commit_tiles();
+  commit_copies();
 
   const int64_t first_stat = (int64_t{b} * problem.H + h) * problem.T;
   const QueryStats stats[2] = {stats_of(lse, delta, first_stat, t0 + warp_row() + row_of(0), problem.T),
@@ -320,7 +289,7 @@ __global__ void __launch_bounds__(kThreads)
     if (what == Seen::kNothing) continue;
     start_tile<D, kRows>(k_tile, k, problem.stride, u0, problem.T);
     start_tile<D, kRows>(v_tile, v, problem.stride, u0, problem.T);
-    commit_tiles();
+    commit_copies();
     wait_for_tiles<0>();
     Sums<kRows / 8> scores, products;
     clear(scores);
@@ -340,7 +309,7 @@ __global__ void __launch_bounds__(kThreads)
     add_weights_by_rows<D>(sums, scores, k_tile);
     __syncthreads();  // until every warp has read the tiles
   }
-  asm volatile("cp.async.wait_all;\n" ::: "memory");
+  wait_for_copies<0>();
   write_rows<D>(dqkv + q_offset, problem.stride, t0, problem.T, sums, problem.scale, problem.scale);
 }
 
@@ -379,9 +348,8 @@ __global__ void __launch_bounds__(kThreads)
     key_gradient_tiles(Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta,
                        const Problem problem) {
   constexpr int kCount = kQueries<D>;
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
-  __shared__ QueryStats stats[kCount];
-  Bf16* const k_tile = reinterpret_cast<Bf16*>(shared_bytes);
+  auto& stats = shared_memory<QueryStats[kCount]>();
+  Bf16* const k_tile = dynamic_shared_memory<Bf16>();
   Bf16 *const v_tile = k_tile + kRows * D, *const q_tile = v_tile + kRows * D,
               *const dout_tile = q_tile + kCount * D;
   const int k_head = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
@@ -392,7 +360,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t v_offset = k_offset + problem.K * D;
   start_tile<D, kRows>(k_tile, qkv + k_offset, problem.stride, u0, problem.T);
   start_tile<D, kRows>(v_tile, qkv + v_offset, problem.stride, u0, problem.T);
-  commit_tiles();
+  commit_copies();
 
   Sums<D / 8> dk, dv;
   clear(dk);
@@ -407,7 +375,7 @@ __global__ void __launch_bounds__(kThreads)
       if (what == Seen::kNothing) continue;
       start_tile<D, kCount>(q_tile, q, problem.stride, t0, problem.T);
       start_tile<D, kCount>(dout_tile, dy, problem.out_stride, t0, problem.T);
-      commit_tiles();
+      commit_copies();
       if (static_cast<int>(threadIdx.x) < kCount) {
         stats[threadIdx.x] = stats_of(lse, delta, (int64_t{b} * problem.H + h) * problem.T,
                                       t0 + static_cast<int>(threadIdx.x), problem.T);
@@ -418,7 +386,7 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();  // until every warp has read the tiles and the stats
     }
   }
-  asm volatile("cp.async.wait_all;\n" ::: "memory");
+  wait_for_copies<0>();
   write_rows<D>(dqkv + k_offset, problem.stride, u0, problem.T, dk, problem.scale, problem.scale);
   write_rows<D>(dqkv + v_offset, problem.stride, u0, problem.T, dv, 1.0F, 1.0F);
 }
@@ -449,8 +417,8 @@ void launch_forward(OpScope& op, Bf16* out, float* lse, const Bf16* qkv, const A
                     const Visibility& visibility) {
   constexpr size_t kShared = 3 * tile_bytes(kRows, D);
   if (!op.allow_shared(forward_tiles<D>, kShared)) return;
-  forward_tiles<D>
-      <<<grid_of(s, s.H), kThreads, kShared, op.stream()>>>(out, lse, qkv, problem_of(s, visibility));
+  launch(op.stream(), {grid_of(s, s.H), kThreads, kShared}, forward_tiles<D>, out, lse, qkv,
+         problem_of(s, visibility));
 }
 
 template <int D>
@@ -466,10 +434,10 @@ void launch_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const Bf16* qkv,
                                      static_cast<int>(kOfKeys)))) {
     return;
   }
-  query_gradient_tiles<D>
-      <<<grid_of(s, s.H), kThreads, kOfQueries, op.stream()>>>(dqkv, dout, qkv, lse, delta, problem);
-  key_gradient_tiles<D>
-      <<<grid_of(s, s.K), kThreads, kOfKeys, op.stream()>>>(dqkv, dout, qkv, lse, delta, problem);
+  launch(op.stream(), {grid_of(s, s.H), kThreads, kOfQueries}, query_gradient_tiles<D>, dqkv, dout, qkv, lse,
+         delta, problem);
+  launch(op.stream(), {grid_of(s, s.K), kThreads, kOfKeys}, key_gradient_tiles<D>, dqkv, dout, qkv, lse,
+         delta, problem);
 }
 
 }  // namespace

@@ -37,10 +37,14 @@ struct Online {
   }
 };
 
+struct OnlineOfWarps {
+  float largest[kWarps], sum[kWarps];
+};
+
 // Of a row of V logits, in one order; every thread of the block gets the same bits.
 template <int W, typename L>
 __device__ Online largest_and_sum(const L* row, int64_t V) {
-  __shared__ float largest_of_warp[kWarps], sum_of_warp[kWarps];
+  auto& [largest_of_warp, sum_of_warp] = shared_memory<OnlineOfWarps>();
   Online mine;
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) {
     float values[W];
@@ -122,12 +126,16 @@ __global__ void __launch_bounds__(kThreads)
   stats[n * kSliceStats + 2] = target >= 0 && target < V ? row[target] : 0.0F;
 }
 
+struct LargestAndScale {
+  float largest, scale;
+};
+
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     classify_slices(double* losses, T* dlogits, const float* logits, const float* gathered,
                     const int32_t* targets, int64_t N, int64_t V, int64_t first, int ranks,
                     float loss_scale) {
-  __shared__ float shared_largest, shared_scale;
+  auto& [shared_largest, shared_scale] = shared_memory<LargestAndScale>();
   const int64_t n = blockIdx.x;
   T* const drow = dlogits + n * V;
   if (targets[n] < 0) {
@@ -165,7 +173,7 @@ void with_losses(OpScope& op, double* loss_sum, int64_t N, const Classify& class
   auto* const losses = reinterpret_cast<double*>(op.scratch(static_cast<size_t>(N) * sizeof(double)));
   if (!op.runs()) return;
   if (N > 0) classify(losses);
-  sum_losses<<<1, kThreads, 0, op.stream()>>>(loss_sum, losses, N);
+  launch(op.stream(), {1, kThreads}, sum_losses, loss_sum, losses, N);
 }
 
 template <typename T, typename L>
@@ -175,11 +183,9 @@ void classify(Device& device, const char* name, double* loss_sum, T* dlogits, co
   with_losses(op, loss_sum, N, [&](double* losses) {
     constexpr int W = kWidth<T> < kWidth<L> ? kWidth<T> : kWidth<L>;
     const auto rows = static_cast<unsigned>(N);
-    if (V % W == 0 && are_aligned(dlogits, logits)) {
-      classify_rows<W><<<rows, kThreads, 0, op.stream()>>>(losses, dlogits, logits, targets, V, loss_scale);
-    } else {
-      classify_rows<1><<<rows, kThreads, 0, op.stream()>>>(losses, dlogits, logits, targets, V, loss_scale);
-    }
+    const bool vectors = V % W == 0 && are_aligned(dlogits, logits);
+    launch(op.stream(), {rows, kThreads}, vectors ? classify_rows<W, T, L> : classify_rows<1, T, L>, losses,
+           dlogits, logits, targets, V, loss_scale);
   });
 }
 
@@ -201,11 +207,9 @@ void classifier_slice_stats(Device& device, float* stats, const float* logits, c
   OpScope op(device, "classifier_slice_stats");
   if (!op.runs() || N == 0) return;
   const auto rows = static_cast<unsigned>(N);
-  if (V % 4 == 0 && are_aligned(logits)) {
-    measure_slices<4><<<rows, kThreads, 0, op.stream()>>>(stats, logits, targets, V, first);
-  } else {
-    measure_slices<1><<<rows, kThreads, 0, op.stream()>>>(stats, logits, targets, V, first);
-  }
+  launch(op.stream(), {rows, kThreads},
+         V % 4 == 0 && are_aligned(logits) ? measure_slices<4> : measure_slices<1>, stats, logits, targets, V,
+         first);
 }
 
 template <typename T>
@@ -215,13 +219,9 @@ void cross_entropy_slice(Device& device, double* loss_sum, T* dlogits, const flo
   OpScope op(device, "cross_entropy_slice");
   with_losses(op, loss_sum, N, [&](double* losses) {
     const auto rows = static_cast<unsigned>(N);
-    if (V % 4 == 0 && are_aligned(dlogits, logits)) {
-      classify_slices<4><<<rows, kThreads, 0, op.stream()>>>(losses, dlogits, logits, gathered, targets, N, V,
-                                                             first, ranks, loss_scale);
-    } else {
-      classify_slices<1><<<rows, kThreads, 0, op.stream()>>>(losses, dlogits, logits, gathered, targets, N, V,
-                                                             first, ranks, loss_scale);
-    }
+    const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
+    launch(op.stream(), {rows, kThreads}, vectors ? classify_slices<4, T> : classify_slices<1, T>, losses,
+           dlogits, logits, gathered, targets, N, V, first, ranks, loss_scale);
   });
 }
 

@@ -105,11 +105,9 @@ void rows_of(OpScope& op, Out* y, const int32_t* tokens, const T* w, int64_t N, 
              int64_t first) {
   if (!op.runs() || N == 0 || C == 0) return;
   constexpr int W = kWidth<T>;
-  if (C % W == 0 && are_aligned(y, w)) {
-    copy_rows<W><<<static_cast<unsigned>(N), row_threads(C / W), 0, op.stream()>>>(y, tokens, w, C, V, first);
-  } else {
-    copy_rows<1><<<static_cast<unsigned>(N), row_threads(C), 0, op.stream()>>>(y, tokens, w, C, V, first);
-  }
+  const bool vectors = C % W == 0 && are_aligned(y, w);
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? C / W : C)},
+         vectors ? copy_rows<W, Out, T> : copy_rows<1, Out, T>, y, tokens, w, C, V, first);
 }
 
 // Tokens are below 2^bits.
@@ -141,20 +139,17 @@ void gradient(OpScope& op, float* dw, const int32_t* tokens, const T* dy, int64_
   const auto blocks_for = [](int64_t threads) {
     return static_cast<unsigned>(quotient_up(threads, kThreads));
   };
-  count_up<<<blocks_for(N), kThreads, 0, op.stream()>>>(numbers, count);
+  launch(op.stream(), {blocks_for(N), kThreads}, count_up, numbers, count);
   if (!op.check(cub::DeviceRadixSort::SortPairs(sort_space, sort_bytes, keys, sorted,
                                                 static_cast<const int32_t*>(numbers), order, count, 0, bits,
                                                 op.stream()))) {
     return;
   }
-  find_begins<<<blocks_for(V + 1), kThreads, 0, op.stream()>>>(begins, sorted, count, V, first);
+  launch(op.stream(), {blocks_for(V + 1), kThreads}, find_begins, begins, sorted, count, V, first);
   constexpr int W = kWidth<T>;
-  const auto rows = static_cast<unsigned>(V);
-  if (C % W == 0 && are_aligned(dw, dy)) {
-    sum_rows_of_token<W><<<rows, row_threads(C / W), 0, op.stream()>>>(dw, begins, order, dy, C);
-  } else {
-    sum_rows_of_token<1><<<rows, row_threads(C), 0, op.stream()>>>(dw, begins, order, dy, C);
-  }
+  const bool vectors = C % W == 0 && are_aligned(dw, dy);
+  launch(op.stream(), {static_cast<unsigned>(V), row_threads(vectors ? C / W : C)},
+         vectors ? sum_rows_of_token<W, T> : sum_rows_of_token<1, T>, dw, begins, order, dy, C);
 }
 
 }  // namespace
@@ -194,14 +189,10 @@ void embedding_sum_forward(Device& device, T* y, const int32_t* tokens, const in
   OpScope op(device, "embedding_sum_forward");
   if (!op.runs() || N == 0 || C == 0) return;
   constexpr int W = kWidth<T>;
-  const auto rows = static_cast<unsigned>(N);
-  if (C % W == 0 && are_aligned(y, word, position, type)) {
-    sum_three_rows<W><<<rows, row_threads(C / W), 0, op.stream()>>>(y, tokens, positions, segments, word,
-                                                                    position, type, C);
-  } else {
-    sum_three_rows<1>
-        <<<rows, row_threads(C), 0, op.stream()>>>(y, tokens, positions, segments, word, position, type, C);
-  }
+  const bool vectors = C % W == 0 && are_aligned(y, word, position, type);
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? C / W : C)},
+         vectors ? sum_three_rows<W, T> : sum_three_rows<1, T>, y, tokens, positions, segments, word,
+         position, type, C);
 }
 
 template <typename T>
@@ -210,11 +201,9 @@ void scatter_rows(Device& device, T* y, const int32_t* rows, const T* x, int64_t
   if (!op.runs() || N == 0 || C == 0) return;
   if (!op.check(cudaMemsetAsync(y, 0, static_cast<size_t>(N * C) * sizeof(T), op.stream())) || M == 0) return;
   constexpr int W = kWidth<T>;
-  if (C % W == 0 && are_aligned(y, x)) {
-    scatter<W><<<static_cast<unsigned>(M), row_threads(C / W), 0, op.stream()>>>(y, rows, x, C);
-  } else {
-    scatter<1><<<static_cast<unsigned>(M), row_threads(C), 0, op.stream()>>>(y, rows, x, C);
-  }
+  const bool vectors = C % W == 0 && are_aligned(y, x);
+  launch(op.stream(), {static_cast<unsigned>(M), row_threads(vectors ? C / W : C)},
+         vectors ? scatter<W, T> : scatter<1, T>, y, rows, x, C);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                              \

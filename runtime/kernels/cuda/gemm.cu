@@ -225,10 +225,14 @@ __device__ float value_at(const T* matrix, bool transpose, int64_t rows, int64_t
   return wide(transpose ? matrix[row * rows + column] : matrix[column * rows + row]);
 }
 
+struct ProductTiles {
+  float a[kTile][kTile + 1], b[kTile][kTile + 1];
+};
+
 // The same product in a plain loop, a thread a result.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(kTile* kTile) multiply_plainly(Product p) {
-  __shared__ float a_tile[kTile][kTile + 1], b_tile[kTile][kTile + 1];
+  auto& [a_tile, b_tile] = shared_memory<ProductTiles>();
   const auto* const a = static_cast<const In*>(p.a);
   const auto* const b = static_cast<const In*>(p.b);
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
@@ -259,11 +263,11 @@ void multiply_plainly(OpScope& op, const Product& p) {
   const auto blocks = static_cast<unsigned>(quotient_up(p.m, kTile) * quotient_up(p.n, kTile));
   const dim3 threads(kTile, kTile);
   if (p.in == CUDA_R_32F) {
-    multiply_plainly<float, float><<<blocks, threads, 0, op.stream()>>>(p);
+    launch(op.stream(), {blocks, threads}, multiply_plainly<float, float>, p);
   } else if (p.out == CUDA_R_32F) {
-    multiply_plainly<Bf16, float><<<blocks, threads, 0, op.stream()>>>(p);
+    launch(op.stream(), {blocks, threads}, multiply_plainly<Bf16, float>, p);
   } else {
-    multiply_plainly<Bf16, Bf16><<<blocks, threads, 0, op.stream()>>>(p);
+    launch(op.stream(), {blocks, threads}, multiply_plainly<Bf16, Bf16>, p);
   }
 }
 
@@ -313,7 +317,7 @@ void forward(Device& device, const char* name, Out* y, const T* x, const T* w, c
   if constexpr (kWidensBias) {
     if (bias != nullptr) {
       auto* const widened = reinterpret_cast<float*>(workspace + kProductWorkspace);
-      widen_bias<<<static_cast<unsigned>(quotient_up(O, 256)), 256, 0, op.stream()>>>(widened, bias, O);
+      launch(op.stream(), {static_cast<unsigned>(quotient_up(O, 256)), 256}, widen_bias, widened, bias, O);
       used_bias = widened;
     }
   }

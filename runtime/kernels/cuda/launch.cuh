@@ -11,8 +11,10 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "runtime/kernels/cuda/device.h"
+#include "runtime/kernels/cuda/instructions.cuh"
 #include "runtime/kernels/cuda/product_table.h"
 #include "runtime/kernels/ops.h"
 
@@ -68,6 +70,24 @@ class OpScope {
   Device::State& state_;
   const char* name_;
 };
+
+// What a kernel is started with: its blocks, the threads of a block, and the block's dynamic shared memory.
+struct LaunchShape {
+  dim3 blocks, threads;
+  size_t shared_bytes = 0;
+};
+
+// A failure is found where every op looks for one: ~OpScope.
+template <typename... Parameters>
+void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+            std::type_identity_t<Parameters>... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  (void)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
 
 constexpr int64_t rounded_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -158,7 +178,7 @@ __device__ inline void store(T* to, const float (&values)[kCount]) {
 // Sums over all threads of a block, whose number is a multiple of 32, in one order; every thread gets the same bits.
 template <typename Value, int kCount>
 __device__ inline void block_sum(Value (&values)[kCount]) {
-  __shared__ Value parts[kCount][32];
+  auto& parts = shared_memory<Value[kCount][32]>();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32,
             warps = static_cast<int>(blockDim.x) / 32;
 #pragma unroll

@@ -58,7 +58,8 @@ template <int W, typename T>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_gradient_rows(T* dx, float* sums, const T* dy, const T* x, const T* w, const float* rrms,
                           int64_t N, int64_t C) {
-  extern __shared__ float own[];  // W planes of C/W, so that neighbouring threads use neighbouring banks
+  float* const own =
+      dynamic_shared_memory<float>();  // W planes of C/W, so that neighbouring threads use neighbouring banks
   const int64_t packs = C / W, first = threadIdx.x, step = blockDim.x;
   for (int64_t pack = first; pack < packs; pack += step) {
 #pragma unroll
@@ -145,7 +146,7 @@ template <int W, typename T>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_gradient_rows(T* dx, float* gamma_sums, float* beta_sums, const T* dy, const T* x,
                             const T* gamma, const float* means, const float* rstds, int64_t N, int64_t C) {
-  extern __shared__ float own[];  // W planes of C/W for gamma, then as many for beta
+  float* const own = dynamic_shared_memory<float>();  // W planes of C/W for gamma, then as many for beta
   const int64_t packs = C / W, first = threadIdx.x, step = blockDim.x;
   for (int64_t pack = first; pack < packs; pack += step) {
 #pragma unroll
@@ -215,8 +216,8 @@ void rmsnorm(OpScope& op, T* y, float* rrms, T* x, const T* residual, const T* w
   constexpr int V = kWidth<T>;
   const bool vectors = C % V == 0 && are_aligned(y, x, residual, w);
   const auto run = [&](auto* kernel, int64_t packs) {
-    kernel<<<static_cast<unsigned>(N), row_threads(packs, kMostThreads), 0, op.stream()>>>(
-        y, rrms, x, residual, w, C, epsilon);
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, y, rrms, x,
+           residual, w, C, epsilon);
   };
   if (residual == nullptr) {
     vectors ? run(rmsnorm_rows<V, false, T>, C / V) : run(rmsnorm_rows<1, false, T>, C);
@@ -254,8 +255,9 @@ void rmsnorm_backward(Device& device, T* dx, float* dw, const T* dy, const T* x,
     const bool vectors = C % V == 0 && are_aligned(dx, dy, x, w);
     auto* const kernel = vectors ? rmsnorm_gradient_rows<V, T> : rmsnorm_gradient_rows<1, T>;
     if (!op.allow_shared(kernel, shared)) return;
-    kernel<<<static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared,
-             op.stream()>>>(dx, scratch.array(0), dy, x, w, rrms, N, C);
+    launch(op.stream(),
+           {static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared},
+           kernel, dx, scratch.array(0), dy, x, w, rrms, N, C);
   }
   sum_rows<float>(op.stream(), dw, scratch.array(0), scratch.blocks, C, false, scratch.partial);
 }
@@ -268,8 +270,8 @@ void layernorm_forward(Device& device, T* y, float* mean, float* rstd, T* x, con
   constexpr int V = kWidth<T>;
   const bool vectors = C % V == 0 && are_aligned(y, x, residual, gamma, beta);
   const auto run = [&](auto* kernel, int64_t packs) {
-    kernel<<<static_cast<unsigned>(N), row_threads(packs, kMostThreads), 0, op.stream()>>>(
-        y, mean, rstd, x, residual, gamma, beta, C, epsilon);
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, y, mean, rstd,
+           x, residual, gamma, beta, C, epsilon);
   };
   if (residual == nullptr) {
     vectors ? run(layernorm_rows<V, false, T>, C / V) : run(layernorm_rows<1, false, T>, C);
@@ -290,8 +292,9 @@ void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, cons
     const bool vectors = C % V == 0 && are_aligned(dx, dy, x, gamma);
     auto* const kernel = vectors ? layernorm_gradient_rows<V, T> : layernorm_gradient_rows<1, T>;
     if (!op.allow_shared(kernel, shared)) return;
-    kernel<<<static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared,
-             op.stream()>>>(dx, scratch.array(0), scratch.array(1), dy, x, gamma, mean, rstd, N, C);
+    launch(op.stream(),
+           {static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared},
+           kernel, dx, scratch.array(0), scratch.array(1), dy, x, gamma, mean, rstd, N, C);
   }
   sum_rows<float>(op.stream(), dgamma, scratch.array(0), scratch.blocks, C, false, scratch.partial);
   sum_rows<float>(op.stream(), dbeta, scratch.array(1), scratch.blocks, C, false, scratch.partial);

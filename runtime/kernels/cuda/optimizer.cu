@@ -76,15 +76,15 @@ void sum_into(OpScope& op, double* out, const Cut& cut, const Body& body) {
   const unsigned blocks = blocks_for(cut, kMostBlocks);
   auto* const sums = reinterpret_cast<double*>(op.scratch(blocks * Body::kSums * sizeof(double)));
   if (!op.runs()) return;
-  sum_over<<<blocks, kThreads, 0, op.stream()>>>(sums, cut, body);
-  add_up<Body::kSums><<<1, kThreads, 0, op.stream()>>>(out, sums, static_cast<int>(blocks));
+  launch(op.stream(), {blocks, kThreads}, sum_over<Body>, sums, cut, body);
+  launch(op.stream(), {1, kThreads}, add_up<Body::kSums>, out, sums, static_cast<int>(blocks));
 }
 
 template <typename Body>
 void launch_over(OpScope& op, const Cut& cut, const Body& body) {
   if (!op.runs() || cut.count == 0) return;
-  run_over<<<blocks_for(cut, int64_t{op.state().multiprocessors} * 32), kThreads, 0, op.stream()>>>(cut,
-                                                                                                    body);
+  launch(op.stream(), {blocks_for(cut, int64_t{op.state().multiprocessors} * 32), kThreads}, run_over<Body>,
+         cut, body);
 }
 
 struct AdamW {

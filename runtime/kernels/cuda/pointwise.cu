@@ -28,11 +28,8 @@ void launch_over(Device& device, const char* name, int64_t count, bool aligned, 
   // Enough blocks to fill the GPU several times over; each thread then has a few vectors.
   const int64_t most = int64_t{op.state().multiprocessors} * 32;
   const auto blocks = static_cast<unsigned>(std::min(quotient_up(packs, kThreads), most));
-  if (aligned) {
-    over_elements<kVectorWidth><<<blocks, kThreads, 0, op.stream()>>>(count, body);
-  } else {
-    over_elements<1><<<blocks, kThreads, 0, op.stream()>>>(count, body);
-  }
+  launch(op.stream(), {blocks, kThreads},
+         aligned ? over_elements<kVectorWidth, Body> : over_elements<1, Body>, count, body);
 }
 
 // y = f(a) and y = f(a, b), a value at a time; y may be a or b.
@@ -218,11 +215,9 @@ void swiglu_forward(Device& device, T* y, const T* gate_up, int64_t N, int64_t F
   OpScope op(device, "swiglu_forward");
   if (!op.runs() || N == 0 || F == 0) return;
   constexpr int W = kWidth<T>;
-  if (F % W == 0 && are_aligned(y, gate_up)) {
-    swiglu_rows<W><<<static_cast<unsigned>(N), row_threads(F / W), 0, op.stream()>>>(y, gate_up, F);
-  } else {
-    swiglu_rows<1><<<static_cast<unsigned>(N), row_threads(F), 0, op.stream()>>>(y, gate_up, F);
-  }
+  const bool vectors = F % W == 0 && are_aligned(y, gate_up);
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
+         vectors ? swiglu_rows<W, T> : swiglu_rows<1, T>, y, gate_up, F);
 }
 
 template <typename T>
@@ -230,21 +225,17 @@ void swiglu_backward(Device& device, T* dgate_up, const T* dy, const T* gate_up,
   OpScope op(device, "swiglu_backward");
   if (!op.runs() || N == 0 || F == 0) return;
   constexpr int W = kWidth<T>;
-  if (F % W == 0 && are_aligned(dgate_up, dy, gate_up)) {
-    swiglu_gradient_rows<W>
-        <<<static_cast<unsigned>(N), row_threads(F / W), 0, op.stream()>>>(dgate_up, dy, gate_up, F);
-  } else {
-    swiglu_gradient_rows<1>
-        <<<static_cast<unsigned>(N), row_threads(F), 0, op.stream()>>>(dgate_up, dy, gate_up, F);
-  }
+  const bool vectors = F % W == 0 && are_aligned(dgate_up, dy, gate_up);
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
+         vectors ? swiglu_gradient_rows<W, T> : swiglu_gradient_rows<1, T>, dgate_up, dy, gate_up, F);
 }
 
 void rope_table(Device& device, float* table, int64_t T, int64_t D, double theta) {
   OpScope op(device, "rope_table");
   const int64_t pairs = T * (D / 2);
   if (!op.runs() || pairs == 0) return;
-  fill_rope_table<<<static_cast<unsigned>(quotient_up(pairs, kThreads)), kThreads, 0, op.stream()>>>(
-      table, T, D, theta);
+  launch(op.stream(), {static_cast<unsigned>(quotient_up(pairs, kThreads)), kThreads}, fill_rope_table, table,
+         T, D, theta);
 }
 
 template <typename Type>
@@ -257,13 +248,9 @@ void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int
   const float sign = inverse ? -1.0F : 1.0F;
   const auto rows = static_cast<unsigned>(B * T);
   const int heads32 = static_cast<int>(heads), half32 = static_cast<int>(half);
-  if (half % W == 0 && stride % W == 0 && are_aligned(x, table)) {
-    rope_rows<W>
-        <<<rows, row_threads(heads * half / W), 0, op.stream()>>>(x, table, T, heads32, half32, stride, sign);
-  } else {
-    rope_rows<1>
-        <<<rows, row_threads(heads * half), 0, op.stream()>>>(x, table, T, heads32, half32, stride, sign);
-  }
+  const bool vectors = half % W == 0 && stride % W == 0 && are_aligned(x, table);
+  launch(op.stream(), {rows, row_threads(vectors ? heads * half / W : heads * half)},
+         vectors ? rope_rows<W, Type> : rope_rows<1, Type>, x, table, T, heads32, half32, stride, sign);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                     \

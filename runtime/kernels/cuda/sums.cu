@@ -19,7 +19,7 @@ int64_t groups_of(int64_t rows) {
 template <typename T>
 __global__ void __launch_bounds__(kColumns* kLanes)
     sum_group(float* out, const T* in, int64_t rows, int64_t columns, bool accumulate) {
-  __shared__ float sums[kLanes][kColumns];
+  auto& sums = shared_memory<float[kLanes][kColumns]>();
   const int64_t column = int64_t{blockIdx.x} * kColumns + threadIdx.x, groups = gridDim.y;
   const int64_t begin = rows * blockIdx.y / groups, end = rows * (blockIdx.y + 1) / groups;
   float sum = 0.0F;
@@ -51,14 +51,13 @@ void sum_rows(cudaStream_t stream, float* out, const T* in, int64_t rows, int64_
   const dim3 block(kColumns, kLanes);
   const auto across = static_cast<unsigned>(quotient_up(columns, kColumns));
   if (groups == 1) {
-    sum_group<<<dim3(across, 1), block, 0, stream>>>(out, in, rows, columns, accumulate);
+    launch(stream, {dim3(across, 1), block}, sum_group<T>, out, in, rows, columns, accumulate);
     return;
   }
   auto* const sums = reinterpret_cast<float*>(partial);
-  sum_group<<<dim3(across, static_cast<unsigned>(groups)), block, 0, stream>>>(sums, in, rows, columns,
-                                                                               false);
-  sum_group<<<dim3(across, 1), block, 0, stream>>>(out, static_cast<const float*>(sums), groups, columns,
-                                                   accumulate);
+  launch(stream, {dim3(across, static_cast<unsigned>(groups)), block}, sum_group<T>, sums, in, rows, columns,
+         false);
+  launch(stream, {dim3(across, 1), block}, sum_group<float>, out, sums, groups, columns, accumulate);
 }
 
 template <typename T>
