@@ -17,7 +17,9 @@
  * operations in the same order with the same sizes
  *             ("op order rule"). Channels are independent of each other.
  *   Sums      in the element type, in ascending order of the group's ranks: ((x0 + x1) + x2) + ... The same
- * world gives the same bits, whatever the provider and the placement of ranks on nodes. Dead      after
+ * world gives the same bits, whatever the provider and the placement of ranks on nodes. A plugin without
+ * SHARDRUN_COMM_SUMS_IN_RANK_ORDER adds in an order of its own, which is the same each time for the same group on the
+ * same machines with the same library and settings. Dead      after
  * TIMEOUT, PEER_LOST, MISMATCH, ABORTED or IO from an operation or a wait, all channels of the context are
  * dead: every later call returns the same status, no buffer is touched any more, and only channel_close and
  * close are of use. The plugin tells the other ranks why, so that they need not wait for their own time
@@ -26,6 +28,7 @@
 #ifndef SHARDRUN_PLUGINS_ABI_COMM_V1_H
 #define SHARDRUN_PLUGINS_ABI_COMM_V1_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "plugins/abi/plugin.h"
@@ -36,7 +39,7 @@ extern "C" {
 
 #define SHARDRUN_COMM_V1_SYMBOL "shardrun_comm_v1" /* a const shardrun_comm_v1_table */
 #define SHARDRUN_COMM_ABI_MAJOR 1
-#define SHARDRUN_COMM_ABI_MINOR 0
+#define SHARDRUN_COMM_ABI_MINOR 1 /* 1: buffers in a device's memory; what is marked so below */
 
 /* Memory for sums, beside the buffers of operations: known to the host before it opens anything, so that it can plan.
  * An operation that runs takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what one member
@@ -77,7 +80,21 @@ typedef struct shardrun_comm_config {
   uint32_t local_rank;        /* among them; says which of several network devices is this rank's own */
   const char* provider;       /* "auto", or a name that the plugin knows: "tcp", "shm", "efa" */
   const char* interface_name; /* network interface to use, e.g. "eth1"; NULL lets the plugin choose */
+  /* Since minor 1; a plugin that is given a shorter struct takes the default. */
+  uint32_t
+      timeout_ms; /* of what an operation needs before it can start: its group's connections; 0: 300000 */
+  int32_t
+      device_index; /* of the GPU that this rank uses, as CUDA counts them; -1, the default: none is named */
+  uint32_t channel_count; /* all channel ids will be below it; 0: unknown */
+  uint32_t reserved;      /* 0 */
 } shardrun_comm_config;
+
+/* What a plugin promises beyond this interface's least: bits of shardrun_comm_v1_table.traits. */
+enum {
+  SHARDRUN_COMM_SUMS_IN_RANK_ORDER = 1, /* of every plugin of minor 0 */
+  SHARDRUN_COMM_DEVICE_BUFFERS = 2,     /* channel_open_on_stream is there */
+  SHARDRUN_COMM_TELLS_PEERS = 4 /* a failure here ends the others' operations at once; of minor 0 too */
+};
 
 typedef struct shardrun_comm_peer {
   const void* address; /* what that rank's local_address returned */
@@ -107,7 +124,9 @@ typedef struct shardrun_comm_v1_table {
                      const shardrun_comm_peer* peers);
 
   /* Inputs: channel_id (0..254, the same on all members, not in use); the group as ascending global ranks
-   * that include this one, or NULL and 0 for the whole world. Output: channel. Local: talks to nobody. */
+   * that include this one, or NULL and 0 for the whole world. Output: channel. Does not wait for this group,
+   * but may wait for those of channels that were opened before; ranks open the channels that they share in the same
+   * order. */
   int32_t (*channel_open)(shardrun_comm_context* context, uint32_t channel_id, const uint32_t* global_ranks,
                           uint32_t rank_count, shardrun_comm_channel** channel);
   /* Frees the channel. Operations that were not waited for make the whole context dead. Never fails. */
@@ -147,7 +166,30 @@ typedef struct shardrun_comm_v1_table {
   /* Which providers carry the data, for the run record: "tcp", "shm+tcp". Valid until close; after connect.
    */
   const char* (*provider)(const shardrun_comm_context* context);
+
+  /* Since minor 1: look at header.struct_size first. */
+
+  uint32_t traits;
+  uint32_t reserved;
+
+  /* As channel_open, for a channel whose operations take buffers in the memory of the context's device and are ordered
+   * with `device_stream` (a cudaStream_t): an operation starts after what was put on the stream before the call; what
+   * is put on it after wait() returned comes after the operation. wait() need not wait for the operation itself: what
+   * fails later ends the next call, and one that is not complete timeout_ms after its wait() makes the context dead.
+   * Buffers stay untouched until the stream has passed the operation. NULL in a plugin without the trait. */
+  int32_t (*channel_open_on_stream)(shardrun_comm_context* context, uint32_t channel_id,
+                                    const uint32_t* global_ranks, uint32_t rank_count, void* device_stream,
+                                    shardrun_comm_channel** channel);
 } shardrun_comm_v1_table;
+
+/* What a host asks of header.struct_size: a table of minor 0 ends before `traits`. */
+#define SHARDRUN_COMM_V1_SMALLEST_TABLE ((uint32_t)offsetof(shardrun_comm_v1_table, traits))
+#define SHARDRUN_COMM_V1_SMALLEST_CONFIG ((uint32_t)offsetof(shardrun_comm_config, timeout_ms))
+static inline uint32_t shardrun_comm_v1_traits(const shardrun_comm_v1_table* table) {
+  if (table->header.struct_size < sizeof(shardrun_comm_v1_table))
+    return SHARDRUN_COMM_SUMS_IN_RANK_ORDER | SHARDRUN_COMM_TELLS_PEERS;
+  return table->traits;
+}
 
 #ifdef __cplusplus
 }

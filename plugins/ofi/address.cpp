@@ -13,45 +13,16 @@
 #include <memory>
 #include <sstream>
 
+#include "plugins/common/bytes.h"
+
 namespace shardrun::ofi {
 namespace {
 
+using common::put;
+using common::put_bytes;
+using common::Reader;
+
 constexpr uint32_t kMagic = 0x316f7273;  // "sro1"
-
-template <typename T>
-void put(std::vector<std::byte>& out, const T& value) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-  out.insert(out.end(), bytes, bytes + sizeof(T));
-}
-
-void put_bytes(std::vector<std::byte>& out, const void* data, size_t size) {
-  put(out, static_cast<uint16_t>(size));
-  const auto* bytes = static_cast<const std::byte*>(data);
-  out.insert(out.end(), bytes, bytes + size);
-}
-
-// Takes from the front; ok turns false when there is too little.
-struct Reader {
-  std::span<const std::byte> left;
-  bool ok = true;
-
-  std::span<const std::byte> take(size_t size) {
-    if (size > left.size()) {
-      ok = false;
-      size = 0;
-    }
-    const auto taken = left.first(size);
-    left = left.subspan(size);
-    return taken;
-  }
-  template <typename T>
-  T get() {
-    T value{};
-    const auto bytes = take(sizeof(T));
-    if (!bytes.empty()) std::memcpy(&value, bytes.data(), sizeof(T));
-    return value;
-  }
-};
 
 // Name of the interface with the default route; empty if there is none.
 std::string default_route_interface() {

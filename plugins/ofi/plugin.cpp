@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <string_view>
 
 #include "plugins/abi/comm_v1.h"
+#include "plugins/common/c_face.h"
 #include "plugins/ofi/engine.h"
 
 struct shardrun_comm_context {
@@ -22,23 +22,8 @@ struct shardrun_comm_channel;
 namespace shardrun::ofi {
 namespace {
 
-thread_local std::string last_error_text;
-
-template <typename Call>
-int32_t guard(Call call) noexcept {
-  try {
-    Status status = call();
-    if (!status.ok()) last_error_text = std::move(status.text);
-    return status.code;
-  } catch (const std::bad_alloc&) {
-    last_error_text.clear();  // a long text would need memory too
-    last_error_text = "out of memory";
-    return SHARDRUN_COMM_IO;
-  } catch (const std::exception& error) {
-    last_error_text = error.what();
-    return SHARDRUN_COMM_IO;
-  }
-}
+using common::copy_text;
+using common::guard;
 
 Channel& channel_of(shardrun_comm_channel* channel) {
   return *reinterpret_cast<Channel*>(channel);
@@ -49,12 +34,12 @@ int32_t start(shardrun_comm_channel* channel, const Engine::MakeOperation& make,
 }
 
 const char* last_error() {
-  return last_error_text.c_str();
+  return common::last_error_text().c_str();
 }
 
 int32_t open(const shardrun_comm_config* config, shardrun_comm_context** context) {
   return guard([&]() -> Status {
-    if (config->struct_size < sizeof(shardrun_comm_config) || config->provider == nullptr) {
+    if (config->struct_size < SHARDRUN_COMM_V1_SMALLEST_CONFIG || config->provider == nullptr) {
       return {SHARDRUN_COMM_INVALID, "the configuration is shorter than this plugin's or names no provider"};
     }
     OpenOptions options;
@@ -195,10 +180,6 @@ const char* provider(const shardrun_comm_context* context) {
   return context->engine->provider().c_str();
 }
 
-constexpr void copy_text(char* out, std::string_view text, size_t capacity) {
-  for (size_t i = 0; i < capacity - 1 && i < text.size(); ++i) out[i] = text[i];
-}
-
 #define SHARDRUN_TEXT_OF(x) #x
 #define SHARDRUN_NUMBER_TEXT(x) SHARDRUN_TEXT_OF(x)
 
@@ -229,6 +210,7 @@ constexpr shardrun_comm_v1_table make_table() {
   table.abort = abort;
   table.close = close;
   table.provider = provider;
+  table.traits = SHARDRUN_COMM_SUMS_IN_RANK_ORDER | SHARDRUN_COMM_TELLS_PEERS;
   return table;
 }
 

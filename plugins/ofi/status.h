@@ -1,18 +1,10 @@
-// Status: what went wrong inside the plugin, as the C table reports it: a SHARDRUN_COMM_* code and one line.
+// Status, as all of this plugin's code names it.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
-#include "plugins/abi/comm_v1.h"
+#include "plugins/common/status.h"
 
 namespace shardrun::ofi {
 
-struct [[nodiscard]] Status {
-  int32_t code = SHARDRUN_COMM_OK;
-  std::string text;
-
-  bool ok() const { return code == SHARDRUN_COMM_OK; }
-};
+using common::Status;
 
 }  // namespace shardrun::ofi

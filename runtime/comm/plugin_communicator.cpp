@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "plugins/abi/comm_v1.h"
 #include "runtime/base/plugin_host.h"
 
@@ -117,7 +119,7 @@ PluginSession::~PluginSession() = default;
 Result<PluginSession> PluginSession::open(const SessionOptions& options) {
   auto plugin = base::Plugin::open(options.plugin_path, {.symbol = SHARDRUN_COMM_V1_SYMBOL,
                                                          .abi_major = SHARDRUN_COMM_ABI_MAJOR,
-                                                         .smallest_struct = sizeof(shardrun_comm_v1_table)});
+                                                         .smallest_struct = SHARDRUN_COMM_V1_SMALLEST_TABLE});
   if (!plugin) return std::move(plugin).error();
   auto shared = std::make_shared<Shared>(std::move(*plugin));
   shared->timeout_ms = static_cast<uint64_t>(options.timeout.count());
@@ -127,6 +129,9 @@ Result<PluginSession> PluginSession::open(const SessionOptions& options) {
   config.local_rank = static_cast<uint32_t>(options.local_rank);
   config.node_count = static_cast<uint32_t>(options.node_count);
   config.provider = options.provider.c_str();
+  config.timeout_ms = static_cast<uint32_t>(std::min<int64_t>(options.timeout.count(), UINT32_MAX));
+  config.device_index = options.device_index;
+  config.channel_count = static_cast<uint32_t>(options.channel_count);
   auto opened = shared->check(shared->table.open(&config, &shared->context));
   if (!opened)
     return std::move(opened).error().context(fmt::format("opening plugin {}", options.plugin_path));
@@ -160,12 +165,38 @@ std::string PluginSession::provider() const {
   return shared_->table.provider(shared_->context);
 }
 
+bool PluginSession::sums_in_rank_order() const {
+  return (shardrun_comm_v1_traits(&shared_->table) & SHARDRUN_COMM_SUMS_IN_RANK_ORDER) != 0;
+}
+
+bool PluginSession::takes_device_buffers() const {
+  return (shardrun_comm_v1_traits(&shared_->table) & SHARDRUN_COMM_DEVICE_BUFFERS) != 0;
+}
+
 Result<std::unique_ptr<Communicator>> PluginSession::communicator(int channel,
                                                                   std::span<const uint32_t> global_ranks) {
   shardrun_comm_channel* opened = nullptr;
   RETURN_IF_ERROR(shared_->check(
       shared_->table.channel_open(shared_->context, static_cast<uint32_t>(channel), global_ranks.data(),
                                   static_cast<uint32_t>(global_ranks.size()), &opened)));
+  return wrap(opened, global_ranks);
+}
+
+Result<std::unique_ptr<Communicator>> PluginSession::device_communicator(
+    int channel, void* stream, std::span<const uint32_t> global_ranks) {
+  if (!takes_device_buffers()) {
+    return Error(Code::kUnsupported, fmt::format("plugin {} knows only buffers in the host's memory",
+                                                 shared_->plugin.header().name));
+  }
+  shardrun_comm_channel* opened = nullptr;
+  RETURN_IF_ERROR(shared_->check(shared_->table.channel_open_on_stream(
+      shared_->context, static_cast<uint32_t>(channel), global_ranks.data(),
+      static_cast<uint32_t>(global_ranks.size()), stream, &opened)));
+  return wrap(opened, global_ranks);
+}
+
+std::unique_ptr<Communicator> PluginSession::wrap(shardrun_comm_channel* channel,
+                                                  std::span<const uint32_t> global_ranks) const {
   int rank = shared_->global_rank, size = shared_->world_size;
   if (!global_ranks.empty()) {
     size = static_cast<int>(global_ranks.size());
@@ -173,7 +204,7 @@ Result<std::unique_ptr<Communicator>> PluginSession::communicator(int channel,
       if (global_ranks[i] == static_cast<uint32_t>(shared_->global_rank)) rank = i;
     }
   }
-  return std::unique_ptr<Communicator>(std::make_unique<PluginCommunicator>(shared_, opened, rank, size));
+  return std::make_unique<PluginCommunicator>(shared_, channel, rank, size);
 }
 
 }  // namespace shardrun::comm

@@ -6,7 +6,9 @@
 #include <functional>
 #include <string_view>
 
+#include "runtime/comm/planned_bytes.h"
 #include "runtime/comm/rendezvous.h"
+#include "runtime/comm/staged_communicator.h"
 #include "runtime/contract/rank_env.h"
 
 namespace shardrun::comm {
@@ -73,6 +75,8 @@ Result<Meeting> meet(const WorldOptions& options) {
   session_options.local_rank = env->local_rank;
   session_options.node_count = env->local_world_size == env->world_size ? 1 : 0;
   session_options.timeout = options.timeout;
+  if (options.device) session_options.device_index = options.device->index;
+  session_options.channel_count = options.channel_count;
   auto session = PluginSession::open(session_options);
   if (!session && !options.leave_out_unable) return std::move(session).error();
 
@@ -95,19 +99,44 @@ Result<Meeting> meet(const WorldOptions& options) {
   return meeting;
 }
 
-Result<World> connect_world(const WorldOptions& options) {
+namespace {
+
+// The group's communicator, for buffers where the caller has them.
+Result<std::unique_ptr<Communicator>> connect_group(PluginSession& session, const WorldOptions& options,
+                                                    size_t number) {
+  const int channel = static_cast<int>(number);
+  const std::vector<uint32_t>& group = options.groups[number];
+  const int64_t largest = options.device ? options.device->largest_parts[number] : -1;
+  if (largest < 0) return session.communicator(channel, group);
+  if (session.takes_device_buffers())
+    return session.device_communicator(channel, options.device->stream, group);
+  auto host = session.communicator(channel, group);
+  if (!host) return host;
+  auto link = options.device->make_link();
+  if (!link) return std::move(link).error();
+  const int64_t piece = staging_piece_bytes((*host)->size(), largest);
+  return make_staged(std::move(*host), std::move(*link), {piece, options.timeout});
+}
+
+}  // namespace
+
+Result<World> connect_world(const WorldOptions& given) {
+  WorldOptions options = given;
+  options.channel_count = static_cast<int>(options.groups.size()) + 1;
+  SHARDRUN_CHECK(!options.device || options.device->largest_parts.size() == options.groups.size(), "groups");
   auto meeting = meet(options);
   if (!meeting) return std::move(meeting).error();
   PluginSession& session = meeting->session;
 
   World world;
   for (size_t channel = 0; channel < options.groups.size(); ++channel) {
-    auto communicator = session.communicator(static_cast<int>(channel), options.groups[channel]);
+    auto communicator = connect_group(session, options, channel);
     if (!communicator) return std::move(communicator).error();
     world.communicators.push_back(std::move(*communicator));
   }
   world.plugin_build_id = session.build_id();
   world.provider = session.provider();
+  world.sums_in_rank_order = session.sums_in_rank_order();
   // The first group may be smaller than the world: everyone has met when the whole world has.
   auto everyone = session.communicator(static_cast<int>(options.groups.size()));
   if (!everyone) return std::move(everyone).error();

@@ -13,14 +13,28 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
 #include "runtime/comm/plugin_communicator.h"
 
 namespace shardrun::comm {
+
+// The GPU of a rank, for groups whose buffers lie in its memory.
+struct DeviceUse {
+  int index = 0;           // as CUDA counts them
+  void* stream = nullptr;  // its compute stream, a cudaStream_t
+  // Of each group in WorldOptions::groups: bytes of the largest part of one rank that lies on the device; -1: the
+  // group's buffers are the host's.
+  std::vector<int64_t> largest_parts;
+  // For plugins that know only the host's memory, whose collectives are staged (staged_communicator.h).
+  std::function<Result<std::unique_ptr<base::DeviceLink>>()> make_link;
+};
 
 struct WorldOptions {
   std::string plugin_path;        // absolute path of the shared object, e.g. …/libshardrun_comm_ofi.so
@@ -30,12 +44,15 @@ struct WorldOptions {
   bool leave_out_unable = false;
   // One communicator each: the global ranks of a group, ascending and with this rank's; empty: the whole world.
   std::vector<std::vector<uint32_t>> groups = {{}};
+  std::optional<DeviceUse> device;
+  int channel_count = 0;  // of a meeting: channels that will be opened, 0 if unknown; connect_world() knows
 };
 
 struct World {
   std::vector<std::unique_ptr<Communicator>> communicators;  // one for each of `groups`
   std::string plugin_build_id;                               // for the run record
   std::string provider;                                      // what was used, e.g. "shm+tcp"
+  bool sums_in_rank_order = true;
 };
 
 // The first half of connect_world(): everyone has met and begun to connect; there is no communicator yet.

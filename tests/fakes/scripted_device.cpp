@@ -1,14 +1,12 @@
 #include "tests/fakes/scripted_device.h"
 
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <future>
-#include <mutex>
-#include <random>
 #include <thread>
-#include <vector>
+#include <utility>
+
+#include "tests/fakes/worker.h"
 
 namespace shardrun::fakes {
 namespace {
@@ -17,49 +15,6 @@ using base::Code;
 using base::DeviceLink;
 using base::Error;
 using base::Result;
-
-// Runs work in order, on a thread of its own, each piece after a random delay.
-class Worker {
- public:
-  Worker(uint64_t seed, std::chrono::microseconds longest)
-      : random_(seed), longest_(longest), thread_([this] { run(); }) {}
-  ~Worker() {
-    put(nullptr);
-    thread_.join();
-  }
-
-  void put(std::function<void()> work) {
-    {
-      std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(work));
-    }
-    changed_.notify_all();
-  }
-
- private:
-  void run() {
-    for (;;) {
-      std::function<void()> work;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return !queue_.empty(); });
-        work = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      if (!work) return;
-      const auto most = static_cast<uint64_t>(longest_.count());
-      if (most > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % (most + 1)));
-      work();
-    }
-  }
-
-  std::mt19937_64 random_;
-  const std::chrono::microseconds longest_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  std::thread thread_;  // last: it uses the others
-};
 
 using Point = std::shared_future<void>;
 

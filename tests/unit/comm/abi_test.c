@@ -10,7 +10,11 @@ _Static_assert(offsetof(shardrun_plugin_header, struct_size) == 12, "header.stru
 _Static_assert(offsetof(shardrun_plugin_header, name) == 16, "header.name");
 _Static_assert(offsetof(shardrun_plugin_header, build_id) == 48, "header.build_id");
 
-_Static_assert(sizeof(shardrun_comm_config) == 32, "config");
+_Static_assert(sizeof(shardrun_comm_config) == 48, "config");
+_Static_assert(SHARDRUN_COMM_V1_SMALLEST_CONFIG == 32, "config of minor 0");
+_Static_assert(offsetof(shardrun_comm_config, timeout_ms) == 32, "config.timeout_ms");
+_Static_assert(offsetof(shardrun_comm_config, device_index) == 36, "config.device_index");
+_Static_assert(offsetof(shardrun_comm_config, channel_count) == 40, "config.channel_count");
 _Static_assert(offsetof(shardrun_comm_config, local_world_size) == 4, "config.local_world_size");
 _Static_assert(offsetof(shardrun_comm_config, node_count) == 8, "config.node_count");
 _Static_assert(offsetof(shardrun_comm_config, local_rank) == 12, "config.local_rank");
@@ -23,7 +27,10 @@ _Static_assert(offsetof(shardrun_comm_peer, node_name) == 16, "peer.node_name");
 _Static_assert(offsetof(shardrun_comm_peer, node_id) == 24, "peer.node_id");
 
 #define SLOT(index) (sizeof(shardrun_plugin_header) + (index) * sizeof(void (*)(void)))
-_Static_assert(sizeof(shardrun_comm_v1_table) == SLOT(15), "table");
+_Static_assert(sizeof(shardrun_comm_v1_table) == SLOT(17), "table");
+_Static_assert(SHARDRUN_COMM_V1_SMALLEST_TABLE == SLOT(15), "table of minor 0");
+_Static_assert(offsetof(shardrun_comm_v1_table, traits) == SLOT(15), "table.traits");
+_Static_assert(offsetof(shardrun_comm_v1_table, channel_open_on_stream) == SLOT(16), "table.channel_open_on_stream");
 _Static_assert(offsetof(shardrun_comm_v1_table, header) == 0, "table.header");
 _Static_assert(offsetof(shardrun_comm_v1_table, last_error) == SLOT(0), "table.last_error");
 _Static_assert(offsetof(shardrun_comm_v1_table, open) == SLOT(1), "table.open");

@@ -1,0 +1,487 @@
+// The nccl plugin over stand-ins for libnccl and libcuda (tests/fakes/nccl): ranks are threads, streams dawdle.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/comm/plugin_communicator.h"
+#include "tests/fakes/nccl/script.h"
+
+using namespace shardrun;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// The stand-ins, loaded before the plugin asks the loader for libraries of these names.
+struct Fakes {
+  Fakes() {
+    void* cuda_library = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_GLOBAL);
+    void* nccl_library = dlopen(FAKE_NCCL, RTLD_NOW | RTLD_GLOBAL);
+    REQUIRE(cuda_library != nullptr);
+    REQUIRE(nccl_library != nullptr);
+    cuda = static_cast<fakes::CudaScript*>(dlsym(cuda_library, "fake_cuda_script"));
+    nccl = static_cast<fakes::NcclScript*>(dlsym(nccl_library, "fake_nccl_script"));
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(cuda_library, name));
+    };
+    find(create, "cuStreamCreateWithPriority");
+    find(destroy, "cuStreamDestroy_v2");
+    find(launch, "cuLaunchHostFunc");
+    find(synchronize, "cuStreamSynchronize");
+    cuda->dawdle_microseconds = 0;
+    cuda->ignores_events = false;
+    nccl->polls = 2;
+    nccl->init_error_rank = nccl->remote_error_rank = nccl->stalling_rank = -1;
+    nccl->aborts = nccl->destroys = nccl->unusual_configs = 0;
+  }
+  fakes::CudaScript* cuda = nullptr;
+  fakes::NcclScript* nccl = nullptr;
+  int (*create)(void**, unsigned, int) = nullptr;
+  int (*destroy)(void*) = nullptr;
+  int (*launch)(void*, void (*)(void*), void*) = nullptr;
+  int (*synchronize)(void*) = nullptr;
+};
+
+// A compute stream of the stand-in.
+class Stream {
+ public:
+  explicit Stream(Fakes& fakes) : fakes_(fakes) { fakes_.create(&handle_, 1, 0); }
+  ~Stream() { fakes_.destroy(handle_); }
+  void* handle() const { return handle_; }
+  void put(std::function<void()> work) {
+    fakes_.launch(
+        handle_,
+        [](void* argument) {
+          const std::unique_ptr<std::function<void()>> own(static_cast<std::function<void()>*>(argument));
+          (*own)();
+        },
+        new std::function<void()>(std::move(work)));
+  }
+  void synchronize() { fakes_.synchronize(handle_); }
+
+ private:
+  Fakes& fakes_;
+  void* handle_ = nullptr;
+};
+
+using Body = std::function<void(int rank, comm::PluginSession& session)>;
+
+void run_ranks(int ranks, const Body& body, std::chrono::milliseconds timeout = 20s) {
+  std::vector<comm::PluginSession> sessions;
+  std::vector<comm::PeerCard> cards;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto session = comm::PluginSession::open({.plugin_path = NCCL_PLUGIN,
+                                              .local_rank = rank,
+                                              .node_count = 1,
+                                              .channel_count = 4,
+                                              .timeout = timeout});
+    REQUIRE_MESSAGE(session, (session ? "" : session.error().to_string()));
+    cards.push_back({session->local_address(), rank % 2 == 0 ? "n0" : "n1", static_cast<uint64_t>(rank % 2)});
+    CHECK(cards.back().address.size() <= 1024);
+    sessions.push_back(std::move(*session));
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      comm::PluginSession session = std::move(sessions[static_cast<size_t>(rank)]);
+      REQUIRE(session.connect(rank, cards));
+      body(rank, session);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::string text_of(const base::Result<void>& result) {
+  return result ? "" : fmt::format("{}|{}", base::code_name(result.error().code()), result.error().message());
+}
+std::string finish(comm::Communicator& communicator, const base::Result<comm::Pending>& pending) {
+  return text_of(pending ? communicator.wait(*pending) : base::Result<void>(pending.error()));
+}
+std::unique_ptr<comm::Communicator> opened(base::Result<std::unique_ptr<comm::Communicator>> result) {
+  REQUIRE_MESSAGE(result, (result ? "" : result.error().to_string()));
+  return std::move(*result);
+}
+
+// Whole numbers, whose sums are exact in any order.
+float value(int rank, size_t i, int round) {
+  return static_cast<float>((rank + 1) * 1000 + static_cast<int>(i % 997) + round);
+}
+float sum_of_values(int ranks, size_t i, int round) {
+  float sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += value(rank, i, round);
+  return sum;
+}
+
+// One of each collective on host buffers; empty if all is right.
+std::string check_host(comm::Communicator& c, size_t count, int round) {
+  const int ranks = c.size();
+  const auto n = static_cast<size_t>(ranks);
+  std::vector<float> mine(count), all(count * n, -1), full(count * n), part(count, -1);
+  std::vector<double> wide(count);
+  for (size_t i = 0; i < count; ++i) wide[i] = mine[i] = value(c.rank(), i, round);
+  for (size_t i = 0; i < full.size(); ++i) full[i] = value(c.rank(), i, round);
+  if (auto e =
+          finish(c, c.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all))));
+      !e.empty())
+    return e;
+  if (auto e = finish(c, c.reduce_scatter(full, part)); !e.empty()) return e;
+  std::vector<float> summed = mine, cast = mine;
+  if (auto e = finish(c, c.all_reduce(std::span(summed))); !e.empty()) return e;
+  if (auto e = finish(c, c.all_reduce(std::span(wide))); !e.empty()) return e;
+  const int root = round % ranks;
+  if (auto e = finish(c, c.broadcast(std::as_writable_bytes(std::span(cast)), root)); !e.empty()) return e;
+  if (auto e = finish(c, c.barrier()); !e.empty()) return e;
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t r = 0; r < n; ++r)
+      if (all[r * count + i] != value(static_cast<int>(r), i, round)) return "all_gather: wrong";
+    const size_t at = static_cast<size_t>(c.rank()) * count + i;
+    if (part[i] != sum_of_values(ranks, at, round)) return "reduce_scatter: wrong";
+    if (summed[i] != sum_of_values(ranks, i, round)) return "all_reduce fp32: wrong";
+    if (wide[i] != sum_of_values(ranks, i, round)) return "all_reduce fp64: wrong";
+    if (cast[i] != value(root, i, round)) return "broadcast: wrong";
+  }
+  return {};
+}
+
+// Reductions and gathers in flight together on buffers that the stream writes just before and reads just after.
+std::string check_device(Stream& stream, comm::Communicator& gathers, comm::Communicator& sums,
+                         size_t count) {
+  const auto n = static_cast<size_t>(gathers.size());
+  struct Round {
+    std::vector<float> mine, all, full, part, seen_all, seen_part;
+    comm::Pending gather, sum;
+  };
+  std::vector<Round> rounds(6);
+  const int rank = gathers.rank();
+  for (int number = 0; number < 6; ++number) {
+    Round& r = rounds[static_cast<size_t>(number)];
+    r.mine.resize(count);
+    r.all.resize(count * n);
+    r.full.resize(count * n);
+    r.part.resize(count);
+    stream.put([&r, rank, number] {
+      for (size_t i = 0; i < r.mine.size(); ++i) r.mine[i] = value(rank, i, number);
+      for (size_t i = 0; i < r.full.size(); ++i) r.full[i] = value(rank, i, number);
+    });
+    auto gather =
+        gathers.all_gather(std::as_bytes(std::span(r.mine)), std::as_writable_bytes(std::span(r.all)));
+    auto sum = sums.reduce_scatter(r.full, r.part);
+    if (!gather || !sum) return "an operation did not start";
+    r.gather = *gather;
+    r.sum = *sum;
+    if (number < 2) continue;
+    Round& before = rounds[static_cast<size_t>(number - 2)];  // three in flight
+    if (auto e = text_of(gathers.wait(before.gather)); !e.empty()) return e;
+    if (auto e = text_of(sums.wait(before.sum)); !e.empty()) return e;
+    stream.put([&before] {
+      before.seen_all = before.all;
+      before.seen_part = before.part;
+    });
+  }
+  for (int number = 4; number < 6; ++number) {
+    Round& r = rounds[static_cast<size_t>(number)];
+    if (auto e = text_of(gathers.wait(r.gather)); !e.empty()) return e;
+    if (auto e = text_of(sums.wait(r.sum)); !e.empty()) return e;
+    stream.put([&r] {
+      r.seen_all = r.all;
+      r.seen_part = r.part;
+    });
+  }
+  stream.synchronize();
+  for (int number = 0; number < 6; ++number) {
+    const Round& r = rounds[static_cast<size_t>(number)];
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t from = 0; from < n; ++from)
+        if (r.seen_all[from * count + i] != value(static_cast<int>(from), i, number))
+          return "all_gather: wrong";
+      const size_t at = static_cast<size_t>(rank) * count + i;
+      if (r.seen_part[i] != sum_of_values(static_cast<int>(n), at, number)) return "reduce_scatter: wrong";
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> device_errors(Fakes& fakes, int ranks) {
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](int rank, comm::PluginSession& session) {
+    Stream stream(fakes);
+    auto gathers = opened(session.device_communicator(0, stream.handle()));
+    auto sums = opened(session.device_communicator(1, stream.handle()));
+    errors[static_cast<size_t>(rank)] = check_device(stream, *gathers, *sums, 1021);
+    stream.synchronize();
+  });
+  return errors;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "nccl: every collective of host buffers has the right numbers, among 1 to 4 ranks and a part of them") {
+  Fakes fakes;
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    run_ranks(ranks, [&](int rank, comm::PluginSession& session) {
+      CHECK(session.provider() == "nccl 2.28.9");
+      CHECK_FALSE(session.sums_in_rank_order());
+      CHECK(session.takes_device_buffers());
+      auto world = opened(session.communicator(0));
+      int round = 0;
+      for (const size_t count : {0, 1, 3, 1021, 65537}) CHECK(check_host(*world, count, ++round) == "");
+      if (ranks >= 3 && rank != 1) {
+        std::vector<uint32_t> group;
+        for (int other = 0; other < ranks; ++other)
+          if (other != 1) group.push_back(static_cast<uint32_t>(other));
+        auto part = opened(session.communicator(2, group));
+        CHECK(part->size() == ranks - 1);
+        CHECK(check_host(*part, 33, ++round) == "");
+      }
+      CHECK(finish(*world, world->barrier()) == "");
+    });
+  }
+  CHECK(fakes.nccl->aborts == 0);
+  CHECK(fakes.nccl->destroys == 1 + 2 + (3 + 2) + (4 + 3));
+}
+
+TEST_CASE("nccl: operations of two channels keep the order of the caller's stream, whatever dawdles") {
+  Fakes fakes;
+  for (const int dawdle : {0, 300, 2000}) {
+    fakes.cuda->dawdle_microseconds = dawdle;
+    for (const int ranks : {1, 2, 4}) CHECK(device_errors(fakes, ranks) == std::vector<std::string>(ranks));
+  }
+}
+
+#ifndef __SANITIZE_THREAD__  // what it does wrong on purpose is a race
+TEST_CASE("nccl: the stand-ins show a missing order as wrong numbers") {
+  Fakes fakes;
+  fakes.cuda->dawdle_microseconds = 3000;
+  fakes.cuda->ignores_events = true;
+  bool wrong = false;
+  for (const std::string& error : device_errors(fakes, 2))
+    wrong = wrong || error.find("wrong") != std::string::npos;
+  CHECK(wrong);
+}
+#endif
+
+TEST_CASE(
+    "nccl: a rank that does not come is a timeout that names who may be missing, and the rest is aborted") {
+  Fakes fakes;
+  run_ranks(
+      2,
+      [&](int rank, comm::PluginSession& session) {
+        if (rank == 1) return;
+        auto world = opened(session.communicator(0));
+        const auto begin = Clock::now();
+        CHECK(finish(*world, world->barrier()) ==
+              "timeout|connecting channel 0 within 300 ms: rank 1 (node n1) did not answer in time");
+        CHECK(Clock::now() - begin < 3s);
+        CHECK(finish(*world, world->barrier()).find("timeout|connecting channel 0") == 0);
+      },
+      300ms);
+  CHECK(fakes.nccl->aborts == 1);
+}
+
+TEST_CASE(
+    "nccl: a communicator that cannot be made is reported with the name of the result and the last error") {
+  Fakes fakes;
+  fakes.nccl->init_error_rank = 0;
+  run_ranks(
+      2,
+      [&](int rank, comm::PluginSession& session) {
+        auto world = opened(session.communicator(0));
+        const std::string error = finish(*world, world->barrier());
+        if (rank == 0) {
+          CHECK(error ==
+                "io|connecting on channel 0 with rank 1 (node n1): ncclSystemError (unhandled system error "
+                "(run with "
+                "NCCL_DEBUG=INFO for details)): fake: no socket interface found");
+        } else {
+          CHECK(error.find("timeout|") == 0);
+        }
+      },
+      500ms);
+}
+
+TEST_CASE("nccl: an error that comes to light between operations ends all channels of its rank") {
+  Fakes fakes;
+  fakes.nccl->remote_error_rank = 0;
+  run_ranks(
+      3,
+      [&](int rank, comm::PluginSession& session) {
+        auto world = opened(session.communicator(0));
+        auto other = opened(session.communicator(1));
+        if (rank != 0) {
+          while (finish(*world, world->barrier()).empty()) {
+          }
+          return;
+        }
+        std::string error;
+        for (int i = 0; i < 10 && error.empty(); ++i) error = finish(*world, world->barrier());
+        CHECK(error ==
+              "peer_lost|barrier on channel 0 with one of rank 1 (node n1), rank 2 (node n0): "
+              "ncclRemoteError (remote "
+              "process exited or there was a network error): fake: connection closed by remote peer");
+        CHECK(finish(*other, other->barrier()) == error);
+      },
+      700ms);
+}
+
+TEST_CASE("nccl: abort from another thread ends a wait at once, with its reason") {
+  Fakes fakes;
+  run_ranks(2, [&](int rank, comm::PluginSession& session) {
+    auto world = opened(session.communicator(0));
+    CHECK(finish(*world, world->barrier()) == "");
+    if (rank == 1) {
+      std::this_thread::sleep_for(300ms);
+      return;
+    }
+    std::thread other([&] {
+      std::this_thread::sleep_for(100ms);
+      world->abort("the user pressed a key");
+    });
+    const auto begin = Clock::now();
+    CHECK(finish(*world, world->barrier()) == "cancelled|rank 0 (node n0) aborted: the user pressed a key");
+    CHECK(Clock::now() - begin < 3s);
+    other.join();
+  });
+}
+
+TEST_CASE("nccl: ranks that break the order of operations time out, for NCCL does not notice") {
+  Fakes fakes;
+  run_ranks(
+      2,
+      [&](int rank, comm::PluginSession& session) {
+        auto world = opened(session.communicator(0));
+        CHECK(finish(*world, world->barrier()) == "");
+        std::vector<float> some(8), all(16);
+        const std::string error =
+            rank == 0 ? finish(*world, world->all_reduce(std::span(some)))
+                      : finish(*world, world->all_gather(std::as_bytes(std::span(some)),
+                                                         std::as_writable_bytes(std::span(all))));
+        CHECK(error ==
+              fmt::format("timeout|{} #2 on channel 0 is not complete after 400 ms: rank {} (node n{}) did "
+                          "not take part, or the GPU is late",
+                          rank == 0 ? "all_reduce" : "all_gather", 1 - rank, 1 - rank));
+      },
+      400ms);
+}
+
+TEST_CASE("nccl: an operation that NCCL never gets onto the stream is a timeout too") {
+  Fakes fakes;
+  fakes.nccl->stalling_rank = 0;
+  run_ranks(
+      1,
+      [&](int, comm::PluginSession& session) {
+        auto world = opened(session.communicator(0));
+        std::vector<float> buffer(3);
+        auto first = world->all_reduce(std::span(buffer));
+        REQUIRE(first);
+        CHECK(finish(*world, world->all_reduce(std::span(buffer)))
+                  .find("timeout|all_reduce #1 on channel 0 is not complete after 300 ms: nobody else did") ==
+              0);
+      },
+      300ms);
+}
+
+TEST_CASE("nccl: what the stream waits for in vain ends the next call, and frees the stream") {
+  Fakes fakes;
+  run_ranks(
+      2,
+      [&](int rank, comm::PluginSession& session) {
+        Stream stream(fakes);
+        std::vector<float> buffer(100);
+        auto world = opened(session.device_communicator(0, stream.handle()));
+        CHECK(finish(*world, world->barrier()) == "");
+        if (rank == 1) {
+          std::this_thread::sleep_for(1s);
+          stream.synchronize();
+          return;
+        }
+        auto pending = world->all_reduce(std::span(buffer));
+        REQUIRE(pending);
+        const auto begin = Clock::now();
+        CHECK(world->wait(*pending));
+        CHECK(Clock::now() - begin < 200ms);
+        stream.synchronize();  // only the watch lets it go
+        CHECK(Clock::now() - begin > 250ms);
+        CHECK(
+            finish(*world, world->barrier())
+                .find("timeout|all_reduce #2 on channel 0 is not complete after 300 ms: rank 1 (node n1)") ==
+            0);
+      },
+      300ms);
+}
+
+TEST_CASE("nccl: a channel that is closed with an operation in flight takes all of its rank's with it") {
+  Fakes fakes;
+  run_ranks(
+      2,
+      [&](int rank, comm::PluginSession& session) {
+        auto a = opened(session.communicator(0)), b = opened(session.communicator(1));
+        CHECK(finish(*b, b->barrier()) == "");
+        if (rank == 1) return;
+        std::vector<float> buffer(10);
+        REQUIRE(a->all_reduce(std::span(buffer)));
+        a.reset();
+        CHECK(finish(*b, b->barrier()) == "peer_lost|rank 0 (node n0) left with all_reduce #1 in flight");
+      },
+      500ms);
+}
+
+TEST_CASE("nccl: one of its unique ids serves one channel, and more than there are is refused") {
+  Fakes fakes;
+  run_ranks(1, [&](int, comm::PluginSession& session) {
+    auto a = opened(session.communicator(1));
+    const auto again = session.communicator(5);  // 5 leaves 1 when divided by the 4 ids that were asked for
+    REQUIRE_FALSE(again);
+    CHECK(again.error().message().find("channel 5 would meet where another one") == 0);
+  });
+}
+
+TEST_CASE("nccl: addresses that are no addresses are refused with the rank that sent them") {
+  Fakes fakes;
+  auto session = comm::PluginSession::open({.plugin_path = NCCL_PLUGIN, .node_count = 1});
+  REQUIRE(session);
+  const std::string good = session->local_address();
+  const auto refusal = [&](std::string bad) {
+    auto fresh = comm::PluginSession::open({.plugin_path = NCCL_PLUGIN, .node_count = 1});
+    REQUIRE(fresh);
+    return text_of(fresh->connect(0, {{fresh->local_address(), "a", 0}, {std::move(bad), "b", 1}}));
+  };
+  CHECK(refusal("").find("invalid|rank 1 (node b): an address is not of this plugin") == 0);
+  CHECK(refusal("sro1 and so on").find("invalid|rank 1 (node b): an address is not of this plugin") == 0);
+  for (size_t size = 4; size < good.size(); ++size)
+    CHECK(refusal(good.substr(0, size)) == "invalid|rank 1 (node b): an address is cut short or too long");
+  CHECK(refusal(good + "x") == "invalid|rank 1 (node b): an address is cut short or too long");
+  std::string other_version = good;
+  other_version[4] ^= 1;
+  CHECK(refusal(other_version).find("invalid|rank 1 (node b) has NCCL 2.28.8, rank 0 (node a) has 2.28.9") ==
+        0);
+  std::string long_id = good;
+  long_id[10] = '\x7f';
+  long_id[11] = '\x7f';
+  CHECK(refusal(long_id) == "invalid|rank 1 (node b): an address is cut short or too long");
+}
+
+TEST_CASE("nccl: a rank without a GPU of its own, an unknown provider and NCCL_COMM_ID are refused") {
+  Fakes fakes;
+  const auto refusal = [](const comm::SessionOptions& options) {
+    auto session = comm::PluginSession::open(options);
+    return session ? "" : session.error().to_string();
+  };
+  CHECK(refusal({.plugin_path = NCCL_PLUGIN, .local_rank = 4})
+            .find("rank 4 of this node would use GPU 4, and 4 can be seen") != std::string::npos);
+  CHECK(refusal({.plugin_path = NCCL_PLUGIN, .provider = "tcp"})
+            .find("no provider \"tcp\"; there are auto, efa, ib and socket") != std::string::npos);
+  ::setenv("NCCL_COMM_ID", "127.0.0.1:1", 1);
+  CHECK(refusal({.plugin_path = NCCL_PLUGIN}).find("NCCL_COMM_ID is set") != std::string::npos);
+  ::unsetenv("NCCL_COMM_ID");
+}
