@@ -17,6 +17,7 @@ namespace shardrun::launcher {
 namespace {
 
 constexpr std::chrono::seconds kCommandTime{5};
+constexpr int kOldestNccl = 21701;  // plugins/nccl/libraries.h
 
 // A library that stays loaded: some cannot be unloaded once their constructors ran.
 void* open_library(std::initializer_list<const char*> names) {
@@ -61,15 +62,37 @@ Component ofi_nccl() {
   return found;
 }
 
-Component nccl() {
-  Component found{"NCCL", "", "PyTorch brings its own"};
+// Of libnccl.so.2 as the loader finds it, e.g. 22809; 0: none.
+int nccl_number() {
   const auto version = symbol<int (*)(int*)>(open_library({"libnccl.so.2"}), "ncclGetVersion");
   int number = 0;
-  if (version == nullptr || version(&number) != 0) return found;
+  return version != nullptr && version(&number) == 0 ? number : 0;
+}
+
+std::string nccl_version_text(int number) {
   const int major = number >= 10000 ? number / 10000 : number / 1000;
   const int minor = number >= 10000 ? number / 100 % 100 : number / 100 % 10;
-  found.version = fmt::format("{}.{}.{}", major, minor, number % 100);
-  found.note = "";
+  return fmt::format("{}.{}.{}", major, minor, number % 100);
+}
+
+Component nccl() {
+  Component found{"NCCL", "", "PyTorch brings its own; the comm plugin nccl needs libnccl2"};
+  const int number = nccl_number();
+  if (number == 0) return found;
+  found.version = nccl_version_text(number);
+  found.note = number < kOldestNccl
+                   ? fmt::format("the comm plugin nccl needs {} or later", nccl_version_text(kOldestNccl))
+                   : "";
+  return found;
+}
+
+Component nvidia_driver() {
+  Component found{"NVIDIA driver", "", "no NVIDIA GPU can be used here"};
+  const auto version = symbol<int (*)(int*)>(open_library({"libcuda.so.1"}), "cuDriverGetVersion");
+  int number = 0;
+  if (version == nullptr || version(&number) != 0) return found;
+  found.version = fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+  found.note = "the newest CUDA that it knows";
   return found;
 }
 
@@ -134,7 +157,20 @@ std::string pmix_plugins_in(const std::string& list) {
 }
 
 std::vector<Component> find_components() {
-  return {libfabric(), ofi_nccl(), nccl(), pmix(), slurm(), slurm_pmix()};
+  return {libfabric(), ofi_nccl(), nccl(), nvidia_driver(), pmix(), slurm(), slurm_pmix()};
+}
+
+std::string missing_for_nccl() {
+  const int number = nccl_number();
+  if (number == 0)
+    return "no libnccl.so.2 is found: install libnccl2, or put its folder into LD_LIBRARY_PATH";
+  if (number < kOldestNccl) {
+    return fmt::format("libnccl.so.2 is {}, {} or later is needed: update libnccl2",
+                       nccl_version_text(number), nccl_version_text(kOldestNccl));
+  }
+  if (open_library({"libcuda.so.1"}) == nullptr)
+    return "no NVIDIA driver (libcuda.so.1) is found: it needs a machine with GPUs";
+  return "";
 }
 
 }  // namespace shardrun::launcher

@@ -15,8 +15,11 @@ struct Component {
   std::string note;     // what follows from it, may be empty
 };
 
-// libfabric, aws-ofi-nccl, NCCL, PMIx, Slurm and its PMIx plugins, in this order.
+// libfabric, aws-ofi-nccl, NCCL, the NVIDIA driver, PMIx, Slurm and its PMIx plugins, in this order.
 std::vector<Component> find_components();
+
+// What ranks of this machine lack for the comm plugin nccl, and what to do; empty: nothing that can be seen from here.
+std::string missing_for_nccl();
 
 // "Initializing aws-ofi-nccl 1.13.2-aws" in the bytes of the plugin → "1.13.2-aws"; empty if it is not there.
 std::string plugin_version_in(const std::string& bytes);

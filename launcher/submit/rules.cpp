@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/fewer_nodes.h"
+#include "launcher/submit/installed.h"
 #include "runtime/contract/container_runtime.h"
 
 namespace shardrun::launcher {
@@ -211,6 +212,14 @@ Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::Lau
                              "in [communication] plugin",
                              spec.origin("communication.plugin"), spec.communication.plugin, plugin,
                              std::strerror(errno)));
+  }
+  const bool ranks_here = plan.scheduler == "local" || std::getenv("SLURMD_NODENAME") != nullptr;
+  if (ranks_here && spec.communication.plugin == "nccl") {
+    if (const std::string missing = missing_for_nccl(); !missing.empty()) {
+      return Error(Code::kInvalid,
+                   fmt::format("{}: plugin \"nccl\" cannot work on this machine: {}; or choose \"ofi\"",
+                               spec.origin("communication.plugin"), missing));
+    }
   }
   return warnings;
 }

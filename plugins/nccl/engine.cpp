@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kCloseTime{10};  // for what a communicator still
 constexpr std::chrono::milliseconds kWatchTime{10};
 // Channels of a caller that does not say how many it will open. Prime: ids are handed out by remainders.
 constexpr uint32_t kUsualChannels = 11;
-constexpr uint32_t kMostIds = 23;
+constexpr uint32_t kMostIds = 24;
 
 // Pauses that grow: most answers come at once.
 class Nap {

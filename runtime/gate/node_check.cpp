@@ -42,11 +42,12 @@ void check_disk(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
   facts.free_bytes = static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
 
-void check_provider(const comm::WorldOptions& options, contract::NodeFacts& facts) {
+void check_provider(const comm::WorldOptions& options, int nodes, contract::NodeFacts& facts) {
   comm::SessionOptions session;
   session.plugin_path = options.plugin_path;
   session.provider = options.provider;
   session.timeout = options.timeout;
+  session.node_count = nodes == 1 ? 1 : 0;
   if (auto opened = comm::PluginSession::open(session); !opened)
     facts.provider_error = opened.error().to_string();
 }
@@ -77,6 +78,7 @@ comm::WorldOptions world_options(const contract::JobSpec& spec, const contract::
   options.provider = spec.communication.provider;
   options.timeout = std::min(spec.communication.timeout, kTimeout);
   options.leave_out_unable = true;
+  options.channel_count = plan.nodes + 1;  // the world's, and one for each pair of neighbours
   const auto asked = spec.environment.find("FI_PROVIDER");
   const bool efa = asked != spec.environment.end() &&
                    asked->second.kind == contract::EnvironmentValue::Kind::kLiteral &&
@@ -98,7 +100,7 @@ contract::NodeFacts check_node(const std::string& node, const contract::JobSpec&
   facts.node = node;
   facts.variables = network_variables(spec);  // before libfabric sets its own
   if (spec.program.command.empty()) check_disk(spec, plan, facts);
-  check_provider(world_options(spec, plan), facts);
+  check_provider(world_options(spec, plan), plan.nodes, facts);
   if (spec.resources.gpus_per_node > 0) {
     auto gpus = find_gpus();
     if (gpus) {
