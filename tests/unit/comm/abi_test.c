@@ -30,7 +30,8 @@ _Static_assert(offsetof(shardrun_comm_peer, node_id) == 24, "peer.node_id");
 _Static_assert(sizeof(shardrun_comm_v1_table) == SLOT(17), "table");
 _Static_assert(SHARDRUN_COMM_V1_SMALLEST_TABLE == SLOT(15), "table of minor 0");
 _Static_assert(offsetof(shardrun_comm_v1_table, traits) == SLOT(15), "table.traits");
-_Static_assert(offsetof(shardrun_comm_v1_table, channel_open_on_stream) == SLOT(16), "table.channel_open_on_stream");
+_Static_assert(offsetof(shardrun_comm_v1_table, channel_open_on_stream) == SLOT(16),
+               "table.channel_open_on_stream");
 _Static_assert(offsetof(shardrun_comm_v1_table, header) == 0, "table.header");
 _Static_assert(offsetof(shardrun_comm_v1_table, last_error) == SLOT(0), "table.last_error");
 _Static_assert(offsetof(shardrun_comm_v1_table, open) == SLOT(1), "table.open");
