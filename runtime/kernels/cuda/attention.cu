@@ -1,33 +1,14 @@
 // Attention: the choice between the tensor cores (attention_tensor.cu) and the plain kernels below, which take any head
 // size up to 256 and any type, a block a query or a key, in fp32. The plain ones are for tests and small heads.
+#include "runtime/kernels/cuda/attention_problem.cuh"
 #include "runtime/kernels/cuda/attention_tensor.cuh"
 #include "runtime/kernels/cuda/ops.h"
-#include "runtime/kernels/cuda/tiles.h"
 
 namespace shardrun::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMostD = 256;  // two columns a thread
-
-struct Plain {
-  int64_t stride, out_stride;
-  int T, H, K, D;
-  bool causal;
-  const int32_t *begins, *lengths;
-  float scale;
-
-  __device__ Sight sight(int b) const {
-    return {T, lengths == nullptr ? T : lengths[b], begins == nullptr ? nullptr : begins + int64_t{b} * T,
-            causal};
-  }
-  __device__ int64_t at(int b, int t, int head) const { return (int64_t{b} * T + t) * stride + head * D; }
-  __device__ int64_t out_at(int b, int t, int head) const {
-    return (int64_t{b} * T + t) * out_stride + head * D;
-  }
-  __device__ int64_t stat_at(int b, int head) const { return (int64_t{b} * H + head) * T; }
-  __device__ int key_head(int head) const { return H + head / (H / K); }
-};
 
 template <typename T>
 __device__ void copy_vector(float* to, const T* from, int D) {
@@ -74,7 +55,8 @@ struct KeyParts {
 
 // Block (t, h, b): one query against 128 keys at a time, a thread a key.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_plainly(T* out, float* lse, const T* qkv, Plain p) {
+__global__ void __launch_bounds__(kThreads)
+    forward_plainly(T* out, float* lse, const T* qkv, AttentionProblem p) {
   auto& [q, weights] = shared_memory<QueryAndWeights>();
   const int t = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y),
             b = static_cast<int>(blockIdx.z);
@@ -111,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) forward_plainly(T* out, float* lse, 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_plainly(T* dqkv, const T* dout, const T* qkv, const float* lse, const float* delta,
-                           Plain p) {
+                           AttentionProblem p) {
   auto& [q, dy, weights] = shared_memory<QueryParts>();
   const int t = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y),
             b = static_cast<int>(blockIdx.z);
@@ -142,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_plainly(T* dqkv, const T* dout, const T* qkv, const float* lse, const float* delta,
-                         Plain p) {
+                         AttentionProblem p) {
   auto& [k, v, weights, gradients] = shared_memory<KeyParts>();
   const int u = static_cast<int>(blockIdx.x), k_head = p.H + static_cast<int>(blockIdx.y);
   const int b = static_cast<int>(blockIdx.z), j = static_cast<int>(threadIdx.x), group = p.H / p.K;
@@ -188,23 +170,6 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
   if (threadIdx.x % 32 == 0) delta[(token / length * heads + head) * length + token % length] = sum;
 }
 
-Plain plain_of(const AttentionShape& s, const Visibility& v) {
-  return {.stride = s.qkv_stride(),
-          .out_stride = s.H * s.D,
-          .T = static_cast<int>(s.T),
-          .H = static_cast<int>(s.H),
-          .K = static_cast<int>(s.K),
-          .D = static_cast<int>(s.D),
-          .causal = v.causal,
-          .begins = v.begins,
-          .lengths = v.lengths,
-          .scale = 1.0F / sqrtf(static_cast<float>(s.D))};
-}
-
-dim3 grid_of(const AttentionShape& s, int64_t heads) {
-  return {static_cast<unsigned>(s.T), static_cast<unsigned>(heads), static_cast<unsigned>(s.B)};
-}
-
 // Whether there is anything to do; the shape's own promises are checked.
 bool begins_work(const OpScope& op, const AttentionShape& s) {
   SHARDRUN_CHECK(s.D <= kMostD && s.K > 0 && s.H % s.K == 0 && s.B < 65536 && s.H < 65536);
@@ -222,8 +187,8 @@ void attention_forward(Device& device, Type* out, float* lse, const Type* qkv, c
     if (tensor_attention_takes(shape) && are_aligned(out, qkv))
       return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
   }
-  launch(op.stream(), {grid_of(shape, shape.H), kThreads}, forward_plainly<Type>, out, lse, qkv,
-         plain_of(shape, visibility));
+  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, forward_plainly<Type>, out, lse, qkv,
+         AttentionProblem(shape, visibility));
 }
 
 template <typename Type>
@@ -240,11 +205,11 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
     if (tensor_attention_takes(shape) && are_aligned(dqkv, dout, qkv))
       return tensor_attention_backward(op, dqkv, dout, qkv, lse, delta, shape, visibility);
   }
-  const Plain plain = plain_of(shape, visibility);
-  launch(op.stream(), {grid_of(shape, shape.H), kThreads}, query_gradient_plainly<Type>, dqkv, dout, qkv, lse,
-         delta, plain);
-  launch(op.stream(), {grid_of(shape, shape.K), kThreads}, key_gradient_plainly<Type>, dqkv, dout, qkv, lse,
-         delta, plain);
+  const AttentionProblem problem(shape, visibility);
+  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, query_gradient_plainly<Type>, dqkv, dout,
+         qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads}, key_gradient_plainly<Type>, dqkv, dout,
+         qkv, lse, delta, problem);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                             \

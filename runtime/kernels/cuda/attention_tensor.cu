@@ -7,7 +7,8 @@
 // Tiles in shared memory are rows of D without padding; the 16-byte chunks of a row are swapped by its number's last
 // three bits, so that the eight rows which ldmatrix reads at once lie in different banks.
 #include "runtime/kernels/cuda/attention_tensor.cuh"
-#include "runtime/kernels/cuda/tiles.h"
+
+#include "runtime/kernels/cuda/attention_problem.cuh"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -15,21 +16,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kRows = 64;  // that a block owns; 16 a warp
 constexpr float kLog2OfE = 1.44269504F;
-
-// What every kernel here knows.
-struct Problem {
-  int64_t stride, out_stride;  // elements from a token to the next one: qkv, out
-  int T, H, K;
-  bool causal;
-  const int32_t *begins, *lengths;
-  float scale;
-
-  __device__ Sight sight(int b) const {
-    return {T, lengths == nullptr ? T : lengths[b], begins == nullptr ? nullptr : begins + int64_t{b} * T,
-            causal};
-  }
-  __device__ int64_t row(int b, int t) const { return int64_t{b} * T + t; }
-};
 
 template <int D>
 __device__ const Bf16* chunk_of(const Bf16* tile, int row, int chunk) {
@@ -183,16 +169,15 @@ struct Running {
 
 template <int D>
 __global__ void __launch_bounds__(kThreads)
-    forward_tiles(Bf16* out, float* lse, const Bf16* qkv, const Problem problem) {
+    forward_tiles(Bf16* out, float* lse, const Bf16* qkv, const AttentionProblem problem) {
   Bf16* const q_tile = dynamic_shared_memory<Bf16>();
   Bf16 *const k_tile = q_tile + kRows * D, *const v_tile = k_tile + kRows * D;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int t0 =
       static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // with a causal mask, the longest first
   const Sight sight = problem.sight(b);
-  const Bf16* const q = qkv + problem.row(b, 0) * problem.stride + h * D;
-  const int k_head = problem.H + h / (problem.H / problem.K);
-  const Bf16* const k = q + (k_head - h) * D;
+  const Bf16* const q = qkv + problem.at(b, 0, h);
+  const Bf16* const k = qkv + problem.at(b, 0, problem.key_head(h));
   const Bf16* const v = k + problem.K * D;
 
   const TileRange range = key_tiles(sight, t0, kRows, kRows);
@@ -241,12 +226,11 @@ __global__ void __launch_bounds__(kThreads)
     factors[half] = sum > 0.0F ? 1.0F / sum : 0.0F;
     const int t = t0 + warp_row() + row_of(2 * half);
     if (t < problem.T && threadIdx.x % 4 == 0) {
-      lse[(int64_t{b} * problem.H + h) * problem.T + t] =
-          sum > 0.0F ? running.largest[half] * problem.scale + logf(sum) : 0.0F;
+      lse[problem.stat_at(b, h) + t] = sum > 0.0F ? running.largest[half] * problem.scale + logf(sum) : 0.0F;
     }
   }
-  write_rows<D>(out + problem.row(b, 0) * problem.out_stride + h * D, problem.out_stride, t0, problem.T, sums,
-                factors[0], factors[1]);
+  write_rows<D>(out + problem.out_at(b, 0, h), problem.out_stride, t0, problem.T, sums, factors[0],
+                factors[1]);
 }
 
 // One query's numbers.
@@ -261,22 +245,21 @@ __device__ QueryStats stats_of(const float* lse, const float* delta, int64_t fir
 template <int D>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_tiles(Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta,
-                         const Problem problem) {
+                         const AttentionProblem problem) {
   Bf16* const q_tile = dynamic_shared_memory<Bf16>();
   Bf16 *const dout_tile = q_tile + kRows * D, *const k_tile = dout_tile + kRows * D,
               *const v_tile = k_tile + kRows * D;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int t0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
   const Sight sight = problem.sight(b);
-  const int64_t q_offset = problem.row(b, 0) * problem.stride + h * D;
-  const Bf16* const k = qkv + q_offset + (problem.H + h / (problem.H / problem.K) - h) * D;
+  const int64_t q_offset = problem.at(b, 0, h);
+  const Bf16* const k = qkv + problem.at(b, 0, problem.key_head(h));
   const Bf16* const v = k + problem.K * D;
   start_tile<D, kRows>(q_tile, qkv + q_offset, problem.stride, t0, problem.T);
-  start_tile<D, kRows>(dout_tile, dout + problem.row(b, 0) * problem.out_stride + h * D, problem.out_stride,
-                       t0, problem.T);
+  start_tile<D, kRows>(dout_tile, dout + problem.out_at(b, 0, h), problem.out_stride, t0, problem.T);
   commit_copies();
 
-  const int64_t first_stat = (int64_t{b} * problem.H + h) * problem.T;
+  const int64_t first_stat = problem.stat_at(b, h);
   const QueryStats stats[2] = {stats_of(lse, delta, first_stat, t0 + warp_row() + row_of(0), problem.T),
                                stats_of(lse, delta, first_stat, t0 + warp_row() + row_of(2), problem.T)};
   const float scale_log2 = problem.scale * kLog2OfE;
@@ -346,7 +329,7 @@ __device__ void add_key_gradients(Sums<D / 8>& dk, Sums<D / 8>& dv, const Bf16* 
 template <int D>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_tiles(Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta,
-                       const Problem problem) {
+                       const AttentionProblem problem) {
   constexpr int kCount = kQueries<D>;
   auto& stats = shared_memory<QueryStats[kCount]>();
   Bf16* const k_tile = dynamic_shared_memory<Bf16>();
@@ -355,8 +338,7 @@ __global__ void __launch_bounds__(kThreads)
   const int k_head = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int u0 = static_cast<int>(blockIdx.x) * kRows, group = problem.H / problem.K;
   const Sight sight = problem.sight(b);
-  const int64_t first_row = problem.row(b, 0);
-  const int64_t k_offset = first_row * problem.stride + (problem.H + k_head) * D;
+  const int64_t k_offset = problem.at(b, 0, problem.H + k_head);
   const int64_t v_offset = k_offset + problem.K * D;
   start_tile<D, kRows>(k_tile, qkv + k_offset, problem.stride, u0, problem.T);
   start_tile<D, kRows>(v_tile, qkv + v_offset, problem.stride, u0, problem.T);
@@ -367,8 +349,8 @@ __global__ void __launch_bounds__(kThreads)
   clear(dv);
   const TileRange range = query_tiles(sight, u0, kCount);
   for (int h = k_head * group; h < (k_head + 1) * group; ++h) {
-    const Bf16* const q = qkv + first_row * problem.stride + h * D;
-    const Bf16* const dy = dout + first_row * problem.out_stride + h * D;
+    const Bf16* const q = qkv + problem.at(b, 0, h);
+    const Bf16* const dy = dout + problem.out_at(b, 0, h);
     for (int tile = range.first; tile < range.last; ++tile) {
       const int t0 = tile * kCount;
       const Seen what = seen(sight, t0, kCount, u0, kRows);
@@ -377,8 +359,8 @@ __global__ void __launch_bounds__(kThreads)
       start_tile<D, kCount>(dout_tile, dy, problem.out_stride, t0, problem.T);
       commit_copies();
       if (static_cast<int>(threadIdx.x) < kCount) {
-        stats[threadIdx.x] = stats_of(lse, delta, (int64_t{b} * problem.H + h) * problem.T,
-                                      t0 + static_cast<int>(threadIdx.x), problem.T);
+        stats[threadIdx.x] =
+            stats_of(lse, delta, problem.stat_at(b, h), t0 + static_cast<int>(threadIdx.x), problem.T);
       }
       wait_for_tiles<0>();
       add_key_gradients<D>(dk, dv, k_tile, v_tile, q_tile, dout_tile, stats, sight, t0, u0,
@@ -391,23 +373,6 @@ __global__ void __launch_bounds__(kThreads)
   write_rows<D>(dqkv + v_offset, problem.stride, u0, problem.T, dv, 1.0F, 1.0F);
 }
 
-Problem problem_of(const AttentionShape& s, const Visibility& v) {
-  return {.stride = s.qkv_stride(),
-          .out_stride = s.H * s.D,
-          .T = static_cast<int>(s.T),
-          .H = static_cast<int>(s.H),
-          .K = static_cast<int>(s.K),
-          .causal = v.causal,
-          .begins = v.begins,
-          .lengths = v.lengths,
-          .scale = 1.0F / sqrtf(static_cast<float>(s.D))};
-}
-
-dim3 grid_of(const AttentionShape& s, int64_t heads) {
-  return {static_cast<unsigned>(quotient_up(s.T, kRows)), static_cast<unsigned>(heads),
-          static_cast<unsigned>(s.B)};
-}
-
 constexpr size_t tile_bytes(int rows, int D) {
   return static_cast<size_t>(rows) * static_cast<size_t>(D) * sizeof(Bf16);
 }
@@ -417,14 +382,14 @@ void launch_forward(OpScope& op, Bf16* out, float* lse, const Bf16* qkv, const A
                     const Visibility& visibility) {
   constexpr size_t kShared = 3 * tile_bytes(kRows, D);
   if (!op.allow_shared(forward_tiles<D>, kShared)) return;
-  launch(op.stream(), {grid_of(s, s.H), kThreads, kShared}, forward_tiles<D>, out, lse, qkv,
-         problem_of(s, visibility));
+  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kShared}, forward_tiles<D>, out, lse, qkv,
+         AttentionProblem(s, visibility));
 }
 
 template <int D>
 void launch_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse,
                      const float* delta, const AttentionShape& s, const Visibility& visibility) {
-  const Problem problem = problem_of(s, visibility);
+  const AttentionProblem problem(s, visibility);
   constexpr size_t kOfQueries = 4 * tile_bytes(kRows, D);
   constexpr size_t kOfKeys = 2 * tile_bytes(kRows, D) + 2 * tile_bytes(kQueries<D>, D);
   constexpr size_t kStats = kQueries<D> * sizeof(QueryStats);  // static shared memory counts too
@@ -434,10 +399,10 @@ void launch_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const Bf16* qkv,
                                      static_cast<int>(kOfKeys)))) {
     return;
   }
-  launch(op.stream(), {grid_of(s, s.H), kThreads, kOfQueries}, query_gradient_tiles<D>, dqkv, dout, qkv, lse,
-         delta, problem);
-  launch(op.stream(), {grid_of(s, s.K), kThreads, kOfKeys}, key_gradient_tiles<D>, dqkv, dout, qkv, lse,
-         delta, problem);
+  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kOfQueries}, query_gradient_tiles<D>, dqkv,
+         dout, qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(s, s.K, kRows), kThreads, kOfKeys}, key_gradient_tiles<D>, dqkv, dout,
+         qkv, lse, delta, problem);
 }
 
 }  // namespace

@@ -196,34 +196,64 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// The scratch of a backward pass: `arrays` of (blocks, C), then what adding up one of them takes.
-struct GradientScratch {
-  GradientScratch(OpScope& op, int64_t N, int64_t C, int arrays)
-      : blocks(std::min(N, kMostBlocks)),
-        bytes_of_array(rounded_up(blocks * C * static_cast<int64_t>(sizeof(float)), kAlignment)),
-        base(op.scratch(static_cast<size_t>(bytes_of_array * arrays) + sum_rows_bytes(blocks, C))),
-        partial(base + bytes_of_array * arrays) {}
-  float* array(int which) const { return reinterpret_cast<float*>(base + bytes_of_array * which); }
+// Elements that a thread takes at once in rows of C.
+template <typename T, typename... Pointers>
+int width_of(int64_t C, const Pointers*... pointers) {
+  return C % kWidth<T> == 0 && are_aligned(pointers...) ? kWidth<T> : 1;
+}
 
-  int64_t blocks, bytes_of_array;
-  std::byte *base, *partial;
+// A block a row of `packs` vectors.
+template <typename... Parameters>
+void launch_rows(OpScope& op, int64_t N, int64_t packs, void (*kernel)(Parameters...),
+                 std::type_identity_t<Parameters>... arguments) {
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, arguments...);
+}
+
+// A backward pass: blocks that keep the sums of `arrays` gradients of weights, (blocks, C) each, then their sums.
+class WeightGradients {
+ public:
+  WeightGradients(OpScope& op, int64_t N, int64_t C, int arrays)
+      : op_(op),
+        blocks_(std::min(N, kMostBlocks)),
+        C_(C),
+        arrays_(arrays),
+        bytes_of_array_(rounded_up(blocks_ * C * static_cast<int64_t>(sizeof(float)), kAlignment)),
+        base_(op.scratch(static_cast<size_t>(bytes_of_array_ * arrays) + sum_rows_bytes(blocks_, C))) {}
+
+  float* array(int which) const { return reinterpret_cast<float*>(base_ + bytes_of_array_ * which); }
+
+  // `kernel` takes rows of C / width vectors and fills the arrays.
+  template <typename... Parameters>
+  void launch_blocks(int width, void (*kernel)(Parameters...),
+                     std::type_identity_t<Parameters>... arguments) {
+    const size_t shared = static_cast<size_t>(arrays_) * static_cast<size_t>(C_) * sizeof(float);
+    if (!op_.runs() || blocks_ == 0 || !op_.allow_shared(kernel, shared)) return;
+    launch(op_.stream(), {static_cast<unsigned>(blocks_), row_threads(C_ / width, kMostThreads), shared},
+           kernel, arguments...);
+  }
+  void sum_into(float* out, int which) {
+    if (!op_.runs()) return;
+    sum_rows<float>(op_.stream(), out, array(which), blocks_, C_, false, base_ + bytes_of_array_ * arrays_);
+  }
+
+ private:
+  OpScope& op_;
+  int64_t blocks_, C_;
+  int arrays_;
+  int64_t bytes_of_array_;
+  std::byte* base_;
 };
 
 template <typename T>
 void rmsnorm(OpScope& op, T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N, int64_t C,
              float epsilon) {
   if (!op.runs() || N == 0) return;
-  constexpr int V = kWidth<T>;
-  const bool vectors = C % V == 0 && are_aligned(y, x, residual, w);
-  const auto run = [&](auto* kernel, int64_t packs) {
-    launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, y, rrms, x,
-           residual, w, C, epsilon);
-  };
-  if (residual == nullptr) {
-    vectors ? run(rmsnorm_rows<V, false, T>, C / V) : run(rmsnorm_rows<1, false, T>, C);
-  } else {
-    vectors ? run(rmsnorm_rows<V, true, T>, C / V) : run(rmsnorm_rows<1, true, T>, C);
-  }
+  constexpr int W = kWidth<T>;
+  const int width = width_of<T>(C, y, x, residual, w);
+  const auto kernel = residual == nullptr ? width == W ? rmsnorm_rows<W, false, T> : rmsnorm_rows<1, false, T>
+                      : width == W ? rmsnorm_rows<W, true, T>
+                                          : rmsnorm_rows<1, true, T>;
+  launch_rows(op, N, C / width, kernel, y, rrms, x, residual, w, C, epsilon);
 }
 
 }  // namespace
@@ -247,19 +277,12 @@ template <typename T>
 void rmsnorm_backward(Device& device, T* dx, float* dw, const T* dy, const T* x, const T* w,
                       const float* rrms, int64_t N, int64_t C) {
   OpScope op(device, "rmsnorm_backward");
-  const GradientScratch scratch(op, N, C, 1);
-  const size_t shared = static_cast<size_t>(C) * sizeof(float);
-  if (!op.runs()) return;
-  if (N > 0) {
-    constexpr int V = kWidth<T>;
-    const bool vectors = C % V == 0 && are_aligned(dx, dy, x, w);
-    auto* const kernel = vectors ? rmsnorm_gradient_rows<V, T> : rmsnorm_gradient_rows<1, T>;
-    if (!op.allow_shared(kernel, shared)) return;
-    launch(op.stream(),
-           {static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared},
-           kernel, dx, scratch.array(0), dy, x, w, rrms, N, C);
-  }
-  sum_rows<float>(op.stream(), dw, scratch.array(0), scratch.blocks, C, false, scratch.partial);
+  WeightGradients gradients(op, N, C, 1);
+  constexpr int W = kWidth<T>;
+  const int width = width_of<T>(C, dx, dy, x, w);
+  gradients.launch_blocks(width, width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
+                          gradients.array(0), dy, x, w, rrms, N, C);
+  gradients.sum_into(dw, 0);
 }
 
 template <typename T>
@@ -267,37 +290,26 @@ void layernorm_forward(Device& device, T* y, float* mean, float* rstd, T* x, con
                        const T* gamma, const T* beta, int64_t N, int64_t C, float epsilon) {
   OpScope op(device, "layernorm_forward");
   if (!op.runs() || N == 0) return;
-  constexpr int V = kWidth<T>;
-  const bool vectors = C % V == 0 && are_aligned(y, x, residual, gamma, beta);
-  const auto run = [&](auto* kernel, int64_t packs) {
-    launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, y, mean, rstd,
-           x, residual, gamma, beta, C, epsilon);
-  };
-  if (residual == nullptr) {
-    vectors ? run(layernorm_rows<V, false, T>, C / V) : run(layernorm_rows<1, false, T>, C);
-  } else {
-    vectors ? run(layernorm_rows<V, true, T>, C / V) : run(layernorm_rows<1, true, T>, C);
-  }
+  constexpr int W = kWidth<T>;
+  const int width = width_of<T>(C, y, x, residual, gamma, beta);
+  const auto kernel = residual == nullptr
+                          ? width == W ? layernorm_rows<W, false, T> : layernorm_rows<1, false, T>
+                      : width == W ? layernorm_rows<W, true, T>
+                                   : layernorm_rows<1, true, T>;
+  launch_rows(op, N, C / width, kernel, y, mean, rstd, x, residual, gamma, beta, C, epsilon);
 }
 
 template <typename T>
 void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, const T* dy, const T* x,
                         const T* gamma, const float* mean, const float* rstd, int64_t N, int64_t C) {
   OpScope op(device, "layernorm_backward");
-  const GradientScratch scratch(op, N, C, 2);
-  const size_t shared = 2 * static_cast<size_t>(C) * sizeof(float);
-  if (!op.runs()) return;
-  if (N > 0) {
-    constexpr int V = kWidth<T>;
-    const bool vectors = C % V == 0 && are_aligned(dx, dy, x, gamma);
-    auto* const kernel = vectors ? layernorm_gradient_rows<V, T> : layernorm_gradient_rows<1, T>;
-    if (!op.allow_shared(kernel, shared)) return;
-    launch(op.stream(),
-           {static_cast<unsigned>(scratch.blocks), row_threads(vectors ? C / V : C, kMostThreads), shared},
-           kernel, dx, scratch.array(0), scratch.array(1), dy, x, gamma, mean, rstd, N, C);
-  }
-  sum_rows<float>(op.stream(), dgamma, scratch.array(0), scratch.blocks, C, false, scratch.partial);
-  sum_rows<float>(op.stream(), dbeta, scratch.array(1), scratch.blocks, C, false, scratch.partial);
+  WeightGradients gradients(op, N, C, 2);
+  constexpr int W = kWidth<T>;
+  const int width = width_of<T>(C, dx, dy, x, gamma);
+  gradients.launch_blocks(width, width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>,
+                          dx, gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
+  gradients.sum_into(dgamma, 0);
+  gradients.sum_into(dbeta, 1);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                             \
