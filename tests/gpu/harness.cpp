@@ -47,6 +47,9 @@ std::vector<double> numbers(const std::vector<std::byte>& bytes, Run::Kind kind)
     case Run::Kind::kInt32:
       each(int32_t{0}, plain);
       break;
+    case Run::Kind::kByte:
+      each(uint8_t{0}, plain);
+      break;
   }
   return out;
 }
@@ -154,7 +157,7 @@ void compare(const std::string& what, const std::vector<double>& got, const Expe
   double difference = 0.0, norm = 0.0, largest = -1.0;
   size_t worst = 0, odd = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    const double apart = std::abs(got[i] - expected.want[i]);
+    const double apart = got[i] == expected.want[i] ? 0.0 : std::abs(got[i] - expected.want[i]);
     difference += apart * apart;
     norm += expected.want[i] * expected.want[i];
     if (!std::isfinite(got[i])) ++odd;

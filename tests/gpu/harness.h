@@ -71,7 +71,7 @@ std::string what(std::string_view op, std::string_view dtype, Sizes sizes);
 // Where one run's buffers are; what `out` and `inout` made is read back afterwards, in that order.
 class Run {
  public:
-  enum class Kind { kFp32, kBf16, kFp64, kInt32 };
+  enum class Kind { kFp32, kBf16, kFp64, kInt32, kByte };
   struct Buffer {
     kernels::cuda::Memory memory;
     std::vector<std::byte> before;  // of an input
@@ -102,10 +102,11 @@ class Run {
  private:
   template <typename T>
   static constexpr Kind kind_of() {
-    return std::is_same_v<T, float>    ? Kind::kFp32
-           : std::is_same_v<T, Bf16>   ? Kind::kBf16
-           : std::is_same_v<T, double> ? Kind::kFp64
-                                       : Kind::kInt32;
+    return std::is_same_v<T, float>     ? Kind::kFp32
+           : std::is_same_v<T, Bf16>    ? Kind::kBf16
+           : std::is_same_v<T, double>  ? Kind::kFp64
+           : std::is_same_v<T, uint8_t> ? Kind::kByte
+                                        : Kind::kInt32;
   }
   void* place(const void* values, size_t bytes, size_t size, Kind kind, bool is_output);
 

@@ -19,13 +19,15 @@ using base::Code;
 constexpr size_t kProductWorkspace = size_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr int kProposals = 8, kTimedRuns = 5;
 
-// d (m,n) = op(a)·op(b) [+ bias (m)] [+ d], all by columns; op(a) (m,k), op(b) (k,n).
+// d (m,n) = op(a)·op(b) [· a_scale · b_scale] [+ bias (m)] [+ d], all by columns; op(a) (m,k), op(b) (k,n).
 struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  cudaDataType_t in = CUDA_R_32F, out = CUDA_R_32F;
+  bool adds_fast = false;  // fp8: sums of the tensor cores' own precision
+  cudaDataType_t a_type = CUDA_R_32F, b_type = CUDA_R_32F, out = CUDA_R_32F;
   int64_t m = 0, n = 0, k = 0;
   const void *a = nullptr, *b = nullptr, *bias = nullptr;  // bias: of type `out`
   void* d = nullptr;
+  const float *a_scale = nullptr, *b_scale = nullptr;  // of fp8
 
   int64_t a_rows() const { return transpose_a ? k : m; }
   int64_t b_rows() const { return transpose_b ? n : k; }
@@ -39,13 +41,24 @@ uint32_t alignment_of(const void* pointer) {
 }
 
 const char* name_of(cudaDataType_t type) {
-  return type == CUDA_R_32F ? "fp32" : "bf16";
+  switch (type) {
+    case CUDA_R_32F:
+      return "fp32";
+    case CUDA_R_8F_E4M3:
+      return "e4m3";
+    case CUDA_R_8F_E5M2:
+      return "e5m2";
+    default:
+      return "bf16";
+  }
 }
 
 // All that the choice of an algorithm depends on, in words.
 std::string shape_of(const Product& p) {
-  std::string text = std::string(name_of(p.in)) + ">" + name_of(p.out) + " " + (p.transpose_a ? "T" : "N") +
-                     (p.transpose_b ? "T" : "N");
+  std::string text = name_of(p.a_type);
+  if (p.b_type != p.a_type) text += std::string("*") + name_of(p.b_type);
+  text += std::string(">") + name_of(p.out) + (p.adds_fast ? " fast" : "") + " " +
+          (p.transpose_a ? "T" : "N") + (p.transpose_b ? "T" : "N");
   for (const int64_t size : {p.m, p.n, p.k}) text += " " + std::to_string(size);
   if (p.bias != nullptr) text += " bias";
   if (p.accumulate) text += " add";
@@ -58,8 +71,8 @@ std::string shape_of(const Product& p) {
 using Key = std::array<int64_t, 8>;
 Key key_of(const Product& p) {
   const int64_t flags = (p.transpose_a ? 1 : 0) | (p.transpose_b ? 2 : 0) | (p.accumulate ? 4 : 0) |
-                        (p.bias != nullptr ? 8 : 0) | (p.in == CUDA_R_32F ? 16 : 0) |
-                        (p.out == CUDA_R_32F ? 32 : 0);
+                        (p.bias != nullptr ? 8 : 0) | (p.adds_fast ? 16 : 0) | int64_t{p.a_type} << 8 |
+                        int64_t{p.b_type} << 16 | int64_t{p.out} << 24;
   return {
       flags, p.m, p.n, p.k, alignment_of(p.a), alignment_of(p.b), alignment_of(p.d), alignment_of(p.bias)};
 }
@@ -109,6 +122,11 @@ cublasStatus_t set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferen
   return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
 }
 
+cublasStatus_t set_scales(Plan& plan, const Product& p) {
+  RETURN_IF_REFUSED(set(plan.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.a_scale));
+  return set(plan.product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.b_scale);
+}
+
 cublasStatus_t describe(Plan& plan, const Product& p) {
   RETURN_IF_REFUSED(cublasLtMatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   const cublasOperation_t op_a = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -121,9 +139,16 @@ cublasStatus_t describe(Plan& plan, const Product& p) {
     RETURN_IF_REFUSED(set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(p.out)));
     RETURN_IF_REFUSED(set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias));
   }
+  if (p.a_scale != nullptr) {
+    RETURN_IF_REFUSED(
+        set(plan.product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.adds_fast ? 1 : 0)));
+    RETURN_IF_REFUSED(set_scales(plan, p));
+  }
   const auto u = [](int64_t size) { return static_cast<uint64_t>(size); };
-  RETURN_IF_REFUSED(cublasLtMatrixLayoutCreate(&plan.a, p.in, u(p.a_rows()), u(p.a_columns()), p.a_rows()));
-  RETURN_IF_REFUSED(cublasLtMatrixLayoutCreate(&plan.b, p.in, u(p.b_rows()), u(p.b_columns()), p.b_rows()));
+  RETURN_IF_REFUSED(
+      cublasLtMatrixLayoutCreate(&plan.a, p.a_type, u(p.a_rows()), u(p.a_columns()), p.a_rows()));
+  RETURN_IF_REFUSED(
+      cublasLtMatrixLayoutCreate(&plan.b, p.b_type, u(p.b_rows()), u(p.b_columns()), p.b_rows()));
   RETURN_IF_REFUSED(cublasLtMatrixLayoutCreate(&plan.d, p.out, u(p.m), u(p.n), p.m));
   RETURN_IF_REFUSED(cublasLtMatmulPreferenceCreate(&plan.preference));
   RETURN_IF_REFUSED(set(plan.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspace));
@@ -221,8 +246,16 @@ bool choose(OpScope& op, Plan& plan, const Product& p, std::byte* workspace) {
 constexpr int kTile = 16;
 
 template <typename T>
-__device__ float value_at(const T* matrix, bool transpose, int64_t rows, int64_t row, int64_t column) {
-  return wide(transpose ? matrix[row * rows + column] : matrix[column * rows + row]);
+__device__ float number_of(T value, cudaDataType_t) {
+  return wide(value);
+}
+__device__ float number_of(uint8_t value, cudaDataType_t type) {
+  return widened(type == CUDA_R_8F_E4M3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2, value);
+}
+template <typename T>
+__device__ float value_at(const T* matrix, cudaDataType_t type, bool transpose, int64_t rows, int64_t row,
+                          int64_t column) {
+  return number_of(transpose ? matrix[row * rows + column] : matrix[column * rows + row], type);
 }
 
 struct ProductTiles {
@@ -242,10 +275,12 @@ __global__ void __launch_bounds__(kTile* kTile) multiply_plainly(Product p) {
   float sum = 0.0F;
   for (int64_t k0 = 0; k0 < p.k; k0 += kTile) {
     // a_tile[k][m], b_tile[k][n]
-    a_tile[y][x] =
-        row0 + x < p.m && k0 + y < p.k ? value_at(a, p.transpose_a, a_rows, row0 + x, k0 + y) : 0.0F;
-    b_tile[x][y] =
-        column0 + y < p.n && k0 + x < p.k ? value_at(b, p.transpose_b, b_rows, k0 + x, column0 + y) : 0.0F;
+    a_tile[y][x] = row0 + x < p.m && k0 + y < p.k
+                       ? value_at(a, p.a_type, p.transpose_a, a_rows, row0 + x, k0 + y)
+                       : 0.0F;
+    b_tile[x][y] = column0 + y < p.n && k0 + x < p.k
+                       ? value_at(b, p.b_type, p.transpose_b, b_rows, k0 + x, column0 + y)
+                       : 0.0F;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kTile; ++i) sum += a_tile[i][x] * b_tile[i][y];
@@ -254,6 +289,7 @@ __global__ void __launch_bounds__(kTile* kTile) multiply_plainly(Product p) {
   const int64_t row = row0 + x, column = column0 + y;
   if (row >= p.m || column >= p.n) return;
   Out* const d = static_cast<Out*>(p.d) + column * p.m + row;
+  if (p.a_scale != nullptr) sum *= *p.a_scale * *p.b_scale;
   if (p.bias != nullptr) sum += wide(static_cast<const Out*>(p.bias)[row]);
   if (p.accumulate) sum += wide(*d);
   *d = narrow<Out>(sum);
@@ -262,13 +298,13 @@ __global__ void __launch_bounds__(kTile* kTile) multiply_plainly(Product p) {
 void multiply_plainly(OpScope& op, const Product& p) {
   const auto blocks = static_cast<unsigned>(quotient_up(p.m, kTile) * quotient_up(p.n, kTile));
   const dim3 threads(kTile, kTile);
-  if (p.in == CUDA_R_32F) {
-    launch(op.stream(), {blocks, threads}, multiply_plainly<float, float>, p);
-  } else if (p.out == CUDA_R_32F) {
-    launch(op.stream(), {blocks, threads}, multiply_plainly<Bf16, float>, p);
-  } else {
-    launch(op.stream(), {blocks, threads}, multiply_plainly<Bf16, Bf16>, p);
-  }
+  const bool to_fp32 = p.out == CUDA_R_32F;
+  const auto kernel = p.a_type == CUDA_R_32F ? multiply_plainly<float, float>
+                      : p.a_type == CUDA_R_16BF
+                          ? to_fp32 ? multiply_plainly<Bf16, float> : multiply_plainly<Bf16, Bf16>
+                      : to_fp32 ? multiply_plainly<uint8_t, float>
+                                : multiply_plainly<uint8_t, Bf16>;
+  launch(op.stream(), {blocks, threads}, kernel, p);
 }
 
 void multiply(OpScope& op, const Product& p, std::byte* workspace) {
@@ -288,6 +324,7 @@ void multiply(OpScope& op, const Product& p, std::byte* workspace) {
   if (plan.is_plain) return multiply_plainly(op, p);
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   if (p.bias != nullptr) status = set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  if (p.a_scale != nullptr) status = set_scales(plan, p);
   if (status == CUBLAS_STATUS_SUCCESS) status = run(op, plan, plan.algorithm, p, p.d, workspace);
   if (status != CUBLAS_STATUS_SUCCESS) {
     op.fail(Code::kIo, "cublasLtMatmul of " + shape_of(p) + ": " + cublasLtGetStatusString(status));
@@ -323,7 +360,8 @@ void forward(Device& device, const char* name, Out* y, const T* x, const T* w, c
   }
   multiply(op,
            {.transpose_a = true,
-            .in = kType<T>,
+            .a_type = kType<T>,
+            .b_type = kType<T>,
             .out = kType<Out>,
             .m = O,
             .n = N,
@@ -343,7 +381,8 @@ void backward_input(Device& device, const char* name, Out* dx, const T* dy, cons
   std::byte* const workspace = op.scratch(kProductWorkspace);
   multiply(op,
            {.accumulate = accumulate,
-            .in = kType<T>,
+            .a_type = kType<T>,
+            .b_type = kType<T>,
             .out = kType<Out>,
             .m = C,
             .n = N,
@@ -354,7 +393,54 @@ void backward_input(Device& device, const char* name, Out* dx, const T* dy, cons
            workspace);
 }
 
+cudaDataType_t type_of(const Fp8Matrix& matrix) {
+  return matrix.format == Fp8Format::kE4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
+// Both factors lie along the inner dimension k, which is how fp8 is multiplied: a (m,k), b (n,k) in rows.
+template <typename Out>
+void multiply_fp8(Device& device, const char* name, Out* d, const Fp8Matrix& a, const uint8_t* a_bytes,
+                  const Fp8Matrix& b, const uint8_t* b_bytes, std::array<int64_t, 3> mnk, bool accumulate,
+                  bool adds_fast) {
+  SHARDRUN_CHECK(a_bytes != nullptr && b_bytes != nullptr && a.inverse != nullptr && b.inverse != nullptr);
+  OpScope op(device, name);
+  std::byte* const workspace = op.scratch(kProductWorkspace);
+  multiply(op,
+           {.transpose_a = true,
+            .accumulate = accumulate,
+            .adds_fast = adds_fast,
+            .a_type = type_of(a),
+            .b_type = type_of(b),
+            .out = kType<Out>,
+            .m = mnk[0],
+            .n = mnk[1],
+            .k = mnk[2],
+            .a = a_bytes,
+            .b = b_bytes,
+            .d = d,
+            .a_scale = a.inverse,
+            .b_scale = b.inverse},
+           workspace);
+}
+
 }  // namespace
+
+void fp8_linear_forward(Device& device, Bf16* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                        int64_t O) {
+  multiply_fp8(device, "fp8_linear_forward", y, w, w.values, x, x.values, {O, N, C}, false, true);
+}
+
+void fp8_linear_backward_input(Device& device, Bf16* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
+                               int64_t C, int64_t O, bool accumulate) {
+  multiply_fp8(device, "fp8_linear_backward_input", dx, w, w.transposed, dy, dy.values, {C, N, O}, accumulate,
+               false);
+}
+
+void fp8_linear_backward_weight(Device& device, float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N,
+                                int64_t C, int64_t O, bool accumulate) {
+  multiply_fp8(device, "fp8_linear_backward_weight", dw, x, x.transposed, dy, dy.transposed, {C, O, N},
+               accumulate, false);
+}
 
 template <typename T>
 void linear_forward(Device& device, T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
@@ -399,7 +485,8 @@ void linear_backward_weight(Device& device, float* dw, const T* dy, const T* x, 
   multiply(op,
            {.transpose_b = true,
             .accumulate = accumulate,
-            .in = kType<T>,
+            .a_type = kType<T>,
+            .b_type = kType<T>,
             .out = CUDA_R_32F,
             .m = C,
             .n = O,

@@ -1,6 +1,8 @@
-// What the GPU's kernels decide, run on the CPU: rounding, which tiles attention visits, the table of products.
+// What the GPU's kernels decide, run on the CPU: rounding, fp8, which tiles attention visits, the table of
+// products.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -8,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/kernels/cuda/fp8.h"
 #include "runtime/kernels/cuda/product_table.h"
 #include "runtime/kernels/cuda/rounding.h"
 #include "runtime/kernels/cuda/tiles.h"
@@ -194,4 +197,36 @@ TEST_CASE(
     CHECK_EQ(loaded.error().code(), base::Code::kCorrupt);
   }
   CHECK_EQ(same.size(), 0);
+}
+
+TEST_CASE("fp8: every byte is the number that its sign, exponent and mantissa say") {
+  const auto check = [](Fp8Format format, int mantissa_bits, int bias) {
+    for (int byte = 0; byte < 256; ++byte) {
+      CAPTURE(byte);
+      const int exponent = (byte & 0x7f) >> mantissa_bits, mantissa = byte & ((1 << mantissa_bits) - 1);
+      const float got = widened(format, static_cast<uint8_t>(byte));
+      const bool is_special = format == Fp8Format::kE4m3 ? (byte & 0x7f) == 0x7f : exponent == 31;
+      if (is_special) {
+        CHECK_EQ(std::isnan(got), format == Fp8Format::kE4m3 || mantissa != 0);
+        CHECK_FALSE(std::isfinite(got));
+      } else {
+        const double fraction = (exponent == 0 ? 0.0 : 1.0) + mantissa / std::ldexp(1.0, mantissa_bits);
+        CHECK_EQ(got, (byte >= 128 ? -1.0 : 1.0) * std::ldexp(fraction, std::max(exponent, 1) - bias));
+      }
+      CHECK_EQ(std::signbit(got), byte >= 128);
+    }
+  };
+  check(Fp8Format::kE4m3, 3, 7);
+  check(Fp8Format::kE5m2, 2, 15);
+  CHECK_EQ(widened(Fp8Format::kE4m3, 0x7e), largest_of(Fp8Format::kE4m3));
+  CHECK_EQ(widened(Fp8Format::kE5m2, 0x7b), largest_of(Fp8Format::kE5m2));
+}
+
+TEST_CASE("fp8: the scale brings the largest value to the format's, and stays where that says nothing") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  CHECK_EQ(scale_for(Fp8Format::kE4m3, 7.0F, 3.0F), 64.0F);
+  CHECK_EQ(scale_for(Fp8Format::kE5m2, 57344.0F, 3.0F), 1.0F);
+  for (const float no_use : {0.0F, kInfinity, std::numeric_limits<float>::quiet_NaN()})
+    CHECK_EQ(scale_for(Fp8Format::kE4m3, no_use, 3.0F), 3.0F);
+  CHECK_EQ(scale_for(Fp8Format::kE4m3, 1e-40F, 3.0F), std::numeric_limits<float>::max());
 }

@@ -1,0 +1,265 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "runtime/kernels/cuda/ops.h"
+#include "runtime/kernels/reference/ops.h"
+#include "tests/gpu/harness.h"
+
+using namespace shardrun;
+using namespace shardrun::gpu_test;
+namespace cuda = kernels::cuda;
+namespace reference = kernels::reference;
+using cuda::Fp8Format;
+using cuda::Fp8Matrix;
+using cuda::Fp8Scaling;
+using cuda::kFp8History;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// The nearest of all numbers of the format, the even one of two, found by looking at each.
+uint8_t nearest_fp8(Fp8Format format, float value) {
+  if (std::isnan(value)) return 0x7f;
+  const uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  uint8_t best = 0;
+  float distance = std::numeric_limits<float>::infinity();
+  for (int bits = 0; bits < 0x80; ++bits) {
+    const float candidate = cuda::widened(format, static_cast<uint8_t>(bits));
+    if (!std::isfinite(candidate)) continue;
+    const float apart = std::fabs(candidate - std::min(std::fabs(value), cuda::largest_of(format)));
+    if (apart < distance || (apart == distance && bits % 2 == 0)) {
+      distance = apart;
+      best = static_cast<uint8_t>(bits);
+    }
+  }
+  return best | sign;
+}
+
+Bytes quantized(Fp8Format format, const Values& values, float scale) {
+  Bytes bytes;
+  for (const float value : values) bytes.push_back(nearest_fp8(format, value * scale));
+  return bytes;
+}
+template <typename Element>
+std::vector<Element> transposed(const std::vector<Element>& values, int64_t rows, int64_t columns) {
+  std::vector<Element> out(values.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c)
+      out[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+  }
+  return out;
+}
+float largest_magnitude(const Values& values) {
+  float largest = 0.0F;
+  for (const float value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+// Fp8Scaling as the numbers that it is.
+Values numbers_of(float scale, const Values& latest_first) {
+  Values numbers(1 + kFp8History, 0.0F);
+  numbers[0] = scale;
+  std::copy(latest_first.begin(), latest_first.end(), numbers.begin() + 1);
+  return numbers;
+}
+Fp8Scaling* scaling_at(float* numbers) {
+  static_assert(sizeof(Fp8Scaling) == (1 + kFp8History) * sizeof(float));
+  return reinterpret_cast<Fp8Scaling*>(numbers);
+}
+
+const char* name_of(Fp8Format format) {
+  return format == Fp8Format::kE4m3 ? "e4m3" : "e5m2";
+}
+
+constexpr std::array<std::array<int64_t, 2>, 9> kMatrices = {
+    {{1, 1}, {0, 8}, {8, 0}, {3, 5}, {64, 64}, {65, 127}, {128, 192}, {68, 4}, {200, 96}}};
+
+// A quantized matrix and what it says.
+struct Quantized {
+  Bytes bytes;
+  Values values;
+  float inverse;
+};
+Quantized random_quantized(Fp8Format format, int64_t count, uint32_t seed) {
+  Quantized made{{}, random_values(count, seed), 0.03125F * static_cast<float>(seed)};
+  made.bytes = quantized(format, made.values, 1.0F / made.inverse);
+  for (size_t i = 0; i < made.bytes.size(); ++i)
+    made.values[i] = cuda::widened(format, made.bytes[i]) * made.inverse;
+  return made;
+}
+Fp8Matrix on_gpu(Run& run, Fp8Format format, const Quantized& matrix, int64_t rows, int64_t columns) {
+  return {format, const_cast<uint8_t*>(run.in(matrix.bytes)),
+          const_cast<uint8_t*>(run.in(transposed(matrix.bytes, rows, columns))),
+          const_cast<float*>(run.in(Values{matrix.inverse}))};
+}
+
+// N, C, O: those that fp8 hardware takes, and others.
+constexpr std::array<std::array<int64_t, 3>, 7> kShapes = {
+    {{16, 16, 16}, {0, 16, 32}, {16, 0, 32}, {1, 3, 5}, {65, 31, 127}, {64, 256, 48}, {160, 96, 272}}};
+// Sums of fp8 products keep about 14 bits on Hopper (DeepSeek-V3, section 3.3.2).
+constexpr double kSumTolerance = 1e-3;
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("fp8: a matrix and its transposed become the nearest numbers of the format", T, float,
+                   Bf16) {
+  for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+    for (const auto& [rows, columns] : kMatrices) {
+      const int64_t R = rows, C = columns;
+      const auto in = as<T>(random_values(R * C, 5, 3.0F));
+      const float scale = format == Fp8Format::kE4m3 ? 37.0F : 5000.0F, older = 10.0F;
+      const Bytes bytes = quantized(format, back(in), scale);
+      const float largest = largest_magnitude(back(in));
+      check_op(what("fp8_quantize", kDType<T>, {{"rows", R}, {"columns", C}, {name_of(format), 1}}),
+               [&](Run& run) {
+                 uint8_t* const values = run.out<uint8_t>(R * C);
+                 uint8_t* const turned = run.out<uint8_t>(R * C);
+                 float* const inverse = run.out<float>(1);
+                 float* const scaling = run.inout(numbers_of(scale, {older}));
+                 cuda::fp8_quantize(run.device(), {format, values, turned, inverse}, scaling_at(scaling),
+                                    run.in(in), R, C);
+               },
+               {{"values", bytes, kExact},
+                {"transposed", transposed(bytes, R, C), kExact},
+                {"inverse", Values{1.0F / scale}, 1e-7},
+                {"scaling", numbers_of(cuda::largest_of(format) / std::max(largest, older), {largest, older}),
+                 1e-7}});
+    }
+  }
+}
+
+TEST_CASE("fp8: values at the edges of the format are rounded to even, kept small, and cut off") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Values in = {0.0F,     -0.0F,     448.0F,   449.0F,   1e30F,     -1e30F,   0x1p-9F,
+                     0x1p-10F, 0x1.8p-9F, 0x1p-11F, -17.0F,   0x1.1p-6F, 57344.0F, infinity,
+                     61000.0F, 9.5F,      10.5F,    0x1p-16F, 0x1p-17F,  -infinity};
+  for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+    check_op(
+        what("fp8_quantize of edges", name_of(format), {}),
+        [&](Run& run) {
+          uint8_t* const values = run.out<uint8_t>(static_cast<int64_t>(in.size()));
+          float* const inverse = run.out<float>(1);
+          float* const scaling = run.inout(numbers_of(0.0F, {}));  // a new one: scale 1
+          cuda::fp8_quantize(run.device(), {format, values, nullptr, inverse}, scaling_at(scaling),
+                             run.in(in), 4, 5);
+        },
+        {{"values", quantized(format, in, 1.0F), kExact},
+         {"inverse", Values{1.0F}, kExact},
+              // An infinity is no reason for another scale, as long as it is remembered.
+         {"scaling", numbers_of(1.0F, {infinity}), kExact}});
+  }
+}
+
+TEST_CASE("fp8: the scale follows the largest value of the last sixteen") {
+  const int64_t count = 40;
+  Values largest;
+  for (int i = 0; i < kFp8History + 2; ++i) largest.push_back(i == 0 ? 1000.0F : i == 5 ? 64.0F : 1.0F + i);
+  const auto after = [&](int quantizations) {
+    const int first = std::max(0, quantizations - kFp8History);
+    Values latest(largest.begin() + first, largest.begin() + quantizations);
+    std::reverse(latest.begin(), latest.end());
+    return numbers_of(448.0F / *std::max_element(latest.begin(), latest.end()), latest);
+  };
+  for (const int quantizations : {1, kFp8History, kFp8History + 1, kFp8History + 2}) {
+    check_op(what("fp8_quantize again and again", "fp32", {{"quantizations", quantizations}}),
+             [&](Run& run) {
+               uint8_t* const values = run.inout(Bytes(static_cast<size_t>(count)));
+               float* const inverse = run.inout(Values(1, 0.0F));
+               float* const scaling = run.inout(numbers_of(0.0F, {}));
+               for (int i = 0; i < quantizations; ++i) {
+                 Values in(static_cast<size_t>(count), 0.25F);
+                 in[static_cast<size_t>(7 + i)] =
+                     i % 2 == 0 ? -largest[static_cast<size_t>(i)] : largest[static_cast<size_t>(i)];
+                 cuda::fp8_quantize(run.device(), {Fp8Format::kE4m3, values, nullptr, inverse},
+                                    scaling_at(scaling), run.in(in), 5, 8);
+               }
+             },
+             {{"values",
+               [&] {
+                 const int last = quantizations - 1;
+                 Values in(static_cast<size_t>(count), 0.25F);
+                 in[static_cast<size_t>(7 + last)] =
+                     last % 2 == 0 ? -largest[static_cast<size_t>(last)] : largest[static_cast<size_t>(last)];
+                 return quantized(Fp8Format::kE4m3, in, last == 0 ? 1.0F : after(last)[0]);
+               }(),
+               kExact},
+              {"inverse", Values{quantizations == 1 ? 1.0F : 1.0F / after(quantizations - 1)[0]}, 1e-7},
+              {"scaling", after(quantizations), 1e-7}});
+  }
+}
+
+TEST_CASE("fp8: products forward and backward are those of the numbers that the bytes stand for") {
+  for (const auto& [n, c, o] : kShapes) {
+    const int64_t N = n, C = c, O = o;
+    const Quantized x = random_quantized(Fp8Format::kE4m3, N * C, 1),
+                    w = random_quantized(Fp8Format::kE4m3, O * C, 2),
+                    dy = random_quantized(Fp8Format::kE5m2, N * O, 3);
+    const Values dx_before = back(as<Bf16>(random_values(N * C, 4))), dw_before = random_values(O * C, 5);
+    Values y(static_cast<size_t>(N * O)), dx(dx_before.size()), dw(dw_before.size());
+    reference::linear_forward(y.data(), x.values.data(), w.values.data(), N, C, O);
+    reference::linear_backward_input(dx.data(), dy.values.data(), w.values.data(), N, C, O);
+    reference::linear_backward_weight(dw.data(), dy.values.data(), x.values.data(), N, C, O);
+    const auto sum_of = [](Values a, const Values& b) {
+      for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+      return a;
+    };
+    check_op(what("fp8_linear", "e4m3, e5m2", {{"N", N}, {"C", C}, {"O", O}}),
+             [&](Run& run) {
+               Bf16* const y_out = run.out<Bf16>(N * O);
+               Bf16* const dx_out = run.out<Bf16>(N * C);
+               Bf16* const dx_added = run.inout(as<Bf16>(dx_before));
+               float* const dw_out = run.out<float>(O * C);
+               float* const dw_added = run.inout(dw_before);
+               const Fp8Matrix x8 = on_gpu(run, Fp8Format::kE4m3, x, N, C),
+                               w8 = on_gpu(run, Fp8Format::kE4m3, w, O, C),
+                               dy8 = on_gpu(run, Fp8Format::kE5m2, dy, N, O);
+               cuda::fp8_linear_forward(run.device(), y_out, x8, w8, N, C, O);
+               cuda::fp8_linear_backward_input(run.device(), dx_out, dy8, w8, N, C, O);
+               cuda::fp8_linear_backward_input(run.device(), dx_added, dy8, w8, N, C, O, /*accumulate=*/true);
+               cuda::fp8_linear_backward_weight(run.device(), dw_out, dy8, x8, N, C, O, /*accumulate=*/false);
+               cuda::fp8_linear_backward_weight(run.device(), dw_added, dy8, x8, N, C, O,
+                                                /*accumulate=*/true);
+             },
+             {{"y", y, kTolerance<Bf16>},
+              {"dx", dx, kTolerance<Bf16>},
+              {"dx added", sum_of(dx, dx_before), kTolerance<Bf16>},
+              {"dw", dw, kSumTolerance},
+              {"dw added", sum_of(dw, dw_before), kSumTolerance}});
+  }
+}
+
+TEST_CASE("fp8: a layer that is quantized on the GPU is the layer, up to the format's three bits") {
+  const int64_t N = 64, C = 128, O = 96;
+  const auto x = as<Bf16>(random_values(N * C, 1)), w = as<Bf16>(random_values(O * C, 2, 0.02F));
+  Values y(static_cast<size_t>(N * O));
+  reference::linear_forward(y.data(), back(x).data(), back(w).data(), N, C, O);
+  check_op(
+      what("fp8_quantize, fp8_linear_forward", "bf16", {{"N", N}, {"C", C}, {"O", O}}),
+      [&](Run& run) {
+        Bf16* const out = run.out<Bf16>(N * O);
+        const auto quantize = [&](const std::vector<Bf16>& in, int64_t rows) {
+          const Fp8Matrix made{Fp8Format::kE4m3, run.inout(Bytes(in.size())), nullptr, run.inout(Values(1))};
+          float* const scaling = run.inout(numbers_of(0.0F, {}));
+          const Bf16* const there = run.in(in);
+          cuda::fp8_quantize(run.device(), made, scaling_at(scaling), there, rows, C);  // finds the scale
+          cuda::fp8_quantize(run.device(), made, scaling_at(scaling), there, rows, C);  // and uses it
+          return made;
+        };
+        const Fp8Matrix x8 = quantize(x, N), w8 = quantize(w, O);
+        cuda::fp8_linear_forward(run.device(), out, x8, w8, N, C, O);
+      },
+      {{"y", y, 0.04},
+       {"x", quantized(Fp8Format::kE4m3, back(x), 448.0F / largest_magnitude(back(x))), kExact},
+       {"inverse of x", Values{largest_magnitude(back(x)) / 448.0F}, 1e-6},
+       {"scaling of x",
+        numbers_of(448.0F / largest_magnitude(back(x)), Values(2, largest_magnitude(back(x)))), 1e-6},
+       {"w", quantized(Fp8Format::kE4m3, back(w), 448.0F / largest_magnitude(back(w))), kExact},
+       {"inverse of w", Values{largest_magnitude(back(w)) / 448.0F}, 1e-6},
+       {"scaling of w",
+        numbers_of(448.0F / largest_magnitude(back(w)), Values(2, largest_magnitude(back(w)))), 1e-6}});
+}
