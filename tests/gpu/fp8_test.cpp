@@ -139,19 +139,18 @@ TEST_CASE("fp8: values at the edges of the format are rounded to even, kept smal
                      0x1p-10F, 0x1.8p-9F, 0x1p-11F, -17.0F,   0x1.1p-6F, 57344.0F, infinity,
                      61000.0F, 9.5F,      10.5F,    0x1p-16F, 0x1p-17F,  -infinity};
   for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
-    check_op(
-        what("fp8_quantize of edges", name_of(format), {}),
-        [&](Run& run) {
-          uint8_t* const values = run.out<uint8_t>(static_cast<int64_t>(in.size()));
-          float* const inverse = run.out<float>(1);
-          float* const scaling = run.inout(numbers_of(0.0F, {}));  // a new one: scale 1
-          cuda::fp8_quantize(run.device(), {format, values, nullptr, inverse}, scaling_at(scaling),
-                             run.in(in), 4, 5);
-        },
-        {{"values", quantized(format, in, 1.0F), kExact},
-         {"inverse", Values{1.0F}, kExact},
+    check_op(what("fp8_quantize of edges", name_of(format), {}),
+             [&](Run& run) {
+               uint8_t* const values = run.out<uint8_t>(static_cast<int64_t>(in.size()));
+               float* const inverse = run.out<float>(1);
+               float* const scaling = run.inout(numbers_of(0.0F, {}));  // a new one: scale 1
+               cuda::fp8_quantize(run.device(), {format, values, nullptr, inverse}, scaling_at(scaling),
+                                  run.in(in), 4, 5);
+             },
+             {{"values", quantized(format, in, 1.0F), kExact},
+              {"inverse", Values{1.0F}, kExact},
               // An infinity is no reason for another scale, as long as it is remembered.
-         {"scaling", numbers_of(1.0F, {infinity}), kExact}});
+              {"scaling", numbers_of(1.0F, {infinity}), kExact}});
   }
 }
 
