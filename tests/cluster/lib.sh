@@ -44,6 +44,10 @@ supervisors_of() {
 spec() { # NAME NODES RANKS_PER_NODE PROGRAM_AND_REST
   printf 'name = "%s"\n[resources]\nnodes = %s\nranks_per_node = %s\n%s\n' "$1" "$2" "$3" "$4" >"$1.toml"
 }
+# The conductor has heard the supervisors of all COUNT ranks of a job's newest run. JOB COUNT
+are_heard() {
+  [ "$("$shardrun" top "$1" --json | jq '[.ranks[] | select(.state != "not heard" and .state != "?")] | length')" = "$2" ]
+}
 readonly endless_trainer='[program]
 trainer = "llama"
 [model]
@@ -62,17 +66,14 @@ verdict_of() { sed -n 's/^  "verdict": "\(.*\)".*/\1/p' "$1"; }
 holder_of() { cat "$VCLUSTER/$1.holder"; }
 # The processes of a node, without its holder.
 processes_of() {
-  local pid space
-  space=$(readlink "/proc/$(holder_of "$1")/ns/net")
-  for pid in /proc/[0-9]*; do
-    [ "$(readlink "$pid/ns/net" 2>/dev/null)" = "$space" ] && [ "${pid#/proc/}" != "$(holder_of "$1")" ] &&
-      echo "${pid#/proc/}"
-  done
+  local space
+  space=$(readlink "/proc/$(holder_of "$1")/ns/net")  # net:[4026532000]
+  find /proc/[0-9]*/ns/net -maxdepth 0 -lname "${space//[][]/?}" 2>/dev/null | cut -d/ -f3 | grep -vx "$(holder_of "$1")"
 }
-power_off() { # NODE: as when the cable is pulled first
-  ip link set "v${1#n}" down
-  local pids
-  mapfile -t pids < <(processes_of "$1")
+power_off() { # NODE…: at once, and as when the cables are pulled first
+  local node pids
+  for node in "$@"; do ip link set "v${node#n}" down; done
+  mapfile -t pids < <(for node in "$@"; do processes_of "$node"; done)
   kill -STOP "${pids[@]}" 2>/dev/null  # no supervisor lives on to tell of its rank's end
   kill -KILL "${pids[@]}" 2>/dev/null
 }

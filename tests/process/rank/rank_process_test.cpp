@@ -238,7 +238,7 @@ TEST_CASE(
 }
 
 TEST_CASE("rank: a scheduler that signals the program before its supervisor has stopped it all the same") {
-  const Ended run(shell("(sleep 0.03; kill -TERM $PPID) & kill -TERM $$; sleep 5"));
+  const Ended run(shell("(kill -TERM $$; sleep 0.02; kill -TERM $PPID) & wait; sleep 5"));
 
   const auto exit = shardrun::contract::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
 

@@ -8,14 +8,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <thread>
 
 #include <nlohmann/json.hpp>
+
+#include "launcher/watch/look.h"
 
 namespace shardrun::testing {
 namespace {
@@ -54,6 +58,16 @@ bool is_zombie(pid_t pid) {
   return end == std::string::npos || text.size() < end + 3 || text[end + 2] == 'Z';
 }
 
+// Asks again and again. False after 20 s.
+bool becomes_true(const std::function<bool()>& condition) {
+  const auto deadline = steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
+
 }  // namespace
 
 LocalJob::LocalJob(const LocalJobOptions& options) {
@@ -75,6 +89,7 @@ LocalJob::LocalJob(const LocalJobOptions& options) {
       const struct rlimit limit = {bytes, bytes};
       ::setrlimit(RLIMIT_FSIZE, &limit);
     }
+    if (!options.temporary_folder.empty()) ::setenv("TMPDIR", options.temporary_folder.c_str(), 1);
     ::execl(BIN_DIR "/conduct_local", "conduct_local", spec.c_str(), run_directory_.c_str(), nullptr);
     ::_exit(127);
   }
@@ -131,12 +146,17 @@ std::string LocalJob::launcher_output() const {
 }
 
 bool LocalJob::wait_for(const std::string& name, const std::string& text) const {
-  const auto deadline = steady_clock::now() + std::chrono::seconds(20);
-  while (file(name).find(text) == std::string::npos) {
-    if (steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  return true;
+  return becomes_true([&] { return file(name).find(text) != std::string::npos; });
+}
+
+bool LocalJob::wait_until_heard(int ranks) const {
+  return becomes_true([&] {
+    const auto place = contract::parse_watch_place(file("attempt_0/watch.json"));
+    if (!place) return false;
+    const auto sights = launcher::look_at_ranks(*place);
+    return sights && std::count_if(sights->begin(), sights->end(),
+                                   [](const contract::RankSight& sight) { return sight.heard; }) == ranks;
+  });
 }
 
 std::vector<pid_t> LocalJob::processes() const {

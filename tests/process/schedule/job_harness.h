@@ -18,6 +18,7 @@ struct LocalJobOptions {
   std::string more;               // appended to the spec
   std::string run_directory;      // default: <folder>/run
   long file_size_limit_kib = -1;  // RLIMIT_FSIZE of the job
+  std::string temporary_folder;   // TMPDIR of the launcher; empty: the test's own
 };
 
 class LocalJob {
@@ -43,6 +44,8 @@ class LocalJob {
 
   // Waits until `text` is in a file of the run directory. False after 20 s.
   bool wait_for(const std::string& name, const std::string& text) const;
+  // Waits until the conductor has heard the supervisors of all `ranks`. False after 20 s.
+  bool wait_until_heard(int ranks) const;
   // Processes of this job, found by SHARDRUN_RUN_DIR in their environment.
   std::vector<pid_t> processes() const;
   // The supervisor of a rank, or with `program` its child; -1 if there is none.

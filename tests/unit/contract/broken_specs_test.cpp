@@ -2,7 +2,7 @@
 // are refused quickly.
 #include <doctest/doctest.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -54,10 +54,10 @@ TEST_CASE("broken specs: the place is whole however long the path is, and what a
 }
 
 TEST_CASE("broken specs: ten megabytes of nesting are refused at once") {
-  const auto started = std::chrono::steady_clock::now();
+  const std::clock_t started = std::clock();
   const std::string message = refusal("a = " + std::string(10 << 20, '['));
   CHECK_NE(message.find("job.toml:1:1: the job spec has"), std::string::npos);
-  CHECK_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(1));
+  CHECK_LT(std::clock() - started, CLOCKS_PER_SEC);
 }
 
 TEST_CASE("broken specs: nesting below the size limit does not exhaust the stack") {

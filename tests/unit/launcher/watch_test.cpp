@@ -365,13 +365,16 @@ class Client {
   base::UniqueFd socket_;
 };
 
+// Short, and longer than a busy machine keeps this process asleep.
+constexpr double kNodeTimeout = 1.5;
+
 struct Watching {
   Watching() {
     std::string path = "/tmp/watch_test.XXXXXX";
     REQUIRE(::mkdtemp(path.data()) != nullptr);
     folder = path;
     WatchOptions options;
-    options.policy = {.trainer = true, .node_timeout_seconds = 0.6};
+    options.policy = {.trainer = true, .node_timeout_seconds = kNodeTimeout};
     options.place_path = folder + "/watch.json";
     options.rank_nodes = {"n0", "n1"};
     options.this_machine_only = true;
@@ -412,14 +415,14 @@ TEST_CASE_FIXTURE(Watching,
   CHECK(first.receive() == "welcome " + place.answer + "\n");
   second.send(to_line(Beat{.sequence = 1}));
   std::string heard;
-  for (uint64_t sequence = 1; sequence <= 60 && heard.find("kill") == std::string::npos; ++sequence) {
+  for (uint64_t sequence = 1; sequence <= 200 && heard.find("kill") == std::string::npos; ++sequence) {
     first.send(to_line(Beat{.sequence = sequence}));
     heard = first.receive();
     const std::string acknowledged = "ack " + std::to_string(sequence);
     CHECK((heard.find(acknowledged) != std::string::npos || heard.find("kill") != std::string::npos));
     ::usleep(50'000);
   }
-  CHECK(heard.find("kill node n1 is lost: no sign of life for 0.6 s\n") != std::string::npos);
+  CHECK(heard.find("kill node n1 is lost: no sign of life for ") != std::string::npos);
   pollfd polled{watch->alarm_fd(), POLLIN, 0};
   CHECK(::poll(&polled, 1, 1000) == 1);
   CHECK(watch->raised()->alarm.node == "n1");
@@ -474,7 +477,7 @@ TEST_CASE("watch: what is said of thousands of ranks arrives whole, however slow
 TEST_CASE("watch: a farewell counts although its rank hung up before it was answered") {
   const tests::Folder folder;
   WatchOptions options;
-  options.policy = {.node_timeout_seconds = 0.6};
+  options.policy = {.node_timeout_seconds = 0.3};  // nobody is silent, so it cannot be too short
   options.place_path = folder / "watch.json";
   for (int rank = 0; rank < 40; ++rank) options.rank_nodes.push_back("n" + std::to_string(rank));
   options.this_machine_only = true;
@@ -489,6 +492,6 @@ TEST_CASE("watch: a farewell counts although its rank hung up before it was answ
     Client(place.port).send(words + "\nbye");
   }
 
-  ::usleep(1'200'000);
+  ::usleep(900'000);
   CHECK_FALSE(watch->raised().has_value());
 }

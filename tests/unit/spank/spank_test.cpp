@@ -2,6 +2,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+
 #include <doctest/doctest.h>
 
 #include "plugins/spank/node_side.h"
@@ -249,7 +251,8 @@ TEST_CASE("node side: the rank that would listen says so when somebody holds its
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(std::stoi(other->variables.at("MASTER_PORT"))));
-  REQUIRE_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const bool bound = ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  REQUIRE((bound || errno == EADDRINUSE));  // another test run beside this one holds the same
 
   const auto first = spank::prepare_task(spec, kStep, lookup_in(first_task()));
 
