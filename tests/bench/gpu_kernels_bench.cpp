@@ -200,6 +200,49 @@ void measure_products(Bench& bench) {
   }
 }
 
+// The feed-forward's first layer in fp8: quantizing, and the three products.
+void measure_fp8(Bench& bench) {
+  cuda::Device& device = bench.device();
+  constexpr int64_t O = 2 * F;
+  struct Factor {
+    cuda::Fp8Matrix out;
+    cuda::Fp8Scaling* scaling;
+    const Bf16* in;
+    int64_t rows, columns;
+  };
+  const auto factor = [&](cuda::Fp8Format format, int64_t rows, int64_t columns, uint64_t key,
+                          double spread) {
+    auto* const scaling = bench.make<cuda::Fp8Scaling>(1);
+    device.fill(scaling, 0, sizeof *scaling);
+    return Factor{{format, bench.make<uint8_t>(rows * columns), bench.make<uint8_t>(rows * columns),
+                   poisoned<float>(bench, 1)},
+                  scaling,
+                  bench.random<Bf16>(rows * columns, key, spread),
+                  rows,
+                  columns};
+  };
+  const Factor x = factor(cuda::Fp8Format::kE4m3, N, C, 1, 1.0),
+               w = factor(cuda::Fp8Format::kE4m3, O, C, 2, 0.02),
+               dy = factor(cuda::Fp8Format::kE5m2, N, O, 3, 1e-3);
+  const auto quantize = [&](const Factor& f) {
+    cuda::fp8_quantize(device, f.out, f.scaling, f.in, f.rows, f.columns);
+  };
+  for (int i = 0; i < 2; ++i) {  // the second time with a scale that fits
+    for (const Factor* f : {&x, &w, &dy}) quantize(*f);
+  }
+  bench.bytes("fp8 quantize, both ways", 4.0 * N * O, dy.out.inverse, 1, [&] { quantize(dy); });
+  auto* const y = poisoned<Bf16>(bench, N * O);
+  auto* const dx = poisoned<Bf16>(bench, N * C);
+  auto* const dw = poisoned<float>(bench, O * C);
+  constexpr double kCount = 2.0 * N * C * O;  // of fp8 operations, beside the ceiling of bf16's
+  bench.operations("fp8 gate and up: forward", kCount, y, N * O,
+                   [&] { cuda::fp8_linear_forward(device, y, x.out, w.out, N, C, O); });
+  bench.operations("fp8 gate and up: dx", kCount, dx, N * C,
+                   [&] { cuda::fp8_linear_backward_input(device, dx, dy.out, w.out, N, C, O); });
+  bench.operations("fp8 gate and up: dw", kCount, dw, O * C,
+                   [&] { cuda::fp8_linear_backward_weight(device, dw, dy.out, x.out, N, C, O, false); });
+}
+
 void measure_attention(Bench& bench) {
   cuda::Device& device = bench.device();
   const kernels::AttentionShape shape{B, T, H, K, D};
@@ -342,8 +385,8 @@ int main(int count, char** arguments) {
   const int runs = count > 1 ? std::max(1, std::atoi(arguments[1])) : 30;
   const char* const table = count > 2 ? arguments[2] : nullptr;
   measure(measure_products, runs, table);
-  for (const auto part :
-       {measure_attention, measure_rows, measure_feed_forward, measure_classifier, measure_optimizer}) {
+  for (const auto part : {measure_fp8, measure_attention, measure_rows, measure_feed_forward,
+                          measure_classifier, measure_optimizer}) {
     measure(part, runs, nullptr);
   }
   return 0;

@@ -17,7 +17,7 @@ dim3 blockDim, gridDim;
 namespace shardrun::emulation {
 namespace {
 
-constexpr int kLanes = 32, kMostThreads = 1024;
+constexpr int kLanes = 32;
 constexpr std::byte kRubbish{0xff};  // NaN in every floating-point type
 constexpr size_t kGuard = 128;       // also what dynamic shared memory is aligned to
 
