@@ -21,8 +21,9 @@ struct PeakTflops {
 };
 
 struct Accelerator {
-  std::string name;   // "h100"
-  std::string maker;  // "nvidia" or "aws"
+  std::string name;          // "h100"
+  std::string maker;         // "nvidia" or "aws"
+  std::string architecture;  // "sm_90", as compilers name it; empty for other makers
   int64_t memory_mib = 0;
   double memory_gbytes_per_second = 0;  // of its own memory
   double link_gbytes_per_second = 0;    // to the others of its node, both directions together

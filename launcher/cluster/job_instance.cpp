@@ -24,6 +24,11 @@ std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const
   if (between_nodes && instance.efa_interfaces > 0 && !spec.program.trainer.empty() &&
       !spec.origins.contains("communication.provider"))
     overrides.emplace_back("communication.provider=efa");
+  const bool compiles_for_gpus = spec.precompile.enabled && !spec.program.trainer.empty() &&
+                                 spec.resources.gpus_per_node > 0 && instance.accelerator;
+  if (compiles_for_gpus && spec.precompile.architecture.empty() &&
+      !instance.accelerator->architecture.empty())
+    overrides.push_back("precompile.architecture=" + instance.accelerator->architecture);
   return overrides;
 }
 

@@ -66,7 +66,7 @@ class Workshop {
 
 }  // namespace
 
-Result<Compiler> Compiler::find() {
+Result<CxxCompiler> CxxCompiler::find() {
   auto path = first_in_path("c++");
   if (!path) return std::move(path).error();
   RETURN_IF_ERROR(base::refuse_if_others_write(*path));
@@ -74,15 +74,20 @@ Result<Compiler> Compiler::find() {
   if (!version) return std::move(version).error();
   auto machine = base::run_command({*path, "-dumpmachine"});
   if (!machine) return std::move(machine).error();
-  Compiler compiler;
+  CxxCompiler compiler;
   compiler.path_ = std::move(*path);
   compiler.identity_ =
       version->out.substr(0, version->out.find('\n')) + " " + machine->out.substr(0, machine->out.find('\n'));
   return compiler;
 }
 
-Result<Entry> Compiler::compile(const Recipe& recipe, const std::string& scratch,
-                                const std::function<void()>& tick) const {
+std::vector<std::string> CxxCompiler::flags() const {
+  const auto flags = kernels::kernel_flags();
+  return {flags.begin(), flags.end()};
+}
+
+Result<Entry> CxxCompiler::compile(const Recipe& recipe, const std::string& scratch,
+                                   const std::function<void()>& tick) const {
   const auto begin = std::chrono::steady_clock::now();
   auto workshop = Workshop::make(scratch);
   if (!workshop) return std::move(workshop).error();

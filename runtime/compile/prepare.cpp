@@ -35,7 +35,7 @@ class Preparer {
     std::sort(sorted.begin(), sorted.end());
     sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
     for (const kernels::KernelShape& shape : sorted) {
-      Recipe recipe = recipe_of(shape, compiler.identity());
+      Recipe recipe = recipe_of(shape, compiler.identity(), compiler.flags());
       std::string digest = digest_of(recipe);
       wanted_.push_back({std::move(recipe), std::move(digest), false, std::nullopt});
     }
@@ -98,6 +98,7 @@ class Preparer {
     if (!found || *found) return found ? Result<Step>(Step::kThere) : std::move(found).error();
     auto entry = compiler_.compile(wanted.recipe, cache_.folder(), [&] { (*lease)->renew(); });
     if (!entry) return std::move(entry).error();
+    RETURN_IF_ERROR(check(wanted, *entry));
     RETURN_IF_ERROR(cache_.publish(wanted.digest, *entry));
     {
       const std::lock_guard lock(mutex_);
@@ -118,6 +119,15 @@ class Preparer {
     std::string damage;
     auto entry = cache_.look_up(wanted.digest, &damage);
     if (!entry) return std::move(entry).error();
+    if (*entry) {
+      // The bytes are those that somebody wrote; whether they are this kernel's is another question.
+      if (auto right = check(wanted, **entry); !right) {
+        damage =
+            fmt::format("{}: {}; it is made again", cache_.path_of(wanted.digest), right.error().to_string());
+        RETURN_IF_ERROR(cache_.forget(wanted.digest));
+        entry->reset();
+      }
+    }
     const std::lock_guard lock(mutex_);
     if (!damage.empty()) options_.notice(damage);
     const bool first_look = !wanted.looked;
@@ -129,6 +139,11 @@ class Preparer {
     }
     RETURN_IF_ERROR(accept_locked(wanted, std::move(**entry)));
     return true;
+  }
+
+  Result<void> check(const Wanted& wanted, const Entry& entry) const {
+    if (entry.kind == Entry::Kind::kFailure) return {};
+    return compiler_.check(wanted.recipe, entry.payload);
   }
 
   Result<void> accept(Wanted& wanted, Entry entry) {

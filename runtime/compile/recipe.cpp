@@ -1,14 +1,23 @@
 #include "runtime/compile/recipe.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "runtime/compile/digest.h"
+#include "runtime/kernels/cuda/specialised.h"
 
 namespace shardrun::compile {
 
-Recipe recipe_of(const kernels::KernelShape& shape, const std::string& compiler_identity) {
-  const auto flags = kernels::kernel_flags();
-  return {shape, compiler_identity, {flags.begin(), flags.end()}, kernels::translation_unit(shape)};
+Recipe recipe_of(const kernels::KernelShape& shape, const std::string& compiler_identity,
+                 std::vector<std::string> flags) {
+  std::string unit = shape.target == kernels::Target::kCuda ? kernels::cuda::translation_unit(shape)
+                                                            : kernels::translation_unit(shape);
+  return {shape, compiler_identity, std::move(flags), std::move(unit)};
+}
+
+std::span<const kernels::SourceFile> sources_of(kernels::Target target) {
+  return target == kernels::Target::kCuda ? kernels::cuda::kernel_sources() : kernels::kernel_sources();
 }
 
 std::string digest_of(const Recipe& recipe) {
@@ -19,7 +28,7 @@ std::string digest_of(const Recipe& recipe) {
   add(recipe.compiler);
   for (const std::string& flag : recipe.flags) add(flag);
   add(recipe.translation_unit);
-  for (const kernels::SourceFile& file : kernels::kernel_sources()) {
+  for (const kernels::SourceFile& file : sources_of(recipe.shape.target)) {
     add(file.path);
     add(file.text);
   }

@@ -3,6 +3,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,12 @@ struct Recipe {
   std::string translation_unit;
 };
 
-// Of this build's sources for this machine's processor.
-Recipe recipe_of(const kernels::KernelShape& shape, const std::string& compiler_identity);
+// Of this build's sources; identity and flags are the compiler's.
+Recipe recipe_of(const kernels::KernelShape& shape, const std::string& compiler_identity,
+                 std::vector<std::string> flags);
+
+// Every file that the translation unit of such a kernel includes.
+std::span<const kernels::SourceFile> sources_of(kernels::Target target);
 
 // SHA-256 over the recipe and every source file; the same wherever the same code would come out.
 std::string digest_of(const Recipe& recipe);

@@ -15,17 +15,9 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/kernels/types.h"
+
 namespace shardrun::kernels {
-
-enum class DType { kFp32, kBf16 };
-inline int size_of(DType dtype) {
-  return dtype == DType::kFp32 ? 4 : 2;
-}
-
-// The upper half of an fp32; conversions round to nearest even.
-struct Bf16 {
-  uint16_t bits;
-};
 
 // ---- conversions
 void fp32_to_bf16(std::span<const float> in, std::span<Bf16> out);

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "runtime/kernels/types.h"
+
 namespace shardrun::kernels {
 
 // y (N,C) fp32: row tokens[n] - first of w (V,C), or zeros for a token of another slice.
@@ -18,8 +20,8 @@ void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int
                               int64_t first);
 
 // What the other ranks need of a slice of the logits (N,V) fp32 to know the softmax of the whole: per row the largest
-// logit, the sum of exp(logit - largest), and the target's logit, or 0 when it lies in another slice. stats (N,3).
-inline constexpr int64_t kSliceStats = 3;
+// logit, the sum of exp(logit - largest), and the target's logit, or 0 when it lies in another slice. stats
+// (N,kSliceStats).
 void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N, int64_t V,
                             int64_t first);
 // As cross_entropy, for a slice: gathered (ranks,N,3) are everyone's stats in rank order, so that every rank returns

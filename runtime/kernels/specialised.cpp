@@ -15,48 +15,55 @@
 namespace shardrun::kernels {
 namespace {
 
+// In the order of Op.
+constexpr std::string_view kNames[] = {"attention_backward", "attention_forward",  "rmsnorm_backward",
+                                       "rmsnorm_forward",    "layernorm_backward", "layernorm_forward",
+                                       "swiglu_backward",    "swiglu_forward",     "rope",
+                                       "cross_entropy",      "cross_entropy_slice"};
+
 struct Description {
-  std::string_view name, source, parameters, call;  // {} stands for the element type
+  std::string_view source, parameters, call;  // {} stands for the element type
 };
 
 constexpr std::string_view kAttention = "attention.cpp", kNorms = "norms.cpp", kPointwise = "pointwise.cpp";
 
-// In the order of Op.
+// In the order of Op, as far as CPUs specialise them.
 constexpr Description kDescriptions[] = {
-    {"attention_backward", kAttention,
+    {kAttention,
      "{0}* dqkv, const {0}* dout, const {0}* out, const {0}* qkv, const float* lse, const AttentionShape* "
      "shape, "
      "const Visibility* visibility",
      "attention_backward(dqkv, dout, out, qkv, lse, *shape, *visibility)"},
-    {"attention_forward", kAttention,
+    {kAttention,
      "{0}* out, float* lse, const {0}* qkv, const AttentionShape* shape, const Visibility* visibility",
      "attention_forward(out, lse, qkv, *shape, *visibility)"},
-    {"rmsnorm_backward", kNorms,
-     "{0}* dx, float* dw, const {0}* dy, const {0}* x, const {0}* w, const float* rrms, int64_t N",
+    {kNorms, "{0}* dx, float* dw, const {0}* dy, const {0}* x, const {0}* w, const float* rrms, int64_t N",
      "rmsnorm_backward(dx, dw, dy, x, w, rrms, N, SHARDRUN_SPECIALISED)"},
-    {"rmsnorm_forward", kNorms, "{0}* y, float* rrms, const {0}* x, const {0}* w, int64_t N, float epsilon",
+    {kNorms, "{0}* y, float* rrms, const {0}* x, const {0}* w, int64_t N, float epsilon",
      "rmsnorm_forward(y, rrms, x, w, N, SHARDRUN_SPECIALISED, epsilon)"},
-    {"layernorm_backward", kNorms,
+    {kNorms,
      "{0}* dx, float* dgamma, float* dbeta, const {0}* dy, const {0}* x, const {0}* gamma, const float* "
      "mean, "
      "const float* rstd, int64_t N",
      "layernorm_backward(dx, dgamma, dbeta, dy, x, gamma, mean, rstd, N, SHARDRUN_SPECIALISED)"},
-    {"layernorm_forward", kNorms,
+    {kNorms,
      "{0}* y, float* mean, float* rstd, {0}* x, const {0}* residual, const {0}* gamma, const {0}* beta, "
      "int64_t N, "
      "float epsilon",
      "layernorm_forward(y, mean, rstd, x, residual, gamma, beta, N, SHARDRUN_SPECIALISED, epsilon)"},
-    {"swiglu_backward", kPointwise, "{0}* dgate_up, const {0}* dy, const {0}* gate_up, int64_t N",
+    {kPointwise, "{0}* dgate_up, const {0}* dy, const {0}* gate_up, int64_t N",
      "swiglu_backward(dgate_up, dy, gate_up, N, SHARDRUN_SPECIALISED)"},
-    {"swiglu_forward", kPointwise, "{0}* y, const {0}* gate_up, int64_t N",
+    {kPointwise, "{0}* y, const {0}* gate_up, int64_t N",
      "swiglu_forward(y, gate_up, N, SHARDRUN_SPECIALISED)"},
-    {"rope", kPointwise,
+    {kPointwise,
      "{0}* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t stride, bool inverse",
      "rope(x, table, B, T, heads, SHARDRUN_SPECIALISED, stride, inverse)"},
 };
 
-const Description& description(Op op) {
-  return kDescriptions[static_cast<size_t>(op)];
+const Description& description(const KernelShape& shape) {
+  const auto op = static_cast<size_t>(shape.op);
+  SHARDRUN_CHECK(shape.target == Target::kCpu && op < std::size(kDescriptions));
+  return kDescriptions[op];
 }
 
 // Written before other threads run ops, read by all of them afterwards.
@@ -72,12 +79,15 @@ std::atomic<int64_t>& missed() {
 }  // namespace
 
 std::string name_of(const KernelShape& shape) {
-  return fmt::format("{}_{}_{}", description(shape.op).name, shape.dtype == DType::kFp32 ? "fp32" : "bf16",
-                     shape.size);
+  std::string name = fmt::format("{}{}_{}_{}", shape.target == Target::kCuda ? "cuda_" : "",
+                                 kNames[static_cast<size_t>(shape.op)],
+                                 shape.dtype == DType::kFp32 ? "fp32" : "bf16", shape.size);
+  if (shape.heads > 0) name += fmt::format("_{}_{}", shape.heads, shape.kv_heads);
+  return name;
 }
 
 std::string translation_unit(const KernelShape& shape) {
-  const Description& op = description(shape.op);
+  const Description& op = description(shape);
   const std::string_view element = shape.dtype == DType::kFp32 ? "float" : "Bf16";
   return fmt::format(
       "#define SHARDRUN_SPECIALISED {}\n"
@@ -131,13 +141,19 @@ void forget_all() {
   missed() = 0;
 }
 
+void forget(Target target) {
+  std::erase_if(installed(), [&](const auto& entry) { return entry.first.target == target; });
+}
+
 void* find(const KernelShape& shape) {
   const auto& kernels = installed();
-  if (kernels.empty()) return nullptr;
   const auto found =
       std::find_if(kernels.begin(), kernels.end(), [&](const auto& entry) { return entry.first == shape; });
   if (found != kernels.end()) return found->second;
-  ++missed();
+  if (std::any_of(kernels.begin(), kernels.end(),
+                  [&](const auto& entry) { return entry.first.target == shape.target; })) {
+    ++missed();
+  }
   return nullptr;
 }
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/kernels/types.h"
 
 namespace shardrun::kernels {
 
@@ -29,22 +29,31 @@ enum class Op {
   kSwiGluBackward,
   kSwiGluForward,
   kRope,
+  kCrossEntropy,  // of GPUs alone, as is the next
+  kCrossEntropySlice,
 };
+
+// Kernels for CPUs are shared libraries of this folder's cpu/, those for NVIDIA GPUs cubins of its cuda/.
+enum class Target { kCpu, kCuda };
 
 struct KernelShape {
   Op op;
   DType dtype;
   int64_t size;
+  Target target = Target::kCpu;
+  int64_t heads = 0, kv_heads = 0;  // of the GPU's attention and rotary embedding
   auto operator<=>(const KernelShape&) const = default;
 };
 
-// "attention_forward_bf16_64"
+// "attention_forward_bf16_64", "cuda_attention_forward_bf16_64_32_8"
 std::string name_of(const KernelShape& shape);
 
 struct SourceFile {
   std::string_view path;  // as #include names it
   std::string_view text;
 };
+// What follows is of the CPU's kernels; kernels/cuda/specialised.h has its like for GPUs.
+//
 // Every file that a translation includes, but for the standard library's.
 std::span<const SourceFile> kernel_sources();
 // The text of the one translation unit of a kernel. Its symbols are extern "C" kKernelSymbol, the op,
@@ -58,9 +67,10 @@ Workspace workspace();
 // What the compiler is told: language, optimisation, and the processors that may run the result.
 std::span<const std::string_view> kernel_flags();
 
-// `kernel` is what kKernelSymbol named; it stays loaded while ops run.
+// `kernel` is what kKernelSymbol named, or a GPU's LoadedKernel; it stays loaded while ops run.
 void install(const KernelShape& shape, void* kernel);
 void forget_all();
+void forget(Target target);
 // Null when there is none.
 void* find(const KernelShape& shape);
 // Calls of specialisable ops for which kernels of other sizes were installed, but not this one: 0 when the list of

@@ -44,7 +44,8 @@ struct BertConfig {
 base::Result<void> check(const BertConfig& config);
 std::vector<BlockLayout> block_layouts(const BertConfig& config);
 // The specialisable ops (kernels/specialised.h) that it runs: a dry trace of the model.
-std::vector<kernels::KernelShape> kernel_shapes(const BertConfig& config, kernels::DType compute);
+std::vector<kernels::KernelShape> kernel_shapes(const BertConfig& config, kernels::DType compute,
+                                                kernels::Target target = kernels::Target::kCpu);
 // Model FLOPs of one token, forward and backward: 6·(matmul parameters of the layers) + 12·layers·C·T, and the head
 // of masked tokens for the share of tokens that are predicted.
 double flops_per_token(const BertConfig& config, int sequence_length, double predicted_share = 0.15);

@@ -43,7 +43,8 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_ran
                                        int tensor_parallel = 1);
 // The specialisable ops (kernels/specialised.h) that a rank of such a group runs: a dry trace of the model.
 std::vector<kernels::KernelShape> kernel_shapes(const LlamaConfig& config, kernels::DType compute,
-                                                int tensor_parallel);
+                                                int tensor_parallel,
+                                                kernels::Target target = kernels::Target::kCpu);
 // Model FLOPs of one token, forward and backward, causal credit: 6·(matmul parameters) + 6·layers·C·T.
 double flops_per_token(const LlamaConfig& config, int sequence_length);
 

@@ -22,9 +22,22 @@ struct KernelSetup {
 };
 
 // Of a trainer's job, whose model the spec describes: nothing is run or allocated to know.
-std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec);
+std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec, kernels::Target target);
 
-// Every rank of the job calls it; on return all kernels are in the cache. Errors as compile::prepare's.
-Result<compile::Preparation> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup);
+struct JobKernels {
+  compile::Preparation cpu, gpu;  // gpu: none without an architecture
+  std::string architecture;       // of the GPU's, "sm_90"
+
+  int64_t wanted() const { return static_cast<int64_t>(cpu.kernels.size() + gpu.kernels.size()); }
+  int compiled() const { return cpu.compiled + gpu.compiled; }
+  double compile_seconds() const { return cpu.compile_seconds + gpu.compile_seconds; }
+  double recorded_seconds() const { return cpu.recorded_seconds + gpu.recorded_seconds; }
+  // "8 of them for sm_90, ", or nothing.
+  std::string of_gpu() const;
+};
+
+// Every rank of the job calls it; on return all kernels are in the cache: those of this node's CPUs, and those of the
+// GPUs that the job names or has. Errors as compile::prepare's, and those of finding the compilers.
+Result<JobKernels> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup);
 
 }  // namespace shardrun::train

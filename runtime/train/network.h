@@ -36,7 +36,7 @@ bool revisits_blocks(const Network& network);
 std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel);
 // The specialisable ops that a rank of a tensor group runs.
 std::vector<kernels::KernelShape> kernel_shapes(const Network& network, kernels::DType compute,
-                                                int tensor_parallel);
+                                                int tensor_parallel, kernels::Target target);
 int vocabulary(const Network& network);
 int hidden(const Network& network);
 // As Hugging Face's config.json has it, one line.

@@ -246,13 +246,14 @@ class Trainer {
                                                   .cpus = plan_.cpus_per_rank,
                                                   .forget_failures = plan_.retry_kernels});
     if (!prepared) return prepared.error();
-    RETURN_IF_ERROR(compile::load(prepared->kernels));
+    RETURN_IF_ERROR(compile::load(prepared->cpu.kernels));
     if (plan_.kernels_only) {
-      fmt::print("kernels: {} ready in {:.1f} s, {} of them compiled by rank {}\n", prepared->kernels.size(),
-                 unix_time_now() - begin, prepared->compiled, env_.global_rank);
+      fmt::print("kernels: {} ready in {:.1f} s, {}{} of them compiled by rank {} in {:.1f} s\n",
+                 prepared->wanted(), unix_time_now() - begin, prepared->of_gpu(), prepared->compiled(),
+                 env_.global_rank, prepared->compile_seconds());
     }
-    kernels_ = {static_cast<int64_t>(prepared->kernels.size()), prepared->compiled, prepared->compile_seconds,
-                prepared->recorded_seconds, unix_time_now() - begin};
+    kernels_ = {prepared->wanted(), prepared->compiled(), prepared->compile_seconds(),
+                prepared->recorded_seconds(), unix_time_now() - begin};
     return {};
   }
 

@@ -1,8 +1,11 @@
 // Attention: the choice between the tensor cores (attention_tensor.cu) and the plain kernels below, which take any head
 // size up to 256 and any type, a block a query or a key, in fp32. The plain ones are for tests and small heads.
 #include "runtime/kernels/cuda/attention_problem.cuh"
+#include "runtime/kernels/cuda/vectors.cuh"
+#ifndef __CUDACC_RTC__
 #include "runtime/kernels/cuda/attention_tensor.cuh"
 #include "runtime/kernels/cuda/ops.h"
+#endif
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -170,6 +173,11 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
   if (threadIdx.x % 32 == 0) delta[(token / length * heads + head) * length + token % length] = sum;
 }
 
+}  // namespace
+
+#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
+namespace {
+
 // Whether there is anything to do; the shape's own promises are checked.
 bool begins_work(const OpScope& op, const AttentionShape& s) {
   SHARDRUN_CHECK(s.D <= kMostD && s.K > 0 && s.H % s.K == 0 && s.B < 65536 && s.H < 65536);
@@ -219,5 +227,7 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
+
+#endif
 
 }  // namespace shardrun::kernels::cuda

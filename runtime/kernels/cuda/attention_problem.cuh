@@ -3,7 +3,9 @@
 // Heads of qkv are counted through: H of queries, then K of keys, then K of values. Thread rule: pure functions.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include "runtime/kernels/cuda/launch.cuh"
+#endif
 #include "runtime/kernels/cuda/tiles.h"
 
 namespace shardrun::kernels::cuda {
@@ -15,6 +17,7 @@ struct AttentionProblem {
   const int32_t *begins, *lengths;
   float scale;
 
+#ifndef __CUDACC_RTC__
   AttentionProblem(const AttentionShape& s, const Visibility& v)
       : stride(s.qkv_stride()),
         out_stride(s.H * s.D),
@@ -26,26 +29,35 @@ struct AttentionProblem {
         begins(v.begins),
         lengths(v.lengths),
         scale(1.0F / sqrtf(static_cast<float>(s.D))) {}
+#endif
 
   __device__ Sight sight(int b) const {
     return {T, lengths == nullptr ? T : lengths[b], begins == nullptr ? nullptr : begins + int64_t{b} * T,
             causal};
   }
   // Where a token's part of a head begins in qkv, and in out.
-  __device__ int64_t at(int b, int t, int head) const { return (int64_t{b} * T + t) * stride + head * D; }
+  __device__ int64_t at(int b, int t, int head) const {
+    return (int64_t{b} * T + t) * stride + head * D;
+  }
   __device__ int64_t out_at(int b, int t, int head) const {
     return (int64_t{b} * T + t) * out_stride + head * D;
   }
   // Where a head's numbers for each token begin: lse, delta (B,H,T).
-  __device__ int64_t stat_at(int b, int head) const { return (int64_t{b} * H + head) * T; }
+  __device__ int64_t stat_at(int b, int head) const {
+    return (int64_t{b} * H + head) * T;
+  }
   // The keys that a head of queries looks at; their values are K heads further.
-  __device__ int key_head(int head) const { return H + head / (H / K); }
+  __device__ int key_head(int head) const {
+    return H + head / (H / K);
+  }
 };
 
+#ifndef __CUDACC_RTC__
 // Blocks of `rows` tokens, of one head, of one sequence.
 inline dim3 attention_grid(const AttentionShape& s, int64_t heads, int64_t rows) {
   return {static_cast<unsigned>(quotient_up(s.T, rows)), static_cast<unsigned>(heads),
           static_cast<unsigned>(s.B)};
 }
+#endif
 
 }  // namespace shardrun::kernels::cuda

@@ -6,9 +6,11 @@
 //
 // Tiles in shared memory are rows of D without padding; the 16-byte chunks of a row are swapped by its number's last
 // three bits, so that the eight rows which ldmatrix reads at once lie in different banks.
-#include "runtime/kernels/cuda/attention_tensor.cuh"
-
 #include "runtime/kernels/cuda/attention_problem.cuh"
+#include "runtime/kernels/cuda/vectors.cuh"
+#ifndef __CUDACC_RTC__
+#include "runtime/kernels/cuda/attention_tensor.cuh"
+#endif
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -373,6 +375,11 @@ __global__ void __launch_bounds__(kThreads)
   write_rows<D>(dqkv + v_offset, problem.stride, u0, problem.T, dv, 1.0F, 1.0F);
 }
 
+}  // namespace
+
+#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
+namespace {
+
 constexpr size_t tile_bytes(int rows, int D) {
   return static_cast<size_t>(rows) * static_cast<size_t>(D) * sizeof(Bf16);
 }
@@ -429,5 +436,7 @@ void tensor_attention_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const 
     launch_backward<128>(op, dqkv, dout, qkv, lse, delta, shape, visibility);
   }
 }
+
+#endif
 
 }  // namespace shardrun::kernels::cuda

@@ -5,9 +5,12 @@
 #include <cfloat>
 #include <type_traits>
 
+#include "runtime/kernels/cuda/vectors.cuh"
+#ifndef __CUDACC_RTC__
 #include "runtime/kernels/cuda/launch.cuh"
 #include "runtime/kernels/cuda/ops.h"
 #include "runtime/kernels/sliced_ops.h"
+#endif
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -167,6 +170,11 @@ __global__ void __launch_bounds__(kThreads) sum_losses(double* sum, const double
   if (threadIdx.x == 0) *sum = total[0];
 }
 
+}  // namespace
+
+#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
+namespace {
+
 // The losses of the rows in scratch, filled by `classify(losses)`, summed into *loss_sum.
 template <typename Classify>
 void with_losses(OpScope& op, double* loss_sum, int64_t N, const Classify& classify) {
@@ -232,5 +240,7 @@ void cross_entropy_slice(Device& device, double* loss_sum, T* dlogits, const flo
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
+
+#endif
 
 }  // namespace shardrun::kernels::cuda

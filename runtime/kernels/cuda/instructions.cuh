@@ -5,11 +5,13 @@
 // Thread rule: as kernels; functions of a warp are called by all of its 32 lanes.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
+#endif
 
 #include <cstdint>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/kernels/types.h"
 
 namespace shardrun::kernels::cuda {
 

@@ -1,21 +1,21 @@
-// How the ops of this folder are written: the device's state, an op's scope, vector loads, sums of a block.
+// How the ops of this folder are written: the device's state, an op's scope and launches.
 //
 // Only for the .cu files of this folder. Kernels are templates over a width: elements a thread takes at once, 16 bytes
 // where every pointer and row length allows it, else 1. Thread rule: as Device.
 #pragma once
 
 #include <cublasLt.h>
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <array>
-#include <cstring>
 #include <optional>
 #include <type_traits>
 
+#include "runtime/kernels/cuda/blocks.h"
 #include "runtime/kernels/cuda/device.h"
 #include "runtime/kernels/cuda/instructions.cuh"
 #include "runtime/kernels/cuda/product_table.h"
+#include "runtime/kernels/cuda/vectors.cuh"
 #include "runtime/kernels/ops.h"
 
 namespace shardrun::kernels::cuda {
@@ -89,12 +89,6 @@ void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parame
   (void)cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-constexpr int64_t rounded_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-constexpr int64_t quotient_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit;
-}
 constexpr int64_t kAlignment = 256;  // of every part of a scratch
 
 inline bool is_aligned(const void* pointer, int64_t bytes) {
@@ -104,107 +98,6 @@ inline bool is_aligned(const void* pointer, int64_t bytes) {
 template <typename... Pointers>
 bool are_aligned(const Pointers*... pointers) {
   return (is_aligned(pointers, 16) && ...);
-}
-
-// Elements of 16 bytes.
-template <typename T>
-inline constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
-
-__device__ inline float wide(float value) {
-  return value;
-}
-__device__ inline float wide(Bf16 value) {
-  return __uint_as_float(static_cast<uint32_t>(value.bits) << 16);
-}
-template <typename T>
-__device__ inline T narrow(float value);
-template <>
-__device__ inline float narrow(float value) {
-  return value;
-}
-template <>
-__device__ inline Bf16 narrow(float value) {
-  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
-}
-
-template <int kBytes>
-struct WordOf;
-template <>
-struct WordOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct WordOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct WordOf<8> {
-  using Type = uint2;
-};
-template <>
-struct WordOf<16> {
-  using Type = uint4;
-};
-
-// kCount neighbouring elements, in words of at most 16 bytes to which `from` and `to` are aligned.
-template <int kCount, typename T>
-__device__ inline void load(float (&out)[kCount], const T* from) {
-  constexpr int kWord = kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16, kPer = kWord / sizeof(T);
-  static_assert(kCount % kPer == 0);
-#pragma unroll
-  for (int i = 0; i < kCount / kPer; ++i) {
-    const typename WordOf<kWord>::Type word = reinterpret_cast<const typename WordOf<kWord>::Type*>(from)[i];
-    T parts[kPer];
-    memcpy(parts, &word, kWord);
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) out[i * kPer + j] = wide(parts[j]);
-  }
-}
-template <int kCount, typename T>
-__device__ inline void store(T* to, const float (&values)[kCount]) {
-  constexpr int kWord = kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16, kPer = kWord / sizeof(T);
-  static_assert(kCount % kPer == 0);
-#pragma unroll
-  for (int i = 0; i < kCount / kPer; ++i) {
-    T parts[kPer];
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) parts[j] = narrow<T>(values[i * kPer + j]);
-    typename WordOf<kWord>::Type word;
-    memcpy(&word, parts, kWord);
-    reinterpret_cast<typename WordOf<kWord>::Type*>(to)[i] = word;
-  }
-}
-
-// Sums over all threads of a block, whose number is a multiple of 32, in one order; every thread gets the same bits.
-template <typename Value, int kCount>
-__device__ inline void block_sum(Value (&values)[kCount]) {
-  auto& parts = shared_memory<Value[kCount][32]>();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32,
-            warps = static_cast<int>(blockDim.x) / 32;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
-      values[i] += __shfl_xor_sync(0xffffffffU, values[i], offset);
-  }
-  __syncthreads();  // until the sums of the call before have been read
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (lane == 0) parts[i][warp] = values[i];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    Value sum = 0;
-    for (int w = 0; w < warps; ++w) sum += parts[i][w];
-    values[i] = sum;
-  }
-}
-
-// Threads of a block that takes a row of `packs` vectors.
-inline unsigned row_threads(int64_t packs, int64_t most = 256) {
-  const int64_t wanted = rounded_up(packs, 32);
-  return static_cast<unsigned>(wanted < 32 ? 32 : wanted > most ? most : wanted);
 }
 
 // out (columns) = the sum of in's rows (rows, columns), or += when `accumulate`: blocks of rows side by side, then the

@@ -4,10 +4,13 @@
 // Gradients of weights are summed in two steps of fixed order: block b takes the rows b, b + blocks, b + 2·blocks … and
 // keeps its sums in shared memory, where every thread owns its columns; then the blocks' sums are added in order. The
 // number of blocks depends on the number of rows alone, so the bits do not depend on the GPU's size.
+#include "runtime/kernels/cuda/vectors.cuh"
+#ifndef __CUDACC_RTC__
 #include <algorithm>
 
 #include "runtime/kernels/cuda/launch.cuh"
 #include "runtime/kernels/cuda/ops.h"
+#endif
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -196,6 +199,11 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
+}  // namespace
+
+#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
+namespace {
+
 // Elements that a thread takes at once in rows of C.
 template <typename T, typename... Pointers>
 int width_of(int64_t C, const Pointers*... pointers) {
@@ -325,5 +333,7 @@ void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, cons
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
+
+#endif
 
 }  // namespace shardrun::kernels::cuda

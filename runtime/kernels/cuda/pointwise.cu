@@ -1,8 +1,11 @@
 // Ops that treat every element, or every pair, by itself: conversions, SwiGLU, GELU, tanh, residual, rotary embedding.
+#include "runtime/kernels/cuda/vectors.cuh"
+#ifndef __CUDACC_RTC__
 #include <algorithm>
 
 #include "runtime/kernels/cuda/launch.cuh"
 #include "runtime/kernels/cuda/ops.h"
+#endif
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -18,18 +21,6 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t count, Body bo
   if constexpr (W > 1) {
     for (int64_t i = packs * W + first; i < count; i += stride) body.template at<1>(i);
   }
-}
-
-template <int kVectorWidth, typename Body>
-void launch_over(Device& device, const char* name, int64_t count, bool aligned, const Body& body) {
-  OpScope op(device, name);
-  if (!op.runs() || count == 0) return;
-  const int64_t packs = aligned ? quotient_up(count, kVectorWidth) : count;
-  // Enough blocks to fill the GPU several times over; each thread then has a few vectors.
-  const int64_t most = int64_t{op.state().multiprocessors} * 32;
-  const auto blocks = static_cast<unsigned>(std::min(quotient_up(packs, kThreads), most));
-  launch(op.stream(), {blocks, kThreads},
-         aligned ? over_elements<kVectorWidth, Body> : over_elements<1, Body>, count, body);
 }
 
 // y = f(a) and y = f(a, b), a value at a time; y may be a or b.
@@ -86,16 +77,6 @@ struct TanhGradient {
 struct Sum {
   static __device__ float of(float a, float b) { return a + b; }
 };
-
-template <typename Function, typename Out, typename In>
-void unary(Device& device, const char* name, Out* y, const In* x, int64_t count) {
-  constexpr int kBoth = std::min(kWidth<Out>, kWidth<In>);  // 8 bytes of the narrower type, if they differ
-  launch_over<kBoth>(device, name, count, are_aligned(y, x), Unary<Function, Out, In>{y, x});
-}
-template <typename Function, typename T>
-void binary(Device& device, const char* name, T* y, const T* a, const T* b, int64_t count) {
-  launch_over<kWidth<T>>(device, name, count, are_aligned(y, a, b), Binary<Function, T>{y, a, b});
-}
 
 // One block a row.
 template <int W, typename T>
@@ -170,6 +151,33 @@ __global__ void __launch_bounds__(kThreads)
       static_cast<double>(t) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(D));
   table[t * D + pair] = static_cast<float>(cos(angle));
   table[t * D + half + pair] = static_cast<float>(sin(angle));
+}
+
+}  // namespace
+
+#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
+namespace {
+
+template <int kVectorWidth, typename Body>
+void launch_over(Device& device, const char* name, int64_t count, bool aligned, const Body& body) {
+  OpScope op(device, name);
+  if (!op.runs() || count == 0) return;
+  const int64_t packs = aligned ? quotient_up(count, kVectorWidth) : count;
+  // Enough blocks to fill the GPU several times over; each thread then has a few vectors.
+  const int64_t most = int64_t{op.state().multiprocessors} * 32;
+  const auto blocks = static_cast<unsigned>(std::min(quotient_up(packs, kThreads), most));
+  launch(op.stream(), {blocks, kThreads},
+         aligned ? over_elements<kVectorWidth, Body> : over_elements<1, Body>, count, body);
+}
+
+template <typename Function, typename Out, typename In>
+void unary(Device& device, const char* name, Out* y, const In* x, int64_t count) {
+  constexpr int kBoth = std::min(kWidth<Out>, kWidth<In>);  // 8 bytes of the narrower type, if they differ
+  launch_over<kBoth>(device, name, count, are_aligned(y, x), Unary<Function, Out, In>{y, x});
+}
+template <typename Function, typename T>
+void binary(Device& device, const char* name, T* y, const T* a, const T* b, int64_t count) {
+  launch_over<kWidth<T>>(device, name, count, are_aligned(y, a, b), Binary<Function, T>{y, a, b});
 }
 
 }  // namespace
@@ -266,5 +274,7 @@ void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
+
+#endif
 
 }  // namespace shardrun::kernels::cuda

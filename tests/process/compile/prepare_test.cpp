@@ -64,7 +64,7 @@ sed -n 's/^.*void shardrun_kernel(.*) {{ \(.*\); }}$/\1/p' "$last" >"$out"
   Result<Preparation> prepare(const PrepareOptions& options = {}) const {
     const auto cache = KernelCache::open(cache_folder());
     if (!cache) return cache.error();
-    const auto compiler = Compiler::find();
+    const auto compiler = CxxCompiler::find();
     if (!compiler) return compiler.error();
     return compile::prepare(*cache, *compiler, kShapes, options);
   }

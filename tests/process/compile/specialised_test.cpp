@@ -35,7 +35,7 @@ void use(const std::vector<KernelShape>& shapes) {
   kernels::forget_all();
   const auto opened = compile::KernelCache::open(cache.path());
   REQUIRE(opened);
-  const auto compiler = compile::Compiler::find();
+  const auto compiler = compile::CxxCompiler::find();
   REQUIRE(compiler);
   compile::PrepareOptions options;
   options.workers = 2;

@@ -30,15 +30,15 @@ TEST_CASE("sha256_is_that_of_the_standard") {
 }
 
 TEST_CASE("an_entry_is_named_by_everything_that_decides_its_code") {
-  const Recipe recipe = recipe_of(kShape, "c++ 12");
+  const Recipe recipe = recipe_of(kShape, "c++ 12", {"-O3"});
   const std::string digest = digest_of(recipe);
-  CHECK(digest == digest_of(recipe_of(kShape, "c++ 12")));
-  CHECK(digest != digest_of(recipe_of(kShape, "c++ 13")));
+  CHECK(digest == digest_of(recipe_of(kShape, "c++ 12", {"-O3"})));
+  CHECK(digest != digest_of(recipe_of(kShape, "c++ 13", {"-O3"})));
   for (const kernels::KernelShape& other :
        {kernels::KernelShape{kernels::Op::kRope, kernels::DType::kBf16, 128},
         {kernels::Op::kRope, kernels::DType::kFp32, 64},
         {kernels::Op::kSwiGluForward, kernels::DType::kBf16, 64}}) {
-    CHECK(digest != digest_of(recipe_of(other, "c++ 12")));
+    CHECK(digest != digest_of(recipe_of(other, "c++ 12", {"-O3"})));
   }
   Recipe changed = recipe;
   changed.flags.push_back("-Os");

@@ -1,0 +1,22 @@
+// Types that ops of every processor share. Needs nothing but <cstdint>, so that NVRTC can read it too.
+//
+// Thread rule: pure.
+#pragma once
+
+#include <cstdint>
+
+namespace shardrun::kernels {
+
+enum class DType { kFp32, kBf16 };
+constexpr int size_of(DType dtype) {
+  return dtype == DType::kFp32 ? 4 : 2;
+}
+
+// The upper half of an fp32; conversions round to nearest even.
+struct Bf16 {
+  uint16_t bits;
+};
+
+inline constexpr int64_t kSliceStats = 3;  // numbers a row of classifier_slice_stats (kernels/sliced_ops.h)
+
+}  // namespace shardrun::kernels
