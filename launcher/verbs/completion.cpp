@@ -5,7 +5,7 @@
 namespace shardrun::launcher {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string shell_quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
   return out + "'";
@@ -17,8 +17,8 @@ std::string bash(const std::vector<CompletionVerb>& verbs) {
   for (const CompletionVerb& verb : verbs) {
     names += (names.empty() ? "" : " ") + verb.name;
     cases += fmt::format("    {}) words={} below={} ;;\n", verb.name,
-                         quoted(fmt::format("{}", fmt::join(verb.options, " "))),
-                         quoted(fmt::format("{}", fmt::join(verb.verbs, " "))));
+                         shell_quoted(fmt::format("{}", fmt::join(verb.options, " "))),
+                         shell_quoted(fmt::format("{}", fmt::join(verb.verbs, " "))));
   }
   return fmt::format(R"(_shardrun() {{
   local words below=
@@ -36,14 +36,14 @@ std::string bash(const std::vector<CompletionVerb>& verbs) {
 }}
 complete -o filenames -F _shardrun shardrun
 )",
-                     cases, quoted(names), quoted(names + " --help --version"));
+                     cases, shell_quoted(names), shell_quoted(names + " --help --version"));
 }
 
 std::string fish(const std::vector<CompletionVerb>& verbs) {
   std::string script;
   for (const CompletionVerb& verb : verbs) {
     script += fmt::format("complete -c shardrun -n __fish_use_subcommand -a {} -d {}\n", verb.name,
-                          quoted(verb.description));
+                          shell_quoted(verb.description));
     for (const std::string& below : verb.verbs)
       script +=
           fmt::format("complete -c shardrun -n '__fish_seen_subcommand_from {}' -a {}\n", verb.name, below);
