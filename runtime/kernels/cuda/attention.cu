@@ -178,6 +178,21 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
 #ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
 namespace {
 
+// Runs `pass` by cuDNN if the device has it and it supports the shape; else somebody else has to.
+template <typename Run>
+bool runs_by_cudnn(OpScope& op, CudnnAttention::Pass pass, const AttentionShape& shape,
+                   const Visibility& visibility, const Run& run) {
+  CudnnAttention* const cudnn = op.state().cudnn.get();
+  if (cudnn == nullptr || !CudnnAttention::takes(shape, visibility)) return false;
+  const auto bytes = cudnn->workspace_bytes(pass, shape, visibility.causal);
+  if (!bytes) return false;
+  std::byte* const workspace = op.scratch(*bytes);
+  if (!op.runs()) return true;
+  const base::Result<void> done = run(*cudnn, workspace);
+  if (!done) op.fail(done.error().code(), done.error().to_string());
+  return true;
+}
+
 // Whether there is anything to do; the shape's own promises are checked.
 bool begins_work(const OpScope& op, const AttentionShape& s) {
   SHARDRUN_CHECK(s.D <= kMostD && s.K > 0 && s.H % s.K == 0 && s.B < 65536 && s.H < 65536);
@@ -192,6 +207,11 @@ void attention_forward(Device& device, Type* out, float* lse, const Type* qkv, c
   OpScope op(device, "attention_forward");
   if (!begins_work(op, shape)) return;
   if constexpr (std::is_same_v<Type, Bf16>) {
+    const auto run = [&](CudnnAttention& cudnn, void* workspace) {
+      return cudnn.forward(op.stream(), workspace, out, lse, qkv, shape, visibility.causal);
+    };
+    if (are_aligned(out, qkv) && runs_by_cudnn(op, CudnnAttention::Pass::kForward, shape, visibility, run))
+      return;
     if (tensor_attention_takes(shape) && are_aligned(out, qkv))
       return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
   }
@@ -204,6 +224,15 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
                         const float* lse, const AttentionShape& shape, const Visibility& visibility) {
   OpScope op(device, "attention_backward");
   if (!begins_work(op, shape)) return;
+  if constexpr (std::is_same_v<Type, Bf16>) {
+    const auto run = [&](CudnnAttention& cudnn, void* workspace) {
+      return cudnn.backward(op.stream(), workspace, dqkv, dout, out, qkv, lse, shape, visibility.causal);
+    };
+    if (are_aligned(dqkv, dout, out, qkv) &&
+        runs_by_cudnn(op, CudnnAttention::Pass::kBackward, shape, visibility, run)) {
+      return;
+    }
+  }
   const int64_t rows = shape.B * shape.T * shape.H;
   auto* const delta = reinterpret_cast<float*>(op.scratch(static_cast<size_t>(rows) * sizeof(float)));
   if (!op.runs()) return;

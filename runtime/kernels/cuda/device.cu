@@ -145,6 +145,11 @@ Result<std::unique_ptr<Device>> Device::create(const Options& options) {
   if (const cublasStatus_t status = cublasLtCreate(&state.products); status != CUBLAS_STATUS_SUCCESS) {
     return Error(Code::kIo, std::string("cublasLtCreate: ") + cublasLtGetStatusString(status));
   }
+  if (options.cudnn_attention) {
+    auto cudnn = CudnnAttention::create();
+    if (!cudnn) return std::move(cudnn).error();
+    state.cudnn = std::move(*cudnn);
+  }
   RETURN_IF_CUDA("the workspace", cudaMallocAsync(&state.workspace, options.workspace_bytes, state.stream));
   state.workspace_bytes = options.workspace_bytes;
   RETURN_IF_ERROR(device->synchronize());
@@ -159,6 +164,7 @@ Device::~Device() {
     if (s.workspace != nullptr) (void)cudaFreeAsync(s.workspace, s.stream);
   }
   s.plans.reset();
+  s.cudnn.reset();
   if (s.products != nullptr) (void)cublasLtDestroy(s.products);
   for (cudaEvent_t mark : s.marks) {
     if (mark != nullptr) (void)cudaEventDestroy(mark);

@@ -36,6 +36,9 @@ class Device {
     size_t workspace_bytes = size_t{64}
                              << 20;   // grows when an op needs more, but not while a graph is captured
     bool wait_after_each_op = false;  // for tests: a fault has one op's name
+    // Attention of bf16 without documents or padding by cuDNN (cudnn_attention.h), other kinds and shapes that it refuses
+    // by our kernels. Bits then depend on cuDNN's version too. create() fails where there is no cuDNN.
+    bool cudnn_attention = false;
   };
   // kNotFound: no such device. kUnsupported: older than compute capability 8.0. kIo: the driver's words.
   static base::Result<std::unique_ptr<Device>> create(const Options& options);

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "runtime/kernels/cuda/blocks.h"
+#include "runtime/kernels/cuda/cudnn_attention.h"
 #include "runtime/kernels/cuda/device.h"
 #include "runtime/kernels/cuda/instructions.cuh"
 #include "runtime/kernels/cuda/product_table.h"
@@ -29,6 +30,7 @@ struct Device::State {
   cudaStream_t stream = nullptr;
   cudaEvent_t marks[2] = {nullptr, nullptr};
   cublasLtHandle_t products = nullptr;
+  std::unique_ptr<CudnnAttention> cudnn;  // null: not asked for
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   ProductTable table{""};
