@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -13,7 +15,9 @@
 #include <vector>
 
 #include "runtime/comm/plugin_communicator.h"
+#include "runtime/comm/world.h"
 #include "tests/fakes/nccl/script.h"
+#include "tests/fakes/scripted_device.h"
 
 using namespace shardrun;
 using namespace std::chrono_literals;
@@ -484,4 +488,49 @@ TEST_CASE("nccl: a rank without a GPU of its own, an unknown provider and NCCL_C
   ::setenv("NCCL_COMM_ID", "127.0.0.1:1", 1);
   CHECK(refusal({.plugin_path = NCCL_PLUGIN}).find("NCCL_COMM_ID is set") != std::string::npos);
   ::unsetenv("NCCL_COMM_ID");
+}
+
+TEST_CASE(
+    "connect_world: a group's buffers are where it was told, through the plugin's own channels or staged") {
+  Fakes fakes;
+  fakes.cuda->dawdle_microseconds = 500;
+  for (const auto& [name, value_of] : {std::pair("GLOBAL_RANK", "0"),
+                                       {"WORLD_SIZE", "1"},
+                                       {"LOCAL_RANK", "0"},
+                                       {"LOCAL_WORLD_SIZE", "1"},
+                                       {"NODE_INDEX", "0"},
+                                       {"NODE_COUNT", "1"},
+                                       {"NODE_NAME", "n0"},
+                                       {"RUN_DIR", "/nonexistent"}})
+    ::setenv(fmt::format("SHARDRUN_{}", name).c_str(), value_of, 1);
+  for (const char* plugin : {NCCL_PLUGIN, OFI_PLUGIN}) {
+    if (*plugin == '\0') continue;  // libfabric was not there to build it
+    Stream stream(fakes);
+    fakes::ScriptedDevice device({.dawdles = {500us, 100us, 100us}});
+    const bool nccl = plugin == std::string(NCCL_PLUGIN);
+    const auto put = [&](std::function<void()> work) {
+      if (nccl) {
+        stream.put(std::move(work));
+      } else {
+        device.compute(std::move(work));
+      }
+    };
+    std::vector<float> mine(100), all(100), seen(100);
+    comm::WorldOptions options;
+    options.plugin_path = plugin;
+    options.timeout = 20s;
+    options.groups = {{}, {}};
+    options.device = comm::DeviceUse{0, stream.handle(), {-1, 400}, [&] { return device.link(); }};
+    auto world = comm::connect_world(options);
+    REQUIRE_MESSAGE(world, (world ? "" : world.error().to_string()));
+    CHECK(world->sums_in_rank_order == !nccl);
+    CHECK(check_host(*world->communicators[0], 100, 1) == "");
+    put([&] { std::fill(mine.begin(), mine.end(), 7.0f); });
+    CHECK(finish(*world->communicators[1],
+                 world->communicators[1]->all_gather(std::as_bytes(std::span(mine)),
+                                                     std::as_writable_bytes(std::span(all)))) == "");
+    put([&] { seen = all; });
+    nccl ? stream.synchronize() : device.synchronize();
+    CHECK(seen == std::vector<float>(100, 7.0f));
+  }
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -93,7 +94,7 @@ class SeenFromHost final : public comm::Communicator {
     made->host_out = out;
     last_ = std::move(made);
     device_.compute([b = last_.get()] {
-      b->in = b->host_in;
+      std::copy(b->host_in.begin(), b->host_in.end(), b->in.begin());
       std::copy(b->host_before.begin(), b->host_before.end(), b->out.begin());
     });
     return *last_;
