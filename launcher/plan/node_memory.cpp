@@ -47,10 +47,10 @@ std::optional<int64_t> node_memory_bytes(const contract::EnvironmentLookup& look
 
 base::Result<void> fits_in_memory(const contract::MemoryPlan& rank, int ranks,
                                   std::optional<int64_t> node_bytes) {
-  if (!node_bytes || rank.total() <= *node_bytes / ranks) return {};
+  if (!node_bytes || rank.host_total() <= *node_bytes / ranks) return {};
   return base::Error(base::Code::kRefused,
                      fmt::format("a rank would hold {:.2f} GiB, and a node has {:.2f} GiB for {} of them",
-                                 gib(rank.total()), gib(*node_bytes), ranks));
+                                 gib(rank.host_total()), gib(*node_bytes), ranks));
 }
 
 }  // namespace shardrun::launcher

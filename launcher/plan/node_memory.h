@@ -20,7 +20,7 @@ std::optional<int64_t> machine_memory_bytes();
 std::optional<int64_t> node_memory_bytes(const contract::EnvironmentLookup& lookup,
                                          std::optional<int64_t> machine_bytes);
 
-// kRefused when `ranks` of them need more than `node_bytes`.
+// kRefused when `ranks` of them need more than `node_bytes` of the host's memory.
 base::Result<void> fits_in_memory(const contract::MemoryPlan& rank, int ranks,
                                   std::optional<int64_t> node_bytes);
 

@@ -153,6 +153,17 @@ std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::str
   return errors;
 }
 
+// What a rank on a GPU loads.
+Result<void> check_gpu_library(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  if (spec.resources.device == contract::TrainingDevice::kCpu) return {};
+  const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
+  if (::access(library.c_str(), R_OK) == 0) return {};
+  return Error(Code::kInvalid,
+               fmt::format("{}: this shardrun was built without CUDA ({} is not there); build it with the "
+                           "preset cuda, or set device = \"cpu\"",
+                           spec.origin("resources.device"), library));
+}
+
 // A min_nodes that cannot help.
 Result<void> check_fewer_nodes(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
   if (contract::fewest_nodes(spec.fault_tolerance, plan.nodes) == plan.nodes) return {};
@@ -221,6 +232,7 @@ Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::Lau
                                spec.origin("communication.plugin"), missing));
     }
   }
+  RETURN_IF_ERROR(check_gpu_library(spec, plan));
   return warnings;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/io.h"
+#include "runtime/contract/gpu_rules.h"
 #include "runtime/contract/model_presets.h"
 #include "runtime/contract/spec_reader.h"
 #include "runtime/contract/toml_value.h"
@@ -48,6 +49,10 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
   section.word("exclude", "._-,[]", resources.exclude);
   section.boolean("exclusive", resources.exclusive);
   section.integer("gpus_per_node", 0, 1024, resources.gpus_per_node);
+  constexpr Choice<TrainingDevice> kDevices[] = {{"cpu", TrainingDevice::kCpu},
+                                                 {"gpu", TrainingDevice::kGpu}};
+  section.choice("device", kDevices, resources.device);
+  section.integer("ranks_per_gpu", 1, 64, resources.ranks_per_gpu);
   section.finish();
 }
 
@@ -538,6 +543,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     check_together(document, reading, spec);
   }
   read_precompile(document, reading, spec.program, spec.precompile);
+  check_gpu_training(document, reading, spec);
   read_fault_tolerance(document, reading, spec.resources.nodes, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
   read_environment(document, reading, spec.environment);

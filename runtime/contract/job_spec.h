@@ -33,6 +33,7 @@ enum class Precision { kFp32, kBf16 };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
+enum class TrainingDevice { kCpu, kGpu };
 
 struct ResourcesSpec {  // [resources]
   int nodes = 1;
@@ -41,7 +42,9 @@ struct ResourcesSpec {  // [resources]
   std::optional<std::chrono::seconds> time_limit;  // "HH:MM:SS", "MM:SS" or "D-HH:MM:SS", as Slurm writes it
   std::string partition, account, constraint, exclude;
   bool exclusive = false;
-  int gpus_per_node = 0;  // asked of Slurm, and looked for by the preflight
+  int gpus_per_node = 0;                         // asked of Slurm, and looked for by the preflight
+  TrainingDevice device = TrainingDevice::kCpu;  // what the built-in trainer computes with
+  int ranks_per_gpu = 1;                         // that share one
 };
 
 struct ClusterSpec {                               // [cluster]

@@ -29,7 +29,11 @@ struct MemoryPlan {
   // Before anything was allocated: programs, libraries, connections, compiled kernels. Of a run it is measured, before
   // it is what process_bytes() says.
   int64_t process = 0;
+  // 1: the model's state, `gathered`, `activations` and `workspace` lie in a GPU's memory; the rest is the host's.
+  int64_t on_gpu = 0;
 
+  int64_t gpu_total() const { return on_gpu == 0 ? 0 : model_state() + gathered + activations + workspace; }
+  int64_t host_total() const { return total() - gpu_total(); }
   int64_t model_state() const { return masters + compute_copy + gradients + moments; }
   int64_t total() const {
     return model_state() + gathered + activations + workspace + communication + saving + process;
