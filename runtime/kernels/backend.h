@@ -14,7 +14,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "runtime/base/device_link.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
 #include "runtime/kernels/ops.h"
@@ -33,8 +35,11 @@ class Backend {
 
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;  // "CPU", "NVIDIA H200"
-  // Of a GPU: the CUstream_st* that ops are put on, for communicators of its memory. Null: the CPU.
+  virtual int index() const = 0;         // of a GPU, as CUDA counts them; -1: the CPU
+  // Of a GPU, for communicators of its memory: the CUstream_st* that ops are put on, and copies beside them. Null: the
+  // CPU. Links go before the backend.
   virtual void* stream() const = 0;
+  virtual Result<std::unique_ptr<base::DeviceLink>> make_link() = 0;
 
   // The ops on float or Bf16.
   template <typename T>
@@ -54,6 +59,11 @@ class Backend {
   // Waits for everything before.
   virtual Result<void> finish() = 0;
 
+  // Of a GPU: notes when everything before is done; take_stamps() waits, and tells the times since its last call, as
+  // std::chrono::steady_clock's nanoseconds. The CPU has none.
+  virtual void stamp() = 0;
+  virtual Result<std::vector<int64_t>> take_stamps() = 0;
+
   // ---- ops whose type is fixed
   virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) = 0;
   virtual void rope_table(float* table, int64_t T, int64_t D, double theta) = 0;
@@ -65,6 +75,13 @@ class Backend {
   virtual void sum_of_squares(double* sum, std::span<const float> values) = 0;
   virtual void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
                           std::span<const float> gradient, const AdamWParameters& parameters) = 0;
+  virtual void lamb_measure(LambSquares* squares, std::span<const float> master, std::span<float> moment1,
+                            std::span<float> moment2, std::span<const float> gradient,
+                            const LambParameters& parameters) = 0;
+  // *rate, too, lies in the backend's memory.
+  virtual void lamb_apply(std::span<float> master, std::span<const float> moment1,
+                          std::span<const float> moment2, const float* rate,
+                          const LambParameters& parameters) = 0;
 
  private:
   virtual const Ops<float>& fp32_ops() const = 0;

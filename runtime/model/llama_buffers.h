@@ -39,8 +39,11 @@ struct Sizes {
         QKV((H + 2 * K) * D),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(options.checkpointing) {
-    constexpr int64_t kLogitElements = int64_t{1} << 23;  // 32 MiB of fp32: few chunks, bounded memory
-    chunk = std::min(N, std::max<int64_t>(64, kLogitElements / std::max<int64_t>(1, V)));
+    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
+    const bool on_gpu = options.device == kernels::DeviceKind::kGpu;
+    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
+    const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
+    chunk = std::min(N, std::max(int64_t{64}, rows));
   }
   int64_t ranks;  // of the tensor group
   int64_t B, T, N;

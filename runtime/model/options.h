@@ -20,7 +20,8 @@ struct ModelOptions {
   std::string offload_directory{};       // where activations that wait for backward lie; empty: in memory
   comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
   int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
-  kernels::Backend* backend = &kernels::cpu_backend();  // outlives the model
+  kernels::DeviceKind device = kernels::DeviceKind::kCpu;  // of the backend; plans are made without one
+  kernels::Backend* backend = &kernels::cpu_backend();     // outlives the model
 };
 
 }  // namespace shardrun::model

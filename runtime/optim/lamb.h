@@ -9,14 +9,15 @@
 //
 // As in the authors' program, tensors without weight decay (biases and norms) are not scaled: their ratio is 1, as
 // is that of a tensor whose weights or whose update are all zero. Clipping by the global norm is the caller's
-// gradient_scale. Thread rule: thread-compatible; the kernels use the OpenMP threads of the calling thread.
+// gradient_scale. A failure of a GPU is told by its backend. Thread rule: thread-compatible; a CPU's kernels use the OpenMP threads of the calling thread.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/base/memory.h"
+#include "runtime/kernels/backend.h"
 
 namespace shardrun::optim {
 
@@ -36,7 +37,12 @@ struct TensorRange {
 class Lamb {
  public:
   // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer.
-  // `ranges` lie inside it; elements outside every range (padding) are never touched.
+  // `ranges` lie inside it; elements outside every range (padding) are never touched. All of it lies in the memory of
+  // `backend`, which outlives the optimizer, and of which it takes a little. kIo.
+  static base::Result<Lamb> create(std::vector<TensorRange> ranges, int64_t tensors,
+                                   const LambOptions& options, std::span<float> moment1,
+                                   std::span<float> moment2, kernels::Backend& backend);
+  // The same on the CPU.
   Lamb(std::vector<TensorRange> ranges, int64_t tensors, const LambOptions& options, std::span<float> moment1,
        std::span<float> moment2);
 
@@ -51,12 +57,23 @@ class Lamb {
   void apply(std::span<float> master, double learning_rate, int64_t step, std::span<const double> sums);
 
  private:
+  // Of one range, in the backend's memory.
+  struct Scratch {
+    kernels::LambSquares squares;
+    float rate, padding;
+  };
+  Scratch* scratch() {
+    return memory_.data() == nullptr ? own_.data() : reinterpret_cast<Scratch*>(memory_.data());
+  }
   kernels::LambParameters parameters(const TensorRange& range, double gradient_scale, int64_t step) const;
 
   std::vector<TensorRange> ranges_;
   int64_t tensors_;
   LambOptions options_;
   std::span<float> moment1_, moment2_;
+  kernels::Backend* backend_ = &kernels::cpu_backend();
+  base::Memory memory_;       // of `own_`s as long; none on the CPU
+  std::vector<Scratch> own_;  // the host's
 };
 
 }  // namespace shardrun::optim

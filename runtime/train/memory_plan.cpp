@@ -4,6 +4,7 @@
 
 #include "runtime/checkpoint/shard_file.h"
 #include "runtime/comm/planned_bytes.h"
+#include "runtime/kernels/gpu.h"
 
 namespace shardrun::train {
 
@@ -25,6 +26,7 @@ model::ModelOptions model_options(const SessionOptions& options, comm::Communica
           .offload_directory = options.activation_offload_directory,
           .tensor = tensor,
           .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
+          .device = options.device,
           .backend = &backend};
 }
 
@@ -91,12 +93,21 @@ contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, 
   const auto activations = activation_bytes(options.model, model_options(options, nullptr), tensor_parallel);
   memory.activations = activations.resident + activations.offload_window;
   memory.in_files += activations.offloaded;
+  memory.on_gpu = options.device == kernels::DeviceKind::kGpu ? 1 : 0;
   memory.workspace =
-      kernels::workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel));
+      memory.on_gpu != 0
+          ? kernels::kGpuWorkspaceBytes
+          : kernels::workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel));
   constexpr auto kWriterBuffer =
       static_cast<int64_t>(checkpoint::ShardFileWriter::kChunkElements * sizeof(float));
   memory.saving = kWriterBuffer + (options.saves_while_training ? staging_bytes(layout, replicas) : 0);
   memory.communication = communication_bytes(options, layout, replicas, tensor_parallel);
+  if (memory.on_gpu != 0) {
+    const auto pinned = [](int size) {
+      return comm::staging_bytes(size, comm::staging_piece_bytes(size, kLargestStagedPart));
+    };
+    memory.communication += 2 * pinned(shard_degree) + pinned(replicas) + pinned(tensor_parallel);
+  }
   return plan;
 }
 

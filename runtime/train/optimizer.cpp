@@ -38,10 +38,10 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
                                     const shard::ShardLayout& layout, int shard_rank,
                                     kernels::Backend& backend) {
   const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind);
-  if (backend.kind() == kernels::DeviceKind::kGpu && (adamw == nullptr || !options.offload_directory.empty()))
+  if (backend.kind() == kernels::DeviceKind::kGpu && !options.offload_directory.empty())
     return base::Error(base::Code::kUnsupported,
-                       "on a GPU the optimizer is AdamW with its moments there; set [optimizer] kind = "
-                       "\"adamw\" and [memory] optimizer_offload = false, or [resources] device = \"cpu\"");
+                       "a GPU's optimizer has its moments there; set [memory] "
+                       "optimizer_offload = false, or [resources] device = \"cpu\"");
   auto memory = options.offload_directory.empty()
                     ? backend.allocate(planned_bytes(layout))
                     : base::Memory::create_in_file(planned_bytes(layout), options.offload_directory);
@@ -53,9 +53,11 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
   } else {
     int64_t tensors = 0;
     for (const model::BlockLayout& block : blocks) tensors += static_cast<int64_t>(block.parameters.size());
-    optimizer.lamb_.emplace(tensor_ranges(optimizer.ranges_), tensors,
-                            std::get<optim::LambOptions>(options.kind), optimizer.moment1_,
-                            optimizer.moment2_);
+    auto lamb = optim::Lamb::create(tensor_ranges(optimizer.ranges_), tensors,
+                                    std::get<optim::LambOptions>(options.kind), optimizer.moment1_,
+                                    optimizer.moment2_, backend);
+    if (!lamb) return std::move(lamb).error();
+    optimizer.lamb_.emplace(std::move(lamb).value());
   }
   return optimizer;
 }

@@ -37,7 +37,7 @@ class Optimizer {
   static int64_t planned_bytes(const shard::ShardLayout& layout);
   // Of them, in memory at a time when they lie in a file.
   static int64_t offload_window(const shard::ShardLayout& layout);
-  // Everything lies in the memory of `backend`, which outlives it; on a GPU only AdamW with its moments there
+  // Everything lies in the memory of `backend`, which outlives it; on a GPU the moments, too
   // (kUnsupported). kIo without that much memory or room.
   static Result<Optimizer> create(const OptimizerOptions& options, std::span<const model::BlockLayout> blocks,
                                   const shard::ShardLayout& layout, int shard_rank,

@@ -55,6 +55,7 @@ struct Session::Sums {
 
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
                                                  kernels::Backend& backend) {
+  SHARDRUN_CHECK(options.device == backend.kind());
   auto batches = Batches::open(options.model, {options.training_files, options.validation_files,
                                                options.sequence_length, options.micro_batch, options.seed});
   if (!batches) return std::move(batches).error();
@@ -121,7 +122,7 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
   if (trace_ == nullptr || !trace_->is_on()) return std::nullopt;
   std::string name = what;
   if (block >= 0) name += " " + model_->blocks()[static_cast<size_t>(block)].name;
-  return std::optional<Trace::Scope>(std::in_place, *trace_, std::move(name));
+  return std::optional<Trace::Scope>(std::in_place, *trace_, std::move(name), backend_);
 }
 
 Result<void> Session::forward() {

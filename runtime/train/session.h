@@ -39,6 +39,8 @@ struct SessionOptions {
   Network model;
   std::string initial_weights;  // a safetensors file or folder; empty: the seed's random ones
   kernels::DType compute = kernels::DType::kFp32;
+  kernels::DeviceKind device =
+      kernels::DeviceKind::kCpu;  // planned for; create() is given the backend itself
   int prefetch = 1;
   bool keeps_parameters = false;  // shard_grad_op
   model::Checkpointing checkpointing = model::Checkpointing::kNone;

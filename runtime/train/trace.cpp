@@ -77,6 +77,30 @@ int64_t Trace::now_nanoseconds() {
       .count();
 }
 
+Trace::Scope::Scope(Trace& trace, std::string name, kernels::Backend& backend)
+    : trace_(trace), name_(std::move(name)), backend_(backend), begin_(now_nanoseconds()) {
+  if (is_later()) backend_.stamp();
+}
+
+Trace::Scope::~Scope() {
+  if (is_later()) {
+    backend_.stamp();
+    trace_.later_.push_back(std::move(name_));
+  } else {
+    trace_.add(Lane::kCompute, std::move(name_), begin_, now_nanoseconds());
+  }
+}
+
+Result<void> Trace::collect(kernels::Backend& backend) {
+  const auto times = backend.take_stamps();
+  if (!times) return times.error();
+  const std::vector<std::string> names = std::exchange(later_, {});
+  SHARDRUN_CHECK(times->size() == 2 * names.size());
+  for (size_t i = 0; i < names.size(); ++i)
+    events_.push_back({Lane::kCompute, names[i], (*times)[2 * i], (*times)[2 * i + 1]});
+  return {};
+}
+
 void Trace::add(Lane lane, std::string name, int64_t begin_nanoseconds, int64_t end_nanoseconds) {
   if (on_) events_.push_back({lane, std::move(name), begin_nanoseconds, end_nanoseconds});
 }

@@ -1,6 +1,7 @@
 // Trace: what a rank did when, in lanes, as a file that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 //
-//   compute   forward and backward of each block, the optimizer, and where the rank waited for a collective
+//   compute   forward and backward of each block, the optimizer, and where the rank waited for a collective; of a rank
+//             with a GPU, when the GPU worked on them
 //   gather, reduce, replica, tensor, world   each collective from its start until somebody had to know it was complete
 //
 // So a gather that lies beside the compute of the block before is overlapped, and a wait in the compute lane is what
@@ -19,6 +20,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/kernels/backend.h"
 
 namespace shardrun::train {
 
@@ -36,20 +38,25 @@ class Trace {
   // One process of the picture a rank. kIo.
   Result<void> write(const std::string& path, int global_rank, const std::string& node_name) const;
 
-  // From its construction to its destruction.
+  // From its construction to its destruction, or what `backend` was given to do meanwhile, if it does so later: its
+  // times come with collect(). Scopes do not overlap.
   class Scope {
    public:
-    Scope(Trace& trace, std::string name)
-        : trace_(trace), name_(std::move(name)), begin_(now_nanoseconds()) {}
+    Scope(Trace& trace, std::string name, kernels::Backend& backend = kernels::cpu_backend());
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    ~Scope() { trace_.add(Lane::kCompute, std::move(name_), begin_, now_nanoseconds()); }
+    ~Scope();
 
    private:
+    bool is_later() const { return backend_.kind() == kernels::DeviceKind::kGpu; }
+
     Trace& trace_;
     std::string name_;
+    kernels::Backend& backend_;
     int64_t begin_;
   };
+  // Waits for the backend. Its failure.
+  Result<void> collect(kernels::Backend& backend);
 
  private:
   struct Event {
@@ -59,6 +66,7 @@ class Trace {
   };
   bool on_ = false;
   std::vector<Event> events_;
+  std::vector<std::string> later_;  // names of scopes whose times the backend knows, two each
 };
 
 // `inner` with its operations in a lane of the trace. Both outlive it.

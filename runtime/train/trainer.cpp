@@ -28,6 +28,7 @@
 #include "runtime/contract/mesh.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/contract/run_record.h"
+#include "runtime/kernels/gpu.h"
 #include "runtime/train/kernel_setup.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/memory_plan.h"
@@ -192,7 +193,7 @@ contract::TrainingMetrics summarize(const Session& session, const LoopOutcome& o
 }
 
 // A rank's whole life, in order. Members are destroyed bottom-up: the communicators go before the session,
-// whose arena an operation in flight may still name.
+// whose arena an operation in flight may still name, and the GPU after both.
 class Trainer {
  public:
   Trainer(const contract::RankEnv& env, const contract::JobSpec& spec, const contract::LaunchPlan& plan,
@@ -203,13 +204,14 @@ class Trainer {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
     if (spec_.precompile.enabled) RETURN_IF_ERROR(prepare());
     if (plan_.kernels_only) return contract::kExitDone;
+    RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());
     install_stop_signals();
     if (kernels_) RETURN_IF_ERROR(add_up_compilations());
     const SessionOptions options = session_options(spec_, plan_);
-    prepare_products(options, spec_.sharding.tensor_parallel);
+    if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
-    auto session = Session::create(options, groups());
+    auto session = Session::create(options, groups(), backend());
     if (!session) return std::move(session).error();
     session_ = std::move(session).value();
     session_->set_progress(&progress_);
@@ -257,6 +259,20 @@ class Trainer {
     return {};
   }
 
+  // Before anything else: a node without its GPU should cost nobody's time.
+  Result<void> open_gpu() {
+    if (spec_.resources.device != contract::TrainingDevice::kGpu) return {};
+    auto gpu = kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
+                                  {.local_rank = env_.local_rank,
+                                   .gpus_per_node = spec_.resources.gpus_per_node,
+                                   .ranks_per_gpu = spec_.resources.ranks_per_gpu});
+    if (!gpu) return std::move(gpu).error();
+    gpu_.emplace(std::move(gpu).value());
+    return {};
+  }
+
+  kernels::Backend& backend() const { return gpu_ ? gpu_->backend() : kernels::cpu_backend(); }
+
   // From what this rank compiled to what the whole job did.
   Result<void> add_up_compilations() {
     double sums[] = {static_cast<double>(kernels_->compiled), kernels_->compile_seconds};
@@ -289,6 +305,7 @@ class Trainer {
                       mesh->shard_group(rank),
                       mesh->replica_group(rank),
                       mesh->tensor_group(rank)};
+    options.device = device_use(options.groups.size());
     auto world = comm::connect_world(options);
     if (!world) return std::move(world).error();
     world_ = std::move(world).value();
@@ -309,6 +326,15 @@ class Trainer {
     return {};
   }
 
+  // The world's buffers are the host's, every other group's the GPU's.
+  std::optional<comm::DeviceUse> device_use(size_t groups) const {
+    if (!gpu_) return std::nullopt;
+    std::vector<int64_t> largest(groups, kLargestStagedPart);
+    largest.front() = -1;
+    kernels::Backend& gpu = backend();
+    return comm::DeviceUse{gpu.index(), gpu.stream(), std::move(largest), [&gpu] { return gpu.make_link(); }};
+  }
+
   // In the order in which connect() asked for them; each with its lane when the job is profiled.
   Groups groups() {
     std::vector<comm::Communicator*> all;
@@ -327,8 +353,9 @@ class Trainer {
     return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4])};
   }
 
-  void write_trace() const {
-    auto written = base::make_directories(run_dir_.profile());
+  void write_trace() {
+    auto written = trace_.collect(backend());
+    if (written) written = base::make_directories(run_dir_.profile());
     if (written) {
       written = trace_.write(
           fmt::format("{}/attempt_{}_rank_{}.json", run_dir_.profile(), env_.attempt, env_.global_rank),
@@ -356,6 +383,7 @@ class Trainer {
     summary.kernels = kernels_;
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;
+    summary.versions["device"] = backend().name();
     summary.versions["comm plugin"] = world_.plugin_build_id;
     summary.versions["comm provider"] = world_.provider;
     if (const int64_t lost = reporter_->metrics().lines_lost(); lost > 0) {
@@ -374,6 +402,7 @@ class Trainer {
   std::string resumed_from_;
   std::optional<Reporter> reporter_;
   Trace trace_;
+  std::optional<kernels::Gpu> gpu_;
   std::unique_ptr<Session> session_;
   Progress progress_;
   comm::World world_;

@@ -141,7 +141,11 @@ class CpuBackend final : public Backend {
  public:
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string name() const override { return "CPU"; }
+  int index() const override { return -1; }
   void* stream() const override { return nullptr; }
+  Result<std::unique_ptr<base::DeviceLink>> make_link() override {
+    return std::unique_ptr<base::DeviceLink>();
+  }
 
   Result<base::Memory> allocate(int64_t bytes) override { return base::Memory::create(bytes); }
   void zero(void* memory, int64_t bytes) override { std::memset(memory, 0, static_cast<size_t>(bytes)); }
@@ -157,6 +161,8 @@ class CpuBackend final : public Backend {
     return download(host, from, bytes);
   }
   Result<void> finish() override { return {}; }
+  void stamp() override {}  // what it is asked to do is done when a call returns
+  Result<std::vector<int64_t>> take_stamps() override { return std::vector<int64_t>(); }
 
   void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) override {
     kernels::fp32_to_bf16(in, out);
@@ -175,6 +181,15 @@ class CpuBackend final : public Backend {
   void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
                   std::span<const float> gradient, const AdamWParameters& parameters) override {
     kernels::adamw_step(master, moment1, moment2, gradient, parameters);
+  }
+  void lamb_measure(LambSquares* squares, std::span<const float> master, std::span<float> moment1,
+                    std::span<float> moment2, std::span<const float> gradient,
+                    const LambParameters& parameters) override {
+    *squares = kernels::lamb_measure(master, moment1, moment2, gradient, parameters);
+  }
+  void lamb_apply(std::span<float> master, std::span<const float> moment1, std::span<const float> moment2,
+                  const float* rate, const LambParameters& parameters) override {
+    kernels::lamb_apply(master, moment1, moment2, *rate, parameters);
   }
 
  private:

@@ -169,9 +169,13 @@ Device::~Device() {
   for (cudaEvent_t mark : s.marks) {
     if (mark != nullptr) (void)cudaEventDestroy(mark);
   }
+  for (cudaEvent_t stamp : s.stamps) (void)cudaEventDestroy(stamp);
   if (s.stream != nullptr) (void)cudaStreamDestroy(s.stream);
 }
 
+int Device::index() const {
+  return state_->index;
+}
 CUstream_st* Device::stream() const {
   return state_->stream;
 }

@@ -10,9 +10,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
@@ -46,6 +48,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  int index() const;
   CUstream_st* stream() const;
   const std::string& name() const;  // "NVIDIA H200"
   int multiprocessors() const;
@@ -67,6 +70,11 @@ class Device {
   // Copies to and from pinned memory of the host in order with the stream, and beside it; any thread may use it. Must
   // not outlive this device.
   base::Result<std::unique_ptr<base::DeviceLink>> make_link();
+
+  // Notes when everything before it on the stream is done; take_stamps() waits, and tells the times since its last call,
+  // as std::chrono::steady_clock's nanoseconds.
+  void stamp();
+  base::Result<std::vector<int64_t>> take_stamps();
 
   // Milliseconds that what `enqueue` puts on the stream takes on the GPU. Waits.
   template <typename Enqueue>

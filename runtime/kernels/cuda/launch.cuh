@@ -10,6 +10,7 @@
 #include <array>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 #include "runtime/kernels/cuda/blocks.h"
 #include "runtime/kernels/cuda/cudnn_attention.h"
@@ -29,6 +30,8 @@ struct Device::State {
   bool wait_after_each_op = false, tuning = false;
   cudaStream_t stream = nullptr;
   cudaEvent_t marks[2] = {nullptr, nullptr};
+  std::vector<cudaEvent_t> stamps;  // used ones first
+  size_t stamps_used = 0;
   cublasLtHandle_t products = nullptr;
   std::unique_ptr<CudnnAttention> cudnn;  // null: not asked for
   void* workspace = nullptr;

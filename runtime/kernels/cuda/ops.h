@@ -160,6 +160,8 @@ void lamb_measure(Device& device, LambSquares* squares, std::span<const float> m
 // *rate in the device's memory.
 void lamb_apply(Device& device, std::span<float> master, std::span<const float> moment1,
                 std::span<const float> moment2, const float* rate, const LambParameters& parameters);
+// y += x, a few values in fp64.
+void accumulate(Device& device, double* y, const double* x, int64_t count);
 // *sum, in the device's memory, = Σ values² in fp64, for the gradient's norm.
 void sum_of_squares(Device& device, double* sum, std::span<const float> values);
 

@@ -209,6 +209,10 @@ struct Squares {
   }
 };
 
+__global__ void add_values(double* y, const double* x, int64_t count) {
+  if (threadIdx.x < count) y[threadIdx.x] += x[threadIdx.x];
+}
+
 }  // namespace
 
 void adamw_step(Device& device, std::span<float> master, std::span<float> moment1, std::span<float> moment2,
@@ -243,6 +247,12 @@ void lamb_apply(Device& device, std::span<float> master, std::span<const float> 
   OpScope op(device, "lamb_apply");
   launch_over(op, cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data()),
               LambApply{master.data(), moment1.data(), moment2.data(), rate, parameters});
+}
+
+void accumulate(Device& device, double* y, const double* x, int64_t count) {
+  SHARDRUN_CHECK(count <= 32);
+  OpScope op(device, "accumulate");
+  if (op.runs() && count > 0) launch(op.stream(), {1, 32}, add_values, y, x, count);
 }
 
 void sum_of_squares(Device& device, double* sum, std::span<const float> values) {

@@ -1,0 +1,54 @@
+#include "runtime/kernels/gpu.h"
+
+#include <unistd.h>
+
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace shardrun::kernels {
+
+using base::Code;
+using base::Error;
+
+constexpr std::string_view kBuild = SHARDRUN_VERSION " " SHARDRUN_GPU_INTERFACE;
+
+base::Result<int> choose_gpu(const GpuOptions& options, int visible) {
+  if (visible == 0) {
+    return Error(Code::kNotFound,
+                 "no GPU can be used here: no NVIDIA driver, no device, or CUDA_VISIBLE_DEVICES hides them; "
+                 "choose other nodes, or [resources] device = \"cpu\"");
+  }
+  if (visible == 1 && options.gpus_per_node > 1) return 0;  // each rank was given its own
+  const int index = options.local_rank / options.ranks_per_gpu;
+  if (index < visible) return index;
+  return Error(
+      Code::kNotFound,
+      fmt::format("rank {} of this node wants GPU {}, but {} can be used; ask for fewer ranks_per_node, "
+                  "for more gpus_per_node, or let ranks share with ranks_per_gpu",
+                  options.local_rank, index, visible));
+}
+
+base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& options) {
+  if (::access(library.c_str(), F_OK) != 0) {
+    return Error(Code::kNotFound,
+                 fmt::format("{} is not there: this shardrun was built without CUDA; build it with the "
+                             "preset cuda, or set [resources] device = \"cpu\"",
+                             library));
+  }
+  auto plugin =
+      base::Plugin::open(library, {.symbol = "shardrun_gpu_v1", .smallest_struct = sizeof(GpuLibrary)});
+  if (!plugin) return std::move(plugin).error();
+  const auto& table = plugin->table<GpuLibrary>();
+  if (std::string_view(table.header.build_id) != kBuild) {
+    return Error(Code::kUnsupported,
+                 fmt::format("{} is of build \"{}\", this program of \"{}\"; install both "
+                             "from one build",
+                             library, table.header.build_id, kBuild));
+  }
+  auto backend = table.open(options);
+  if (!backend) return std::move(backend).error();
+  return Gpu(std::move(plugin).value(), std::move(backend).value());
+}
+
+}  // namespace shardrun::kernels

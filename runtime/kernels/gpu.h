@@ -1,0 +1,56 @@
+// Gpu: the backend of this rank's GPU, from the library libshardrun_gpu.so, which is loaded when a job wants one. So one
+// shardrun-rank serves nodes with CUDA and nodes without (docs/decisions).
+//
+// The library is C++ of the same build: header.build_id says of which headers, and any other is refused.
+// Thread rule: one thread opens it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "plugins/abi/plugin.h"
+#include "runtime/base/plugin_host.h"
+#include "runtime/base/result.h"
+#include "runtime/kernels/backend.h"
+
+namespace shardrun::kernels {
+
+// Of the GPU, that ops share; what an op needs beyond it is added.
+inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
+
+struct GpuOptions {
+  int local_rank = 0;
+  int gpus_per_node = 1;  // that the job asked for
+  int ranks_per_gpu = 1;
+};
+
+// Which of the `visible` GPUs is a rank's. kNotFound in plain words when there are too few. A scheduler that shows each
+// rank GPUs of its own, one of them, is believed.
+base::Result<int> choose_gpu(const GpuOptions& options, int visible);
+
+// What the library exports as `shardrun_gpu_v1`.
+struct GpuLibrary {
+  shardrun_plugin_header header;
+  base::Result<std::unique_ptr<Backend>> (*open)(const GpuOptions& options);
+};
+
+class Gpu {
+ public:
+  // `library`: absolute path. kNotFound: no such file (this shardrun was built without CUDA), or no GPU here.
+  // kUnsupported: it cannot be loaded, e.g. without cublasLt, is of another build, or the GPU is too old.
+  static base::Result<Gpu> open(const std::string& library, const GpuOptions& options);
+
+  Backend& backend() const { return *backend_; }
+
+ private:
+  Gpu(base::Plugin plugin, std::unique_ptr<Backend> backend)
+      : plugin_(std::move(plugin)), backend_(std::move(backend)) {}
+
+  base::Plugin plugin_;  // whose code the backend is
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace shardrun::kernels

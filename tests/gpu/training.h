@@ -1,0 +1,32 @@
+// Shared by the tests of training on a GPU: a small Llama through train::Session, on the CPU or on GPU 0.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/train/session.h"
+#include "tests/support/folder.h"
+
+namespace gpu_training {
+
+using namespace shardrun;
+
+enum class Where { kCpu, kGpu };
+
+struct Run {
+  Where where = Where::kGpu;
+  kernels::DType compute = kernels::DType::kFp32;
+  int64_t steps = 20;
+  int ranks = 1;            // threads; of a GPU all share it
+  int tensor_parallel = 1;  // 1, or all ranks
+  std::string checkpoints{};
+  int64_t save_every = 0;
+  model::Checkpointing checkpointing = model::Checkpointing::kNone;
+  bool lamb = false;
+};
+
+// Rank 0's losses of the steps that were run; a failed run fails the test.
+std::vector<double> train(const tests::Folder& folder, const Run& run);
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace gpu_training

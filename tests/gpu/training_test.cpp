@@ -1,0 +1,239 @@
+#include "tests/gpu/training.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "runtime/base/counter_random.h"
+#include "runtime/comm/planned_bytes.h"
+#include "runtime/comm/staged_communicator.h"
+#include "runtime/kernels/cuda/backend.h"
+#include "runtime/train/loop.h"
+#include "tests/fakes/thread_world.h"
+
+namespace gpu_training {
+namespace {
+
+constexpr kernels::DType kFp32 = kernels::DType::kFp32, kBf16 = kernels::DType::kBf16;
+
+std::string prose(int sentences, uint64_t chapter) {
+  const std::vector<std::string> who{"the rank", "a node", "the launcher", "one shard", "the master"};
+  const std::vector<std::string> does{"sends", "keeps", "waits for", "reads", "sums"};
+  const std::vector<std::string> what{"its gradient", "every block", "the next step", "a checkpoint",
+                                      "the loss"};
+  std::string text;
+  for (int i = 0; i < sentences; ++i) {
+    const uint64_t bits = base::random_bits(chapter, static_cast<uint64_t>(i));
+    text += who[bits % 5] + " " + does[bits / 5 % 5] + " " + what[bits / 25 % 5] + ".\n";
+  }
+  return text;
+}
+
+// Two layers, hidden 64, sequences of 64; a step has 8 sequences in two micro-steps of every data-parallel rank.
+train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
+  const int data_parallel = run.ranks / run.tensor_parallel;
+  train::SessionOptions options;
+  // Heads are of 64 where one rank has them all, as the tensor cores want them.
+  const int heads = run.tensor_parallel;
+  options.model = model::LlamaConfig{
+      .layers = 2, .hidden = 64, .heads = heads, .kv_heads = heads, .ffn = 96, .vocab = 256};
+  options.compute = run.compute;
+  if (run.where == Where::kGpu) options.device = kernels::DeviceKind::kGpu;
+  options.sequence_length = 64;
+  options.micro_batch = 4 / data_parallel;
+  options.gradient_accumulation = 2;
+  options.seed = 5;
+  options.checkpointing = run.checkpointing;
+  if (run.lamb) options.optimizer.kind = optim::LambOptions{};
+  options.training_files = {folder.file("training.txt", prose(80, 1))};
+  options.validation_files = {folder.file("validation.txt", prose(20, 2))};
+  options.validation_sequences = 4;
+  options.schedule = {optim::Shape::kCosine, 5e-3, 5e-4, 4, 40};
+  options.saves_while_training = run.save_every > 0;
+  return options;
+}
+
+struct Losses : train::LoopObserver {
+  std::vector<double> values;
+  void on_step(const train::StepReport& report, double) override { values.push_back(report.loss); }
+};
+
+std::unique_ptr<comm::Communicator> staged(std::unique_ptr<comm::Communicator> host,
+                                           kernels::Backend& backend) {
+  auto link = backend.make_link();
+  REQUIRE(link);
+  const int size = host->size();
+  auto result = comm::make_staged(std::move(host), std::move(link).value(),
+                                  {.piece_bytes = comm::staging_piece_bytes(size, int64_t{1} << 14)});
+  REQUIRE(result);
+  return std::move(result).value();
+}
+
+// The whole of one rank; its error, or "".
+std::string run_rank(const train::SessionOptions& options, const Run& run, const train::Groups& groups,
+                     kernels::Backend& backend, Losses& losses) {
+  auto session = train::Session::create(options, groups, backend);
+  if (!session) return session.error().to_string();
+  const checkpoint::Store store(run.checkpoints, 10);
+  std::vector<std::string> notices;
+  if (auto resumed = (*session)->resume(store, notices); !resumed) return resumed.error().to_string();
+  auto outcome = train::run_loop(
+      **session, store, {run.steps, run.save_every, /*validate=*/0}, [] { return false; }, losses);
+  if (!outcome) return outcome.error().to_string();
+  losses.values.push_back(outcome->validation_loss.value());
+  return "";
+}
+
+}  // namespace
+
+std::vector<double> train(const tests::Folder& folder, const Run& asked) {
+  Run run = asked;
+  const tests::Folder scratch;
+  if (run.checkpoints.empty()) run.checkpoints = scratch.path() + "/checkpoints";
+  const train::SessionOptions options = options_of(folder, run);
+  fakes::ThreadWorld world(run.ranks, {.channels = 3});
+  std::vector<Losses> losses(static_cast<size_t>(run.ranks));
+  std::vector<std::string> errors(static_cast<size_t>(run.ranks));
+  world.run([&](int rank, std::span<comm::Communicator* const> channels) {
+    ::omp_set_num_threads(1);
+    fakes::ThreadWorld alone(1, {.channels = 3});
+    std::unique_ptr<kernels::Backend> gpu;
+    if (run.where == Where::kGpu) {
+      auto device = kernels::cuda::Device::create({});
+      REQUIRE_MESSAGE(device, device.error().to_string());
+      auto made = kernels::cuda::make_backend(std::move(device).value());
+      REQUIRE(made);
+      gpu = std::move(made).value();
+    }
+    kernels::Backend& backend = gpu ? *gpu : kernels::cpu_backend();
+    const bool shards = run.tensor_parallel == 1;
+    std::vector<std::unique_ptr<comm::Communicator>> own;
+    const auto group = [&](bool of_all, int channel) {
+      own.push_back(of_all ? world.communicator(rank, channel) : alone.communicator(0, channel));
+      if (gpu) own.back() = staged(std::move(own.back()), backend);
+      return own.back().get();
+    };
+    const train::Groups groups{channels[0], group(shards, 1), group(shards, 2), nullptr,
+                               shards ? nullptr : group(true, 1)};
+    const auto index = static_cast<size_t>(rank);
+    errors[index] = run_rank(options, run, groups, backend, losses[index]);
+    if (!errors[index].empty()) world.kill(rank);
+  });
+  for (const std::string& error : errors) REQUIRE_MESSAGE(error.empty(), error);
+  return losses[0].values;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+TEST_CASE("training on a GPU: twenty steps in fp32 have the CPU's losses within 1e-5 each") {
+  const tests::Folder folder;
+  const auto cpu = train(folder, {.where = Where::kCpu}), gpu = train(folder, {});
+  CHECK_EQ(gpu.size(), 21);
+  CHECK_LT(gpu[19], gpu[0] - 1.0);
+  const double difference = largest_difference(cpu, gpu);
+  MESSAGE("largest difference: ", difference);
+  CHECK_LT(difference, 1e-5);
+}
+
+TEST_CASE("training on a GPU: twenty steps in bf16 have the CPU's losses within 2e-2 each") {
+  const tests::Folder folder;
+  const auto cpu = train(folder, {.where = Where::kCpu, .compute = kBf16});
+  const auto gpu = train(folder, {.compute = kBf16});
+  const double difference = largest_difference(cpu, gpu);
+  MESSAGE("largest difference: ", difference);
+  CHECK_LT(difference, 2e-2);
+}
+
+TEST_CASE("training on a GPU: every level of recomputation gives the same bits, and so does a second run") {
+  const tests::Folder folder;
+  const auto plain = train(folder, {.compute = kBf16, .steps = 6});
+  CHECK_EQ(train(folder, {.compute = kBf16, .steps = 6}), plain);
+  for (const auto level : {model::Checkpointing::kSelective, model::Checkpointing::kFull})
+    CHECK_EQ(train(folder, {.compute = kBf16, .steps = 6, .checkpointing = level}), plain);
+}
+
+TEST_CASE("training on a GPU: a checkpoint of a GPU continues on the CPU, and one of the CPU on a GPU") {
+  const tests::Folder folder;
+  const auto whole = train(folder, {.where = Where::kCpu});
+  for (const Where first : {Where::kGpu, Where::kCpu}) {
+    const tests::Folder saved;
+    const Where second = first == Where::kGpu ? Where::kCpu : Where::kGpu;
+    train(folder, {.where = first, .steps = 10, .checkpoints = saved.path()});
+    const auto rest = train(folder, {.where = second, .checkpoints = saved.path()});
+    CHECK_EQ(rest.size(), 11);
+    CHECK_LT(largest_difference({whole.begin() + 10, whole.end()}, rest), 1e-5);
+  }
+}
+
+TEST_CASE("training on a GPU: a checkpoint written beside training has the bytes of one written at the end") {
+  const tests::Folder folder, beside, at_end;
+  const auto bytes_of = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  train(folder, {.steps = 8, .checkpoints = beside.path(), .save_every = 4});
+  train(folder, {.steps = 4, .checkpoints = at_end.path()});
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(at_end.path() + "/step_00000004")) {
+    if (entry.path().extension() != ".bin") continue;
+    ++files;
+    const std::string name = entry.path().filename();
+    CHECK_EQ(bytes_of(beside.path() + "/step_00000004/" + name), bytes_of(entry.path()));
+  }
+  CHECK_EQ(files, 1);
+}
+
+TEST_CASE("training on a GPU: two ranks with shards of the model have the losses of two ranks of the CPU") {
+  const tests::Folder folder;
+  const auto cpu = train(folder, {.where = Where::kCpu, .steps = 8, .ranks = 2});
+  const auto gpu = train(folder, {.steps = 8, .ranks = 2});
+  CHECK_LT(largest_difference(cpu, gpu), 1e-5);
+  CHECK_EQ(train(folder, {.steps = 8, .ranks = 2}), gpu);
+}
+
+TEST_CASE("training on a GPU: LAMB takes the CPU's steps, on one rank and on two") {
+  const tests::Folder folder;
+  for (const int ranks : {1, 2}) {
+    Run cpu{.where = Where::kCpu, .steps = 8, .ranks = ranks};
+    cpu.lamb = true;
+    Run gpu = cpu;
+    gpu.where = Where::kGpu;
+    CHECK_LT(largest_difference(train(folder, cpu), train(folder, gpu)), 1e-5);
+  }
+}
+
+TEST_CASE("training on a GPU: a trace has the GPU's own times, in order and apart from each other") {
+  auto device = kernels::cuda::Device::create({});
+  REQUIRE(device);
+  auto backend = kernels::cuda::make_backend(std::move(device).value());
+  REQUIRE(backend);
+  const int64_t before = train::Trace::now_nanoseconds();
+  for (int i = 0; i < 4; ++i) (*backend)->stamp();
+  const auto times = (*backend)->take_stamps();
+  REQUIRE(times);
+  REQUIRE_EQ(times->size(), 4);
+  CHECK_GE(times->front(), before - 1'000'000);
+  CHECK_LE(times->back(), train::Trace::now_nanoseconds());
+  for (size_t i = 1; i < times->size(); ++i) CHECK_GE((*times)[i], (*times)[i - 1]);
+  CHECK((*backend)->take_stamps()->empty());
+}
+
+TEST_CASE("training on a GPU: two ranks that share each matrix have the losses of two ranks of the CPU") {
+  const tests::Folder folder;
+  const Run cpu{.where = Where::kCpu, .steps = 8, .ranks = 2, .tensor_parallel = 2};
+  Run gpu = cpu;
+  gpu.where = Where::kGpu;
+  CHECK_LT(largest_difference(train(folder, cpu), train(folder, gpu)), 1e-5);
+}
+
+}  // namespace gpu_training
