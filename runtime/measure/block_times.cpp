@@ -14,7 +14,7 @@ using contract::Spread;
 using contract::StepProbe;
 
 constexpr int kLayers = 2;         // of a probe; the first one of a pass finds colder caches
-constexpr int kRounds = 3;         // that count, at least
+constexpr int kRounds = 5;         // that count, at least
 constexpr double kSeconds = 0.12;  // of CPU, for one probe, then enough
 constexpr int kMostRounds = 40;
 
