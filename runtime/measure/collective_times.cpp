@@ -26,6 +26,7 @@ constexpr double kLongest = 2.5;  // seconds that an operation may be expected t
 // Collectives between nodes differ from one to the next, by how the messages of all ranks happen to meet.
 constexpr double kBatchSeconds = 0.05;
 constexpr int kBatches = 7, kLeastBatches = 3, kMostInBatch = 100;
+constexpr int kMostBeside = 40;    // where cores are shared, each may wait a tenth of a second for them
 constexpr double kPatience = 0.8;  // for the batches of one size
 
 // Work of a rank that computes beside a collective: a product that stays in its caches.
@@ -124,6 +125,7 @@ class Measurement {
 
   // The collectives one after the other on a helper thread, while this one computes until they are over.
   Result<void> time_beside(Repeated& repeated, Chunk& chunk, int count, CollectiveProbe& probe) {
+    const int times = std::min(2 * count, kMostBeside);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     const double begin = wall_seconds(), cpu_begin = cpu_seconds();
     int64_t chunks = 0;
@@ -131,14 +133,13 @@ class Measurement {
     Result<void> outcome;
     std::atomic<bool> over{false};
     std::thread helper([&] {
-      outcome = repeated.run(2 * count);
-      seconds = (wall_seconds() - begin) / (2 * count);
+      outcome = repeated.run(times);
+      seconds = (wall_seconds() - begin) / times;
       over.store(true);
     });
     for (; !over.load(); ++chunks) chunk.run();
     helper.join();
-    const double cpu =
-        (cpu_seconds() - cpu_begin - chunk_seconds_ * static_cast<double>(chunks)) / (2 * count);
+    const double cpu = (cpu_seconds() - cpu_begin - chunk_seconds_ * static_cast<double>(chunks)) / times;
     RETURN_IF_ERROR(std::move(outcome));
     const auto longest = slowest(seconds);
     if (!longest) return longest.error();
