@@ -9,30 +9,17 @@
 #include <iterator>
 #include <map>
 
-#include "runtime/base/counter_random.h"
 #include "runtime/comm/planned_bytes.h"
 #include "runtime/comm/staged_communicator.h"
 #include "runtime/kernels/cuda/backend.h"
 #include "runtime/train/loop.h"
 #include "tests/fakes/thread_world.h"
+#include "tests/support/prose.h"
 
 namespace gpu_training {
 namespace {
 
 constexpr kernels::DType kFp32 = kernels::DType::kFp32, kBf16 = kernels::DType::kBf16;
-
-std::string prose(int sentences, uint64_t chapter) {
-  const std::vector<std::string> who{"the rank", "a node", "the launcher", "one shard", "the master"};
-  const std::vector<std::string> does{"sends", "keeps", "waits for", "reads", "sums"};
-  const std::vector<std::string> what{"its gradient", "every block", "the next step", "a checkpoint",
-                                      "the loss"};
-  std::string text;
-  for (int i = 0; i < sentences; ++i) {
-    const uint64_t bits = base::random_bits(chapter, static_cast<uint64_t>(i));
-    text += who[bits % 5] + " " + does[bits / 5 % 5] + " " + what[bits / 25 % 5] + ".\n";
-  }
-  return text;
-}
 
 // Two layers, hidden 64, sequences of 64; a step has 8 sequences in two micro-steps of every data-parallel rank.
 train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
@@ -50,8 +37,8 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.seed = 5;
   options.checkpointing = run.checkpointing;
   if (run.lamb) options.optimizer.kind = optim::LambOptions{};
-  options.training_files = {folder.file("training.txt", prose(80, 1))};
-  options.validation_files = {folder.file("validation.txt", prose(20, 2))};
+  options.training_files = {folder.file("training.txt", tests::prose(80, 1))};
+  options.validation_files = {folder.file("validation.txt", tests::prose(20, 2))};
   options.validation_sequences = 4;
   options.schedule = {optim::Shape::kCosine, 5e-3, 5e-4, 4, 40};
   options.saves_while_training = run.save_every > 0;

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <map>
 
-#include "runtime/base/counter_random.h"
 #include "runtime/contract/mesh.h"
 #include "tests/fakes/thread_world.h"
+#include "tests/support/prose.h"
 
 namespace training {
 namespace {
@@ -101,19 +101,6 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
 
 }  // namespace
 
-std::string prose(int sentences, uint64_t chapter) {
-  const std::vector<std::string> who{"the rank", "a node", "the launcher", "one shard", "the master"};
-  const std::vector<std::string> does{"sends", "keeps", "waits for", "reads", "sums"};
-  const std::vector<std::string> what{"its gradient", "every block", "the next step", "a checkpoint",
-                                      "the loss"};
-  std::string text;
-  for (int i = 0; i < sentences; ++i) {
-    const uint64_t bits = base::random_bits(chapter, static_cast<uint64_t>(i));
-    text += who[bits % 5] + " " + does[bits / 5 % 5] + " " + what[bits / 25 % 5] + ".\n";
-  }
-  return text;
-}
-
 void require_success(const std::vector<RankRun>& runs) {
   for (const RankRun& run : runs) REQUIRE_MESSAGE(run.error.empty(), run.error);
 }
@@ -133,8 +120,8 @@ train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t
   options.micro_batch = micro_batch;
   options.gradient_accumulation = 12 / micro_batch / world_size;
   options.seed = 5;
-  options.training_files = {folder.file("training.txt", prose(60, 1))};
-  options.validation_files = {folder.file("validation.txt", prose(20, 2))};
+  options.training_files = {folder.file("training.txt", tests::prose(60, 1))};
+  options.validation_files = {folder.file("validation.txt", tests::prose(20, 2))};
   options.validation_sequences = 10;
   options.schedule = {optim::Shape::kCosine, 5e-3, 5e-4, 4, 40};
   return options;

@@ -17,9 +17,6 @@ using namespace shardrun;
 
 using tests::Folder;
 
-// English enough for a model to learn something from, and different for different `chapter`s.
-std::string prose(int sentences, uint64_t chapter);
-
 // Two layers, hidden 32, sequences of 16, fp32; global batch 12 on `world_size` ranks with micro-batches of
 // `micro_batch`.
 train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t micro_batch = 1);
