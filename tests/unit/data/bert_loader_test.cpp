@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/data/files.h"
+#include "tests/support/token_files.h"
 
 using namespace shardrun;
 using namespace shardrun::data;
+using namespace shardrun::tests;
 using contract::even_batch;
 
 namespace {

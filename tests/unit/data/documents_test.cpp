@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "runtime/data/document_encoder.h"
-#include "tests/unit/data/files.h"
+#include "tests/support/token_files.h"
 
 using namespace shardrun;
 using namespace shardrun::data;
+using namespace shardrun::tests;
 
 namespace {
 
