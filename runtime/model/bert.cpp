@@ -305,7 +305,7 @@ class TypedBert : public Bert {
   Memory saved_, scratch_;
   BertBuffers<T> buffers_;
   int64_t predicted_ = 0;  // tokens with a target
-  int64_t padded_ = 0;     // rows of the head: predicted_, rounded up
+  int64_t padded_ = 0;     // rows of the head: predicted_ and padding
   int64_t labels_ = 0;     // sequences with a next-sentence label
   float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
 };
@@ -347,7 +347,7 @@ void TypedBert<T>::set_batch(const Batch& batch) {
   predicted_ = static_cast<int64_t>(predicted.size());
   SHARDRUN_CHECK(predicted_ <= s.M);
   // Padding repeats row 0 without a target, so all of its gradients are zero.
-  padded_ = BertSizes::padded_rows(predicted_);
+  padded_ = s.padded_rows(predicted_);
   predicted.resize(static_cast<size_t>(padded_), 0);
   targets.resize(static_cast<size_t>(padded_), -1);
   labels_ = std::count_if(labels.begin(), labels.end(), [](int32_t label) { return label >= 0; });

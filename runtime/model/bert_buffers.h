@@ -33,22 +33,29 @@ struct BertSizes {
         types(config.type_vocab),
         L(config.layers),
         epsilon(static_cast<float>(config.norm_epsilon)),
-        checkpointing(options.checkpointing) {
-    constexpr int64_t kLogitElements = int64_t{1} << 23;  // 32 MiB of fp32: few chunks, bounded memory
-    const int64_t rows = kLogitElements / std::max<int64_t>(1, V) / kRowStep * kRowStep;
-    M = padded_rows(options.most_targets > 0 ? std::min(N, options.most_targets) : N);
-    chunk = std::min(M, std::max<int64_t>(4 * kRowStep, rows));
+        checkpointing(options.checkpointing),
+        on_gpu(options.device == kernels::DeviceKind::kGpu) {
+    // Logits: 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
+    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = row_unit();
+    const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
+    M = whole_units(options.most_targets > 0 ? std::min(N, options.most_targets) : N);
+    chunk = std::min(M, std::max({int64_t{64}, unit, rows}));
   }
 
-  // Predicted rows are padded to a multiple, so that few shapes of products ever occur.
-  static constexpr int64_t kRowStep = 16;
-  static int64_t padded_rows(int64_t rows) { return (rows + kRowStep - 1) / kRowStep * kRowStep; }
+  // Rows of the head for so many predicted tokens. So few shapes of products ever occur; on a GPU one, because each
+  // shape is one more that cublasLt has an algorithm chosen for.
+  int64_t padded_rows(int64_t predicted) const { return on_gpu ? M : whole_units(predicted); }
 
   int64_t B, T, N, C, H, D, F, V, P, types, L;
   float epsilon;
   Checkpointing checkpointing;
+  bool on_gpu;
   int64_t M;      // rows of predicted tokens at most, padded
   int64_t chunk;  // rows of logits that exist at once
+
+ private:
+  int64_t row_unit() const { return on_gpu ? 128 : 16; }
+  int64_t whole_units(int64_t rows) const { return (rows + row_unit() - 1) / row_unit() * row_unit(); }
 };
 
 // Offsets inside block 0, in the order of bert_layout.cpp.
