@@ -7,18 +7,15 @@ namespace {
 
 // Settings that exist for the CPU alone so far.
 void refuse_cpu_only(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
-  SectionReader program(document, "program", reading), memory(document, "memory", reading),
-      precompile(document, "precompile", reading);
+  SectionReader memory(document, "memory", reading), precompile(document, "precompile", reading);
   const struct {
     bool is_set;
     std::string origin, what, mend;
-  } kCpuOnly[] = {
-      {spec.program.trainer == "bert", program.origin("trainer"), "the BERT trainer", "train it on CPUs"},
-      {spec.memory.optimizer_offload, memory.origin("optimizer_offload"), "optimizer_offload",
-       "shard the state over more ranks"},
-      {spec.memory.activation_offload, memory.origin("activation_offload"), "activation_offload",
-       "use activation_checkpointing"},
-      {spec.precompile.enabled, precompile.origin(), "[precompile]", "remove the section"}};
+  } kCpuOnly[] = {{spec.memory.optimizer_offload, memory.origin("optimizer_offload"), "optimizer_offload",
+                   "shard the state over more ranks"},
+                  {spec.memory.activation_offload, memory.origin("activation_offload"), "activation_offload",
+                   "use activation_checkpointing"},
+                  {spec.precompile.enabled, precompile.origin(), "[precompile]", "remove the section"}};
   for (const auto& setting : kCpuOnly) {
     if (!setting.is_set) continue;
     return reading.fail(setting.origin, setting.what + " does not run on GPUs yet",

@@ -1,4 +1,4 @@
-// Shared by the tests of training on a GPU: a small Llama through train::Session, on the CPU or on GPU 0.
+// Shared by the tests of training on a GPU: a small Llama or BERT through train::Session, on the CPU or on GPU 0.
 #pragma once
 
 #include <string>
@@ -23,8 +23,11 @@ struct Run {
   int64_t save_every = 0;
   model::Checkpointing checkpointing = model::Checkpointing::kNone;
   bool lamb = false;
+  bool bert = false;
 };
 
+// Makes a Llama's options a BERT's, on documents of every length.
+void take_bert(const tests::Folder& folder, train::SessionOptions& options);
 // Rank 0's losses of the steps that were run; a failed run fails the test.
 std::vector<double> train(const tests::Folder& folder, const Run& run);
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);

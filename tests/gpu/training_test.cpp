@@ -42,6 +42,7 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.validation_sequences = 4;
   options.schedule = {optim::Shape::kCosine, 5e-3, 5e-4, 4, 40};
   options.saves_while_training = run.save_every > 0;
+  if (run.bert) take_bert(folder, options);
   return options;
 }
 
