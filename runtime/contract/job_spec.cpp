@@ -337,6 +337,7 @@ void read_checkpoint(const TomlValue& document, SpecReading& reading, Checkpoint
   SectionReader section(document, "checkpoint", reading);
   section.text("directory", checkpoint.directory);
   section.integer("every_steps", 0, kLargestCount, checkpoint.every_steps);
+  section.boolean("at_end", checkpoint.at_end);
   section.integer("keep", 1, 1000, checkpoint.keep);
   section.finish();
 }

@@ -134,6 +134,7 @@ struct PrecompileSpec {              // [precompile]
 struct CheckpointSpec {     // [checkpoint]
   std::string directory;    // empty: <run dir>/checkpoints
   int64_t every_steps = 0;  // 0: only at the end and when stopped
+  bool at_end = true;       // after the last step
   int keep = 2;
 };
 

@@ -89,7 +89,7 @@ comm::WorldOptions world_options(const contract::JobSpec& spec, const contract::
 
 int64_t checkpoints_to_come(const contract::JobSpec& spec, int64_t existing) {
   const int64_t every = spec.checkpoint.every_steps;
-  const int64_t all = every > 0 ? spec.optimizer.steps / every + 1 : 1;
+  const int64_t all = (every > 0 ? spec.optimizer.steps / every : 0) + (spec.checkpoint.at_end ? 1 : 0);
   const int64_t kept = spec.checkpoint.keep;
   return std::min(all, kept + 1 - std::min(existing, kept));
 }

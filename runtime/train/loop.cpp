@@ -35,12 +35,14 @@ std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, 
   return error;
 }
 
-Result<void> save_and_wait(Session& session, const checkpoint::Store& store, LoopOutcome& outcome,
+// Of the state as it is, if `saves`, and until those before it are written.
+Result<void> save_and_wait(Session& session, const checkpoint::Store& store, bool saves, LoopOutcome& outcome,
                            LoopObserver& observer) {
   observer.on_wait_for_save();
-  RETURN_IF_ERROR(session.start_save(store));
+  if (saves) RETURN_IF_ERROR(session.start_save(store));
   RETURN_IF_ERROR(session.finish_save());
-  if (auto error = report_saves(session, outcome, observer)) return std::move(*error);
+  auto error = report_saves(session, outcome, observer);
+  if (saves && error) return std::move(*error);
   return {};
 }
 
@@ -64,7 +66,8 @@ Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, c
       RETURN_IF_ERROR(validate(session, outcome, observer));
     }
     if (last || outcome.stopped) {
-      RETURN_IF_ERROR(save_and_wait(session, store, outcome, observer));
+      const bool saves = outcome.stopped || options.checkpoint_at_end;
+      RETURN_IF_ERROR(save_and_wait(session, store, saves, outcome, observer));
     } else if (is_due(report->step, options.checkpoint_every_steps)) {
       RETURN_IF_ERROR(session.start_save(store));
     }

@@ -18,6 +18,7 @@ struct LoopOptions {
   int64_t steps = 100;                 // of the whole run, not of this attempt
   int64_t checkpoint_every_steps = 0;  // 0: only at the end and when stopped
   int64_t validate_every_steps = 0;    // 0: only at the end
+  bool checkpoint_at_end = true;
 };
 
 struct LoopOutcome {

@@ -228,10 +228,10 @@ class Trainer {
       session_->set_trace(&trace_);
       observer.profile(trace_, spec_.logging.profile_steps, [this] { write_trace(); });
     }
-    auto outcome =
-        run_loop(*session_, store,
-                 {spec_.optimizer.steps, spec_.checkpoint.every_steps, spec_.logging.validate_every_steps},
-                 stop_requested, observer);
+    auto outcome = run_loop(*session_, store,
+                            {spec_.optimizer.steps, spec_.checkpoint.every_steps,
+                             spec_.logging.validate_every_steps, spec_.checkpoint.at_end},
+                            stop_requested, observer);
     if (!outcome) return std::move(outcome).error();
     progress_.enter_phase(contract::RankPhase::kEnding);
     if (outcome->checkpoint.empty()) outcome->checkpoint = resumed_from_;

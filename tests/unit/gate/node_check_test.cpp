@@ -27,6 +27,10 @@ TEST_CASE("node check: room is needed for those that are kept and one more, less
   CHECK(checkpoints_to_come(spec, 9) == 1);
   spec.checkpoint.every_steps = 100;
   CHECK(checkpoints_to_come(spec, 0) == 2);
+  spec.checkpoint.at_end = false;
+  CHECK(checkpoints_to_come(spec, 0) == 1);
+  spec.checkpoint.every_steps = 0;
+  CHECK(checkpoints_to_come(spec, 0) == 0);
 }
 
 TEST_CASE("node check: the provider is the job's, and efa for a command that names it to libfabric") {

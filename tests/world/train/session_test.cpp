@@ -265,6 +265,24 @@ TEST_CASE("stopping: when one rank is asked, all stop after the same step with a
   }
 }
 
+TEST_CASE(
+    "stopping: a run that wants no checkpoint at its end writes those between, and one when it is stopped") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const auto options = tiny_options(folder, 2);
+  const train::LoopOptions loop{.steps = 5, .checkpoint_every_steps = 4, .checkpoint_at_end = false};
+
+  const auto whole = run_world(2, options, {.loop = loop, .checkpoint_directory = directory});
+  const auto stopped =
+      run_world(2, options, {.loop = loop, .checkpoint_directory = directory + "_2", .stop_at_step = 2});
+
+  require_success(whole);
+  require_success(stopped);
+  CHECK(whole[0].losses.size() == 5);
+  CHECK(whole[0].checkpoint == directory + "/step_00000004");
+  CHECK(stopped[0].checkpoint == directory + "_2/step_00000002");
+}
+
 TEST_CASE("resuming: N + M steps equal N steps, a checkpoint and M steps, bit for bit") {
   const Folder folder;
   for (kernels::DType compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
