@@ -13,11 +13,12 @@ using base::Error;
 
 constexpr std::string_view kBuild = SHARDRUN_VERSION " " SHARDRUN_GPU_INTERFACE;
 
-base::Result<int> choose_gpu(const GpuOptions& options, int visible) {
+base::Result<int> choose_gpu(const GpuOptions& options, int visible, std::string_view why_none) {
   if (visible == 0) {
     return Error(Code::kNotFound,
-                 "no GPU can be used here: no NVIDIA driver, no device, or CUDA_VISIBLE_DEVICES hides them; "
-                 "choose other nodes, or [resources] device = \"cpu\"");
+                 fmt::format("no GPU can be used here: {}; mend that, choose other nodes, or set [resources] "
+                             "device = \"cpu\"",
+                             why_none));
   }
   if (visible == 1 && options.gpus_per_node > 1) return 0;  // each rank was given its own
   const int index = options.local_rank / options.ranks_per_gpu;
@@ -38,7 +39,12 @@ base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& option
   }
   auto plugin =
       base::Plugin::open(library, {.symbol = "shardrun_gpu_v1", .smallest_struct = sizeof(GpuLibrary)});
-  if (!plugin) return std::move(plugin).error();
+  if (!plugin) {
+    return Error(
+        plugin.error().code(),
+        plugin.error().message() +
+            "; it needs cublasLt of the CUDA that it was built with, beside it or where the loader looks");
+  }
   const auto& table = plugin->table<GpuLibrary>();
   if (std::string_view(table.header.build_id) != kBuild) {
     return Error(Code::kUnsupported,

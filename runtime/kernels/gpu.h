@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "plugins/abi/plugin.h"
@@ -27,9 +28,9 @@ struct GpuOptions {
   int ranks_per_gpu = 1;
 };
 
-// Which of the `visible` GPUs is a rank's. kNotFound in plain words when there are too few. A scheduler that shows each
-// rank GPUs of its own, one of them, is believed.
-base::Result<int> choose_gpu(const GpuOptions& options, int visible);
+// Which of the `visible` GPUs is a rank's. kNotFound in plain words when there are too few, with `why_none` where there
+// is none. A scheduler that shows each rank GPUs of its own, one of them, is believed.
+base::Result<int> choose_gpu(const GpuOptions& options, int visible, std::string_view why_none = "");
 
 // What the library exports as `shardrun_gpu_v1`.
 struct GpuLibrary {

@@ -112,6 +112,16 @@ Result<int> device_count() {
   return count;
 }
 
+std::string why_no_device() {
+  int count = 0, driver = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  (void)cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) return "no NVIDIA driver (libcuda.so.1) was found";
+  (void)cudaDriverGetVersion(&driver);
+  return "the NVIDIA driver, of CUDA " + std::to_string(driver / 1000) + "." +
+         std::to_string(driver % 1000 / 10) + ", shows no GPU, or CUDA_VISIBLE_DEVICES hides them";
+}
+
 void FreesMemory::operator()(std::byte* memory) const {
   (void)cudaFree(memory);
 }

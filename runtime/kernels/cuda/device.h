@@ -25,6 +25,8 @@ namespace shardrun::kernels::cuda {
 
 // GPUs that can be used: 0 without a driver or a device. Any other trouble of the driver is an error (kIo).
 base::Result<int> device_count();
+// Why that is 0.
+std::string why_no_device();
 
 struct FreesMemory {
   void operator()(std::byte* memory) const;

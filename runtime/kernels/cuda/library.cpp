@@ -10,7 +10,7 @@ namespace {
 base::Result<std::unique_ptr<Backend>> open(const GpuOptions& options) {
   const auto visible = cuda::device_count();
   if (!visible) return visible.error();
-  const auto index = choose_gpu(options, *visible);
+  const auto index = choose_gpu(options, *visible, *visible == 0 ? cuda::why_no_device() : "");
   if (!index) return index.error();
   auto device = cuda::Device::create({.index = *index, .workspace_bytes = kGpuWorkspaceBytes});
   if (!device) return std::move(device).error();

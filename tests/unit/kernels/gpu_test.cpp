@@ -6,8 +6,8 @@ using namespace shardrun;
 
 namespace {
 
-std::string refusal(const kernels::GpuOptions& options, int visible) {
-  const auto chosen = kernels::choose_gpu(options, visible);
+std::string refusal(const kernels::GpuOptions& options, int visible, std::string_view why_none = "") {
+  const auto chosen = kernels::choose_gpu(options, visible, why_none);
   REQUIRE_FALSE(chosen);
   CHECK(chosen.error().code() == base::Code::kNotFound);
   return chosen.error().message();
@@ -32,8 +32,10 @@ TEST_CASE("a rank's GPU: a scheduler that shows each rank its own is believed") 
 }
 
 TEST_CASE("a rank's GPU: a node without one says what may be the matter") {
-  CHECK_NE(refusal({}, 0).find("no NVIDIA driver, no device, or CUDA_VISIBLE_DEVICES hides them"),
-           std::string::npos);
+  CHECK_EQ(
+      refusal({}, 0, "no NVIDIA driver (libcuda.so.1) was found"),
+      "no GPU can be used here: no NVIDIA driver (libcuda.so.1) was found; mend that, choose other nodes, or "
+      "set [resources] device = \"cpu\"");
 }
 
 TEST_CASE("a rank's GPU: a shardrun without its library says how to get one") {
