@@ -15,40 +15,58 @@ const char* lane_name(Trace::Lane lane) {
   return kNames[static_cast<int>(lane)];
 }
 
+bool tells_later(const kernels::Backend& backend) {
+  return backend.kind() == kernels::DeviceKind::kGpu;
+}
+
 class TracedCommunicator : public comm::Communicator {
  public:
-  TracedCommunicator(comm::Communicator& inner, Trace& trace, Trace::Lane lane)
-      : inner_(inner), trace_(trace), lane_(lane) {}
+  TracedCommunicator(comm::Communicator& inner, Trace& trace, Trace::Lane lane, kernels::Backend& backend)
+      : inner_(inner), trace_(trace), lane_(lane), backend_(backend) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    return noted(fmt::format("all-gather {} B", all.size()), inner_.all_gather(mine, all));
+    return noted(fmt::format("all-gather {} B", all.size()), [&] { return inner_.all_gather(mine, all); });
   }
   Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    return noted(fmt::format("reduce-scatter {} B", full.size_bytes()), inner_.reduce_scatter(full, mine));
+    return noted(fmt::format("reduce-scatter {} B", full.size_bytes()),
+                 [&] { return inner_.reduce_scatter(full, mine); });
   }
   Result<comm::Pending> all_reduce(std::span<float> buffer) override {
-    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()), inner_.all_reduce(buffer));
+    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
+                 [&] { return inner_.all_reduce(buffer); });
   }
   Result<comm::Pending> all_reduce(std::span<double> buffer) override {
-    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()), inner_.all_reduce(buffer));
+    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
+                 [&] { return inner_.all_reduce(buffer); });
   }
   Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
-    return noted(fmt::format("broadcast {} B", buffer.size()), inner_.broadcast(buffer, root));
+    return noted(fmt::format("broadcast {} B", buffer.size()),
+                 [&] { return inner_.broadcast(buffer, root); });
   }
-  Result<comm::Pending> barrier() override { return noted("barrier", inner_.barrier()); }
+  Result<comm::Pending> barrier() override {
+    return noted("barrier", [&] { return inner_.barrier(); });
+  }
 
   Result<void> wait(comm::Pending pending) override {
+    const auto found = started_.find(pending.ticket);
+    if (found == started_.end()) return inner_.wait(pending);
+    const Started started = std::move(found->second);
+    started_.erase(found);
+    std::string name = fmt::format("wait: {} {}", lane_name(lane_), started.name);
+    if (tells_later(backend_)) {
+      const int64_t waiting = trace_.begin_later(Trace::Lane::kCompute, std::move(name), backend_);
+      auto done = inner_.wait(pending);
+      trace_.end_later(waiting, backend_);
+      trace_.end_later(started.begin, backend_);
+      return done;
+    }
     const int64_t begin = Trace::now_nanoseconds();
     auto done = inner_.wait(pending);
-    const auto found = started_.find(pending.ticket);
-    if (found == started_.end()) return done;
     const int64_t end = Trace::now_nanoseconds();
-    trace_.add(lane_, found->second.name, found->second.begin, end);
-    trace_.add(Trace::Lane::kCompute, fmt::format("wait: {} {}", lane_name(lane_), found->second.name), begin,
-               end);
-    started_.erase(found);
+    trace_.add(lane_, started.name, started.begin, end);
+    trace_.add(Trace::Lane::kCompute, std::move(name), begin, end);
     return done;
   }
   void abort(const std::string& reason) override { inner_.abort(reason); }
@@ -56,16 +74,22 @@ class TracedCommunicator : public comm::Communicator {
  private:
   struct Started {
     std::string name;
-    int64_t begin;
+    int64_t begin;  // or what begin_later() gave
   };
-  Result<comm::Pending> noted(std::string name, Result<comm::Pending> pending) {
-    if (pending && trace_.is_on()) started_[pending->ticket] = {std::move(name), Trace::now_nanoseconds()};
+  template <typename Start>
+  Result<comm::Pending> noted(std::string name, const Start& start) {
+    if (!trace_.is_on()) return start();
+    const int64_t begin =
+        tells_later(backend_) ? trace_.begin_later(lane_, name, backend_) : Trace::now_nanoseconds();
+    auto pending = start();
+    if (pending) started_[pending->ticket] = {std::move(name), begin};
     return pending;
   }
 
   comm::Communicator& inner_;
   Trace& trace_;
   Trace::Lane lane_;
+  kernels::Backend& backend_;
   std::map<uint64_t, Started> started_;
 };
 
@@ -78,26 +102,45 @@ int64_t Trace::now_nanoseconds() {
 }
 
 Trace::Scope::Scope(Trace& trace, std::string name, kernels::Backend& backend)
-    : trace_(trace), name_(std::move(name)), backend_(backend), begin_(now_nanoseconds()) {
-  if (is_later()) backend_.stamp();
+    : trace_(trace), name_(std::move(name)), backend_(backend) {
+  begin_ = tells_later(backend_) ? trace_.begin_later(Lane::kCompute, name_, backend_) : now_nanoseconds();
 }
 
 Trace::Scope::~Scope() {
-  if (is_later()) {
-    backend_.stamp();
-    trace_.later_.push_back(std::move(name_));
+  if (tells_later(backend_)) {
+    trace_.end_later(begin_, backend_);
   } else {
     trace_.add(Lane::kCompute, std::move(name_), begin_, now_nanoseconds());
   }
 }
 
+int64_t Trace::begin_later(Lane lane, std::string name, kernels::Backend& backend) {
+  backend.stamp();
+  later_[begun_later_] = {lane, std::move(name), stamps_++, std::nullopt, std::nullopt};
+  return begun_later_++;
+}
+
+void Trace::end_later(int64_t event, kernels::Backend& backend) {
+  backend.stamp();
+  later_.at(event).end_stamp = stamps_++;
+}
+
 Result<void> Trace::collect(kernels::Backend& backend) {
   const auto times = backend.take_stamps();
   if (!times) return times.error();
-  const std::vector<std::string> names = std::exchange(later_, {});
-  SHARDRUN_CHECK(times->size() == 2 * names.size());
-  for (size_t i = 0; i < names.size(); ++i)
-    events_.push_back({Lane::kCompute, names[i], (*times)[2 * i], (*times)[2 * i + 1]});
+  SHARDRUN_CHECK(static_cast<int64_t>(times->size()) == stamps_ - stamps_told_);
+  const auto time_of = [&](int64_t stamp) { return (*times)[static_cast<size_t>(stamp - stamps_told_)]; };
+  for (auto at = later_.begin(); at != later_.end();) {
+    LaterEvent& event = at->second;
+    if (!event.begin) event.begin = time_of(event.begin_stamp);
+    if (!event.end_stamp) {
+      ++at;
+      continue;
+    }
+    events_.push_back({event.lane, std::move(event.name), *event.begin, time_of(*event.end_stamp)});
+    at = later_.erase(at);
+  }
+  stamps_told_ = stamps_;
   return {};
 }
 
@@ -126,8 +169,9 @@ Result<void> Trace::write(const std::string& path, int global_rank, const std::s
   return base::write_file_atomically(path, text + "\n]}\n");
 }
 
-std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane) {
-  return std::make_unique<TracedCommunicator>(inner, trace, lane);
+std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane,
+                                           kernels::Backend& backend) {
+  return std::make_unique<TracedCommunicator>(inner, trace, lane, backend);
 }
 
 }  // namespace shardrun::train

@@ -344,7 +344,8 @@ class Trainer {
       watched_.push_back(watched(*world_.communicators[i], progress_));
       comm::Communicator* group = watched_.back().get();
       if (spec_.logging.profile_steps > 0) {
-        traced_.push_back(traced(*group, trace_, kLanes[i]));
+        kernels::Backend& owner = kLanes[i] == Trace::Lane::kWorld ? kernels::cpu_backend() : backend();
+        traced_.push_back(traced(*group, trace_, kLanes[i], owner));
         group = traced_.back().get();
       }
       all.push_back(group);
