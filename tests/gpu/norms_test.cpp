@@ -15,9 +15,18 @@ namespace reference = kernels::reference;
 namespace {
 
 constexpr float kEpsilon = 1e-5F;
-// Rows: one, fewer and more than a backward pass has blocks; columns: odd, of one vector, of many a thread.
-constexpr std::array<std::array<int64_t, 2>, 8> kShapes = {
-    {{1, 24}, {3, 17}, {127, 130}, {129, 64}, {67, 2048}, {1100, 40}, {5, 4104}, {3, 16384}}};
+// Rows: one, fewer and more than a backward pass has blocks; columns: odd, of one vector, of many a thread, and so many
+// that the sums of one or two weights fill 48 KiB of shared memory, beside which a block has a little more.
+constexpr std::array<std::array<int64_t, 2>, 10> kShapes = {{{1, 24},
+                                                             {3, 17},
+                                                             {127, 130},
+                                                             {129, 64},
+                                                             {67, 2048},
+                                                             {1100, 40},
+                                                             {5, 4104},
+                                                             {2, 6144},
+                                                             {2, 12288},
+                                                             {3, 16384}}};
 
 struct Moments {
   std::vector<double> mean, rstd, rrms;

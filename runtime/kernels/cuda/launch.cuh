@@ -62,10 +62,11 @@ class OpScope {
   std::byte* scratch(size_t bytes);
   bool check(cudaError_t error);
   void fail(base::Code code, std::string why) { state_.fail(name_, code, std::move(why)); }
-  // Lets `kernel` have more shared memory than 48 KiB.
+  // Lets `kernel` have so much dynamic shared memory; beyond 48 KiB, its static one included, it must be asked for.
   template <typename Kernel>
   bool allow_shared(Kernel* kernel, size_t bytes) {
-    if (bytes <= 48 * 1024) return true;
+    constexpr size_t kMostStatic = 4 * 1024;
+    if (bytes + kMostStatic <= 48 * 1024) return true;
     return check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   }
