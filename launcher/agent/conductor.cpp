@@ -157,8 +157,21 @@ Verdict could_not_start(const Error& error) {
   return verdict;
 }
 
-void fill_metrics(RunRecord& record, const contract::RunDir& paths, int attempt,
-                  const std::vector<RankExit>& exits) {
+// The trainer knows its device, the request what that is.
+std::vector<contract::PeakRate> peaks_of(const RunRecord& record, const ConductRequest& request) {
+  std::vector<contract::PeakRate> peaks;
+  if (record.predicted) peaks = record.predicted->peaks;
+  const auto has_datasheet = [](const contract::PeakRate& peak) { return peak.kind == "datasheet"; };
+  const auto device = record.metrics->versions.find("device");
+  if (!request.peak_of_device || device == record.metrics->versions.end() ||
+      std::any_of(peaks.begin(), peaks.end(), has_datasheet))
+    return peaks;
+  if (auto peak = request.peak_of_device(device->second)) peaks.push_back(std::move(*peak));
+  return peaks;
+}
+
+void fill_metrics(RunRecord& record, const ConductRequest& request, const contract::RunDir& paths,
+                  int attempt, const std::vector<RankExit>& exits) {
   for (const RankExit& exit : exits) {
     if (exit.peak_memory_bytes > 0) record.peak_memory_bytes[exit.global_rank] = exit.peak_memory_bytes;
   }
@@ -168,10 +181,9 @@ void fill_metrics(RunRecord& record, const contract::RunDir& paths, int attempt,
   if (!metrics) return;
   record.versions.insert(metrics->versions.begin(), metrics->versions.end());
   record.metrics = std::move(*metrics);
-  const double peak = record.predicted ? record.predicted->peak_flops * record.world_size : 0.0;
-  if (peak > 0.0 && record.metrics->flops_per_token > 0.0)
-    record.metrics->model_flops_utilization =
-        record.metrics->tokens_per_second * record.metrics->flops_per_token / peak;
+  record.metrics->utilization =
+      contract::utilizations(record.metrics->tokens_per_second, record.metrics->flops_per_token,
+                             peaks_of(record, request), record.world_size);
 }
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
@@ -288,7 +300,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     record.attempts.back().stragglers.push_back(
         {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});
   }
-  fill_metrics(record, attempt.paths, attempt.number, input.exits);
+  fill_metrics(record, request, attempt.paths, attempt.number, input.exits);
   Verdict verdict = judge(input);
   verdict.stop_requested = input.stop_signal.has_value();
   return verdict;

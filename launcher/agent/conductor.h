@@ -32,6 +32,8 @@ struct ConductRequest {
   int stop_fd = -1;                               // signalfd, borrowed; -1: nobody can stop us
   double launch_time = 0.0;                       // Unix seconds, when shardrun began
   std::optional<contract::Prediction> predicted;  // goes into the record
+  // What a rank's device does at most by its datasheet, from the name that its driver gives it. May be empty.
+  std::function<std::optional<contract::PeakRate>(const std::string& device)> peak_of_device;
   // Called before the ranks of each attempt start, e.g. to follow the logs.
   std::function<void(const contract::RunDir&, int attempt)> on_start;
   // Called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not get. What

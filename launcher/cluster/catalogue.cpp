@@ -1,6 +1,7 @@
 #include "launcher/cluster/catalogue.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 
 #include <fmt/format.h>
@@ -94,6 +95,38 @@ const Instance* Catalogue::find(std::string_view type) const {
   const auto found = std::find_if(instances.begin(), instances.end(),
                                   [&](const Instance& instance) { return instance.type == type; });
   return found == instances.end() ? nullptr : &*found;
+}
+
+namespace {
+
+// Lower-case words of letters and digits.
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words(1);
+  for (const char letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (std::isalnum(byte) != 0) {
+      words.back() += static_cast<char>(std::tolower(byte));
+    } else if (!words.back().empty()) {
+      words.emplace_back();
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+const Accelerator* Catalogue::find_accelerator(std::string_view device) const {
+  const std::vector<std::string> said = words_of(device);
+  const auto says = [&](const std::string& word) {
+    return std::find(said.begin(), said.end(), word) != said.end();
+  };
+  if (says("pcie") || says("nvl")) return nullptr;
+  for (const Instance& instance : instances) {
+    if (!instance.accelerator || instance.accelerator->maker != "nvidia") continue;
+    const std::vector<std::string> name = words_of(instance.accelerator->name);
+    if (std::all_of(name.begin(), name.end(), says)) return &*instance.accelerator;
+  }
+  return nullptr;
 }
 
 std::vector<std::string> Catalogue::types() const {

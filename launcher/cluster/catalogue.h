@@ -52,6 +52,9 @@ struct Catalogue {
   std::vector<Instance> instances;  // in the file's order by name
 
   const Instance* find(std::string_view type) const;
+  // Of NVIDIA's, by what its driver calls it, e.g. "NVIDIA H200" or "NVIDIA A100-SXM4-80GB"; null where none is meant.
+  // PCIe and NVL boards have other peaks than those of the name alone, and are none of these.
+  const Accelerator* find_accelerator(std::string_view device) const;
   std::vector<std::string> types() const;
 };
 

@@ -145,9 +145,53 @@ Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contra
   return Error(Code::kInvalid, fmt::format("none of {} layouts fits the memory of a node", combinations));
 }
 
+namespace {
+
+const char* type_name(const contract::JobSpec& spec) {
+  return spec.precision.parameters == contract::Precision::kBf16 ? "bf16" : "fp32";
+}
+
+// Of hardware that `ranks` ranks share; nothing where it has no path for the job's type.
+std::optional<contract::PeakRate> datasheet_peak(const contract::JobSpec& spec, const PeakTflops& peak,
+                                                 double ranks, const std::string& whose) {
+  const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;
+  const double tflops = bf16 ? peak.bf16 : peak.fp32;
+  if (tflops <= 0.0) return std::nullopt;
+  return contract::PeakRate{"datasheet", tflops * 1e12 / ranks,
+                            fmt::format("datasheet of {}, {}", whose, type_name(spec))};
+}
+
+// Of the machine that a job names, as far as the built-in trainer computes there.
+std::optional<contract::PeakRate> peak_of_machine(const contract::JobSpec& spec,
+                                                  const contract::LaunchPlan& plan) {
+  const auto instance = machine_of(spec);
+  if (!instance || !*instance) return std::nullopt;
+  if (spec.resources.device == contract::TrainingDevice::kCpu)
+    return datasheet_peak(spec, (*instance)->cpu_peak, plan.ranks_per_node, (*instance)->type);
+  const auto& unit = (*instance)->accelerator;
+  if (!unit || unit->maker != "nvidia") return std::nullopt;
+  return datasheet_peak(spec, unit->peak, spec.resources.ranks_per_gpu, (*instance)->type);
+}
+
+}  // namespace
+
+std::optional<contract::PeakRate> peak_of_device(const contract::JobSpec& spec, const std::string& device) {
+  if (spec.resources.device == contract::TrainingDevice::kCpu) return std::nullopt;
+  const Catalogue catalogue = built_in_catalogue();
+  const Accelerator* const unit = catalogue.find_accelerator(device);
+  if (unit == nullptr) return std::nullopt;
+  return datasheet_peak(spec, unit->peak, spec.resources.ranks_per_gpu, unit->name);
+}
+
 contract::Prediction predict_run(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
   contract::Prediction prediction;
   if (spec.program.trainer.empty()) return prediction;
+  auto datasheet = peak_of_machine(spec, plan);
+  if (datasheet) prediction.peaks.push_back(std::move(*datasheet));
+  if (spec.resources.device == contract::TrainingDevice::kGpu) {
+    prediction.unknown_because = "shardrun calibrate measures CPUs, the job computes on GPUs";
+    return prediction;
+  }
   const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;
   if (const auto question = question_of(spec, plan); question && bf16 && spec.program.trainer == "llama")
     prediction.memory_bytes = std::llround(own_memory(memory_question(spec, plan, question->layout)));
@@ -156,9 +200,11 @@ contract::Prediction predict_run(const contract::JobSpec& spec, const contract::
   const auto machine = load_calibration(*path);
   if (machine && *machine) {
     const double share = (*machine)->cpu_share(plan.nodes, plan.ranks_per_node);
-    if (const double peak = (*machine)->peak("bf16"); peak > 0.0) {
-      prediction.peak_flops = peak * share;
-      prediction.peak_source = "bf16 matrix products measured by shardrun calibrate, " + *path;
+    if (const double peak = (*machine)->peak(type_name(spec)); peak > 0.0) {
+      prediction.peaks.insert(
+          prediction.peaks.begin(),
+          {"measured", peak * share,
+           fmt::format("{} matrix products measured by shardrun calibrate, {}", type_name(spec), *path)});
     }
     const auto step = forecast_measured(spec, plan, **machine);
     if (!step) {
@@ -172,14 +218,6 @@ contract::Prediction predict_run(const contract::JobSpec& spec, const contract::
   }
   prediction.unknown_because =
       machine ? "nobody has calibrated here: " + *path + " is not there" : machine.error().to_string();
-  const auto instance = machine_of(spec);
-  if (!instance || !*instance) return prediction;
-  const bool accelerated = (*instance)->accelerator.has_value();
-  const PeakTflops& peak = accelerated ? (*instance)->accelerator->peak : (*instance)->cpu_peak;
-  const double ranks = accelerated ? (*instance)->accelerator->ranks : plan.ranks_per_node;
-  if (peak.bf16 <= 0.0) return prediction;
-  prediction.peak_flops = peak.bf16 * 1e12 / ranks;
-  prediction.peak_source = "datasheet of " + (*instance)->type + ", bf16";
   return prediction;
 }
 

@@ -38,6 +38,9 @@ struct MeasuredChoice {
 base::Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
                                            const MeasuredMachine& machine);
 
+// Of a rank of the job on a GPU that its driver calls `device`; nothing where the catalogue does not know it.
+std::optional<contract::PeakRate> peak_of_device(const contract::JobSpec& spec, const std::string& device);
+
 // What can be said of a run before it starts; empty members where nothing can.
 contract::Prediction predict_run(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
 

@@ -60,9 +60,6 @@ void print_predicted(const contract::RunRecord& record) {
     fmt::print("memory      {} at most on a rank, predicted {}: off by {:+.1f} %\n", bytes_text(highest),
                bytes_text(*said.memory_bytes),
                100.0 * (static_cast<double>(*said.memory_bytes) / static_cast<double>(highest) - 1.0));
-  if (metrics.model_flops_utilization)
-    fmt::print("utilization {:.1f} % of {:.1f} GFLOP/s a rank ({})\n",
-               100.0 * *metrics.model_flops_utilization, said.peak_flops / 1e9, said.peak_source);
 }
 
 }  // namespace
@@ -195,6 +192,8 @@ int results(const std::string& run_name, const CommonOptions& common) {
   }
   fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
              metrics.step_seconds_p50, metrics.step_seconds_p99);
+  for (const contract::Utilization& utilization : metrics.utilization)
+    fmt::print("utilization {}\n", contract::to_string(utilization));
   print_predicted(*record);
   fmt::print("checkpoint  {}\n", metrics.checkpoint);
   return contract::kExitDone;

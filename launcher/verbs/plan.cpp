@@ -23,7 +23,7 @@ std::string batch_json(const contract::BatchPlan& batch) {
 
 void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
   fmt::print("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
-             static_cast<double>(tokens_per_step) * model.flops_per_token * 1e-12);
+             static_cast<double>(tokens_per_step) * model.flops_per_token.causal * 1e-12);
   fmt::print("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
   fmt::print("sharding     {} ranks share a copy of the state, {} copies, {} ranks share each matrix\n",
              model.shard_degree, model.replicas, model.tensor_parallel);

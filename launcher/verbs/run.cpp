@@ -178,6 +178,10 @@ bool write_plot(const contract::RunDir& run, const std::string& name) {
 
 void print_end(const contract::RunRecord& record, const contract::RunDir& run, int attempt, bool plotted) {
   fmt::print("\n{}: {}\n", contract::status_name(record.status), record.verdict);
+  if (record.metrics) {
+    for (const contract::Utilization& utilization : record.metrics->utilization)
+      fmt::print("  utilization {}\n", contract::to_string(utilization));
+  }
   fmt::print("  logs        {}/*.log\n", run.attempt(attempt));
   fmt::print("  record      {}\n", run.record_json());
   if (plotted) fmt::print("  loss curve  {}/loss.svg\n", run.root);
@@ -199,7 +203,10 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.plan = job.plan;
   request.stop_fd = signals.fd();
   request.launch_time = launch_time;
-  if (!job.spec.program.trainer.empty()) request.predicted = predict_run(job.spec, job.plan);
+  if (!job.spec.program.trainer.empty()) {
+    request.predicted = predict_run(job.spec, job.plan);
+    request.peak_of_device = [&](const std::string& device) { return peak_of_device(job.spec, device); };
+  }
   const bool quiet = options.quiet || common.json;
   Viewer viewer;
   contract::RunDir run{job.plan.run_directory};

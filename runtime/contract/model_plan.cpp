@@ -44,7 +44,8 @@ Result<MemoryPlan> read_memory(const nlohmann::json& object) {
 std::string to_json(const ModelPlan& plan) {
   return dump_json({{"parameters", plan.parameters},
                     {"blocks", plan.blocks},
-                    {"flops_per_token", plan.flops_per_token},
+                    {"flops_per_token", plan.flops_per_token.causal},
+                    {"full_flops_per_token", plan.flops_per_token.full},
                     {"shard_degree", plan.shard_degree},
                     {"replicas", plan.replicas},
                     {"tensor_parallel", plan.tensor_parallel},
@@ -58,7 +59,8 @@ Result<ModelPlan> parse_model_plan(std::string_view text) {
   JsonReader reader(*object, "the model's plan");
   reader.read("parameters", plan.parameters);
   reader.read("blocks", plan.blocks);
-  reader.read("flops_per_token", plan.flops_per_token);
+  reader.read("flops_per_token", plan.flops_per_token.causal);
+  reader.read("full_flops_per_token", plan.flops_per_token.full);
   reader.read("shard_degree", plan.shard_degree);
   reader.read("replicas", plan.replicas);
   reader.read("tensor_parallel", plan.tensor_parallel);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/utilization.h"
 
 namespace shardrun::contract {
 
@@ -42,7 +43,7 @@ struct MemoryPlan {
 
 struct ModelPlan {
   int64_t parameters = 0, blocks = 0;
-  double flops_per_token = 0.0;  // forward and backward, causal credit
+  FlopsPerToken flops_per_token;
   int shard_degree = 1, replicas = 1, tensor_parallel = 1;
   MemoryPlan memory;
 };

@@ -4,6 +4,7 @@
 
 #include "runtime/contract/json_reader.h"
 #include "runtime/contract/model_plan_json.h"
+#include "runtime/contract/utilization_json.h"
 
 namespace shardrun::contract {
 namespace {
@@ -44,8 +45,11 @@ json metrics_json(const TrainingMetrics& metrics) {
           {"unigram_entropy", optional_json(metrics.unigram_entropy)},
           {"tokens_per_second", metrics.tokens_per_second},
           {"step_seconds", {{"p50", metrics.step_seconds_p50}, {"p99", metrics.step_seconds_p99}}},
-          {"model_flops_utilization", optional_json(metrics.model_flops_utilization)},
-          {"flops_per_token", metrics.flops_per_token},
+          {"model_flops_utilization",
+           metrics.utilization.empty() ? json() : json(metrics.utilization.front().causal)},
+          {"utilization", utilizations_json(metrics.utilization)},
+          {"flops_per_token", metrics.flops_per_token.causal},
+          {"full_flops_per_token", metrics.flops_per_token.full},
           {"checkpoint", metrics.checkpoint},
           {"first_barrier_seconds", metrics.first_barrier_seconds},
           {"kernels", kernels_json(metrics.kernels)},
@@ -67,10 +71,11 @@ Result<TrainingMetrics> read_metrics(const json& object) {
     quantiles.read("p99", metrics.step_seconds_p99);
     RETURN_IF_ERROR(quantiles.finish());
   }
-  reader.read_optional("model_flops_utilization", metrics.model_flops_utilization);
-  std::optional<double> flops;  // of later versions
-  reader.read_optional("flops_per_token", flops);
-  metrics.flops_per_token = flops.value_or(0.0);
+  std::optional<double> causal, full;  // of later versions
+  reader.read_optional("flops_per_token", causal);
+  reader.read_optional("full_flops_per_token", full);
+  metrics.flops_per_token = {causal.value_or(0.0), full.value_or(0.0)};
+  metrics.utilization = read_utilizations(reader.member("utilization"));
   reader.read("checkpoint", metrics.checkpoint);
   reader.read("first_barrier_seconds", metrics.first_barrier_seconds);
   if (const json* kernels = reader.member("kernels"); kernels != nullptr && !kernels->is_null()) {
@@ -104,13 +109,15 @@ std::vector<std::string> texts_of(const JsonReader& reader, const char* key) {
 
 json prediction_json(const std::optional<Prediction>& prediction) {
   if (!prediction) return nullptr;
+  const PeakRate first = prediction->peaks.empty() ? PeakRate() : prediction->peaks.front();
   return {{"step_seconds", optional_json(prediction->step_seconds)},
           {"tokens_per_second", optional_json(prediction->tokens_per_second)},
           {"memory_bytes", optional_json(prediction->memory_bytes)},
           {"basis", prediction->basis},
           {"unknown_because", prediction->unknown_because},
-          {"peak_flops", prediction->peak_flops},
-          {"peak_source", prediction->peak_source}};
+          {"peaks", peaks_json(prediction->peaks)},
+          {"peak_flops", first.flops},
+          {"peak_source", first.source}};
 }
 
 Result<Prediction> read_prediction(const json& object) {
@@ -121,8 +128,7 @@ Result<Prediction> read_prediction(const json& object) {
   reader.read_optional("memory_bytes", prediction.memory_bytes);
   reader.read("basis", prediction.basis);
   reader.read("unknown_because", prediction.unknown_because);
-  reader.read("peak_flops", prediction.peak_flops);
-  reader.read("peak_source", prediction.peak_source);
+  prediction.peaks = read_peaks(reader.member("peaks"));
   RETURN_IF_ERROR(reader.finish());
   return prediction;
 }
@@ -490,12 +496,13 @@ std::string to_results_json(const RunRecord& record) {
   json list = json::array();
   const double ended = record.attempts.empty() ? 0.0 : record.attempts.back().ended.value_or(0.0);
   const double started = record.attempts.empty() ? 0.0 : record.attempts.front().started;
-  const auto add = [&](const char* name, const json& value, const char* units) {
+  const auto add = [&](const char* name, const json& value, const char* units,
+                       const json& additional = json::object()) {
     list.push_back({{"MetricName", name},
                     {"MeasuredValue", value},
                     {"Units", units},
                     {"Timestamp", utc_time(ended)},
-                    {"AdditionalData", json::object()}});
+                    {"AdditionalData", additional}});
   };
   json parameters = {{"Model", record.name},
                      {"World size", record.world_size},
@@ -507,8 +514,12 @@ std::string to_results_json(const RunRecord& record) {
     if (record.metrics->final_loss) add("Final loss", *record.metrics->final_loss, "");
     if (ended > started) add("Time to train", (ended - started) / 60.0, "minutes");
     add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
-    if (record.metrics->model_flops_utilization)
-      add("Model FLOPs utilization", *record.metrics->model_flops_utilization, "");
+    for (const Utilization& one : record.metrics->utilization) {
+      const json of = {
+          {"Peak", one.peak.kind}, {"Peak FLOP/s of a rank", one.peak.flops}, {"Source", one.peak.source}};
+      add("Model FLOPs utilization", one.causal, "", of);
+      add("Model FLOPs utilization, all scores", one.full, "", of);
+    }
     if (record.predicted && record.predicted->tokens_per_second)
       add("Predicted throughput", *record.predicted->tokens_per_second, "tokens/s");
   }

@@ -17,6 +17,7 @@
 #include "runtime/contract/launch_plan.h"
 #include "runtime/contract/model_plan.h"
 #include "runtime/contract/preflight.h"
+#include "runtime/contract/utilization.h"
 
 namespace shardrun::contract {
 
@@ -50,8 +51,7 @@ struct Prediction {
   std::optional<int64_t> memory_bytes;  // of the rank that holds most, at its peak
   std::string basis;                    // the calibration
   std::string unknown_because;          // why there is no step_seconds; empty: there is
-  double peak_flops = 0.0;              // of a rank, a second; 0: not known
-  std::string peak_source;              // who says so
+  std::vector<PeakRate> peaks;          // of a rank; what was measured first
 };
 
 // What the trainer reports at its end; also what `shardrun results` prints.
@@ -60,13 +60,13 @@ struct TrainingMetrics {
   std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
   double tokens_per_second = 0.0;
   double step_seconds_p50 = 0.0, step_seconds_p99 = 0.0;
-  std::optional<double> model_flops_utilization;  // by the launcher, of Prediction::peak_flops
-  double flops_per_token = 0.0;                   // forward and backward, causal credit; 0: not told
-  std::string checkpoint;                         // the newest one, absolute; empty if none
-  double first_barrier_seconds = 0.0;             // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
-  std::optional<KernelMetrics> kernels;           // of a job with [precompile]
-  MemoryPlan planned;                             // per rank, from before step 0
-  std::map<std::string, std::string> versions;    // "libfabric": "1.17.0", …
+  FlopsPerToken flops_per_token;
+  std::vector<Utilization> utilization;         // by the launcher, of each peak that it knows
+  std::string checkpoint;                       // the newest one, absolute; empty if none
+  double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
+  std::optional<KernelMetrics> kernels;         // of a job with [precompile]
+  MemoryPlan planned;                           // per rank, from before step 0
+  std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
 };
 
 struct FirstCause {

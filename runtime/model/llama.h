@@ -45,8 +45,10 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_ran
 std::vector<kernels::KernelShape> kernel_shapes(const LlamaConfig& config, kernels::DType compute,
                                                 int tensor_parallel,
                                                 kernels::Target target = kernels::Target::kCpu);
-// Model FLOPs of one token, forward and backward, causal credit: 6·(matmul parameters) + 6·layers·C·T.
-double flops_per_token(const LlamaConfig& config, int sequence_length);
+// Model FLOPs of one token, forward and backward: 6·(matmul parameters) + 6·layers·C·T with causal credit, 12·layers·C·T
+// without. Keys and values that heads share save products, but no scores.
+double flops_per_token(const LlamaConfig& config, int sequence_length,
+                       AttentionCredit credit = AttentionCredit::kCausal);
 
 class Llama : public Model {
  public:

@@ -99,7 +99,7 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_ran
   return blocks;
 }
 
-double flops_per_token(const LlamaConfig& config, int sequence_length) {
+double flops_per_token(const LlamaConfig& config, int sequence_length, AttentionCredit credit) {
   double products = 0.0;
   for (const BlockLayout& block : block_layouts(config)) {
     if (block.name == "embedding" && !config.tied_embeddings) continue;  // a table look-up
@@ -107,7 +107,8 @@ double flops_per_token(const LlamaConfig& config, int sequence_length) {
       if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
     }
   }
-  return 6.0 * products + 6.0 * config.layers * static_cast<double>(config.hidden) * sequence_length;
+  const double scores = credit == AttentionCredit::kCausal ? 6.0 : 12.0;
+  return 6.0 * products + scores * config.layers * static_cast<double>(config.hidden) * sequence_length;
 }
 
 kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel) {

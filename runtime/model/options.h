@@ -13,6 +13,9 @@
 
 namespace shardrun::model {
 
+// Which of attention's scores count as a model's FLOPs where a causal mask hides half of them: docs/formats.md.
+enum class AttentionCredit { kCausal, kFull };
+
 struct ModelOptions {
   kernels::DType compute = kernels::DType::kFp32;
   int micro_batch = 1, sequence_length = 1;

@@ -82,9 +82,13 @@ std::string configuration(const Network& network) {
   return std::visit([](const auto& config) { return weights::hf_config(config); }, network);
 }
 
-double flops_per_token(const Network& network, int sequence_length) {
-  return std::visit([&](const auto& config) { return model::flops_per_token(config, sequence_length); },
-                    network);
+contract::FlopsPerToken flops_per_token(const Network& network, int sequence_length) {
+  if (const auto* llama = std::get_if<model::LlamaConfig>(&network)) {
+    return {model::flops_per_token(*llama, sequence_length),
+            model::flops_per_token(*llama, sequence_length, model::AttentionCredit::kFull)};
+  }
+  const double all = model::flops_per_token(std::get<model::BertConfig>(network), sequence_length);
+  return {all, all};
 }
 
 }  // namespace shardrun::train

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/contract/utilization.h"
 #include "runtime/model/bert.h"
 #include "runtime/model/llama.h"
 
@@ -42,6 +43,6 @@ int hidden(const Network& network);
 // As Hugging Face's config.json has it, one line.
 std::string configuration(const Network& network);
 // Model FLOPs of one token, forward and backward.
-double flops_per_token(const Network& network, int sequence_length);
+contract::FlopsPerToken flops_per_token(const Network& network, int sequence_length);
 
 }  // namespace shardrun::train

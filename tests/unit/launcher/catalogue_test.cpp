@@ -102,3 +102,23 @@ TEST_CASE("job instance: a machine that nobody knows is refused with the nearest
         "job.toml:6:12: cluster.instance = \"p5.24xlarge\" is not in the catalogue; did you mean "
         "\"p4d.24xlarge\"?");
 }
+
+TEST_CASE("catalogue: a GPU is known by its driver's name, unless it is a board of other peaks") {
+  const Catalogue catalogue = launcher::built_in_catalogue();
+  const auto name_of = [&](const char* device) {
+    const launcher::Accelerator* const unit = catalogue.find_accelerator(device);
+    return unit == nullptr ? std::string() : unit->name;
+  };
+  CHECK(name_of("NVIDIA H200") == "h200");
+  CHECK(name_of("NVIDIA H100 80GB HBM3") == "h100");
+  CHECK(name_of("NVIDIA A100-SXM4-80GB") == "a100-80gb");
+  CHECK(name_of("NVIDIA A100-SXM4-40GB") == "a100-40gb");
+  CHECK(name_of("NVIDIA L4") == "l4");
+  CHECK(name_of("NVIDIA L40S") == "l40s");
+  CHECK(name_of("NVIDIA H100 PCIe") == "");
+  CHECK(name_of("NVIDIA H100 NVL") == "");
+  CHECK(name_of("NVIDIA GH200 480GB") == "");
+  CHECK(name_of("Tesla V100-SXM2-16GB") == "");
+  CHECK(name_of("CPU") == "");
+  CHECK(name_of("emulated GPU (CPU)") == "");
+}

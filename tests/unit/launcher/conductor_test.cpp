@@ -156,6 +156,34 @@ TEST_CASE_FIXTURE(Fixture,
 }
 
 TEST_CASE_FIXTURE(
+    Fixture,
+    "conductor: utilization is a share of what was predicted, and of the datasheet of the device that "
+    "the trainer names") {
+  FakeScheduler scheduler([&](const StepRequest&) {
+    contract::TrainingMetrics metrics;
+    metrics.tokens_per_second = 1000.0;
+    metrics.flops_per_token = {2e9, 3e9};
+    metrics.versions["device"] = "Some GPU";
+    std::ofstream(path("attempt_0/summary.json")) << contract::to_json(metrics);
+    return two_ranks_end_with(0, 0);
+  });
+  request.predicted.emplace();
+  request.predicted->peaks = {{"measured", 4e12, "products"}};
+  request.peak_of_device = [](const std::string& device) {
+    CHECK(device == "Some GPU");
+    return contract::PeakRate{"datasheet", 10e12, "datasheet of some"};
+  };
+
+  const auto record = conduct(scheduler, request);
+
+  REQUIRE(record);
+  REQUIRE(record->metrics->utilization.size() == 2);
+  CHECK(record->metrics->utilization[0].causal == doctest::Approx(0.25));
+  CHECK(record->metrics->utilization[1].full == doctest::Approx(0.15));
+  CHECK(record->metrics->utilization[1].peak.source == "datasheet of some");
+}
+
+TEST_CASE_FIXTURE(
     Fixture, "conductor: the trainer's summary becomes the record's metrics and its last step is named") {
   spec.program = {"llama", {}};
   FakeScheduler scheduler([&](const StepRequest&) {

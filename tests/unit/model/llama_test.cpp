@@ -106,6 +106,17 @@ TEST_CASE("llama: the gradient of every parameter tensor agrees with finite diff
   }
 }
 
+TEST_CASE(
+    "llama: the FLOPs of a token count grouped heads' products, and scores with or without causal credit") {
+  // A layer's products: q and o 2·12·12, k and v of one head of 4 2·4·12, the feed-forward 3·20·12: 1104. Two layers and
+  // the head's 17·12 make 2412; the embedding is a look-up. Scores of 5 keys: 2 layers · 12 · 5 = 120.
+  CHECK(model::flops_per_token(kTiny, 5) == 6.0 * 2412 + 6.0 * 120);
+  CHECK(model::flops_per_token(kTiny, 5, model::AttentionCredit::kFull) == 6.0 * 2412 + 12.0 * 120);
+  auto tied = kTiny;
+  tied.tied_embeddings = true;  // the head's product is there all the same
+  CHECK(model::flops_per_token(tied, 5) == 6.0 * 2412 + 6.0 * 120);
+}
+
 TEST_CASE("llama: small random weights predict about uniformly, loss ln V") {
   Fixture fixture(kernels::DType::kFp32);
   for (auto& block : fixture.parameters) {
