@@ -18,23 +18,25 @@ import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 class LlamaBlock(nn.Module):
-    def __init__(self, hidden, heads, ffn):
+    def __init__(self, hidden, heads, ffn, kv_heads):
         super().__init__()
-        self.heads = heads
+        self.heads, self.kv_heads = heads, kv_heads
         self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
-        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * (hidden // heads), bias=False)
         self.out = nn.Linear(hidden, hidden, bias=False)
         self.gate_up = nn.Linear(hidden, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x, cos, sin):
         b, t, c = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        heads = self.qkv(self.norm1(x)).view(b, t, -1, c // self.heads).transpose(1, 2)
+        q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attention = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads != self.heads)
         x = x + self.out(attention.transpose(1, 2).reshape(b, t, c))
         gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
         return x + self.down(F.silu(gate) * up)
@@ -46,10 +48,13 @@ def rotate(x, cos, sin):
 
 
 class Llama(nn.Module):
-    def __init__(self, layers, hidden, heads, ffn, vocab, length):
+    """`recompute`: a layer keeps its input alone, and backward computes the rest again."""
+
+    def __init__(self, layers, hidden, heads, ffn, vocab, length, kv_heads=None, recompute=False):
         super().__init__()
+        self.recompute = recompute
         self.embedding = nn.Embedding(vocab, hidden)
-        self.layers = nn.ModuleList(LlamaBlock(hidden, heads, ffn) for _ in range(layers))
+        self.layers = nn.ModuleList(LlamaBlock(hidden, heads, ffn, kv_heads or heads) for _ in range(layers))
         self.norm = nn.RMSNorm(hidden, eps=1e-5)
         self.head = nn.Linear(hidden, vocab, bias=False)
         half = hidden // heads // 2
@@ -63,7 +68,10 @@ class Llama(nn.Module):
     def forward(self, tokens, targets):
         x = self.embedding(tokens)
         for layer in self.layers:
-            x = layer(x, self.cos, self.sin)
+            if self.recompute:
+                x = checkpoint(layer, x, self.cos, self.sin, use_reentrant=False)
+            else:
+                x = layer(x, self.cos, self.sin)
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
@@ -186,4 +194,5 @@ def main():
         dist.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()

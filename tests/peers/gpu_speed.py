@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""shardrun against PyTorch on one GPU: the same losses first, then tokens a second.
+
+    gpu_speed.py curve                          136M, 100 steps in bf16 on the same sequences and weights: within 2e-2
+    gpu_speed.py speed 0.5b 1.5b 3b 8b          T = 2048; each side's best of the variants below, alternating
+    gpu_speed.py report                         the table of all that was measured
+    gpu_speed.py curve --dry-run; gpu_speed.py speed tiny --dry-run         both on the CPU, at a tiny size
+
+Everything measured is added to --output, one JSON object a line, so that a size can be measured in a call of its own.
+shardrun is that of --build; PyTorch is that of --python. Variants that do not fit the memory or that PyTorch refuses are
+named and passed over; that none is left is an error. Speeds are medians over the steps after the first three.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEER = ROOT / "tests/peers/gpu_train.py"
+WARM_STEPS = 3
+DATASHEET_BF16 = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+
+
+def shape(layers, hidden, heads, kv_heads, ffn, vocab=32000):
+    return {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "ffn": ffn, "vocab": vocab}
+
+
+# Heads of 128. Variants of (micro-batch, activation checkpointing), tried in order; 16 to 18 bytes of state a parameter
+# leave little room at 8b.
+SIZES = {
+    "tiny": {"model": shape(2, 64, 4, 2, 96, 512), "length": 64, "ours": [(4, "none"), (2, "full")],
+             "theirs": [(4, False, "eager", "any"), (2, True, "eager", "any")]},
+    "0.5b": {"model": shape(16, 1536, 12, 4, 4096), "length": 2048, "ours": [(16, "none"), (8, "none")],
+             "theirs": [(16, False, "default", "flash"), (16, False, "default", "cudnn"), (8, False, "max-autotune-no-cudagraphs", "flash")]},
+    "1.5b": {"model": shape(28, 2048, 16, 8, 5632), "length": 2048, "ours": [(8, "none"), (16, "selective")],
+             "theirs": [(8, False, "default", "flash"), (8, False, "default", "cudnn"), (4, False, "max-autotune-no-cudagraphs", "flash")]},
+    "3b": {"model": shape(28, 3072, 24, 8, 8192), "length": 2048, "ours": [(4, "none"), (8, "selective")],
+           "theirs": [(4, False, "default", "flash"), (4, False, "default", "cudnn"), (8, True, "default", "flash")]},
+    "8b": {"model": shape(32, 4096, 32, 8, 14336), "length": 2048, "ours": [(2, "full"), (4, "full")],
+           "theirs": [(2, True, "default", "flash"), (4, True, "default", "flash"), (2, True, "default", "cudnn")]},
+}
+CURVE = {"model": shape(12, 768, 12, 12, 2048), "length": 512, "batch": 8, "steps": 100, "warmup": 10}
+TINY_CURVE = {"model": SIZES["tiny"]["model"], "length": 64, "batch": 4, "steps": 12, "warmup": 2}
+
+
+class Failed(Exception):
+    pass
+
+
+def run(command, limit, **options):
+    begin = time.time()
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=limit, **options)
+    if done.returncode != 0:
+        raise Failed(f"{command[0]} ended with {done.returncode} after {time.time() - begin:.0f} s: "
+                     f"{(done.stderr or done.stdout)[-1500:].strip()}")
+    return done.stdout
+
+
+def parameters(model):
+    head = model["hidden"] // model["heads"]
+    layer = (2 * model["hidden"] ** 2 + 2 * model["hidden"] * head * model["kv_heads"] + 3 * model["hidden"] * model["ffn"])
+    return model["layers"] * layer + 2 * model["vocab"] * model["hidden"]
+
+
+def flops_per_token(model, length):
+    """Forward and backward: of what a causal mask lets through, and of all scores."""
+    products = parameters(model) - model["vocab"] * model["hidden"]  # the embedding is a look-up
+    attention = 6 * model["layers"] * model["hidden"] * length
+    return 6 * products + attention, 6 * products + 2 * attention
+
+
+def write_text(path, size):
+    """Words of a small vocabulary in an order that is partly fixed, so that there is something to learn."""
+    state, words = 12345, []
+    for length in range(600):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        words.append("".join(chr(97 + (state >> (5 * i + 9)) % 26) for i in range(2 + length % 7)))
+    text, last = [], 0
+    while size > 0:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        last = (last * 7 + 11) % 600 if (state >> 40) % 4 else (state >> 20) % 600
+        text.append(words[last])
+        size -= len(words[last]) + 1
+    path.write_text(" ".join(text))
+
+
+def spec_of(case, text, device):
+    gpu = 'device = "gpu"\ngpus_per_node = 1\n' if device == "cuda" else ""
+    model = "".join(f"{key} = {value}\n" for key, value in case["model"].items())
+    return f"""name = "peer"
+[resources]
+cpus_per_rank = {max(1, min(16, os.cpu_count() - 1))}
+{gpu}[program]
+trainer = "llama"
+[model]
+{model}[data]
+files = ["{text}"]
+sequence_length = {case["length"]}
+[batch]
+global_batch = {case["batch"]}
+micro_batch = {case["batch"]}
+[memory]
+activation_checkpointing = "{case.get("checkpointing", "none")}"
+[precision]
+parameters = "bf16"
+[optimizer]
+steps = {case["steps"]}
+learning_rate = 3e-4
+min_learning_rate = 3e-5
+warmup_steps = {case["warmup"]}
+[checkpoint]
+at_end = false
+"""
+
+
+def ours(case, text, arguments, folder):
+    spec = folder / "job.toml"
+    spec.write_text(spec_of(case, text, arguments.device))
+    shardrun = arguments.build / "bin/shardrun"
+    runs = pathlib.Path(tempfile.mkdtemp(prefix="runs.", dir=folder))
+    run([shardrun, "run", "--quiet", spec, "--set", f"logging.directory={runs}"], arguments.limit, cwd=folder)
+    place = next(runs.glob("peer/*/record.json")).parent
+    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "step_seconds" in row]
+    record = json.loads((place / "record.json").read_text())
+    return {"seconds": [row["step_seconds"] for row in rows], "losses": [row["loss"] for row in rows],
+            "bits": [row["loss_hex"] for row in rows], "versions": record["versions"],
+            "memory_bytes": record["planned"]["memory_bytes"]["total"]}
+
+
+def theirs(case, text, arguments, **options):
+    given = {"model": case["model"], "text": str(text), "device": arguments.device, "length": case["length"],
+             "batch": case["batch"], "steps": case["steps"], "warmup": case["warmup"], **options}
+    return json.loads(run([arguments.python, PEER, json.dumps(given)], arguments.limit).splitlines()[-1])
+
+
+def note(arguments, what):
+    with open(arguments.output, "a") as out:
+        out.write(json.dumps(what) + "\n")
+
+
+def curve(arguments, folder):
+    case = TINY_CURVE if arguments.dry_run else CURVE
+    text = folder / "text.txt"
+    write_text(text, 1 << 20)
+    mine, again = ours(case, text, arguments, folder), ours(case, text, arguments, folder)
+    curves = {name: theirs(case, text, arguments, same_weights=True, dtype=name)["losses"] for name in ("bf16", "fp32")}
+    differences = {name: max(abs(a - b) for a, b in zip(mine["losses"], losses)) for name, losses in curves.items()}
+    good = (len(mine["losses"]) == case["steps"] and differences["bf16"] <= 2e-2 and mine["bits"] == again["bits"]
+            and mine["losses"][-1] < mine["losses"][0] - 0.5)
+    note(arguments, {"what": "curve", "good": good, "differences": differences, "ours": mine, "torch": curves})
+    print(f"curve: {case['steps']} steps, loss {mine['losses'][0]:.4f} to {mine['losses'][-1]:.4f} on "
+          f"{mine['versions'].get('device', '?')}; largest difference from PyTorch in bf16 {differences['bf16']:.2e}, in fp32 "
+          f"{differences['fp32']:.2e}; a second run has {'the same' if mine['bits'] == again['bits'] else 'OTHER'} bits")
+    if not good:
+        sys.exit("gpu_speed: the curves differ by more than 2e-2, do not repeat or do not fall; no speed is worth measuring")
+
+
+def check(side, model, losses):
+    guess = math.log(model["vocab"])
+    if abs(losses[0] / guess - 1) > 0.05 or not losses[-1] < losses[0]:
+        raise Failed(f"{side}: losses {losses} do not begin near {guess:.2f} and fall")
+
+
+def measured(size, side, variant, batch, length, result):
+    rates = [batch * length / s for s in result["seconds"][WARM_STEPS:]]
+    return {"what": "speed", "size": size, "side": side, "variant": variant, "tokens_per_second": statistics.median(rates),
+            "low": min(rates), "high": max(rates), "memory_bytes": result["memory_bytes"], "losses": result["losses"]}
+
+
+def speed(arguments, folder):
+    if arguments.device == "cuda":
+        peak = json.loads(run([arguments.python, PEER, json.dumps({"measure": "product"})], arguments.limit).splitlines()[-1])
+        note(arguments, {"what": "peak", **peak})
+    for size in arguments.sizes:
+        sizes = SIZES[size]
+        text = folder / "text.txt"
+        write_text(text, max(1 << 20, 24 * 16 * sizes["length"]))
+        base = {"model": sizes["model"], "length": sizes["length"], "steps": arguments.steps, "warmup": 2}
+        jobs = []
+        for i in range(max(len(sizes["ours"]), len(sizes["theirs"]))):  # alternating
+            jobs += [("shardrun", v) for v in sizes["ours"][i : i + 1]] + [("torch", v) for v in sizes["theirs"][i : i + 1]]
+        found = {"shardrun": 0, "torch": 0}
+        for side, variant in jobs:
+            if arguments.only and side != arguments.only:
+                continue
+            words = " ".join(str(word) for word in variant)
+            try:
+                case = {**base, "batch": variant[0]}
+                if side == "shardrun":
+                    result = ours({**case, "checkpointing": variant[1]}, text, arguments, folder)
+                else:
+                    result = theirs(case, text, arguments, recompute=variant[1], mode=variant[2], attention=variant[3])
+                check(side, sizes["model"], result["losses"])
+            except (Failed, subprocess.TimeoutExpired) as problem:
+                print(f"{size} {side} {words}: left out: {problem}", flush=True)
+                note(arguments, {"what": "left out", "size": size, "side": side, "variant": words, "why": str(problem)})
+                continue
+            line = measured(size, side, words, variant[0], sizes["length"], result)
+            note(arguments, line)
+            found[side] += 1
+            print(f"{size} {side} {words}: {line['tokens_per_second']:.0f} tokens/s ({line['low']:.0f} … {line['high']:.0f}), "
+                  f"{line['memory_bytes'] / 2**30:.1f} GiB", flush=True)
+        missing = [side for side in found if found[side] == 0 and arguments.only in (None, side)]
+        if missing:
+            sys.exit(f"gpu_speed: nothing of {' and '.join(missing)} ran at {size}")
+
+
+def report(arguments):
+    rows = [json.loads(line) for line in open(arguments.output)]
+    peak = next((row for row in reversed(rows) if row["what"] == "peak"), None)
+    curves = [row for row in rows if row["what"] == "curve"]
+    print(f"curve: {'within 2e-2' if curves and curves[-1]['good'] else 'NOT SHOWN'}"
+          + (f", largest difference {curves[-1]['differences']['bf16']:.2e}" if curves else ""))
+    sheet = DATASHEET_BF16.get(peak["gpu"]) if peak else None
+    if peak:
+        print(f"{peak['gpu']}: a bf16 product of 8192³ at {peak['flops'] / 1e12:.0f} TFLOP/s, datasheet "
+              f"{sheet / 1e12 if sheet else float('nan'):.0f}")
+    print(f"{'size':>5} {'shardrun':>10} {'PyTorch':>10} {'ratio':>6}  MFU of shardrun, causal / all scores: of the datasheet, of the product")
+    for size in [s for s in SIZES if any(row.get("size") == s for row in rows)]:
+        best = {side: max((row["tokens_per_second"] for row in rows if row["what"] == "speed" and row["size"] == size and
+                           row["side"] == side), default=None) for side in ("shardrun", "torch")}
+        mine, other = best["shardrun"], best["torch"]
+        cells = []
+        for flops in (sheet, peak and peak["flops"]):
+            if flops and mine:
+                cells.append(" / ".join(f"{100 * mine * f / flops:.1f} %" for f in
+                                        flops_per_token(SIZES[size]["model"], SIZES[size]["length"])))
+        print(f"{size:>5} {mine or 0:10.0f} {other or 0:10.0f} {mine / other if mine and other else float('nan'):6.2f}  {', '.join(cells)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=["curve", "speed", "report"])
+    parser.add_argument("sizes", nargs="*", choices=[*SIZES, []], help="of speed")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cuda")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--output", default="gpu_speed.jsonl")
+    parser.add_argument("--only", choices=["shardrun", "torch"])
+    parser.add_argument("--steps", type=int, default=13)
+    parser.add_argument("--limit", type=float, default=400, help="seconds of one run")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU")
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    arguments.device = "cpu" if arguments.dry_run else "cuda"
+    if arguments.task == "report":
+        return report(arguments)
+    with tempfile.TemporaryDirectory(prefix="gpu_speed.") as folder:
+        (curve if arguments.task == "curve" else speed)(arguments, pathlib.Path(folder).resolve())
+
+
+main()
