@@ -3,8 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
 
 #include "tests/process/train/trainer_job.h"
 #include "tests/support/token_files.h"
@@ -38,6 +42,54 @@ learning_rate = 2e-2
 [checkpoint]
 every_steps = 2
 )";
+
+const std::string kLlama = R"(name = "llama"
+[resources]
+ranks_per_node = 2
+gpus_per_node = 1
+ranks_per_gpu = 2
+device = "gpu"
+[program]
+trainer = "llama"
+[model]
+layers = 2
+hidden = 64
+heads = 1
+kv_heads = 1
+ffn = 96
+vocab = 256
+[data]
+files = ["/usr/share/common-licenses/GPL-3"]
+sequence_length = 64
+[batch]
+global_batch = 4
+micro_batch = 2
+[optimizer]
+steps = 5
+[checkpoint]
+at_end = false
+)";
+
+// What a rank did, in the order of time; microseconds of the machine's monotonic clock.
+struct Traced {
+  std::string name;
+  double begin, end;
+};
+std::vector<Traced> lane_of(const nlohmann::json& events, int lane) {
+  std::vector<Traced> found;
+  for (const auto& event : events) {
+    if (event["ph"] != "X" || event["tid"] != lane) continue;
+    const double begin = event["ts"];
+    found.push_back({event["name"], begin, begin + event["dur"].get<double>()});
+  }
+  std::sort(found.begin(), found.end(), [](const Traced& a, const Traced& b) { return a.begin < b.begin; });
+  return found;
+}
+
+double now_microseconds() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 std::vector<double> numbers(const std::map<int64_t, std::string>& hex) {
   std::vector<double> values;
@@ -83,5 +135,50 @@ TEST_CASE("a BERT job on GPUs: one rank, and two that share one, have the CPU's 
     CHECK_EQ(record.metrics->versions.at("device"), "emulated GPU (CPU)");
     CHECK_EQ(record.metrics->planned.on_gpu, 1);
     CHECK_EQ(job.told_checkpoint(), 4);
+  }
+}
+
+TEST_CASE("a traced job on GPUs: blocks, gathers and reductions have the GPU's times on one clock") {
+  constexpr double kSlack = 2.0;  // microseconds: times are told in steps of half of one
+  const testing::TrainerJob job(kLlama);
+  const double before = now_microseconds();
+  job.run({"logging.profile_steps=2"});
+  const double after = now_microseconds();
+
+  for (const char* rank : {"0", "1"}) {
+    std::ifstream file(job.newest_run() + "/profile/attempt_0_rank_" + rank + ".json");
+    const auto events = nlohmann::json::parse(file)["traceEvents"];
+    const auto compute = lane_of(events, 0), gathers = lane_of(events, 1), reductions = lane_of(events, 2);
+    const auto count = [&](const std::string& begin) {
+      return std::count_if(compute.begin(), compute.end(),
+                           [&](const Traced& event) { return event.name.rfind(begin, 0) == 0; });
+    };
+    // Two steps of one micro-step over the embedding, two layers and the head.
+    CHECK_EQ(count("forward "), 8);
+    CHECK_EQ(count("backward "), 8);
+    CHECK_EQ(count("update"), 2);
+    CHECK_GE(gathers.size(), 8);
+    CHECK_EQ(reductions.size(), 8);
+    CHECK_EQ(count("wait: gather "), static_cast<int64_t>(gathers.size()));
+    CHECK_EQ(count("wait: reduce "), 8);
+    for (size_t i = 0; i < compute.size(); ++i) {
+      CAPTURE(compute[i].name);
+      CHECK_GE(compute[i].begin, before);
+      CHECK_LE(compute[i].end, after);
+      CHECK_GE(compute[i].end, compute[i].begin);
+      if (i > 0) CHECK_GE(compute[i].begin + kSlack, compute[i - 1].end);
+    }
+    // The GPU waits for a collective before the collective's end is known, and after its start.
+    for (const auto& [lane, events_of_lane] :
+         {std::pair("gather", gathers), std::pair("reduce", reductions)}) {
+      for (const Traced& event : events_of_lane) {
+        const std::string name = std::string("wait: ") + lane + " " + event.name;
+        CAPTURE(name);
+        const bool found = std::any_of(compute.begin(), compute.end(), [&](const Traced& wait) {
+          return wait.name == name && event.begin <= wait.begin + kSlack && event.end + kSlack >= wait.end;
+        });
+        CHECK(found);
+      }
+    }
   }
 }

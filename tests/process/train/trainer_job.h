@@ -28,13 +28,14 @@ class TrainerJob {
   std::map<int64_t, std::string> losses() const;
   // Newest checkpoint that the newest run has told of; -1 if none.
   int64_t told_checkpoint() const;
+  // Of the newest run; empty if there is none.
+  std::string newest_run() const;
   // All that the newest run's ranks said.
   std::string output() const;
   // The newest run's processes of the trainer, not their supervisors.
   std::vector<pid_t> ranks() const;
 
  private:
-  std::string newest_run() const;
   std::string folder_;
 };
 
