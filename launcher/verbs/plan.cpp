@@ -45,6 +45,9 @@ void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
               {"total", memory.total(), "at its peak"}};
   fmt::print("a rank holds\n");
   for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
+  if (memory.context > 0)
+    fmt::print("  {:<11}{:>12}  of the total: CUDA and its libraries, on the GPU\n", "context",
+               bytes_text(memory.context));
   if (memory.in_files > 0)
     fmt::print("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
 }

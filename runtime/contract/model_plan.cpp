@@ -19,7 +19,8 @@ constexpr Kind kKinds[] = {
     {"gathered", &MemoryPlan::gathered},   {"activations", &MemoryPlan::activations},
     {"workspace", &MemoryPlan::workspace}, {"communication", &MemoryPlan::communication},
     {"saving", &MemoryPlan::saving},       {"in_files", &MemoryPlan::in_files},
-    {"process", &MemoryPlan::process},     {"on_gpu", &MemoryPlan::on_gpu}};
+    {"process", &MemoryPlan::process},     {"on_gpu", &MemoryPlan::on_gpu},
+    {"context", &MemoryPlan::context}};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -28,6 +29,18 @@ base::Result<int> choose_gpu(const GpuOptions& options, int visible, std::string
       fmt::format("rank {} of this node wants GPU {}, but {} can be used; ask for fewer ranks_per_node, "
                   "for more gpus_per_node, or let ranks share with ranks_per_gpu",
                   options.local_rank, index, visible));
+}
+
+// As attention.cu, norms.cu and gemm.cu ask for it.
+int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden) {
+  constexpr int64_t kFp32 = sizeof(float), kProducts = int64_t{32} << 20;
+  constexpr int64_t kNormBlocks = 512, kSumGroups = 128;  // at most; LayerNorm has two gradients
+  int64_t bytes = std::max(kGpuWorkspaceBytes, (2 * kNormBlocks + kSumGroups) * hidden * kFp32);
+  const AttentionShape& attention = ops.attention;
+  bytes = std::max(bytes, attention.B * attention.T * attention.H * kFp32);
+  for (const LinearCall& call : ops.linears)
+    bytes = std::max(bytes, std::max(kProducts + call.O * kFp32, kSumGroups * call.O * kFp32));
+  return bytes;
 }
 
 base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& options) {

@@ -36,7 +36,7 @@ Result<contract::ModelPlan> plan(const std::string& spec_path) {
   ::omp_set_num_threads(std::max(1, launch->cpus_per_rank));  // as the rank does
   contract::ModelPlan planned = train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree,
                                                   mesh->replicas(), mesh->tensor_parallel);
-  planned.memory.process = contract::process_bytes(launch->world_size());
+  planned.memory.process = contract::process_bytes(launch->world_size(), planned.memory.on_gpu != 0);
   return planned;
 }
 

@@ -39,6 +39,11 @@ void prepare_products(const SessionOptions& options, int tensor_parallel) {
   kernels::prepare(ops(options.model, model_options(options, nullptr), tensor_parallel));
 }
 
+int64_t gpu_workspace_bytes(const SessionOptions& options, int tensor_parallel) {
+  return kernels::gpu_workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel),
+                                      hidden(options.model));
+}
+
 namespace {
 
 // Of sums over ranks, in the channels of Groups.
@@ -96,8 +101,9 @@ contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, 
   memory.on_gpu = options.device == kernels::DeviceKind::kGpu ? 1 : 0;
   memory.workspace =
       memory.on_gpu != 0
-          ? kernels::kGpuWorkspaceBytes
+          ? gpu_workspace_bytes(options, tensor_parallel)
           : kernels::workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel));
+  if (memory.on_gpu != 0) memory.context = kernels::kGpuContextBytes;
   constexpr auto kWriterBuffer =
       static_cast<int64_t>(checkpoint::ShardFileWriter::kChunkElements * sizeof(float));
   memory.saving = kWriterBuffer + (options.saves_while_training ? staging_bytes(layout, replicas) : 0);

@@ -25,6 +25,8 @@ int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
 inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
 // Of one checkpoint on the disk, without the little that headers take.
 int64_t checkpoint_bytes(const Network& network);
+// Of the ops that a rank on a GPU runs.
+int64_t gpu_workspace_bytes(const SessionOptions& options, int tensor_parallel);
 // Has oneDNN build for the calling thread the products that training will run, so that nothing but planned memory is added later.
 void prepare_products(const SessionOptions& options, int tensor_parallel);
 

@@ -265,7 +265,9 @@ class Trainer {
     auto gpu = kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
                                   {.local_rank = env_.local_rank,
                                    .gpus_per_node = spec_.resources.gpus_per_node,
-                                   .ranks_per_gpu = spec_.resources.ranks_per_gpu});
+                                   .ranks_per_gpu = spec_.resources.ranks_per_gpu,
+                                   .workspace_bytes = gpu_workspace_bytes(session_options(spec_, plan_),
+                                                                          spec_.sharding.tensor_parallel)});
     if (!gpu) return std::move(gpu).error();
     gpu_.emplace(std::move(gpu).value());
     return {};

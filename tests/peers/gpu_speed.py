@@ -45,8 +45,9 @@ SIZES = {
     "8b": {"model": shape(32, 4096, 32, 8, 14336), "length": 2048, "ours": [(2, "full"), (4, "full")],
            "theirs": [(2, True, "default", "flash"), (4, True, "default", "flash"), (2, True, "default", "cudnn")]},
 }
-CURVE = {"model": shape(12, 768, 12, 12, 2048), "length": 512, "batch": 8, "steps": 100, "warmup": 10}
-TINY_CURVE = {"model": SIZES["tiny"]["model"], "length": 64, "batch": 4, "steps": 12, "warmup": 2}
+CURVE = {"model": shape(12, 768, 12, 12, 2048), "length": 512, "batch": 8, "steps": 100, "warmup": 10,
+         "falls": 1.0}
+TINY_CURVE = {"model": SIZES["tiny"]["model"], "length": 64, "batch": 4, "steps": 12, "warmup": 2, "falls": 0.2}
 
 
 ON_THE_GPU = ("masters", "compute_copy", "gradients", "moments", "gathered", "activations", "workspace", "context")
@@ -156,7 +157,7 @@ def curve(arguments, folder):
     curves = {name: theirs(case, text, arguments, same_weights=True, dtype=name)["losses"] for name in ("bf16", "fp32")}
     differences = {name: max(abs(a - b) for a, b in zip(mine["losses"], losses)) for name, losses in curves.items()}
     good = (len(mine["losses"]) == case["steps"] and differences["bf16"] <= 2e-2 and mine["bits"] == again["bits"]
-            and mine["losses"][-1] < mine["losses"][0] - 0.5)
+            and mine["losses"][-1] < mine["losses"][0] - case["falls"])
     note(arguments, {"what": "curve", "good": good, "differences": differences, "ours": mine, "torch": curves})
     print(f"curve: {case['steps']} steps, loss {mine['losses'][0]:.4f} to {mine['losses'][-1]:.4f} on "
           f"{mine['versions'].get('device', '?')}; largest difference from PyTorch in bf16 {differences['bf16']:.2e}, in fp32 "

@@ -12,7 +12,8 @@ base::Result<std::unique_ptr<Backend>> open(const GpuOptions& options) {
   if (!visible) return visible.error();
   const auto index = choose_gpu(options, *visible, *visible == 0 ? cuda::why_no_device() : "");
   if (!index) return index.error();
-  auto device = cuda::Device::create({.index = *index, .workspace_bytes = kGpuWorkspaceBytes});
+  auto device = cuda::Device::create(
+      {.index = *index, .workspace_bytes = static_cast<size_t>(options.workspace_bytes)});
   if (!device) return std::move(device).error();
   return cuda::make_backend(std::move(device).value());
 }

@@ -67,3 +67,26 @@ TEST_CASE("memory plan: keeping gathered blocks costs the whole model in the com
   const int64_t largest_block = 4 * 4096 * 4096 + 3 * int64_t{11008} * 4096 + 2 * 4096;
   CHECK_EQ(kept, 2 * int64_t{6738415616} + 2 * 4 * largest_block);
 }
+
+TEST_CASE("memory plan: on a GPU, CUDA's context and a workspace that no op outgrows are counted") {
+  auto options = llama(k7B, kernels::DType::kBf16);
+  const auto cpu = train::plan_model(options, 1, 1, 1).memory;
+  options.device = kernels::DeviceKind::kGpu;
+  const auto gpu = train::plan_model(options, 1, 1, 1).memory;
+  CHECK_EQ(cpu.context, 0);
+  CHECK_EQ(cpu.gpu_total(), 0);
+  CHECK_EQ(gpu.context, int64_t{600} << 20);
+  CHECK_EQ(gpu.workspace, int64_t{64} << 20);
+  CHECK_EQ(gpu.gpu_total(),
+           gpu.model_state() + gpu.gathered + gpu.activations + (int64_t{64} << 20) + (int64_t{600} << 20));
+  CHECK_EQ(gpu.host_total(), gpu.communication + gpu.saving + gpu.process);
+
+  // Attention's backward keeps four bytes for each of 32 · 8192 queries of 128 heads.
+  options.model = model::LlamaConfig{1, 16384, 128, 8, 1024, 256};
+  options.sequence_length = 8192;
+  options.micro_batch = 32;
+  CHECK_EQ(train::plan_model(options, 1, 1, 1).memory.workspace, int64_t{128} << 20);
+  // Norms of long rows keep 1152 of them in fp32.
+  options.micro_batch = 1;
+  CHECK_EQ(train::plan_model(options, 1, 1, 1).memory.workspace, int64_t{1152} * 16384 * 4);
+}
