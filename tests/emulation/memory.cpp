@@ -109,6 +109,12 @@ size_t DeviceMemory::free_bytes() const {
   return used_ < all ? all - used_ : 0;
 }
 
+size_t DeviceMemory::asked_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [begin, allocation] : allocations_) bytes += allocation.bytes;
+  return bytes;
+}
+
 void DeviceMemory::protect(const Allocation& allocation, bool is_open) const {
   if (!settings().closes_memory) return;
   if (mprotect(allocation.map, allocation.mapped, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
@@ -146,6 +152,12 @@ bool PinnedMemory::has(const void* at, size_t bytes) const {
   if (behind == ranges_.begin()) return false;
   --behind;
   return first + bytes <= behind->first + behind->second;
+}
+
+size_t PinnedMemory::bytes() const {
+  size_t bytes = 0;
+  for (const auto& [begin, size] : ranges_) bytes += size;
+  return bytes;
 }
 
 void explain_faults() {

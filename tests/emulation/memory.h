@@ -29,6 +29,7 @@ class DeviceMemory {
   // Whether [at, at + bytes) lies in one allocation.
   bool has(const void* at, size_t bytes) const;
   size_t free_bytes() const;
+  size_t asked_bytes() const;  // of all allocations, without what they are rounded up by
 
   void open();
   void close();
@@ -50,6 +51,7 @@ class PinnedMemory {
   bool add(const void* begin, size_t bytes);  // false: part of it is pinned already
   bool remove(const void* begin);
   bool has(const void* at, size_t bytes) const;
+  size_t bytes() const;
 
  private:
   std::map<const std::byte*, size_t> ranges_;

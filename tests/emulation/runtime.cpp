@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/emulation/block.h"
+#include "tests/emulation/emulated_gpu.h"
 #include "tests/emulation/memory.h"
 #include "tests/emulation/queue.h"
 #include "tests/emulation/settings.h"
@@ -191,6 +192,13 @@ std::string forget_findings() {
   finish_all(c);
   c.failure = last_error = cudaSuccess;
   return take_findings();
+}
+
+HeldMemory held_memory() {
+  Context& c = context();
+  const std::lock_guard guard(c.lock);
+  finish_all(c);
+  return {static_cast<int64_t>(c.memory.asked_bytes()), static_cast<int64_t>(c.pinned.bytes())};
 }
 
 }  // namespace shardrun::emulation
