@@ -26,7 +26,10 @@ std::string this_host() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
+constexpr const char* kOfCpus = "shardrun calibrate measures CPUs, the job computes on GPUs";
+
 Result<ReplayQuestion> question_of(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+  if (spec.resources.device == contract::TrainingDevice::kGpu) return Error(Code::kInvalid, kOfCpus);
   const auto mesh = contract::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
   if (!mesh) return mesh.error();
   ReplayQuestion question;
@@ -189,7 +192,7 @@ contract::Prediction predict_run(const contract::JobSpec& spec, const contract::
   auto datasheet = peak_of_machine(spec, plan);
   if (datasheet) prediction.peaks.push_back(std::move(*datasheet));
   if (spec.resources.device == contract::TrainingDevice::kGpu) {
-    prediction.unknown_because = "shardrun calibrate measures CPUs, the job computes on GPUs";
+    prediction.unknown_because = kOfCpus;
     return prediction;
   }
   const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;

@@ -134,6 +134,8 @@ TEST_CASE("a BERT job on GPUs: one rank, and two that share one, have the CPU's 
     REQUIRE(record.metrics);
     CHECK_EQ(record.metrics->versions.at("device"), "emulated GPU (CPU)");
     CHECK_EQ(record.metrics->planned.on_gpu, 1);
+    REQUIRE(record.predicted);
+    CHECK_NE(record.predicted->unknown_because.find("the job computes on GPUs"), std::string::npos);
     CHECK_EQ(job.told_checkpoint(), 4);
   }
 }
