@@ -100,9 +100,6 @@ class TypedBert : public Bert {
   kernels::AttentionShape attention_shape() const {
     return {sizes_.B, sizes_.T, sizes_.H, sizes_.H, sizes_.D};
   }
-  kernels::Visibility visibility() const {
-    return {.causal = false, .begins = buffers_.begins, .lengths = buffers_.lengths};
-  }
 
   void embedding_forward(const T* p) {
     const BertSizes& s = sizes_;
@@ -133,7 +130,7 @@ class TypedBert : public Bert {
   void attention_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
     const BertSizes& s = sizes_;
     ops_.linear_bias_forward(a.qkv, a.input, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
-    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility());
+    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
     ops_.linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
     ops_.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, a.input, p + at.gamma1, p + at.beta1, s.N,
                            s.C, s.epsilon);
@@ -199,7 +196,7 @@ class TypedBert : public Bert {
     ops_.bias_backward(g + at.out_bias, d, s.N, s.C, /*accumulate=*/false);
     ops_.linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, /*accumulate=*/false);
     ops_.linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
-    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility());
+    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
     ops_.bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, /*accumulate=*/false);
     ops_.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, /*accumulate=*/false);
     ops_.linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
@@ -304,9 +301,10 @@ class TypedBert : public Bert {
   std::vector<int> visits_;
   Memory saved_, scratch_;
   BertBuffers<T> buffers_;
-  int64_t predicted_ = 0;  // tokens with a target
-  int64_t padded_ = 0;     // rows of the head: predicted_ and padding
-  int64_t labels_ = 0;     // sequences with a next-sentence label
+  kernels::Visibility visibility_;  // of the batch
+  int64_t predicted_ = 0;           // tokens with a target
+  int64_t padded_ = 0;              // rows of the head: predicted_ and padding
+  int64_t labels_ = 0;              // sequences with a next-sentence label
   float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
 };
 
@@ -331,7 +329,15 @@ void TypedBert<T>::set_batch(const Batch& batch) {
   SHARDRUN_CHECK(all_within(batch.next_sentence, -1, kRelations) &&
                  all_within(batch.document_begins, 0, s.T));
   const auto begins = values_or(batch.document_begins, s.N, 0);
+  const auto lengths = values_or(batch.lengths, s.B, static_cast<int32_t>(s.T));
   const auto labels = values_or(batch.next_sentence, s.B, -1);
+  // Attention need not look up what is the same everywhere.
+  const auto differ = [](const std::vector<int32_t>& values, int64_t usual) {
+    return std::any_of(values.begin(), values.end(), [=](int32_t value) { return value != usual; });
+  };
+  visibility_ = {.causal = false,
+                 .begins = differ(begins, 0) ? buffers_.begins : nullptr,
+                 .lengths = differ(lengths, s.T) ? buffers_.lengths : nullptr};
   std::vector<int32_t> positions, predicted, targets;
   for (int64_t n = 0; n < s.N; ++n) {
     positions.push_back(static_cast<int32_t>(n % s.T) - begins[static_cast<size_t>(n)]);
@@ -354,7 +360,7 @@ void TypedBert<T>::set_batch(const Batch& batch) {
   upload(buffers_.tokens, batch.tokens);
   upload(buffers_.segments, values_or(batch.segments, s.N, 0));
   upload(buffers_.begins, begins);
-  upload(buffers_.lengths, values_or(batch.lengths, s.B, static_cast<int32_t>(s.T)));
+  upload(buffers_.lengths, lengths);
   upload(buffers_.next_sentence, labels);
   upload(buffers_.positions, positions);
   upload(buffers_.predicted, predicted);

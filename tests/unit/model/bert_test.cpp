@@ -159,11 +159,16 @@ TEST_CASE("bert: small random weights predict about uniformly, ln V for tokens a
   CHECK_EQ(fixture.loss(), doctest::Approx(std::log(17.0) + std::log(2.0)).epsilon(1e-3));
 }
 
-TEST_CASE("bert: what padding holds changes no bit of the loss") {
+TEST_CASE("bert: what padding holds changes no bit of the loss or of a gradient") {
   Fixture fixture(kernels::DType::kFp32);
+  fixture.differentiate();
   const double before = fixture.loss();
+  const auto gradients = fixture.gradients;
   fixture.tokens[kLength + 5] = (fixture.tokens[kLength + 5] + 1) % kTiny.vocab;
+  fixture.segments[kLength + 6] = 1 - fixture.segments[kLength + 6];
+  fixture.differentiate();
   CHECK_EQ(fixture.loss(), before);
+  CHECK(fixture.gradients == gradients);
   fixture.tokens[kLength + 4] = (fixture.tokens[kLength + 4] + 1) % kTiny.vocab;  // the last that is none
   CHECK_NE(fixture.loss(), before);
 }
