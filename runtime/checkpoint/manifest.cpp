@@ -80,6 +80,21 @@ bool slices_cover(const TensorRecord& tensor, int tensor_parallel) {
   return covered == extent;
 }
 
+// The scale, then the history. A float is written as the double that it is, whose digits bring back its bits.
+json to_array(const kernels::Fp8History& history) {
+  json numbers = json::array({double{history.scale}});
+  for (const float largest : history.largest) numbers.push_back(double{largest});
+  return numbers;
+}
+
+// Throws json::exception when an entry is missing or of another type.
+kernels::Fp8History fp8_from(const json& numbers) {
+  kernels::Fp8History history;
+  history.scale = numbers.at(0).get<float>();
+  for (size_t i = 0; i < history.largest.size(); ++i) history.largest[i] = numbers.at(i + 1).get<float>();
+  return history;
+}
+
 bool is_possible(const Manifest& manifest) {
   const Spread& spread = manifest.spread;
   const int64_t degrees[] = {spread.tensor_parallel, spread.shard_degree, spread.replicas};
@@ -90,6 +105,11 @@ bool is_possible(const Manifest& manifest) {
     if (files > kMostFiles) return false;
   }
   if (manifest.step < 0 || manifest.data_position < 0) return false;
+  for (const kernels::Fp8History& history : manifest.fp8) {
+    if (!(history.scale >= 0.0F) || !std::all_of(history.largest.begin(), history.largest.end(),
+                                                 [](float largest) { return largest >= 0.0F; }))
+      return false;
+  }
   for (const BlockInfo& block : manifest.blocks) {
     int64_t elements = 0;
     for (const TensorRecord& tensor : block.tensors) {
@@ -118,6 +138,9 @@ Manifest manifest_from(const json& object) {
     BlockInfo block{entry.at("name").get<std::string>(), {}};
     for (const json& tensor : entry.at("tensors")) block.tensors.push_back(tensor_from(tensor));
     manifest.blocks.push_back(std::move(block));
+  }
+  if (object.contains("fp8")) {
+    for (const json& numbers : object.at("fp8")) manifest.fp8.push_back(fp8_from(numbers));
   }
   return manifest;
 }
@@ -215,6 +238,7 @@ std::string to_json(const Manifest& manifest) {
                  {"shard_degree", manifest.spread.shard_degree},
                  {"replicas", manifest.spread.replicas},
                  {"blocks", std::move(blocks)}};
+  for (const kernels::Fp8History& history : manifest.fp8) object["fp8"].push_back(to_array(history));
   object["crc32c"] = checksum(object);
   return object.dump(/*indent=*/1, ' ', false, kReplace) + "\n";
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/model/fp8_state.h"
 #include "runtime/model/model.h"
 #include "runtime/shard/layout.h"
 #include "runtime/shard/tensor_slice.h"
@@ -89,6 +90,8 @@ struct Manifest {
   std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it
   Spread spread;
   std::vector<BlockInfo> blocks;
+  // Of a run with fp8, one for every tensor that is quantized, in the model's order: all ranks have the same.
+  std::vector<kernels::Fp8History> fp8{};
 };
 
 std::string to_json(const Manifest& manifest);

@@ -23,6 +23,39 @@ void refuse_cpu_only(const TomlValue& document, SpecReading& reading, const JobS
   }
 }
 
+// What fp8 stands beside, and the sizes that tensor cores multiply in fp8.
+void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (!spec.precision.fp8 || reading.error) return;
+  constexpr int64_t kUnit = 16;
+  const std::string origin = SectionReader(document, "precision", reading).origin("fp8");
+  const auto refuse = [&](const std::string& what, const std::string& mend) {
+    reading.fail(origin, what, mend);
+  };
+  if (spec.resources.device == TrainingDevice::kCpu)
+    return refuse("CPUs do not multiply fp8",
+                  "set [resources] device = \"gpu\" and have GPUs of compute capability 8.9 or later, or "
+                  "remove the key");
+  if (spec.program.trainer != "llama")
+    return refuse("fp8 is for the linear layers of a Llama", "remove the key");
+  if (spec.precision.parameters != Precision::kBf16)
+    return refuse("fp8 stands beside bf16", "set parameters = \"bf16\", or remove the key");
+  const int64_t ranks = spec.sharding.tensor_parallel, head_size = spec.model.hidden / spec.model.heads;
+  const struct {
+    const char* what;
+    int64_t size;
+  } kSizes[] = {{"hidden", spec.model.hidden},
+                {"the query heads of a rank", spec.model.heads / ranks * head_size},
+                {"the key and value heads of a rank", spec.model.kv_heads / ranks * head_size},
+                {"ffn of a rank", spec.model.ffn / ranks},
+                {"the tokens of a micro-batch", int64_t{spec.batch.micro_batch} * spec.data.sequence_length}};
+  for (const auto& one : kSizes) {
+    if (one.size % kUnit == 0) continue;
+    return refuse(
+        fmt::format("fp8 products take sizes in steps of {}, but {} is {}", kUnit, one.what, one.size),
+        fmt::format("make it a multiple of {}, or remove the key", kUnit));
+  }
+}
+
 }  // namespace
 
 void check_gpu_training(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
@@ -37,7 +70,7 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     if (section.has("ranks_per_gpu"))
       reading.fail(section.origin("ranks_per_gpu"), "ranks_per_gpu has no effect on CPUs",
                    "set device = \"gpu\", or remove the key");
-    return;
+    return check_fp8(document, reading, spec);
   }
   const int places = resources.gpus_per_node * resources.ranks_per_gpu;
   if (resources.ranks_per_node > places) {
@@ -49,6 +82,7 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
                                      : "lower ranks_per_node, or let ranks share GPUs with ranks_per_gpu");
   }
   refuse_cpu_only(document, reading, spec);
+  check_fp8(document, reading, spec);
 }
 
 }  // namespace shardrun::contract

@@ -289,6 +289,7 @@ void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSp
   constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}};
   SectionReader section(document, "precision", reading);
   section.choice("parameters", kPrecisions, precision.parameters);
+  section.boolean("fp8", precision.fp8);
   section.finish();
 }
 

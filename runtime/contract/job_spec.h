@@ -95,6 +95,7 @@ struct ShardingSpec {  // [sharding]
 
 struct PrecisionSpec {                      // [precision]
   Precision parameters = Precision::kBf16;  // of gathered parameters and activations; masters are fp32
+  bool fp8 = false;                         // the linear layers of a Llama's blocks, on GPUs
 };
 
 struct MemorySpec {  // [memory]: what to trade for less memory

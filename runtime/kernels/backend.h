@@ -19,6 +19,7 @@
 #include "runtime/base/device_link.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/kernels/fp8.h"
 #include "runtime/kernels/ops.h"
 #include "runtime/kernels/sliced_ops.h"
 #include "runtime/kernels/typed_ops.h"
@@ -44,6 +45,8 @@ class Backend {
   // The ops on float or Bf16.
   template <typename T>
   const Ops<T>& ops() const;
+  // kUnsupported: the CPU, and GPUs that do not multiply fp8, with the mend.
+  virtual Result<const Fp8Ops*> fp8_ops() const = 0;
 
   // ---- memory
   // Zero bytes, aligned to a page of the CPU or 256 bytes of a GPU. The backend outlives it.

@@ -47,6 +47,9 @@ class Ops {
   // ---- norms
   virtual void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
                                float epsilon) const = 0;
+  // x += residual in place, then as above: the bits of add() and rmsnorm_forward().
+  virtual void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N,
+                                        int64_t C, float epsilon) const = 0;
   virtual void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms,
                                 int64_t N, int64_t C) const = 0;
   virtual void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma,

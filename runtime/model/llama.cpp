@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/kernels/backend.h"
+#include "runtime/model/block_linears.h"
 #include "runtime/model/llama_buffers.h"
 #include "runtime/model/tensor_group.h"
 
@@ -18,7 +19,9 @@ namespace {
 template <typename T>
 class TypedLlama : public Llama {
  public:
-  TypedLlama(const LlamaConfig& config, const ModelOptions& options, Memory saved, Memory scratch)
+  // `fp8_ops`: null, or the backend's.
+  TypedLlama(const LlamaConfig& config, const ModelOptions& options, Memory saved, Memory scratch,
+             const kernels::Fp8Ops* fp8_ops)
       : backend_(*options.backend),
         ops_(backend_.ops<T>()),
         tensor_(options.tensor),
@@ -26,7 +29,9 @@ class TypedLlama : public Llama {
         blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
         saved_(std::move(saved)),
         scratch_(std::move(scratch)),
-        buffers_(sizes_, saved_.data(), scratch_.data()) {
+        buffers_(sizes_, saved_.data(), scratch_.data()),
+        fp8_(backend_, buffers_.fp8.scalings, BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
+        linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
     backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
     if (config.tied_embeddings) visits_.push_back(0);
@@ -37,6 +42,7 @@ class TypedLlama : public Llama {
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
   std::span<const int> visits() const override { return visits_; }
+  Fp8State* fp8() override { return sizes_.fp8 ? &fp8_ : nullptr; }
 
   void set_batch(const Batch& batch) override {
     const auto tokens = batch.tokens, targets = batch.targets;
@@ -131,26 +137,26 @@ class TypedLlama : public Llama {
     return {};
   }
 
-  // y (R,C) = x (R,C) + in (N,width) · wᵀ, the projection back into the residual stream.
-  Result<void> project_back(T* y, const T* x, const T* in, const T* w, int64_t width) {
+  // y (R,C) = in (N,width) · wᵀ, what a projection adds to the residual stream.
+  Result<void> project_back(int layer, Linear linear, T* y, const T* in, const T* w, int64_t width) {
     const Sizes& s = sizes_;
     if (tensor_.alone()) {
-      ops_.linear_forward(buffers_.wide, in, w, s.N, width, s.C);
-    } else {
-      ops_.linear_forward_fp32(buffers_.partial, in, w, s.N, width, s.C);
-      RETURN_IF_ERROR(sum_partial(buffers_.wide));
-    }
-    ops_.add(y, x, buffers_.wide, s.R * s.C);
-    return {};
-  }
-
-  // rows (R,C) = the gradient of a product's input: dy (N,outputs) · w.
-  Result<void> backward_input(T* rows, const T* dy, const T* w, int64_t N, int64_t outputs) {
-    if (tensor_.alone()) {
-      ops_.linear_backward_input(rows, dy, w, N, sizes_.C, outputs);
+      linears_.forward(layer, linear, y, in, w, s.N, width, s.C);
       return {};
     }
-    ops_.linear_backward_input_fp32(buffers_.partial, dy, w, N, sizes_.C, outputs);
+    linears_.forward_fp32(layer, linear, buffers_.partial, in, w, s.N, width, s.C);
+    return sum_partial(y);
+  }
+
+  // The gradients of a product of all rows of the residual stream: dw (outputs,C), and of this rank's rows (R,C).
+  Result<void> backward_linear(int layer, Linear linear, float* dw, T* rows, const T* dy, const T* x,
+                               const T* w, int64_t outputs) {
+    const Sizes& s = sizes_;
+    if (tensor_.alone()) {
+      linears_.backward(layer, linear, dw, rows, dy, x, w, s.N, s.C, outputs);
+      return {};
+    }
+    linears_.backward_fp32(layer, linear, dw, buffers_.partial, dy, x, w, s.N, s.C, outputs);
     return sum_partial(rows);
   }
 
@@ -195,39 +201,48 @@ class TypedLlama : public Llama {
     return gather_rows(all);
   }
 
-  Result<void> attention_forward(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
+  LayerActivations<T>& activations(int layer) { return buffers_.layers[static_cast<size_t>(layer)]; }
+
+  // Up to the norm of the feed-forward, which takes the residual stream in the same pass.
+  Result<void> attention_forward(int layer, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
+    LayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
-    ops_.linear_forward(a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
+    linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
     ops_.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
     ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
-    return project_back(a.middle, a.input, a.attention, p + at.out, s.HD);
+    RETURN_IF_ERROR(project_back(layer, Linear::kOut, a.middle, a.attention, p + at.out, s.HD));
+    ops_.rmsnorm_residual_forward(own_rows(a.normed2), a.rrms2, a.middle, a.input, p + at.norm2, s.R, s.C,
+                                  s.epsilon);
+    return gather_rows(a.normed2);
   }
 
-  Result<void> feed_forward(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
+  void feed_forward(int layer, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
-    RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
-    ops_.linear_forward(a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
+    LayerActivations<T>& a = activations(layer);
+    linears_.forward(layer, Linear::kGateUp, a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
     ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
-    return {};
   }
 
   Result<void> layer_forward(int layer, const T* p) {
     const LayerOffsets at(sizes_);
-    LayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
-    RETURN_IF_ERROR(attention_forward(a, p, at));
-    RETURN_IF_ERROR(feed_forward(a, p, at));
-    RETURN_IF_ERROR(project_back(output_of(layer), a.middle, a.activated, p + at.down, sizes_.F));
+    const LayerActivations<T>& a = activations(layer);
+    RETURN_IF_ERROR(attention_forward(layer, p, at));
+    feed_forward(layer, p, at);
+    RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
+    ops_.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
     saved_.evict(a.begin, a.end - a.begin);
     return {};
   }
 
   // What forward did not keep.
-  Result<void> recompute(LayerActivations<T>& a, const T* p, const LayerOffsets& at) {
+  Result<void> recompute(int layer, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
+    LayerActivations<T>& a = activations(layer);
     if (s.checkpointing == Checkpointing::kFull) {
-      RETURN_IF_ERROR(attention_forward(a, p, at));
-      return feed_forward(a, p, at);
+      RETURN_IF_ERROR(attention_forward(layer, p, at));
+      feed_forward(layer, p, at);
+      return {};
     }
     if (s.checkpointing == Checkpointing::kNone) return {};
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
@@ -240,32 +255,30 @@ class TypedLlama : public Llama {
   Result<void> layer_backward(int layer, const T* p, float* g) {
     const Sizes& s = sizes_;
     const LayerOffsets at(s);
-    LayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
+    const LayerActivations<T>& a = activations(layer);
     if (layer > 0) {
-      const LayerActivations<T>& next = buffers_.layers[static_cast<size_t>(layer) - 1];
+      const LayerActivations<T>& next = activations(layer - 1);
       saved_.prefetch(next.begin, next.end - next.begin);
     }
-    RETURN_IF_ERROR(recompute(a, p, at));
+    RETURN_IF_ERROR(recompute(layer, p, at));
     T* narrow = buffers_.narrow;  // N × max(C, F, H·D)
     T* wide = buffers_.wide;      // N × max(2F, QKV, C)
 
     auto d = all_rows(buffers_.dstream);
     if (!d) return std::move(d).error();
-    ops_.linear_backward_weight(g + at.down, *d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
-    ops_.linear_backward_input(narrow, *d, p + at.down, s.N, s.F, s.C);
+    linears_.backward(layer, Linear::kDown, g + at.down, narrow, *d, a.activated, p + at.down, s.N, s.F, s.C);
     ops_.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
-    ops_.linear_backward_weight(g + at.gate_up, wide, a.normed2, s.N, s.C, 2 * s.F, /*accumulate=*/false);
-    RETURN_IF_ERROR(backward_input(narrow, wide, p + at.gate_up, s.N, 2 * s.F));
+    RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, g + at.gate_up, narrow, wide, a.normed2,
+                                    p + at.gate_up, 2 * s.F));
     RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
 
     d = all_rows(buffers_.dstream);
     if (!d) return std::move(d).error();
-    ops_.linear_backward_weight(g + at.out, *d, a.attention, s.N, s.HD, s.C, /*accumulate=*/false);
-    ops_.linear_backward_input(narrow, *d, p + at.out, s.N, s.HD, s.C);
+    linears_.backward(layer, Linear::kOut, g + at.out, narrow, *d, a.attention, p + at.out, s.N, s.HD, s.C);
     ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
     ops_.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
-    ops_.linear_backward_weight(g + at.qkv, wide, a.normed1, s.N, s.C, s.QKV, /*accumulate=*/false);
-    RETURN_IF_ERROR(backward_input(narrow, wide, p + at.qkv, s.N, s.QKV));
+    RETURN_IF_ERROR(
+        backward_linear(layer, Linear::kQkv, g + at.qkv, narrow, wide, a.normed1, p + at.qkv, s.QKV));
     RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
     saved_.evict(a.begin, a.end - a.begin);
     return {};
@@ -350,6 +363,8 @@ class TypedLlama : public Llama {
   std::vector<int> visits_;
   Memory saved_, scratch_;
   Buffers<T> buffers_;
+  Fp8State fp8_;
+  BlockLinears<T> linears_;
   kernels::Visibility visibility_;
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
@@ -374,8 +389,14 @@ Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOption
   if (!saved) return std::move(saved).error().context("activations");
   auto scratch = options.backend->allocate(plan.scratch_bytes);
   if (!scratch) return std::move(scratch).error().context("activations");
-  return std::unique_ptr<Llama>(
-      std::make_unique<TypedLlama<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));
+  const kernels::Fp8Ops* fp8_ops = nullptr;
+  if (options.fp8) {
+    const auto ops = options.backend->fp8_ops();
+    if (!ops) return ops.error();
+    fp8_ops = *ops;
+  }
+  return std::unique_ptr<Llama>(std::make_unique<TypedLlama<T>>(config, options, std::move(saved).value(),
+                                                                std::move(scratch).value(), fp8_ops));
 }
 
 Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {
@@ -408,6 +429,8 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
   RETURN_IF_ERROR(check_group(config, options));
+  if (options.fp8 && options.compute != kernels::DType::kBf16)
+    return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
                                                   : make<Bf16>(config, options);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/memory.h"
+#include "runtime/model/block_linears.h"
 #include "runtime/model/llama.h"
 
 namespace shardrun::model {
@@ -38,7 +39,8 @@ struct Sizes {
         HD(H * D),
         QKV((H + 2 * K) * D),
         epsilon(static_cast<float>(config.norm_epsilon)),
-        checkpointing(options.checkpointing) {
+        checkpointing(options.checkpointing),
+        fp8(options.fp8) {
     // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
     const bool on_gpu = options.device == kernels::DeviceKind::kGpu;
     const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
@@ -51,6 +53,7 @@ struct Sizes {
   int64_t C, D, H, K, F, V, L, HD, QKV;
   float epsilon;
   Checkpointing checkpointing;
+  bool fp8;
   int64_t chunk;  // rows of logits that exist at once
 };
 
@@ -108,6 +111,11 @@ struct Buffers {
       scratch.take(part, s.R * s.C);
       scratch.take(stats, s.ranks * s.chunk * 3);
     }
+    if (s.fp8) {
+      const int64_t outputs = std::max({2 * s.F, s.QKV, s.C}), inputs = std::max({s.C, s.F, s.HD});
+      const int64_t weights = s.C * std::max({2 * s.F, s.QKV, s.HD});
+      fp8.take(scratch, s.L, s.N * inputs, weights, s.N * outputs);
+    }
     if constexpr (sizeof(T) == sizeof(float)) {
       dlogits = logits;  // in place
     } else {
@@ -125,6 +133,7 @@ struct Buffers {
   // Of a tensor group of more than one: rows of all ranks, products before and after their sum, the classifier's stats.
   T* gathered = nullptr;
   float *partial = nullptr, *part = nullptr, *stats = nullptr;
+  Fp8Memory fp8;
   int64_t saved_bytes = 0, scratch_bytes = 0;
 
   // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.

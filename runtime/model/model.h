@@ -23,6 +23,8 @@ namespace shardrun::model {
 
 using base::Result;
 
+class Fp8State;  // fp8_state.h
+
 // One tensor inside a block's flat buffer.
 struct ParameterInfo {
   std::string name;            // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"
@@ -79,6 +81,9 @@ class Model {
   virtual const std::vector<BlockLayout>& blocks() const = 0;
   // Block of each visit, in forward order.
   virtual std::span<const int> visits() const = 0;
+
+  // Of a model with fp8; null: without.
+  virtual Fp8State* fp8() { return nullptr; }
 
   // Copies what it keeps.
   virtual void set_batch(const Batch& batch) = 0;

@@ -5,6 +5,7 @@
 #include "runtime/checkpoint/shard_file.h"
 #include "runtime/comm/planned_bytes.h"
 #include "runtime/kernels/gpu.h"
+#include "runtime/model/fp8_state.h"
 
 namespace shardrun::train {
 
@@ -27,7 +28,8 @@ model::ModelOptions model_options(const SessionOptions& options, comm::Communica
           .tensor = tensor,
           .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
           .device = options.device,
-          .backend = &backend};
+          .backend = &backend,
+          .fp8 = options.fp8};
 }
 
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {
@@ -108,6 +110,11 @@ contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, 
       static_cast<int64_t>(checkpoint::ShardFileWriter::kChunkElements * sizeof(float));
   memory.saving = kWriterBuffer + (options.saves_while_training ? staging_bytes(layout, replicas) : 0);
   memory.communication = communication_bytes(options, layout, replicas, tensor_parallel);
+  if (options.fp8) {  // the largest values that each rank saw
+    const auto blocks = std::get<model::LlamaConfig>(options.model).layers;
+    memory.communication += int64_t{shard_degree} * replicas * tensor_parallel * blocks *
+                            model::kFp8TensorsOfBlock * static_cast<int64_t>(sizeof(float));
+  }
   if (memory.on_gpu != 0) {
     const auto pinned = [](int size) {
       return comm::staging_bytes(size, comm::staging_piece_bytes(size, kLargestStagedPart));

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/model/fp8_state.h"
 #include "runtime/train/host_shards.h"
 #include "runtime/train/initialize.h"
 #include "runtime/train/memory_plan.h"
@@ -180,6 +181,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   const auto sequences = static_cast<double>(batch_.global_batch);
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
+  if (model_->fp8() != nullptr) model_->fp8()->begin_step();
   for (int64_t micro_step = 0; micro_step < batch_.gradient_accumulation; ++micro_step) {
     auto batch = batches_->read_training(data_position_, batch_, micro_step, groups_.data_rank());
     if (!batch) return std::move(batch).error();
@@ -223,6 +225,7 @@ Result<StepReport> Session::step(bool stop_requested) {
     saver_->before_update();
     stall_seconds_ += seconds_since(started);
   }
+  RETURN_IF_ERROR(update_fp8_scales());
   RETURN_IF_ERROR(update_parameters(report));
   engine_.publish();
   steps_done_ = report.step;
@@ -239,6 +242,24 @@ Result<void> Session::update_parameters(const StepReport& report) {
   return optimizer_.update(engine_.master(), engine_.gradient(),
                            optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
                            report.step, sum_over_tensor_holders);
+}
+
+// The largest values that any rank saw decide, so that all have one scale and any number of ranks can go on.
+Result<void> Session::update_fp8_scales() {
+  model::Fp8State* const fp8 = model_->fp8();
+  if (fp8 == nullptr) return {};
+  const auto own = fp8->largest();
+  if (!own) return own.error();
+  std::vector<float> all(own->size() * static_cast<size_t>(groups_.world->size()));
+  auto pending =
+      groups_.world->all_gather(std::as_bytes(std::span(*own)), std::as_writable_bytes(std::span(all)));
+  if (!pending) return std::move(pending).error();
+  RETURN_IF_ERROR(groups_.world->wait(*pending));
+  const auto first = std::span(all).first(own->size());
+  for (size_t at = own->size(); at < all.size(); at += own->size())
+    model::take_larger(first, std::span(all).subspan(at, own->size()));
+  fp8->end_step(first);
+  return {};
 }
 
 Result<std::optional<double>> Session::validate() {
@@ -286,6 +307,7 @@ checkpoint::Manifest Session::manifest() const {
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
     by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
+  if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
   return manifest;
 }
 
@@ -389,6 +411,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
                                   loaded.error().to_string()));
   }
   if (failures[0] > 0.0) return false;
+  if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
   steps_done_ = manifest_read->step;
   data_position_ = manifest_read->data_position;
   engine_.publish();

@@ -39,6 +39,7 @@ struct SessionOptions {
   Network model;
   std::string initial_weights;  // a safetensors file or folder; empty: the seed's random ones
   kernels::DType compute = kernels::DType::kFp32;
+  bool fp8 = false;  // model::ModelOptions
   kernels::DeviceKind device =
       kernels::DeviceKind::kCpu;  // planned for; create() is given the backend itself
   int prefetch = 1;
@@ -142,6 +143,7 @@ class Session {
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
   std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
   Result<void> update_parameters(const StepReport& report);
+  Result<void> update_fp8_scales();
   struct Sums;  // session.cpp
   void sum_gradient_squares(Sums& sums);
   Result<void> all_reduce(std::span<double> values);

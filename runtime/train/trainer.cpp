@@ -270,6 +270,9 @@ class Trainer {
                                                                           spec_.sharding.tensor_parallel)});
     if (!gpu) return std::move(gpu).error();
     gpu_.emplace(std::move(gpu).value());
+    if (!spec_.precision.fp8) return {};
+    const auto fp8 = gpu_->backend().fp8_ops();
+    if (!fp8) return fp8.error();
     return {};
   }
 

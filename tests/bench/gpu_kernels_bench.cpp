@@ -205,14 +205,14 @@ void measure_fp8(Bench& bench) {
   cuda::Device& device = bench.device();
   constexpr int64_t O = 2 * F;
   struct Factor {
-    cuda::Fp8Matrix out;
-    cuda::Fp8Scaling* scaling;
+    kernels::Fp8Matrix out;
+    kernels::Fp8Scaling* scaling;
     const Bf16* in;
     int64_t rows, columns;
   };
-  const auto factor = [&](cuda::Fp8Format format, int64_t rows, int64_t columns, uint64_t key,
+  const auto factor = [&](kernels::Fp8Format format, int64_t rows, int64_t columns, uint64_t key,
                           double spread) {
-    auto* const scaling = bench.make<cuda::Fp8Scaling>(1);
+    auto* const scaling = bench.make<kernels::Fp8Scaling>(1);
     device.fill(scaling, 0, sizeof *scaling);
     return Factor{{format, bench.make<uint8_t>(rows * columns), bench.make<uint8_t>(rows * columns),
                    poisoned<float>(bench, 1)},
@@ -221,15 +221,13 @@ void measure_fp8(Bench& bench) {
                   rows,
                   columns};
   };
-  const Factor x = factor(cuda::Fp8Format::kE4m3, N, C, 1, 1.0),
-               w = factor(cuda::Fp8Format::kE4m3, O, C, 2, 0.02),
-               dy = factor(cuda::Fp8Format::kE5m2, N, O, 3, 1e-3);
-  const auto quantize = [&](const Factor& f) {
-    cuda::fp8_quantize(device, f.out, f.scaling, f.in, f.rows, f.columns);
+  const Factor x = factor(kernels::Fp8Format::kE4m3, N, C, 1, 1.0),
+               w = factor(kernels::Fp8Format::kE4m3, O, C, 2, 0.02),
+               dy = factor(kernels::Fp8Format::kE5m2, N, O, 3, 1e-3);
+  const auto quantize = [&](const Factor& f, kernels::Fp8Scale scale = kernels::Fp8Scale::kDelayed) {
+    cuda::fp8_quantize(device, f.out, f.scaling, f.in, f.rows, f.columns, scale);
   };
-  for (int i = 0; i < 2; ++i) {  // the second time with a scale that fits
-    for (const Factor* f : {&x, &w, &dy}) quantize(*f);
-  }
+  for (const Factor* f : {&x, &w, &dy}) quantize(*f, kernels::Fp8Scale::kPresent);
   bench.bytes("fp8 quantize, both ways", 4.0 * N * O, dy.out.inverse, 1, [&] { quantize(dy); });
   auto* const y = poisoned<Bf16>(bench, N * O);
   auto* const dx = poisoned<Bf16>(bench, N * C);

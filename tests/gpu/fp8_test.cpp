@@ -13,10 +13,10 @@ using namespace shardrun;
 using namespace shardrun::gpu_test;
 namespace cuda = kernels::cuda;
 namespace reference = kernels::reference;
-using cuda::Fp8Format;
-using cuda::Fp8Matrix;
-using cuda::Fp8Scaling;
-using cuda::kFp8History;
+using kernels::Fp8Format;
+using kernels::Fp8Matrix;
+using kernels::Fp8Scale;
+using kernels::Fp8Scaling;
 
 namespace {
 
@@ -29,9 +29,9 @@ uint8_t nearest_fp8(Fp8Format format, float value) {
   uint8_t best = 0;
   float distance = std::numeric_limits<float>::infinity();
   for (int bits = 0; bits < 0x80; ++bits) {
-    const float candidate = cuda::widened(format, static_cast<uint8_t>(bits));
+    const float candidate = kernels::widened(format, static_cast<uint8_t>(bits));
     if (!std::isfinite(candidate)) continue;
-    const float apart = std::fabs(candidate - std::min(std::fabs(value), cuda::largest_of(format)));
+    const float apart = std::fabs(candidate - std::min(std::fabs(value), kernels::largest_of(format)));
     if (apart < distance || (apart == distance && bits % 2 == 0)) {
       distance = apart;
       best = static_cast<uint8_t>(bits);
@@ -61,14 +61,11 @@ float largest_magnitude(const Values& values) {
 }
 
 // Fp8Scaling as the numbers that it is.
-Values numbers_of(float scale, const Values& latest_first) {
-  Values numbers(1 + kFp8History, 0.0F);
-  numbers[0] = scale;
-  std::copy(latest_first.begin(), latest_first.end(), numbers.begin() + 1);
-  return numbers;
+Values numbers_of(float scale, float largest) {
+  return {scale, largest};
 }
 Fp8Scaling* scaling_at(float* numbers) {
-  static_assert(sizeof(Fp8Scaling) == (1 + kFp8History) * sizeof(float));
+  static_assert(sizeof(Fp8Scaling) == 2 * sizeof(float));
   return reinterpret_cast<Fp8Scaling*>(numbers);
 }
 
@@ -89,7 +86,7 @@ Quantized random_quantized(Fp8Format format, int64_t count, uint32_t seed) {
   Quantized made{{}, random_values(count, seed), 0.03125F * static_cast<float>(seed)};
   made.bytes = quantized(format, made.values, 1.0F / made.inverse);
   for (size_t i = 0; i < made.bytes.size(); ++i)
-    made.values[i] = cuda::widened(format, made.bytes[i]) * made.inverse;
+    made.values[i] = kernels::widened(format, made.bytes[i]) * made.inverse;
   return made;
 }
 Fp8Matrix on_gpu(Run& run, Fp8Format format, const Quantized& matrix, int64_t rows, int64_t columns) {
@@ -112,7 +109,7 @@ TEST_CASE_TEMPLATE("fp8: a matrix and its transposed become the nearest numbers 
     for (const auto& [rows, columns] : kMatrices) {
       const int64_t R = rows, C = columns;
       const auto in = as<T>(random_values(R * C, 5, 3.0F));
-      const float scale = format == Fp8Format::kE4m3 ? 37.0F : 5000.0F, older = 10.0F;
+      const float scale = format == Fp8Format::kE4m3 ? 37.0F : 5000.0F, older = 2.5F;
       const Bytes bytes = quantized(format, back(in), scale);
       const float largest = largest_magnitude(back(in));
       check_op(what("fp8_quantize", kDType<T>, {{"rows", R}, {"columns", C}, {name_of(format), 1}}),
@@ -120,15 +117,14 @@ TEST_CASE_TEMPLATE("fp8: a matrix and its transposed become the nearest numbers 
                  uint8_t* const values = run.out<uint8_t>(R * C);
                  uint8_t* const turned = run.out<uint8_t>(R * C);
                  float* const inverse = run.out<float>(1);
-                 float* const scaling = run.inout(numbers_of(scale, {older}));
+                 float* const scaling = run.inout(numbers_of(scale, older));
                  cuda::fp8_quantize(run.device(), {format, values, turned, inverse}, scaling_at(scaling),
                                     run.in(in), R, C);
                },
                {{"values", bytes, kExact},
                 {"transposed", transposed(bytes, R, C), kExact},
                 {"inverse", Values{1.0F / scale}, 1e-7},
-                {"scaling", numbers_of(cuda::largest_of(format) / std::max(largest, older), {largest, older}),
-                 1e-7}});
+                {"scaling", numbers_of(scale, std::max(largest, older)), kExact}});
     }
   }
 }
@@ -143,52 +139,43 @@ TEST_CASE("fp8: values at the edges of the format are rounded to even, kept smal
              [&](Run& run) {
                uint8_t* const values = run.out<uint8_t>(static_cast<int64_t>(in.size()));
                float* const inverse = run.out<float>(1);
-               float* const scaling = run.inout(numbers_of(0.0F, {}));  // a new one: scale 1
+               float* const scaling = run.inout(numbers_of(0.0F, 0.0F));  // as a new one is: scale 1
                cuda::fp8_quantize(run.device(), {format, values, nullptr, inverse}, scaling_at(scaling),
                                   run.in(in), 4, 5);
              },
              {{"values", quantized(format, in, 1.0F), kExact},
               {"inverse", Values{1.0F}, kExact},
-              // An infinity is no reason for another scale, as long as it is remembered.
-              {"scaling", numbers_of(1.0F, {infinity}), kExact}});
+              {"scaling", numbers_of(0.0F, infinity), kExact}});
   }
 }
 
-TEST_CASE("fp8: the scale follows the largest value of the last sixteen") {
-  const int64_t count = 40;
-  Values largest;
-  for (int i = 0; i < kFp8History + 2; ++i) largest.push_back(i == 0 ? 1000.0F : i == 5 ? 64.0F : 1.0F + i);
-  const auto after = [&](int quantizations) {
-    const int first = std::max(0, quantizations - kFp8History);
-    Values latest(largest.begin() + first, largest.begin() + quantizations);
-    std::reverse(latest.begin(), latest.end());
-    return numbers_of(448.0F / *std::max_element(latest.begin(), latest.end()), latest);
-  };
-  for (const int quantizations : {1, kFp8History, kFp8History + 1, kFp8History + 2}) {
-    check_op(what("fp8_quantize again and again", "fp32", {{"quantizations", quantizations}}),
-             [&](Run& run) {
-               uint8_t* const values = run.inout(Bytes(static_cast<size_t>(count)));
-               float* const inverse = run.inout(Values(1, 0.0F));
-               float* const scaling = run.inout(numbers_of(0.0F, {}));
-               for (int i = 0; i < quantizations; ++i) {
-                 Values in(static_cast<size_t>(count), 0.25F);
-                 in[static_cast<size_t>(7 + i)] =
-                     i % 2 == 0 ? -largest[static_cast<size_t>(i)] : largest[static_cast<size_t>(i)];
-                 cuda::fp8_quantize(run.device(), {Fp8Format::kE4m3, values, nullptr, inverse},
-                                    scaling_at(scaling), run.in(in), 5, 8);
-               }
-             },
-             {{"values",
-               [&] {
-                 const int last = quantizations - 1;
-                 Values in(static_cast<size_t>(count), 0.25F);
-                 in[static_cast<size_t>(7 + last)] =
-                     last % 2 == 0 ? -largest[static_cast<size_t>(last)] : largest[static_cast<size_t>(last)];
-                 return quantized(Fp8Format::kE4m3, in, last == 0 ? 1.0F : after(last)[0]);
-               }(),
-               kExact},
-              {"inverse", Values{quantizations == 1 ? 1.0F : 1.0F / after(quantizations - 1)[0]}, 1e-7},
-              {"scaling", after(quantizations), 1e-7}});
+TEST_CASE_TEMPLATE("fp8: without a scale the largest present value decides, and quantizing again is the same",
+                   T, float, Bf16) {
+  for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
+    for (const auto& [rows, columns] : kMatrices) {
+      const int64_t R = rows, C = columns;
+      const auto in = as<T>(random_values(R * C, 6, 0.01F));
+      const float largest = largest_magnitude(back(in));
+      const float scale = largest > 0.0F ? kernels::largest_of(format) / largest : 1.0F;
+      const Bytes bytes = quantized(format, back(in), scale);
+      check_op(what("fp8_quantize of a new tensor", kDType<T>,
+                    {{"rows", R}, {"columns", C}, {name_of(format), 1}}),
+               [&](Run& run) {
+                 uint8_t* const values = run.out<uint8_t>(R * C);
+                 uint8_t* const turned = run.out<uint8_t>(R * C);
+                 float* const inverse = run.out<float>(1);
+                 float* const scaling = run.inout(numbers_of(0.0F, 0.0F));
+                 const T* const there = run.in(in);
+                 cuda::fp8_quantize(run.device(), {format, values, nullptr, inverse}, scaling_at(scaling),
+                                    there, R, C, Fp8Scale::kPresent);
+                 cuda::fp8_quantize(run.device(), {format, nullptr, turned, inverse}, scaling_at(scaling),
+                                    there, R, C);
+               },
+               {{"values", bytes, kExact},
+                {"transposed", transposed(bytes, R, C), kExact},
+                {"inverse", Values{1.0F / scale}, 1e-7},
+                {"scaling", numbers_of(scale, largest), 1e-7}});
+    }
   }
 }
 
@@ -212,12 +199,16 @@ TEST_CASE("fp8: products forward and backward are those of the numbers that the 
                Bf16* const y_out = run.out<Bf16>(N * O);
                Bf16* const dx_out = run.out<Bf16>(N * C);
                Bf16* const dx_added = run.inout(as<Bf16>(dx_before));
+               float* const y_fp32 = run.out<float>(N * O);
+               float* const dx_fp32 = run.out<float>(N * C);
                float* const dw_out = run.out<float>(O * C);
                float* const dw_added = run.inout(dw_before);
                const Fp8Matrix x8 = on_gpu(run, Fp8Format::kE4m3, x, N, C),
                                w8 = on_gpu(run, Fp8Format::kE4m3, w, O, C),
                                dy8 = on_gpu(run, Fp8Format::kE5m2, dy, N, O);
                cuda::fp8_linear_forward(run.device(), y_out, x8, w8, N, C, O);
+               cuda::fp8_linear_forward(run.device(), y_fp32, x8, w8, N, C, O);
+               cuda::fp8_linear_backward_input(run.device(), dx_fp32, dy8, w8, N, C, O);
                cuda::fp8_linear_backward_input(run.device(), dx_out, dy8, w8, N, C, O);
                cuda::fp8_linear_backward_input(run.device(), dx_added, dy8, w8, N, C, O, /*accumulate=*/true);
                cuda::fp8_linear_backward_weight(run.device(), dw_out, dy8, x8, N, C, O, /*accumulate=*/false);
@@ -227,6 +218,8 @@ TEST_CASE("fp8: products forward and backward are those of the numbers that the 
              {{"y", y, kTolerance<Bf16>},
               {"dx", dx, kTolerance<Bf16>},
               {"dx added", sum_of(dx, dx_before), kTolerance<Bf16>},
+              {"y in fp32", y, kSumTolerance},
+              {"dx in fp32", dx, kSumTolerance},
               {"dw", dw, kSumTolerance},
               {"dw added", sum_of(dw, dw_before), kSumTolerance}});
   }
@@ -243,10 +236,9 @@ TEST_CASE("fp8: a layer that is quantized on the GPU is the layer, up to the for
         Bf16* const out = run.out<Bf16>(N * O);
         const auto quantize = [&](const std::vector<Bf16>& in, int64_t rows) {
           const Fp8Matrix made{Fp8Format::kE4m3, run.inout(Bytes(in.size())), nullptr, run.inout(Values(1))};
-          float* const scaling = run.inout(numbers_of(0.0F, {}));
-          const Bf16* const there = run.in(in);
-          cuda::fp8_quantize(run.device(), made, scaling_at(scaling), there, rows, C);  // finds the scale
-          cuda::fp8_quantize(run.device(), made, scaling_at(scaling), there, rows, C);  // and uses it
+          float* const scaling = run.inout(numbers_of(0.0F, 0.0F));
+          cuda::fp8_quantize(run.device(), made, scaling_at(scaling), run.in(in), rows, C,
+                             Fp8Scale::kPresent);
           return made;
         };
         const Fp8Matrix x8 = quantize(x, N), w8 = quantize(w, O);
@@ -255,10 +247,8 @@ TEST_CASE("fp8: a layer that is quantized on the GPU is the layer, up to the for
       {{"y", y, 0.04},
        {"x", quantized(Fp8Format::kE4m3, back(x), 448.0F / largest_magnitude(back(x))), kExact},
        {"inverse of x", Values{largest_magnitude(back(x)) / 448.0F}, 1e-6},
-       {"scaling of x",
-        numbers_of(448.0F / largest_magnitude(back(x)), Values(2, largest_magnitude(back(x)))), 1e-6},
+       {"scaling of x", numbers_of(448.0F / largest_magnitude(back(x)), largest_magnitude(back(x))), 1e-6},
        {"w", quantized(Fp8Format::kE4m3, back(w), 448.0F / largest_magnitude(back(w))), kExact},
        {"inverse of w", Values{largest_magnitude(back(w)) / 448.0F}, 1e-6},
-       {"scaling of w",
-        numbers_of(448.0F / largest_magnitude(back(w)), Values(2, largest_magnitude(back(w)))), 1e-6}});
+       {"scaling of w", numbers_of(448.0F / largest_magnitude(back(w)), largest_magnitude(back(w))), 1e-6}});
 }

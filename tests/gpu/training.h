@@ -24,6 +24,8 @@ struct Run {
   model::Checkpointing checkpointing = model::Checkpointing::kNone;
   bool lamb = false;
   bool bert = false;
+  bool fp8 = false;  // beside bf16
+  double learning_rate = 5e-3;
 };
 
 // Makes a Llama's options a BERT's, on documents of every length.

@@ -11,10 +11,14 @@ TEST_CASE("training on a GPU: every order of streams, blocks and warps gives the
   emulation::set_seed(0);
   const auto late = train(folder, {.compute = kernels::DType::kBf16, .steps = 6});
   const auto shared = train(folder, {.steps = 4, .ranks = 2});
+  Run fp8{.compute = kernels::DType::kBf16, .steps = 4, .ranks = 2};
+  fp8.fp8 = true;
+  const auto quantized = train(folder, fp8);
   for (const uint64_t seed : {1, 7, 8}) {
     emulation::set_seed(seed);
     CHECK_EQ(train(folder, {.compute = kernels::DType::kBf16, .steps = 6}), late);
     CHECK_EQ(train(folder, {.steps = 4, .ranks = 2}), shared);
+    CHECK_EQ(train(folder, fp8), quantized);
   }
   emulation::set_seed(0);
 }

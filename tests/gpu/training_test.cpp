@@ -30,6 +30,7 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.model = model::LlamaConfig{
       .layers = 2, .hidden = 64, .heads = heads, .kv_heads = heads, .ffn = 96, .vocab = 256};
   options.compute = run.compute;
+  options.fp8 = run.fp8;
   if (run.where == Where::kGpu) options.device = kernels::DeviceKind::kGpu;
   options.sequence_length = 64;
   options.micro_batch = 4 / data_parallel;
@@ -40,7 +41,7 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.training_files = {folder.file("training.txt", tests::prose(80, 1))};
   options.validation_files = {folder.file("validation.txt", tests::prose(20, 2))};
   options.validation_sequences = 4;
-  options.schedule = {optim::Shape::kCosine, 5e-3, 5e-4, 4, 40};
+  options.schedule = {optim::Shape::kCosine, run.learning_rate, run.learning_rate / 10, 4, 40};
   options.saves_while_training = run.save_every > 0;
   if (run.bert) take_bert(folder, options);
   return options;
@@ -222,6 +223,116 @@ TEST_CASE("training on a GPU: two ranks that share each matrix have the losses o
   Run gpu = cpu;
   gpu.where = Where::kGpu;
   CHECK_LT(largest_difference(train(folder, cpu), train(folder, gpu)), 1e-5);
+}
+
+namespace {
+
+Run fp8_run(int64_t steps) {
+  Run run{.compute = kBf16, .steps = steps};
+  run.fp8 = true;
+  return run;
+}
+
+}  // namespace
+
+// E4M3 has three bits of mantissa where bf16 has seven, so a layer's output is off by about 1 %, of either sign. At this
+// learning rate the curve is smooth and follows bf16's within 5e-2 nats; at 5e-3 both jump after ten steps, apart.
+TEST_CASE("training on a GPU: twenty steps with linear layers in fp8 have bf16's losses within 5e-2 each") {
+  const tests::Folder folder;
+  Run fp8 = fp8_run(20);
+  fp8.learning_rate = 2e-3;
+  Run bf16 = fp8;
+  bf16.fp8 = false;
+  const auto with = train(folder, fp8), without = train(folder, bf16);
+  CHECK_LT(with[19], with[0] - 1.0);
+  CHECK_NE(with, without);
+  const double difference = largest_difference(with, without);
+  MESSAGE("largest difference: ", difference);
+  CHECK_LT(difference, 5e-2);
+}
+
+TEST_CASE("training on a GPU: fp8 gives the same bits in a second run and at every level of recomputation") {
+  const tests::Folder folder;
+  const auto plain = train(folder, fp8_run(6));
+  CHECK_EQ(train(folder, fp8_run(6)), plain);
+  for (const auto level : {model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
+    Run run = fp8_run(6);
+    run.checkpointing = level;
+    CHECK_EQ(train(folder, run), plain);
+  }
+}
+
+TEST_CASE("training on a GPU: a resumed run with fp8 has the scales of its histories, so the same bits") {
+  const tests::Folder folder;
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    Run whole = fp8_run(8);
+    whole.ranks = ranks;
+    const auto expected = train(folder, whole);
+    const tests::Folder saved;
+    Run first = whole, second = whole;
+    first.checkpoints = second.checkpoints = saved.path();
+    first.steps = 4;
+    train(folder, first);
+    const auto rest = train(folder, second);
+    CHECK_EQ(rest, std::vector<double>(expected.begin() + 4, expected.end()));
+  }
+}
+
+// A scale is of the whole tensor on all ranks, so only the orders of sums differ, by as much as between CPU and GPU.
+TEST_CASE("training on a GPU: fp8 on two ranks, with shards or sharing each matrix, has one rank's losses") {
+  const tests::Folder folder;
+  Run sharded = fp8_run(8);
+  sharded.ranks = 2;
+  const auto one = train(folder, fp8_run(8)), two = train(folder, sharded);
+  MESSAGE("shards: ", largest_difference(one, two));
+  CHECK_LT(largest_difference(one, two), 2e-2);
+  CHECK_EQ(train(folder, sharded), two);
+
+  // Two ranks that share matrices have two heads: of another model, which bf16 trains, too.
+  Run bf16{.compute = kBf16, .steps = 8, .ranks = 2, .tensor_parallel = 2};
+  Run fp8 = bf16;
+  fp8.fp8 = true;
+  const auto difference = largest_difference(train(folder, bf16), train(folder, fp8));
+  MESSAGE("shared matrices: ", difference);
+  CHECK_LT(difference, 5e-2);
+}
+
+TEST_CASE("training on a GPU: a validation between steps leaves no trace in the scales of fp8") {
+  const tests::Folder folder, saved;
+  // The first run ends, and validates, after its second step; its checkpoint was written after that.
+  Run short_run = fp8_run(2), rest = fp8_run(6);
+  short_run.checkpoints = rest.checkpoints = saved.path();
+  train(folder, short_run);
+  const auto whole = train(folder, fp8_run(6));
+  CHECK_EQ(train(folder, rest), std::vector<double>(whole.begin() + 2, whole.end()));
+}
+
+TEST_CASE("training on a GPU: fp8 continues a run without it, and is left by one") {
+  const tests::Folder folder, saved;
+  Run bf16{.compute = kBf16, .steps = 4};
+  bf16.checkpoints = saved.path();
+  train(folder, bf16);
+  Run fp8 = fp8_run(8);
+  fp8.checkpoints = saved.path();
+  CHECK_EQ(train(folder, fp8).size(), 5);
+  bf16.steps = 10;
+  CHECK_EQ(train(folder, bf16).size(), 3);
+}
+
+TEST_CASE("training on a CPU: fp8 is refused with the mend") {
+  const tests::Folder folder;
+  Run run = fp8_run(1);
+  run.where = Where::kCpu;
+  train::SessionOptions options = options_of(folder, run);
+  fakes::ThreadWorld alone(1, {.channels = 3});
+  const auto world = alone.communicator(0, 0), gather = alone.communicator(0, 1),
+             reduce = alone.communicator(0, 2);
+  const auto session =
+      train::Session::create(options, {world.get(), gather.get(), reduce.get(), nullptr, nullptr});
+  REQUIRE_FALSE(session);
+  CHECK_EQ(session.error().code(), base::Code::kUnsupported);
+  CHECK_NE(session.error().to_string().find("remove [precision] fp8"), std::string::npos);
 }
 
 }  // namespace gpu_training

@@ -66,6 +66,11 @@ class CpuOps final : public Ops<T> {
                        float epsilon) const override {
     kernels::rmsnorm_forward(y, rrms, x, w, N, C, epsilon);
   }
+  void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N, int64_t C,
+                                float epsilon) const override {
+    kernels::add(x, residual, x, N * C);
+    kernels::rmsnorm_forward(y, rrms, x, w, N, C, epsilon);
+  }
   void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
                         int64_t C) const override {
     kernels::rmsnorm_backward(dx, dw, dy, x, w, rrms, N, C);
@@ -145,6 +150,11 @@ class CpuBackend final : public Backend {
   void* stream() const override { return nullptr; }
   Result<std::unique_ptr<base::DeviceLink>> make_link() override {
     return std::unique_ptr<base::DeviceLink>();
+  }
+  Result<const Fp8Ops*> fp8_ops() const override {
+    return base::Error(
+        base::Code::kUnsupported,
+        "CPUs do not multiply fp8; remove [precision] fp8, or set [resources] device = \"gpu\"");
   }
 
   Result<base::Memory> allocate(int64_t bytes) override { return base::Memory::create(bytes); }

@@ -75,6 +75,10 @@ class GpuOps final : public Ops<T> {
                        float epsilon) const override {
     cuda::rmsnorm_forward(device_, y, rrms, x, w, N, C, epsilon);
   }
+  void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N, int64_t C,
+                                float epsilon) const override {
+    cuda::rmsnorm_residual_forward(device_, y, rrms, x, residual, w, N, C, epsilon);
+  }
   void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
                         int64_t C) const override {
     cuda::rmsnorm_backward(device_, dx, dw, dy, x, w, rrms, N, C);
@@ -130,6 +134,39 @@ class GpuOps final : public Ops<T> {
                            float loss_scale) const override {
     cuda::cross_entropy_slice(device_, loss_sum, dlogits, logits, gathered, targets, N, V, first, ranks,
                               loss_scale);
+  }
+
+ private:
+  Device& device_;
+};
+
+class GpuFp8Ops final : public Fp8Ops {
+ public:
+  explicit GpuFp8Ops(Device& device) : device_(device) {}
+
+  void quantize(const Fp8Matrix& out, Fp8Scaling* scaling, const Bf16* in, int64_t rows, int64_t columns,
+                Fp8Scale scale) const override {
+    fp8_quantize(device_, out, scaling, in, rows, columns, scale);
+  }
+  void linear_forward(Bf16* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                      int64_t O) const override {
+    fp8_linear_forward(device_, y, x, w, N, C, O);
+  }
+  void linear_forward_fp32(float* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                           int64_t O) const override {
+    fp8_linear_forward(device_, y, x, w, N, C, O);
+  }
+  void linear_backward_input(Bf16* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                             int64_t O) const override {
+    fp8_linear_backward_input(device_, dx, dy, w, N, C, O);
+  }
+  void linear_backward_input_fp32(float* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                                  int64_t O) const override {
+    fp8_linear_backward_input(device_, dx, dy, w, N, C, O);
+  }
+  void linear_backward_weight(float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N, int64_t C,
+                              int64_t O) const override {
+    fp8_linear_backward_weight(device_, dw, dy, x, N, C, O, /*accumulate=*/false);
   }
 
  private:
@@ -206,13 +243,24 @@ class GpuBackend final : public Backend {
         uploads_(std::move(uploads)),
         aside_(std::move(aside)),
         fp32_(*device_),
-        bf16_(*device_) {}
+        bf16_(*device_),
+        fp8_(*device_) {}
 
   DeviceKind kind() const override { return DeviceKind::kGpu; }
   std::string name() const override { return device_->name(); }
   int index() const override { return device_->index(); }
   void* stream() const override { return device_->stream(); }
   Result<std::unique_ptr<base::DeviceLink>> make_link() override { return device_->make_link(); }
+
+  Result<const Fp8Ops*> fp8_ops() const override {
+    constexpr int kOldest = 89;
+    if (device_->capability() >= kOldest) return static_cast<const Fp8Ops*>(&fp8_);
+    return base::Error(base::Code::kUnsupported,
+                       device_->name() + " has compute capability " +
+                           std::to_string(device_->capability() / 10) + "." +
+                           std::to_string(device_->capability() % 10) +
+                           ", fp8 needs 8.9; remove [precision] fp8, or choose newer GPUs");
+  }
 
   Result<base::Memory> allocate(int64_t bytes) override {
     auto memory = device_->allocate(static_cast<size_t>(bytes));
@@ -294,6 +342,7 @@ class GpuBackend final : public Backend {
   std::optional<base::Error> upload_failure_;  // the first
   GpuOps<float> fp32_;
   GpuOps<Bf16> bf16_;
+  GpuFp8Ops fp8_;
 };
 
 }  // namespace

@@ -147,6 +147,7 @@ Result<std::unique_ptr<Device>> Device::create(const Options& options) {
   State& state = device->state();
   state.index = options.index;
   state.multiprocessors = properties.multiProcessorCount;
+  state.capability = 10 * properties.major + properties.minor;
   state.name = properties.name;
   state.wait_after_each_op = options.wait_after_each_op;
   state.table = ProductTable(std::to_string(cublasLtGetVersion()) + " on " + state.name);
@@ -194,6 +195,9 @@ const std::string& Device::name() const {
 }
 int Device::multiprocessors() const {
   return state_->multiprocessors;
+}
+int Device::capability() const {
+  return state_->capability;
 }
 
 Result<void> Device::status() const {

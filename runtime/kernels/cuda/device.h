@@ -54,6 +54,7 @@ class Device {
   CUstream_st* stream() const;
   const std::string& name() const;  // "NVIDIA H200"
   int multiprocessors() const;
+  int capability() const;  // 90 for compute capability 9.0
 
   // The first failure known so far, without waiting.
   base::Result<void> status() const;

@@ -1,8 +1,8 @@
-// Quantizing to fp8 with delayed scaling; the products are gemm.cu's.
+// Quantizing to fp8; the products are gemm.cu's.
 //
 // A block takes 64 by 64 elements, writes them in rows, and through shared memory in columns. Its largest value goes to
-// scratch; a last block finds the largest of all and sets the scale for the next time, so that this time's is the same
-// for all blocks. A maximum does not depend on its order. Largest values are compared as bits, where NaN is above all.
+// scratch; a last block finds the largest of all. A maximum does not depend on its order. Largest values are compared as
+// bits, where NaN is above all.
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -97,56 +97,81 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <Fp8Format kFormat>
+// The largest value of a tile's worth of elements, one behind the other.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    set_scale(Fp8Scaling* scaling, const uint32_t* largest_of_tiles, int64_t tiles) {
+    find_largest(uint32_t* largest_of_tiles, const T* in, int64_t count) {
+  const int64_t begin = int64_t{blockIdx.x} * kSide * kSide;
+  const int64_t end = begin + kSide * kSide < count ? begin + kSide * kSide : count;
+  uint32_t largest = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const uint32_t magnitude = __float_as_uint(wide(in[i])) & kAbsolute;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  largest = block_largest(largest);
+  if (threadIdx.x == 0) largest_of_tiles[blockIdx.x] = largest;
+}
+
+// The largest of all, for every thread of the one block.
+__device__ uint32_t largest_of_all(const uint32_t* largest_of_tiles, int64_t tiles) {
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < tiles; i += kThreads)
     largest = largest_of_tiles[i] > largest ? largest_of_tiles[i] : largest;
-  largest = block_largest(largest);
-  if (threadIdx.x != 0) return;
-  for (int i = kFp8History - 1; i > 0; --i) scaling->largest[i] = scaling->largest[i - 1];
-  scaling->largest[0] = __uint_as_float(largest);
-  uint32_t most = 0;
-  for (const float value : scaling->largest) {
-    const uint32_t bits = __float_as_uint(value);
-    most = bits > most ? bits : most;
-  }
-  scaling->scale = scale_for(kFormat, __uint_as_float(most), scale_of(*scaling));
+  return block_largest(largest);
+}
+
+template <Fp8Format kFormat>
+__global__ void __launch_bounds__(kThreads)
+    set_present_scale(Fp8Scaling* scaling, const uint32_t* largest_of_tiles, int64_t tiles) {
+  const uint32_t largest = largest_of_all(largest_of_tiles, tiles);
+  if (threadIdx.x == 0) scaling->scale = scale_for(kFormat, __uint_as_float(largest), 1.0F);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    note_largest(Fp8Scaling* scaling, const uint32_t* largest_of_tiles, int64_t tiles) {
+  const uint32_t largest = largest_of_all(largest_of_tiles, tiles);
+  if (threadIdx.x == 0 && largest > __float_as_uint(scaling->largest))
+    scaling->largest = __uint_as_float(largest);
 }
 
 template <Fp8Format kFormat, typename T>
 void quantize(OpScope& op, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
-              int64_t columns) {
-  // One of an empty matrix, for the inverse.
+              int64_t columns, Fp8Scale scale) {
+  // One of an empty matrix, for the inverse. No fewer than the pieces of find_largest.
   const int64_t tiles = std::max<int64_t>(1, quotient_up(rows, kSide) * quotient_up(columns, kSide));
   auto* const largest =
       reinterpret_cast<uint32_t*>(op.scratch(static_cast<size_t>(tiles) * sizeof(uint32_t)));
   if (!op.runs()) return;
+  if (scale == Fp8Scale::kPresent) {
+    const int64_t pieces = std::max<int64_t>(1, quotient_up(rows * columns, int64_t{kSide} * kSide));
+    launch(op.stream(), {static_cast<unsigned>(pieces), kThreads}, find_largest<T>, largest, in,
+           rows * columns);
+    launch(op.stream(), {1, kThreads}, set_present_scale<kFormat>, scaling, largest, pieces);
+  }
   constexpr int W = 4;
   const bool vectors = rows % W == 0 && columns % W == 0 && is_aligned(in, W * sizeof(T)) &&
                        is_aligned(out.values, W) && is_aligned(out.transposed, W);
   launch(op.stream(), {static_cast<unsigned>(tiles), kThreads},
          vectors ? quantize_tiles<W, kFormat, T> : quantize_tiles<1, kFormat, T>, out, largest, scaling, in,
          rows, columns);
-  launch(op.stream(), {1, kThreads}, set_scale<kFormat>, scaling, largest, tiles);
+  launch(op.stream(), {1, kThreads}, note_largest, scaling, largest, tiles);
 }
 
 }  // namespace
 
 template <typename T>
 void fp8_quantize(Device& device, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
-                  int64_t columns) {
+                  int64_t columns, Fp8Scale scale) {
   SHARDRUN_CHECK(out.inverse != nullptr);
   OpScope op(device, "fp8_quantize");
   if (out.format == Fp8Format::kE4m3) {
-    quantize<Fp8Format::kE4m3>(op, out, scaling, in, rows, columns);
+    quantize<Fp8Format::kE4m3>(op, out, scaling, in, rows, columns, scale);
   } else {
-    quantize<Fp8Format::kE5m2>(op, out, scaling, in, rows, columns);
+    quantize<Fp8Format::kE5m2>(op, out, scaling, in, rows, columns, scale);
   }
 }
 
-template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const float*, int64_t, int64_t);
-template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const Bf16*, int64_t, int64_t);
+template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const float*, int64_t, int64_t, Fp8Scale);
+template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const Bf16*, int64_t, int64_t, Fp8Scale);
 
 }  // namespace shardrun::kernels::cuda

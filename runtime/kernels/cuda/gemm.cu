@@ -425,12 +425,14 @@ void multiply_fp8(Device& device, const char* name, Out* d, const Fp8Matrix& a, 
 
 }  // namespace
 
-void fp8_linear_forward(Device& device, Bf16* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+template <typename Out>
+void fp8_linear_forward(Device& device, Out* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
                         int64_t O) {
   multiply_fp8(device, "fp8_linear_forward", y, w, w.values, x, x.values, {O, N, C}, false, true);
 }
 
-void fp8_linear_backward_input(Device& device, Bf16* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
+template <typename Out>
+void fp8_linear_backward_input(Device& device, Out* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
                                int64_t C, int64_t O, bool accumulate) {
   multiply_fp8(device, "fp8_linear_backward_input", dx, w, w.transposed, dy, dy.values, {C, N, O}, accumulate,
                false);
@@ -506,6 +508,15 @@ void linear_backward_weight(Device& device, float* dw, const T* dy, const T* x, 
   template void linear_backward_input(Device&, T*, const T*, const T*, int64_t, int64_t, int64_t, bool);    \
   template void linear_backward_input_fp32(Device&, float*, const T*, const T*, int64_t, int64_t, int64_t); \
   template void linear_backward_weight(Device&, float*, const T*, const T*, int64_t, int64_t, int64_t, bool);
+SHARDRUN_INSTANTIATE(float)
+SHARDRUN_INSTANTIATE(Bf16)
+#undef SHARDRUN_INSTANTIATE
+
+#define SHARDRUN_INSTANTIATE(Out)                                                                       \
+  template void fp8_linear_forward(Device&, Out*, const Fp8Matrix&, const Fp8Matrix&, int64_t, int64_t, \
+                                   int64_t);                                                            \
+  template void fp8_linear_backward_input(Device&, Out*, const Fp8Matrix&, const Fp8Matrix&, int64_t,   \
+                                          int64_t, int64_t, bool);
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE

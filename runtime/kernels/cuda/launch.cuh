@@ -25,7 +25,7 @@ namespace shardrun::kernels::cuda {
 struct ProductPlans;  // gemm.cu
 
 struct Device::State {
-  int index = 0, multiprocessors = 0;
+  int index = 0, multiprocessors = 0, capability = 0;
   std::string name;
   bool wait_after_each_op = false, tuning = false;
   cudaStream_t stream = nullptr;

@@ -17,7 +17,7 @@
 #include <span>
 
 #include "runtime/kernels/cuda/device.h"
-#include "runtime/kernels/cuda/fp8.h"
+#include "runtime/kernels/fp8.h"
 #include "runtime/kernels/ops.h"
 
 namespace shardrun::kernels::cuda {
@@ -165,34 +165,18 @@ void accumulate(Device& device, double* y, const double* x, int64_t count);
 // *sum, in the device's memory, = Σ values² in fp64, for the gradient's norm.
 void sum_of_squares(Device& device, double* sum, std::span<const float> values);
 
-// ---- linear layers in fp8: values and weights in E4M3, gradients in E5M2, products in fp32, one scale a tensor.
-// Scales are delayed, after NVIDIA Transformer Engine's recipe DelayedScaling (amax_compute_algo "max", margin 0): a
-// tensor is multiplied by what its largest value of the last kFp8History quantizations asks for, so that one pass reads
-// it; what is too large for that becomes the largest fp8 number, a NaN stays one. The bits repeat from run to run.
-inline constexpr int kFp8History = 16;
-// In the device's memory, zeros at first; one for every tensor that is quantized again and again.
-struct Fp8Scaling {
-  float scale;                 // of the next quantization; 0: 1
-  float largest[kFp8History];  // absolute values, the latest first
-};
-// A matrix as fp8_quantize leaves it, in the device's memory. GPUs multiply fp8 only along rows of both factors, so
-// products backward take the transposed one.
-struct Fp8Matrix {
-  Fp8Format format = Fp8Format::kE4m3;
-  uint8_t* values = nullptr;      // (rows, columns); null: not wanted
-  uint8_t* transposed = nullptr;  // (columns, rows); null: not wanted
-  float* inverse = nullptr;       // (1): an element is its fp8 number times this
-};
-// Floor: (s + 2) bytes an element. Changes *scaling for the next time.
+// ---- linear layers in fp8: kernels/fp8.h has the contracts. Floor of quantizing: (s + 2) bytes an element, s more where
+// the present values decide the scale; of products: 2·N·C·O operations on the tensor cores at fp8's rate. Sizes that are
+// no multiples of 16 are multiplied by a plain loop, slowly (Device::plain_product_shapes).
 template <typename T>
 void fp8_quantize(Device& device, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
-                  int64_t columns);
-// Floor of each: 2·N·C·O operations on the tensor cores at fp8's rate. Sizes that are no multiples of 16 are multiplied by
-// a plain loop, slowly (Device::plain_product_shapes). y = x·wᵀ of values, added up fast, as fp8 hardware does it best:
-void fp8_linear_forward(Device& device, Bf16* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                  int64_t columns, Fp8Scale scale = Fp8Scale::kDelayed);
+// Out: Bf16 or float.
+template <typename Out>
+void fp8_linear_forward(Device& device, Out* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
                         int64_t O);
-// dx = dy·w of dy's values and w's transposed; dw (+)= dyᵀ·x of transposed ones; added up in fp32.
-void fp8_linear_backward_input(Device& device, Bf16* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
+template <typename Out>
+void fp8_linear_backward_input(Device& device, Out* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
                                int64_t C, int64_t O, bool accumulate = false);
 void fp8_linear_backward_weight(Device& device, float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N,
                                 int64_t C, int64_t O, bool accumulate);

@@ -48,6 +48,21 @@ TEST_CASE("manifest: what was written is read, also the largest seed") {
   CHECK(to_json(*parsed) == to_json(written));
 }
 
+TEST_CASE("manifest: histories of fp8 come back bit for bit, and impossible ones are refused") {
+  Manifest written = manifest_of(120, kSpread);
+  written.fp8.resize(2);
+  for (const float largest : {0.1F, 3e-39F, 0x1.fffffep127F})
+    written.fp8[1].note(kernels::Fp8Format::kE5m2, largest);
+
+  const auto parsed = parse_manifest(to_json(written));
+
+  REQUIRE(parsed);
+  CHECK(parsed->fp8 == written.fp8);
+  CHECK(parse_manifest(to_json(manifest_of(120, kSpread)))->fp8.empty());
+  written.fp8[0].scale = -1.0F;
+  CHECK_FALSE(parse_manifest(to_json(written)));
+}
+
 TEST_CASE("manifest: a flipped bit never changes what is read") {
   const std::string good = to_json(manifest_of(120, {2, 1, 1}));
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {

@@ -10,13 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/cuda/fp8.h"
 #include "runtime/kernels/cuda/product_table.h"
 #include "runtime/kernels/cuda/rounding.h"
 #include "runtime/kernels/cuda/tiles.h"
+#include "runtime/kernels/fp8.h"
 
 using namespace shardrun;
 using namespace shardrun::kernels::cuda;
+using namespace shardrun::kernels;
 using kernels::Bf16;
 
 TEST_CASE("rounding: to nearest gives the CPU's bits, from subnormals to infinity, for halves and NaN") {
@@ -229,4 +230,34 @@ TEST_CASE("fp8: the scale brings the largest value to the format's, and stays wh
   for (const float no_use : {0.0F, kInfinity, std::numeric_limits<float>::quiet_NaN()})
     CHECK_EQ(scale_for(Fp8Format::kE4m3, no_use, 3.0F), 3.0F);
   CHECK_EQ(scale_for(Fp8Format::kE4m3, 1e-40F, 3.0F), std::numeric_limits<float>::max());
+}
+
+TEST_CASE("fp8: the scale of the next step follows the largest value of the last sixteen steps") {
+  Fp8History history;
+  const auto expected = [](float largest) { return 448.0F / largest; };
+  history.note(Fp8Format::kE4m3, 1000.0F);
+  CHECK_EQ(history.scale, expected(1000.0F));
+  for (int step = 1; step < kFp8History; ++step) {
+    history.note(Fp8Format::kE4m3, static_cast<float>(step));
+    CHECK_EQ(history.scale, expected(1000.0F));
+  }
+  CHECK_EQ(history.largest.front(), 15.0F);
+  CHECK_EQ(history.largest.back(), 1000.0F);
+  history.note(Fp8Format::kE4m3, 2.0F);  // the thousand is seventeen steps old
+  CHECK_EQ(history.scale, expected(15.0F));
+}
+
+TEST_CASE("fp8: zeros keep the scale, infinities and NaN are not kept") {
+  Fp8History history;
+  history.note(Fp8Format::kE5m2, 0.0F);
+  CHECK_EQ(history.scale, 0.0F);  // still none
+  history.note(Fp8Format::kE5m2, 2.0F);
+  const Fp8History before = history;
+  for (const float no_use :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    history.note(Fp8Format::kE5m2, no_use);
+    CHECK_EQ(history, before);
+  }
+  for (int step = 0; step < kFp8History; ++step) history.note(Fp8Format::kE5m2, 0.0F);
+  CHECK_EQ(history.scale, 28672.0F);
 }
