@@ -44,7 +44,8 @@ Status Engine::open_endpoints(const OpenOptions& options) {
     wanted.emplace_back("shm", fmt::format("shardrun-{:016x}", cookie_));
   }
   if (options.provider != "shm" && !(automatic && one_node)) {
-    wanted.emplace_back(automatic ? "tcp" : options.provider, ipv4_text(address.ipv4));
+    const std::string provider = automatic ? "tcp" : options.provider;
+    wanted.resize(wanted.size() + (provider == "tcp" ? 2 : 1), {provider, ipv4_text(address.ipv4)});
   }
   for (const auto& [provider, source] : wanted) {
     std::unique_ptr<Endpoint> endpoint;
@@ -95,37 +96,50 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
 }
 
 Status Engine::assign_endpoints(const std::vector<RankAddress>& ranks) {
-  endpoint_of_.assign(ranks.size(), 0);
-  std::set<uint32_t> used;
+  routes_.assign(ranks.size(), {});
+  std::set<std::string> used;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     if (rank == global_rank_) continue;
-    const bool same_node = peers_[rank].node_id == peers_[global_rank_].node_id;
-    bool found = false;
-    for (uint32_t i = 0; i < endpoints_.size() && !found; ++i) {
-      const std::string& provider = endpoints_[i]->provider();
-      if (provider == "shm" && !same_node) continue;
-      for (const EndpointAddress& theirs : ranks[rank].endpoints) {
-        if (theirs.provider != provider) continue;
-        if (Status status =
-                endpoints_[i]->connect_peer(rank, theirs.bytes, static_cast<uint32_t>(ranks.size()));
-            !status.ok()) {
-          return status;
-        }
-        endpoint_of_[rank] = i;
-        used.insert(i);
-        found = true;
-      }
-    }
-    if (!found) {
+    const auto common = provider_in_common(ranks[rank], rank);
+    if (common.empty()) {
       return {
           SHARDRUN_COMM_INVALID,
           fmt::format("no provider in common with {}: shm reaches ranks of this node only", rank_text(rank))};
     }
+    for (const auto& [endpoint, address] : common) {
+      if (Status status =
+              endpoints_[endpoint]->connect_peer(rank, *address, static_cast<uint32_t>(ranks.size()));
+          !status.ok()) {
+        return status;
+      }
+    }
+    routes_[rank] = {common.front().first, common.back().first};
+    if (rank < global_rank_) std::swap(routes_[rank].send, routes_[rank].receive);
+    used.insert(endpoints_[common.front().first]->provider());
   }
-  for (const uint32_t i : used)
-    provider_in_use_ += (provider_in_use_.empty() ? "" : "+") + endpoints_[i]->provider();
+  for (const std::string& provider : used)
+    provider_in_use_ += (provider_in_use_.empty() ? "" : "+") + provider;
   if (used.empty()) provider_in_use_ = "none";
   return {};
+}
+
+// The endpoints of the first provider that both have, each with its counterpart's address.
+std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> Engine::provider_in_common(
+    const RankAddress& theirs, uint32_t global_rank) const {
+  const bool same_node = peers_[global_rank].node_id == peers_[global_rank_].node_id;
+  std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> common;
+  std::set<const EndpointAddress*> taken;
+  for (uint32_t i = 0; i < endpoints_.size(); ++i) {
+    const std::string& provider = endpoints_[i]->provider();
+    if (provider == "shm" && !same_node) continue;
+    if (!common.empty() && endpoints_[common.front().first]->provider() != provider) break;
+    for (const EndpointAddress& address : theirs.endpoints) {
+      if (address.provider != provider || !taken.insert(&address).second) continue;
+      common.emplace_back(i, &address.bytes);
+      break;
+    }
+  }
+  return common;
 }
 
 std::string Engine::rank_text(uint32_t global_rank) const {

@@ -122,6 +122,8 @@ class Engine {
   Engine() = default;
   Status open_endpoints(const OpenOptions& options);
   Status assign_endpoints(const std::vector<RankAddress>& ranks);
+  std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> provider_in_common(
+      const RankAddress& theirs, uint32_t global_rank) const;
   std::string rank_text(uint32_t global_rank) const;
   std::string ranks_text(const std::vector<uint32_t>& ranks) const;
   void wake() const;
@@ -150,6 +152,7 @@ class Engine {
   void sleep();
   void listen(int timeout_milliseconds);
   bool must_look() const;
+  Endpoint& endpoint_for(uint32_t global_rank, bool is_send) const;
   int sleep_milliseconds(bool must_look);
   void handle_news(const Liveness::News& news);
   void check_clocks();
@@ -173,8 +176,13 @@ class Engine {
   std::vector<std::byte> packed_address_;
   std::string provider_in_use_;
   std::vector<Peer> peers_;
-  std::vector<uint64_t> cookies_;      // by rank
-  std::vector<uint32_t> endpoint_of_;  // by rank
+  std::vector<uint64_t> cookies_;  // by rank
+  // Indices of endpoints_. Over tcp a large message waits for its receiver's word, which must not stand behind the bytes
+  // that go the other way: messages to higher and to lower ranks have endpoints, and so connections, of their own.
+  struct Route {
+    uint32_t send = 0, receive = 0;
+  };
+  std::vector<Route> routes_;  // by rank
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::unique_ptr<Liveness> liveness_;
   std::unique_ptr<Bell> bell_;

@@ -51,7 +51,7 @@ void Engine::ask_question() {
 
 void Engine::send_control(uint32_t global_rank, const ControlMessage& message) {
   ControlSlot& slot = control_sends_.emplace_back();
-  slot.endpoint = endpoint_of_[global_rank];
+  slot.endpoint = routes_[global_rank].send;
   slot.request.is_send = true;
   slot.request.global_rank = global_rank;
   slot.message = message;
@@ -104,7 +104,7 @@ void Engine::handle_control(const Completion& completion) {
 }
 
 bool Engine::needs_grants(const Flow& flow) const {
-  return endpoints_[endpoint_of_[flow.global_rank]]->needs_receive(flow.largest_segment());
+  return endpoint_for(flow.global_rank, flow.is_send).needs_receive(flow.largest_segment());
 }
 
 void Engine::tell_posted(Flow& flow) {

@@ -144,11 +144,16 @@ void Engine::handle_flow(const Completion& completion) {
          global_rank_);
     return;
   }
-  if (!request.is_send && endpoints_[endpoint_of_[request.global_rank]]->must_ring()) {
+  if (!request.is_send && endpoint_for(request.global_rank, request.is_send).must_ring()) {
     to_ring_.insert(request.global_rank);  // its sender may wait for the word that we have read
   }
   flow.mark_complete(request.segment);
   active.stale = true;
+}
+
+Endpoint& Engine::endpoint_for(uint32_t global_rank, bool is_send) const {
+  const Route& route = routes_[global_rank];
+  return *endpoints_[is_send ? route.send : route.receive];
 }
 
 // Does what can be done for one operation now. True if anything was posted.
@@ -172,7 +177,7 @@ bool Engine::post_flow(ActiveOperation& active, Flow& flow) {
   request.global_rank = flow.global_rank;
   request.expected_bytes = flow.segment_size(flow.posted);
   request.is_send = flow.is_send;
-  Endpoint& endpoint = *endpoints_[endpoint_of_[flow.global_rank]];
+  Endpoint& endpoint = endpoint_for(flow.global_rank, flow.is_send);
   std::byte* data = flow.segment_data(flow.posted);
   int error = 0;
   const Post post = flow.is_send ? endpoint.send(data, request.expected_bytes, flow.tag, &request, &error)
@@ -222,7 +227,7 @@ bool Engine::must_look() const {
   return std::any_of(active_.begin(), active_.end(), [this](const auto& active) {
     const auto& flows = active->operation->flows();
     return std::any_of(flows.begin(), flows.end(), [this](const Flow& flow) {
-      return !flow.finished() && endpoints_[endpoint_of_[flow.global_rank]]->must_ring();
+      return !flow.finished() && endpoint_for(flow.global_rank, flow.is_send).must_ring();
     });
   });
 }

@@ -111,3 +111,17 @@ run_cases() {
     echo "ok ${case//_/ } ($(($(now_ms) - begin)) ms)"
   done
 }
+on_node() { # NODE COMMAND…
+  local node=$1
+  shift
+  nsenter --net --mount --uts --target "$(cat "$VCLUSTER/$node.holder")" "$@"
+}
+# slow_links NODES RATE: both ends of each node's link carry no more. A small burst: what a link lets through at once after
+# it has rested is no part of its rate.
+slow_links() {
+  local node
+  for ((node = 1; node <= $1; node++)); do
+    tc qdisc replace dev "v$node" root tbf rate "$2" burst 128k limit 8m || fail "no tbf"
+    on_node "n$node" tc qdisc replace dev eth0 root tbf rate "$2" burst 128k limit 8m || fail "no tbf on n$node"
+  done
+}

@@ -1,0 +1,89 @@
+// collectives_bench: seconds of collectives among the ranks of a job, beside the least that its links allow.
+//
+//   shardrun run job.toml        with [program] command = ["collectives_bench", PLUGIN, LINK_BITS_PER_SECOND, BYTES…]
+//
+// BYTES are a rank's part. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND.
+// Random values; each all-gather is checked before it is timed.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/comm/world.h"
+
+namespace {
+
+using shardrun::base::Error;
+using shardrun::base::Result;
+using shardrun::comm::Communicator;
+using shardrun::comm::Pending;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+[[noreturn]] void stop(const Error& error) {
+  fmt::print(stderr, "{}\n", error.to_string());
+  std::exit(1);
+}
+
+template <typename T>
+T must(Result<T> result) {
+  if (!result) stop(result.error());
+  return std::move(*result);
+}
+
+void finish(Communicator& world, Result<Pending> pending) {
+  const auto waited = world.wait(must(std::move(pending)));
+  if (!waited) stop(waited.error());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  shardrun::comm::WorldOptions options;
+  options.plugin_path = argv[1];
+  auto world = must(shardrun::comm::connect_world(options));
+  Communicator& all = *world.communicators.front();
+  const double link = std::atof(argv[2]) / 8.0;
+  const auto nodes = std::max(1, std::atoi(std::getenv("SHARDRUN_NODE_COUNT")));
+  const int size = all.size(), near = size / nodes;
+  std::mt19937 random(static_cast<unsigned>(all.rank()));
+  for (int i = 3; i < argc; ++i) {
+    const auto bytes = static_cast<size_t>(std::atoll(argv[i]));
+    std::vector<float> mine(bytes / sizeof(float)), full(mine.size() * static_cast<size_t>(size));
+    for (float& one : mine) one = static_cast<float>(random());
+    const auto gather = [&] {
+      return all.all_gather(std::as_bytes(std::span<const float>(mine)),
+                            std::as_writable_bytes(std::span<float>(full)));
+    };
+    finish(all, gather());
+    if (!std::equal(mine.begin(), mine.end(),
+                    full.begin() + static_cast<std::ptrdiff_t>(mine.size()) * all.rank()))
+      return 1;
+    std::vector<double> seconds;
+    constexpr int kInRow = 5, kRounds = 15;
+    for (int round = 0; round < kRounds; ++round) {
+      finish(all, all.barrier());
+      const double begin = now();
+      for (int once = 0; once < kInRow; ++once) finish(all, gather());
+      seconds.push_back((now() - begin) / kInRow);
+    }
+    std::sort(seconds.begin(), seconds.end());
+    const double floor = static_cast<double>(bytes) * near * (size - near) / link;
+    if (all.rank() == 0)
+      fmt::print("all_gather {:8} bytes a rank: {:8.2f} ms, floor {:8.2f} ms, {:.2f} ({:.2f} to {:.2f})\n",
+                 bytes, 1e3 * seconds[kRounds / 2], 1e3 * floor, seconds[kRounds / 2] / floor,
+                 seconds[0] / floor, seconds[kRounds - 1] / floor);
+  }
+  finish(all, all.barrier());
+  return 0;
+}
