@@ -1,6 +1,7 @@
 #include "runtime/measure/collective_times.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -26,7 +27,7 @@ constexpr double kLongest = 2.5;  // seconds that an operation may be expected t
 // Collectives between nodes differ from one to the next, by how the messages of all ranks happen to meet.
 constexpr double kBatchSeconds = 0.05;
 constexpr int kBatches = 7, kLeastBatches = 3, kMostInBatch = 100;
-constexpr int kMostBeside = 40;    // where cores are shared, each may wait a tenth of a second for them
+constexpr int kMostBeside = 24;    // where cores are shared, each may wait a tenth of a second for them
 constexpr double kPatience = 0.8;  // for the batches of one size
 
 // Work of a rank that computes beside a collective: a product that stays in its caches.
@@ -51,32 +52,43 @@ class Chunk {
   Matrix left_ = Matrix(kSize * kSize), right_ = left_, product_ = left_;
 };
 
-// One kind of collective of one size, as often as wanted.
+// One kind of collective of one size, as often as wanted, two at a time as the sharding engine has them.
 class Repeated {
  public:
-  Repeated(Communicator& group, const CollectiveProbe& probe)
-      : group_(group),
-        kind_(probe.kind),
-        all_(static_cast<size_t>(probe.bytes) / sizeof(float)),
-        mine_(all_.size() / static_cast<size_t>(group.size())) {}
+  Repeated(Communicator& group, const CollectiveProbe& probe) : group_(group), kind_(probe.kind) {
+    for (Buffers& one : buffers_) {
+      one.all.resize(static_cast<size_t>(probe.bytes) / sizeof(float));
+      one.mine.resize(one.all.size() / static_cast<size_t>(group.size()));
+    }
+  }
 
   Result<void> run(int times) {
-    for (int i = 0; i < times; ++i) RETURN_IF_ERROR(complete(group_, start()));
-    return {};
+    Result<comm::Pending> last = start(0);
+    for (int i = 1; i < times; ++i) {
+      Result<comm::Pending> next = start(i);
+      RETURN_IF_ERROR(complete(group_, std::move(last)));
+      last = std::move(next);
+    }
+    return complete(group_, std::move(last));
   }
 
  private:
-  Result<comm::Pending> start() {
+  struct Buffers {
+    std::vector<float> all, mine;
+  };
+
+  Result<comm::Pending> start(int time) {
+    Buffers& one = buffers_[static_cast<size_t>(time) % buffers_.size()];
     if (kind_ == "all_gather")
-      return group_.all_gather(std::as_bytes(std::span<const float>(mine_)),
-                               std::as_writable_bytes(std::span<float>(all_)));
-    if (kind_ == "reduce_scatter") return group_.reduce_scatter(all_, mine_);
-    return group_.all_reduce(std::span<float>(all_));
+      return group_.all_gather(std::as_bytes(std::span<const float>(one.mine)),
+                               std::as_writable_bytes(std::span<float>(one.all)));
+    if (kind_ == "reduce_scatter") return group_.reduce_scatter(one.all, one.mine);
+    return group_.all_reduce(std::span<float>(one.all));
   }
 
   Communicator& group_;
   std::string kind_;
-  std::vector<float> all_, mine_;
+  std::array<Buffers, 2> buffers_;
 };
 
 class Measurement {
@@ -123,7 +135,7 @@ class Measurement {
     return {};
   }
 
-  // The collectives one after the other on a helper thread, while this one computes until they are over.
+  // The collectives on a helper thread, while this one computes until they are over.
   Result<void> time_beside(Repeated& repeated, Chunk& chunk, int count, CollectiveProbe& probe) {
     const int times = std::min(2 * count, kMostBeside);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
