@@ -8,11 +8,21 @@
 namespace shardrun::shard {
 namespace {
 
+// Whether masters become parameters block by block, and no copy of them all is kept.
+bool converts(const EngineOptions& options) {
+  return options.compute == kernels::DType::kBf16 && !options.keeps_compute_copy;
+}
+
+bool keeps_copy(const EngineOptions& options) {
+  return options.compute == kernels::DType::kBf16 && options.keeps_compute_copy;
+}
+
 // The sizes, in elements, of the buffers for gathered blocks.
 std::vector<int64_t> parameter_buffers(const ShardLayout& layout, const EngineOptions& options) {
   std::vector<int64_t> sizes;
-  if (layout.group_size == 1) return sizes;
-  if (options.keeps_parameters) {
+  if (layout.group_size == 1) {
+    if (converts(options)) sizes.push_back(layout.largest_padded_elements);
+  } else if (options.keeps_parameters) {
     for (const BlockShards& block : layout.blocks) sizes.push_back(block.padded_elements);
   } else {
     sizes.assign(static_cast<size_t>(std::min(options.prefetch + 1, layout.block_count())),
@@ -40,8 +50,7 @@ int gradient_scratches(const ShardLayout& layout, const EngineOptions& options) 
 
 int64_t Engine::planned_bytes(const ShardLayout& layout, const EngineOptions& options) {
   int64_t bytes = 2 * Arena::bytes_of<float>(layout.flat_shard_elements);
-  if (options.compute == kernels::DType::kBf16)
-    bytes += Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
+  if (keeps_copy(options)) bytes += Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
   for (const int64_t elements : parameter_buffers(layout, options))
     bytes += Arena::bytes_of<std::byte>(elements * kernels::size_of(options.compute));
   const int gradients = gradient_buffers(layout, options);
@@ -60,7 +69,7 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
   if (groups_.replica != nullptr && groups_.replica->size() == 1) groups_.replica = nullptr;
   master_ = arena.take<float>(layout_.flat_shard_elements);
   gradient_ = arena.take<float>(layout_.flat_shard_elements);
-  if (options.compute == kernels::DType::kBf16) half_ = arena.take<uint16_t>(layout_.flat_shard_elements);
+  if (keeps_copy(options)) half_ = arena.take<uint16_t>(layout_.flat_shard_elements);
   for (const int64_t elements : parameter_buffers(layout_, options)) {
     parameter_slots_.emplace_back().memory =
         arena.take<std::byte>(elements * kernels::size_of(options.compute));
@@ -95,6 +104,18 @@ std::span<float> Engine::gradient_shard(int block) {
                            static_cast<size_t>(shards.shard_elements));
 }
 
+// The same, made from the masters in the rank's own part of a buffer for the whole block.
+std::span<const std::byte> Engine::converted_shard(int block, std::span<std::byte> whole) const {
+  const BlockShards& shards = layout_.block(block);
+  const auto count = static_cast<size_t>(shards.shard_elements);
+  const size_t bytes = count * sizeof(uint16_t);
+  const auto mine = whole.subspan(static_cast<size_t>(groups_.gather->rank()) * bytes, bytes);
+  options_.backend->fp32_to_bf16(
+      std::span<const float>(master_).subspan(static_cast<size_t>(shards.shard_offset), count),
+      {reinterpret_cast<uint16_t*>(mine.data()), count});
+  return mine;
+}
+
 Engine::ParameterSlot* Engine::find_slot(int block) {
   for (ParameterSlot& slot : parameter_slots_) {
     if (slot.block == block && slot.version == version_) return &slot;
@@ -119,7 +140,7 @@ Result<bool> Engine::start_gather(int block, std::span<const int> upcoming) {
   ParameterSlot* slot = free_slot(block, upcoming);
   if (slot == nullptr) return false;
   if (slot->pending) RETURN_IF_ERROR(groups_.gather->wait(*std::exchange(slot->pending, std::nullopt)));
-  const auto mine = compute_shard(block);
+  const auto mine = converts(options_) ? converted_shard(block, slot->memory) : compute_shard(block);
   auto pending = groups_.gather->all_gather(
       mine, slot->memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
   if (!pending) return std::move(pending).error();
@@ -129,11 +150,19 @@ Result<bool> Engine::start_gather(int block, std::span<const int> upcoming) {
   return true;
 }
 
+std::span<const std::byte> Engine::converted_alone(int block) {
+  ParameterSlot& slot = parameter_slots_.front();
+  if (find_slot(block) == nullptr) (void)converted_shard(block, slot.memory);
+  slot.block = block;
+  slot.version = version_;
+  return slot.memory;
+}
+
 Result<std::span<const std::byte>> Engine::acquire(int block, std::span<const int> upcoming) {
   SHARDRUN_CHECK(acquired_block_ < 0 && version_ > 0);
   const auto bytes = static_cast<size_t>(layout_.block(block).elements * kernels::size_of(options_.compute));
   acquired_block_ = block;
-  if (alone()) return compute_shard(block).first(bytes);
+  if (alone()) return (converts(options_) ? converted_alone(block) : compute_shard(block)).first(bytes);
   const auto ahead = upcoming.first(std::min(upcoming.size(), static_cast<size_t>(options_.prefetch)));
   if (find_slot(block) == nullptr) {
     auto started = start_gather(block, ahead);

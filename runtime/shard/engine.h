@@ -14,7 +14,9 @@
 //               of it inside the shard group, which runs while the caller computes the previous block's backward.
 //               With replicas, a block's shard is summed over them once in an optimizer step, after its last
 //               contribution: accumulation costs the replica group nothing.
-//   version     publish() after an optimizer step converts the masters and makes every tag stale.
+//   version     publish() after an optimizer step converts the masters and makes every tag stale. Without a copy in the
+//               compute dtype (keeps_compute_copy) each block's masters are converted where it is gathered, into its
+//               buffer; a rank alone has one buffer for that. The bits are the same.
 //
 // Gathers, reductions and replica sums use separate communicators so that none waits for another.
 //
@@ -49,10 +51,11 @@ using base::Result;
 
 struct EngineOptions {
   kernels::DType compute = kernels::DType::kFp32;
-  int prefetch = 1;               // blocks ahead
-  bool accumulates = false;       // whether blocks get contributions from more than one micro-step
-  bool revisits = false;          // whether one block gets two in a micro-step
-  bool keeps_parameters = false;  // gathered blocks stay until publish()
+  int prefetch = 1;                // blocks ahead
+  bool accumulates = false;        // whether blocks get contributions from more than one micro-step
+  bool revisits = false;           // whether one block gets two in a micro-step
+  bool keeps_parameters = false;   // gathered blocks stay until publish()
+  bool keeps_compute_copy = true;  // of the masters, when the compute dtype is not theirs
   kernels::Backend* backend =
       &kernels::cpu_backend();  // of the arena, of the communicators and of who computes
 };
@@ -112,6 +115,8 @@ class Engine {
 
   bool alone() const { return layout_.group_size == 1; }
   std::span<const std::byte> compute_shard(int block) const;
+  std::span<const std::byte> converted_shard(int block, std::span<std::byte> whole) const;
+  std::span<const std::byte> converted_alone(int block);
   std::span<float> gradient_shard(int block);
   ParameterSlot* find_slot(int block);
   ParameterSlot* free_slot(int block, std::span<const int> upcoming);
@@ -123,7 +128,7 @@ class Engine {
   EngineOptions options_;
   EngineGroups groups_;
   std::span<float> master_, gradient_;
-  std::span<uint16_t> half_;  // master_ as bf16; empty when the compute dtype is fp32
+  std::span<uint16_t> half_;  // master_ as bf16; empty when the compute dtype is fp32, or no copy is kept
   std::vector<ParameterSlot> parameter_slots_;
   std::array<GradientSlot, 2> gradient_slots_;
   std::vector<comm::Pending> replica_sums_;

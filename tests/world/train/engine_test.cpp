@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -172,11 +173,41 @@ TEST_CASE("engine: a group of one never talks to its communicators and needs no 
   });
 }
 
+TEST_CASE(
+    "engine: blocks in bf16 have the same bytes, whether a copy of the masters is kept or made on the way") {
+  for (const int group_size : {1, 2, 3}) {
+    for (const bool keeps_parameters : {false, true}) {
+      fakes::ThreadWorld world(group_size);
+      std::vector<int> wrong(static_cast<size_t>(group_size), 0);
+      world.run([&](int rank, std::span<comm::Communicator* const> channels) {
+        EngineOptions options{.compute = kernels::DType::kBf16, .keeps_parameters = keeps_parameters};
+        Rig kept(group_size, options, *channels[0], *channels[1]);
+        options.keeps_compute_copy = false;
+        Rig made(group_size, options, *channels[0], *channels[1]);
+        for (const float offset : {0.0F, 0.3F}) {
+          kept.fill_master(rank, offset);
+          made.fill_master(rank, offset);
+          for (const int block : {0, 1, 2, 3, 3, 2, 1, 0}) {
+            const auto a = kept.engine.acquire(block, {}), b = made.engine.acquire(block, {});
+            REQUIRE(a);
+            REQUIRE(b);
+            if (!std::equal(a->begin(), a->end(), b->begin(), b->end())) ++wrong[static_cast<size_t>(rank)];
+            kept.engine.release(block);
+            made.engine.release(block);
+          }
+        }
+      });
+      CHECK_EQ(wrong, std::vector<int>(static_cast<size_t>(group_size), 0));
+    }
+  }
+}
+
 TEST_CASE("engine: it uses exactly the bytes it planned, under every option") {
   for (int group_size : {1, 2}) {
     for (const EngineOptions& options :
          {EngineOptions{kernels::DType::kFp32, 0, false}, EngineOptions{kernels::DType::kFp32, 1, true},
-          EngineOptions{kernels::DType::kBf16, 0, true}, EngineOptions{kernels::DType::kBf16, 1, false}}) {
+          EngineOptions{kernels::DType::kBf16, 0, true}, EngineOptions{kernels::DType::kBf16, 1, false},
+          EngineOptions{.compute = kernels::DType::kBf16, .keeps_compute_copy = false}}) {
       fakes::ThreadWorld world(group_size);
       const auto gather = world.communicator(0, 0), reduce = world.communicator(0, 1);
       const Rig rig(group_size, options, *gather, *reduce);
