@@ -31,6 +31,12 @@ struct Target {
   std::vector<Member> members;  // as many as the block has tensors
   ElementRange range;
   std::array<std::span<float>, 3> out;  // empty: not wanted
+
+  size_t first_wanted() const {
+    size_t tensor = 0;
+    while (tensor < 2 && out[tensor].empty()) ++tensor;
+    return tensor;
+  }
 };
 
 std::vector<Member> members_of(const BlockInfo& block, int tensor_rank) {
@@ -96,13 +102,14 @@ Result<void> load(const std::string& folder, const Manifest& manifest, std::span
         if (!opened) return std::move(opened).error();
         reader.emplace(std::move(opened).value());
       }
-      for (size_t tensor = 0; tensor < 3; ++tensor) {
+      const size_t counted = targets[i].first_wanted();
+      for (size_t tensor = counted; tensor < 3; ++tensor) {
         if (targets[i].out[tensor].empty()) continue;
         int64_t copied = 0;
         RETURN_IF_ERROR(reader->read(index, tensor, [&](int64_t first, std::span<const float> values) {
           copied += copy_into(targets[i], tensor, from, first, values);
         }));
-        if (tensor == 0) filled[i] += copied;
+        if (tensor == counted) filled[i] += copied;
         if (give_back) give_back(targets[i].out[tensor]);
       }
     }
@@ -153,6 +160,7 @@ Result<void> Store::read_shard(const Manifest& manifest, const LoadTarget& targe
     if (!members) return std::move(members).error();
     Target wanted{std::move(members).value(), target.layout.owned(block, target.shard_rank), {}};
     for (size_t tensor = 0; tensor < 3; ++tensor) {
+      if (state.tensors()[tensor].empty()) continue;
       wanted.out[tensor] =
           state.tensors()[tensor].subspan(static_cast<size_t>(target.layout.block(block).shard_offset),
                                           static_cast<size_t>(wanted.range.count()));

@@ -66,7 +66,7 @@ class Store {
   Result<std::vector<int64_t>> steps() const;
   // kNotFound, kCorrupt or kUnsupported, naming the file.
   Result<Manifest> read_manifest(int64_t step) const;
-  // Fills the owned elements of `state`; padding is left alone. Opens only files that hold something of it. kNotFound
+  // Fills the owned elements of `state`; padding is left alone, and a tensor without memory is passed over. Opens only files that hold something of it. kNotFound
   // and kCorrupt name file and block; `state` is worthless then. kInvalid when the blocks are other tensors.
   Result<void> read_shard(const Manifest& manifest, const LoadTarget& target, const ShardState& state) const;
   // The masters of one whole block, its tensors one behind the other; `full` has full_elements(). Errors as above.
