@@ -11,11 +11,10 @@ void refuse_cpu_only(const TomlValue& document, SpecReading& reading, const JobS
   const struct {
     bool is_set;
     std::string origin, what, mend;
-  } kCpuOnly[] = {{spec.memory.optimizer_offload, memory.origin("optimizer_offload"), "optimizer_offload",
-                   "shard the state over more ranks"},
-                  {spec.memory.activation_offload, memory.origin("activation_offload"), "activation_offload",
-                   "use activation_checkpointing"},
-                  {spec.precompile.enabled, precompile.origin(), "[precompile]", "remove the section"}};
+  } kCpuOnly[] = {
+      {spec.program.trainer == "bert" && spec.memory.activation_offload, memory.origin("activation_offload"),
+       "activation_offload of a BERT", "use activation_checkpointing"},
+      {spec.precompile.enabled, precompile.origin(), "[precompile]", "remove the section"}};
   for (const auto& setting : kCpuOnly) {
     if (!setting.is_set) continue;
     return reading.fail(setting.origin, setting.what + " does not run on GPUs yet",
@@ -80,6 +79,11 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
                     resources.ranks_per_node, resources.gpus_per_node, resources.ranks_per_gpu, places),
         resources.gpus_per_node == 0 ? "set gpus_per_node"
                                      : "lower ranks_per_node, or let ranks share GPUs with ranks_per_gpu");
+  }
+  SectionReader memory(document, "memory", reading);
+  if (memory.has("directory")) {
+    return reading.fail(memory.origin("directory"),
+                        "what a GPU offloads lies in the host's memory, in no file", "remove the key");
   }
   refuse_cpu_only(document, reading, spec);
   check_fp8(document, reading, spec);

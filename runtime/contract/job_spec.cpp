@@ -473,7 +473,7 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
   }
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
-                 "lamb reads its moments twice in a step, too often for a file",
+                 "lamb reads its moments twice in a step, too often to offload them",
                  "remove it, or write kind = \"adamw\"");
   }
   if (bert && spec.data.sequence_length > spec.model.max_positions) {

@@ -13,14 +13,20 @@ struct Kind {
   const char* name;
   int64_t MemoryPlan::*bytes;
 };
-constexpr Kind kKinds[] = {
-    {"masters", &MemoryPlan::masters},     {"compute_copy", &MemoryPlan::compute_copy},
-    {"gradients", &MemoryPlan::gradients}, {"moments", &MemoryPlan::moments},
-    {"gathered", &MemoryPlan::gathered},   {"activations", &MemoryPlan::activations},
-    {"workspace", &MemoryPlan::workspace}, {"communication", &MemoryPlan::communication},
-    {"saving", &MemoryPlan::saving},       {"in_files", &MemoryPlan::in_files},
-    {"process", &MemoryPlan::process},     {"on_gpu", &MemoryPlan::on_gpu},
-    {"context", &MemoryPlan::context}};
+constexpr Kind kKinds[] = {{"masters", &MemoryPlan::masters},
+                           {"compute_copy", &MemoryPlan::compute_copy},
+                           {"gradients", &MemoryPlan::gradients},
+                           {"moments", &MemoryPlan::moments},
+                           {"gathered", &MemoryPlan::gathered},
+                           {"activations", &MemoryPlan::activations},
+                           {"offloaded", &MemoryPlan::offloaded},
+                           {"workspace", &MemoryPlan::workspace},
+                           {"communication", &MemoryPlan::communication},
+                           {"saving", &MemoryPlan::saving},
+                           {"in_files", &MemoryPlan::in_files},
+                           {"process", &MemoryPlan::process},
+                           {"on_gpu", &MemoryPlan::on_gpu},
+                           {"context", &MemoryPlan::context}};
 
 }  // namespace
 

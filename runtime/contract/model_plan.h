@@ -20,9 +20,10 @@ struct MemoryPlan {
   int64_t masters = 0;        // fp32 parameters of its shard
   int64_t compute_copy = 0;   // the same in bf16; 0 when fp32 is computed with
   int64_t gradients = 0;      // fp32, of its shard
-  int64_t moments = 0;        // of the optimizer; a window of them when they lie in a file
+  int64_t moments = 0;        // of the optimizer; a window of them when they lie in a file or beside the GPU
   int64_t gathered = 0;       // buffers of whole blocks and of their gradients
-  int64_t activations = 0;    // of the model, with its scratch; a window of them when they lie in a file
+  int64_t activations = 0;    // of the model, with its scratch; a window of them when they lie elsewhere
+  int64_t offloaded = 0;      // a GPU's moments and activations that lie in pinned memory of the host
   int64_t workspace = 0;      // of kernels, on all threads
   int64_t communication = 0;  // what sums over ranks receive
   int64_t saving = 0;         // copies of state that checkpoints are written from beside training
@@ -40,7 +41,8 @@ struct MemoryPlan {
   int64_t host_total() const { return total() - gpu_total(); }
   int64_t model_state() const { return masters + compute_copy + gradients + moments; }
   int64_t total() const {
-    return model_state() + gathered + activations + workspace + communication + saving + process + context;
+    return model_state() + gathered + activations + offloaded + workspace + communication + saving + process +
+           context;
   }
 };
 

@@ -19,7 +19,8 @@ enum class Checkpointing {
 // What the model will hold; it allocates exactly these, once, in create().
 struct ActivationBytes {
   int64_t resident = 0;
-  int64_t offloaded = 0;  // in a file, of which two layers' worth is in memory at a time
+  int64_t offloaded =
+      0;  // in a file, of which two layers' worth is in memory at a time; or pinned, beside a GPU's
   int64_t offload_window = 0;
 };
 

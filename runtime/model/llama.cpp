@@ -21,7 +21,7 @@ class TypedLlama : public Llama {
  public:
   // `fp8_ops`: null, or the backend's.
   TypedLlama(const LlamaConfig& config, const ModelOptions& options, Memory saved, Memory scratch,
-             const kernels::Fp8Ops* fp8_ops)
+             std::unique_ptr<OffloadedLayers> offloaded, const kernels::Fp8Ops* fp8_ops)
       : backend_(*options.backend),
         ops_(backend_.ops<T>()),
         tensor_(options.tensor),
@@ -30,6 +30,7 @@ class TypedLlama : public Llama {
         saved_(std::move(saved)),
         scratch_(std::move(scratch)),
         buffers_(sizes_, saved_.data(), scratch_.data()),
+        offloaded_(std::move(offloaded)),
         fp8_(backend_, buffers_.fp8.scalings, BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
     backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
@@ -62,6 +63,7 @@ class TypedLlama : public Llama {
     loss_scale_ = batch.loss_scale;
     // Logits of several chunks do not stay until backward, which makes them again: once is enough.
     loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
+    backward_follows_ = batch.backward_follows;
     backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
     tokens_with_loss_ =
         std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
@@ -165,6 +167,7 @@ class TypedLlama : public Llama {
   Result<void> embedding_forward(const T* p) {
     const Sizes& s = sizes_;
     T* stream = s.L > 0 ? buffers_.layers.front().input : buffers_.output;
+    RETURN_IF_ERROR(make_room(0));
     if (tensor_.alone()) {
       ops_.embedding_forward(stream, buffers_.tokens, p, s.N, s.C);
       return {};
@@ -230,9 +233,16 @@ class TypedLlama : public Llama {
     RETURN_IF_ERROR(attention_forward(layer, p, at));
     feed_forward(layer, p, at);
     RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
+    RETURN_IF_ERROR(make_room(layer + 1));
     ops_.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
+    if (offloaded_ && backward_follows_) RETURN_IF_ERROR(offloaded_->after_forward(layer));
     saved_.evict(a.begin, a.end - a.begin);
     return {};
+  }
+
+  // For what the layer before writes: the layer's input.
+  Result<void> make_room(int layer) {
+    return offloaded_ && layer < sizes_.L ? offloaded_->before_forward(layer) : Result<void>();
   }
 
   // What forward did not keep.
@@ -260,6 +270,7 @@ class TypedLlama : public Llama {
       const LayerActivations<T>& next = activations(layer - 1);
       saved_.prefetch(next.begin, next.end - next.begin);
     }
+    if (offloaded_) RETURN_IF_ERROR(offloaded_->before_backward(layer));
     RETURN_IF_ERROR(recompute(layer, p, at));
     T* narrow = buffers_.narrow;  // N × max(C, F, H·D)
     T* wide = buffers_.wide;      // N × max(2F, QKV, C)
@@ -363,19 +374,25 @@ class TypedLlama : public Llama {
   std::vector<int> visits_;
   Memory saved_, scratch_;
   Buffers<T> buffers_;
+  std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory
   Fp8State fp8_;
   BlockLinears<T> linears_;
   kernels::Visibility visibility_;
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
-  bool loss_in_backward_ = false;
+  bool loss_in_backward_ = false, backward_follows_ = false;
   int64_t tokens_with_loss_ = 0;
 };
 
 template <typename T>
-ActivationBytes bytes_of(const Sizes& sizes, bool offloads) {
+ActivationBytes bytes_of(const Sizes& sizes, const ModelOptions& options) {
   const Buffers<T> buffers(sizes, nullptr, nullptr);
-  if (!offloads) return {.resident = buffers.saved_bytes + buffers.scratch_bytes};
+  if (options.offload_directory.empty()) {
+    return {.resident = buffers.saved_bytes + buffers.scratch_bytes,
+            .offloaded = options.offload_to_host
+                             ? OffloadedLayers::host_bytes(static_cast<int>(sizes.L), buffers.piece_bytes)
+                             : 0};
+  }
   return {buffers.scratch_bytes, buffers.saved_bytes, buffers.offload_window()};
 }
 
@@ -389,14 +406,22 @@ Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOption
   if (!saved) return std::move(saved).error().context("activations");
   auto scratch = options.backend->allocate(plan.scratch_bytes);
   if (!scratch) return std::move(scratch).error().context("activations");
+  std::unique_ptr<OffloadedLayers> offloaded;
+  if (options.offload_to_host) {
+    std::byte* const second = sizes.slots > 1 ? saved->data() + plan.layers[1].begin : nullptr;
+    auto made = OffloadedLayers::create(static_cast<int>(sizes.L), plan.piece_bytes, {saved->data(), second},
+                                        *options.backend);
+    if (!made) return std::move(made).error().context("activations that wait on the host");
+    offloaded = std::move(made).value();
+  }
   const kernels::Fp8Ops* fp8_ops = nullptr;
   if (options.fp8) {
     const auto ops = options.backend->fp8_ops();
     if (!ops) return ops.error();
     fp8_ops = *ops;
   }
-  return std::unique_ptr<Llama>(std::make_unique<TypedLlama<T>>(config, options, std::move(saved).value(),
-                                                                std::move(scratch).value(), fp8_ops));
+  return std::unique_ptr<Llama>(std::make_unique<TypedLlama<T>>(
+      config, options, std::move(saved).value(), std::move(scratch).value(), std::move(offloaded), fp8_ops));
 }
 
 Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {
@@ -418,9 +443,8 @@ Result<void> check_group(const LlamaConfig& config, const ModelOptions& options)
 ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const ModelOptions& options,
                                         int tensor_parallel) {
   const Sizes sizes(config, options, tensor_parallel);
-  const bool offloads = !options.offload_directory.empty();
-  return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, offloads)
-                                                  : bytes_of<Bf16>(sizes, offloads);
+  return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, options)
+                                                  : bytes_of<Bf16>(sizes, options);
 }
 
 Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const ModelOptions& options) {
@@ -429,6 +453,7 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
   RETURN_IF_ERROR(check_group(config, options));
+  SHARDRUN_CHECK(!options.offload_to_host || options.backend->kind() == kernels::DeviceKind::kGpu);
   if (options.fp8 && options.compute != kernels::DType::kBf16)
     return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)

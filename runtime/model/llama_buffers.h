@@ -13,6 +13,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/model/block_linears.h"
 #include "runtime/model/llama.h"
+#include "runtime/model/offloaded_layers.h"
 
 namespace shardrun::model {
 
@@ -40,6 +41,7 @@ struct Sizes {
         QKV((H + 2 * K) * D),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(options.checkpointing),
+        slots(options.offload_to_host ? std::min<int64_t>(L, OffloadedLayers::kSlots) : L),
         fp8(options.fp8) {
     // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
     const bool on_gpu = options.device == kernels::DeviceKind::kGpu;
@@ -53,6 +55,7 @@ struct Sizes {
   int64_t C, D, H, K, F, V, L, HD, QKV;
   float epsilon;
   Checkpointing checkpointing;
+  int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
   bool fp8;
   int64_t chunk;  // rows of logits that exist at once
 };
@@ -81,7 +84,12 @@ struct Buffers {
     take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
     take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
     layers.assign(static_cast<size_t>(s.L), shared);
-    for (LayerActivations<T>& layer : layers) {
+    for (size_t index = 0; index < layers.size(); ++index) {
+      LayerActivations<T>& layer = layers[index];
+      if (index >= static_cast<size_t>(s.slots)) {
+        layer = layers[index - static_cast<size_t>(s.slots)];
+        continue;
+      }
       saved.start_page();
       layer.begin = saved.bytes();
       saved.take(layer.input, s.R * s.C);
@@ -90,8 +98,8 @@ struct Buffers {
       layer.end = saved.bytes();
     }
     saved_bytes = saved.bytes();
-    if (!layers.empty())
-      window_bytes_ = layers.front().end - layers.front().begin + s.R * s.C * int64_t{sizeof(T)};
+    if (!layers.empty()) piece_bytes = layers.front().end - layers.front().begin;
+    window_bytes_ = piece_bytes + s.R * s.C * int64_t{sizeof(T)};
 
     scratch.take(tokens, s.N);
     scratch.take(targets, s.N);
@@ -135,6 +143,7 @@ struct Buffers {
   float *partial = nullptr, *part = nullptr, *stats = nullptr;
   Fp8Memory fp8;
   int64_t saved_bytes = 0, scratch_bytes = 0;
+  int64_t piece_bytes = 0;  // of one layer in `saved`
 
   // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
   int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }

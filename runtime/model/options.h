@@ -21,6 +21,7 @@ struct ModelOptions {
   int micro_batch = 1, sequence_length = 1;
   Checkpointing checkpointing = Checkpointing::kNone;
   std::string offload_directory{};       // where activations that wait for backward lie; empty: in memory
+  bool offload_to_host = false;          // of a GPU: they wait in pinned memory of the host
   comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
   int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
   kernels::DeviceKind device = kernels::DeviceKind::kCpu;  // of the backend; plans are made without one

@@ -37,11 +37,17 @@ void AdamW::begin_step(double gradient_scale, double learning_rate, int64_t step
 }
 
 void AdamW::update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient) {
+  const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
+  update(part, master, gradient, moment1_.subspan(begin, count), moment2_.subspan(begin, count));
+}
+
+void AdamW::update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient,
+                   std::span<float> moment1, std::span<float> moment2) {
   SHARDRUN_CHECK(master.size() == moment1_.size() && gradient.size() == moment1_.size());
   const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
   parameters_.weight_decay = part.weight_decay ? static_cast<float>(options_.weight_decay) : 0.0F;
-  backend_->adamw_step(master.subspan(begin, count), moment1_.subspan(begin, count),
-                       moment2_.subspan(begin, count), gradient.subspan(begin, count), parameters_);
+  backend_->adamw_step(master.subspan(begin, count), moment1, moment2, gradient.subspan(begin, count),
+                       parameters_);
 }
 
 }  // namespace shardrun::optim

@@ -36,7 +36,8 @@ class AdamW {
  public:
   // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer.
   // `ranges` lie inside it; elements outside every range (padding) are never touched. All of it, and what update() is
-  // given, lies in the memory of `backend`, which outlives the optimizer, too.
+  // given, lies in the memory of `backend`, which outlives the optimizer, too; but not the moments when each update() is
+  // given them.
   AdamW(std::vector<UpdateRange> ranges, const AdamWOptions& options, std::span<float> moment1,
         std::span<float> moment2, kernels::Backend& backend = kernels::cpu_backend())
       : ranges_(std::move(ranges)),
@@ -51,6 +52,9 @@ class AdamW {
   // The same a part at a time, in any order: begin_step, then update every part of every range once.
   void begin_step(double gradient_scale, double learning_rate, int64_t step);
   void update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient);
+  // The same with moments that lie elsewhere: `moment1` and `moment2` are the part's.
+  void update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient,
+              std::span<float> moment1, std::span<float> moment2);
 
  private:
   std::vector<UpdateRange> ranges_;

@@ -18,8 +18,10 @@ using base::Result;
 
 class HostShards {
  public:
-  // The backend and the shards outlive it. kIo without that much memory.
-  static Result<HostShards> of(kernels::Backend& backend, std::vector<std::span<float>> shards);
+  // The backend and the shards outlive it, and so does `spare`: memory of the host, as long as all shards together and
+  // zero where they have padding, to be used for the copies; empty: it takes memory. kIo without that much memory.
+  static Result<HostShards> of(kernels::Backend& backend, std::vector<std::span<float>> shards,
+                               std::span<float> spare = {});
 
   std::span<float> operator[](size_t index) const { return host_[index]; }
   // What the host wrote is in the shards afterwards.
@@ -28,6 +30,8 @@ class HostShards {
  private:
   HostShards(kernels::Backend& backend, std::vector<std::span<float>> shards)
       : backend_(&backend), shards_(std::move(shards)), host_(shards_) {}
+
+  bool copies() const { return backend_->kind() == kernels::DeviceKind::kGpu; }
 
   kernels::Backend* backend_;
   base::Memory memory_;

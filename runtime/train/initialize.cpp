@@ -9,6 +9,8 @@
 namespace shardrun::train {
 namespace {
 
+constexpr int64_t kWorthThreads = int64_t{1} << 20;  // elements: milliseconds of one thread
+
 // One parameter's part of a rank's flat shard.
 struct Piece {
   const model::ParameterInfo* parameter;
@@ -56,6 +58,7 @@ void initialize_parameters(std::span<const model::BlockLayout> blocks, const sha
   for (const Piece& piece : pieces_of(blocks, layout, group_rank)) {
     const double stddev = piece.parameter->init_stddev;
     const uint64_t key = base::random_bits(seed, base::hash_name(piece.parameter->name));
+#pragma omp parallel for schedule(static) if (piece.count > kWorthThreads)
     for (int64_t i = 0; i < piece.count; ++i) {
       const auto element = static_cast<uint64_t>(full_element(*piece.parameter, piece.first_element + i));
       const double value =

@@ -2,7 +2,7 @@
 //
 // Element i of parameter P is stddev · normal(hash(seed, P's name), i), or 1 for norms: a pure function, so a
 // rank fills only what it owns, and every world size starts from the same model. Thread rule: pure but for
-// the span that is written.
+// the span that is written; large parameters use the OpenMP threads of the calling thread.
 #pragma once
 
 #include <cstdint>

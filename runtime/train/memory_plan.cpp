@@ -15,6 +15,7 @@ shard::EngineOptions engine_options(const SessionOptions& options, kernels::Back
           .accumulates = options.gradient_accumulation > 1,
           .revisits = revisits_blocks(options.model),
           .keeps_parameters = options.keeps_parameters,
+          .keeps_compute_copy = !options.optimizer.offload_to_host,
           .backend = &backend};
 }
 
@@ -25,6 +26,7 @@ model::ModelOptions model_options(const SessionOptions& options, comm::Communica
           .sequence_length = options.sequence_length,
           .checkpointing = options.checkpointing,
           .offload_directory = options.activation_offload_directory,
+          .offload_to_host = options.activation_offload_to_host,
           .tensor = tensor,
           .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
           .device = options.device,
@@ -88,19 +90,21 @@ contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, 
   contract::MemoryPlan& memory = plan.memory;
   memory.masters = shard::Arena::bytes_of<float>(layout.flat_shard_elements);
   memory.gradients = memory.masters;
-  if (options.compute == kernels::DType::kBf16)
+  if (options.compute == kernels::DType::kBf16 && engine_options(options).keeps_compute_copy)
     memory.compute_copy = shard::Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
   memory.gathered = shard::Engine::planned_bytes(layout, engine_options(options)) - memory.masters -
                     memory.gradients - memory.compute_copy;
-  memory.moments = Optimizer::planned_bytes(layout);
-  if (!options.optimizer.offload_directory.empty()) {
-    memory.in_files += memory.moments;
-    memory.moments = Optimizer::offload_window(layout);
+  memory.on_gpu = options.device == kernels::DeviceKind::kGpu ? 1 : 0;
+  int64_t& elsewhere = memory.on_gpu != 0 ? memory.offloaded : memory.in_files;
+  if (options.optimizer.offload_directory.empty() && !options.optimizer.offload_to_host) {
+    memory.moments = Optimizer::planned_bytes(layout);
+  } else {
+    elsewhere += Optimizer::offloaded_bytes(layout, options.optimizer);
+    memory.moments = Optimizer::offload_window(layout, options.optimizer);
   }
   const auto activations = activation_bytes(options.model, model_options(options, nullptr), tensor_parallel);
   memory.activations = activations.resident + activations.offload_window;
-  memory.in_files += activations.offloaded;
-  memory.on_gpu = options.device == kernels::DeviceKind::kGpu ? 1 : 0;
+  elsewhere += activations.offloaded;
   memory.workspace =
       memory.on_gpu != 0
           ? gpu_workspace_bytes(options, tensor_parallel)

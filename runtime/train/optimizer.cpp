@@ -29,7 +29,14 @@ int64_t Optimizer::planned_bytes(const shard::ShardLayout& layout) {
   return 2 * moment_bytes(layout.flat_shard_elements);
 }
 
-int64_t Optimizer::offload_window(const shard::ShardLayout& layout) {
+int64_t Optimizer::offloaded_bytes(const shard::ShardLayout& layout, const OptimizerOptions& options) {
+  return options.offload_to_host ? optim::HostMoments::host_bytes(layout.flat_shard_elements)
+                                 : planned_bytes(layout);
+}
+
+int64_t Optimizer::offload_window(const shard::ShardLayout& layout, const OptimizerOptions& options) {
+  if (options.offload_to_host)
+    return optim::HostMoments::gpu_bytes(layout.flat_shard_elements, options.offload_piece);
   return 2 * moment_bytes(std::min(kWindowElements, layout.flat_shard_elements));
 }
 
@@ -38,16 +45,14 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
                                     const shard::ShardLayout& layout, int shard_rank,
                                     kernels::Backend& backend) {
   const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind);
-  if (backend.kind() == kernels::DeviceKind::kGpu && !options.offload_directory.empty())
-    return base::Error(base::Code::kUnsupported,
-                       "a GPU's optimizer has its moments there; set [memory] "
-                       "optimizer_offload = false, or [resources] device = \"cpu\"");
-  auto memory = options.offload_directory.empty()
-                    ? backend.allocate(planned_bytes(layout))
-                    : base::Memory::create_in_file(planned_bytes(layout), options.offload_directory);
-  if (!memory) return std::move(memory).error().context("the optimizer's moments");
-  Optimizer optimizer(std::move(memory).value(), layout.flat_shard_elements,
-                      update_ranges(blocks, layout, shard_rank));
+  if (adamw == nullptr && options.offload_to_host)
+    return base::Error(
+        base::Code::kUnsupported,
+        "LAMB reads its moments twice in a step, too often for the host's memory; set [memory] "
+        "optimizer_offload = false, or [optimizer] kind = \"adamw\"");
+  Optimizer optimizer(update_ranges(blocks, layout, shard_rank));
+  if (auto taken = optimizer.take_memory(options, layout.flat_shard_elements, backend); !taken)
+    return std::move(taken).error().context("the optimizer's moments");
   if (adamw != nullptr) {
     optimizer.adamw_.emplace(optimizer.ranges_, *adamw, optimizer.moment1_, optimizer.moment2_, backend);
   } else {
@@ -62,11 +67,28 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
   return optimizer;
 }
 
-Optimizer::Optimizer(base::Memory memory, int64_t elements, std::vector<optim::UpdateRange> ranges)
-    : memory_(std::move(memory)), ranges_(std::move(ranges)) {
+Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t elements,
+                                    kernels::Backend& backend) {
+  const bool on_gpu = backend.kind() == kernels::DeviceKind::kGpu;
+  SHARDRUN_CHECK(on_gpu ? options.offload_directory.empty() : !options.offload_to_host);
+  if (options.offload_to_host) {
+    auto moments = optim::HostMoments::create(elements, backend, options.offload_piece);
+    if (!moments) return std::move(moments).error();
+    host_moments_ = std::move(moments).value();
+    moment1_ = host_moments_->moment1();
+    moment2_ = host_moments_->moment2();
+    return {};
+  }
+  const int64_t bytes = 2 * moment_bytes(elements);
+  auto memory = options.offload_directory.empty()
+                    ? backend.allocate(bytes)
+                    : base::Memory::create_in_file(bytes, options.offload_directory);
+  if (!memory) return std::move(memory).error();
+  memory_ = std::move(memory).value();
   const auto count = static_cast<size_t>(elements);
   moment1_ = {reinterpret_cast<float*>(memory_.data()), count};
   moment2_ = {reinterpret_cast<float*>(memory_.data() + moment_bytes(elements)), count};
+  return {};
 }
 
 Result<void> Optimizer::update(std::span<float> master, std::span<const float> gradient,
@@ -80,6 +102,12 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
     return {};
   }
   adamw_->begin_step(gradient_scale, learning_rate, step);
+  if (host_moments_) return update_on_host(master, gradient);
+  update_in_pieces(master, gradient);
+  return {};
+}
+
+void Optimizer::update_in_pieces(std::span<float> master, std::span<const float> gradient) {
   for (const optim::UpdateRange& range : ranges_) {
     const int64_t window = memory_.is_in_file() ? kWindowElements : range.count;
     for (int64_t done = 0; done < range.count; done += window) {
@@ -90,7 +118,28 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
       for (const std::span<float> moment : {moment1_, moment2_}) give_back(moment.subspan(begin, count));
     }
   }
-  return {};
+}
+
+Result<void> Optimizer::update_on_host(std::span<float> master, std::span<const float> gradient) {
+  return host_moments_->pass([&](int64_t first, std::span<float> moment1, std::span<float> moment2) {
+    const int64_t end = first + static_cast<int64_t>(moment1.size());
+    for (const optim::UpdateRange& range : ranges_) {
+      const int64_t from = std::max(first, range.begin), to = std::min(end, range.begin + range.count);
+      if (from >= to) continue;
+      const auto at = static_cast<size_t>(from - first), count = static_cast<size_t>(to - from);
+      adamw_->update({from, to - from, range.weight_decay}, master, gradient, moment1.subspan(at, count),
+                     moment2.subspan(at, count));
+    }
+  });
+}
+
+bool Optimizer::is_on_host(std::span<const float> values) const {
+  if (!host_moments_) return false;
+  const auto lies_in = [&](std::span<float> moment) {
+    return std::greater_equal<>()(values.data(), moment.data()) &&
+           std::less<>()(values.data(), moment.data() + moment.size());
+  };
+  return lies_in(moment1_) || lies_in(moment2_);
 }
 
 void Optimizer::give_back(std::span<const float> values) const {

@@ -104,7 +104,9 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
 }
 
 Result<void> Session::start() {
-  auto host = HostShards::of(backend_, {engine_.master()});
+  // Moments on the host are zero yet, and the host may not have room for a copy of the masters beside them.
+  const std::span<float> spare = optimizer_.moments_on_host() ? optimizer_.moment1() : std::span<float>();
+  auto host = HostShards::of(backend_, {engine_.master()}, spare);
   if (!host) return std::move(host).error();
   if (options_.initial_weights.empty()) {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed,
@@ -114,6 +116,7 @@ Result<void> Session::start() {
                                           groups_.shard_rank(), *groups_.world, (*host)[0]));
   }
   RETURN_IF_ERROR(host->store());
+  std::fill(spare.begin(), spare.end(), 0.0F);
   engine_.publish();
   return {};
 }
@@ -321,7 +324,11 @@ checkpoint::Place Session::place() const {
 checkpoint::ShardState Session::shard_state() {
   checkpoint::ReadValues read;
   if (backend_.kind() == kernels::DeviceKind::kGpu) {
-    read = [this](std::span<const float> values, float* to) {
+    read = [this](std::span<const float> values, float* to) -> Result<void> {
+      if (optimizer_.is_on_host(values)) {
+        std::copy(values.begin(), values.end(), to);
+        return {};
+      }
       return backend_.read_aside(to, values.data(), static_cast<int64_t>(values.size_bytes()));
     };
   }
@@ -332,6 +339,7 @@ checkpoint::ShardState Session::shard_state() {
 Result<void> Session::start_save(const checkpoint::Store& store) {
   RETURN_IF_ERROR(finish_save());
   RETURN_IF_ERROR(backend_.finish());  // the state that the saver reads beside the next steps
+  RETURN_IF_ERROR(optimizer_.finish());
   const auto started = Clock::now();
   const std::span<float> staging(reinterpret_cast<float*>(staging_.data()),
                                  static_cast<size_t>(staging_.bytes()) / sizeof(float));
@@ -421,6 +429,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
 Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
   const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
   checkpoint::ShardState state = shard_state();
+  if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
   auto host = HostShards::of(backend_, {state.master, state.moment1, state.moment2});
   if (!host) return std::move(host).error();
   state.master = (*host)[0];
@@ -428,6 +437,19 @@ Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoin
   state.moment2 = (*host)[2];
   RETURN_IF_ERROR(store.read_shard(saved, target, state));
   return host->store();
+}
+
+// The masters through the memory of a moment, which is read after them.
+Result<void> Session::read_shard_beside_moments(const checkpoint::Store& store,
+                                                const checkpoint::Manifest& saved,
+                                                const checkpoint::LoadTarget& target,
+                                                const checkpoint::ShardState& state) {
+  RETURN_IF_ERROR(optimizer_.finish());
+  auto host = HostShards::of(backend_, {state.master}, state.moment1);
+  if (!host) return std::move(host).error();
+  RETURN_IF_ERROR(store.read_shard(saved, target, {(*host)[0], {}, {}}));
+  RETURN_IF_ERROR(host->store());
+  return store.read_shard(saved, target, {{}, state.moment1, state.moment2});
 }
 
 Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::string& path) const {

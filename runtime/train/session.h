@@ -45,7 +45,8 @@ struct SessionOptions {
   int prefetch = 1;
   bool keeps_parameters = false;  // shard_grad_op
   model::Checkpointing checkpointing = model::Checkpointing::kNone;
-  std::string activation_offload_directory;  // empty: activations stay in memory
+  std::string activation_offload_directory;  // of a CPU's; empty: activations stay in memory
+  bool activation_offload_to_host = false;   // of a GPU's
   int sequence_length = 256;
   int64_t micro_batch = 1, gradient_accumulation = 1;
   int64_t global_batch = 0;  // 0: every micro-step is full (contract::BatchPlan)
@@ -149,6 +150,9 @@ class Session {
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved);
+  Result<void> read_shard_beside_moments(const checkpoint::Store& store, const checkpoint::Manifest& saved,
+                                         const checkpoint::LoadTarget& target,
+                                         const checkpoint::ShardState& state);
   void note_end_of_save(std::optional<Result<std::string>> ended);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
   checkpoint::Manifest manifest() const;

@@ -83,10 +83,15 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
     options.optimizer.kind =
         optim::AdamWOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
   }
-  const std::string offload =
-      spec.memory.directory.empty() ? plan.run_directory : absolute_path(spec.memory.directory, plan);
-  if (spec.memory.optimizer_offload) options.optimizer.offload_directory = offload;
-  if (spec.memory.activation_offload) options.activation_offload_directory = offload;
+  if (options.device == kernels::DeviceKind::kGpu) {
+    options.optimizer.offload_to_host = spec.memory.optimizer_offload;
+    options.activation_offload_to_host = spec.memory.activation_offload;
+  } else {
+    const std::string offload =
+        spec.memory.directory.empty() ? plan.run_directory : absolute_path(spec.memory.directory, plan);
+    if (spec.memory.optimizer_offload) options.optimizer.offload_directory = offload;
+    if (spec.memory.activation_offload) options.activation_offload_directory = offload;
+  }
   options.checkpointing = checkpointing_of(spec.memory.activation_checkpointing);
   options.schedule = {shape_of(optimizer.schedule),
                       optimizer.learning_rate,

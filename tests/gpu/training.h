@@ -1,6 +1,7 @@
 // Shared by the tests of training on a GPU: a small Llama or BERT through train::Session, on the CPU or on GPU 0.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,18 @@ struct Run {
   bool bert = false;
   bool fp8 = false;  // beside bf16
   double learning_rate = 5e-3;
+  int layers = 2;  // of a Llama
+  bool moments_on_host = false, activations_on_host = false;
 };
 
 // Makes a Llama's options a BERT's, on documents of every length.
 void take_bert(const tests::Folder& folder, train::SessionOptions& options);
+// What `run` says, of the model and the data that all runs share: files in `folder`.
+train::SessionOptions options_of(const tests::Folder& folder, const Run& run);
 // Rank 0's losses of the steps that were run; a failed run fails the test.
 std::vector<double> train(const tests::Folder& folder, const Run& run);
+// The shard files of a checkpoint, by name.
+std::map<std::string, std::string> shard_files(const std::string& checkpoint);
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace gpu_training

@@ -90,3 +90,29 @@ TEST_CASE("memory plan: on a GPU, CUDA's context and a workspace that no op outg
   options.micro_batch = 1;
   CHECK_EQ(train::plan_model(options, 1, 1, 1).memory.workspace, int64_t{1152} * 16384 * 4);
 }
+
+TEST_CASE(
+    "memory plan: all weights of a 14B model train on a GPU of 139 GiB beside a host of 128 GiB, by "
+    "offload") {
+  auto options = llama({48, 5120, 40, 8, 13824, 152064}, kernels::DType::kBf16);
+  options.device = kernels::DeviceKind::kGpu;
+  options.micro_batch = 4;
+  options.gradient_accumulation = 64;
+  options.checkpointing = model::Checkpointing::kFull;
+  constexpr int64_t kGiB = int64_t{1} << 30, kParameters = 14'769'689'600;
+  const auto plain = train::plan_model(options, 1, 1, 1).memory;
+  CHECK_EQ(plain.masters, 4 * kParameters);
+  CHECK_GT(plain.gpu_total(), 139 * kGiB);
+  CHECK_EQ(plain.offloaded, 0);
+
+  options.optimizer.offload_to_host = options.activation_offload_to_host = true;
+  const auto moved = train::plan_model(options, 1, 1, 1).memory;
+  constexpr int64_t kInput = int64_t{4} * 2048 * 5120 * 2;
+  CHECK_EQ(moved.offloaded, 8 * kParameters + 46 * kInput);
+  CHECK_EQ(moved.moments, 3 * 2 * 4 * (int64_t{8} << 20));
+  CHECK_EQ(moved.compute_copy, 0);
+  CHECK_EQ(plain.activations - moved.activations, 46 * kInput);
+  CHECK_LT(moved.gpu_total(), 130 * kGiB);
+  CHECK_LT(moved.host_total(), 120 * kGiB);
+  CHECK_EQ(moved.total(), moved.gpu_total() + moved.host_total());
+}
