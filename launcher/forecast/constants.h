@@ -50,6 +50,9 @@ struct Traits {
   double optimizer_bytes = 12.0;  // of them, master and moments
   bool shards_optimizer = false;  // over all ranks, also where the weights are whole
   double logit_bytes = 8.0;       // of a logit: what the loss and its gradient hold at once
+  // With moments on the host: both directions of the way and the update at once; no bf16 copy of a rank's own weights,
+  // which are made from the masters wherever a block is gathered.
+  bool streams_moments = false;
 };
 
 const Traits& traits(Stack stack);

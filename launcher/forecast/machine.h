@@ -25,6 +25,7 @@ struct Machine {
   double link_rate = 300e9;       // bytes/s to the others of its node
   double network_rate = 50e9;     // bytes/s of the node
   double host_rate = 20e9;        // bytes/s between accelerator and host memory
+  double host_memory = 0.0;       // bytes of a node; 0: not known
   double dollars_per_hour = 0.0;  // of a node; 0: not known
 };
 

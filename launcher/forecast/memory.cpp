@@ -33,7 +33,9 @@ double state_bytes(const ModelShape& model, const Layout& layout, const Traits& 
 // Whole blocks, one ahead, and their gradients, where they are not part of the state.
 double gathered_bytes(const ModelShape& model, const Layout& layout, const Traits& traits) {
   if (layout.shard_degree == 1 && traits.shards_optimizer) return 0.0;
-  const bool keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
+  const bool converts = layout.optimizer_offload && traits.streams_moments;
+  const bool keeps =
+      layout.strategy == contract::Strategy::kShardGradOp || (layout.shard_degree == 1 && !converts);
   const double blocks = 2.0 * model.layer_parameters() + model.table_parameters();
   return (kBf16 * (keeps ? model.parameters() : blocks) + traits.reduce_bytes * blocks) /
          layout.tensor_parallel;

@@ -19,6 +19,7 @@ constexpr double kOptimizerBytes = 28.0;
 // weights copied out twice, or the gradient put together and divided; and the gradient cast before it is reduced in fp32.
 constexpr double kCopiedBytes = 8.0, kCastBytes = 6.0;
 constexpr double kOffloadedBytes = 16.0;  // of a parameter's moments, there and back
+constexpr double kConvertedBytes = 6.0;   // of a parameter that is made from its master: read and written
 
 // Bytes of an element: read for its largest, read and written in fp8; and turned round for the gradient of weights.
 // Tables stay in bf16 (torchtitan's converter skips the output, llmq's head has no scales).
@@ -251,7 +252,33 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
       micro * passes * 4.0 * model.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
   if (layout.activation_offload)
     volumes.offload = micro * 2.0 * model.layers * kBf16 * schedule.tokens / tensor * model.hidden;
+  if (layout.optimizer_offload) volumes.offload += kOffloadedBytes * shard;
   return volumes;
+}
+
+// Seconds of the update of `elements`, and of their moments' way through the accelerator.
+struct Update {
+  double kernels = 0.0, transfers = 0.0, both = 0.0;
+};
+
+Update update_of(const Machine& machine, const Layout& layout, const Traits& traits, double elements) {
+  Update update;
+  update.kernels = kOptimizerBytes * elements / (machine.memory_rate * kMemoryReached);
+  if (layout.optimizer_offload) {
+    const double directions = traits.streams_moments ? 2.0 : 1.0;
+    update.transfers = kOffloadedBytes * elements / (directions * machine.host_rate);
+  }
+  update.both =
+      traits.streams_moments ? std::max(update.kernels, update.transfers) : update.kernels + update.transfers;
+  return update;
+}
+
+// What making weights from masters adds to a step, of `elements`, each time that they are gathered.
+double conversion_seconds(const Machine& machine, const Layout& layout, const Traits& traits, double elements,
+                          double gathers) {
+  if (!layout.optimizer_offload || !traits.streams_moments) return 0.0;
+  const double times = layout.shard_degree == 1 ? 2.0 * static_cast<double>(layout.accumulation) : gathers;
+  return times * kConvertedBytes * elements / (machine.memory_rate * kMemoryReached);
 }
 
 }  // namespace
@@ -267,21 +294,26 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& model, cons
 
   Phases& phases = forecast.phases;
   double steps = micro_steps_seconds(schedule, layout);
+  const double mine =
+      model.parameters() / (static_cast<double>(layout.shard_degree) * layout.tensor_parallel);
+  const Update update = update_of(machine, layout, traits, mine);
+  phases.offload = update.transfers;
   if (layout.activation_offload) {
-    phases.offload = forecast.volumes.offload / machine.host_rate;
-    steps += micro * offload_exposed(schedule, phases.offload / (micro * 2.0 * model.layers));
+    const double moments = layout.optimizer_offload ? kOffloadedBytes * mine : 0.0;
+    const double seconds = (forecast.volumes.offload - moments) / machine.host_rate;
+    phases.offload += seconds;
+    steps += micro * offload_exposed(schedule, seconds / (micro * 2.0 * model.layers));
   }
-  phases.compute = micro * schedule.kernels();
+  const double conversion = conversion_seconds(machine, layout, traits, mine, gathers);
+  steps += conversion;
+  phases.compute = micro * schedule.kernels() + conversion;
   phases.gather = gathers * schedule.sum(&Block::gather);
   phases.reduce = micro * schedule.sum(&Block::reduce);
   phases.replica = schedule.sum(&Block::replica);
   phases.tensor = micro * schedule.tensor * model.layers *
                   (layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0);
   phases.exposed = std::max(0.0, steps - phases.compute);
-  const double mine =
-      model.parameters() / (static_cast<double>(layout.shard_degree) * layout.tensor_parallel);
-  phases.optimizer = kOptimizerBytes * mine / (machine.memory_rate * kMemoryReached);
-  if (layout.optimizer_offload) phases.optimizer += kOffloadedBytes * mine / machine.host_rate;
+  phases.optimizer = update.both;
   phases.host = traits.python ? constants.host_seconds : 0.0;
   const double before = steps + phases.optimizer + phases.host;
   phases.straggle = before * constants.straggle * std::log2(static_cast<double>(layout.nodes));

@@ -90,8 +90,8 @@ std::vector<std::string> overrides_of(const Candidate& candidate, const Question
 }
 
 // What the trainer itself plans to hold as the candidate.
-Result<int64_t> planned_bytes(const PlanOptions& options, const Candidate& candidate,
-                              const Question& question) {
+Result<contract::MemoryPlan> planned_memory(const PlanOptions& options, const Candidate& candidate,
+                                            const Question& question) {
   std::vector<std::string> overrides = options.spec.overrides;
   for (std::string& one : overrides_of(candidate, question)) overrides.push_back(std::move(one));
   auto loaded = load_prepared_spec(options.spec.path, overrides);
@@ -102,7 +102,18 @@ Result<int64_t> planned_bytes(const PlanOptions& options, const Candidate& candi
   if (!solved) return std::move(solved).error();
   auto planned = plan_model(options.spec.path, *solved);
   if (!planned) return std::move(planned).error();
-  return planned->memory.total();
+  return planned->memory;
+}
+
+// Of an accelerator: a GPU's memory, where the trainer computes on it.
+int64_t accelerator_bytes(const contract::MemoryPlan& memory) {
+  return memory.on_gpu != 0 ? memory.gpu_total() : memory.total();
+}
+
+bool fits(const contract::MemoryPlan& memory, const Machine& machine) {
+  if (static_cast<double>(accelerator_bytes(memory)) > machine.memory_bytes * kUsableMemory) return false;
+  if (memory.on_gpu == 0 || machine.host_memory == 0.0) return true;
+  return static_cast<double>(memory.host_total()) * machine.per_node <= machine.host_memory * kUsableMemory;
 }
 
 // Chooses, and with the built-in trainer asks it what it would hold, until the choice fits by its own plan.
@@ -113,11 +124,11 @@ Result<Answer> answer_of(const PlanOptions& options, bool own, const Question& q
       answer.best.reset();
       break;
     }
-    const auto bytes = planned_bytes(options, *answer.best, question);
-    if (!bytes) return bytes.error();
-    line.planned_bytes = *bytes;
-    if (static_cast<double>(*bytes) <= question.machine.memory_bytes * kUsableMemory) break;
-    answer = without_best(question, std::move(answer), static_cast<double>(*bytes));
+    const auto memory = planned_memory(options, *answer.best, question);
+    if (!memory) return memory.error();
+    line.planned_bytes = accelerator_bytes(*memory);
+    if (fits(*memory, question.machine)) break;
+    answer = without_best(question, std::move(answer), static_cast<double>(*line.planned_bytes));
   }
   if (!answer.best) line.planned_bytes.reset();
   return answer;
@@ -181,8 +192,13 @@ Result<Question> question_of(const PlanOptions& options, const contract::JobSpec
   Question question;
   question.machine = std::move(known).value();
   question.machine.dollars_per_hour = options.dollars_per_hour;
+  if (spec.resources.device == contract::TrainingDevice::kGpu &&
+      spec.origins.contains("resources.ranks_per_node"))
+    question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(spec.model, spec.program.trainer);
   question.traits = traits(*stack);
+  question.traits.streams_moments =
+      options.software.empty() && spec.resources.device == contract::TrainingDevice::kGpu;
   question.constants = fitted_constants();
   question.nodes = spec.resources.nodes;
   question.sequence_length = spec.data.sequence_length;
@@ -369,6 +385,7 @@ Result<Machine> machine_of(const Instance& instance) {
   machine.link_rate =
       chip.link_gbytes_per_second > 0.0 ? chip.link_gbytes_per_second * 0.5e9 / ranks : kNoLink;
   machine.network_rate = instance.network_gbits_per_second * 1e9 / 8.0;
+  machine.host_memory = static_cast<double>(instance.memory_mib) * kMiB;
   machine.host_rate = machine.generation == Generation::kHopper ? kHostPci5 : kHostPci4;
   return machine;
 }

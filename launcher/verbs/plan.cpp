@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -28,21 +29,31 @@ void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
   fmt::print("sharding     {} ranks share a copy of the state, {} copies, {} ranks share each matrix\n",
              model.shard_degree, model.replicas, model.tensor_parallel);
   const contract::MemoryPlan& memory = model.memory;
-  const struct {
+  struct Row {
     const char* kind;
     int64_t bytes;
     const char* what;
-  } rows[] = {{"masters", memory.masters, "fp32 parameters of its shard"},
-              {"copies", memory.compute_copy, "the same in bf16"},
-              {"gradients", memory.gradients, "fp32, of its shard"},
-              {"moments", memory.moments, "of the optimizer"},
-              {"gathered", memory.gathered, "whole blocks and their gradients, while they are used"},
-              {"activations", memory.activations, "with scratch"},
-              {"workspace", memory.workspace, "of kernels, on this machine"},
-              {"sums", memory.communication, "parts of other ranks, while they are added"},
-              {"saving", memory.saving, "copies that checkpoints are written from"},
-              {"process", memory.process, "programs, libraries, connections"},
-              {"total", memory.total(), "at its peak"}};
+  };
+  const bool on_gpu = memory.on_gpu != 0;
+  std::vector<Row> rows = {
+      {"masters", memory.masters, "fp32 parameters of its shard"},
+      {"copies", memory.compute_copy, "the same in bf16"},
+      {"gradients", memory.gradients, "fp32, of its shard"},
+      {"moments", memory.moments, "of the optimizer"},
+      {"gathered", memory.gathered, "whole blocks and their gradients, while they are used"},
+      {"activations", memory.activations, "with scratch"},
+      {"workspace", memory.workspace, on_gpu ? "of kernels" : "of kernels, on this machine"},
+      {"sums", memory.communication, "parts of other ranks, while they are added"},
+      {"saving", memory.saving, "copies that checkpoints are written from"},
+      {"process", memory.process, "programs, libraries, connections"},
+      {"total", memory.total(), "at its peak"}};
+  if (memory.offloaded > 0)
+    rows.insert(rows.end() - 1,
+                {"offloaded", memory.offloaded, "moments and activations, pinned on the host"});
+  if (on_gpu) {
+    rows.push_back({"on the GPU", memory.gpu_total(), "of the total"});
+    rows.push_back({"on the host", memory.host_total(), "the rest of it"});
+  }
   fmt::print("a rank holds\n");
   for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
   if (memory.context > 0)

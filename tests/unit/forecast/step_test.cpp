@@ -136,6 +136,30 @@ TEST_CASE("memory: offload leaves two layers' inputs, whatever else is kept") {
   }
 }
 
+TEST_CASE(
+    "step: moments that stream through an accelerator take half the time, and no copy of the weights is "
+    "held") {
+  Machine one{.per_node = 1};
+  Layout layout = on(1, 1);
+  layout.strategy = contract::Strategy::kNoShard;
+  layout.optimizer_offload = true;
+  const Traits waits = traits(Stack::kFms);
+  Traits streams = waits;
+  streams.streams_moments = true;
+  const auto step = [&](const Traits& how) {
+    return forecast_step(one, k7B, layout, how, fitted_constants());
+  };
+  const double way = 16.0 * k7B.parameters() / one.host_rate;
+
+  CHECK(step(streams).phases.optimizer == doctest::Approx(way / 2.0));
+  CHECK(step(waits).phases.optimizer > way);
+  CHECK(step(streams).phases.compute > step(waits).phases.compute);
+  CHECK(step(streams).volumes.offload == doctest::Approx(16.0 * k7B.parameters()));
+  const auto held = [&](const Traits& how) { return forecast_memory(k7B, layout, how, 1).gathered; };
+  const double blocks = 2.0 * k7B.layer_parameters() + k7B.table_parameters();
+  CHECK(held(waits) - held(streams) == doctest::Approx(2.0 * (k7B.parameters() - blocks)));
+}
+
 TEST_CASE("step: layers in fp8 are gathered as such, tables are not") {
   Layout bf16 = on(16, 128), fp8 = bf16;
   fp8.fp8 = true;
