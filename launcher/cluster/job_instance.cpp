@@ -25,7 +25,8 @@ std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const
       !spec.origins.contains("communication.provider"))
     overrides.emplace_back("communication.provider=efa");
   const bool compiles_for_gpus = spec.precompile.enabled && !spec.program.trainer.empty() &&
-                                 spec.resources.gpus_per_node > 0 && instance.accelerator;
+                                 spec.resources.device == contract::TrainingDevice::kGpu &&
+                                 instance.accelerator;
   if (compiles_for_gpus && spec.precompile.architecture.empty() &&
       !instance.accelerator->architecture.empty())
     overrides.push_back("precompile.architecture=" + instance.accelerator->architecture);

@@ -17,7 +17,7 @@ namespace shardrun::launcher {
 //   resources.ranks_per_node  one for each accelerator, or for each NeuronCore that a framework counts
 //   resources.cpus_per_rank   the node's cores over its ranks
 //   communication.provider    "efa", for the built-in trainer on several nodes of Slurm
-//   precompile.architecture   of its GPU, for a trainer that asks for GPUs
+//   precompile.architecture   of its GPU, for a trainer on GPUs
 // What the spec says itself is never changed.
 std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const Instance& instance);
 

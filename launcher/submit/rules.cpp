@@ -153,9 +153,10 @@ std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::str
   return errors;
 }
 
-// What a rank on a GPU loads.
+// What a rank on a GPU loads; compiling for GPUs that are named needs none.
 Result<void> check_gpu_library(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
   if (spec.resources.device == contract::TrainingDevice::kCpu) return {};
+  if (plan.kernels_only && !spec.precompile.architecture.empty()) return {};
   const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
   if (::access(library.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,

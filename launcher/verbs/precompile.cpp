@@ -102,6 +102,7 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   if (!context) return fail(context.error(), common);
   auto plan = solve_launch_plan(loaded->spec, *context);
   if (!plan) return fail(plan.error(), common);
+  plan->kernels_only = compiles_kernels(loaded->spec);
   auto warnings = check_launch(loaded->spec, *plan);
   if (!warnings) return fail(warnings.error(), common);
   warn(*warnings);

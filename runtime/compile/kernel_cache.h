@@ -3,12 +3,14 @@
 //   <folder>/<digest>         an Entry; appears by rename, so it is whole or not there
 //   <folder>/<digest>.lease   who is making it (lease.h)
 //   <folder>/<digest>.damaged what was found instead of an entry, kept for a look
+//   <folder>/<digest>.compiler what a compiler of entries here calls itself, under the digest of that
 //
 // Thread rule: thread-safe; every function stands for itself on the file system.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/compile/entry.h"
@@ -28,6 +30,11 @@ class KernelCache {
   Result<void> publish(const std::string& digest, const Entry& entry) const;
   // So that it is made again.
   Result<void> forget(const std::string& digest) const;
+
+  // A compiler's identity, for nodes that have none: without it they could not name what it made.
+  Result<void> remember_compiler(const std::string& identity) const;
+  // In descending order, the newest version of one compiler first.
+  Result<std::vector<std::string>> compilers() const;
 
   std::string path_of(const std::string& digest) const { return folder_ + "/" + digest; }
   std::string lease_of(const std::string& digest) const { return path_of(digest) + ".lease"; }

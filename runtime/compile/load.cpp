@@ -30,10 +30,10 @@ Result<UniqueFd> sealed_file(const std::string& name, const std::string& bytes) 
 
 }  // namespace
 
-Result<void> load(std::span<const PreparedKernel> kernels) {
-  for (const PreparedKernel& kernel : kernels) {
+Result<void> load(std::span<const kernels::KernelCode> kernels) {
+  for (const kernels::KernelCode& kernel : kernels) {
     const std::string name = kernels::name_of(kernel.shape);
-    auto file = sealed_file(name, kernel.library);
+    auto file = sealed_file(name, kernel.code);
     if (!file) return std::move(file).error();
     // The dynamic linker knows libraries by path, so the number stays taken as long as the library does: for good.
     const std::string path = fmt::format("/proc/self/fd/{}", file->release());

@@ -12,6 +12,6 @@ namespace shardrun::compile {
 
 // Loads the bytes that were checked, from memory that no file system and no other process can change, and installs
 // what they hold (kernels/specialised.h) for the rest of the process. kCorrupt when one is no kernel.
-Result<void> load(std::span<const PreparedKernel> kernels);
+Result<void> load(std::span<const kernels::KernelCode> kernels);
 
 }  // namespace shardrun::compile

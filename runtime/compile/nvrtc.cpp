@@ -158,7 +158,8 @@ Result<Nvrtc> Nvrtc::find(const std::string& architecture) {
       Code::kNotFound,
       fmt::format(
           "no {} or {} to compile for {}; install CUDA's NVRTC (package cuda-nvrtc of CUDA 12 or 13) on "
-          "every node and name its folder in LD_LIBRARY_PATH, or remove [precompile]",
+          "every node and name its folder in LD_LIBRARY_PATH, or run `shardrun precompile` with this job "
+          "where it is installed, such as the head node, or remove [precompile]",
           kLibraries[0], kLibraries[1], architecture));
 }
 
@@ -190,6 +191,14 @@ Result<Nvrtc> Nvrtc::open(const std::string& path, const std::string& architectu
   return nvrtc;
 }
 
+Nvrtc Nvrtc::absent(std::string identity, const std::string& architecture, base::Error why) {
+  Nvrtc nvrtc;
+  nvrtc.identity_ = std::move(identity);
+  nvrtc.architecture_ = architecture;
+  nvrtc.absence_ = std::move(why);
+  return nvrtc;
+}
+
 std::vector<std::string> Nvrtc::flags() const {
   const auto flags = kernels::cuda::kernel_flags();
   std::vector<std::string> all(flags.begin(), flags.end());
@@ -197,8 +206,12 @@ std::vector<std::string> Nvrtc::flags() const {
   return all;
 }
 
-Result<Entry> Nvrtc::compile(const Recipe& recipe, const std::string& /*scratch*/,
+Result<Entry> Nvrtc::compile(const Recipe& recipe, const std::string& scratch,
                              const std::function<void()>& tick) const {
+  if (absence_) {
+    return base::Error(*absence_).context(
+        fmt::format("{} is not in {} as {} makes it", kernels::name_of(recipe.shape), scratch, identity_));
+  }
   const auto begin = std::chrono::steady_clock::now();
   Entry entry;
   entry.name = kernels::name_of(recipe.shape);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ class Nvrtc final : public Compiler {
   static Result<Nvrtc> find(const std::string& architecture);
   // The same for a library that is named.
   static Result<Nvrtc> open(const std::string& path, const std::string& architecture);
+  // One that another node has: what it compiled is found by its name, and compile() fails with `why` this node has none.
+  static Nvrtc absent(std::string identity, const std::string& architecture, base::Error why);
 
   // "NVRTC 13.0 (104857600 bytes)": versions have no third part, so the library's size tells builds apart.
   const std::string& identity() const override { return identity_; }
@@ -35,6 +38,7 @@ class Nvrtc final : public Compiler {
   Nvrtc() = default;
   std::shared_ptr<const Library> library_;  // stays loaded: NVRTC does not unload cleanly
   std::string identity_, architecture_;
+  std::optional<base::Error> absence_;
 };
 
 }  // namespace shardrun::compile

@@ -22,7 +22,7 @@ struct Wanted {
   Recipe recipe;
   std::string digest;
   bool looked = false;
-  std::optional<std::string> library;
+  std::optional<std::string> code;
 };
 
 // What the workers of one caller share; they differ in the kernel they stand at.
@@ -47,8 +47,7 @@ class Preparer {
     work(options_.workers > 0);
     for (std::thread& worker : workers) worker.join();
     if (error_) return *error_;
-    for (Wanted& wanted : wanted_)
-      result_.kernels.push_back({wanted.recipe.shape, std::move(*wanted.library)});
+    for (Wanted& wanted : wanted_) result_.kernels.push_back({wanted.recipe.shape, std::move(*wanted.code)});
     return std::move(result_);
   }
 
@@ -111,7 +110,7 @@ class Preparer {
 
   bool has(const Wanted& wanted) {
     const std::lock_guard lock(mutex_);
-    return wanted.library.has_value();
+    return wanted.code.has_value();
   }
 
   // True when the entry is there, and is taken.
@@ -132,7 +131,7 @@ class Preparer {
     if (!damage.empty()) options_.notice(damage);
     const bool first_look = !wanted.looked;
     wanted.looked = true;
-    if (!*entry || wanted.library) return wanted.library.has_value();
+    if (!*entry || wanted.code) return wanted.code.has_value();
     if ((*entry)->kind == Entry::Kind::kFailure && options_.forget_failures && first_look) {
       RETURN_IF_ERROR(cache_.forget(wanted.digest));
       return false;
@@ -159,7 +158,7 @@ class Preparer {
                       entry.name, cache_.path_of(wanted.digest), entry.payload));
     }
     result_.recorded_seconds += static_cast<double>(entry.milliseconds) / 1e3;
-    wanted.library = std::move(entry.payload);
+    wanted.code = std::move(entry.payload);
     return {};
   }
 
@@ -172,7 +171,7 @@ class Preparer {
   const KernelCache& cache_;
   const Compiler& compiler_;
   const PrepareOptions& options_;
-  std::vector<Wanted> wanted_;  // `looked` and `library` under the mutex
+  std::vector<Wanted> wanted_;  // `looked` and `code` under the mutex
   std::mutex mutex_;
   Preparation result_;
   std::optional<Error> error_;

@@ -18,13 +18,8 @@
 
 namespace shardrun::compile {
 
-struct PreparedKernel {
-  kernels::KernelShape shape;
-  std::string library;  // its bytes, whose SHA-256 was checked
-};
-
 struct Preparation {
-  std::vector<PreparedKernel> kernels;
+  std::vector<kernels::KernelCode> kernels;  // whose SHA-256 was checked
   double recorded_seconds = 0.0;  // what compiling all of them took, whenever that was and whoever did it
   int compiled = 0;               // by this caller
   double compile_seconds = 0.0;   // those of this caller

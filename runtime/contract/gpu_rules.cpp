@@ -7,14 +7,13 @@ namespace {
 
 // Settings that exist for the CPU alone so far.
 void refuse_cpu_only(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
-  SectionReader memory(document, "memory", reading), precompile(document, "precompile", reading);
+  SectionReader memory(document, "memory", reading);
   const struct {
     bool is_set;
     std::string origin, what, mend;
-  } kCpuOnly[] = {
-      {spec.program.trainer == "bert" && spec.memory.activation_offload, memory.origin("activation_offload"),
-       "activation_offload of a BERT", "use activation_checkpointing"},
-      {spec.precompile.enabled, precompile.origin(), "[precompile]", "remove the section"}};
+  } kCpuOnly[] = {{spec.program.trainer == "bert" && spec.memory.activation_offload,
+                   memory.origin("activation_offload"), "activation_offload of a BERT",
+                   "use activation_checkpointing"}};
   for (const auto& setting : kCpuOnly) {
     if (!setting.is_set) continue;
     return reading.fail(setting.origin, setting.what + " does not run on GPUs yet",
@@ -66,9 +65,14 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
                         "a command program chooses its device itself", "remove the key");
   }
   if (resources.device == TrainingDevice::kCpu) {
-    if (section.has("ranks_per_gpu"))
+    SectionReader precompile(document, "precompile", reading);
+    if (section.has("ranks_per_gpu")) {
       reading.fail(section.origin("ranks_per_gpu"), "ranks_per_gpu has no effect on CPUs",
                    "set device = \"gpu\", or remove the key");
+    } else if (!spec.precompile.architecture.empty()) {
+      reading.fail(precompile.origin("architecture"), "architecture is of GPUs, and the job trains on CPUs",
+                   "set [resources] device = \"gpu\", or remove the key");
+    }
     return check_fp8(document, reading, spec);
   }
   const int places = resources.gpus_per_node * resources.ranks_per_gpu;

@@ -129,7 +129,7 @@ struct PrecompileSpec {              // [precompile]
   std::string cache;                 // folder that all nodes share; empty: ~/.cache/shardrun/compile
   int nodes = 0;                     // of the command's job; 0: those of the job
   int workers = 0;                   // compilers at once on each node; 0: one a CPU
-  std::string architecture;  // of the GPUs to compile for, "sm_90"; empty: that of the rank's GPU, if any
+  std::string architecture;          // of the GPUs to compile for, "sm_90"; empty: that of the rank's GPU
 };
 
 struct CheckpointSpec {     // [checkpoint]

@@ -132,7 +132,7 @@ std::span<const std::string_view> kernel_flags() {
 }
 
 void install(const KernelShape& shape, void* kernel) {
-  SHARDRUN_CHECK(kernel != nullptr);
+  SHARDRUN_CHECK(kernel != nullptr && shape.target == Target::kCpu);
   installed().emplace_back(shape, kernel);
 }
 
@@ -141,19 +141,12 @@ void forget_all() {
   missed() = 0;
 }
 
-void forget(Target target) {
-  std::erase_if(installed(), [&](const auto& entry) { return entry.first.target == target; });
-}
-
 void* find(const KernelShape& shape) {
   const auto& kernels = installed();
   const auto found =
       std::find_if(kernels.begin(), kernels.end(), [&](const auto& entry) { return entry.first == shape; });
   if (found != kernels.end()) return found->second;
-  if (std::any_of(kernels.begin(), kernels.end(),
-                  [&](const auto& entry) { return entry.first.target == shape.target; })) {
-    ++missed();
-  }
+  if (!kernels.empty()) ++missed();
   return nullptr;
 }
 

@@ -52,7 +52,13 @@ struct SourceFile {
   std::string_view path;  // as #include names it
   std::string_view text;
 };
-// What follows is of the CPU's kernels; kernels/cuda/specialised.h has its like for GPUs.
+// What was compiled of it: a shared library's bytes, or a cubin's.
+struct KernelCode {
+  KernelShape shape;
+  std::string code;
+};
+
+// What follows is of the CPU's kernels; kernels/cuda/specialised.h and Backend::load_kernels() have its like for GPUs.
 //
 // Every file that a translation includes, but for the standard library's.
 std::span<const SourceFile> kernel_sources();
@@ -67,10 +73,9 @@ Workspace workspace();
 // What the compiler is told: language, optimisation, and the processors that may run the result.
 std::span<const std::string_view> kernel_flags();
 
-// `kernel` is what kKernelSymbol named, or a GPU's LoadedKernel; it stays loaded while ops run.
+// `kernel` is what kKernelSymbol named; it stays loaded while ops run.
 void install(const KernelShape& shape, void* kernel);
 void forget_all();
-void forget(Target target);
 // Null when there is none.
 void* find(const KernelShape& shape);
 // Calls of specialisable ops for which kernels of other sizes were installed, but not this one: 0 when the list of

@@ -4,13 +4,15 @@
 
 #include <fmt/format.h>
 
-#include "runtime/compile/gpu_kernels.h"
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/prepare_gpu.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/train/spec_options.h"
 
 namespace shardrun::train {
 namespace {
+
+using base::Code;
+using base::Error;
 
 // [precompile] workers are of a node: its ranks share them, the first ones having one more.
 int workers_of(const contract::PrecompileSpec& spec, const KernelSetup& setup) {
@@ -18,19 +20,27 @@ int workers_of(const contract::PrecompileSpec& spec, const KernelSetup& setup) {
   return spec.workers / setup.ranks_on_node + (setup.local_rank < spec.workers % setup.ranks_on_node ? 1 : 0);
 }
 
-// What [precompile] says, else what a job that asks for GPUs finds; empty where there is none to ask.
-std::string gpu_architecture(const contract::JobSpec& spec) {
-  if (!spec.precompile.architecture.empty() || spec.resources.gpus_per_node == 0)
-    return spec.precompile.architecture;
-  auto found = compile::gpu_architecture(/*device=*/0);  // a node's GPUs are alike
-  return found ? std::move(found).value() : std::string();
+// What [precompile] says, which must be right, else what the GPU is.
+Result<std::string> gpu_architecture(const contract::JobSpec& spec, const std::string& of_gpu) {
+  const std::string& named = spec.precompile.architecture;
+  if (named.empty() && of_gpu.empty()) {
+    return Error(Code::kInvalid, fmt::format("{}: no GPU here says what to compile for; write architecture = "
+                                             "\"sm_90\", or what the job's GPUs are",
+                                             spec.origin("precompile")));
+  }
+  if (!named.empty() && !of_gpu.empty() && named != of_gpu) {
+    return Error(Code::kInvalid, fmt::format("{}: architecture = \"{}\", but this node's GPU is of {}; write "
+                                             "that, or remove the key",
+                                             spec.origin("precompile.architecture"), named, of_gpu));
+  }
+  return named.empty() ? of_gpu : named;
 }
 
 }  // namespace
 
-std::string JobKernels::of_gpu() const {
-  if (architecture.empty()) return "";
-  return fmt::format("{} of them for {}, ", gpu.kernels.size(), architecture);
+std::string JobKernels::label() const {
+  const std::string count = std::to_string(prepared.kernels.size());
+  return architecture.empty() ? count : count + " for " + architecture;
 }
 
 std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec, kernels::Target target) {
@@ -47,21 +57,19 @@ Result<JobKernels> compile_kernels(const contract::JobSpec& spec, const KernelSe
   options.forget_failures = setup.forget_failures;
   options.notice = [](const std::string& text) { fmt::print(stderr, "shardrun: {}\n", text); };
 
-  JobKernels done;
-  const auto compiler = compile::CxxCompiler::find();
-  if (!compiler) return compiler.error();
-  auto cpu = compile::prepare(*cache, *compiler, kernel_shapes(spec, kernels::Target::kCpu), options);
-  if (!cpu) return std::move(cpu).error();
-  done.cpu = std::move(*cpu);
-
-  done.architecture = gpu_architecture(spec);
-  if (done.architecture.empty()) return done;
-  const auto nvrtc = compile::Nvrtc::find(done.architecture);
-  if (!nvrtc) return nvrtc.error();
-  auto gpu = compile::prepare(*cache, *nvrtc, kernel_shapes(spec, kernels::Target::kCuda), options);
-  if (!gpu) return std::move(gpu).error();
-  done.gpu = std::move(*gpu);
-  return done;
+  if (spec.resources.device == contract::TrainingDevice::kCpu) {
+    const auto compiler = compile::CxxCompiler::find();
+    if (!compiler) return compiler.error();
+    auto done = compile::prepare(*cache, *compiler, kernel_shapes(spec, kernels::Target::kCpu), options);
+    if (!done) return std::move(done).error();
+    return JobKernels{std::move(*done), ""};
+  }
+  auto architecture = gpu_architecture(spec, setup.architecture);
+  if (!architecture) return std::move(architecture).error();
+  auto done = compile::prepare_for_gpu(*cache, compile::Nvrtc::find(*architecture), *architecture,
+                                       kernel_shapes(spec, kernels::Target::kCuda), options);
+  if (!done) return std::move(done).error();
+  return JobKernels{std::move(*done), std::move(*architecture)};
 }
 
 }  // namespace shardrun::train

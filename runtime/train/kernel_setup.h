@@ -19,25 +19,23 @@ struct KernelSetup {
   std::string working_directory;  // where a relative cache of the spec starts
   int local_rank = 0, ranks_on_node = 1, cpus = 1;
   bool forget_failures = false;  // compile again what did not compile before
+  std::string architecture{};    // of this rank's GPU; empty where none was opened
 };
 
 // Of a trainer's job, whose model the spec describes: nothing is run or allocated to know.
 std::vector<kernels::KernelShape> kernel_shapes(const contract::JobSpec& spec, kernels::Target target);
 
 struct JobKernels {
-  compile::Preparation cpu, gpu;  // gpu: none without an architecture
-  std::string architecture;       // of the GPU's, "sm_90"
+  compile::Preparation prepared;
+  std::string architecture;  // "sm_90"; empty: they are the CPU's
 
-  int64_t wanted() const { return static_cast<int64_t>(cpu.kernels.size() + gpu.kernels.size()); }
-  int compiled() const { return cpu.compiled + gpu.compiled; }
-  double compile_seconds() const { return cpu.compile_seconds + gpu.compile_seconds; }
-  double recorded_seconds() const { return cpu.recorded_seconds + gpu.recorded_seconds; }
-  // "8 of them for sm_90, ", or nothing.
-  std::string of_gpu() const;
+  // "8 for sm_90", or "7".
+  std::string label() const;
 };
 
-// Every rank of the job calls it; on return all kernels are in the cache: those of this node's CPUs, and those of the
-// GPUs that the job names or has. Errors as compile::prepare's, and those of finding the compilers.
+// Every rank of the job calls it; on return all kernels of the processor that the job trains on are in the cache. kInvalid
+// when the job's GPUs are of no architecture that is known, or of another than it says; errors as compile::prepare's, and
+// those of finding the compiler.
 Result<JobKernels> compile_kernels(const contract::JobSpec& spec, const KernelSetup& setup);
 
 }  // namespace shardrun::train

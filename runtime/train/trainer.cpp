@@ -202,9 +202,9 @@ class Trainer {
 
   Result<int> run() {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
+    if (!plan_.kernels_only || spec_.precompile.architecture.empty()) RETURN_IF_ERROR(open_gpu());
     if (spec_.precompile.enabled) RETURN_IF_ERROR(prepare());
     if (plan_.kernels_only) return contract::kExitDone;
-    RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());
     install_stop_signals();
     if (kernels_) RETURN_IF_ERROR(add_up_compilations());
@@ -246,16 +246,24 @@ class Trainer {
                                                   .local_rank = env_.local_rank,
                                                   .ranks_on_node = env_.local_world_size,
                                                   .cpus = plan_.cpus_per_rank,
-                                                  .forget_failures = plan_.retry_kernels});
+                                                  .forget_failures = plan_.retry_kernels,
+                                                  .architecture = gpu_ ? backend().architecture() : ""});
     if (!prepared) return prepared.error();
-    RETURN_IF_ERROR(compile::load(prepared->cpu.kernels));
-    if (plan_.kernels_only) {
-      fmt::print("kernels: {} ready in {:.1f} s, {}{} of them compiled by rank {} in {:.1f} s\n",
-                 prepared->wanted(), unix_time_now() - begin, prepared->of_gpu(), prepared->compiled(),
-                 env_.global_rank, prepared->compile_seconds());
+    const compile::Preparation& done = prepared->prepared;
+    if (gpu_) {
+      RETURN_IF_ERROR(backend().load_kernels(done.kernels));
+    } else if (prepared->architecture.empty()) {
+      RETURN_IF_ERROR(compile::load(done.kernels));
     }
-    kernels_ = {prepared->wanted(), prepared->compiled(), prepared->compile_seconds(),
-                prepared->recorded_seconds(), unix_time_now() - begin};
+    if (plan_.kernels_only) {
+      fmt::print("kernels: {} ready in {:.1f} s, {} of them compiled by rank {} in {:.1f} s\n",
+                 prepared->label(), unix_time_now() - begin, done.compiled, env_.global_rank,
+                 done.compile_seconds);
+      return {};
+    }
+    kernels_label_ = prepared->label();
+    kernels_ = {static_cast<int64_t>(done.kernels.size()), done.compiled, done.compile_seconds,
+                done.recorded_seconds, unix_time_now() - begin};
     return {};
   }
 
@@ -289,8 +297,8 @@ class Trainer {
     kernels_->compile_seconds = sums[1];
     kernels_->saved_seconds = std::max(0.0, kernels_->saved_seconds - sums[1]);
     if (reporter_) {
-      Reporter::print(fmt::format("kernels: {} ready in {:.1f} s, {} compiled, {:.1f} s of compiling saved",
-                                  kernels_->wanted, kernels_->prepare_seconds, kernels_->compiled,
+      Reporter::print(fmt::format("kernels: {} loaded in {:.1f} s, {} compiled, {:.1f} s of compiling saved",
+                                  kernels_label_, kernels_->prepare_seconds, kernels_->compiled,
                                   kernels_->saved_seconds));
     }
     return {};
@@ -404,6 +412,7 @@ class Trainer {
   contract::RunDir run_dir_;
   double first_barrier_seconds_ = 0.0;
   std::optional<contract::KernelMetrics> kernels_;  // of this rank, then of the job
+  std::string kernels_label_;
   int64_t process_bytes_ = 0;
   std::string resumed_from_;
   std::optional<Reporter> reporter_;

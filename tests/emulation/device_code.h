@@ -97,6 +97,14 @@ void wait_for_copies() {
 void load_matrices(uint32_t (&r)[4], const void* from);
 void load_matrices_transposed(uint32_t (&r)[4], const void* from);
 void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+// A NaN becomes the one that the GPU has.
+inline uint16_t nearest_bf16(float value) {
+  const uint32_t bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+// What a kernel promises its compiler and does not keep ends it with a finding.
+void assume(bool holds, const char* condition);
 
 }  // namespace shardrun::emulation
 

@@ -14,6 +14,7 @@
 
 #include "tests/emulation/block.h"
 #include "tests/emulation/emulated_gpu.h"
+#include "tests/emulation/loaded_code.h"
 #include "tests/emulation/memory.h"
 #include "tests/emulation/queue.h"
 #include "tests/emulation/settings.h"
@@ -225,6 +226,9 @@ const char* cudaGetErrorName(cudaError_t error) {
     SHARDRUN_NAME(cudaErrorHostMemoryNotRegistered)
     SHARDRUN_NAME(cudaErrorStreamCaptureUnsupported)
     SHARDRUN_NAME(cudaErrorLaunchFailure)
+    SHARDRUN_NAME(cudaErrorInvalidKernelImage)
+    SHARDRUN_NAME(cudaErrorNoKernelImageForDevice)
+    SHARDRUN_NAME(cudaErrorSymbolNotFound)
 #undef SHARDRUN_NAME
   }
   return "unknown";
@@ -386,6 +390,38 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), voi
       function(argument);
       c.memory.open();
     });
+    return cudaSuccess;
+  });
+}
+
+// ---- loaded code
+
+struct CUlib_st {
+  std::unique_ptr<LoadedCode> code;
+};
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
+                                cudaLibraryOption*, void**, unsigned) {
+  return answer([&](Context&) {
+    auto loaded = LoadedCode::load(code);
+    if (const auto* refusal = std::get_if<LoadedCode::Refusal>(&loaded)) {
+      return *refusal == LoadedCode::Refusal::kNoCode ? cudaErrorInvalidKernelImage
+                                                      : cudaErrorNoKernelImageForDevice;
+    }
+    *library = new CUlib_st{std::move(std::get<std::unique_ptr<LoadedCode>>(loaded))};
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  return answer([&](Context&) {
+    *kernel = static_cast<cudaKernel_t>(library->code->find(name));
+    return *kernel != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;
+  });
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
+  return answer([&](Context& c) {
+    finish_all(c);
+    delete library;
     return cudaSuccess;
   });
 }

@@ -184,3 +184,27 @@ TEST_CASE("a traced job on GPUs: blocks, gathers and reductions have the GPU's t
     }
   }
 }
+
+TEST_CASE(
+    "a job on GPUs with [precompile] trains with kernels of its shapes, to the same bits, and compiles them "
+    "once") {
+  REQUIRE_EQ(::setenv("LD_LIBRARY_PATH", EMULATED_NVRTC_FOLDER, 1), 0);
+  testing::TrainerJob job(kBert);
+  const tests::Folder folder;
+  const auto facts = tests::bert_facts(257);
+  std::vector<std::string> settings = {
+      "resources.device=\"gpu\"", "checkpoint.every_steps=0",
+      "data.files=[\"" +
+          tests::token_file(folder, "files.tokens", facts, tests::worded_documents(40, 1, 180)) + "\"]"};
+  CHECK_FALSE(job.run(settings).metrics->kernels);
+  const auto plain = job.losses();
+  settings.push_back("precompile.cache=\"" + (folder / "cache") + "\"");
+  const auto first = job.run(settings);
+  REQUIRE(first.metrics);
+  REQUIRE(first.metrics->kernels);
+  CHECK_EQ(first.metrics->kernels->wanted, 5);  // attention and LayerNorm both ways, and the classifier
+  CHECK_EQ(first.metrics->kernels->compiled, 5);
+  CHECK_EQ(job.losses(), plain);
+  CHECK_EQ(job.run(settings).metrics->kernels->compiled, 0);
+  CHECK_EQ(job.losses(), plain);
+}

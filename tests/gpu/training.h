@@ -29,6 +29,7 @@ struct Run {
   double learning_rate = 5e-3;
   int layers = 2;  // of a Llama
   bool moments_on_host = false, activations_on_host = false;
+  bool specialised = false;  // with kernels compiled for its shapes
 };
 
 // Makes a Llama's options a BERT's, on documents of every length.

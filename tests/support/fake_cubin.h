@@ -47,4 +47,15 @@ inline std::string fake_cubin(unsigned architecture, const std::vector<std::stri
   return bytes + names;
 }
 
+// The names of a translation unit's kernels (kernels/cuda/specialised.h).
+inline std::vector<std::string> kernels_in(const std::string& source) {
+  std::vector<std::string> names;
+  const std::string before = "void shardrun_";
+  for (size_t at = source.find(before); at != source.npos; at = source.find(before, at + 1)) {
+    const size_t begin = at + 5;
+    names.push_back(source.substr(begin, source.find('(', begin) - begin));
+  }
+  return names;
+}
+
 }  // namespace shardrun::tests

@@ -215,8 +215,10 @@ void attention_forward(Device& device, Type* out, float* lse, const Type* qkv, c
     if (tensor_attention_takes(shape) && are_aligned(out, qkv))
       return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
   }
-  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, forward_plainly<Type>, out, lse, qkv,
-         AttentionProblem(shape, visibility));
+  launch(op.stream(),
+         {attention_grid(shape, shape.H, 1), kThreads, 0,
+          specialised_attention<Type>(op, Op::kAttentionForward, shape, kOnlyEntry, /*in_tiles=*/false)},
+         forward_plainly<Type>, out, lse, qkv, AttentionProblem(shape, visibility));
 }
 
 template <typename Type>
@@ -243,10 +245,13 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
       return tensor_attention_backward(op, dqkv, dout, qkv, lse, delta, shape, visibility);
   }
   const AttentionProblem problem(shape, visibility);
-  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, query_gradient_plainly<Type>, dqkv, dout,
-         qkv, lse, delta, problem);
-  launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads}, key_gradient_plainly<Type>, dqkv, dout,
-         qkv, lse, delta, problem);
+  const auto specialised = [&](size_t entry) {
+    return specialised_attention<Type>(op, Op::kAttentionBackward, shape, entry, /*in_tiles=*/false);
+  };
+  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads, 0, specialised(kOfQueries)},
+         query_gradient_plainly<Type>, dqkv, dout, qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads, 0, specialised(kOfKeys)},
+         key_gradient_plainly<Type>, dqkv, dout, qkv, lse, delta, problem);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                             \

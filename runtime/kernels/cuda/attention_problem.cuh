@@ -53,6 +53,14 @@ struct AttentionProblem {
 };
 
 #ifndef __CUDACC_RTC__
+// The specialised kernel of a call: of tiles, if the call goes to the tensor cores.
+template <typename T>
+SpecialisedEntry specialised_attention(OpScope& op, Op pass, const AttentionShape& s, size_t entry,
+                                       bool in_tiles) {
+  return op.specialised({pass, kDTypeOf<T>, s.D, Target::kCuda, s.H, s.K}, entry,
+                        in_tiles == fits_tensor_cores(kDTypeOf<T>, s.D));
+}
+
 // Blocks of `rows` tokens, of one head, of one sequence.
 inline dim3 attention_grid(const AttentionShape& s, int64_t heads, int64_t rows) {
   return {static_cast<unsigned>(quotient_up(s.T, rows)), static_cast<unsigned>(heads),

@@ -388,34 +388,31 @@ template <int D>
 void launch_forward(OpScope& op, Bf16* out, float* lse, const Bf16* qkv, const AttentionShape& s,
                     const Visibility& visibility) {
   constexpr size_t kShared = 3 * tile_bytes(kRows, D);
-  if (!op.allow_shared(forward_tiles<D>, kShared)) return;
-  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kShared}, forward_tiles<D>, out, lse, qkv,
-         AttentionProblem(s, visibility));
+  launch(op.stream(),
+         {attention_grid(s, s.H, kRows), kThreads, kShared,
+          specialised_attention<Bf16>(op, Op::kAttentionForward, s, kOnlyEntry, /*in_tiles=*/true)},
+         forward_tiles<D>, out, lse, qkv, AttentionProblem(s, visibility));
 }
 
 template <int D>
 void launch_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse,
                      const float* delta, const AttentionShape& s, const Visibility& visibility) {
   const AttentionProblem problem(s, visibility);
-  constexpr size_t kOfQueries = 4 * tile_bytes(kRows, D);
-  constexpr size_t kOfKeys = 2 * tile_bytes(kRows, D) + 2 * tile_bytes(kQueries<D>, D);
-  constexpr size_t kStats = kQueries<D> * sizeof(QueryStats);  // static shared memory counts too
-  if (!op.allow_shared(query_gradient_tiles<D>, kOfQueries)) return;
-  if (kOfKeys + kStats > 48 * 1024 &&
-      !op.check(cudaFuncSetAttribute(key_gradient_tiles<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(kOfKeys)))) {
-    return;
-  }
-  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kOfQueries}, query_gradient_tiles<D>, dqkv,
-         dout, qkv, lse, delta, problem);
-  launch(op.stream(), {attention_grid(s, s.K, kRows), kThreads, kOfKeys}, key_gradient_tiles<D>, dqkv, dout,
-         qkv, lse, delta, problem);
+  constexpr size_t kBytesOfQueries = 4 * tile_bytes(kRows, D);
+  constexpr size_t kBytesOfKeys = 2 * tile_bytes(kRows, D) + 2 * tile_bytes(kQueries<D>, D);
+  const auto specialised = [&](size_t entry) {
+    return specialised_attention<Bf16>(op, Op::kAttentionBackward, s, entry, /*in_tiles=*/true);
+  };
+  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kBytesOfQueries, specialised(kOfQueries)},
+         query_gradient_tiles<D>, dqkv, dout, qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(s, s.K, kRows), kThreads, kBytesOfKeys, specialised(kOfKeys)},
+         key_gradient_tiles<D>, dqkv, dout, qkv, lse, delta, problem);
 }
 
 }  // namespace
 
 bool tensor_attention_takes(const AttentionShape& shape) {
-  return shape.D == 64 || shape.D == 128;
+  return fits_tensor_cores(DType::kBf16, shape.D);
 }
 
 void tensor_attention_forward(OpScope& op, Bf16* out, float* lse, const Bf16* qkv,

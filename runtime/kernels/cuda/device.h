@@ -12,12 +12,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
+#include "runtime/kernels/specialised.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -87,6 +89,17 @@ class Device {
     RETURN_IF_ERROR(mark(1));
     return milliseconds_between_marks();
   }
+
+  // "sm_90": what specialised kernels are compiled for.
+  const std::string& architecture() const;
+  // From now on ops start these where they would start their own of the same shape; a second one of a shape is ignored.
+  // They go with the device. kCorrupt: no code for this GPU, or not of its shape.
+  base::Result<void> load_kernels(std::span<const KernelCode> kernels);
+  // Calls of the ops that have such kernels, by whether there was one; not counted while none is loaded.
+  struct KernelCalls {
+    int64_t served, missed;
+  };
+  KernelCalls kernel_calls() const;
 
   // Matrix products (gemm.cu) take cublasLt's first proposal for a shape unless a table knows better. While tuning,
   // a shape's first product times the proposals and adds the fastest to the table. Timing differs from run to run

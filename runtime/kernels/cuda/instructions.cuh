@@ -61,6 +61,12 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const Bf16* fr
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from)))
                : "memory");
 }
+// The bf16 nearest to `value`, of two the even one.
+__device__ inline uint16_t nearest_bf16(float value) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
 // sum (16,8) += a (16,16) · b (16,8).
 __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -76,6 +82,7 @@ using emulation::dynamic_shared_memory;
 using emulation::load_matrices;
 using emulation::load_matrices_transposed;
 using emulation::multiply_add;
+using emulation::nearest_bf16;
 using emulation::shared_memory;
 using emulation::start_copy;
 using emulation::wait_for_copies;

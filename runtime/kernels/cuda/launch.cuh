@@ -16,6 +16,7 @@
 #include "runtime/kernels/cuda/cudnn_attention.h"
 #include "runtime/kernels/cuda/device.h"
 #include "runtime/kernels/cuda/instructions.cuh"
+#include "runtime/kernels/cuda/loaded_kernels.cuh"
 #include "runtime/kernels/cuda/product_table.h"
 #include "runtime/kernels/cuda/vectors.cuh"
 #include "runtime/kernels/ops.h"
@@ -26,7 +27,7 @@ struct ProductPlans;  // gemm.cu
 
 struct Device::State {
   int index = 0, multiprocessors = 0, capability = 0;
-  std::string name;
+  std::string name, architecture;
   bool wait_after_each_op = false, tuning = false;
   cudaStream_t stream = nullptr;
   cudaEvent_t marks[2] = {nullptr, nullptr};
@@ -36,6 +37,7 @@ struct Device::State {
   std::unique_ptr<CudnnAttention> cudnn;  // null: not asked for
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
+  LoadedKernels specialised;
   ProductTable table{""};
   std::shared_ptr<ProductPlans> plans;
   int plain_shapes = 0;
@@ -62,13 +64,10 @@ class OpScope {
   std::byte* scratch(size_t bytes);
   bool check(cudaError_t error);
   void fail(base::Code code, std::string why) { state_.fail(name_, code, std::move(why)); }
-  // Lets `kernel` have so much dynamic shared memory; beyond 48 KiB, its static one included, it must be asked for.
-  template <typename Kernel>
-  bool allow_shared(Kernel* kernel, size_t bytes) {
-    constexpr size_t kMostStatic = 4 * 1024;
-    if (bytes + kMostStatic <= 48 * 1024) return true;
-    return check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  // The entry (kernels/cuda/specialised.h) of the device's specialised kernel for `shape`, where it has one and the call
+  // `fits` it: vectors are as wide, pointers aligned as it takes them.
+  SpecialisedEntry specialised(const KernelShape& shape, size_t entry, bool fits) {
+    return state_.specialised.entry(shape, entry, fits);
   }
   Device::State& state() { return state_; }
 
@@ -77,21 +76,34 @@ class OpScope {
   const char* name_;
 };
 
-// What a kernel is started with: its blocks, the threads of a block, and the block's dynamic shared memory.
+// What a kernel is started with: its blocks, the threads of a block, the block's dynamic shared memory, and the
+// specialised kernel that does the same, if there is one.
 struct LaunchShape {
   dim3 blocks, threads;
   size_t shared_bytes = 0;
+  SpecialisedEntry specialised{};
 };
 
-// A failure is found where every op looks for one: ~OpScope.
+// `kernel`, or the specialised one in its place, with the same arguments: their signatures are equal. A failure is found
+// where every op looks for one: ~OpScope.
 template <typename... Parameters>
 void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             std::type_identity_t<Parameters>... arguments) {
+  constexpr size_t kMoreShared =
+      40 * 1024;  // from 48 KiB on, static shared memory included, a kernel needs leave
   cudaLaunchConfig_t config{};
   config.gridDim = shape.blocks;
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  if (shape.specialised.kernel != nullptr) {
+    SHARDRUN_CHECK(shape.threads.x == shape.specialised.threads);
+    kernel = reinterpret_cast<decltype(kernel)>(shape.specialised.kernel);  // CUDA takes its handles so
+  }
+  if (shape.shared_bytes > kMoreShared) {
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes));
+  }
   (void)cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

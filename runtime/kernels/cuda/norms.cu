@@ -210,11 +210,19 @@ int width_of(int64_t C, const Pointers*... pointers) {
   return C % kWidth<T> == 0 && are_aligned(pointers...) ? kWidth<T> : 1;
 }
 
+// The specialised kernel that takes rows of C in vectors of `width`.
+template <typename T>
+SpecialisedEntry specialised_rows(OpScope& op, Op norm, int64_t C, int width, size_t entry) {
+  constexpr DType kType = kDTypeOf<T>;
+  return op.specialised({norm, kType, C, Target::kCuda}, entry, width == width_for(kType, C));
+}
+
 // A block a row of `packs` vectors.
 template <typename... Parameters>
-void launch_rows(OpScope& op, int64_t N, int64_t packs, void (*kernel)(Parameters...),
-                 std::type_identity_t<Parameters>... arguments) {
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, arguments...);
+void launch_rows(OpScope& op, int64_t N, int64_t packs, SpecialisedEntry specialised,
+                 void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads), 0, specialised}, kernel,
+         arguments...);
 }
 
 // A backward pass: blocks that keep the sums of `arrays` gradients of weights, (blocks, C) each, then their sums.
@@ -232,11 +240,12 @@ class WeightGradients {
 
   // `kernel` takes rows of C / width vectors and fills the arrays.
   template <typename... Parameters>
-  void launch_blocks(int width, void (*kernel)(Parameters...),
+  void launch_blocks(int width, SpecialisedEntry specialised, void (*kernel)(Parameters...),
                      std::type_identity_t<Parameters>... arguments) {
     const size_t shared = static_cast<size_t>(arrays_) * static_cast<size_t>(C_) * sizeof(float);
-    if (!op_.runs() || blocks_ == 0 || !op_.allow_shared(kernel, shared)) return;
-    launch(op_.stream(), {static_cast<unsigned>(blocks_), row_threads(C_ / width, kMostThreads), shared},
+    if (!op_.runs() || blocks_ == 0) return;
+    launch(op_.stream(),
+           {static_cast<unsigned>(blocks_), row_threads(C_ / width, kMostThreads), shared, specialised},
            kernel, arguments...);
   }
   void sum_into(float* out, int which) {
@@ -261,7 +270,9 @@ void rmsnorm(OpScope& op, T* y, float* rrms, T* x, const T* residual, const T* w
   const auto kernel = residual == nullptr ? width == W ? rmsnorm_rows<W, false, T> : rmsnorm_rows<1, false, T>
                       : width == W ? rmsnorm_rows<W, true, T>
                                           : rmsnorm_rows<1, true, T>;
-  launch_rows(op, N, C / width, kernel, y, rrms, x, residual, w, C, epsilon);
+  const size_t entry = residual == nullptr ? kWithoutResidual : kWithResidual;
+  launch_rows(op, N, C / width, specialised_rows<T>(op, Op::kRmsNormForward, C, width, entry), kernel, y,
+              rrms, x, residual, w, C, epsilon);
 }
 
 }  // namespace
@@ -288,7 +299,8 @@ void rmsnorm_backward(Device& device, T* dx, float* dw, const T* dy, const T* x,
   WeightGradients gradients(op, N, C, 1);
   constexpr int W = kWidth<T>;
   const int width = width_of<T>(C, dx, dy, x, w);
-  gradients.launch_blocks(width, width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
+  gradients.launch_blocks(width, specialised_rows<T>(op, Op::kRmsNormBackward, C, width, kOnlyEntry),
+                          width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
                           gradients.array(0), dy, x, w, rrms, N, C);
   gradients.sum_into(dw, 0);
 }
@@ -304,7 +316,9 @@ void layernorm_forward(Device& device, T* y, float* mean, float* rstd, T* x, con
                           ? width == W ? layernorm_rows<W, false, T> : layernorm_rows<1, false, T>
                       : width == W ? layernorm_rows<W, true, T>
                                    : layernorm_rows<1, true, T>;
-  launch_rows(op, N, C / width, kernel, y, mean, rstd, x, residual, gamma, beta, C, epsilon);
+  const size_t entry = residual == nullptr ? kWithoutResidual : kWithResidual;
+  launch_rows(op, N, C / width, specialised_rows<T>(op, Op::kLayerNormForward, C, width, entry), kernel, y,
+              mean, rstd, x, residual, gamma, beta, C, epsilon);
 }
 
 template <typename T>
@@ -314,8 +328,9 @@ void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, cons
   WeightGradients gradients(op, N, C, 2);
   constexpr int W = kWidth<T>;
   const int width = width_of<T>(C, dx, dy, x, gamma);
-  gradients.launch_blocks(width, width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>,
-                          dx, gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
+  gradients.launch_blocks(width, specialised_rows<T>(op, Op::kLayerNormBackward, C, width, kOnlyEntry),
+                          width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>, dx,
+                          gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
   gradients.sum_into(dgamma, 0);
   gradients.sum_into(dbeta, 1);
 }

@@ -224,7 +224,11 @@ void swiglu_forward(Device& device, T* y, const T* gate_up, int64_t N, int64_t F
   if (!op.runs() || N == 0 || F == 0) return;
   constexpr int W = kWidth<T>;
   const bool vectors = F % W == 0 && are_aligned(y, gate_up);
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
+  const KernelShape shape{Op::kSwiGluForward, kDTypeOf<T>, F, Target::kCuda};
+  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, F);
+  launch(op.stream(),
+         {static_cast<unsigned>(N), row_threads(vectors ? F / W : F), 0,
+          op.specialised(shape, kOnlyEntry, fits)},
          vectors ? swiglu_rows<W, T> : swiglu_rows<1, T>, y, gate_up, F);
 }
 
@@ -234,7 +238,11 @@ void swiglu_backward(Device& device, T* dgate_up, const T* dy, const T* gate_up,
   if (!op.runs() || N == 0 || F == 0) return;
   constexpr int W = kWidth<T>;
   const bool vectors = F % W == 0 && are_aligned(dgate_up, dy, gate_up);
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
+  const KernelShape shape{Op::kSwiGluBackward, kDTypeOf<T>, F, Target::kCuda};
+  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, F);
+  launch(op.stream(),
+         {static_cast<unsigned>(N), row_threads(vectors ? F / W : F), 0,
+          op.specialised(shape, kOnlyEntry, fits)},
          vectors ? swiglu_gradient_rows<W, T> : swiglu_gradient_rows<1, T>, dgate_up, dy, gate_up, F);
 }
 
@@ -257,7 +265,12 @@ void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int
   const auto rows = static_cast<unsigned>(B * T);
   const int heads32 = static_cast<int>(heads), half32 = static_cast<int>(half);
   const bool vectors = half % W == 0 && stride % W == 0 && are_aligned(x, table);
-  launch(op.stream(), {rows, row_threads(vectors ? heads * half / W : heads * half)},
+  const int64_t kv_heads = stride / D - heads;  // where x is the queries and keys of qkv
+  const KernelShape shape{Op::kRope, kDTypeOf<Type>, D, Target::kCuda, heads - kv_heads, kv_heads};
+  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, half) && stride % D == 0;
+  launch(op.stream(),
+         {rows, row_threads(vectors ? heads * half / W : heads * half), 0,
+          op.specialised(shape, kOnlyEntry, fits)},
          vectors ? rope_rows<W, Type> : rope_rows<1, Type>, x, table, T, heads32, half32, stride, sign);
 }
 

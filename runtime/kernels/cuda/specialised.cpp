@@ -1,5 +1,7 @@
 #include "runtime/kernels/cuda/specialised.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "runtime/base/result.h"
@@ -12,84 +14,90 @@ constexpr std::string_view kNorms = "norms.cu", kPointwise = "pointwise.cu", kCl
                            kPlainAttention = "attention.cu", kTensorAttention = "attention_tensor.cu";
 constexpr unsigned kAttentionThreads = 128, kClassifierThreads = 512;  // as in those files
 
+struct Constant {
+  std::string_view parameter, value;
+};
+using Constants = std::array<Constant, 5>;
+
 struct Entry {
-  std::string_view name, parameters, body;
+  std::string_view name, kernel, parameters;
+  Constants constants;
 };
 
-// {T} is the element type, {L} that of logits, {W} a vector's width, {S} the size; {H} and {K} are heads.
+// {T} is the element type, {L} the width of a vector of logits in fp32, {W} of any other, {S} the size; {H} and {K} are
+// heads.
+constexpr Constants kColumns = {{{"C", "{S}"}}};
+constexpr std::string_view kRmsNormForwardParameters =
+    "{T}* y, float* rrms, {T}* x, const {T}* residual, const {T}* w, int64_t C, float epsilon";
 constexpr Entry kRmsNormForward[] = {
-    {"shardrun_rmsnorm_forward",
-     "{T}* y, float* rrms, {T}* x, const {T}* residual, const {T}* w, float epsilon",
-     "rmsnorm_rows<{W}, false>(y, rrms, x, residual, w, {S}, epsilon);"},
-    {"shardrun_rmsnorm_residual_forward",
-     "{T}* y, float* rrms, {T}* x, const {T}* residual, const {T}* w, float epsilon",
-     "rmsnorm_rows<{W}, true>(y, rrms, x, residual, w, {S}, epsilon);"}};
-constexpr Entry kRmsNormBackward[] = {
-    {"shardrun_rmsnorm_backward",
-     "{T}* dx, float* sums, const {T}* dy, const {T}* x, const {T}* w, const float* rrms, int64_t N",
-     "rmsnorm_gradient_rows<{W}>(dx, sums, dy, x, w, rrms, N, {S});"}};
+    {"shardrun_rmsnorm_forward", "rmsnorm_rows<{W}, false, {T}>", kRmsNormForwardParameters, kColumns},
+    {"shardrun_rmsnorm_residual_forward", "rmsnorm_rows<{W}, true, {T}>", kRmsNormForwardParameters,
+     kColumns}};
+constexpr Entry kRmsNormBackward[] = {{"shardrun_rmsnorm_backward", "rmsnorm_gradient_rows<{W}, {T}>",
+                                       "{T}* dx, float* sums, const {T}* dy, const {T}* x, const {T}* w, "
+                                       "const float* rrms, int64_t N, int64_t C",
+                                       kColumns}};
+constexpr std::string_view kLayerNormForwardParameters =
+    "{T}* y, float* means, float* rstds, {T}* x, const {T}* residual, const {T}* gamma, const {T}* beta, "
+    "int64_t C, float epsilon";
 constexpr Entry kLayerNormForward[] = {
-    {"shardrun_layernorm_forward",
-     "{T}* y, float* means, float* rstds, {T}* x, const {T}* residual, const {T}* gamma, const {T}* beta, "
-     "float epsilon",
-     "layernorm_rows<{W}, false>(y, means, rstds, x, residual, gamma, beta, {S}, epsilon);"},
-    {"shardrun_layernorm_residual_forward",
-     "{T}* y, float* means, float* rstds, {T}* x, const {T}* residual, const {T}* gamma, const {T}* beta, "
-     "float epsilon",
-     "layernorm_rows<{W}, true>(y, means, rstds, x, residual, gamma, beta, {S}, epsilon);"}};
+    {"shardrun_layernorm_forward", "layernorm_rows<{W}, false, {T}>", kLayerNormForwardParameters, kColumns},
+    {"shardrun_layernorm_residual_forward", "layernorm_rows<{W}, true, {T}>", kLayerNormForwardParameters,
+     kColumns}};
 constexpr Entry kLayerNormBackward[] = {
-    {"shardrun_layernorm_backward",
+    {"shardrun_layernorm_backward", "layernorm_gradient_rows<{W}, {T}>",
      "{T}* dx, float* gamma_sums, float* beta_sums, const {T}* dy, const {T}* x, const {T}* gamma, "
-     "const float* means, const float* rstds, int64_t N",
-     "layernorm_gradient_rows<{W}>(dx, gamma_sums, beta_sums, dy, x, gamma, means, rstds, N, {S});"}};
-constexpr Entry kSwiGluForward[] = {
-    {"shardrun_swiglu_forward", "{T}* y, const {T}* gate_up", "swiglu_rows<{W}>(y, gate_up, {S});"}};
-constexpr Entry kSwiGluBackward[] = {{"shardrun_swiglu_backward",
-                                      "{T}* dgate_up, const {T}* dy, const {T}* gate_up",
-                                      "swiglu_gradient_rows<{W}>(dgate_up, dy, gate_up, {S});"}};
+     "const float* means, const float* rstds, int64_t N, int64_t C",
+     kColumns}};
+constexpr Constants kFeedForward = {{{"F", "{S}"}}};
+constexpr Entry kSwiGluForward[] = {{"shardrun_swiglu_forward", "swiglu_rows<{W}, {T}>",
+                                     "{T}* y, const {T}* gate_up, int64_t F", kFeedForward}};
+constexpr Entry kSwiGluBackward[] = {{"shardrun_swiglu_backward", "swiglu_gradient_rows<{W}, {T}>",
+                                      "{T}* dgate_up, const {T}* dy, const {T}* gate_up, int64_t F",
+                                      kFeedForward}};
 constexpr Entry kRope[] = {
-    {"shardrun_rope", "{T}* x, const float* table, int64_t length, float sign",
-     "rope_rows<{W}>(x, table, length, {H} + {K}, {S} / 2, int64_t{{{H} + 2 * {K}}} * {S}, sign);"}};
-constexpr Entry kCrossEntropy[] = {
-    {"shardrun_cross_entropy",
-     "double* losses, {T}* dlogits, const float* logits, const int32_t* targets, float loss_scale",
-     "classify_rows<{L}>(losses, dlogits, logits, targets, {S}, loss_scale);"},
-    {"shardrun_cross_entropy_bf16",
-     "double* losses, {T}* dlogits, const {T}* logits, const int32_t* targets, float loss_scale",
-     "classify_rows<{W}>(losses, dlogits, logits, targets, {S}, loss_scale);"}};
+    {"shardrun_rope",
+     "rope_rows<{W}, {T}>",
+     "{T}* x, const float* table, int64_t length, int heads, int half, int64_t stride, float sign",
+     {{{"heads", "{H} + {K}"}, {"half", "{S} / 2"}, {"stride", "int64_t{{{H} + 2 * {K}}} * {S}"}}}}};
+constexpr Constants kVocabulary = {{{"V", "{S}"}}};
+constexpr Entry kCrossEntropy[] = {{"shardrun_cross_entropy", "classify_rows<{L}, {T}, float>",
+                                    "double* losses, {T}* dlogits, const float* logits, "
+                                    "const int32_t* targets, int64_t V, float loss_scale",
+                                    kVocabulary},
+                                   {"shardrun_cross_entropy_bf16", "classify_rows<{W}, {T}, {T}>",
+                                    "double* losses, {T}* dlogits, const {T}* logits, "
+                                    "const int32_t* targets, int64_t V, float loss_scale",
+                                    kVocabulary}};
 constexpr Entry kCrossEntropySlice[] = {
-    {"shardrun_classifier_slice_stats",
-     "float* stats, const float* logits, const int32_t* targets, int64_t first",
-     "measure_slices<{L}>(stats, logits, targets, {S}, first);"},
-    {"shardrun_cross_entropy_slice",
+    {"shardrun_classifier_slice_stats", "measure_slices<{L}>",
+     "float* stats, const float* logits, const int32_t* targets, int64_t V, int64_t first", kVocabulary},
+    {"shardrun_cross_entropy_slice", "classify_slices<{L}, {T}>",
      "double* losses, {T}* dlogits, const float* logits, const float* gathered, const int32_t* targets, "
-     "int64_t N, int64_t first, int ranks, float loss_scale",
-     "classify_slices<{L}>(losses, dlogits, logits, gathered, targets, N, {S}, first, ranks, loss_scale);"}};
-#define SHARDRUN_KNOWN_HEADS \
-  "p.H = {H}; p.K = {K}; p.stride = ({H} + 2 * {K}) * {S}; p.out_stride = {H} * {S}; p.D = {S}; "
-constexpr Entry kTensorForward[] = {{"shardrun_attention_forward",
-                                     "Bf16* out, float* lse, const Bf16* qkv, AttentionProblem p",
-                                     SHARDRUN_KNOWN_HEADS "forward_tiles<{S}>(out, lse, qkv, p);"}};
+     "int64_t N, int64_t V, int64_t first, int ranks, float loss_scale",
+     kVocabulary}};
+constexpr Constants kHeads = {{{"p.H", "{H}"},
+                               {"p.K", "{K}"},
+                               {"p.stride", "({H} + 2 * {K}) * {S}"},
+                               {"p.out_stride", "{H} * {S}"},
+                               {"p.D", "{S}"}}};
+constexpr std::string_view kAttentionForwardParameters =
+    "{T}* out, float* lse, const {T}* qkv, AttentionProblem p";
+constexpr std::string_view kAttentionBackwardParameters =
+    "{T}* dqkv, const {T}* dout, const {T}* qkv, const float* lse, const float* delta, AttentionProblem p";
+constexpr std::string_view kForwardName = "shardrun_attention_forward",
+                           kQueriesName = "shardrun_attention_query_gradient",
+                           kKeysName = "shardrun_attention_key_gradient";
+constexpr Entry kTensorForward[] = {
+    {kForwardName, "forward_tiles<{S}>", kAttentionForwardParameters, kHeads}};
 constexpr Entry kTensorBackward[] = {
-    {"shardrun_attention_query_gradient",
-     "Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta, AttentionProblem "
-     "p",
-     SHARDRUN_KNOWN_HEADS "query_gradient_tiles<{S}>(dqkv, dout, qkv, lse, delta, p);"},
-    {"shardrun_attention_key_gradient",
-     "Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta, AttentionProblem "
-     "p",
-     SHARDRUN_KNOWN_HEADS "key_gradient_tiles<{S}>(dqkv, dout, qkv, lse, delta, p);"}};
-constexpr Entry kPlainForward[] = {{"shardrun_attention_forward",
-                                    "{T}* out, float* lse, const {T}* qkv, AttentionProblem p",
-                                    SHARDRUN_KNOWN_HEADS "forward_plainly(out, lse, qkv, p);"}};
+    {kQueriesName, "query_gradient_tiles<{S}>", kAttentionBackwardParameters, kHeads},
+    {kKeysName, "key_gradient_tiles<{S}>", kAttentionBackwardParameters, kHeads}};
+constexpr Entry kPlainForward[] = {
+    {kForwardName, "forward_plainly<{T}>", kAttentionForwardParameters, kHeads}};
 constexpr Entry kPlainBackward[] = {
-    {"shardrun_attention_query_gradient",
-     "{T}* dqkv, const {T}* dout, const {T}* qkv, const float* lse, const float* delta, AttentionProblem p",
-     SHARDRUN_KNOWN_HEADS "query_gradient_plainly(dqkv, dout, qkv, lse, delta, p);"},
-    {"shardrun_attention_key_gradient",
-     "{T}* dqkv, const {T}* dout, const {T}* qkv, const float* lse, const float* delta, AttentionProblem p",
-     SHARDRUN_KNOWN_HEADS "key_gradient_plainly(dqkv, dout, qkv, lse, delta, p);"}};
-#undef SHARDRUN_KNOWN_HEADS
+    {kQueriesName, "query_gradient_plainly<{T}>", kAttentionBackwardParameters, kHeads},
+    {kKeysName, "key_gradient_plainly<{T}>", kAttentionBackwardParameters, kHeads}};
 
 struct Description {
   std::string_view source;
@@ -99,7 +107,7 @@ struct Description {
 
 Description description(const KernelShape& shape) {
   const int64_t size = shape.size, packs = size / width_for(shape.dtype, size);
-  const bool tensor = shape.dtype == DType::kBf16 && (size == 64 || size == 128);
+  const bool tensor = fits_tensor_cores(shape.dtype, size);
   switch (shape.op) {
     case Op::kAttentionBackward:
       if (tensor) return {kTensorAttention, kTensorBackward, kAttentionThreads};
@@ -134,12 +142,19 @@ Description description(const KernelShape& shape) {
   SHARDRUN_CHECK(false);
 }
 
-}  // namespace
-
-int64_t width_for(DType narrowest, int64_t size) {
-  const int64_t width = 16 / size_of(narrowest);
-  return size % width == 0 ? width : 1;
+// "y, F" of "float* y, int64_t F".
+std::string names_of(std::string_view parameters) {
+  std::string names;
+  while (!parameters.empty()) {
+    const std::string_view one = parameters.substr(0, parameters.find(", "));
+    parameters.remove_prefix(std::min(one.size() + 2, parameters.size()));
+    if (!names.empty()) names += ", ";
+    names += one.substr(one.rfind(' ') + 1);
+  }
+  return names;
 }
+
+}  // namespace
 
 std::span<const std::string_view> kernel_flags() {
   static constexpr std::string_view kFlags[] = {"--std=c++20", "--device-as-default-execution-space"};
@@ -152,26 +167,40 @@ std::vector<std::string_view> entry_names(const KernelShape& shape) {
   return names;
 }
 
+unsigned block_threads(const KernelShape& shape) {
+  return description(shape).threads;
+}
+
 std::string translation_unit(const KernelShape& shape) {
   const Description op = description(shape);
   std::string text = fmt::format(
       "#undef __global__\n#undef __launch_bounds__\n"
       "#define __global__ __device__ __forceinline__\n#define __launch_bounds__(...)\n"
       "#include \"runtime/kernels/cuda/{}\"\n"
-      "using namespace shardrun::kernels;\nusing namespace shardrun::kernels::cuda;\n",
+      "using namespace shardrun::kernels;\nusing namespace shardrun::kernels::cuda;\n"
+      "template <typename A, typename B> constexpr bool kSame = false;\n"
+      "template <typename A> constexpr bool kSame<A, A> = true;\n",
       op.source);
   const int64_t row = shape.op == Op::kRope ? shape.size / 2 : shape.size;
+  const auto fill = [&](std::string_view pattern) {
+    return fmt::format(fmt::runtime(pattern), fmt::arg("T", shape.dtype == DType::kFp32 ? "float" : "Bf16"),
+                       fmt::arg("W", width_for(shape.dtype, row)),
+                       fmt::arg("L", width_for(DType::kFp32, row)), fmt::arg("S", shape.size),
+                       fmt::arg("H", shape.heads), fmt::arg("K", shape.kv_heads));
+  };
   for (const Entry& entry : op.entries) {
-    const auto fill = [&](std::string_view pattern) {
-      return fmt::format(fmt::runtime(pattern), fmt::arg("T", shape.dtype == DType::kFp32 ? "float" : "Bf16"),
-                         fmt::arg("W", width_for(shape.dtype, row)),
-                         fmt::arg("L", width_for(DType::kFp32, row)), fmt::arg("S", shape.size),
-                         fmt::arg("H", shape.heads), fmt::arg("K", shape.kv_heads));
-    };
+    const std::string kernel = fill(entry.kernel);
     text += fmt::format(
         "extern \"C\" __attribute__((global)) __attribute__((launch_bounds({0}))) void {1}({2}) {{\n"
-        "  __builtin_assume(blockDim.x == {0});\n  {3}\n}}\n",
-        op.threads, entry.name, fill(entry.parameters), fill(entry.body));
+        "  __builtin_assume(blockDim.x == {0});\n",
+        op.threads, entry.name, fill(entry.parameters));
+    for (const Constant& constant : entry.constants) {
+      if (constant.parameter.empty()) break;
+      text += fmt::format("  __builtin_assume({0} == {1});\n  {0} = {1};\n", constant.parameter,
+                          fill(constant.value));
+    }
+    text += fmt::format("  {0}({1});\n}}\nstatic_assert(kSame<decltype(&{2}), decltype(&{0})>);\n", kernel,
+                        names_of(entry.parameters), entry.name);
   }
   return text;
 }

@@ -1,22 +1,19 @@
-// The GPU's specialised kernels: what NVRTC is given to translate an op's own source for one size, and what a loaded one
-// is. Needs no CUDA, so a node without a GPU can ask it.
+// The GPU's specialised kernels: what NVRTC is given to translate an op's own source for one size. Needs no CUDA, so a
+// node without a GPU can ask it. Device::load_kernels() takes what came out, and launch.cuh starts it.
 //
-// A translation unit includes the op's .cu file with its kernels turned into device functions, behind them entries that
-// call those with the sizes as constants. The compiler then knows how often loops run and by what it divides. Which ops
-// are worth it: those that take a row or a head a block; AdamW and the like run over elements, and gain nothing.
+// A translation unit includes the op's .cu file with its kernels turned into device functions, behind them an entry for
+// each, with the kernel's own parameters, that sets those which are sizes to constants. The compiler then knows how often
+// loops run and by what it divides. Which ops are worth it: those that take a row or a head a block; AdamW and the like run
+// over elements, and gain nothing.
 // Thread rule: pure functions.
 #pragma once
 
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/kernels/specialised.h"
-
-struct CUfunc_st;    // CUfunction is a pointer to it
-struct CUstream_st;  // and CUstream
 
 namespace shardrun::kernels::cuda {
 
@@ -26,9 +23,11 @@ std::span<const SourceFile> kernel_sources();
 std::string translation_unit(const KernelShape& shape);
 // What NVRTC is told beside the architecture.
 std::span<const std::string_view> kernel_flags();
-// The functions of a kernel's cubin, in the order of LoadedKernel::functions. Their arguments are those of the kernel in
-// the source, without the sizes that are constants.
+// The functions of a kernel's cubin, in the order below. Each has the signature of the kernel in the source that it
+// stands for, which the translation unit asserts.
 std::vector<std::string_view> entry_names(const KernelShape& shape);
+// That a block of them must have, in one dimension.
+unsigned block_threads(const KernelShape& shape);
 
 // The most functions of a kernel. Their order, by op:
 inline constexpr size_t kMostEntries = 2;
@@ -38,16 +37,14 @@ inline constexpr size_t kOfQueries = 0, kOfKeys = 1;              // attention_b
 inline constexpr size_t kLogitsInFp32 = 0, kLogitsInBf16 = 1;     // cross_entropy; the second for bf16 alone
 inline constexpr size_t kSliceMeasured = 0, kSliceWithGradient = 1;  // cross_entropy_slice
 
-// Elements that a thread takes at once in a row of `size`: 16 bytes of the widest type, if they divide it.
-int64_t width_for(DType narrowest, int64_t size);
-
-// What install() of kernels/specialised.h holds for a shape of Target::kCuda.
-struct LoadedKernel {
-  std::array<CUfunc_st*, kMostEntries> functions{};
-  // cuLaunchKernel and cuFuncSetAttribute of the driver.
-  int (*launch)(CUfunc_st*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                CUstream_st*, void** arguments, void** extra) = nullptr;
-  int (*set_attribute)(CUfunc_st*, int attribute, int value) = nullptr;
-};
+// Elements that a thread takes at once in a row of `size`: 16 bytes of the narrowest type, if they divide it.
+constexpr int64_t width_for(DType narrowest, int64_t size) {
+  const int64_t width = 16 / size_of(narrowest);
+  return size % width == 0 ? width : 1;
+}
+// Whether attention of heads of D runs on the tensor cores, where pointers are aligned.
+constexpr bool fits_tensor_cores(DType dtype, int64_t D) {
+  return dtype == DType::kBf16 && (D == 64 || D == 128);
+}
 
 }  // namespace shardrun::kernels::cuda

@@ -4,11 +4,6 @@
 // bytes where every pointer and row length allows it, else 1. Thread rule: as Device.
 #pragma once
 
-#ifndef __CUDACC_RTC__
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-#endif
-
 #include <cstdint>
 #include <cstring>
 
@@ -35,13 +30,7 @@ __device__ inline float narrow(float value) {
 }
 template <>
 __device__ inline Bf16 narrow(float value) {
-#ifdef __CUDACC_RTC__  // which knows no cuda_bf16.h
-  Bf16 nearest;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(nearest.bits) : "f"(value));
-  return nearest;
-#else
-  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
-#endif
+  return {nearest_bf16(value)};
 }
 
 template <int kBytes>

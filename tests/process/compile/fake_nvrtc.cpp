@@ -12,7 +12,6 @@
 #include <fstream>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "tests/support/fake_cubin.h"
 
@@ -27,16 +26,6 @@ std::string folder() {
 }
 bool is_there(const char* name) {
   return std::filesystem::exists(folder() + "/" + name);
-}
-
-std::vector<std::string> functions_of(const std::string& source) {
-  std::vector<std::string> names;
-  const std::string before = "void shardrun_";
-  for (size_t at = source.find(before); at != source.npos; at = source.find(before, at + 1)) {
-    const size_t begin = at + 5;
-    names.push_back(source.substr(begin, source.find('(', begin) - begin));
-  }
-  return names;
 }
 
 }  // namespace
@@ -84,8 +73,8 @@ int nvrtcCompileProgram(void* handle, int count, const char* const* flags) {
     if (std::strncmp(flags[i], option, std::strlen(option)) == 0)
       architecture = static_cast<unsigned>(std::stoul(flags[i] + std::strlen(option)));
   }
-  program.cubin =
-      shardrun::tests::fake_cubin(is_there("foreign") ? 75 : architecture, functions_of(program.source));
+  program.cubin = shardrun::tests::fake_cubin(is_there("foreign") ? 75 : architecture,
+                                              shardrun::tests::kernels_in(program.source));
   return 0;
 }
 int nvrtcGetProgramLogSize(void* program, size_t* size) {

@@ -1,4 +1,4 @@
-// Kernels for GPUs by a scripted NVRTC and into a scripted driver: what is cached, shared, refused and loaded.
+// Kernels for GPUs by a scripted NVRTC: what is cached, shared and refused, and what a node without NVRTC does.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -11,9 +11,9 @@
 
 #include "runtime/base/io.h"
 #include "runtime/compile/cubin.h"
-#include "runtime/compile/gpu_kernels.h"
 #include "runtime/compile/nvrtc.h"
-#include "runtime/compile/prepare.h"
+#include "runtime/compile/prepare_gpu.h"
+#include "runtime/kernels/cuda/specialised.h"
 #include "runtime/model/bert.h"
 #include "runtime/model/llama.h"
 #include "tests/support/fake_cubin.h"
@@ -34,10 +34,7 @@ const model::LlamaConfig kLlama{
 
 class Scene {
  public:
-  Scene() {
-    ::setenv("TEST_NVRTC", folder_.path().c_str(), 1);
-    ::setenv("TEST_DRIVER", folder_.path().c_str(), 1);
-  }
+  Scene() { ::setenv("TEST_NVRTC", folder_.path().c_str(), 1); }
   Result<Preparation> prepare(const std::string& architecture = "sm_90",
                               const PrepareOptions& options = {}) const {
     const auto cache = KernelCache::open(folder_ / "cache");
@@ -49,13 +46,12 @@ class Scene {
   static std::vector<KernelShape> shapes() {
     return model::kernel_shapes(kLlama, DType::kBf16, 1, Target::kCuda);
   }
-  int lines(const std::string& word) const {
+  int calls() const {
     std::ifstream log(folder_ / "calls");
     int count = 0;
-    for (std::string line; std::getline(log, line);) count += line.find(word) != line.npos ? 1 : 0;
+    for (std::string line; std::getline(log, line);) ++count;
     return count;
   }
-  int calls() const { return lines(""); }
   void forget_calls() const { std::ofstream(folder_ / "calls"); }
   const Folder& folder() const { return folder_; }
 
@@ -65,8 +61,8 @@ class Scene {
 
 bool is_right(const Preparation& done, const std::string& architecture) {
   return done.kernels.size() == Scene::shapes().size() &&
-         std::all_of(done.kernels.begin(), done.kernels.end(), [&](const PreparedKernel& kernel) {
-           return check_cubin(kernel.library, architecture, kernels::cuda::entry_names(kernel.shape))
+         std::all_of(done.kernels.begin(), done.kernels.end(), [&](const kernels::KernelCode& kernel) {
+           return check_cubin(kernel.code, architecture, kernels::cuda::entry_names(kernel.shape))
                .has_value();
          });
 }
@@ -179,45 +175,48 @@ TEST_CASE("code_for_another_architecture_out_of_the_compiler_is_not_published") 
   CHECK(scene.prepare());
 }
 
-TEST_CASE("prepared_kernels_are_loaded_into_the_gpu_found_by_ops_and_taken_out_again") {
+TEST_CASE("a_node_without_nvrtc_uses_what_another_compiled_and_says_what_to_do_about_the_rest") {
   const Scene scene;
-  const auto prepared = scene.prepare();
-  REQUIRE(prepared);
-  CHECK(gpu_architecture(0, FAKE_DRIVER).value() == "sm_90");
-  scene.forget_calls();
-  {
-    auto gpu = GpuKernels::load(prepared->kernels, 0, FAKE_DRIVER);
-    REQUIRE(gpu);
-    CHECK(scene.lines("load") == static_cast<int>(prepared->kernels.size()));
-    CHECK(scene.lines("function shardrun_attention_key_gradient") == 1);
-    const auto* const kernel = static_cast<const kernels::cuda::LoadedKernel*>(
-        kernels::find({Op::kAttentionBackward, DType::kBf16, 128, Target::kCuda, 8, 2}));
-    REQUIRE(kernel != nullptr);
-    CHECK(kernel->functions[kernels::cuda::kOfQueries] != kernel->functions[kernels::cuda::kOfKeys]);
-    int argument = 17;
-    void* arguments[] = {&argument};
-    CHECK(kernel->launch(kernel->functions[0], 3, 1, 1, 128, 1, 1, 0, nullptr, arguments, nullptr) == 0);
-    CHECK(scene.lines("launch 3 x 128 of 17") == 1);
-    CHECK(kernels::find({Op::kAttentionBackward, DType::kBf16, 128}) == nullptr);  // not the CPU's
-  }
-  CHECK(kernels::find({Op::kAttentionBackward, DType::kBf16, 128, Target::kCuda, 8, 2}) == nullptr);
-  CHECK(scene.lines("unload") == static_cast<int>(prepared->kernels.size()));
-  CHECK(scene.lines("release") == 1);
-  kernels::forget_all();
+  const auto cache = KernelCache::open(scene.folder() / "cache");
+  REQUIRE(cache);
+  const auto ask = [&](const Result<Nvrtc>& nvrtc, const std::vector<KernelShape>& shapes) {
+    return prepare_for_gpu(*cache, nvrtc, "sm_90", shapes, {});
+  };
+  const Result<Nvrtc> none = base::Error(base::Code::kNotFound, "no NVRTC; install it");
+  const auto empty = ask(none, Scene::shapes());
+  REQUIRE_FALSE(empty);
+  CHECK(empty.error().code() == base::Code::kNotFound);
+  CHECK(empty.error().to_string().find("install it") != std::string::npos);
+
+  // Another, newer one has been here, too, and made nothing of this job.
+  REQUIRE(cache->remember_compiler("NVRTC 99.0 (1 bytes)"));
+  REQUIRE(ask(Nvrtc::open(FAKE_NVRTC, "sm_90"), Scene::shapes()));
+  const int calls = scene.calls();
+  const auto found = ask(none, Scene::shapes());
+  REQUIRE(found);
+  CHECK(is_right(*found, "sm_90"));
+  CHECK(found->compiled == 0);
+  CHECK(scene.calls() == calls);
+
+  const auto missing = ask(none, {{Op::kSwiGluForward, DType::kBf16, 7, Target::kCuda}});
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code() == base::Code::kNotFound);
+  const std::string text = missing.error().to_string();
+  CHECK(text.find("cuda_swiglu_forward_bf16_7 is not in " + (scene.folder() / "cache")) != std::string::npos);
+  CHECK(text.find("install it") != std::string::npos);
+  // It holds no lease: a node with NVRTC can make it.
+  const auto made =
+      ask(Nvrtc::open(FAKE_NVRTC, "sm_90"), {{Op::kSwiGluForward, DType::kBf16, 7, Target::kCuda}});
+  REQUIRE(made);
+  CHECK(made->compiled == 1);
 }
 
-TEST_CASE("code_for_another_gpu_is_not_loaded") {
+TEST_CASE("a_node_whose_nvrtc_is_not_for_its_gpus_does_not_look_for_the_work_of_others") {
   const Scene scene;
-  const auto prepared = scene.prepare("sm_80");
-  REQUIRE(prepared);
-  const auto refused = GpuKernels::load(prepared->kernels, 0, FAKE_DRIVER);
+  const auto cache = KernelCache::open(scene.folder() / "cache");
+  REQUIRE(cache);
+  const auto refused =
+      prepare_for_gpu(*cache, Nvrtc::open(FAKE_NVRTC, "sm_70"), "sm_70", Scene::shapes(), {});
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().code() == base::Code::kCorrupt);
-  CHECK(refused.error().to_string().find("code for sm_80, not for sm_90") != std::string::npos);
-  CHECK(kernels::find(prepared->kernels.front().shape) == nullptr);
-  CHECK(scene.lines("load") == 0);
-  const auto nobody = GpuKernels::load(prepared->kernels, 3, FAKE_DRIVER);
-  REQUIRE_FALSE(nobody);
-  CHECK(nobody.error().code() == base::Code::kNotFound);
-  CHECK_FALSE(gpu_architecture(0, "libcuda_of_nobody.so"));
+  CHECK(refused.error().code() == base::Code::kUnsupported);
 }

@@ -60,8 +60,8 @@ void check_all(const std::string& architecture, const std::vector<KernelShape>& 
   const auto done = prepare(*cache, *nvrtc, shapes, options);
   INFO((done ? std::string() : done.error().to_string()));
   REQUIRE(done);
-  for (const PreparedKernel& kernel : done->kernels) {
-    const auto right = check_cubin(kernel.library, architecture, kernels::cuda::entry_names(kernel.shape));
+  for (const kernels::KernelCode& kernel : done->kernels) {
+    const auto right = check_cubin(kernel.code, architecture, kernels::cuda::entry_names(kernel.shape));
     INFO(kernels::name_of(kernel.shape), ": ", right ? "" : right.error().to_string());
     CHECK(right);
   }

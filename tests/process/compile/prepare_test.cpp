@@ -79,10 +79,10 @@ sed -n 's/^.*void shardrun_kernel(.*) {{ \(.*\); }}$/\1/p' "$last" >"$out"
   }
   static bool is_right(const Preparation& done) {
     if (done.kernels.size() != kShapes.size()) return false;
-    for (const PreparedKernel& kernel : done.kernels) {
+    for (const kernels::KernelCode& kernel : done.kernels) {
       const std::string name = kernels::name_of(kernel.shape);
       const std::string op = name.substr(0, name.rfind('_', name.rfind('_') - 1));
-      if (kernel.library.rfind(op + "(", 0) != 0) return false;
+      if (kernel.code.rfind(op + "(", 0) != 0) return false;
     }
     return true;
   }
