@@ -12,6 +12,7 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/kernels/types.h"
