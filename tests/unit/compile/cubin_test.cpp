@@ -61,14 +61,16 @@ TEST_CASE("a_gpus_kernel_is_named_by_its_heads_and_has_constants_where_the_sourc
         "cuda_swiglu_forward_fp32_96");
   const std::string unit = kernels::cuda::translation_unit(kShape);
   CHECK(unit.find("#include \"runtime/kernels/cuda/attention_tensor.cu\"") != std::string::npos);
-  CHECK(unit.find("p.H = 32; p.K = 8; p.stride = (32 + 2 * 8) * 128;") != std::string::npos);
+  for (const char* constant :
+       {"  p.H = 32;\n", "  p.K = 8;\n", "  p.stride = (32 + 2 * 8) * 128;\n", "  p.D = 128;\n"})
+    CHECK_MESSAGE(unit.find(constant) != std::string::npos, constant);
   CHECK(unit.find("key_gradient_tiles<128>") != std::string::npos);
   // A head size that the tensor cores' kernels do not take, and a row that 16 bytes do not divide.
   KernelShape plain = kShape;
   plain.size = 96;
   CHECK(kernels::cuda::translation_unit(plain).find("attention.cu\"") != std::string::npos);
   const KernelShape odd{Op::kRmsNormForward, DType::kBf16, 1001, Target::kCuda};
-  CHECK(kernels::cuda::translation_unit(odd).find("rmsnorm_rows<1, false>") != std::string::npos);
+  CHECK(kernels::cuda::translation_unit(odd).find("rmsnorm_rows<1, false, Bf16>") != std::string::npos);
   CHECK(kernels::cuda::entry_names(odd).size() == 2);
 }
 
