@@ -3,7 +3,7 @@
 //   shardrun run job.toml        with [program] command = ["collectives_bench", PLUGIN, LINK_BITS_PER_SECOND, BYTES…]
 //
 // BYTES are a rank's part. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND.
-// Random values; each all-gather is checked before it is timed.
+// Random values; an all-gather of each size is compared with what all ranks have before it is timed.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -54,21 +54,29 @@ int main(int argc, char** argv) {
   auto world = must(shardrun::comm::connect_world(options));
   Communicator& all = *world.communicators.front();
   const double link = std::atof(argv[2]) / 8.0;
-  const auto nodes = std::max(1, std::atoi(std::getenv("SHARDRUN_NODE_COUNT")));
+  const char* count = std::getenv("SHARDRUN_NODE_COUNT");
+  const int nodes = count == nullptr ? 1 : std::max(1, std::atoi(count));
   const int size = all.size(), near = size / nodes;
-  std::mt19937 random(static_cast<unsigned>(all.rank()));
   for (int i = 3; i < argc; ++i) {
     const auto bytes = static_cast<size_t>(std::atoll(argv[i]));
     std::vector<float> mine(bytes / sizeof(float)), full(mine.size() * static_cast<size_t>(size));
-    for (float& one : mine) one = static_cast<float>(random());
+    std::vector<float> expected(full.size());
+    for (int rank = 0; rank < size; ++rank) {
+      std::mt19937 random(static_cast<unsigned>(rank));
+      for (size_t k = 0; k < mine.size(); ++k)
+        expected[static_cast<size_t>(rank) * mine.size() + k] = static_cast<float>(random());
+    }
+    std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(mine.size()) * all.rank(), mine.size(),
+                mine.begin());
     const auto gather = [&] {
       return all.all_gather(std::as_bytes(std::span<const float>(mine)),
                             std::as_writable_bytes(std::span<float>(full)));
     };
     finish(all, gather());
-    if (!std::equal(mine.begin(), mine.end(),
-                    full.begin() + static_cast<std::ptrdiff_t>(mine.size()) * all.rank()))
+    if (full != expected) {
+      fmt::print(stderr, "rank {} gathered something else than the ranks have\n", all.rank());
       return 1;
+    }
     std::vector<double> seconds;
     constexpr int kInRow = 5, kRounds = 15;
     for (int round = 0; round < kRounds; ++round) {
