@@ -159,7 +159,8 @@ class NetworkCheck {
     for (int rank = 0; rank < world_->size(); ++rank) {
       if (node_of(rank) == edge || node_of(rank) == next) ranks.push_back(static_cast<uint32_t>(rank));
     }
-    auto group = meeting_.session.communicator(1 + edge, ranks);
+    const int round = pair_round(edge, static_cast<int>(nodes_.size()));
+    auto group = meeting_.session.communicator(channel_of_round(round), ranks);
     if (!group) return std::move(group).error();
     return (groups_[edge] = std::move(*group)).get();
   }
@@ -214,12 +215,10 @@ class NetworkCheck {
 
 }  // namespace
 
-int pair_round(int edge, int nodes) {
-  return nodes % 2 == 1 && edge == nodes - 1 ? 2 : edge % 2;
-}
-
 Result<NetworkResult> check_network(const NetworkOptions& options) {
-  auto meeting = comm::meet(options.world);
+  comm::WorldOptions world = options.world;
+  world.channel_count = kNetworkChannels;
+  auto meeting = comm::meet(world);
   if (!meeting) return std::move(meeting).error();
   return NetworkCheck(options, *meeting).run();
 }

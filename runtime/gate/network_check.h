@@ -34,7 +34,16 @@ struct NetworkResult {
 base::Result<NetworkResult> check_network(const NetworkOptions& options);
 
 // Which round of pairs the edge from node i to the next of `nodes` in the ring belongs to: edges of one round share no
-// node. Pure.
-int pair_round(int edge, int nodes);
+// node.
+constexpr int pair_round(int edge, int nodes) {
+  return nodes % 2 == 1 && edge == nodes - 1 ? 2 : edge % 2;
+}
+
+// The channels of the plugin: one of all ranks and one for each round, which serves all its pairs. However many nodes
+// there are, no rank needs more than these.
+inline constexpr int kNetworkChannels = 4;
+constexpr int channel_of_round(int round) {
+  return 1 + round;
+}
 
 }  // namespace shardrun::gate

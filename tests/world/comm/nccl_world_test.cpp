@@ -16,6 +16,7 @@
 
 #include "runtime/comm/plugin_communicator.h"
 #include "runtime/comm/world.h"
+#include "runtime/gate/network_check.h"
 #include "tests/fakes/nccl/script.h"
 #include "tests/fakes/scripted_device.h"
 
@@ -86,7 +87,8 @@ void run_ranks(int ranks, const Body& body, std::chrono::milliseconds timeout = 
     auto session = comm::PluginSession::open({.plugin_path = NCCL_PLUGIN,
                                               .local_rank = rank,
                                               .node_count = 1,
-                                              .channel_count = 4,
+                                              .device_index = rank % 4,
+                                              .channel_count = gate::kNetworkChannels,
                                               .timeout = timeout});
     REQUIRE_MESSAGE(session, (session ? "" : session.error().to_string()));
     cards.push_back({session->local_address(), rank % 2 == 0 ? "n0" : "n1", static_cast<uint64_t>(rank % 2)});
@@ -448,6 +450,31 @@ TEST_CASE("nccl: one of its unique ids serves one channel, and more than there a
     REQUIRE_FALSE(again);
     CHECK(again.error().message().find("channel 5 would meet where another one") == 0);
   });
+}
+
+TEST_CASE("nccl: a preflight opens the channels of all its pairs, however many nodes there are") {
+  Fakes fakes;
+  // With a channel for each pair, the last of them met where an earlier one of the same rank had.
+  for (const int nodes : {24, 25, 49}) {
+    CAPTURE(nodes);
+    run_ranks(nodes, [&](int rank, comm::PluginSession& session) {
+      auto world = opened(session.communicator(0));
+      CHECK(finish(*world, world->barrier()) == "");
+      std::vector<std::unique_ptr<comm::Communicator>> pairs;
+      for (int round = 0; round < 3; ++round) {
+        for (const int edge : {rank, (rank + nodes - 1) % nodes}) {
+          if (gate::pair_round(edge, nodes) != round) continue;
+          std::vector<uint32_t> pair = {static_cast<uint32_t>(edge),
+                                        static_cast<uint32_t>((edge + 1) % nodes)};
+          std::sort(pair.begin(), pair.end());
+          pairs.push_back(opened(session.communicator(gate::channel_of_round(round), pair)));
+          CHECK(finish(*pairs.back(), pairs.back()->barrier()) == "");
+        }
+      }
+      CHECK(pairs.size() == 2);
+      CHECK(finish(*world, world->barrier()) == "");
+    });
+  }
 }
 
 TEST_CASE("nccl: addresses that are no addresses are refused with the rank that sent them") {
