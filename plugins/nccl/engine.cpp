@@ -23,6 +23,9 @@ constexpr uint32_t kMostIds = 24;
 Status Engine::open(const OpenOptions& options, std::unique_ptr<Engine>* engine) {
   auto opened = std::unique_ptr<Engine>(new Engine());
   opened->timeout_ = options.timeout;
+  if (!options.interface_name.empty())
+    return {SHARDRUN_COMM_INVALID,
+            "NCCL chooses network interfaces by itself: set NCCL_SOCKET_IFNAME instead"};
   int devices = 0;
   if (Status status = load_nccl(&opened->nccl_); !status.ok()) return status;
   if (Status status = load_driver(&opened->driver_, &devices); !status.ok()) return status;
@@ -204,8 +207,8 @@ Status Engine::until(Lock& lock, Channel& channel, const bool& blocker, Clock::t
   return failure_.ok() ? Status{} : failed(lock);
 }
 
-Status Engine::open_channel(uint32_t id, std::vector<uint32_t> ranks, const DeviceStream* caller,
-                            Channel** out) {
+Status Engine::open_channel(uint32_t id, std::vector<uint32_t> ranks, Channel** out,
+                            const DeviceStream* caller) {
   Lock lock(mutex_);
   if (!failure_.ok()) return failed(lock);
   if (ranks.empty()) {

@@ -22,34 +22,16 @@
 #include <thread>
 #include <vector>
 
+#include "plugins/common/collective.h"
 #include "plugins/nccl/address.h"
 #include "plugins/nccl/libraries.h"
 
 namespace shardrun::nccl {
 
-struct Peer {
-  std::vector<std::byte> address;
-  std::string node_name;
-};
-
-struct OpenOptions {
-  std::string provider;
-  uint32_t local_rank = 0, node_count = 0;  // 0 nodes = unknown
-  int device_index = -1;                    // -1: the local rank's, or the only one
-  uint32_t channel_count = 0;               // 0 = unknown
-  std::chrono::milliseconds timeout{300000};
-};
-
-enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
-
-struct Request {
-  Kind kind = Kind::kBarrier;
-  const void* in = nullptr;
-  void* out = nullptr;
-  uint64_t count = 0;  // of bytes (all_gather, broadcast) or elements; of one rank where ranks differ
-  uint32_t root = 0;
-};
-
+using common::Collective;
+using common::Kind;
+using common::OpenOptions;
+using common::Peer;
 using Clock = std::chrono::steady_clock;
 
 struct Block {  // of the device's memory
@@ -85,6 +67,8 @@ struct Channel {
   std::list<Operation> operations;  // not over yet, in order
   std::vector<CuEvent*> spare_events;
   std::vector<Block> spare_blocks;
+
+  uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
 };
 
 class Engine {
@@ -102,11 +86,11 @@ class Engine {
     CuStream* stream;
   };
   // No ranks mean the world; no stream, buffers of the host.
-  Status open_channel(uint32_t id, std::vector<uint32_t> ranks, const DeviceStream* caller,
-                      Channel** channel);
+  Status open_channel(uint32_t id, std::vector<uint32_t> ranks, Channel** channel,
+                      const DeviceStream* caller = nullptr);
   void close_channel(Channel* channel);
 
-  Status start(Channel& channel, const Request& request, uint64_t* ticket);
+  Status start(Channel& channel, const Collective& request, uint64_t* ticket);
   Status wait(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout);
   void abort(const std::string& reason);
 
@@ -132,8 +116,9 @@ class Engine {
                const std::string& what);
   Status make_communicator(Channel& channel);
   Status make_resources(Channel& channel);
-  Status enqueue(Channel& channel, const Request& request, Operation& operation);
-  Status stage(Channel& channel, const Request& request, Operation& operation, const void** in, void** out);
+  Status enqueue(Channel& channel, const Collective& request, Operation& operation);
+  Status stage(Channel& channel, const Collective& request, Operation& operation, const void** in,
+               void** out);
   Status take_block(Channel& channel, size_t bytes, Block* block);
   Status take_event(Channel& channel, CuEvent** event);
   Status wait_on_host(Lock& lock, Channel& channel, std::list<Operation>::iterator operation,

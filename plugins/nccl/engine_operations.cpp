@@ -22,7 +22,7 @@ Status Engine::take_event(Channel& channel, CuEvent** event) {
   return {};
 }
 
-Status Engine::start(Channel& channel, const Request& request, uint64_t* ticket) {
+Status Engine::start(Channel& channel, const Collective& request, uint64_t* ticket) {
   Lock lock(mutex_);
   if (!failure_.ok()) return failed(lock);
   const auto deadline = Clock::now() + timeout_;
@@ -57,7 +57,7 @@ Status Engine::start(Channel& channel, const Request& request, uint64_t* ticket)
 }
 
 // The device's copies of an operation's buffers in the host's memory.
-Status Engine::stage(Channel& channel, const Request& request, Operation& operation, const void** in,
+Status Engine::stage(Channel& channel, const Collective& request, Operation& operation, const void** in,
                      void** out) {
   const uint64_t ranks = channel.ranks.size();
   uint64_t in_bytes = request.count, out_bytes = request.count;  // of a broadcast
@@ -90,7 +90,7 @@ Status Engine::stage(Channel& channel, const Request& request, Operation& operat
   return {};
 }
 
-Status Engine::enqueue(Channel& channel, const Request& request, Operation& operation) {
+Status Engine::enqueue(Channel& channel, const Collective& request, Operation& operation) {
   if (Status status = cuda("cuCtxSetCurrent", driver_.context_set(context_)); !status.ok()) return status;
   if (Status status = take_event(channel, &operation.done); !status.ok()) return status;
   const void* in = request.in;

@@ -200,14 +200,15 @@ void Engine::close_channel(Channel* channel) {
   channels_.erase(channel->id);
 }
 
-Status Engine::start(Channel& channel, const MakeOperation& make, uint64_t* ticket) {
+Status Engine::start(Channel& channel, const Collective& collective, uint64_t* ticket) {
   {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
   }
   const uint64_t next = channel.posted + 1;
   auto active = std::make_unique<ActiveOperation>();
-  active->operation = make({channel.id, next});  // may copy much: not under the mutex
+  // May copy much: not under the mutex.
+  active->operation = make_operation(channel.group, {channel.id, next}, collective);
   active->operation->ticket = next;
   active->channel = &channel;
   std::lock_guard lock(mutex_);

@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "plugins/common/collective.h"
 #include "plugins/ofi/address.h"
 #include "plugins/ofi/bell.h"
 #include "plugins/ofi/fabric.h"
@@ -32,18 +33,9 @@
 
 namespace shardrun::ofi {
 
-struct Peer {
-  std::vector<std::byte> address;
-  std::string node_name;
-  uint64_t node_id = 0;
-};
-
-struct OpenOptions {
-  std::string provider;
-  std::string interface_name;
-  uint32_t local_world_size = 0, node_count = 0;  // 0 = unknown
-  uint32_t local_rank = 0;
-};
+using common::Collective;
+using common::OpenOptions;
+using common::Peer;
 
 class Engine;
 
@@ -58,6 +50,8 @@ struct Channel {
   std::deque<std::unique_ptr<ActiveOperation>> queued;
   int active = 0;
   Scratch scratch;  // of the active ones
+
+  uint32_t size() const { return group.size(); }
 };
 
 struct ActiveOperation {
@@ -83,8 +77,7 @@ class Engine {
   Status open_channel(uint32_t id, std::vector<uint32_t> global_ranks, Channel** channel);
   void close_channel(Channel* channel);
 
-  using MakeOperation = std::function<std::unique_ptr<Operation>(const OperationId& id)>;
-  Status start(Channel& channel, const MakeOperation& make, uint64_t* ticket);
+  Status start(Channel& channel, const Collective& collective, uint64_t* ticket);
   Status wait(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout);
   void abort(const std::string& reason);
 

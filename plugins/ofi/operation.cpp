@@ -297,6 +297,15 @@ class Barrier final : public Operation {
   std::byte heard_{}, said_{};
 };
 
+template <typename T>
+std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId& id, T* buffer,
+                                           uint64_t count) {
+  if (count * sizeof(T) <= SHARDRUN_COMM_V1_WHOLE_BYTES || group.size() == 1)
+    return std::make_unique<ExchangeAllReduce<T>>(group, id, buffer, count);
+  const uint32_t kind = sizeof(T) == sizeof(float) ? kReduceFloat : kReduceDouble;
+  return std::make_unique<SlicedAllReduce<T>>(group, id, kind, buffer, count);
+}
+
 }  // namespace
 
 uint32_t Flow::segments() const {
@@ -382,46 +391,39 @@ uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t 
          (sender_global_rank & kSenderMask);
 }
 
-std::unique_ptr<Operation> make_all_gather(const Group& group, const OperationId& id, const void* mine,
-                                           uint64_t bytes, void* all) {
-  auto operation = std::make_unique<AllGather>(group, id, mine, bytes, all);
-  operation->name = "all-gather";
-  return operation;
-}
-
-std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id, const float* full,
-                                               uint64_t count, float* mine) {
-  auto operation = std::make_unique<ReduceScatter>(group, id, full, count, mine);
-  operation->name = "reduce-scatter";
-  return operation;
-}
-
-template <typename T>
-std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId& id, T* buffer,
-                                           uint64_t count) {
+std::unique_ptr<Operation> make_operation(const Group& group, const OperationId& id,
+                                          const common::Collective& collective) {
+  const auto& [kind, in, out, count, root] = collective;
   std::unique_ptr<Operation> operation;
-  if (count * sizeof(T) <= SHARDRUN_COMM_V1_WHOLE_BYTES || group.size() == 1) {
-    operation = std::make_unique<ExchangeAllReduce<T>>(group, id, buffer, count);
-  } else {
-    const uint32_t kind = sizeof(T) == sizeof(float) ? kReduceFloat : kReduceDouble;
-    operation = std::make_unique<SlicedAllReduce<T>>(group, id, kind, buffer, count);
+  const char* name = "";
+  switch (kind) {
+    case common::Kind::kAllGather:
+      operation = std::make_unique<AllGather>(group, id, in, count, out);
+      name = "all-gather";
+      break;
+    case common::Kind::kReduceScatter:
+      operation = std::make_unique<ReduceScatter>(group, id, static_cast<const float*>(in), count,
+                                                  static_cast<float*>(out));
+      name = "reduce-scatter";
+      break;
+    case common::Kind::kAllReduceFloat:
+      operation = make_all_reduce(group, id, static_cast<float*>(out), count);
+      name = "all-reduce";
+      break;
+    case common::Kind::kAllReduceDouble:
+      operation = make_all_reduce(group, id, static_cast<double*>(out), count);
+      name = "all-reduce";
+      break;
+    case common::Kind::kBroadcast:
+      operation = std::make_unique<Broadcast>(group, id, out, count, root);
+      name = "broadcast";
+      break;
+    case common::Kind::kBarrier:
+      operation = std::make_unique<Barrier>(group, id);
+      name = "barrier";
+      break;
   }
-  operation->name = "all-reduce";
-  return operation;
-}
-template std::unique_ptr<Operation> make_all_reduce(const Group&, const OperationId&, float*, uint64_t);
-template std::unique_ptr<Operation> make_all_reduce(const Group&, const OperationId&, double*, uint64_t);
-
-std::unique_ptr<Operation> make_broadcast(const Group& group, const OperationId& id, void* buffer,
-                                          uint64_t bytes, uint32_t root) {
-  auto operation = std::make_unique<Broadcast>(group, id, buffer, bytes, root);
-  operation->name = "broadcast";
-  return operation;
-}
-
-std::unique_ptr<Operation> make_barrier(const Group& group, const OperationId& id) {
-  auto operation = std::make_unique<Barrier>(group, id);
-  operation->name = "barrier";
+  operation->name = name;
   return operation;
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/common/collective.h"
 #include "plugins/ofi/fabric.h"
 
 namespace shardrun::ofi {
@@ -98,15 +99,8 @@ uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t 
 constexpr uint32_t kControlChannel = 255;
 constexpr uint64_t kSenderMask = (uint64_t{1} << 20) - 1;
 
-std::unique_ptr<Operation> make_all_gather(const Group& group, const OperationId& id, const void* mine,
-                                           uint64_t bytes, void* all);
-std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id, const float* full,
-                                               uint64_t count, float* mine);
-template <typename T>
-std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId& id, T* buffer,
-                                           uint64_t count);
-std::unique_ptr<Operation> make_broadcast(const Group& group, const OperationId& id, void* buffer,
-                                          uint64_t bytes, uint32_t root);
-std::unique_ptr<Operation> make_barrier(const Group& group, const OperationId& id);
+// Copies what it keeps of the buffers' contents, and nothing for large ones.
+std::unique_ptr<Operation> make_operation(const Group& group, const OperationId& id,
+                                          const common::Collective& collective);
 
 }  // namespace shardrun::ofi

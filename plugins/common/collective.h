@@ -1,0 +1,43 @@
+// What every communication plugin's engine is given by its C face: how to open, who the others are, what to carry out.
+//
+// Thread rule: values.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardrun::common {
+
+// shardrun_comm_config, with its defaults.
+struct OpenOptions {
+  std::string provider;
+  std::string interface_name;                     // empty: the plugin chooses
+  uint32_t local_world_size = 0, node_count = 0;  // 0: unknown
+  uint32_t local_rank = 0;
+  int device_index = -1;                      // -1: none is named
+  uint32_t channel_count = 0;                 // 0: unknown
+  std::chrono::milliseconds timeout{300000};  // of what an operation needs before it can start
+};
+
+// shardrun_comm_peer, owned.
+struct Peer {
+  std::vector<std::byte> address;
+  std::string node_name;
+  uint64_t node_id = 0;
+};
+
+enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
+
+// One operation among the ranks of a channel. in and out are the same where comm_v1.h knows one buffer.
+struct Collective {
+  Kind kind = Kind::kBarrier;
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t count = 0;  // of bytes (all_gather, broadcast) or elements; of one rank where ranks differ
+  uint32_t root = 0;
+};
+
+}  // namespace shardrun::common
