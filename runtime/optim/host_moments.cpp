@@ -31,16 +31,26 @@ int64_t HostMoments::gpu_bytes(int64_t elements, int64_t piece_elements) {
 
 Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements, kernels::Backend& backend,
                                                          int64_t piece_elements) {
-  SHARDRUN_CHECK(piece_elements > 0 && piece_elements % kPieceUnit == 0);
   auto link = backend.make_link();
   if (!link) return std::move(link).error();
   SHARDRUN_CHECK(*link != nullptr);
-  std::unique_ptr<HostMoments> moments(new HostMoments(std::move(link).value(), piece_elements));
-  RETURN_IF_ERROR(moments->take_memory(elements, backend));
+  auto slots = backend.allocate(gpu_bytes(elements, piece_elements));
+  if (!slots) return std::move(slots).error();
+  return create(elements, std::move(link).value(), std::move(slots).value(), piece_elements);
+}
+
+Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements,
+                                                         std::unique_ptr<base::DeviceLink> link,
+                                                         base::Memory slots, int64_t piece_elements) {
+  SHARDRUN_CHECK(piece_elements > 0 && piece_elements % kPieceUnit == 0);
+  SHARDRUN_CHECK(slots.bytes() == gpu_bytes(elements, piece_elements));
+  std::unique_ptr<HostMoments> moments(new HostMoments(std::move(link), std::move(slots), piece_elements));
+  RETURN_IF_ERROR(moments->take_memory(elements));
+  RETURN_IF_ERROR(moments->make_slots(elements));
   return Result<std::unique_ptr<HostMoments>>(std::move(moments));
 }
 
-Result<void> HostMoments::take_memory(int64_t elements, kernels::Backend& backend) {
+Result<void> HostMoments::take_memory(int64_t elements) {
   const auto count = static_cast<size_t>(elements);
   auto host = link_->allocate_pinned(static_cast<size_t>(host_bytes(elements)));
   if (!host) return std::move(host).error();
@@ -49,10 +59,10 @@ Result<void> HostMoments::take_memory(int64_t elements, kernels::Backend& backen
   auto* const values = reinterpret_cast<float*>(host_->bytes().data());
   moment1_ = {values, count};
   moment2_ = {values + count, count};
+  return {};
+}
 
-  auto gpu = backend.allocate(gpu_bytes(elements, piece_));
-  if (!gpu) return std::move(gpu).error();
-  gpu_ = std::move(gpu).value();
+Result<void> HostMoments::make_slots(int64_t elements) {
   auto* at = reinterpret_cast<float*>(gpu_.data());
   const auto size = static_cast<size_t>(slot_elements(elements, piece_));
   for (Slot& slot : slots_) {

@@ -38,6 +38,9 @@ class HostMoments {
   // Zero. The backend is a GPU's and outlives them. kIo without that much memory.
   static Result<std::unique_ptr<HostMoments>> create(int64_t elements, kernels::Backend& backend,
                                                      int64_t piece_elements = kPieceElements);
+  // The same over a link that is given, and the GPU's memory that its pieces pass through: zero, of gpu_bytes().
+  static Result<std::unique_ptr<HostMoments>> create(int64_t elements, std::unique_ptr<base::DeviceLink> link,
+                                                     base::Memory slots, int64_t piece_elements);
   // Waits for what is under way.
   ~HostMoments();
   HostMoments(const HostMoments&) = delete;
@@ -60,9 +63,10 @@ class HostMoments {
     Mark arrived, updated, emptied;
   };
 
-  HostMoments(std::unique_ptr<base::DeviceLink> link, int64_t piece_elements)
-      : link_(std::move(link)), piece_(piece_elements) {}
-  Result<void> take_memory(int64_t elements, kernels::Backend& backend);
+  HostMoments(std::unique_ptr<base::DeviceLink> link, base::Memory slots, int64_t piece_elements)
+      : link_(std::move(link)), piece_(piece_elements), gpu_(std::move(slots)) {}
+  Result<void> take_memory(int64_t elements);
+  Result<void> make_slots(int64_t elements);
   Result<void> bring(Slot& slot, int64_t first, size_t count);
   Result<void> take_back(Slot& slot, int64_t first, size_t count);
 
