@@ -72,6 +72,48 @@ TEST_CASE(
   }
 }
 
+// Scales are made of histories that the moments' and the activations' way must leave alone, and layers that come back from
+// the host are quantized again to the same bytes.
+TEST_CASE(
+    "offload on a GPU: linear layers in fp8 keep their bits, of one rank and two, however much is computed "
+    "again") {
+  const tests::Folder folder;
+  Run one = run_of(kBf16);
+  one.fp8 = true;
+  const auto expected = train(folder, one);
+  for (const auto level :
+       {model::Checkpointing::kNone, model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
+    one.checkpointing = level;
+    CHECK_EQ(train(folder, offloaded(one)), expected);
+  }
+  for (const int tensor_parallel : {1, 2}) {
+    Run run = run_of(kBf16, /*ranks=*/2);
+    run.fp8 = true;
+    run.tensor_parallel = tensor_parallel;
+    const auto plain = train(folder, run);
+    CHECK_EQ(train(folder, offloaded(run)), plain);
+    run.fp8 = false;
+    CHECK_NE(train(folder, run), plain);
+  }
+}
+
+TEST_CASE("offload on a GPU: a run in fp8 that offloads continues from one that does not, and the reverse") {
+  const tests::Folder folder;
+  Run whole = run_of(kBf16);
+  whole.fp8 = true;
+  whole.steps = 6;
+  const auto losses = train(folder, whole);
+  for (const bool first_offloads : {false, true}) {
+    const tests::Folder saved;
+    Run first = whole, second = whole;
+    first.checkpoints = second.checkpoints = saved.path();
+    first.steps = 3;
+    train(folder, first_offloads ? offloaded(first) : first);
+    const auto rest = train(folder, first_offloads ? second : offloaded(second));
+    CHECK_EQ(rest, std::vector<double>(losses.begin() + 3, losses.end()));
+  }
+}
+
 TEST_CASE("offload on a GPU: checkpoints beside training and at the end have the bytes of a run without") {
   const tests::Folder folder, plain, moved;
   Run run = run_of(kBf16);
