@@ -39,6 +39,8 @@ struct ModelShape {
   double parameters() const { return layers * layer_parameters() + (tied ? 1.0 : 2.0) * table_parameters(); }
   // Forward and backward, without recomputation; half of the attention matrix where it is causal.
   double flops_per_token(int sequence_length) const;
+  // Of them, those of the linear layers of blocks: without attention's scores and the head.
+  double linear_flops_per_token() const { return 6.0 * layers * (layer_parameters() - 2.0 * hidden); }
 };
 
 // `trainer`: "llama" or "bert", as [program] says it.

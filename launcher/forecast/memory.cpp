@@ -21,6 +21,13 @@ double layer_activations(const ModelShape& model, double tokens, bool fused) {
   return kBf16 * tokens * (hidden * model.hidden + 2.0 * model.kv_width + products * model.ffn);
 }
 
+// Of one layer while it runs, where scales are delayed: an input, a weight, and a gradient in rows and in columns.
+double fp8_bytes(const ModelShape& model, double tokens) {
+  const double c = model.hidden, qkv = c + 2.0 * model.kv_width, up = (model.ffn_matrices - 1.0) * model.ffn;
+  const double inputs = std::max<double>(c, model.ffn), outputs = std::max({c, qkv, up});
+  return tokens * (inputs + 2.0 * outputs) + c * std::max(qkv, up);
+}
+
 double state_bytes(const ModelShape& model, const Layout& layout, const Traits& traits, int per_node) {
   const double shards = static_cast<double>(layout.shard_degree) * layout.tensor_parallel;
   const double moments = std::min(kMomentBytes, traits.optimizer_bytes);
@@ -65,6 +72,7 @@ MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, co
   memory.state = state_bytes(model, layout, traits, per_node);
   memory.gathered = gathered_bytes(model, layout, traits);
   memory.activations = kept_bytes(model, layout, layer, kBf16 * tokens * model.hidden / tensor);
+  if (layout.fp8 && traits.delayed_scales) memory.activations += fp8_bytes(model, tokens) / tensor;
   memory.logits = traits.logit_bytes * tokens * model.vocab / tensor;
   memory.overhead = kContext + (traits.python ? kFragmentation * memory.total() : 0.0);
   return memory;

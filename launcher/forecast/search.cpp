@@ -12,6 +12,8 @@ using contract::Strategy;
 
 // Predictions that are closer than this are equal: then the simpler layout wins.
 constexpr double kEqual = 0.002;
+// Sizes that tensor cores multiply in fp8 are multiples of it.
+constexpr int kFp8Unit = 16;
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> low, high;
@@ -62,6 +64,7 @@ void add_layouts(const Question& question, Layout layout, const std::vector<Memo
     for (const Strategy strategy : strategies(question, shard_degree, data_parallel)) {
       layout.strategy = strategy;
       for (const int64_t micro : divisors(local)) {
+        if (question.fp8 && micro * layout.sequence_length % kFp8Unit != 0) continue;
         layout.micro_batch = micro;
         layout.accumulation = local / micro;
         for (const Memory& memory : choices) {
@@ -80,6 +83,12 @@ void add_layouts(const Question& question, Layout layout, const std::vector<Memo
       }
     }
   }
+}
+
+// Whether a rank's share of every matrix of a layer can be multiplied in fp8.
+bool divides_for_fp8(const ModelShape& model, int tensor) {
+  const int64_t unit = int64_t{kFp8Unit} * tensor;
+  return model.hidden % unit == 0 && model.kv_width % unit == 0 && model.ffn % unit == 0;
 }
 
 int offloads(const Layout& layout) {
@@ -184,6 +193,7 @@ Answer search(const Question& question) {
   for (int tensor = 1; tensor <= question.machine.per_node; tensor *= 2) {
     if (question.machine.per_node % tensor != 0 || (question.heads > 0 && question.heads % tensor != 0))
       continue;
+    if (question.fp8 && !divides_for_fp8(question.model, tensor)) continue;
     Layout layout;
     layout.nodes = question.nodes;
     layout.tensor_parallel = tensor;

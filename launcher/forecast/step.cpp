@@ -25,9 +25,24 @@ constexpr double kConvertedBytes = 6.0;   // of a parameter that is made from it
 // Tables stay in bf16 (torchtitan's converter skips the output, llmq's head has no scales).
 constexpr double kFp8Cast = 5.0, kFp8Transpose = 2.0;
 
-// Of a layer's parameter: cast before it is gathered (torchtitan's float8.md, Megatron's fp8-param-gather).
-double gathered_bytes(const Layout& layout) {
-  return layout.fp8 ? 1.0 : kBf16;
+// Of an element of a layer in fp8, read and written to quantize it: in forward, and in backward.
+struct Fp8Bytes {
+  double input = 0.0, weight = 0.0;
+  double input_again = 0.0, weight_again = 0.0, gradient = 0.0;
+};
+
+Fp8Bytes fp8_bytes(const Layout& layout, const Traits& traits) {
+  if (!layout.fp8) return {};
+  // One pass with a scale that is known: two bytes read, one written, of a gradient in rows and in columns.
+  if (traits.delayed_scales)
+    return {.input = 3.0, .weight = 3.0, .input_again = 3.0, .weight_again = 3.0, .gradient = 4.0};
+  return {.input = kFp8Cast, .input_again = kFp8Transpose, .gradient = kFp8Cast + kFp8Transpose};
+}
+
+// Of a layer's parameter: cast before it is gathered (torchtitan's float8.md, Megatron's fp8-param-gather), or where it
+// is used.
+double gathered_bytes(const Layout& layout, const Traits& traits) {
+  return layout.fp8 && !traits.delayed_scales ? 1.0 : kBf16;
 }
 
 // One kind of block: seconds of its kernels on one micro-batch, and of its collectives.
@@ -96,17 +111,20 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
       (model.causal ? 2.0 : 4.0) * model.hidden * tokens * layout.sequence_length / width / rates.attention;
   const double passes =
       kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn) * tokens / width / rates.memory;
-  const double cast = layout.fp8 ? tokens / width / rates.copy : 0.0;
-  const double inputs = cast * (3.0 * model.hidden + model.ffn);
+  const Fp8Bytes fp8 = fp8_bytes(layout, traits);
+  const double inputs = tokens * (3.0 * model.hidden + model.ffn);
   const double gradients =
-      cast * (3.0 * model.hidden + 2.0 * model.kv_width + (model.ffn_matrices - 1.0) * model.ffn);
+      tokens * (3.0 * model.hidden + 2.0 * model.kv_width + (model.ffn_matrices - 1.0) * model.ffn);
+  const double weights = model.layer_parameters();
+  const double casts = (fp8.input * inputs + fp8.weight * weights) / width / rates.copy;
+  const double casts_back =
+      (fp8.gradient * gradients + fp8.input_again * inputs + fp8.weight_again * weights) / width / rates.copy;
   const double launched = traits.python ? kEagerLayer : kLaunchedLayer;
   const double exchanged = traits.asynchronous_tensor ? tensor / width : tensor;  // forward; backward waits
   Block block;
-  block.forward = std::max(launched, gemm + attention + passes + kFp8Cast * inputs + exchanged);
+  block.forward = std::max(launched, gemm + attention + passes + casts + exchanged);
   block.backward =
-      std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes +
-                                   (kFp8Cast + kFp8Transpose) * gradients + kFp8Transpose * inputs + tensor);
+      std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + casts_back + tensor);
   if (layout.checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
   if (layout.checkpointing == contract::Checkpointing::kSelective)
     block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? exchanged : 0.0);
@@ -208,7 +226,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   const auto add = [&](Block& block, double parameters, double gathered) {
     add_collectives(block, parameters, gathered, groups, links, layout, traits, copied);
   };
-  add(schedule.layer, model.layer_parameters(), gathered_bytes(layout));
+  add(schedule.layer, model.layer_parameters(), gathered_bytes(layout, traits));
   add(schedule.head, model.table_parameters(), kBf16);
   add(schedule.table, model.tied ? 0.0 : model.table_parameters(), kBf16);
   return schedule;
@@ -243,8 +261,9 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
   const double shard = elements / static_cast<double>(layout.shard_degree);
   Volumes volumes;
   const double layers = model.layers * model.layer_parameters() / tensor;
-  volumes.gather = gathers * gather_volume(gathered_bytes(layout) * layers + kBf16 * (elements - layers),
-                                           schedule.groups.shard);
+  volumes.gather =
+      gathers * gather_volume(gathered_bytes(layout, traits) * layers + kBf16 * (elements - layers),
+                              schedule.groups.shard);
   volumes.reduce = micro * gather_volume(traits.reduce_bytes * elements, schedule.groups.shard);
   volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
   const double passes = layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0;

@@ -160,6 +160,14 @@ std::optional<contract::PeakRate> datasheet_peak(const contract::JobSpec& spec, 
   const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;
   const double tflops = bf16 ? peak.bf16 : peak.fp32;
   if (tflops <= 0.0) return std::nullopt;
+  if (spec.precision.fp8 && peak.fp8 > 0.0) {
+    const ModelShape model = shape_of(spec.model, spec.program.trainer);
+    const double share = model.linear_flops_per_token() / model.flops_per_token(spec.data.sequence_length);
+    const double mixed = 1.0 / (share / peak.fp8 + (1.0 - share) / tflops);
+    return contract::PeakRate{
+        "datasheet", mixed * 1e12 / ranks,
+        fmt::format("datasheet of {}, fp8 in {:.1f} % of the FLOPs and bf16", whose, 100.0 * share)};
+  }
   return contract::PeakRate{"datasheet", tflops * 1e12 / ranks,
                             fmt::format("datasheet of {}, {}", whose, type_name(spec))};
 }

@@ -172,6 +172,7 @@ std::optional<StepForecast> written_forecast(const contract::JobSpec& spec, cons
   layout.checkpointing = spec.memory.activation_checkpointing;
   layout.activation_offload = spec.memory.activation_offload;
   layout.optimizer_offload = spec.memory.optimizer_offload;
+  layout.fp8 = question.fp8;
   return forecast_step(question.machine, question.model, layout, question.traits, question.constants);
 }
 
@@ -197,8 +198,10 @@ Result<Question> question_of(const PlanOptions& options, const contract::JobSpec
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(spec.model, spec.program.trainer);
   question.traits = traits(*stack);
-  question.traits.streams_moments =
-      options.software.empty() && spec.resources.device == contract::TrainingDevice::kGpu;
+  const bool own = options.software.empty() && spec.resources.device == contract::TrainingDevice::kGpu;
+  question.traits.streams_moments = own;
+  question.traits.delayed_scales = own;
+  question.fp8 = spec.precision.fp8;
   question.constants = fitted_constants();
   question.nodes = spec.resources.nodes;
   question.sequence_length = spec.data.sequence_length;
@@ -238,6 +241,11 @@ Result<void> add_machine(const PlanOptions& options, const contract::JobSpec& sp
                       .nodes = nodes,
                       .accelerators = nodes * question->machine.per_node,
                       .global_batch = question->global_batch};
+    if (question->fp8 && question->machine.fp8_peak == 0.0) {
+      line.reasons = {fmt::format("{} does not multiply fp8; remove [precision] fp8", machine)};
+      report.lines.push_back(std::move(line));
+      continue;
+    }
     const auto answer = answer_of(options, options.software.empty(), *question, line);
     if (!answer) return answer.error();
     fill(line, options, *question, *answer);
@@ -249,7 +257,8 @@ Result<void> add_machine(const PlanOptions& options, const contract::JobSpec& sp
     report.lines.push_back(std::move(line));
   }
   question->nodes = spec.resources.nodes;
-  if (options.machines.find(',') == std::string::npos && options.nodes.empty())
+  const bool can = !question->fp8 || question->machine.fp8_peak > 0.0;
+  if (can && options.machines.find(',') == std::string::npos && options.nodes.empty())
     report.written = written_forecast(spec, *question);
   return {};
 }
@@ -417,6 +426,7 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
   ForecastReport report;
   report.job = spec.name;
   report.software = options.software.empty() ? "fsdp" : options.software;
+  report.fp8 = spec.precision.fp8;
   report.weak =
       options.scaling.empty() ? spec.batch.scaling == contract::Scaling::kWeak : options.scaling == "weak";
   report.tokens = options.tokens;
@@ -434,8 +444,9 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
 }
 
 void print_forecast(const ForecastReport& report) {
-  fmt::print("predicted    {} scaling, software {}, bf16; nothing of this is measured\n",
-             report.weak ? "weak" : "strong", report.software);
+  fmt::print("predicted    {} scaling, software {}, {}; nothing of this is measured\n",
+             report.weak ? "weak" : "strong", report.software,
+             report.fp8 ? "bf16 with linear layers in fp8" : "bf16");
   if (report.written) {
     fmt::print("as written   {}\n", step_text(*report.written));
     print_parts(*report.written);
@@ -455,6 +466,7 @@ void print_forecast(const ForecastReport& report) {
 std::string forecast_json(const ForecastReport& report) {
   std::string json = fmt::format("{{\"kind\": \"prediction\", \"software\": \"{}\", \"scaling\": \"{}\"",
                                  report.software, report.weak ? "weak" : "strong");
+  if (report.fp8) json += ", \"fp8\": true";
   if (report.tokens > 0.0) json += fmt::format(", \"tokens\": {:.6g}", report.tokens);
   if (report.written) json += ", \"written\": {" + phases_json(*report.written) + "}";
   json += ", \"lines\": [";

@@ -32,6 +32,7 @@ struct ForecastLine {
 struct ForecastReport {
   std::string job, software;
   bool weak = false;
+  bool fp8 = false;  // of the linear layers, beside bf16
   double tokens = 0.0;
   std::optional<StepForecast> written;  // the layout that the spec asks for, on the only machine
   std::vector<ForecastLine> lines;

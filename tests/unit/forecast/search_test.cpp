@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "launcher/forecast/search.h"
@@ -112,4 +113,24 @@ TEST_CASE("search: a choice that turns out too large is replaced by one that hol
                         one.layout.micro_batch >= first.best->layout.micro_batch;
     if (larger) CHECK_FALSE(one.fits);
   }
+}
+
+TEST_CASE(
+    "search: in fp8 no rank gets a part of a matrix, or of a micro-batch, that is not a multiple of 16") {
+  Question question = question_on(1, 64);
+  question.model = {.layers = 4, .hidden = 1024, .kv_width = 1024, .ffn = 2720, .vocab = 32000};
+  question.sequence_length = 24;
+  const auto most = [&](auto part) {
+    int64_t most_of_all = 0;
+    for (const Candidate& one : search(question).candidates)
+      most_of_all = std::max(most_of_all, part(one.layout));
+    return most_of_all;
+  };
+  const auto tensor = [](const Layout& layout) { return int64_t{layout.tensor_parallel}; };
+  const auto odd = [](const Layout& layout) { return layout.micro_batch % 2; };
+  CHECK_EQ(most(tensor), 8);
+  CHECK_EQ(most(odd), 1);
+  question.fp8 = true;
+  CHECK_EQ(most(tensor), 2);  // 2720 = 2 * 85 * 16
+  CHECK_EQ(most(odd), 0);
 }
