@@ -1,5 +1,5 @@
 // libFuzzer over what other programs and other ranks tell: srun's messages, an MPI host file, nvidia-smi's table, and the
-// address of a rank as the ofi plugin packs it.
+// address of a rank as each plugin packs it.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -7,9 +7,19 @@
 
 #include "launcher/schedule/mpirun/mpirun_scheduler.h"
 #include "launcher/schedule/slurm/srun_messages.h"
+#include "plugins/nccl/address.h"
 #include "plugins/ofi/address.h"
 #include "runtime/base/result.h"
 #include "runtime/gate/gpus.h"
+
+// What is accepted comes back the same from the bytes that we would send for it.
+template <typename Address>
+void check_address(std::span<const std::byte> bytes) {
+  Address address, again;
+  if (!unpack(bytes, &address).ok()) return;
+  SHARDRUN_CHECK(unpack(pack(address), &again).ok());
+  SHARDRUN_CHECK(pack(again) == pack(address));
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardrun;
@@ -24,11 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     SHARDRUN_CHECK(rank >= 0 && rank < kWorldSize);
   (void)launcher::parse_host_file(text);
   (void)gate::parse_gpus(text);
-  ofi::RankAddress address;
-  if (ofi::unpack(std::as_bytes(std::span(data, size)), &address).ok()) {
-    ofi::RankAddress again;
-    SHARDRUN_CHECK(ofi::unpack(ofi::pack(address), &again).ok());
-    SHARDRUN_CHECK(ofi::pack(again) == ofi::pack(address));
-  }
+  check_address<ofi::RankAddress>(std::as_bytes(std::span(data, size)));
+  check_address<nccl::RankAddress>(std::as_bytes(std::span(data, size)));
   return 0;
 }
