@@ -207,8 +207,8 @@ Result<CollectiveSeconds> MeasuredMachine::collective(CollectiveKind kind, const
   seconds.alone = on_curve(curve, volume, alone);
   seconds.beside = on_curve(curve, volume, beside);
   seconds.latency = std::min(alone(*curve.front()), seconds.alone);
-  seconds.cpu =
-      on_curve(curve, volume, [](const CollectiveProbe& probe) { return probe.beside_cpu_seconds; });
+  seconds.beside_latency = std::min(beside(*curve.front()), seconds.beside);
+  seconds.cpu = on_curve(curve, volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
   return seconds;
 }
 

@@ -24,11 +24,11 @@ struct BlockSeconds {
   double forward = 0.0, backward = 0.0;
 };
 
-// One kind of collective by size: seconds with nothing beside it and beside computing, and what it takes from computing.
+// One kind of collective by size, of each while two are under way, with nothing beside them and beside computing.
 struct CollectiveSeconds {
   double alone = 0.0, beside = 0.0;
-  double latency = 0.0;  // of alone, what the smallest one takes as well
-  double cpu = 0.0;      // that a rank loses when it computes meanwhile
+  double latency = 0.0, beside_latency = 0.0;  // of those, what the smallest one takes as well
+  double cpu = 0.0;                            // that its rank spends on it
 };
 
 enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };

@@ -60,13 +60,22 @@ class Timeline {
     }
   }
 
-  // Shares of an operation's current part that a second does. Computing slows both parts alike.
-  double rate(const Operation& one, bool computing, double sharing) const {
+  // Shares of an operation's current part that a second does. Two were under way when it was measured: nothing keeps the
+  // latencies of two from passing at once, so that one's is twice what each added, and bytes are shared.
+  static double rate(const Operation& one, bool computing, double sharing) {
     const CollectiveSeconds& s = one.seconds;
-    const bool late = one.latency_left > 0.0;
-    const double part = late ? s.latency : (s.alone - s.latency) * sharing;
-    const double slowed = computing && s.alone > 0.0 ? part * s.beside / s.alone : part;
-    return slowed > 0.0 ? 1.0 / slowed : kNever;
+    const double latency = computing ? s.beside_latency : s.latency;
+    const double part =
+        one.latency_left > 0.0 ? 2.0 * latency : ((computing ? s.beside : s.alone) - latency) * sharing;
+    return part > 0.0 ? 1.0 / part : kNever;
+  }
+
+  // CPUs that an operation takes from computing: what its bytes cost at the speed that they have, and before them what one
+  // of two costs.
+  static double taken_by(const Operation& one, double speed) {
+    const CollectiveSeconds& s = one.seconds;
+    if (one.latency_left > 0.0) return s.beside > 0.0 ? s.cpu / (2.0 * s.beside) : 0.0;
+    return speed == kNever ? 0.0 : s.cpu * speed;
   }
 
   // To the next event; returns the seconds of CPU that were computed, at most `wanted`.
@@ -82,7 +91,7 @@ class Timeline {
       const double speed = rate(one, computing, std::max(1.0, sharing));
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
-      if (one.seconds.beside > 0.0) taken += one.seconds.cpu / one.seconds.beside;
+      taken += taken_by(one, speed);
     }
     constexpr double kLeast = 0.05;  // of its share, that computing keeps
     const double speed = std::max(kLeast * cpu_share_, cpu_share_ - taken);

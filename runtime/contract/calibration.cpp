@@ -90,7 +90,6 @@ CollectiveProbe read_collective(const TomlValue& table, SpecReading& reading) {
   read_spread(table, section, "seconds", reading, probe.seconds);
   section.number("cpu_seconds", 0.0, kMost, probe.cpu_seconds);
   section.number("beside_seconds", 0.0, kMost, probe.beside_seconds);
-  section.number("beside_cpu_seconds", 0.0, kMost, probe.beside_cpu_seconds);
   section.finish();
   return probe;
 }
@@ -149,9 +148,9 @@ std::string to_toml(const Calibration& c) {
   for (const CollectiveProbe& probe : c.collectives) {
     text += fmt::format(
         "\n[[collective]]\nkind = {}\namong = {}\nnodes = {}\nranks = {}\nbytes = {}\nseconds = {}\n"
-        "cpu_seconds = {:.6e}\nbeside_seconds = {:.6e}\nbeside_cpu_seconds = {:.6e}\n",
+        "cpu_seconds = {:.6e}\nbeside_seconds = {:.6e}\n",
         toml_string(probe.kind), toml_string(probe.among), probe.nodes, probe.ranks, probe.bytes,
-        spread_text(probe.seconds), probe.cpu_seconds, probe.beside_seconds, probe.beside_cpu_seconds);
+        spread_text(probe.seconds), probe.cpu_seconds, probe.beside_seconds);
   }
   return text;
 }
@@ -165,11 +164,10 @@ Result<Calibration> parse_calibration(std::string_view text, std::string_view fi
   int64_t version = 0;
   SectionReader root(SectionReader::Table{*document}, "", reading);
   root.integer("format_version", 1, kMostCount, version);
-  if (version > Calibration::kFormatVersion)
+  if (version != 0 && version != Calibration::kFormatVersion)
     return base::Error(base::Code::kUnsupported,
-                       fmt::format("{} has format {}, this version reads {}; use a newer shardrun, or "
-                                   "calibrate again",
-                                   file_name, version, Calibration::kFormatVersion));
+                       fmt::format("{} has format {}, this version reads {}; calibrate again", file_name,
+                                   version, Calibration::kFormatVersion));
   root.number("measured_at", 0.0, kMost, c.measured_at);
   root.number("network_measured_at", 0.0, kMost, c.network_measured_at);
   root.text("shardrun", c.shardrun);

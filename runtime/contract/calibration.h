@@ -47,15 +47,16 @@ struct CollectiveProbe {
   std::string
       among;  // "node": the ranks of each; "network": one rank of each node, as often as a node has ranks; "all"
   int64_t nodes = 1, ranks = 0;  // ranks: of one group
-  int64_t bytes = 0;         // of the buffer that a group holds together (all_reduce: that each rank holds)
-  Spread seconds;            // with nothing beside it
-  double cpu_seconds = 0.0;  // of a rank, meanwhile
-  // Beside computing: how long it takes then, and what CPU seconds it costs the rank in all. 0: not measured.
-  double beside_seconds = 0.0, beside_cpu_seconds = 0.0;
+  int64_t bytes = 0;  // of the buffer that a group holds together (all_reduce: that each rank holds)
+  // With two of them under way and nothing beside them, from one's end to the next one's. Of the smallest this is half of
+  // what one takes.
+  Spread seconds;
+  double cpu_seconds = 0.0;     // that one costs its rank
+  double beside_seconds = 0.0;  // as seconds.median, while every rank computes
 };
 
 struct Calibration {
-  static constexpr int kFormatVersion = 1;
+  static constexpr int kFormatVersion = 2;
   double measured_at = 0.0;                     // Unix seconds, of the compute part
   double network_measured_at = 0.0;             // of the collectives
   std::string shardrun, plugin, provider, cpu;  // versions and names
@@ -73,7 +74,7 @@ struct Calibration {
 
 // TOML, with comments that say what each part is.
 std::string to_toml(const Calibration& calibration);
-// What was measured of the network alone has no steps. kInvalid, with file, line and column; kUnsupported for a newer
+// What was measured of the network alone has no steps. kInvalid, with file, line and column; kUnsupported for another
 // format.
 Result<Calibration> parse_calibration(std::string_view text, std::string_view file_name);
 

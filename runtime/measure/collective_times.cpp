@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
-#include <cmath>
-#include <memory>
+#include <deque>
 #include <numeric>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
@@ -22,29 +21,18 @@ using comm::Communicator;
 using contract::CollectiveProbe;
 using contract::Spread;
 
-constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 2 << 20};  // of one rank
-constexpr double kLongest = 2.5;  // seconds that an operation may be expected to take
-// Collectives between nodes differ from one to the next, by how the messages of all ranks happen to meet.
-constexpr double kBatchSeconds = 0.05;
-constexpr int kBatches = 7, kLeastBatches = 3, kMostInBatch = 100;
-constexpr int kMostBeside = 24;    // where cores are shared, each may wait a tenth of a second for them
-constexpr double kPatience = 0.8;  // for the batches of one size
+constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20};  // of one rank
+constexpr double kLongest = 0.15;  // seconds that an operation may be expected to take
+constexpr double kFirst = 2e-3;    // that the first one is
+constexpr double kLate = 2e-2;     // that one takes longer beside computing, where cores are shared
+constexpr double kPatience = 0.2, kPatienceBeside = 0.8;  // for all that is timed of one size
+constexpr int kUnderWay = 2;                              // collectives at once
+constexpr int kParts = 5, kLeastRounds = 3, kMostRounds = 50, kLeastStreams = 2, kMostStreams = 4;
 
 // Work of a rank that computes beside a collective: a product that stays in its caches.
 class Chunk {
  public:
   void run() { kernels::linear_forward(product_.data(), left_.data(), right_.data(), kSize, kSize, kSize); }
-  // CPU seconds of one, with every rank at it.
-  Result<double> seconds(Communicator& world) {
-    constexpr int kWarm = 20, kRuns = 200;
-    for (int i = 0; i < kWarm; ++i) run();
-    RETURN_IF_ERROR(complete(world, world.barrier()));
-    const double begin = cpu_seconds();
-    for (int i = 0; i < kRuns; ++i) run();
-    const double seconds = (cpu_seconds() - begin) / kRuns;
-    RETURN_IF_ERROR(complete(world, world.barrier()));
-    return seconds;
-  }
 
  private:
   static constexpr int64_t kSize = 192;
@@ -52,24 +40,40 @@ class Chunk {
   Matrix left_ = Matrix(kSize * kSize), right_ = left_, product_ = left_;
 };
 
-// One kind of collective of one size, as often as wanted, two at a time as the sharding engine has them.
-class Repeated {
+// Collectives of one kind and size, kUnderWay of them at once as the sharding engine has them.
+class Stream {
  public:
-  Repeated(Communicator& group, const CollectiveProbe& probe) : group_(group), kind_(probe.kind) {
+  Stream(Communicator& group, const CollectiveProbe& probe) : group_(group), kind_(probe.kind) {
     for (Buffers& one : buffers_) {
       one.all.resize(static_cast<size_t>(probe.bytes) / sizeof(float));
       one.mine.resize(one.all.size() / static_cast<size_t>(group.size()));
     }
   }
 
-  Result<void> run(int times) {
-    Result<comm::Pending> last = start(0);
-    for (int i = 1; i < times; ++i) {
-      Result<comm::Pending> next = start(i);
-      RETURN_IF_ERROR(complete(group_, std::move(last)));
-      last = std::move(next);
+  static int count_of(int parts, int rounds) { return (1 + parts * rounds) * kUnderWay; }
+
+  // Seconds of one collective in each of `parts` parts, of `rounds` times kUnderWay each. A part begins at the end of one
+  // collective and ends at the end of another, with as many others under way: one comes before the first part, and
+  // kUnderWay - 1 after the last, that nobody times.
+  Result<std::vector<double>> run(int parts, int rounds) {
+    std::deque<comm::Pending> pending;
+    std::vector<double> seconds;
+    double begin = 0.0;
+    const int part = rounds * kUnderWay, count = count_of(parts, rounds);
+    for (int started = 0, ended = 0; ended < count; ++ended) {
+      while (started < count && pending.size() < kUnderWay) {
+        auto next = start(started++);
+        if (!next) return std::move(next).error();
+        pending.push_back(std::move(*next));
+      }
+      RETURN_IF_ERROR(group_.wait(pending.front()));
+      pending.pop_front();
+      if (ended % part != 0 || ended > parts * part) continue;
+      const double now = wall_seconds();
+      if (ended > 0) seconds.push_back((now - begin) / part);
+      begin = now;
     }
-    return complete(group_, std::move(last));
+    return seconds;
   }
 
  private:
@@ -88,112 +92,92 @@ class Repeated {
 
   Communicator& group_;
   std::string kind_;
-  std::array<Buffers, 2> buffers_;
+  std::array<Buffers, kUnderWay> buffers_;
 };
 
 class Measurement {
  public:
-  // `wake_seconds`: how late a thread wakes beside computing.
-  Measurement(Communicator& world, const CollectiveGroup& group, double chunk_seconds, double wake_seconds)
-      : world_(world), group_(group), chunk_seconds_(chunk_seconds), wake_seconds_(wake_seconds) {}
+  Measurement(Communicator& world, const CollectiveGroup& group) : world_(world), group_(group) {}
 
-  Result<void> fill(CollectiveProbe& probe, Chunk& chunk) {
-    Repeated repeated(*group_.group, probe);
-    const double begin = wall_seconds();
-    RETURN_IF_ERROR(repeated.run(2));
-    auto once = slowest((wall_seconds() - begin) / 2.0);
-    if (!once) return std::move(once).error();
-    const int count = std::clamp(static_cast<int>(kBatchSeconds / *once), 1, kMostInBatch);
-    RETURN_IF_ERROR(time_alone(repeated, count, probe));
-    return time_beside(repeated, chunk, count, probe);
+  // `expected`: seconds of one collective; 0: nobody knows.
+  Result<void> fill(CollectiveProbe& probe, double expected, Chunk& chunk) {
+    Stream stream(*group_.group, probe);
+    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    if (expected == 0.0) {
+      const double begin = wall_seconds();
+      RETURN_IF_ERROR(stream.run(0, 1));
+      const auto took = mean({(wall_seconds() - begin) / Stream::count_of(0, 1)});
+      if (!took) return took.error();
+      expected = took->front();
+    }
+    RETURN_IF_ERROR(time_alone(stream, expected, probe));
+    return time_beside(stream, chunk, probe);
   }
 
  private:
-  Result<double> slowest(double mine) {
-    const auto all = gather_values(world_, {mine});
-    if (!all) return all.error();
-    return *std::max_element(all->begin(), all->end());
-  }
-
-  Result<void> time_alone(Repeated& repeated, int count, CollectiveProbe& probe) {
-    std::vector<double> batches;
-    double cpu = 0.0, spent = 0.0;
-    for (int batch = 0; batch < kBatches && (batch < kLeastBatches || spent < kPatience); ++batch) {
-      RETURN_IF_ERROR(complete(world_, world_.barrier()));
-      const double begin = wall_seconds(), cpu_begin = cpu_seconds();
-      RETURN_IF_ERROR(repeated.run(count));
-      cpu += cpu_seconds() - cpu_begin;
-      const auto longest = slowest(wall_seconds() - begin);
-      if (!longest) return longest.error();
-      spent += *longest;
-      batches.push_back(*longest / count);
-    }
-    const auto shared = mean(cpu / (count * static_cast<double>(batches.size())));
-    if (!shared) return shared.error();
-    probe.seconds = Spread::of(std::move(batches));
-    probe.cpu_seconds = *shared;
+  Result<void> time_alone(Stream& stream, double expected, CollectiveProbe& probe) {
+    const int rounds =
+        std::clamp(static_cast<int>(kPatience / (kUnderWay * expected)), kLeastRounds, kMostRounds);
+    const int parts = std::min(rounds, kParts);
+    const double cpu_begin = cpu_seconds();
+    auto seconds = stream.run(parts, rounds / parts);
+    if (!seconds) return std::move(seconds).error();
+    seconds->push_back((cpu_seconds() - cpu_begin) / Stream::count_of(parts, rounds / parts));
+    auto means = mean(std::move(*seconds));
+    if (!means) return means.error();
+    probe.cpu_seconds = means->back();
+    means->pop_back();
+    probe.seconds = Spread::of(std::move(*means));
     return {};
   }
 
-  // The collectives on a helper thread, while this one computes until they are over.
-  Result<void> time_beside(Repeated& repeated, Chunk& chunk, int count, CollectiveProbe& probe) {
-    const int times = std::min(2 * count, kMostBeside);
+  // The collectives on a helper thread, while this one computes until they are over. They go well or badly for as long as
+  // nothing disturbs how ranks take turns on shared CPUs, so that there are several short streams; one late rank is not
+  // what training waits for on average, so that the slowest stream of many does not count.
+  Result<void> time_beside(Stream& stream, Chunk& chunk, CollectiveProbe& probe) {
+    const double expected = probe.seconds.median + kLate;
+    const int streams = std::clamp(static_cast<int>(kPatienceBeside / (Stream::count_of(1, 1) * expected)),
+                                   kLeastStreams, kMostStreams);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
-    const double begin = wall_seconds(), cpu_begin = cpu_seconds();
-    int64_t chunks = 0;
-    double seconds = 0.0;
+    std::vector<double> seconds;
     Result<void> outcome;
     std::atomic<bool> over{false};
     std::thread helper([&] {
-      outcome = repeated.run(times);
-      seconds = (wall_seconds() - begin) / times;
+      for (int i = 0; i < streams && outcome; ++i) {
+        auto one = stream.run(1, 1);
+        if (one)
+          seconds.push_back(one->front());
+        else
+          outcome = std::move(one).error();
+      }
       over.store(true);
     });
-    for (; !over.load(); ++chunks) chunk.run();
+    while (!over.load()) chunk.run();
     helper.join();
-    const double cpu = (cpu_seconds() - cpu_begin - chunk_seconds_ * static_cast<double>(chunks)) / times;
     RETURN_IF_ERROR(std::move(outcome));
-    const auto longest = slowest(seconds);
-    if (!longest) return longest.error();
-    const auto shared = mean(cpu);
-    if (!shared) return shared.error();
-    probe.beside_seconds = std::max(*longest - wake_seconds_, probe.seconds.median);
-    probe.beside_cpu_seconds = std::max(0.0, *shared);
+    auto means = mean(std::move(seconds));
+    if (!means) return means.error();
+    std::sort(means->begin(), means->end());
+    if (means->size() > kLeastStreams) means->pop_back();
+    const double all = std::accumulate(means->begin(), means->end(), 0.0);
+    probe.beside_seconds = std::max(all / static_cast<double>(means->size()), probe.seconds.median);
     return {};
   }
 
-  Result<double> mean(double mine) {
-    const auto all = gather_values(world_, {mine});
+  // Of every rank's values, one by one.
+  Result<std::vector<double>> mean(std::vector<double> mine) {
+    const size_t count = mine.size();
+    const auto all = gather_values(world_, std::move(mine));
     if (!all) return all.error();
-    return std::accumulate(all->begin(), all->end(), 0.0) / static_cast<double>(all->size());
+    std::vector<double> means(count, 0.0);
+    for (size_t i = 0; i < all->size(); ++i)
+      means[i % count] += (*all)[i] / static_cast<double>(world_.size());
+    return means;
   }
 
   Communicator& world_;
   const CollectiveGroup& group_;
-  double chunk_seconds_, wake_seconds_;
 };
-
-// How late a thread of a rank wakes while every rank computes: what a helper adds to what it times.
-Result<double> wake_seconds(Communicator& world, Chunk& chunk) {
-  constexpr int kWakes = 25;
-  std::vector<double> late(kWakes, 0.0);
-  RETURN_IF_ERROR(complete(world, world.barrier()));
-  std::atomic<bool> over{false};
-  std::thread helper([&] {
-    for (double& one : late) {
-      constexpr double kSleep = 2e-3;
-      const double begin = wall_seconds();
-      std::this_thread::sleep_for(std::chrono::duration<double>(kSleep));
-      one = wall_seconds() - begin - kSleep;
-    }
-    over.store(true);
-  });
-  while (!over.load()) chunk.run();
-  helper.join();
-  const auto all = gather_values(world, {Spread::of(late).median});
-  if (!all) return all.error();
-  return *std::max_element(all->begin(), all->end());
-}
 
 }  // namespace
 
@@ -201,28 +185,27 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
                                                       const std::vector<CollectiveGroup>& groups,
                                                       const std::function<void(const std::string&)>& told) {
   Chunk chunk;
-  const auto chunk_seconds = chunk.seconds(world);
-  if (!chunk_seconds) return chunk_seconds.error();
   std::vector<CollectiveProbe> probes;
-  const auto late = wake_seconds(world, chunk);
-  if (!late) return late.error();
   for (const CollectiveGroup& group : groups) {
     told(fmt::format("collectives among {} of {} nodes", group.among, group.nodes));
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
+      if (group.only_replicas && std::string_view(kind) != "all_reduce") continue;
       for (const int64_t shard : kShardBytes) {
+        double expected = shard == kShardBytes[0] ? kFirst : 0.0;
         if (shard > kShardBytes[1]) {
           const CollectiveProbe &small = *(probes.end() - 2), &large = probes.back();
           const double more = static_cast<double>(shard * group.ranks - large.bytes);
           const double slope =
               (large.seconds.median - small.seconds.median) / static_cast<double>(large.bytes - small.bytes);
-          if (large.seconds.median + slope * more > kLongest) break;
+          expected = large.seconds.median + slope * more;
+          if (expected > kLongest) break;
         }
         CollectiveProbe probe{.kind = kind,
                               .among = group.among,
                               .nodes = group.nodes,
                               .ranks = group.ranks,
                               .bytes = shard * group.ranks};
-        RETURN_IF_ERROR(Measurement(world, group, *chunk_seconds, *late).fill(probe, chunk));
+        RETURN_IF_ERROR(Measurement(world, group).fill(probe, expected, chunk));
         probes.push_back(std::move(probe));
       }
     }

@@ -15,7 +15,7 @@ using contract::Spread;
 
 constexpr int kRounds = 5;
 constexpr int64_t kCopied = 8 << 20;      // floats: past the caches that a core has to itself
-constexpr int64_t kParameters = 1 << 20;  // of an update
+constexpr int64_t kParameters = 4 << 20;  // of an update: likewise
 
 // Seconds of `work`, each round, on every rank.
 template <typename Work>

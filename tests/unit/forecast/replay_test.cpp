@@ -52,7 +52,7 @@ Calibration known(int64_t machines = 2) {
     for (const int64_t bytes : {2, 2000000, 8000000}) {
       const double sent = static_cast<double>(bytes) / 2.0;
       const double seconds = kLatency + kSecondsPerByte * sent;
-      c.collectives.push_back({kind, "network", 2, 2, bytes, exactly(seconds), 0.0, seconds, 0.0});
+      c.collectives.push_back({kind, "network", 2, 2, bytes, exactly(seconds), 0.0, seconds});
     }
   return c;
 }
@@ -136,13 +136,27 @@ TEST_CASE("replay: nodes that share a machine compute at the same time, each at 
 
 TEST_CASE("replay: what a collective takes from computing makes the step longer by as much") {
   Calibration greedy = known();
-  for (auto& one : greedy.collectives) one.beside_cpu_seconds = 0.5 * one.beside_seconds;
+  for (auto& one : greedy.collectives) one.cpu_seconds = 0.5 * one.beside_seconds;
   const ReplayQuestion question = job(2, 2);
 
   const double free = replay(known(), question).seconds, taken = replay(greedy, question).seconds;
 
   CHECK(taken > free + 2e-3);
   CHECK(taken < free + compute_of(question));
+}
+
+TEST_CASE("replay: one that nothing else is under way with takes the latency of two in a stream") {
+  Calibration late = known();
+  for (auto& one : late.collectives) one.seconds = exactly(one.beside_seconds = 1e-3);
+  ReplayQuestion question = job(2, 1);
+  question.model.layers = 1;
+
+  const double with = replay(late, question).seconds;
+  for (auto& one : late.collectives) one.seconds = exactly(one.beside_seconds = 0.0);
+  const double without = replay(late, question).seconds;
+
+  // The first block's replicas are summed when nothing is left to compute, and so is the norm.
+  CHECK_EQ(with - without, doctest::Approx(2.0 * 2e-3).epsilon(0.01));
 }
 
 TEST_CASE("replay: what was not measured is named, not guessed") {
