@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -58,6 +59,11 @@ struct Bytes {
   std::vector<std::byte> values;
   Run::Kind kind;
 };
+
+// The first byte in which they differ; equal vectors have none, and say their size.
+size_t first_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
 
 // Runs the op once; the outputs. Complains of touched guards and inputs.
 std::vector<Bytes> outputs_of(const std::string& what, const std::function<void(Run&)>& run_op,
@@ -192,13 +198,30 @@ std::vector<std::vector<double>> check_op(const std::string& what, const std::fu
   compare_all(first, 0);
   for (size_t i = 0; i < first.size(); ++i) {
     if (first[i].values == second[i].values) continue;
-    size_t at = 0;
-    while (first[i].values[at] == second[i].values[at]) ++at;
     FAIL_CHECK("FAIL " << what << " out=" << expected[i].name << ": a second run has other bits, from byte "
-                       << at << " of " << first[i].values.size());
+                       << first_difference(first[i].values, second[i].values) << " of "
+                       << first[i].values.size());
   }
   compare_all(outputs_of(what, run_op, 1), 1);
   return results;
+}
+
+void check_same_bits(const std::string& what, const std::function<void(Run&)>& one_way,
+                     const std::function<void(Run&)>& other_way) {
+  for (const int64_t offset : {0, 1}) {
+    const std::vector<Bytes> one = outputs_of(what, one_way, offset),
+                             other = outputs_of(what, other_way, offset);
+    REQUIRE_EQ(one.size(), other.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      if (one[i].values == other[i].values) {
+        CHECK(true);
+        continue;
+      }
+      FAIL_CHECK("FAIL " << what << " offset=" << offset << ": output " << i + 1 << " differs from byte "
+                         << first_difference(one[i].values, other[i].values) << " of "
+                         << one[i].values.size());
+    }
+  }
 }
 
 }  // namespace shardrun::gpu_test

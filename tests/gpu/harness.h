@@ -128,6 +128,10 @@ struct Expected {
 std::vector<std::vector<double>> check_op(const std::string& what, const std::function<void(Run&)>& run_op,
                                           const std::vector<Expected>& expected);
 
+// Two ways to the same outputs, in the same order: their bits must be equal, aligned and one element off.
+void check_same_bits(const std::string& what, const std::function<void(Run&)>& one_way,
+                     const std::function<void(Run&)>& other_way);
+
 // Prints one line and counts a failure if they are too far apart.
 void compare(const std::string& what, const std::vector<double>& got, const Expected& expected);
 

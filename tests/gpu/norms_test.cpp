@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "runtime/kernels/cuda/ops.h"
 #include "runtime/kernels/reference/ops.h"
@@ -169,6 +170,44 @@ TEST_CASE_TEMPLATE("layernorm: backward, in place, sums dgamma and dbeta over th
              {{"dx", dx, kTolerance<T>},
               {"dgamma", dgamma, kTolerance<float>},
               {"dbeta", dbeta, kTolerance<float>}});
+  }
+}
+
+TEST_CASE_TEMPLATE("norms: with a residual they have the bits of an addition and a norm without one", T,
+                   float, Bf16) {
+  for (const auto& shape : kShapes) {
+    const int64_t N = shape[0], C = shape[1];
+    const auto x = as<T>(random_values(N * C, 4)), more = as<T>(random_values(N * C, 5)),
+               w = as<T>(random_values(C, 6)), beta = as<T>(random_values(C, 7));
+    const auto rmsnorm = [&](bool fused) {
+      return [&, fused](Run& run) {
+        T* const y = run.out<T>(N * C);
+        float* const rrms = run.out<float>(N);
+        T* const in = run.inout(x);
+        const T* const residual = run.in(more);
+        const T* const weights = run.in(w);
+        if (fused)
+          return cuda::rmsnorm_residual_forward(run.device(), y, rrms, in, residual, weights, N, C, kEpsilon);
+        cuda::add(run.device(), in, in, residual, N * C);
+        cuda::rmsnorm_forward(run.device(), y, rrms, in, weights, N, C, kEpsilon);
+      };
+    };
+    check_same_bits(what("rmsnorm_residual_forward", kDType<T>, {{"N", N}, {"C", C}}), rmsnorm(true),
+                    rmsnorm(false));
+    const auto layernorm = [&](bool fused) {
+      return [&, fused](Run& run) {
+        T* const y = run.out<T>(N * C);
+        float* const mean = run.out<float>(N);
+        float* const rstd = run.out<float>(N);
+        T* const in = run.inout(x);
+        const T* residual = run.in(more);
+        if (!fused) cuda::add(run.device(), in, in, std::exchange(residual, nullptr), N * C);
+        cuda::layernorm_forward(run.device(), y, mean, rstd, in, residual, run.in(w), run.in(beta), N, C,
+                                kEpsilon);
+      };
+    };
+    check_same_bits(what("layernorm_forward", kDType<T>, {{"N", N}, {"C", C}}), layernorm(true),
+                    layernorm(false));
   }
 }
 
