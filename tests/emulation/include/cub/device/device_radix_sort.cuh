@@ -10,17 +10,20 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // Without `space`: how many bytes of it there must be. It is filled with rubbish.
+  // Without `space`: how many bytes of it there must be, as CUB's one-sweep sort asks: keys and values once more, and a
+  // table of 256 digits for each of its tiles. It is filled with rubbish.
   template <typename Key, typename Value>
   static cudaError_t SortPairs(void* space, size_t& space_bytes, const Key* keys, Key* keys_out,
                                const Value* values, Value* values_out, int count, int begin_bit, int end_bit,
                                cudaStream_t stream) {
-    constexpr size_t kSpace = 1000;
+    constexpr size_t kTile = 2048, kTable = 256 * sizeof(uint32_t);
+    const size_t needed = static_cast<size_t>(count) * (sizeof(Key) + sizeof(Value)) +
+                          (static_cast<size_t>(count) / kTile + 16) * kTable;
     if (space == nullptr) {
-      space_bytes = kSpace;
+      space_bytes = needed;
       return cudaSuccess;
     }
-    if (space_bytes < kSpace) return cudaErrorInvalidValue;
+    if (space_bytes < needed) return cudaErrorInvalidValue;
     return shardrun::emulation::put_on(stream, [=] {
       const auto part_of = [=](Key key) {
         return (uint64_t{key} & ((uint64_t{1} << end_bit) - 1)) >> begin_bit;
@@ -33,7 +36,7 @@ struct DeviceRadixSort {
         keys_out[i] = keys[order[static_cast<size_t>(i)]];
         values_out[i] = values[order[static_cast<size_t>(i)]];
       }
-      std::memset(space, 0xff, kSpace);
+      std::memset(space, 0xff, needed);
     });
   }
 };

@@ -1,0 +1,248 @@
+// The workspace that `shardrun plan` counts and a rank allocates, against what each op asks of it: on the emulated GPU,
+// which computes nothing here, so sizes are those of real jobs.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string>
+#include <variant>
+
+#include "runtime/contract/job_spec.h"
+#include "runtime/kernels/cuda/ops.h"
+#include "runtime/kernels/gpu.h"
+#include "runtime/train/memory_plan.h"
+#include "runtime/train/spec_options.h"
+#include "tests/emulation/emulated_gpu.h"
+
+using namespace shardrun;
+
+namespace {
+
+namespace cuda = kernels::cuda;
+using kernels::Bf16;
+
+constexpr int64_t kRanks = 2;
+
+// Nobody reads or writes there.
+template <typename T>
+T* somewhere() {
+  return reinterpret_cast<T*>(uintptr_t{1} << 30);
+}
+
+struct NothingComputed {
+  NothingComputed() { emulation::skip_computing(true); }
+  ~NothingComputed() { emulation::skip_computing(false); }
+  NothingComputed(const NothingComputed&) = delete;
+  NothingComputed& operator=(const NothingComputed&) = delete;
+};
+
+// A device with the planned workspace, and whether that is still all it holds.
+class Planned {
+ public:
+  explicit Planned(int64_t workspace_bytes) {
+    auto made = cuda::Device::create({.workspace_bytes = static_cast<size_t>(workspace_bytes)});
+    REQUIRE(made);
+    device_ = std::move(made).value();
+    held_ = emulation::held_memory().gpu;
+  }
+  template <typename RunOp>
+  void check(const char* op, const RunOp& run) {
+    run(*device_);
+    const int64_t grown = emulation::held_memory().gpu - held_;
+    INFO(std::string(op), ": its workspace is ", grown, " bytes more than planned");
+    CHECK_EQ(grown, 0);
+    held_ += grown;  // each op that grows it is named once
+    CHECK(device_->status());
+  }
+
+ private:
+  std::unique_ptr<cuda::Device> device_;
+  int64_t held_ = 0;
+};
+
+template <typename T>
+void check_linear(Planned& planned, const kernels::LinearCall& call) {
+  using Op = kernels::LinearCall::Op;
+  const auto [N, C, O] = std::array{call.N, call.C, call.O};
+  const T* const in = somewhere<T>();
+  const T* const bias = call.bias ? in : nullptr;
+  planned.check("linear", [&](cuda::Device& device) {
+    switch (call.op) {
+      case Op::kForward:
+        if (bias == nullptr) return cuda::linear_forward(device, somewhere<T>(), in, in, N, C, O);
+        return cuda::linear_bias_forward(device, somewhere<T>(), in, in, bias, N, C, O);
+      case Op::kForwardFp32:
+        if (bias == nullptr) return cuda::linear_forward_fp32(device, somewhere<float>(), in, in, N, C, O);
+        return cuda::linear_bias_forward_fp32(device, somewhere<float>(), in, in, bias, N, C, O);
+      case Op::kBackwardInput:
+        return cuda::linear_backward_input(device, somewhere<T>(), in, in, N, C, O, call.accumulate);
+      case Op::kBackwardInputFp32:
+        return cuda::linear_backward_input_fp32(device, somewhere<float>(), in, in, N, C, O);
+      case Op::kBackwardWeight:
+        return cuda::linear_backward_weight(device, somewhere<float>(), in, in, N, C, O, call.accumulate);
+    }
+  });
+  planned.check("bias_backward", [&](cuda::Device& device) {
+    cuda::bias_backward(device, somewhere<float>(), in, N, O, /*accumulate=*/true);
+  });
+}
+
+template <typename T>
+void check_norms(Planned& planned, int64_t N, int64_t C) {
+  const T* const in = somewhere<T>();
+  float* const sums = somewhere<float>();
+  planned.check("rmsnorm_forward", [&](cuda::Device& device) {
+    cuda::rmsnorm_residual_forward(device, somewhere<T>(), sums, somewhere<T>(), in, in, N, C, 1e-5F);
+  });
+  planned.check("rmsnorm_backward", [&](cuda::Device& device) {
+    cuda::rmsnorm_backward(device, somewhere<T>(), sums, in, in, in, sums, N, C);
+  });
+  planned.check("layernorm_forward", [&](cuda::Device& device) {
+    cuda::layernorm_forward(device, somewhere<T>(), sums, sums, somewhere<T>(), in, in, in, N, C, 1e-5F);
+  });
+  planned.check("layernorm_backward", [&](cuda::Device& device) {
+    cuda::layernorm_backward(device, somewhere<T>(), sums, sums, in, in, in, sums, sums, N, C);
+  });
+}
+
+template <typename T>
+void check_attention(Planned& planned, const kernels::AttentionShape& shape) {
+  const T* const in = somewhere<T>();
+  planned.check("attention_forward", [&](cuda::Device& device) {
+    cuda::attention_forward(device, somewhere<T>(), somewhere<float>(), in, shape);
+  });
+  planned.check("attention_backward", [&](cuda::Device& device) {
+    cuda::attention_backward(device, somewhere<T>(), in, in, in, somewhere<float>(), shape);
+  });
+}
+
+template <typename T>
+void check_ends(Planned& planned, int64_t N, int64_t C, int64_t V) {
+  const T* const in = somewhere<T>();
+  const int32_t* const tokens = somewhere<int32_t>();
+  float* const fp32 = somewhere<float>();
+  double* const sum = somewhere<double>();
+  planned.check("embedding_forward", [&](cuda::Device& device) {
+    cuda::embedding_forward(device, somewhere<T>(), tokens, in, N, C);
+  });
+  planned.check("embedding_backward",
+                [&](cuda::Device& device) { cuda::embedding_backward(device, fp32, tokens, in, N, C, V); });
+  planned.check("embedding_slice_backward", [&](cuda::Device& device) {
+    cuda::embedding_slice_backward(device, fp32, tokens, in, N, C, V / kRanks, /*first=*/0);
+  });
+  planned.check("cross_entropy", [&](cuda::Device& device) {
+    cuda::cross_entropy(device, sum, somewhere<T>(), fp32, tokens, N, V, 1.0F);
+  });
+  planned.check("cross_entropy_bf16", [&](cuda::Device& device) {
+    cuda::cross_entropy_bf16(device, sum, somewhere<Bf16>(), somewhere<Bf16>(), tokens, N, V, 1.0F);
+  });
+  planned.check("cross_entropy_slice", [&](cuda::Device& device) {
+    cuda::cross_entropy_slice(device, sum, somewhere<T>(), fp32, fp32, tokens, N, V / kRanks, 0, kRanks,
+                              1.0F);
+  });
+}
+
+void check_fp8(Planned& planned, const kernels::LinearCall& call) {
+  const auto [N, C, O] = std::array{call.N, call.C, call.O};
+  kernels::Fp8Matrix matrix{};
+  matrix.values = matrix.transposed = somewhere<uint8_t>();
+  matrix.inverse = somewhere<float>();
+  for (const auto& [rows, columns] : {std::array{N, C}, std::array{O, C}, std::array{N, O}}) {
+    for (const auto scale : {kernels::Fp8Scale::kDelayed, kernels::Fp8Scale::kPresent}) {
+      planned.check("fp8_quantize", [&, rows = rows, columns = columns](cuda::Device& device) {
+        cuda::fp8_quantize(device, matrix, somewhere<kernels::Fp8Scaling>(), somewhere<const Bf16>(), rows,
+                           columns, scale);
+      });
+    }
+  }
+  planned.check("fp8_linear", [&](cuda::Device& device) {
+    cuda::fp8_linear_forward(device, somewhere<Bf16>(), matrix, matrix, N, C, O);
+    cuda::fp8_linear_backward_input(device, somewhere<float>(), matrix, matrix, N, C, O);
+    cuda::fp8_linear_backward_weight(device, somewhere<float>(), matrix, matrix, N, C, O, true);
+  });
+}
+
+void check_optimizer(Planned& planned, size_t count) {
+  const std::span<float> values(somewhere<float>(), count);
+  planned.check("sum_of_squares",
+                [&](cuda::Device& device) { cuda::sum_of_squares(device, somewhere<double>(), values); });
+  planned.check("lamb_measure", [&](cuda::Device& device) {
+    cuda::lamb_measure(device, somewhere<kernels::LambSquares>(), values, values, values, values, {});
+  });
+  planned.check("adamw_step",
+                [&](cuda::Device& device) { cuda::adamw_step(device, values, values, values, values, {}); });
+}
+
+template <typename T>
+void check_job(train::SessionOptions options, int tensor_parallel) {
+  options.device = kernels::DeviceKind::kGpu;
+  options.compute = std::is_same_v<T, Bf16> ? kernels::DType::kBf16 : kernels::DType::kFp32;
+  const int64_t C = train::hidden(options.model), N = options.micro_batch * options.sequence_length;
+  const auto list = train::ops(options.model, train::model_options(options, nullptr), tensor_parallel);
+  Planned planned(train::gpu_workspace_bytes(options, tensor_parallel));
+  for (const kernels::LinearCall& call : list.linears) {
+    check_linear<T>(planned, call);
+    if (std::is_same_v<T, Bf16>) check_fp8(planned, call);
+  }
+  check_norms<T>(planned, N, C);
+  check_attention<T>(planned, list.attention);
+  check_ends<T>(planned, N, C, train::vocabulary(options.model));
+  check_optimizer(planned, size_t{1} << 34);
+}
+
+train::SessionOptions of_size(const train::Network& network, int64_t micro_batch, int sequence_length) {
+  train::SessionOptions options;
+  options.model = network;
+  options.micro_batch = micro_batch;
+  options.sequence_length = sequence_length;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("workspace: no op of any job of jobs/ asks for more than `shardrun plan` counts") {
+  const NothingComputed scene;
+  for (const std::string name :
+       {"bert-large", "llama-14b-one-gpu", "llama-2-13b-p4de", "llama-2-13b-p5", "llama-2-70b-finetune",
+        "llama-2-70b-p4de", "llama-2-70b-p5", "llama-2-7b-p4de", "llama-2-7b-p5", "tiny-llama"}) {
+    CAPTURE(name);
+    const auto spec = contract::load_job_spec(JOBS "/" + name + ".toml");
+    REQUIRE(spec);
+    contract::LaunchPlan plan;
+    plan.batch.micro_batch = spec->batch.micro_batch;
+    check_job<Bf16>(train::session_options(*spec, plan), spec->sharding.tensor_parallel);
+    check_job<float>(train::session_options(*spec, plan), spec->sharding.tensor_parallel);
+  }
+}
+
+TEST_CASE(
+    "workspace: no op asks for more than planned where rows, vocabularies or sequences are the longest") {
+  const NothingComputed scene;
+  const model::LlamaConfig wide{
+      .layers = 2, .hidden = 24576, .heads = 192, .kv_heads = 8, .ffn = 65536, .vocab = 256000};
+  const model::BertConfig many_words{.layers = 2, .hidden = 1024, .heads = 16, .ffn = 4096, .vocab = 1000000};
+  const model::BertConfig wide_layers{.layers = 2, .hidden = 1024, .heads = 16, .ffn = 262144, .vocab = 1000};
+  const model::LlamaConfig long_sequences{
+      .layers = 2, .hidden = 16384, .heads = 128, .kv_heads = 8, .ffn = 53248, .vocab = 128256};
+  for (const int tensor_parallel : {1, 8}) {
+    check_job<Bf16>(of_size(wide, 4, 4096), tensor_parallel);
+    check_job<Bf16>(of_size(long_sequences, 1, 1 << 20), tensor_parallel);
+  }
+  check_job<Bf16>(of_size(many_words, 64, 512), 1);
+  check_job<Bf16>(of_size(wide_layers, 64, 512), 1);
+  check_job<Bf16>(
+      of_size(
+          model::LlamaConfig{
+              .layers = 2, .hidden = 1024, .heads = 4, .kv_heads = 4, .ffn = 2816, .vocab = 32000},
+          1464, 2048),
+      1);
+}
+
+TEST_CASE("workspace: an op that outgrows its plan is seen") {
+  const NothingComputed scene;
+  auto made = cuda::Device::create({.workspace_bytes = 1 << 20});
+  REQUIRE(made);
+  const int64_t held = emulation::held_memory().gpu;
+  cuda::rmsnorm_backward(**made, somewhere<float>(), somewhere<float>(), somewhere<const float>(),
+                         somewhere<const float>(), somewhere<const float>(), somewhere<float>(), 4096, 4096);
+  CHECK_EQ(emulation::held_memory().gpu - held, 512 * 4096 * 4 + 4 * 4096 * 4 - (1 << 20));
+}
