@@ -18,6 +18,10 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kRows = 64;  // that a block owns; 16 a warp
 constexpr float kLog2OfE = 1.44269504F;
+// Blocks of the gradient of queries that a multiprocessor shall have registers for: 168 a thread for three, 255 for two.
+// Without it a compiler takes what it likes for heads of 64. The other kernels get as many anyway, and spill when told so.
+template <int D>
+constexpr int kBlocksOfQueries = D == 64 ? 3 : 2;
 
 template <int D>
 __device__ const Bf16* chunk_of(const Bf16* tile, int row, int chunk) {
@@ -245,7 +249,7 @@ __device__ QueryStats stats_of(const float* lse, const float* delta, int64_t fir
 }
 
 template <int D>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfQueries<D>)
     query_gradient_tiles(Bf16* dqkv, const Bf16* dout, const Bf16* qkv, const float* lse, const float* delta,
                          const AttentionProblem problem) {
   Bf16* const q_tile = dynamic_shared_memory<Bf16>();

@@ -22,6 +22,7 @@ using Constants = std::array<Constant, 5>;
 struct Entry {
   std::string_view name, kernel, parameters;
   Constants constants;
+  std::string_view blocks{};  // of the kernel's launch bounds, as its source names them; empty: it has none
 };
 
 // {T} is the element type, {L} the width of a vector of logits in fp32, {W} of any other, {S} the size; {H} and {K} are
@@ -91,7 +92,8 @@ constexpr std::string_view kForwardName = "shardrun_attention_forward",
 constexpr Entry kTensorForward[] = {
     {kForwardName, "forward_tiles<{S}>", kAttentionForwardParameters, kHeads}};
 constexpr Entry kTensorBackward[] = {
-    {kQueriesName, "query_gradient_tiles<{S}>", kAttentionBackwardParameters, kHeads},
+    {kQueriesName, "query_gradient_tiles<{S}>", kAttentionBackwardParameters, kHeads,
+     "kBlocksOfQueries<{S}>"},
     {kKeysName, "key_gradient_tiles<{S}>", kAttentionBackwardParameters, kHeads}};
 constexpr Entry kPlainForward[] = {
     {kForwardName, "forward_plainly<{T}>", kAttentionForwardParameters, kHeads}};
@@ -154,6 +156,13 @@ std::string names_of(std::string_view parameters) {
   return names;
 }
 
+std::string filled(std::string_view pattern, const KernelShape& shape) {
+  const int64_t row = shape.op == Op::kRope ? shape.size / 2 : shape.size;
+  return fmt::format(fmt::runtime(pattern), fmt::arg("T", shape.dtype == DType::kFp32 ? "float" : "Bf16"),
+                     fmt::arg("W", width_for(shape.dtype, row)), fmt::arg("L", width_for(DType::kFp32, row)),
+                     fmt::arg("S", shape.size), fmt::arg("H", shape.heads), fmt::arg("K", shape.kv_heads));
+}
+
 }  // namespace
 
 std::span<const std::string_view> kernel_flags() {
@@ -164,6 +173,12 @@ std::span<const std::string_view> kernel_flags() {
 std::vector<std::string_view> entry_names(const KernelShape& shape) {
   std::vector<std::string_view> names;
   for (const Entry& entry : description(shape).entries) names.push_back(entry.name);
+  return names;
+}
+
+std::vector<std::string> kernel_names(const KernelShape& shape) {
+  std::vector<std::string> names;
+  for (const Entry& entry : description(shape).entries) names.push_back(filled(entry.kernel, shape));
   return names;
 }
 
@@ -181,19 +196,14 @@ std::string translation_unit(const KernelShape& shape) {
       "template <typename A, typename B> constexpr bool kSame = false;\n"
       "template <typename A> constexpr bool kSame<A, A> = true;\n",
       op.source);
-  const int64_t row = shape.op == Op::kRope ? shape.size / 2 : shape.size;
-  const auto fill = [&](std::string_view pattern) {
-    return fmt::format(fmt::runtime(pattern), fmt::arg("T", shape.dtype == DType::kFp32 ? "float" : "Bf16"),
-                       fmt::arg("W", width_for(shape.dtype, row)),
-                       fmt::arg("L", width_for(DType::kFp32, row)), fmt::arg("S", shape.size),
-                       fmt::arg("H", shape.heads), fmt::arg("K", shape.kv_heads));
-  };
+  const auto fill = [&](std::string_view pattern) { return filled(pattern, shape); };
   for (const Entry& entry : op.entries) {
     const std::string kernel = fill(entry.kernel);
+    const std::string blocks = entry.blocks.empty() ? "" : ", " + fill(entry.blocks);
     text += fmt::format(
-        "extern \"C\" __attribute__((global)) __attribute__((launch_bounds({0}))) void {1}({2}) {{\n"
+        "extern \"C\" __attribute__((global)) __attribute__((launch_bounds({0}{3}))) void {1}({2}) {{\n"
         "  __builtin_assume(blockDim.x == {0});\n",
-        op.threads, entry.name, fill(entry.parameters));
+        op.threads, entry.name, fill(entry.parameters), blocks);
     for (const Constant& constant : entry.constants) {
       if (constant.parameter.empty()) break;
       text += fmt::format("  __builtin_assume({0} == {1});\n  {0} = {1};\n", constant.parameter,

@@ -26,6 +26,8 @@ std::span<const std::string_view> kernel_flags();
 // The functions of a kernel's cubin, in the order below. Each has the signature of the kernel in the source that it
 // stands for, which the translation unit asserts.
 std::vector<std::string_view> entry_names(const KernelShape& shape);
+// The kernels of the source that they stand for, as it writes them: "swiglu_rows<8, Bf16>".
+std::vector<std::string> kernel_names(const KernelShape& shape);
 // That a block of them must have, in one dimension.
 unsigned block_threads(const KernelShape& shape);
 

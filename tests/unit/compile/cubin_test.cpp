@@ -65,6 +65,11 @@ TEST_CASE("a_gpus_kernel_is_named_by_its_heads_and_has_constants_where_the_sourc
        {"  p.H = 32;\n", "  p.K = 8;\n", "  p.stride = (32 + 2 * 8) * 128;\n", "  p.D = 128;\n"})
     CHECK_MESSAGE(unit.find(constant) != std::string::npos, constant);
   CHECK(unit.find("key_gradient_tiles<128>") != std::string::npos);
+  // The source's own bounds, so that both compilers leave room for as many blocks.
+  CHECK(unit.find("launch_bounds(128, kBlocksOfQueries<128>)") != std::string::npos);
+  CHECK(unit.find("launch_bounds(128))) void shardrun_attention_key_gradient") != std::string::npos);
+  CHECK(kernels::cuda::kernel_names(kShape) ==
+        std::vector<std::string>{"query_gradient_tiles<128>", "key_gradient_tiles<128>"});
   // A head size that the tensor cores' kernels do not take, and a row that 16 bytes do not divide.
   KernelShape plain = kShape;
   plain.size = 96;
