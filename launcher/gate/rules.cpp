@@ -1,7 +1,6 @@
 #include "launcher/gate/rules.h"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 
 #include <fmt/format.h>
@@ -73,25 +72,6 @@ std::vector<ExcludedNode> find_speechless(const GateFacts& facts) {
   return unseen.empty() ? silent : unseen;
 }
 
-// The numbers behind "rank" and "ranks" in words like "no answer from ranks 4, 5".
-std::set<int> ranks_named_in(const std::string& words) {
-  std::set<int> ranks;
-  for (size_t at = 0; (at = words.find("rank", at)) != std::string::npos;) {
-    at += 4;
-    if (at < words.size() && words[at] == 's') ++at;
-    for (bool more = true; more && at < words.size();) {
-      while (at < words.size() && (words[at] == ' ' || words[at] == ',')) ++at;
-      more = at < words.size() && std::isdigit(static_cast<unsigned char>(words[at])) != 0;
-      int rank = 0;
-      for (; at < words.size() && std::isdigit(static_cast<unsigned char>(words[at])) != 0 && rank < 1 << 20;
-           ++at)
-        rank = 10 * rank + (words[at] - '0');
-      if (more) ranks.insert(rank);
-    }
-  }
-  return ranks;
-}
-
 // The node that more than half of those who could not measure blame.
 std::optional<ExcludedNode> find_blamed(const GateFacts& facts) {
   std::map<std::string, int> votes;
@@ -102,9 +82,9 @@ std::optional<ExcludedNode> find_blamed(const GateFacts& facts) {
     ++voters;
     words = node.network_error;
     std::set<std::string> blamed;
-    for (const int rank : ranks_named_in(node.network_error)) {
+    for (const int rank : node.network_ranks) {
       const auto index = static_cast<size_t>(rank / facts.ranks_per_node);
-      if (index < facts.nodes.size()) blamed.insert(facts.nodes[index]);
+      if (rank >= 0 && index < facts.nodes.size()) blamed.insert(facts.nodes[index]);
     }
     if (blamed.size() == 1) ++votes[*blamed.begin()];
   }

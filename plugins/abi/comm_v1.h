@@ -39,7 +39,8 @@ extern "C" {
 
 #define SHARDRUN_COMM_V1_SYMBOL "shardrun_comm_v1" /* a const shardrun_comm_v1_table */
 #define SHARDRUN_COMM_ABI_MAJOR 1
-#define SHARDRUN_COMM_ABI_MINOR 1 /* 1: buffers in a device's memory; what is marked so below */
+/* 1: buffers in a device's memory; 2: the ranks of a failure; what is marked so below */
+#define SHARDRUN_COMM_ABI_MINOR 2
 
 /* Memory for sums, beside the buffers of operations: known to the host before it opens anything, so that it can plan.
  * An operation that runs takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what one member
@@ -180,13 +181,21 @@ typedef struct shardrun_comm_v1_table {
   int32_t (*channel_open_on_stream)(shardrun_comm_context* context, uint32_t channel_id,
                                     const uint32_t* global_ranks, uint32_t rank_count, void* device_stream,
                                     shardrun_comm_channel** channel);
+
+  /* Since minor 2: look at header.struct_size first. */
+
+  /* The ranks that the text of last_error() is about, those that did not answer or are lost, as a program reads them.
+   * Output: ranks, as connect numbered them, none twice; valid until the thread's next call. Returns how many: 0 if the
+   * failure is nobody's in particular. */
+  uint32_t (*last_error_ranks)(const uint32_t** ranks);
 } shardrun_comm_v1_table;
 
 /* What a host asks of header.struct_size: a table of minor 0 ends before `traits`. */
 #define SHARDRUN_COMM_V1_SMALLEST_TABLE ((uint32_t)offsetof(shardrun_comm_v1_table, traits))
+#define SHARDRUN_COMM_V1_TABLE_OF_MINOR_1 ((uint32_t)offsetof(shardrun_comm_v1_table, last_error_ranks))
 #define SHARDRUN_COMM_V1_SMALLEST_CONFIG ((uint32_t)offsetof(shardrun_comm_config, timeout_ms))
 static inline uint32_t shardrun_comm_v1_traits(const shardrun_comm_v1_table* table) {
-  if (table->header.struct_size < sizeof(shardrun_comm_v1_table))
+  if (table->header.struct_size < SHARDRUN_COMM_V1_TABLE_OF_MINOR_1)
     return SHARDRUN_COMM_SUMS_IN_RANK_ORDER | SHARDRUN_COMM_TELLS_PEERS;
   return table->traits;
 }

@@ -31,9 +31,10 @@
 
 namespace shardrun::common {
 
-inline std::string& last_error_text() {
-  thread_local std::string text;
-  return text;
+// Of the thread's last failure.
+inline Status& last_failure() {
+  thread_local Status failure;
+  return failure;
 }
 
 // Runs `call`, which returns a Status; turns that and any exception into a code and the thread's last error.
@@ -41,14 +42,15 @@ template <typename Call>
 int32_t guard(Call call) noexcept {
   try {
     Status status = call();
-    if (!status.ok()) last_error_text() = std::move(status.text);
-    return status.code;
+    const int32_t code = status.code;
+    if (code != SHARDRUN_COMM_OK) last_failure() = std::move(status);
+    return code;
   } catch (const std::bad_alloc&) {
-    last_error_text().clear();  // a long text would need memory too
-    last_error_text() = "out of memory";
+    last_failure() = {};  // a long text would need memory too
+    last_failure().text = "out of memory";
     return SHARDRUN_COMM_IO;
   } catch (const std::exception& error) {
-    last_error_text() = error.what();
+    last_failure() = {SHARDRUN_COMM_IO, error.what()};
     return SHARDRUN_COMM_IO;
   }
 }
@@ -72,7 +74,7 @@ class CFace {
     table.header.struct_size = sizeof(shardrun_comm_v1_table);
     copy_text(table.header.name, name, sizeof(table.header.name));
     copy_text(table.header.build_id, build_id, sizeof(table.header.build_id));
-    table.last_error = [] { return last_error_text().c_str(); };
+    table.last_error = [] { return last_failure().text.c_str(); };
     table.open = open;
     table.local_address = local_address;
     table.connect = connect;
@@ -88,6 +90,10 @@ class CFace {
     table.close = close;
     table.provider = [](const Context* context) { return engine_of(context).provider().c_str(); };
     table.traits = traits;
+    table.last_error_ranks = [](const uint32_t** ranks) {
+      *ranks = last_failure().ranks.data();
+      return static_cast<uint32_t>(last_failure().ranks.size());
+    };
     return table;
   }
 

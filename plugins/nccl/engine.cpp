@@ -110,13 +110,14 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     RankAddress& address = addresses_[rank];
     if (Status status = unpack(peers_[rank].address, &address); !status.ok()) {
-      status.text = rank_text(rank) + ": " + status.text;
-      return status;
+      return {status.code, rank_text(rank) + ": " + status.text, {rank}};
     }
     if (address.nccl_version != nccl_.version) {
-      return {SHARDRUN_COMM_INVALID, fmt::format("{} has NCCL {}, {} has {}: all ranks need the same",
-                                                 rank_text(rank), version_text(address.nccl_version),
-                                                 rank_text(global_rank_), version_text(nccl_.version))};
+      return {SHARDRUN_COMM_INVALID,
+              fmt::format("{} has NCCL {}, {} has {}: all ranks need the same", rank_text(rank),
+                          version_text(address.nccl_version), rank_text(global_rank_),
+                          version_text(nccl_.version)),
+              {rank}};
     }
   }
   watcher_ = std::thread([this] { watch(); });
@@ -127,12 +128,18 @@ std::string Engine::rank_text(uint32_t global_rank) const {
   return fmt::format("rank {} (node {})", global_rank, peers_[global_rank].node_name);
 }
 
+std::vector<uint32_t> Engine::others(const Channel& channel) const {
+  std::vector<uint32_t> ranks = channel.ranks;
+  ranks.erase(std::remove(ranks.begin(), ranks.end(), global_rank_), ranks.end());
+  return ranks;
+}
+
 std::string Engine::others_text(const Channel& channel) const {
   constexpr size_t kShown = 16;
   std::string text;
   size_t shown = 0;
-  for (const uint32_t rank : channel.ranks) {
-    if (rank == global_rank_ || ++shown > kShown) continue;
+  for (const uint32_t rank : others(channel)) {
+    if (++shown > kShown) continue;
     text += (text.empty() ? "" : ", ") + rank_text(rank);
   }
   if (shown > kShown) text += fmt::format(" and {} more", shown - kShown);
@@ -180,8 +187,10 @@ Status Engine::poll(Channel& channel) {
     const std::string what = channel.connecting           ? "connecting"
                              : channel.operations.empty() ? "between operations"
                                                           : channel.operations.back().name;
-    return fail({code, fmt::format("{} on channel {} with {}: {}", what, channel.id, others_text(channel),
-                                   nccl_.describe(result, channel.comm))});
+    return fail({code,
+                 fmt::format("{} on channel {} with {}: {}", what, channel.id, others_text(channel),
+                             nccl_.describe(result, channel.comm)),
+                 others(channel)});
   }
   channel.connecting = false;
   if (channel.operations.empty() || channel.operations.back().recorded) return {};
@@ -200,8 +209,8 @@ Status Engine::until(Lock& lock, Channel& channel, const bool& blocker, Clock::t
     if (Status status = poll(channel); !status.ok()) return failed(lock);
     if (!blocker) break;
     if (Clock::now() < deadline) continue;
-    (void)fail(
-        {SHARDRUN_COMM_TIMEOUT, fmt::format("{}: {} did not answer in time", what, others_text(channel))});
+    (void)fail({SHARDRUN_COMM_TIMEOUT,
+                fmt::format("{}: {} did not answer in time", what, others_text(channel)), others(channel)});
     return failed(lock);
   }
   return failure_.ok() ? Status{} : failed(lock);
@@ -302,7 +311,7 @@ Status Engine::take_block(Channel& channel, size_t bytes, Block* block) {
 void Engine::abort(const std::string& reason) {
   const std::lock_guard guard(mutex_);
   const std::string who = peers_.empty() ? "this rank" : rank_text(global_rank_);
-  (void)fail({SHARDRUN_COMM_ABORTED, fmt::format("{} aborted: {}", who, reason)});
+  (void)fail({SHARDRUN_COMM_ABORTED, fmt::format("{} aborted: {}", who, reason), {global_rank_}});
 }
 
 void Engine::close_channel(Channel* channel) {
@@ -310,8 +319,10 @@ void Engine::close_channel(Channel* channel) {
   channel->closing = true;
   for (const Operation& operation : channel->operations) {
     if (operation.waited) continue;
-    (void)fail({SHARDRUN_COMM_PEER_LOST, fmt::format("{} left with {} #{} in flight", rank_text(global_rank_),
-                                                     operation.name, operation.ticket)});
+    (void)fail({SHARDRUN_COMM_PEER_LOST,
+                fmt::format("{} left with {} #{} in flight", rank_text(global_rank_), operation.name,
+                            operation.ticket),
+                {global_rank_}});
     break;
   }
   if (failure_.ok()) finalize(lock, *channel);

@@ -106,6 +106,7 @@ class Engine {
   Status make_ids(uint32_t channel_count);
   std::string rank_text(uint32_t global_rank) const;
   std::string others_text(const Channel& channel) const;
+  std::vector<uint32_t> others(const Channel& channel) const;
 
   // All with the mutex held.
   Status cuda(const char* call, CuResult result) const;

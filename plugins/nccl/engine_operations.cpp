@@ -149,7 +149,8 @@ Status Engine::timed_out(const Channel& channel, const Operation& operation,
   return {SHARDRUN_COMM_TIMEOUT,
           fmt::format(
               "{} #{} on channel {} is not complete after {} ms: {} did not take part, or the GPU is late",
-              operation.name, operation.ticket, channel.id, timeout.count(), others_text(channel))};
+              operation.name, operation.ticket, channel.id, timeout.count(), others_text(channel)),
+          others(channel)};
 }
 
 Status Engine::wait(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout) {

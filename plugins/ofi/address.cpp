@@ -22,7 +22,7 @@ using common::put;
 using common::put_bytes;
 using common::Reader;
 
-constexpr uint32_t kMagic = 0x316f7273;  // "sro1"
+constexpr uint32_t kMagic = 0x326f7273;  // "sro2"
 
 // Name of the interface with the default route; empty if there is none.
 std::string default_route_interface() {

@@ -79,7 +79,7 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
   std::vector<RankAddress> ranks(peers_.size());
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (Status status = unpack(peers_[rank].address, &ranks[rank]); !status.ok()) {
-      return {status.code, fmt::format("rank {}: {}", rank, status.text)};
+      return {status.code, fmt::format("rank {}: {}", rank, status.text), {static_cast<uint32_t>(rank)}};
     }
     cookies_.push_back(ranks[rank].cookie);
   }
@@ -104,7 +104,8 @@ Status Engine::assign_endpoints(const std::vector<RankAddress>& ranks) {
     if (common.empty()) {
       return {
           SHARDRUN_COMM_INVALID,
-          fmt::format("no provider in common with {}: shm reaches ranks of this node only", rank_text(rank))};
+          fmt::format("no provider in common with {}: shm reaches ranks of this node only", rank_text(rank)),
+          {rank}};
     }
     for (const auto& [endpoint, address] : common) {
       if (Status status =
@@ -192,7 +193,8 @@ void Engine::close_channel(Channel* channel) {
   if (!channel->incomplete.empty()) {
     fail_locked({SHARDRUN_COMM_PEER_LOST,
                  fmt::format("{} left with {} #{} in flight", rank_text(global_rank_),
-                             channel->incomplete.begin()->second, channel->incomplete.begin()->first)},
+                             channel->incomplete.begin()->second, channel->incomplete.begin()->first),
+                 {global_rank_}},
                 global_rank_);
     changed_.wait_for(lock, kHaltTime, [this] { return halted_ || stuck_; });
     if (!halted_) return;  // its thread may still look at the channel; stop() gives up the whole engine
@@ -286,7 +288,8 @@ Status Engine::time_out(Channel& channel, uint64_t ticket, milliseconds timeout,
       fail_locked(
           {SHARDRUN_COMM_TIMEOUT,
            fmt::format("{} #{}: no {} from {} within {:.1f} s", channel.incomplete[ticket], ticket,
-                       all_started ? "data" : "answer", ranks_text(missing), timeout.count() / 1000.0)},
+                       all_started ? "data" : "answer", ranks_text(missing), timeout.count() / 1000.0),
+           missing},
           global_rank_);
     }
   }
@@ -296,7 +299,9 @@ Status Engine::time_out(Channel& channel, uint64_t ticket, milliseconds timeout,
 }
 
 void Engine::abort(const std::string& reason) {
-  fail({SHARDRUN_COMM_ABORTED, fmt::format("{} aborted: {}", rank_text(global_rank_), reason)}, global_rank_);
+  fail(
+      {SHARDRUN_COMM_ABORTED, fmt::format("{} aborted: {}", rank_text(global_rank_), reason), {global_rank_}},
+      global_rank_);
 }
 
 void Engine::fail(Status failure, uint32_t origin) {

@@ -129,7 +129,8 @@ void Engine::handle_flow(const Completion& completion) {
       fail({SHARDRUN_COMM_MISMATCH,
             fmt::format("{} #{}: {} sent more than {} bytes: ranks call different operations",
                         active.operation->name, active.operation->ticket, rank_text(request.global_rank),
-                        request.expected_bytes)},
+                        request.expected_bytes),
+            {request.global_rank}},
            global_rank_);
     } else {
       suspect(request.global_rank, completion.error_text);
@@ -140,7 +141,8 @@ void Engine::handle_flow(const Completion& completion) {
     fail({SHARDRUN_COMM_MISMATCH,
           fmt::format("{} #{}: {} sent {} bytes instead of {}: ranks call different operations",
                       active.operation->name, active.operation->ticket, rank_text(request.global_rank),
-                      completion.bytes, request.expected_bytes)},
+                      completion.bytes, request.expected_bytes),
+          {request.global_rank}},
          global_rank_);
     return;
   }
@@ -294,7 +296,8 @@ void Engine::handle_news(const Liveness::News& news) {
       break;
     case Liveness::News::Kind::kClosed:
       fail({SHARDRUN_COMM_PEER_LOST,
-            fmt::format("lost {}: its connection closed", rank_text(news.global_rank))},
+            fmt::format("lost {}: its connection closed", rank_text(news.global_rank)),
+            {news.global_rank}},
            global_rank_);
       break;
   }
@@ -313,7 +316,8 @@ void Engine::check_clocks() {
     // now.
     listen(0);
     fail({SHARDRUN_COMM_PEER_LOST,
-          fmt::format("lost {}: {}", rank_text(suspect_->global_rank), suspect_->why)},
+          fmt::format("lost {}: {}", rank_text(suspect_->global_rank), suspect_->why),
+          {suspect_->global_rank}},
          global_rank_);
   }
   if (departed_.empty()) return;
@@ -322,8 +326,10 @@ void Engine::check_clocks() {
       const auto departed = departed_.find(rank);
       if (departed == departed_.end() || now < std::max(departed->second, active->started) + kFarewellGrace)
         continue;
-      fail({SHARDRUN_COMM_PEER_LOST, fmt::format("{} #{}: {} has left", active->operation->name,
-                                                 active->operation->ticket, rank_text(rank))},
+      fail({SHARDRUN_COMM_PEER_LOST,
+            fmt::format("{} #{}: {} has left", active->operation->name, active->operation->ticket,
+                        rank_text(rank)),
+            {rank}},
            global_rank_);
       return;
     }

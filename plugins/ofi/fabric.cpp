@@ -234,7 +234,8 @@ Status Endpoint::connect_peer(uint32_t global_rank, std::span<const std::byte> a
   if (count != 1) {
     return {SHARDRUN_COMM_IO,
             fmt::format("provider {} does not accept the address of rank {}{}{}", provider_, global_rank,
-                        count < 0 ? ": " : "", count < 0 ? describe(count) : "")};
+                        count < 0 ? ": " : "", count < 0 ? describe(count) : ""),
+            {global_rank}};
   }
   peer_address_[global_rank] = inserted;
   return {};

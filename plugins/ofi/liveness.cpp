@@ -16,6 +16,7 @@ namespace {
 
 enum MessageKind : uint32_t { kHello = 1, kBye = 2, kFailureNews = 3 };
 constexpr size_t kLongestText = 1000;
+constexpr size_t kMostRanks = 256;  // of a failure
 
 Status system_error(const char* what) {
   return {SHARDRUN_COMM_IO, fmt::format("{} for the liveness links: {}", what, std::strerror(errno))};
@@ -46,7 +47,11 @@ struct Liveness::Header {
   uint32_t global_rank;
   uint64_t cookie;  // of the rank that is spoken to
   int32_t code;
-  uint32_t text_bytes;
+  uint32_t text_bytes;  // follow
+  uint32_t rank_count;  // of the failure's, 4 bytes each, that follow the text
+  uint32_t reserved;
+
+  size_t following_bytes() const { return text_bytes + rank_count * sizeof(uint32_t); }
 };
 
 Status Liveness::open(uint32_t ipv4, uint64_t cookie, std::unique_ptr<Liveness>* liveness) {
@@ -96,7 +101,8 @@ Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& r
       close(link.fd);
       return {SHARDRUN_COMM_PEER_LOST,
               fmt::format("rank {} at {} port {} refuses the liveness link: {}", peer,
-                          ipv4_text(ranks[peer].ipv4), ranks[peer].liveness_port, std::strerror(errno))};
+                          ipv4_text(ranks[peer].ipv4), ranks[peer].liveness_port, std::strerror(errno)),
+              {peer}};
     }
     links_.push_back(std::move(link));
   }
@@ -149,17 +155,23 @@ void Liveness::accept_links() {
 
 void Liveness::greet(Link& link) {
   link.connecting = false;
-  send_message(link, kHello, global_rank_, 0, {});
+  send_message(link, kHello, global_rank_);
 }
 
-void Liveness::send_message(const Link& link, uint32_t kind, uint32_t global_rank, int32_t code,
-                            const std::string& text) {
+void Liveness::send_message(const Link& link, uint32_t kind, uint32_t global_rank, const Status& failure) {
   if (link.fd < 0 || link.connecting || link.global_rank < 0) return;
-  const std::string shown = text.substr(0, kLongestText);
-  const Header header{kind, global_rank, cookies_[static_cast<size_t>(link.global_rank)], code,
-                      static_cast<uint32_t>(shown.size())};
+  const std::string shown = failure.text.substr(0, kLongestText);
+  const size_t ranks = std::min(failure.ranks.size(), kMostRanks);
+  const Header header{kind,
+                      global_rank,
+                      cookies_[static_cast<size_t>(link.global_rank)],
+                      failure.code,
+                      static_cast<uint32_t>(shown.size()),
+                      static_cast<uint32_t>(ranks),
+                      0};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
   bytes += shown;
+  bytes.append(reinterpret_cast<const char*>(failure.ranks.data()), ranks * sizeof(uint32_t));
   // A few hundred bytes on a quiet link always fit; a link that takes nothing belongs to a rank that is gone.
   (void)!send(link.fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -184,13 +196,17 @@ bool Liveness::take_message(Link& link, std::vector<News>* news) {
   Header header;
   if (link.received.size() < sizeof(header)) return false;
   std::memcpy(&header, link.received.data(), sizeof(header));
-  if (header.cookie != cookie_ || header.text_bytes > kLongestText || header.global_rank >= cookies_.size()) {
+  if (header.cookie != cookie_ || header.text_bytes > kLongestText || header.rank_count > kMostRanks ||
+      header.global_rank >= cookies_.size()) {
     close_link(link);  // a stranger
     return false;
   }
-  if (link.received.size() < sizeof(header) + header.text_bytes) return false;
-  const std::string text = link.received.substr(sizeof(header), header.text_bytes);
-  link.received.erase(0, sizeof(header) + header.text_bytes);
+  if (link.received.size() < sizeof(header) + header.following_bytes()) return false;
+  Status failure{header.code, link.received.substr(sizeof(header), header.text_bytes)};
+  failure.ranks.resize(header.rank_count);
+  std::copy_n(link.received.data() + sizeof(header) + header.text_bytes, header.rank_count * sizeof(uint32_t),
+              reinterpret_cast<char*>(failure.ranks.data()));
+  link.received.erase(0, sizeof(header) + header.following_bytes());
   link.welcomed = true;
   if (header.kind == kHello) {
     const bool caller = link.global_rank < 0;
@@ -200,13 +216,16 @@ bool Liveness::take_message(Link& link, std::vector<News>* news) {
     link.farewell = true;
     news->push_back({News::Kind::kFarewell, header.global_rank, {}});
   } else if (header.kind == kFailureNews) {
-    news->push_back({News::Kind::kFailure, header.global_rank, {header.code, text}});
+    const auto stranger = [this](uint32_t rank) { return rank >= cookies_.size(); };
+    failure.ranks.erase(std::remove_if(failure.ranks.begin(), failure.ranks.end(), stranger),
+                        failure.ranks.end());
+    news->push_back({News::Kind::kFailure, header.global_rank, std::move(failure)});
   }
   return true;
 }
 
 void Liveness::tell_failure(uint32_t global_rank, const Status& failure) {
-  for (const Link& link : links_) send_message(link, kFailureNews, global_rank, failure.code, failure.text);
+  for (const Link& link : links_) send_message(link, kFailureNews, global_rank, failure);
 }
 
 void Liveness::lose(Link& link, std::vector<News>* news) {
@@ -223,7 +242,7 @@ void Liveness::say_farewell() {
   for (Link& link : links_) {
     if (!link.connecting && link.fd >= 0) read_link(link, &unheard);
   }
-  for (const Link& link : links_) send_message(link, kBye, global_rank_, 0, {});
+  for (const Link& link : links_) send_message(link, kBye, global_rank_);
 }
 
 void Liveness::close_link(Link& link) {

@@ -61,8 +61,7 @@ class Liveness {
 
   Liveness() = default;
   void accept_links();
-  void send_message(const Link& link, uint32_t kind, uint32_t global_rank, int32_t code,
-                    const std::string& text);
+  void send_message(const Link& link, uint32_t kind, uint32_t global_rank, const Status& failure = {});
   void greet(Link& link);
   void lose(Link& link, std::vector<News>* news);
   void read_link(Link& link, std::vector<News>* news);

@@ -33,7 +33,13 @@ const char* code_name(Code code) {
 Error Error::context(std::string what, const char* file, int line) const {
   Error outer(code_, std::move(what), file, line);
   outer.cause_ = std::make_shared<const Error>(*this);
+  outer.ranks_ = ranks_;
   return outer;
+}
+
+Error Error::about(std::vector<int> ranks) && {
+  ranks_ = std::move(ranks);
+  return std::move(*this);
 }
 
 std::string Error::to_string() const {

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace shardrun::base {
 
@@ -45,8 +46,12 @@ class [[nodiscard]] Error {
   const std::string& message() const { return message_; }
   const Error* cause() const { return cause_.get(); }
 
-  // A new error with the same code whose cause is this one: says what only the caller knows.
+  // A new error with the same code and ranks whose cause is this one: says what only the caller knows.
   Error context(std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) const;
+
+  // Global ranks that did not answer or are lost, for programs; empty: it is about none in particular.
+  const std::vector<int>& ranks() const { return ranks_; }
+  Error about(std::vector<int> ranks) &&;
 
   // "what the caller did: what went wrong: the system's words", on one line.
   std::string to_string() const;
@@ -59,6 +64,7 @@ class [[nodiscard]] Error {
   const char* file_;
   int line_;
   std::shared_ptr<const Error> cause_;
+  std::vector<int> ranks_;
 };
 
 // Error from errno: "open /x: No such file or directory (errno 2)". Pass errno as read right after the call.

@@ -22,7 +22,11 @@ struct PluginSession::Shared {
   // Success, or the plugin's words under our code.
   Result<void> check(int32_t status) const {
     if (status == SHARDRUN_COMM_OK) return {};
-    return Error(code_of(status), table.last_error());
+    Error error(code_of(status), table.last_error());
+    if (table.header.struct_size <= SHARDRUN_COMM_V1_TABLE_OF_MINOR_1) return error;
+    const uint32_t* ranks = nullptr;
+    const uint32_t count = table.last_error_ranks(&ranks);
+    return std::move(error).about(std::vector<int>(ranks, ranks + count));
   }
 
   static Code code_of(int32_t status) {

@@ -104,11 +104,12 @@ Result<std::vector<std::string>> Rendezvous::exchange(const std::string& mine, i
     pmix_value_t* found = nullptr;
     status = PMIx_Get(&peer, kKey, nullptr, 0, &found);
     if (status != PMIX_SUCCESS)
-      return pmix_error(fmt::format("PMIx_Get of rank {}'s address", rank).c_str(), status);
+      return pmix_error(fmt::format("PMIx_Get of rank {}'s address", rank).c_str(), status).about({rank});
     const bool is_bytes = found->type == PMIX_BYTE_OBJECT;
     if (is_bytes) all[static_cast<size_t>(rank)].assign(found->data.bo.bytes, found->data.bo.size);
     PMIX_VALUE_RELEASE(found);
-    if (!is_bytes) return Error(Code::kCorrupt, fmt::format("rank {}'s address is not of bytes", rank));
+    if (!is_bytes)
+      return Error(Code::kCorrupt, fmt::format("rank {}'s address is not of bytes", rank)).about({rank});
   }
   return all;
 }

@@ -35,7 +35,8 @@ Result<PeerCard> unpack_card(const std::string& bytes, int global_rank) {
   if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
   if (bytes.size() < sizeof(head) || bytes.size() - sizeof(head) < head.name_bytes) {
     return Error(Code::kCorrupt,
-                 fmt::format("rank {} published {} bytes that are no address", global_rank, bytes.size()));
+                 fmt::format("rank {} published {} bytes that are no address", global_rank, bytes.size()))
+        .about({global_rank});
   }
   PeerCard card;
   card.node_name = bytes.substr(sizeof(head), head.name_bytes);
@@ -64,6 +65,12 @@ Result<std::vector<std::string>> exchange_cards(const contract::RankEnv& env, co
 }
 
 }  // namespace
+
+Error Meeting::in_world(Error error) const {
+  std::vector<int> ranks;
+  for (const int index : error.ranks()) ranks.push_back(members[static_cast<size_t>(index)]);
+  return std::move(error).about(std::move(ranks));
+}
 
 Result<Meeting> meet(const WorldOptions& options) {
   auto env = contract::read_rank_env(contract::process_environment());
@@ -95,7 +102,8 @@ Result<Meeting> meet(const WorldOptions& options) {
     meeting.members.push_back(rank);
     cards.push_back(std::move(*peer));
   }
-  RETURN_IF_ERROR(meeting.session.connect(meeting.rank, cards));
+  auto connected = meeting.session.connect(meeting.rank, cards);
+  if (!connected) return meeting.in_world(std::move(connected).error());
   return meeting;
 }
 

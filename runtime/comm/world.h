@@ -61,6 +61,9 @@ struct Meeting {
   std::vector<int>
       members;   // global ranks that take part, ascending: the ranks of the session's groups are indices
   int rank = 0;  // ours, in members
+
+  // An error of the session or one of its communicators, about global ranks instead of indices.
+  base::Error in_world(base::Error error) const;
 };
 // Of the groups of `options` nothing is looked at. Errors as below; those of the plugin come after the others know.
 Result<Meeting> meet(const WorldOptions& options);

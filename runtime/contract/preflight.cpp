@@ -72,7 +72,8 @@ std::string to_json(const NodeFacts& facts) {
                     {"gpus", gpus},
                     {"gpu_error", facts.gpu_error},
                     {"variables", facts.variables},
-                    {"network_error", facts.network_error}});
+                    {"network_error", facts.network_error},
+                    {"network_ranks", facts.network_ranks}});
 }
 
 Result<NodeFacts> parse_node_facts(std::string_view text) {
@@ -99,6 +100,10 @@ Result<NodeFacts> parse_node_facts(std::string_view text) {
     }
     facts.gpus.push_back(std::move(gpu));
   }));
+  if (const json* ranks = reader.member("network_ranks"); ranks != nullptr && ranks->is_array()) {
+    for (const json& rank : *ranks)
+      if (rank.is_number_integer()) facts.network_ranks.push_back(rank.get<int>());
+  }
   if (const json* variables = reader.member("variables"); variables != nullptr && variables->is_object()) {
     for (const auto& [name, value] : variables->items())
       if (value.is_string()) facts.variables[name] = value.get<std::string>();

@@ -37,8 +37,9 @@ struct NodeFacts {
   std::vector<GpuFacts> gpus;     // only where the job asks for some
   std::string gpu_error;          // why they are not known
   std::map<std::string, std::string>
-      variables;              // of networks (is_network_variable), as the ranks will see them
-  std::string network_error;  // why the node could not measure with the others
+      variables;                   // of networks (is_network_variable), as the ranks will see them
+  std::string network_error;       // why the node could not measure with the others
+  std::vector<int> network_ranks;  // global ones that did not answer it or are lost
 };
 
 // By how much a node's clock is ahead of the first node's: somewhere between the two, in seconds.

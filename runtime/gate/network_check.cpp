@@ -220,7 +220,9 @@ Result<NetworkResult> check_network(const NetworkOptions& options) {
   world.channel_count = kNetworkChannels;
   auto meeting = comm::meet(world);
   if (!meeting) return std::move(meeting).error();
-  return NetworkCheck(options, *meeting).run();
+  auto checked = NetworkCheck(options, *meeting).run();
+  if (!checked) return meeting->in_world(std::move(checked).error());
+  return checked;
 }
 
 }  // namespace shardrun::gate

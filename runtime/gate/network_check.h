@@ -30,7 +30,7 @@ struct NetworkResult {
   bool is_first = false;           // this rank reports
 };
 
-// Errors: of comm::meet and of the collectives, naming ranks.
+// Errors: of comm::meet and of the collectives, about global ranks.
 base::Result<NetworkResult> check_network(const NetworkOptions& options);
 
 // Which round of pairs the edge from node i to the next of `nodes` in the ring belongs to: edges of one round share no

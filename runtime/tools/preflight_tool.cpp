@@ -53,6 +53,7 @@ Result<void> preflight(const std::string& folder, double usual_bytes_per_second)
     return write_small(folder + "/measured.json", contract::to_json(network->measured));
   if (network || !speaks_for_node || !facts.provider_error.empty()) return {};
   facts.network_error = network.error().to_string();
+  facts.network_ranks = network.error().ranks();
   return write_small(facts_path, contract::to_json(facts));
 }
 

@@ -14,6 +14,7 @@
 //   idle         only the first barrier
 // Prints "ok", or the code and text of the first error and the milliseconds since the special rank's deed.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -63,7 +64,8 @@ int report(const Scene& scene, const base::Error& error) {
   const double now = unix_seconds();
   double deed = now;
   if (auto text = base::read_file(scene.folder + "/deed")) deed = std::stod(*text);
-  fmt::print("{}|{}|{:.0f}\n", base::code_name(error.code()), error.message(), (now - deed) * 1000);
+  fmt::print("{}|{}|{:.0f}|{}\n", base::code_name(error.code()), error.message(), (now - deed) * 1000,
+             fmt::join(error.ranks(), " "));
   return 0;
 }
 

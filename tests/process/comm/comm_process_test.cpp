@@ -126,6 +126,7 @@ TEST_CASE("ofi: a rank that does not join is named with its node by the timeout,
       CAPTURE(outcome.last());
       CHECK(outcome.field(0) == "timeout");
       CHECK(outcome.field(1).find("barrier #2: no answer from rank 3 (node nb) within 1.0 s") == 0);
+      CHECK(outcome.field(3) == "3");
     }
   }
 }
@@ -147,6 +148,7 @@ TEST_CASE("ofi: after kill -9 of a rank every other rank names it within half a 
       CAPTURE(outcomes[rank].last());
       CHECK(outcomes[rank].field(0) == "peer_lost");
       CHECK(outcomes[rank].field(1).find("lost rank 4 (node n") == 0);
+      CHECK(outcomes[rank].field(3) == "4");
       CHECK(std::stod("0" + outcomes[rank].field(2)) < 500);
       CHECK(outcomes[rank].status == 0);
     }

@@ -13,6 +13,7 @@ TEST_CASE("preflight: a node's facts survive their file") {
   facts.gpus = {{0, "H200", {}}, {1, "H200", {"lost"}}};
   facts.variables = {{"FI_PROVIDER", "efa"}};
   facts.network_error = "lost rank 3";
+  facts.network_ranks = {3};
 
   const auto read = parse_node_facts(to_json(facts));
 
@@ -23,6 +24,7 @@ TEST_CASE("preflight: a node's facts survive their file") {
   CHECK(read->gpus[1].faults == std::vector<std::string>{"lost"});
   CHECK(read->variables.at("FI_PROVIDER") == "efa");
   CHECK(read->network_error == "lost rank 3");
+  CHECK(read->network_ranks == std::vector<int>{3});
 }
 
 TEST_CASE("preflight: what was measured survives its file, and a damaged file is refused") {

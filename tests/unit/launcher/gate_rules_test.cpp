@@ -212,9 +212,11 @@ TEST_CASE("gate: when the network fails, the node that most of the others name i
   GateFacts facts = four_nodes();
   facts.measured.reset();
   for (const char* node : {"n1", "n2", "n4"}) {
-    facts.found[node].network_error = "barrier #1: no answer from ranks 4, 5 within 20.0 s";
+    facts.found[node].network_error = "barrier #1: no answer within 20.0 s, says rank 0";
+    facts.found[node].network_ranks = {4, 5};
   }
-  facts.found["n3"].network_error = "lost rank 0: its connection closed";
+  facts.found["n3"].network_error = "its connection closed";
+  facts.found["n3"].network_ranks = {0};
 
   const GateJudgement judgement = judge_nodes(facts);
 
@@ -226,7 +228,19 @@ TEST_CASE("gate: when the network fails, the node that most of the others name i
 TEST_CASE("gate: when the network fails and everybody blames another, nobody is excluded") {
   GateFacts facts = four_nodes();
   facts.measured.reset();
-  for (size_t i = 0; i < 4; ++i)
-    facts.found[facts.nodes[i]].network_error = "lost rank " + std::to_string(2 * ((i + 1) % 4)) + ": gone";
+  for (size_t i = 0; i < 4; ++i) {
+    facts.found[facts.nodes[i]].network_error = "gone";
+    facts.found[facts.nodes[i]].network_ranks = {2 * ((static_cast<int>(i) + 1) % 4)};
+  }
+  CHECK(judge_nodes(facts).bad.empty());
+}
+
+TEST_CASE(
+    "gate: when the network fails, words about ranks blame nobody, and ranks of two nodes no one of them") {
+  GateFacts facts = four_nodes();
+  facts.measured.reset();
+  for (auto& [name, node] : facts.found) node.network_error = "lost rank 4: its connection closed";
+  CHECK(judge_nodes(facts).bad.empty());
+  for (auto& [name, node] : facts.found) node.network_ranks = {3, 4, 99};
   CHECK(judge_nodes(facts).bad.empty());
 }

@@ -289,7 +289,10 @@ TEST_CASE(
         CHECK(finish(*world, world->barrier()) ==
               "timeout|connecting channel 0 within 300 ms: rank 1 (node n1) did not answer in time");
         CHECK(Clock::now() - begin < 3s);
-        CHECK(finish(*world, world->barrier()).find("timeout|connecting channel 0") == 0);
+        const auto again = world->barrier();
+        REQUIRE_FALSE(again);
+        CHECK(text_of(again.error()).find("timeout|connecting channel 0") == 0);
+        CHECK(again.error().ranks() == std::vector<int>{1});
       },
       300ms);
   CHECK(fakes.nccl->aborts == 1);
