@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/device_link.h"
@@ -30,6 +31,12 @@ namespace shardrun::kernels {
 using base::Result;
 
 enum class DeviceKind { kCpu, kGpu };
+
+// Of a GPU's attention by cuDNN.
+struct CudnnAttentionUse {
+  int64_t version = 0;  // 91900 for 9.19.0: bits depend on it
+  int64_t workspace_bytes = 0;
+};
 
 class Backend {
  public:
@@ -54,6 +61,13 @@ class Backend {
   // kUnsupported: the CPU, and GPUs that do not multiply fp8, with the mend.
   virtual Result<const Fp8Ops*> fp8_ops() const = 0;
 
+  // Of a GPU: from now on cuDNN runs attention of this shape in bf16, without documents or padding; everything else, and
+  // after use_own_attention() all, is run by our kernels. Takes seconds. kNotFound, kUnsupported: no cuDNN here, not this
+  // shape, or not within `most_bytes` of workspace; nothing has changed then.
+  virtual Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape& shape, bool causal,
+                                                        int64_t most_bytes) = 0;
+  virtual void use_own_attention() = 0;
+
   // ---- memory
   // Zero bytes, aligned to a page of the CPU or 256 bytes of a GPU. The backend outlives it.
   virtual Result<base::Memory> allocate(int64_t bytes) = 0;
@@ -72,6 +86,12 @@ class Backend {
   // std::chrono::steady_clock's nanoseconds. The CPU has none.
   virtual void stamp() = 0;
   virtual Result<std::vector<int64_t>> take_stamps() = 0;
+
+  // Of a GPU: which kernels its matrix products take, as text for other ranks and the next run (cuda/device.h says what
+  // each does). The CPU has none: "".
+  virtual void tune_products(bool on) = 0;
+  virtual std::string product_table() const = 0;
+  virtual Result<void> load_product_table(std::string_view text) = 0;
 
   // ---- ops whose type is fixed
   virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) = 0;

@@ -43,6 +43,14 @@ int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden) {
   return bytes;
 }
 
+int64_t cudnn_attention_bytes(const AttentionShape& s) {
+  constexpr int64_t kTile = 64, kFp32 = sizeof(float), kMargin = int64_t{1} << 20;
+  const int64_t rounded = (s.T + kTile - 1) / kTile * kTile;
+  const int64_t scores = s.B * s.H * rounded * rounded * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t of_heads = s.H == s.K ? 0 : 2 * s.B * s.H * rounded * s.D * kFp32;
+  return scores + of_heads + s.B * s.H * rounded * kFp32 + kMargin;
+}
+
 base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& options) {
   if (::access(library.c_str(), F_OK) != 0) {
     return Error(Code::kNotFound,

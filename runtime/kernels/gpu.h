@@ -27,9 +27,15 @@ inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
 // (ggml-org/llama.cpp, pull request 23604), so about 400 of an H200's 132; our kernels and cublasLt's come to it. To be
 // replaced by what nvidia-smi shows of a rank.
 inline constexpr int64_t kGpuContextBytes = int64_t{600} << 20;
-// Of a workspace in which no op of the list has to ask for more, nor the norms of rows of `hidden`; attention by cuDNN and
-// more than three million tokens of a micro-batch are not thought of.
+// Of a workspace in which no op of the list has to ask for more, nor the norms of rows of `hidden`; more than
+// three million tokens of a micro-batch are not thought of.
 int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden);
+// Of a workspace for attention by cuDNN, whose deterministic backward on Hopper keeps the gradients of all scores in bf16,
+// of tiles of 64, a sum a row, and the gradients of keys and values for each query head in fp32 where heads share them.
+// Source: cudnn-frontend's node/scaled_dot_product_flash_attention.h; never measured. What wants more is refused.
+int64_t cudnn_attention_bytes(const AttentionShape& shape);
+// More than that is only given to it on demand.
+inline constexpr int64_t kMostCudnnBytes = int64_t{4} << 30;
 
 struct GpuOptions {
   int local_rank = 0;

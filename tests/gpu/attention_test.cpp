@@ -155,3 +155,18 @@ TEST_CASE("attention: scores far from zero neither overflow nor vanish") {
            },
            {{"out", out, kTolerance<Bf16>}, {"lse", log_sums(back(qkv), s, {}), 1e-5}});
 }
+
+TEST_CASE("attention: by cuDNN, where it is, in bf16, and by our kernels again afterwards") {
+  for (const AttentionShape& s :
+       {AttentionShape{2, 256, 8, 2, 64}, {1, 1001, 4, 4, 128}, {2, 64, 3, 1, 128}}) {
+    for (const bool is_causal : {true, false}) {
+      const auto used = device().use_cudnn_attention(s, is_causal, /*most_bytes=*/int64_t{1} << 30);
+      // Nothing of it is tested then, which is said.
+      WARN_MESSAGE(used, "not run by cuDNN: ", used ? "" : used.error().to_string());
+      CHECK_EQ(device().cudnn_version() >= 90800, used.has_value());
+      check_attention<Bf16>(s, {.causal = is_causal, .begins = {}, .lengths = {}});
+      device().use_own_attention();
+      CHECK_EQ(device().cudnn_version(), 0);
+    }
+  }
+}

@@ -178,6 +178,14 @@ class CpuBackend final : public Backend {
   void stamp() override {}  // what it is asked to do is done when a call returns
   Result<std::vector<int64_t>> take_stamps() override { return std::vector<int64_t>(); }
 
+  Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape&, bool, int64_t) override {
+    return base::Error(base::Code::kUnsupported, "cuDNN is for GPUs");
+  }
+  void use_own_attention() override {}
+  void tune_products(bool) override {}
+  std::string product_table() const override { return ""; }
+  Result<void> load_product_table(std::string_view) override { return {}; }
+
   void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) override {
     kernels::fp32_to_bf16(in, out);
   }

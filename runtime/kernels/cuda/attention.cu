@@ -178,13 +178,13 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
 #ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
 namespace {
 
-// Runs `pass` by cuDNN if the device has it and it supports the shape; else somebody else has to.
+// Runs `pass` by cuDNN if the device has it for this; else somebody else has to.
 template <typename Run>
 bool runs_by_cudnn(OpScope& op, CudnnAttention::Pass pass, const AttentionShape& shape,
                    const Visibility& visibility, const Run& run) {
   CudnnAttention* const cudnn = op.state().cudnn.get();
   if (cudnn == nullptr || !CudnnAttention::takes(shape, visibility)) return false;
-  const auto bytes = cudnn->workspace_bytes(pass, shape, visibility.causal);
+  const auto bytes = cudnn->prepared(pass, shape, visibility.causal);
   if (!bytes) return false;
   std::byte* const workspace = op.scratch(*bytes);
   if (!op.runs()) return true;

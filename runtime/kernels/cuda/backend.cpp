@@ -304,6 +304,19 @@ class GpuBackend final : public Backend {
     return device_->synchronize();
   }
 
+  Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape& shape, bool causal,
+                                                int64_t most_bytes) override {
+    const auto bytes = device_->use_cudnn_attention(shape, causal, most_bytes);
+    if (!bytes) return bytes.error();
+    return CudnnAttentionUse{device_->cudnn_version(), *bytes};
+  }
+  void use_own_attention() override { device_->use_own_attention(); }
+  void tune_products(bool on) override { device_->tune_products(on); }
+  std::string product_table() const override { return device_->product_table(); }
+  Result<void> load_product_table(std::string_view text) override {
+    return device_->load_product_table(text);
+  }
+
   void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) override {
     static_assert(sizeof(Bf16) == sizeof(uint16_t));
     cuda::fp32_to_bf16(*device_, in, {reinterpret_cast<Bf16*>(out.data()), out.size()});

@@ -29,6 +29,10 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 using Pass = CudnnAttention::Pass;
 using Key = std::tuple<Pass, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 
+Key key_of(Pass pass, const AttentionShape& s, bool causal) {
+  return {pass, s.B, s.T, s.H, s.K, s.D, causal};
+}
+
 // Numbers of a graph's tensors, by which execution finds their memory.
 enum Name : int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 
@@ -118,8 +122,11 @@ struct CudnnAttention::State {
   cudnnHandle_t handle = nullptr;
   std::shared_ptr<cudnn_frontend::DeviceProperties> absent_device;
   int capability = 0;
-  std::map<Key, std::unique_ptr<Graph>> plans;
-  std::map<Key, Error> refusals;  // so that no call tries for seconds what did not work before
+  struct Plan {
+    std::unique_ptr<Graph> graph;
+    size_t workspace_bytes = 0;
+  };
+  std::map<Key, Plan> plans;
 
   ~State() {
     plans.clear();
@@ -144,27 +151,28 @@ struct CudnnAttention::State {
     return graph;
   }
 
-  Result<Graph*> plan(Pass pass, const AttentionShape& s, bool causal) {
-    const Key key{pass, s.B, s.T, s.H, s.K, s.D, causal};
-    if (const auto known = plans.find(key); known != plans.end()) return known->second.get();
-    if (const auto refused = refusals.find(key); refused != refusals.end()) return refused->second;
+  Result<size_t> make_plan(Pass pass, const AttentionShape& s, bool causal) {
     auto graph = supported(pass, s, causal);
-    auto built = graph ? checked((*graph)->build_plans(cudnn_frontend::BuildPlanPolicy_t::HEURISTICS_CHOICE))
-                       : Result<void>(graph.error());
-    if (!built) {
-      refusals.emplace(key, built.error());
-      return std::move(built).error();
-    }
-    return plans.emplace(key, std::move(*graph)).first->second.get();
+    if (!graph) return std::move(graph).error();
+    RETURN_IF_ERROR(checked((*graph)->build_plans(cudnn_frontend::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
+    int64_t bytes = 0;
+    RETURN_IF_ERROR(checked((*graph)->get_workspace_size(bytes)));
+    plans[key_of(pass, s, causal)] = {std::move(*graph), static_cast<size_t>(bytes)};
+    return static_cast<size_t>(bytes);
+  }
+
+  const Plan* plan(Pass pass, const AttentionShape& s, bool causal) const {
+    const auto known = plans.find(key_of(pass, s, causal));
+    return known == plans.end() ? nullptr : &known->second;
   }
 
   Result<void> run(Pass pass, const AttentionShape& s, bool causal, CUstream_st* stream, void* workspace,
                    std::unordered_map<int64_t, void*> memory) {
-    auto graph = plan(pass, s, causal);
-    if (!graph) return std::move(graph).error();
+    const Plan* const prepared = plan(pass, s, causal);
+    SHARDRUN_CHECK(prepared != nullptr);
     if (cudnn_frontend::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS)
       return Error(Code::kIo, "cudnnSetStream");
-    return checked((*graph)->execute(handle, memory, workspace));
+    return checked(prepared->graph->execute(handle, memory, workspace));
   }
 };
 
@@ -200,12 +208,18 @@ Result<void> CudnnAttention::check(Pass pass, const AttentionShape& shape, bool 
   return {};
 }
 
-Result<size_t> CudnnAttention::workspace_bytes(Pass pass, const AttentionShape& shape, bool causal) {
-  auto graph = state_->plan(pass, shape, causal);
-  if (!graph) return std::move(graph).error();
-  int64_t bytes = 0;
-  RETURN_IF_ERROR(checked((*graph)->get_workspace_size(bytes)));
-  return static_cast<size_t>(bytes);
+Result<size_t> CudnnAttention::prepare(Pass pass, const AttentionShape& shape, bool causal) {
+  return state_->make_plan(pass, shape, causal);
+}
+
+std::optional<size_t> CudnnAttention::prepared(Pass pass, const AttentionShape& shape, bool causal) const {
+  const auto* const plan = state_->plan(pass, shape, causal);
+  if (plan == nullptr) return std::nullopt;
+  return plan->workspace_bytes;
+}
+
+int64_t CudnnAttention::version() const {
+  return static_cast<int64_t>(cudnn_frontend::detail::get_backend_version());
 }
 
 Result<void> CudnnAttention::forward(CUstream_st* stream, void* workspace, Bf16* out, float* lse,

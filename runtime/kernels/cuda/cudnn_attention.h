@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "runtime/base/result.h"
@@ -39,9 +41,12 @@ class CudnnAttention {
   // Whether cuDNN supports the pass, without compiling it. kUnsupported with cuDNN's words.
   base::Result<void> check(Pass pass, const AttentionShape& shape, bool causal);
 
-  // Bytes of workspace that the pass needs; compiles its plan the first time, which takes seconds.
-  base::Result<size_t> workspace_bytes(Pass pass, const AttentionShape& shape, bool causal);
-  // Pointers as in kernels/ops.h; `workspace` of at least that many bytes.
+  // Compiles the pass's plan, which takes seconds: the bytes of workspace that it needs.
+  base::Result<size_t> prepare(Pass pass, const AttentionShape& shape, bool causal);
+  // The same of a plan that there is.
+  std::optional<size_t> prepared(Pass pass, const AttentionShape& shape, bool causal) const;
+  int64_t version() const;  // 91900 for 9.19.0
+  // Of prepared plans. Pointers as in kernels/ops.h; `workspace` of at least that many bytes.
   base::Result<void> forward(CUstream_st* stream, void* workspace, Bf16* out, float* lse, const Bf16* qkv,
                              const AttentionShape& shape, bool causal);
   base::Result<void> backward(CUstream_st* stream, void* workspace, Bf16* dqkv, const Bf16* dout,

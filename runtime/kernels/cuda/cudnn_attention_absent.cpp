@@ -30,8 +30,14 @@ bool CudnnAttention::takes(const AttentionShape&, const Visibility&) {
 base::Result<void> CudnnAttention::check(Pass, const AttentionShape&, bool) {
   return absent();
 }
-base::Result<size_t> CudnnAttention::workspace_bytes(Pass, const AttentionShape&, bool) {
+base::Result<size_t> CudnnAttention::prepare(Pass, const AttentionShape&, bool) {
   return absent();
+}
+std::optional<size_t> CudnnAttention::prepared(Pass, const AttentionShape&, bool) const {
+  return std::nullopt;
+}
+int64_t CudnnAttention::version() const {
+  return 0;
 }
 base::Result<void> CudnnAttention::forward(CUstream_st*, void*, Bf16*, float*, const Bf16*,
                                            const AttentionShape&, bool) {

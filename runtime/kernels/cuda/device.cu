@@ -1,5 +1,6 @@
 #include "runtime/kernels/cuda/device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/kernels/cuda/launch.cuh"
@@ -157,11 +158,6 @@ Result<std::unique_ptr<Device>> Device::create(const Options& options) {
   if (const cublasStatus_t status = cublasLtCreate(&state.products); status != CUBLAS_STATUS_SUCCESS) {
     return Error(Code::kIo, std::string("cublasLtCreate: ") + cublasLtGetStatusString(status));
   }
-  if (options.cudnn_attention) {
-    auto cudnn = CudnnAttention::create();
-    if (!cudnn) return std::move(cudnn).error();
-    state.cudnn = std::move(*cudnn);
-  }
   RETURN_IF_CUDA("the workspace", cudaMallocAsync(&state.workspace, options.workspace_bytes, state.stream));
   state.workspace_bytes = options.workspace_bytes;
   RETURN_IF_ERROR(device->synchronize());
@@ -277,6 +273,46 @@ Result<float> Device::milliseconds_between_marks() {
   RETURN_IF_CUDA("cudaEventElapsedTime",
                  cudaEventElapsedTime(&milliseconds, state_->marks[0], state_->marks[1]));
   return milliseconds;
+}
+
+Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool causal, int64_t most_bytes) {
+  RETURN_IF_CUDA("cudaSetDevice", cudaSetDevice(state_->index));
+  auto cudnn = CudnnAttention::create();
+  if (!cudnn) return std::move(cudnn).error();
+  if (!CudnnAttention::takes(shape, {}))
+    return Error(Code::kUnsupported, "no attention by cuDNN for heads of " + std::to_string(shape.D));
+  size_t most = 0;
+  for (const auto pass : {CudnnAttention::Pass::kForward, CudnnAttention::Pass::kBackward}) {
+    const auto bytes = (*cudnn)->prepare(pass, shape, causal);
+    if (!bytes) return bytes.error();
+    most = std::max(most, *bytes);
+  }
+  if (static_cast<int64_t>(most) > most_bytes) {
+    return Error(Code::kUnsupported, "cuDNN wants a workspace of " + std::to_string(most) + " bytes, " +
+                                         std::to_string(most_bytes) + " are planned for it");
+  }
+  if (most > state_->workspace_bytes) {
+    void* larger = nullptr;
+    if (const cudaError_t error = cudaMallocAsync(&larger, most, state_->stream); error != cudaSuccess) {
+      (void)cudaGetLastError();
+      return Error(Code::kUnsupported, "no room for the workspace of " + std::to_string(most) +
+                                           " bytes that cuDNN wants: " + cudaGetErrorString(error));
+    }
+    RETURN_IF_CUDA("the workspace", cudaFreeAsync(std::exchange(state_->workspace, larger), state_->stream));
+    state_->workspace_bytes = most;
+  }
+  state_->cudnn = std::move(*cudnn);
+  return static_cast<int64_t>(most);
+}
+
+// Nothing of cuDNN's may still run when its plans go.
+void Device::use_own_attention() {
+  if (state_->cudnn != nullptr) (void)synchronize();
+  state_->cudnn.reset();
+}
+
+int64_t Device::cudnn_version() const {
+  return state_->cudnn == nullptr ? 0 : state_->cudnn->version();
 }
 
 void Device::tune_products(bool on) {

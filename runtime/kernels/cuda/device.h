@@ -21,6 +21,9 @@
 #include "runtime/base/result.h"
 #include "runtime/kernels/specialised.h"
 
+namespace shardrun::kernels {
+struct AttentionShape;
+}
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace shardrun::kernels::cuda {
@@ -42,9 +45,6 @@ class Device {
     size_t workspace_bytes = size_t{64}
                              << 20;   // grows when an op needs more, but not while a graph is captured
     bool wait_after_each_op = false;  // for tests: a fault has one op's name
-    // Attention of bf16 without documents or padding by cuDNN (cudnn_attention.h), other kinds and shapes that it refuses
-    // by our kernels. Bits then depend on cuDNN's version too. create() fails where there is no cuDNN.
-    bool cudnn_attention = false;
   };
   // kNotFound: no such device. kUnsupported: older than compute capability 8.0. kIo: the driver's words.
   static base::Result<std::unique_ptr<Device>> create(const Options& options);
@@ -100,6 +100,13 @@ class Device {
     int64_t served, missed;
   };
   KernelCalls kernel_calls() const;
+
+  // From now on cuDNN (cudnn_attention.h) runs attention of this shape in bf16, without documents or padding, and our
+  // kernels everything else. Compiles its plans, which takes seconds, and makes the workspace as large as they want: the
+  // bytes. kNotFound, kUnsupported: no cuDNN, not this shape, or more than `most_bytes`; nothing has changed then.
+  base::Result<int64_t> use_cudnn_attention(const AttentionShape& shape, bool causal, int64_t most_bytes);
+  void use_own_attention();
+  int64_t cudnn_version() const;  // 91900 for 9.19.0; 0: not in use
 
   // Matrix products (gemm.cu) take cublasLt's first proposal for a shape unless a table knows better. While tuning,
   // a shape's first product times the proposals and adds the fastest to the table. Timing differs from run to run

@@ -167,13 +167,22 @@ cublasStatus_t run(OpScope& op, const Plan& plan, const cublasLtMatmulAlgo_t& al
                         d, plan.d, &algorithm, workspace, kProductWorkspace, op.stream());
 }
 
-// The fastest of the proposals by the median of a few runs into memory of their own; false after a failure.
+// The fastest of the proposals by the median of a few runs; false after a failure. What is written over is written where
+// it belongs. What adds needs memory of its own for that, which nobody planned: without it the first proposal stays.
 bool choose_by_time(OpScope& op, Plan& plan, const Product& p,
                     std::span<const cublasLtMatmulHeuristicResult_t> proposals, std::byte* workspace) {
-  void* d = nullptr;
-  const size_t bytes = static_cast<size_t>(p.m * p.n) * (p.out == CUDA_R_32F ? 4 : 2);
-  if (!op.check(cudaMallocAsync(&d, bytes, op.stream()))) return false;
-  bool ok = op.check(cudaMemsetAsync(d, 0, bytes, op.stream()));
+  void* d = p.d;
+  bool ok = true;
+  if (p.accumulate) {
+    const size_t bytes = static_cast<size_t>(p.m * p.n) * (p.out == CUDA_R_32F ? 4 : 2);
+    const cudaError_t allocated = cudaMallocAsync(&d, bytes, op.stream());
+    if (allocated == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      return true;
+    }
+    if (!op.check(allocated)) return false;
+    ok = op.check(cudaMemsetAsync(d, 0, bytes, op.stream()));
+  }
   cudaEvent_t* const marks = op.state().marks;
   float best = 0.0F;
   const cublasLtMatmulAlgo_t* chosen = nullptr;
@@ -197,7 +206,7 @@ bool choose_by_time(OpScope& op, Plan& plan, const Product& p,
     }
   }
   if (chosen != nullptr) plan.algorithm = *chosen;
-  return op.check(cudaFreeAsync(d, op.stream())) && ok && chosen != nullptr;
+  return (!p.accumulate || op.check(cudaFreeAsync(d, op.stream()))) && ok;
 }
 
 bool is_capturing(OpScope& op) {
@@ -217,7 +226,7 @@ bool choose(OpScope& op, Plan& plan, const Product& p, std::byte* workspace) {
                                                           plan.d, plan.d, &plan.algorithm, &checked);
     if (status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= kProductWorkspace) return true;
     op.fail(Code::kCorrupt,
-            "cublasLt refuses what the table of products says for " + shape + "; remove that line");
+            "cublasLt refuses what the table of products says for " + shape + "; remove the table's file");
     return false;
   }
   cublasLtMatmulHeuristicResult_t proposals[kProposals] = {};

@@ -34,7 +34,7 @@ struct Device::State {
   std::vector<cudaEvent_t> stamps;  // used ones first
   size_t stamps_used = 0;
   cublasLtHandle_t products = nullptr;
-  std::unique_ptr<CudnnAttention> cudnn;  // null: not asked for
+  std::unique_ptr<CudnnAttention> cudnn;  // null: attention is ours
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   LoadedKernels specialised;
