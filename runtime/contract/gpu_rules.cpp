@@ -54,6 +54,17 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
   }
 }
 
+// What cuDNN's attention is not for, as far as the spec tells.
+void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (spec.gpu.attention != GpuAttention::kCudnn || reading.error) return;
+  const bool is_bert = spec.program.trainer == "bert";
+  if (!is_bert && spec.precision.parameters == Precision::kBf16) return;
+  reading.fail(
+      SectionReader(document, "gpu", reading).origin("attention"),
+      is_bert ? "cuDNN's attention masks no padding, which a BERT has" : "cuDNN's attention is of bf16",
+      "set attention = \"auto\", or remove the key");
+}
+
 }  // namespace
 
 void check_gpu_training(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
@@ -66,7 +77,10 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
   }
   if (resources.device == TrainingDevice::kCpu) {
     SectionReader precompile(document, "precompile", reading);
-    if (section.has("ranks_per_gpu")) {
+    if (const SectionReader gpu(document, "gpu", reading); gpu.present() && spec.program.command.empty()) {
+      reading.fail(gpu.origin(), "[gpu] has no effect on CPUs",
+                   "set [resources] device = \"gpu\", or remove the section");
+    } else if (section.has("ranks_per_gpu")) {
       reading.fail(section.origin("ranks_per_gpu"), "ranks_per_gpu has no effect on CPUs",
                    "set device = \"gpu\", or remove the key");
     } else if (!spec.precompile.architecture.empty()) {
@@ -91,6 +105,7 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
   }
   refuse_cpu_only(document, reading, spec);
   check_fp8(document, reading, spec);
+  check_cudnn(document, reading, spec);
 }
 
 }  // namespace shardrun::contract

@@ -21,9 +21,9 @@ constexpr int64_t kLargestCount = int64_t{1} << 40;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
 constexpr const char* kSections[] = {
-    "resources",  "cluster",    "program",         "container", "model",      "data",
-    "batch",      "sharding",   "precision",       "memory",    "optimizer",  "communication",
-    "precompile", "checkpoint", "fault_tolerance", "logging",   "environment"};
+    "resources",  "cluster",    "program",         "container", "model",       "data",
+    "batch",      "sharding",   "precision",       "memory",    "optimizer",   "communication",
+    "precompile", "checkpoint", "fault_tolerance", "logging",   "environment", "gpu"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -96,8 +96,8 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
 
 // A section that a command program would never see must not look as if it did something.
 void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
-  for (const char* name :
-       {"model", "data", "sharding", "precision", "memory", "optimizer", "communication", "checkpoint"}) {
+  for (const char* name : {"model", "data", "sharding", "precision", "gpu", "memory", "optimizer",
+                           "communication", "checkpoint"}) {
     if (const TomlValue* section = document.find(name)) {
       reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
                    "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
@@ -290,6 +290,15 @@ void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSp
   SectionReader section(document, "precision", reading);
   section.choice("parameters", kPrecisions, precision.parameters);
   section.boolean("fp8", precision.fp8);
+  section.finish();
+}
+
+void read_gpu(const TomlValue& document, SpecReading& reading, GpuSpec& gpu) {
+  SectionReader section(document, "gpu", reading);
+  constexpr Choice<GpuAttention> kAttentions[] = {
+      {"auto", GpuAttention::kAuto}, {"cudnn", GpuAttention::kCudnn}, {"own", GpuAttention::kOwn}};
+  section.choice("attention", kAttentions, gpu.attention);
+  section.boolean("tune_products", gpu.tune_products);
   section.finish();
 }
 
@@ -498,6 +507,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     read_data(document, reading, spec.model, spec.data);
     read_sharding(document, reading, spec.sharding);
     read_precision(document, reading, spec.precision);
+    read_gpu(document, reading, spec.gpu);
     read_memory(document, reading, spec.memory);
     read_optimizer(document, reading, spec.optimizer);
     read_communication(document, reading, spec.communication);

@@ -34,6 +34,7 @@ enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
 enum class TrainingDevice { kCpu, kGpu };
+enum class GpuAttention { kAuto, kCudnn, kOwn };
 
 struct ResourcesSpec {  // [resources]
   int nodes = 1;
@@ -96,6 +97,11 @@ struct ShardingSpec {  // [sharding]
 struct PrecisionSpec {                      // [precision]
   Precision parameters = Precision::kBf16;  // of gathered parameters and activations; masters are fp32
   bool fp8 = false;                         // the linear layers of a Llama's blocks, on GPUs
+};
+
+struct GpuSpec {                                 // [gpu]: of the trainer on GPUs
+  GpuAttention attention = GpuAttention::kAuto;  // whose
+  bool tune_products = true;                     // times the kernels of matrix products that no table knows
 };
 
 struct MemorySpec {  // [memory]: what to trade for less memory
@@ -181,6 +187,7 @@ struct JobSpec {
   BatchSpec batch;
   ShardingSpec sharding;
   PrecisionSpec precision;
+  GpuSpec gpu;
   MemorySpec memory;
   OptimizerSpec optimizer;
   CommunicationSpec communication;
