@@ -139,6 +139,8 @@ Manifest manifest_from(const json& object) {
     for (const json& tensor : entry.at("tensors")) block.tensors.push_back(tensor_from(tensor));
     manifest.blocks.push_back(std::move(block));
   }
+  if (const auto gpu = object.find("gpu"); gpu != object.end())
+    manifest.gpu = {gpu->value("attention", ""), gpu->value("products", "")};
   if (object.contains("fp8")) {
     for (const json& numbers : object.at("fp8")) manifest.fp8.push_back(fp8_from(numbers));
   }
@@ -239,6 +241,8 @@ std::string to_json(const Manifest& manifest) {
                  {"replicas", manifest.spread.replicas},
                  {"blocks", std::move(blocks)}};
   for (const kernels::Fp8History& history : manifest.fp8) object["fp8"].push_back(to_array(history));
+  if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
+    object["gpu"] = {{"attention", manifest.gpu.attention}, {"products", manifest.gpu.products}};
   object["crc32c"] = checksum(object);
   return object.dump(/*indent=*/1, ' ', false, kReplace) + "\n";
 }

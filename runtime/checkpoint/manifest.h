@@ -81,6 +81,12 @@ struct DataIdentity {
   friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
 };
 
+// What the bits of a run on GPUs depend on beside its numbers, as the run that continues it must have it. Empty: a CPU's.
+struct GpuKernels {
+  std::string attention;  // whose: train/attention_choice.h
+  std::string products;   // kernels::Backend::product_table
+};
+
 struct Manifest {
   static constexpr int kFormatVersion = 2;
   int64_t step = 0;           // optimizer steps done
@@ -92,6 +98,7 @@ struct Manifest {
   std::vector<BlockInfo> blocks;
   // Of a run with fp8, one for every tensor that is quantized, in the model's order: all ranks have the same.
   std::vector<kernels::Fp8History> fp8{};
+  GpuKernels gpu{};
 };
 
 std::string to_json(const Manifest& manifest);

@@ -1,5 +1,6 @@
 #include "runtime/train/memory_plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/checkpoint/shard_file.h"
@@ -46,6 +47,16 @@ void prepare_products(const SessionOptions& options, int tensor_parallel) {
 int64_t gpu_workspace_bytes(const SessionOptions& options, int tensor_parallel) {
   return kernels::gpu_workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel),
                                       hidden(options.model));
+}
+
+int64_t cudnn_bytes(const SessionOptions& options, int tensor_parallel) {
+  if (options.attention == contract::GpuAttention::kOwn || options.compute != kernels::DType::kBf16 ||
+      !std::holds_alternative<model::LlamaConfig>(options.model))
+    return 0;
+  const int64_t bytes = kernels::cudnn_attention_bytes(
+      ops(options.model, model_options(options, nullptr), tensor_parallel).attention);
+  const bool is_asked = options.attention == contract::GpuAttention::kCudnn;
+  return is_asked || bytes <= kernels::kMostCudnnBytes ? bytes : 0;
 }
 
 namespace {
@@ -107,7 +118,7 @@ contract::ModelPlan plan_model(const SessionOptions& options, int shard_degree, 
   elsewhere += activations.offloaded;
   memory.workspace =
       memory.on_gpu != 0
-          ? gpu_workspace_bytes(options, tensor_parallel)
+          ? std::max(gpu_workspace_bytes(options, tensor_parallel), cudnn_bytes(options, tensor_parallel))
           : kernels::workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel));
   if (memory.on_gpu != 0) memory.context = kernels::kGpuContextBytes;
   constexpr auto kWriterBuffer =

@@ -25,8 +25,10 @@ int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
 inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
 // Of one checkpoint on the disk, without the little that headers take.
 int64_t checkpoint_bytes(const Network& network);
-// Of the ops that a rank on a GPU runs.
+// Of the ops that a rank on a GPU runs, but for attention by cuDNN.
 int64_t gpu_workspace_bytes(const SessionOptions& options, int tensor_parallel);
+// Planned for attention by cuDNN, which no one knows to be there before the ranks run; 0: it is not to be used.
+int64_t cudnn_bytes(const SessionOptions& options, int tensor_parallel);
 // Has oneDNN build for the calling thread the products that training will run, so that nothing but planned memory is added later.
 void prepare_products(const SessionOptions& options, int tensor_parallel);
 

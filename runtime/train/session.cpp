@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/kernels/gpu.h"
 #include "runtime/model/fp8_state.h"
 #include "runtime/train/host_shards.h"
 #include "runtime/train/initialize.h"
@@ -177,24 +178,59 @@ void Session::sum_gradient_squares(Sums& sums) {
   }
 }
 
+Result<void> Session::micro_step(int64_t position, int64_t number, int64_t count, int64_t targets) {
+  auto batch = batches_->read_training(position, batch_, number, groups_.data_rank());
+  if (!batch) return std::move(batch).error();
+  batch->loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
+  batch->backward_follows = true;
+  batch->next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
+  model_->set_batch(*batch);
+  engine_.begin_micro_step(/*first=*/number == 0);
+  RETURN_IF_ERROR(forward());
+  return backward(/*last_micro_step=*/number + 1 == count);
+}
+
+Session::Attention Session::attention() const {
+  const bool is_llama = std::holds_alternative<model::LlamaConfig>(options_.model);
+  Attention attention{
+      ops(options_.model, model_options(options_, nullptr), groups_.tensor_parallel()).attention, is_llama,
+      cudnn_bytes(options_, groups_.tensor_parallel()), ""};
+  if (!is_llama) {
+    attention.refusal = "cuDNN's masks no padding, which a BERT has";
+  } else if (options_.compute != kernels::DType::kBf16) {
+    attention.refusal = "cuDNN's is of bf16";
+  } else if (batches_->training_corpus().packs_documents()) {
+    attention.refusal = "cuDNN's masks no documents, which token files pack into sequences";
+  } else if (attention.most_cudnn_bytes == 0) {
+    attention.refusal = fmt::format(
+        "cuDNN's may want {} MiB of workspace, more than the {} that [gpu] attention = \"auto\" gives it",
+        kernels::cudnn_attention_bytes(attention.shape) >> 20, kernels::kMostCudnnBytes >> 20);
+  }
+  return attention;
+}
+
+// Whatever step comes next: a BERT's numbers of rows are the data's. Two, because gradients are added elsewhere than the
+// first ones are written.
+Result<void> Session::rehearse() {
+  const auto targets = batches_->training_targets(/*position=*/0, batch_);
+  if (!targets) return targets.error();
+  if (model_->fp8() != nullptr) model_->fp8()->begin_step();
+  const int64_t count = std::min<int64_t>(2, batch_.gradient_accumulation);
+  for (int64_t number = 0; number < count; ++number)
+    RETURN_IF_ERROR(micro_step(/*position=*/0, number, count, *targets));
+  RETURN_IF_ERROR(engine_.finish_reductions());
+  return backend_.finish();
+}
+
 Result<StepReport> Session::step(bool stop_requested) {
   const auto targets = batches_->training_targets(data_position_, batch_);
   if (!targets) return targets.error();
-  const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(*targets));
   const auto sequences = static_cast<double>(batch_.global_batch);
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
-  for (int64_t micro_step = 0; micro_step < batch_.gradient_accumulation; ++micro_step) {
-    auto batch = batches_->read_training(data_position_, batch_, micro_step, groups_.data_rank());
-    if (!batch) return std::move(batch).error();
-    batch->loss_scale = loss_scale;
-    batch->backward_follows = true;
-    batch->next_sentence_scale = static_cast<float>(1.0 / sequences);
-    model_->set_batch(*batch);
-    engine_.begin_micro_step(/*first=*/micro_step == 0);
-    RETURN_IF_ERROR(forward());
-    RETURN_IF_ERROR(backward(/*last_micro_step=*/micro_step + 1 == batch_.gradient_accumulation));
+  for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
+    RETURN_IF_ERROR(micro_step(data_position_, number, batch_.gradient_accumulation, *targets));
     backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
   }
   RETURN_IF_ERROR(engine_.finish_reductions());
@@ -310,6 +346,7 @@ checkpoint::Manifest Session::manifest() const {
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
     by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
+  manifest.gpu = gpu_kernels_;
   if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
   return manifest;
 }
@@ -420,6 +457,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
   }
   if (failures[0] > 0.0) return false;
   if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
+  if (backend_.kind() == kernels::DeviceKind::kGpu) gpu_kernels_ = manifest_read->gpu;
   steps_done_ = manifest_read->step;
   data_position_ = manifest_read->data_position;
   engine_.publish();

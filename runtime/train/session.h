@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/background_saver.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/contract/job_spec.h"
 #include "runtime/contract/model_plan.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
@@ -40,6 +41,7 @@ struct SessionOptions {
   std::string initial_weights;  // a safetensors file or folder; empty: the seed's random ones
   kernels::DType compute = kernels::DType::kFp32;
   bool fp8 = false;  // model::ModelOptions
+  contract::GpuAttention attention = contract::GpuAttention::kAuto;
   kernels::DeviceKind device =
       kernels::DeviceKind::kCpu;  // planned for; create() is given the backend itself
   int prefetch = 1;
@@ -107,6 +109,20 @@ class Session {
   // Who is told of every block that is done; outlives the session. Null: nobody.
   void set_progress(Progress* progress) { progress_ = progress; }
 
+  // The attention of a micro-batch, and why cuDNN cannot run it whatever the machine has; empty: it may.
+  struct Attention {
+    kernels::AttentionShape shape;
+    bool causal;
+    int64_t most_cudnn_bytes;  // that the plan of memory has
+    std::string refusal;
+  };
+  Attention attention() const;
+  // The first micro-steps of the data, without any consequence: so that all products of a step have been seen.
+  Result<void> rehearse();
+  // What the checkpoint that was resumed from says, until keep() says what later ones shall say.
+  const checkpoint::GpuKernels& gpu_kernels() const { return gpu_kernels_; }
+  void keep(checkpoint::GpuKernels kernels) { gpu_kernels_ = std::move(kernels); }
+
   // One optimizer step. Every rank learns whether any of them was asked to stop.
   Result<StepReport> step(bool stop_requested);
   // Mean loss over the validation sequences; nullopt without validation files.
@@ -139,6 +155,8 @@ class Session {
           shard::Arena arena, base::Memory sums, Optimizer optimizer);
   Result<void> forward();
   Result<void> backward(bool last_micro_step);
+  // Of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.
+  Result<void> micro_step(int64_t position, int64_t number, int64_t count, int64_t targets);
   // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
   // Forward, backward and update in the compute lane.
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
@@ -173,6 +191,7 @@ class Session {
   shard::Engine engine_;
   base::Memory sums_;  // Sums, where the session computes
   Optimizer optimizer_;
+  checkpoint::GpuKernels gpu_kernels_;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;
   base::Memory staging_;

@@ -63,6 +63,7 @@ SessionOptions session_options(const contract::JobSpec& spec, const contract::La
   if (spec.model.init != "random") options.initial_weights = absolute_path(spec.model.init, plan);
   options.compute = compute_type(spec);
   options.fp8 = spec.precision.fp8;
+  options.attention = spec.gpu.attention;
   if (spec.resources.device == contract::TrainingDevice::kGpu) options.device = kernels::DeviceKind::kGpu;
   options.prefetch = spec.sharding.prefetch;
   options.keeps_parameters = spec.sharding.strategy == contract::Strategy::kShardGradOp;

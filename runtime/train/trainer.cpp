@@ -22,17 +22,21 @@
 
 #include "runtime/base/io.h"
 #include "runtime/comm/world.h"
+#include "runtime/compile/kernel_cache.h"
 #include "runtime/compile/load.h"
+#include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/mesh.h"
 #include "runtime/contract/run_dir.h"
 #include "runtime/contract/run_record.h"
 #include "runtime/kernels/gpu.h"
+#include "runtime/train/attention_choice.h"
 #include "runtime/train/kernel_setup.h"
 #include "runtime/train/loop.h"
 #include "runtime/train/memory_plan.h"
 #include "runtime/train/metrics.h"
+#include "runtime/train/products.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/session.h"
 #include "runtime/train/spec_options.h"
@@ -221,6 +225,10 @@ class Trainer {
                                   contract::checkpoint_stage(directory, plan_.id, env_.attempt),
                                   env_.attempt);
     RETURN_IF_ERROR(resume(store));
+    if (gpu_) {
+      RETURN_IF_ERROR(settle_attention());
+      RETURN_IF_ERROR(settle_matrix_products());
+    }
 
     Witness witness(env_.global_rank, progress_);
     Witness& observer = reporter_ ? *reporter_ : witness;
@@ -367,6 +375,48 @@ class Trainer {
     return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4])};
   }
 
+  Result<void> settle_attention() {
+    const Session::Attention attention = session_->attention();
+    auto choice = choose_attention(
+        *world_.communicators.front(),
+        {spec_.gpu.attention, session_->gpu_kernels().attention, attention.refusal}, [&] {
+          return backend().use_cudnn_attention(attention.shape, attention.causal, attention.most_cudnn_bytes);
+        });
+    if (!choice) return std::move(choice).error();
+    if (!choice->by_cudnn) backend().use_own_attention();
+    auto kernels = session_->gpu_kernels();
+    kernels.attention = choice->kept;
+    session_->keep(std::move(kernels));
+    attention_ = std::move(choice->text);
+    if (!reporter_) return {};
+    Reporter::print("attention: " + attention_);
+    if (!choice->notice.empty()) fmt::print(stderr, "shardrun: {}\n", choice->notice);
+    return {};
+  }
+
+  // The cache's; empty where it is nowhere, or anybody's to write.
+  std::string table_folder() const {
+    const auto folder = contract::compile_cache_folder(spec_, plan_.working_directory);
+    const auto cache =
+        folder ? compile::KernelCache::open(*folder) : Result<compile::KernelCache>(folder.error());
+    if (cache) return cache->folder();
+    fmt::print(stderr, "shardrun: no table of matrix products is read or kept: {}\n",
+               cache.error().to_string());
+    return "";
+  }
+
+  Result<void> settle_matrix_products() {
+    ProductsOptions options;
+    options.tunes = spec_.gpu.tune_products;
+    if (options.tunes && reporter_) options.cache = table_folder();
+    auto settled = settle_products(*session_, backend(), *world_.communicators.front(), options);
+    if (!settled) return std::move(settled).error();
+    for (const std::string& notice : settled->notices) fmt::print(stderr, "shardrun: {}\n", notice);
+    products_ = std::move(settled->summary);
+    if (reporter_) Reporter::print("matrix products: " + products_);
+    return {};
+  }
+
   void write_trace() {
     auto written = trace_.collect(backend());
     if (written) written = base::make_directories(run_dir_.profile());
@@ -398,6 +448,10 @@ class Trainer {
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;
     summary.versions["device"] = backend().name();
+    if (gpu_) {
+      summary.versions["attention"] = attention_;
+      summary.versions["matrix products"] = products_;
+    }
     summary.versions["comm plugin"] = world_.plugin_build_id;
     summary.versions["comm provider"] = world_.provider;
     if (const int64_t lost = reporter_->metrics().lines_lost(); lost > 0) {
@@ -415,6 +469,7 @@ class Trainer {
   std::string kernels_label_;
   int64_t process_bytes_ = 0;
   std::string resumed_from_;
+  std::string attention_, products_;  // of a GPU: whose and why, and where their table is from
   std::optional<Reporter> reporter_;
   Trace trace_;
   std::optional<kernels::Gpu> gpu_;

@@ -1,6 +1,7 @@
 // Whole jobs of `shardrun run` whose ranks compute on the emulated GPU: the library that they load, its choice of a
 // device, staged collectives of two processes, the records.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -49,6 +50,8 @@ ranks_per_node = 2
 gpus_per_node = 1
 ranks_per_gpu = 2
 device = "gpu"
+[gpu]
+tune_products = false
 [program]
 trainer = "llama"
 [model]
@@ -125,8 +128,8 @@ TEST_CASE("a BERT job on GPUs: one rank, and two that share one, have the CPU's 
                       precision = "precision.parameters=\"" + tried.precision + "\"";
     run({count, precision});
     const auto cpu = numbers(job.losses());
-    const auto record =
-        run({count, precision, "resources.device=\"gpu\"", "resources.ranks_per_gpu=" + tried.ranks});
+    const auto record = run({count, precision, "resources.device=\"gpu\"",
+                             "resources.ranks_per_gpu=" + tried.ranks, "gpu.tune_products=false"});
     const auto gpu = numbers(job.losses());
     REQUIRE_EQ(cpu.size(), 4);
     REQUIRE_EQ(gpu.size(), 4);
@@ -193,7 +196,7 @@ TEST_CASE(
   const tests::Folder folder;
   const auto facts = tests::bert_facts(257);
   std::vector<std::string> settings = {
-      "resources.device=\"gpu\"", "checkpoint.every_steps=0",
+      "resources.device=\"gpu\"", "gpu.tune_products=false", "checkpoint.every_steps=0",
       "data.files=[\"" +
           tests::token_file(folder, "files.tokens", facts, tests::worded_documents(40, 1, 180)) + "\"]"};
   CHECK_FALSE(job.run(settings).metrics->kernels);
@@ -207,4 +210,40 @@ TEST_CASE(
   CHECK_EQ(job.losses(), plain);
   CHECK_EQ(job.run(settings).metrics->kernels->compiled, 0);
   CHECK_EQ(job.losses(), plain);
+}
+
+TEST_CASE("a job on GPUs times its matrix products once, keeps their table, says so, and repeats its bits") {
+  testing::TrainerJob job(kLlama);
+  const tests::Folder folder;
+  const std::string cache = folder / "cache";
+  const std::vector<std::string> settings = {"gpu.tune_products=true", "precompile.enabled=false",
+                                             "precompile.cache=\"" + cache + "\""};
+  const auto first = job.run(settings);
+  const auto losses = job.losses();
+  REQUIRE(first.metrics);
+  const std::string products = first.metrics->versions.at("matrix products");
+  CHECK_NE(products.find(" timed"), std::string::npos);
+  CHECK_NE(job.output().find("matrix products: " + products), std::string::npos);
+  const std::string attention = first.metrics->versions.at("attention");
+  CHECK_EQ(attention.find("shardrun's kernels: rank 0: built without cuDNN"), 0);
+  CHECK_NE(job.output().find("attention: " + attention), std::string::npos);
+
+  const auto second = job.run(settings);
+
+  CHECK_NE(second.metrics->versions.at("matrix products").find("from " + cache + "/products/"),
+           std::string::npos);
+  CHECK_EQ(second.metrics->versions.at("matrix products").find(" timed"), std::string::npos);
+  CHECK_EQ(job.losses(), losses);
+}
+
+TEST_CASE(
+    "a job on GPUs that wants cuDNN's attention where there is none ends before its first step with the "
+    "mend") {
+  testing::TrainerJob job(kLlama);
+  const auto ended = base::finish_command(job.command({"gpu.attention=cudnn"}), "", std::chrono::minutes(2));
+  REQUIRE(ended);
+  CHECK_EQ(WEXITSTATUS(ended->status), 2);
+  CHECK_NE(job.output().find("[gpu] attention = \"cudnn\" cannot be: rank 0: built without cuDNN"),
+           std::string::npos);
+  CHECK(job.losses().empty());
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/train/products.h"
 #include "runtime/train/session.h"
 #include "tests/support/folder.h"
 
@@ -30,6 +31,9 @@ struct Run {
   int layers = 2;  // of a Llama
   bool moments_on_host = false, activations_on_host = false;
   bool specialised = false;  // with kernels compiled for its shapes
+  std::string products{};    // a cache of tables of matrix products; empty: no table is settled
+  bool tunes = true;         // with `products`
+  train::ProductsReport* report = nullptr;  // rank 0's; may be null
 };
 
 // Makes a Llama's options a BERT's, on documents of every length.

@@ -45,6 +45,12 @@ std::string run_rank(const train::SessionOptions& options, const Run& run, const
   const checkpoint::Store store(run.checkpoints, 10);
   std::vector<std::string> notices;
   if (auto resumed = (*session)->resume(store, notices); !resumed) return resumed.error().to_string();
+  if (!run.products.empty()) {
+    auto settled = train::settle_products(**session, backend, *groups.world,
+                                          {.cache = run.products, .tunes = run.tunes});
+    if (!settled) return settled.error().to_string();
+    if (run.report != nullptr && groups.world->rank() == 0) *run.report = std::move(settled).value();
+  }
   auto outcome = train::run_loop(
       **session, store, {run.steps, run.save_every, /*validate=*/0}, [] { return false; }, losses);
   if (!outcome) return outcome.error().to_string();
@@ -90,7 +96,7 @@ std::vector<double> train(const tests::Folder& folder, const Run& asked) {
   const train::SessionOptions options = options_of(folder, run);
   fakes::ThreadWorld world(run.ranks, {.channels = 3});
   std::vector<Losses> losses(static_cast<size_t>(run.ranks));
-  std::vector<std::string> errors(static_cast<size_t>(run.ranks));
+  std::vector<std::string> errors(static_cast<size_t>(run.ranks)), tables(errors.size());
   std::vector<kernels::KernelCode> code;
   if (run.specialised) {
     code = gpu_test::compiled(
@@ -124,12 +130,14 @@ std::vector<double> train(const tests::Folder& folder, const Run& asked) {
     const auto index = static_cast<size_t>(rank);
     errors[index] = run_rank(options, run, groups, backend, losses[index]);
     if (!errors[index].empty()) world.kill(rank);
+    tables[index] = backend.product_table();
     if (run.specialised) {
       CHECK_GT(on->kernel_calls().served, 0);
       CHECK_EQ(on->kernel_calls().missed, 0);  // the list of shapes was whole
     }
   });
   for (const std::string& error : errors) REQUIRE_MESSAGE(error.empty(), error);
+  for (const std::string& table : tables) CHECK_EQ(table, tables[0]);
   return losses[0].values;
 }
 

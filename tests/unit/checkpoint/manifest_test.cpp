@@ -63,6 +63,18 @@ TEST_CASE("manifest: histories of fp8 come back bit for bit, and impossible ones
   CHECK_FALSE(parse_manifest(to_json(written)));
 }
 
+TEST_CASE("manifest: the kernels of a run on GPUs come back, and a CPU's run has none") {
+  Manifest written = manifest_of(120, kSpread);
+  written.gpu = {"cudnn 91900", "shardrun products 1\nmade for 130100 on NVIDIA H200\n"};
+
+  const auto parsed = parse_manifest(to_json(written));
+
+  REQUIRE(parsed);
+  CHECK(parsed->gpu.attention == written.gpu.attention);
+  CHECK(parsed->gpu.products == written.gpu.products);
+  CHECK(parse_manifest(to_json(manifest_of(120, kSpread)))->gpu.products.empty());
+}
+
 TEST_CASE("manifest: a flipped bit never changes what is read") {
   const std::string good = to_json(manifest_of(120, {2, 1, 1}));
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {

@@ -70,6 +70,7 @@ TEST_CASE("memory plan: keeping gathered blocks costs the whole model in the com
 
 TEST_CASE("memory plan: on a GPU, CUDA's context and a workspace that no op outgrows are counted") {
   auto options = llama(k7B, kernels::DType::kBf16);
+  options.attention = contract::GpuAttention::kOwn;
   const auto cpu = train::plan_model(options, 1, 1, 1).memory;
   options.device = kernels::DeviceKind::kGpu;
   const auto gpu = train::plan_model(options, 1, 1, 1).memory;
@@ -115,4 +116,31 @@ TEST_CASE(
   CHECK_LT(moved.gpu_total(), 130 * kGiB);
   CHECK_LT(moved.host_total(), 120 * kGiB);
   CHECK_EQ(moved.total(), moved.gpu_total() + moved.host_total());
+}
+
+TEST_CASE(
+    "memory plan: attention by cuDNN is counted where it may run, and long sequences leave it to our "
+    "kernels") {
+  auto options = llama(model::LlamaConfig{1, 4096, 32, 8, 1024, 256}, kernels::DType::kBf16);
+  options.device = kernels::DeviceKind::kGpu;
+  options.sequence_length = 2048;
+  options.micro_batch = 4;
+  const auto workspace = [&] { return train::plan_model(options, 1, 1, 1).memory.workspace; };
+  // Gradients of scores in bf16, of two shared tensors and a sum a row in fp32; 32 heads of 128.
+  constexpr int64_t kMargin = int64_t{1} << 20, kRows = int64_t{4} * 32 * 2048;
+  const int64_t wanted = 2 * kRows * 2048 + 2 * 4 * kRows * 128 + 4 * kRows + kMargin;
+  CHECK_EQ(workspace(), wanted);
+  CHECK_EQ(train::cudnn_bytes(options, 1), wanted);
+  CHECK_LT(train::plan_model(options, 1, 1, 2).memory.workspace, wanted);  // half of the heads
+
+  options.attention = contract::GpuAttention::kOwn;
+  CHECK_EQ(workspace(), int64_t{64} << 20);
+  options.attention = contract::GpuAttention::kAuto;
+  options.compute = kernels::DType::kFp32;
+  CHECK_EQ(workspace(), int64_t{64} << 20);
+  options.compute = kernels::DType::kBf16;
+  options.sequence_length = 8192;
+  CHECK_EQ(workspace(), int64_t{64} << 20);
+  options.attention = contract::GpuAttention::kCudnn;
+  CHECK_GT(workspace(), int64_t{16} << 30);
 }
