@@ -46,55 +46,33 @@ class BlockLinears {
                const Fp8Memory& memory)
       : ops_(ops), fp8_ops_(fp8_ops), fp8_(fp8), memory_(memory) {}
 
-  // y (N,O) = x (N,C) · wᵀ, of block number `block`.
-  void forward(int block, Linear linear, T* y, const T* x, const T* w, int64_t N, int64_t C,
+  // y (N,O) = x (N,C) · wᵀ, of block number `block`. Out: T, or float for a sum over ranks.
+  template <typename Out>
+  void forward(int block, Linear linear, Out* y, const T* x, const T* w, int64_t N, int64_t C,
                int64_t O) const {
     if constexpr (kMayBeFp8) {
       if (fp8_ != nullptr) {
         const auto x8 = quantized(block, linear, kInput, memory_.input, nullptr, x, N, C);
         const auto w8 = quantized(block, linear, kWeight, memory_.weight, nullptr, w, O, C);
-        return fp8_ops_->linear_forward(y, x8, w8, N, C, O);
+        return multiply(*fp8_ops_, y, x8, w8, N, C, O);
       }
     }
-    ops_.linear_forward(y, x, w, N, C, O);
-  }
-  // The same in fp32, for a sum over ranks.
-  void forward_fp32(int block, Linear linear, float* y, const T* x, const T* w, int64_t N, int64_t C,
-                    int64_t O) const {
-    if constexpr (kMayBeFp8) {
-      if (fp8_ != nullptr) {
-        const auto x8 = quantized(block, linear, kInput, memory_.input, nullptr, x, N, C);
-        const auto w8 = quantized(block, linear, kWeight, memory_.weight, nullptr, w, O, C);
-        return fp8_ops_->linear_forward_fp32(y, x8, w8, N, C, O);
-      }
-    }
-    ops_.linear_forward_fp32(y, x, w, N, C, O);
+    multiply(ops_, y, x, w, N, C, O);
   }
 
-  // Its gradients: dw (O,C) = dyᵀ·x, then dx (N,C) = dy·w, written.
-  void backward(int block, Linear linear, float* dw, T* dx, const T* dy, const T* x, const T* w, int64_t N,
+  // Its gradients: dw (O,C) = dyᵀ·x, then dx (N,C) = dy·w, written; dx in T, or in fp32 for a sum over ranks.
+  template <typename Out>
+  void backward(int block, Linear linear, float* dw, Out* dx, const T* dy, const T* x, const T* w, int64_t N,
                 int64_t C, int64_t O) const {
     if constexpr (kMayBeFp8) {
       if (fp8_ != nullptr) {
         const auto dy8 = backward_weight(block, linear, dw, dy, x, N, C, O);
         const auto w8 = quantized(block, linear, kWeight, nullptr, memory_.weight, w, O, C);
-        return fp8_ops_->linear_backward_input(dx, dy8, w8, N, C, O);
+        return multiply_back(*fp8_ops_, dx, dy8, w8, N, C, O);
       }
     }
     ops_.linear_backward_weight(dw, dy, x, N, C, O, /*accumulate=*/false);
-    ops_.linear_backward_input(dx, dy, w, N, C, O);
-  }
-  void backward_fp32(int block, Linear linear, float* dw, float* dx, const T* dy, const T* x, const T* w,
-                     int64_t N, int64_t C, int64_t O) const {
-    if constexpr (kMayBeFp8) {
-      if (fp8_ != nullptr) {
-        const auto dy8 = backward_weight(block, linear, dw, dy, x, N, C, O);
-        const auto w8 = quantized(block, linear, kWeight, nullptr, memory_.weight, w, O, C);
-        return fp8_ops_->linear_backward_input_fp32(dx, dy8, w8, N, C, O);
-      }
-    }
-    ops_.linear_backward_weight(dw, dy, x, N, C, O, /*accumulate=*/false);
-    ops_.linear_backward_input_fp32(dx, dy, w, N, C, O);
+    multiply_back(ops_, dx, dy, w, N, C, O);
   }
 
   // Of the tensors of `blocks` blocks, for Fp8State.
@@ -109,6 +87,25 @@ class BlockLinears {
  private:
   static constexpr bool kMayBeFp8 = std::is_same_v<T, kernels::Bf16>;
   enum Tensor { kInput, kWeight, kGradient };
+
+  // The op of `ops` that writes an Out: the same product, of factors of T or in fp8.
+  template <typename Out, typename AnyOps, typename X, typename W>
+  static void multiply(const AnyOps& ops, Out* y, const X& x, const W& w, int64_t N, int64_t C, int64_t O) {
+    if constexpr (std::is_same_v<Out, T>) {
+      ops.linear_forward(y, x, w, N, C, O);
+    } else {
+      ops.linear_forward_fp32(y, x, w, N, C, O);
+    }
+  }
+  template <typename Out, typename AnyOps, typename Dy, typename W>
+  static void multiply_back(const AnyOps& ops, Out* dx, const Dy& dy, const W& w, int64_t N, int64_t C,
+                            int64_t O) {
+    if constexpr (std::is_same_v<Out, T>) {
+      ops.linear_backward_input(dx, dy, w, N, C, O);
+    } else {
+      ops.linear_backward_input_fp32(dx, dy, w, N, C, O);
+    }
+  }
 
   // Returns the output's gradient in rows.
   kernels::Fp8Matrix backward_weight(int block, Linear linear, float* dw, const T* dy, const T* x, int64_t N,

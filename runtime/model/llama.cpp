@@ -146,7 +146,7 @@ class TypedLlama : public Llama {
       linears_.forward(layer, linear, y, in, w, s.N, width, s.C);
       return {};
     }
-    linears_.forward_fp32(layer, linear, buffers_.partial, in, w, s.N, width, s.C);
+    linears_.forward(layer, linear, buffers_.partial, in, w, s.N, width, s.C);
     return sum_partial(y);
   }
 
@@ -158,7 +158,7 @@ class TypedLlama : public Llama {
       linears_.backward(layer, linear, dw, rows, dy, x, w, s.N, s.C, outputs);
       return {};
     }
-    linears_.backward_fp32(layer, linear, dw, buffers_.partial, dy, x, w, s.N, s.C, outputs);
+    linears_.backward(layer, linear, dw, buffers_.partial, dy, x, w, s.N, s.C, outputs);
     return sum_partial(rows);
   }
 

@@ -114,9 +114,10 @@ double flops_per_token(const LlamaConfig& config, int sequence_length, Attention
 kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel) {
   using Op = kernels::LinearCall::Op;
   const Sizes s(config, options, tensor_parallel);
-  const bool alone = tensor_parallel == 1;
-  const Op back = alone ? Op::kForward : Op::kForwardFp32;  // into the residual stream
-  const Op input = alone ? Op::kBackwardInput : Op::kBackwardInputFp32;
+  const bool sums = tensor_parallel > 1 && options.compute != kernels::DType::kFp32;  // over ranks, in fp32
+  const Op back = sums ? Op::kForwardFp32 : Op::kForward;  // into the residual stream
+  const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
+  const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
   list.linears = {{Op::kForward, s.N, s.C, s.QKV},          {back, s.N, s.HD, s.C},
                   {Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
@@ -127,7 +128,7 @@ kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& option
   for (int64_t row = 0; row < s.N; row += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.N - row);
     list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V});
-    list.linears.push_back({input, rows, s.C, s.V});
+    list.linears.push_back({head_input, rows, s.C, s.V});
     list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, /*bias=*/false, /*accumulate=*/row > 0});
   }
   return list;
