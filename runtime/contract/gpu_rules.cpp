@@ -5,22 +5,6 @@
 namespace shardrun::contract {
 namespace {
 
-// Settings that exist for the CPU alone so far.
-void refuse_cpu_only(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
-  SectionReader memory(document, "memory", reading);
-  const struct {
-    bool is_set;
-    std::string origin, what, mend;
-  } kCpuOnly[] = {{spec.program.trainer == "bert" && spec.memory.activation_offload,
-                   memory.origin("activation_offload"), "activation_offload of a BERT",
-                   "use activation_checkpointing"}};
-  for (const auto& setting : kCpuOnly) {
-    if (!setting.is_set) continue;
-    return reading.fail(setting.origin, setting.what + " does not run on GPUs yet",
-                        setting.mend + ", or set [resources] device = \"cpu\"");
-  }
-}
-
 // What fp8 stands beside, and the sizes that tensor cores multiply in fp8.
 void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (!spec.precision.fp8 || reading.error) return;
@@ -103,7 +87,6 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(memory.origin("directory"),
                         "what a GPU offloads lies in the host's memory, in no file", "remove the key");
   }
-  refuse_cpu_only(document, reading, spec);
   check_fp8(document, reading, spec);
   check_cudnn(document, reading, spec);
 }

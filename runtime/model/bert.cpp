@@ -7,6 +7,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/kernels/backend.h"
+#include "runtime/model/activation_memory.h"
 #include "runtime/model/bert_buffers.h"
 
 namespace shardrun::model {
@@ -19,14 +20,15 @@ namespace {
 template <typename T>
 class TypedBert : public Bert {
  public:
-  TypedBert(const BertConfig& config, const ModelOptions& options, Memory saved, Memory scratch)
+  TypedBert(const BertConfig& config, const ModelOptions& options, ActivationMemory memory)
       : backend_(*options.backend),
         ops_(backend_.ops<T>()),
         sizes_(config, options),
         blocks_(block_layouts(config)),
-        saved_(std::move(saved)),
-        scratch_(std::move(scratch)),
-        buffers_(sizes_, saved_.data(), scratch_.data()) {
+        saved_(std::move(memory.saved)),
+        scratch_(std::move(memory.scratch)),
+        buffers_(sizes_, saved_.data(), scratch_.data()),
+        offloaded_(std::move(memory.offloaded)) {
     SHARDRUN_CHECK(blocks_[0].elements == EmbeddingOffsets(sizes_).end);
     SHARDRUN_CHECK(blocks_[1].elements == BertLayerOffsets(sizes_).end);
     for (int block = 0; block <= config.layers; ++block) visits_.push_back(block);
@@ -46,14 +48,10 @@ class TypedBert : public Bert {
 
   Result<void> forward(int visit, std::span<const std::byte> parameters) override {
     const T* p = checked(visit, parameters);
-    if (visit == 0) {
-      embedding_forward(p);
-    } else if (visit <= sizes_.L) {
-      layer_forward(visit - 1, p);
-    } else {
-      predictions_forward(p);
-      relation_forward(p);
-    }
+    if (visit == 0) return embedding_forward(p);
+    if (visit <= sizes_.L) return layer_forward(visit - 1, p);
+    predictions_forward(p);
+    relation_forward(p);
     return {};
   }
 
@@ -70,14 +68,13 @@ class TypedBert : public Bert {
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
     if (visit == 0) {
       embedding_backward(p, gradient.data());
-    } else if (visit <= sizes_.L) {
-      layer_backward(visit - 1, p, gradient.data());
-    } else {
-      const EmbeddingOffsets at(sizes_);
-      zero(gradient.data(), at.position, at.pooler);
-      predictions_backward(p, gradient.data());
-      relation_backward(p, gradient.data());
+      return {};
     }
+    if (visit <= sizes_.L) return layer_backward(visit - 1, p, gradient.data());
+    const EmbeddingOffsets at(sizes_);
+    zero(gradient.data(), at.position, at.pooler);
+    predictions_backward(p, gradient.data());
+    relation_backward(p, gradient.data());
     return {};
   }
 
@@ -101,13 +98,15 @@ class TypedBert : public Bert {
     return {sizes_.B, sizes_.T, sizes_.H, sizes_.H, sizes_.D};
   }
 
-  void embedding_forward(const T* p) {
+  Result<void> embedding_forward(const T* p) {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
+    RETURN_IF_ERROR(make_room(0));
     ops_.embedding_sum_forward(buffers_.embedded, buffers_.tokens, buffers_.positions, buffers_.segments,
                                p + at.word, p + at.position, p + at.type, s.N, s.C);
     ops_.layernorm_forward(buffers_.layers.front().input, buffers_.mean, buffers_.rstd, buffers_.embedded,
                            nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
+    return {};
   }
 
   void embedding_backward(const T* p, float* g) {
@@ -144,15 +143,23 @@ class TypedBert : public Bert {
     ops_.linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
   }
 
-  void layer_forward(int layer, const T* p) {
+  // For what the layer before writes: the layer's input.
+  Result<void> make_room(int layer) {
+    return offloaded_ && layer < sizes_.L ? offloaded_->before_forward(layer) : Result<void>();
+  }
+
+  Result<void> layer_forward(int layer, const T* p) {
     const BertSizes& s = sizes_;
     const BertLayerOffsets at(s);
     BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
     attention_forward(a, p, at);
     feed_forward(a, p, at);
+    RETURN_IF_ERROR(make_room(layer + 1));
     ops_.layernorm_forward(output_of(layer), a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2, p + at.beta2,
                            s.N, s.C, s.epsilon);
+    if (offloaded_ && backward_follows_) RETURN_IF_ERROR(offloaded_->after_forward(layer));
     saved_.evict(a.begin, a.end - a.begin);
+    return {};
   }
 
   // What forward did not keep.
@@ -170,7 +177,7 @@ class TypedBert : public Bert {
   }
 
   // `gradient` holds that of the layer's output and leaves with that of its input.
-  void layer_backward(int layer, const T* p, float* g) {
+  Result<void> layer_backward(int layer, const T* p, float* g) {
     const BertSizes& s = sizes_;
     const BertLayerOffsets at(s);
     BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
@@ -178,6 +185,7 @@ class TypedBert : public Bert {
       const BertLayerActivations<T>& next = buffers_.layers[static_cast<size_t>(layer) - 1];
       saved_.prefetch(next.begin, next.end - next.begin);
     }
+    if (offloaded_) RETURN_IF_ERROR(offloaded_->before_backward(layer));
     recompute(a, p, at);
     T *d = buffers_.gradient, *narrow = buffers_.narrow, *wide = buffers_.wide;
 
@@ -201,6 +209,7 @@ class TypedBert : public Bert {
     ops_.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, /*accumulate=*/false);
     ops_.linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
     saved_.evict(a.begin, a.end - a.begin);
+    return {};
   }
 
   void predictions_forward(const T* p) {
@@ -301,11 +310,13 @@ class TypedBert : public Bert {
   std::vector<int> visits_;
   Memory saved_, scratch_;
   BertBuffers<T> buffers_;
-  kernels::Visibility visibility_;  // of the batch
-  int64_t predicted_ = 0;           // tokens with a target
-  int64_t padded_ = 0;              // rows of the head: predicted_ and padding
-  int64_t labels_ = 0;              // sequences with a next-sentence label
+  std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory
+  kernels::Visibility visibility_;              // of the batch
+  int64_t predicted_ = 0;                       // tokens with a target
+  int64_t padded_ = 0;                          // rows of the head: predicted_ and padding
+  int64_t labels_ = 0;                          // sequences with a next-sentence label
   float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
+  bool backward_follows_ = false;
 };
 
 bool all_within(std::span<const int32_t> values, int64_t least, int64_t end) {
@@ -344,6 +355,7 @@ void TypedBert<T>::set_batch(const Batch& batch) {
     SHARDRUN_CHECK(positions.back() >= 0);
   }
   loss_scale_ = batch.loss_scale;
+  backward_follows_ = batch.backward_follows;
   next_sentence_scale_ = batch.next_sentence_scale;
   for (int64_t n = 0; n < s.N; ++n) {
     if (batch.targets[static_cast<size_t>(n)] < 0) continue;
@@ -369,32 +381,19 @@ void TypedBert<T>::set_batch(const Batch& batch) {
 }
 
 template <typename T>
-ActivationBytes bytes_of(const BertSizes& sizes, bool offloads) {
-  const BertBuffers<T> buffers(sizes, nullptr, nullptr);
-  if (!offloads) return {.resident = buffers.saved_bytes + buffers.scratch_bytes};
-  return {buffers.scratch_bytes, buffers.saved_bytes, buffers.offload_window()};
-}
-
-template <typename T>
 Result<std::unique_ptr<Bert>> make(const BertConfig& config, const ModelOptions& options) {
-  const BertBuffers<T> plan(BertSizes(config, options), nullptr, nullptr);
-  auto saved = options.offload_directory.empty()
-                   ? options.backend->allocate(plan.saved_bytes)
-                   : Memory::create_in_file(plan.saved_bytes, options.offload_directory);
-  if (!saved) return std::move(saved).error().context("activations");
-  auto scratch = options.backend->allocate(plan.scratch_bytes);
-  if (!scratch) return std::move(scratch).error().context("activations");
-  return std::unique_ptr<Bert>(
-      std::make_unique<TypedBert<T>>(config, options, std::move(saved).value(), std::move(scratch).value()));
+  auto memory = allocate_activations(BertBuffers<T>(BertSizes(config, options), nullptr, nullptr), options);
+  if (!memory) return std::move(memory).error();
+  return std::unique_ptr<Bert>(std::make_unique<TypedBert<T>>(config, options, std::move(memory).value()));
 }
 
 }  // namespace
 
 ActivationBytes Bert::activation_bytes(const BertConfig& config, const ModelOptions& options) {
   const BertSizes sizes(config, options);
-  const bool offloads = !options.offload_directory.empty();
-  return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, offloads)
-                                                  : bytes_of<Bf16>(sizes, offloads);
+  return options.compute == kernels::DType::kFp32
+             ? planned_activations(BertBuffers<float>(sizes, nullptr, nullptr), options)
+             : planned_activations(BertBuffers<Bf16>(sizes, nullptr, nullptr), options);
 }
 
 Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const ModelOptions& options) {
@@ -409,6 +408,7 @@ Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const Model
                     "or raise the other",
                     options.sequence_length, config.max_positions));
   }
+  SHARDRUN_CHECK(!options.offload_to_host || options.backend->kind() == kernels::DeviceKind::kGpu);
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
                                                   : make<Bf16>(config, options);
 }

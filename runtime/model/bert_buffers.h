@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/model/activation_memory.h"
 #include "runtime/model/bert.h"
 
 namespace shardrun::model {
@@ -34,6 +35,7 @@ struct BertSizes {
         L(config.layers),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(options.checkpointing),
+        slots(layer_slots(L, options)),
         on_gpu(options.device == kernels::DeviceKind::kGpu) {
     // Logits: 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
     const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = row_unit();
@@ -49,6 +51,7 @@ struct BertSizes {
   int64_t B, T, N, C, H, D, F, V, P, types, L;
   float epsilon;
   Checkpointing checkpointing;
+  int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
   bool on_gpu;
   int64_t M;      // rows of predicted tokens at most, padded
   int64_t chunk;  // rows of logits that exist at once
@@ -140,7 +143,12 @@ struct BertBuffers {
     take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
     take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
     layers.assign(static_cast<size_t>(s.L), shared);
-    for (BertLayerActivations<T>& layer : layers) {
+    for (size_t index = 0; index < layers.size(); ++index) {
+      BertLayerActivations<T>& layer = layers[index];
+      if (index >= static_cast<size_t>(s.slots)) {
+        layer = layers[index - static_cast<size_t>(s.slots)];
+        continue;
+      }
       saved.start_page();
       layer.begin = saved.bytes();
       saved.take(layer.input, s.N * s.C);
@@ -150,8 +158,8 @@ struct BertBuffers {
       layer.end = saved.bytes();
     }
     saved_bytes = saved.bytes();
-    if (!layers.empty())
-      window_bytes_ = layers.front().end - layers.front().begin + s.N * s.C * int64_t{sizeof(T)};
+    if (!layers.empty()) piece_bytes = layers.front().end - layers.front().begin;
+    window_bytes_ = piece_bytes + s.N * s.C * int64_t{sizeof(T)};
 
     const int64_t M = s.M;
     for (int32_t** row : {&tokens, &positions, &segments, &begins}) scratch.take(*row, s.N);
@@ -179,6 +187,7 @@ struct BertBuffers {
   T* gradient;  // (N,C): of the stream, and of the sums inside a layer
   T *narrow, *wide, *dnormed, *dpooled;
   int64_t saved_bytes = 0, scratch_bytes = 0;
+  int64_t piece_bytes = 0;  // of one layer in `saved`
 
   // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
   int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }

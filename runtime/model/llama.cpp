@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/kernels/backend.h"
+#include "runtime/model/activation_memory.h"
 #include "runtime/model/block_linears.h"
 #include "runtime/model/llama_buffers.h"
 #include "runtime/model/tensor_group.h"
@@ -20,17 +21,17 @@ template <typename T>
 class TypedLlama : public Llama {
  public:
   // `fp8_ops`: null, or the backend's.
-  TypedLlama(const LlamaConfig& config, const ModelOptions& options, Memory saved, Memory scratch,
-             std::unique_ptr<OffloadedLayers> offloaded, const kernels::Fp8Ops* fp8_ops)
+  TypedLlama(const LlamaConfig& config, const ModelOptions& options, ActivationMemory memory,
+             const kernels::Fp8Ops* fp8_ops)
       : backend_(*options.backend),
         ops_(backend_.ops<T>()),
         tensor_(options.tensor),
         sizes_(config, options, tensor_.size()),
         blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
-        saved_(std::move(saved)),
-        scratch_(std::move(scratch)),
+        saved_(std::move(memory.saved)),
+        scratch_(std::move(memory.scratch)),
         buffers_(sizes_, saved_.data(), scratch_.data()),
-        offloaded_(std::move(offloaded)),
+        offloaded_(std::move(memory.offloaded)),
         fp8_(backend_, buffers_.fp8.scalings, BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
     backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
@@ -385,43 +386,18 @@ class TypedLlama : public Llama {
 };
 
 template <typename T>
-ActivationBytes bytes_of(const Sizes& sizes, const ModelOptions& options) {
-  const Buffers<T> buffers(sizes, nullptr, nullptr);
-  if (options.offload_directory.empty()) {
-    return {.resident = buffers.saved_bytes + buffers.scratch_bytes,
-            .offloaded = options.offload_to_host
-                             ? OffloadedLayers::host_bytes(static_cast<int>(sizes.L), buffers.piece_bytes)
-                             : 0};
-  }
-  return {buffers.scratch_bytes, buffers.saved_bytes, buffers.offload_window()};
-}
-
-template <typename T>
 Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOptions& options) {
   const Sizes sizes(config, options, TensorGroup(options.tensor).size());
-  const Buffers<T> plan(sizes, nullptr, nullptr);
-  auto saved = options.offload_directory.empty()
-                   ? options.backend->allocate(plan.saved_bytes)
-                   : Memory::create_in_file(plan.saved_bytes, options.offload_directory);
-  if (!saved) return std::move(saved).error().context("activations");
-  auto scratch = options.backend->allocate(plan.scratch_bytes);
-  if (!scratch) return std::move(scratch).error().context("activations");
-  std::unique_ptr<OffloadedLayers> offloaded;
-  if (options.offload_to_host) {
-    std::byte* const second = sizes.slots > 1 ? saved->data() + plan.layers[1].begin : nullptr;
-    auto made = OffloadedLayers::create(static_cast<int>(sizes.L), plan.piece_bytes, {saved->data(), second},
-                                        *options.backend);
-    if (!made) return std::move(made).error().context("activations that wait on the host");
-    offloaded = std::move(made).value();
-  }
+  auto memory = allocate_activations(Buffers<T>(sizes, nullptr, nullptr), options);
+  if (!memory) return std::move(memory).error();
   const kernels::Fp8Ops* fp8_ops = nullptr;
   if (options.fp8) {
     const auto ops = options.backend->fp8_ops();
     if (!ops) return ops.error();
     fp8_ops = *ops;
   }
-  return std::unique_ptr<Llama>(std::make_unique<TypedLlama<T>>(
-      config, options, std::move(saved).value(), std::move(scratch).value(), std::move(offloaded), fp8_ops));
+  return std::unique_ptr<Llama>(
+      std::make_unique<TypedLlama<T>>(config, options, std::move(memory).value(), fp8_ops));
 }
 
 Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {
@@ -443,8 +419,9 @@ Result<void> check_group(const LlamaConfig& config, const ModelOptions& options)
 ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const ModelOptions& options,
                                         int tensor_parallel) {
   const Sizes sizes(config, options, tensor_parallel);
-  return options.compute == kernels::DType::kFp32 ? bytes_of<float>(sizes, options)
-                                                  : bytes_of<Bf16>(sizes, options);
+  return options.compute == kernels::DType::kFp32
+             ? planned_activations(Buffers<float>(sizes, nullptr, nullptr), options)
+             : planned_activations(Buffers<Bf16>(sizes, nullptr, nullptr), options);
 }
 
 Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const ModelOptions& options) {

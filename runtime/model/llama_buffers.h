@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "runtime/base/memory.h"
+#include "runtime/model/activation_memory.h"
 #include "runtime/model/block_linears.h"
 #include "runtime/model/llama.h"
-#include "runtime/model/offloaded_layers.h"
 
 namespace shardrun::model {
 
@@ -41,7 +41,7 @@ struct Sizes {
         QKV((H + 2 * K) * D),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(options.checkpointing),
-        slots(options.offload_to_host ? std::min<int64_t>(L, OffloadedLayers::kSlots) : L),
+        slots(layer_slots(L, options)),
         fp8(options.fp8) {
     // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
     const bool on_gpu = options.device == kernels::DeviceKind::kGpu;

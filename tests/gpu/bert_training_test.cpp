@@ -15,11 +15,11 @@ Run on_cpu(Run run) {
 
 }  // namespace
 
-// Two layers, hidden 64. Sizes are odd where they may be, so that rows and tables begin anywhere.
-void take_bert(const tests::Folder& folder, train::SessionOptions& options) {
+// Hidden 64. Sizes are odd where they may be, so that rows and tables begin anywhere.
+void take_bert(const tests::Folder& folder, train::SessionOptions& options, int layers) {
   constexpr int32_t kWords = 180, kVocabulary = 251;
   options.model = model::BertConfig{
-      .layers = 2, .hidden = 64, .heads = 1, .ffn = 101, .vocab = kVocabulary, .max_positions = 61};
+      .layers = layers, .hidden = 64, .heads = 1, .ffn = 101, .vocab = kVocabulary, .max_positions = 61};
   options.sequence_length = 57;
   const auto facts = tests::bert_facts(kVocabulary);
   options.training_files = {

@@ -35,13 +35,34 @@ TEST_CASE("offload on a GPU: every order of streams, blocks and warps gives the 
 }
 
 TEST_CASE(
+    "offload on a GPU: every order of streams, blocks and warps gives a BERT the bits of a run without") {
+  const tests::Folder folder;
+  emulation::set_seed(0);
+  Run run{.compute = kBf16, .steps = 2, .bert = true, .layers = 5};
+  const auto plain = train(folder, run);
+  run.activations_on_host = true;
+  for (const uint64_t seed : {0, 1, 7, 8, 9}) {
+    emulation::set_seed(seed);
+    CAPTURE(seed);
+    CHECK_EQ(train(folder, run), plain);
+  }
+  emulation::set_seed(0);
+}
+
+TEST_CASE(
     "offload on a GPU: a session holds the bytes of its plan, of the GPU and of the host's pinned memory") {
   const tests::Folder folder;
-  for (const auto level : {model::Checkpointing::kNone, model::Checkpointing::kFull}) {
+  struct Kind {
+    bool bert;
+    model::Checkpointing level;
+  };
+  for (const Kind& kind : {Kind{false, model::Checkpointing::kNone}, Kind{false, model::Checkpointing::kFull},
+                           Kind{true, model::Checkpointing::kFull}}) {
     for (const bool moments : {false, true}) {
       for (const bool activations : {false, true}) {
         const Run run{.compute = kBf16,
-                      .checkpointing = level,
+                      .checkpointing = kind.level,
+                      .bert = kind.bert,
                       .layers = 5,
                       .moments_on_host = moments,
                       .activations_on_host = activations};

@@ -39,6 +39,30 @@ TEST_CASE("offload on a GPU: a BERT's moments on the host change no bit") {
   CHECK_EQ(train(folder, run), plain);
 }
 
+// One layer to five: none to three of them go to the host.
+TEST_CASE(
+    "offload on a GPU: a BERT's activations on the host change no bit, alone, with its moments, and on two "
+    "ranks") {
+  const tests::Folder folder;
+  for (const int layers : {1, 2, 3, 5}) {
+    Run run{.compute = kBf16, .steps = 3, .bert = true, .layers = layers};
+    const auto plain = train(folder, run);
+    run.activations_on_host = true;
+    CHECK_EQ(train(folder, run), plain);
+  }
+  Run run{.steps = 3, .bert = true, .layers = 5};
+  const auto plain = train(folder, run);
+  for (const auto level :
+       {model::Checkpointing::kNone, model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
+    Run moved = offloaded(run);
+    moved.checkpointing = level;
+    CHECK_EQ(train(folder, moved), plain);
+  }
+  run.ranks = 2;
+  const auto shared = train(folder, run);
+  CHECK_EQ(train(folder, offloaded(run)), shared);
+}
+
 TEST_CASE("offload on a GPU: activations on the host change no bit at any level of recomputation") {
   const tests::Folder folder;
   Run run = run_of(kBf16);

@@ -28,7 +28,7 @@ struct Run {
   bool bert = false;
   bool fp8 = false;  // beside bf16
   double learning_rate = 5e-3;
-  int layers = 2;  // of a Llama
+  int layers = 2;
   bool moments_on_host = false, activations_on_host = false;
   bool specialised = false;  // with kernels compiled for its shapes
   std::string products{};    // a cache of tables of matrix products; empty: no table is settled
@@ -37,7 +37,7 @@ struct Run {
 };
 
 // Makes a Llama's options a BERT's, on documents of every length.
-void take_bert(const tests::Folder& folder, train::SessionOptions& options);
+void take_bert(const tests::Folder& folder, train::SessionOptions& options, int layers = 2);
 // What `run` says, of the model and the data that all runs share: files in `folder`.
 train::SessionOptions options_of(const tests::Folder& folder, const Run& run);
 // Rank 0's losses of the steps that were run; a failed run fails the test.

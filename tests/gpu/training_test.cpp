@@ -85,7 +85,7 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.validation_sequences = 4;
   options.schedule = {optim::Shape::kCosine, run.learning_rate, run.learning_rate / 10, 4, 40};
   options.saves_while_training = run.save_every > 0;
-  if (run.bert) take_bert(folder, options);
+  if (run.bert) take_bert(folder, options, run.layers);
   return options;
 }
 
