@@ -22,6 +22,7 @@
 #include "launcher/plan/batch.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
@@ -125,9 +126,7 @@ std::optional<int64_t> last_step(const std::string& path) {
   while (end != std::string::npos && end > 0) {
     const size_t newline = text->rfind('\n', end - 1);
     const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const auto event =
-        nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
-                              text->begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    const auto event = base::parse_json(std::string_view(*text).substr(begin, end - begin));
     if (event.is_object() && event.contains("step") && event["step"].is_number_integer()) {
       return event["step"].get<int64_t>();
     }
@@ -313,9 +312,8 @@ std::optional<int64_t> checkpoint_of(const std::string& metrics_path, int attemp
   std::optional<int64_t> newest;
   for (size_t at = 0; (at = text->find("\"event\":\"checkpoint\"", at)) != std::string::npos; ++at) {
     const size_t begin = text->rfind('\n', at) == std::string::npos ? 0 : text->rfind('\n', at) + 1;
-    const auto end = static_cast<std::ptrdiff_t>(std::min(text->find('\n', at), text->size()));
-    const auto event = nlohmann::json::parse(text->begin() + static_cast<std::ptrdiff_t>(begin),
-                                             text->begin() + end, nullptr, false);
+    const size_t end = std::min(text->find('\n', at), text->size());
+    const auto event = base::parse_json(std::string_view(*text).substr(begin, end - begin));
     if (event.is_object() && event.value("attempt", -1) == attempt) newest = event.value("step", int64_t{0});
   }
   return newest;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "runtime/contract/epoch.h"
 
 namespace shardrun::launcher {
@@ -22,8 +23,7 @@ void write_event(const contract::RunDir& run, int attempt, const std::string& ev
   const base::UniqueFd fd(
       ::open(run.events_jsonl().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!fd) return;
-  (void)base::write_all(fd.get(), line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",
-                        run.events_jsonl());
+  (void)base::write_all(fd.get(), base::json_text(line) + "\n", run.events_jsonl());
 }
 
 }  // namespace shardrun::launcher

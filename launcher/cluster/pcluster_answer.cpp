@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/contract/toml_value.h"
 
 namespace shardrun::launcher {
@@ -86,7 +87,7 @@ bool has_any(const std::string& text, std::initializer_list<const char*> words) 
 }  // namespace
 
 Result<ClusterState> parse_cluster_state(std::string_view text) {
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json document = base::parse_json(text);
   const json* cluster = member(document, "cluster");
   ClusterState state = state_of(cluster != nullptr ? *cluster : document);
   if (state.name.empty() || state.status.empty()) return no_answer(text);
@@ -95,7 +96,7 @@ Result<ClusterState> parse_cluster_state(std::string_view text) {
 }
 
 Result<ClusterList> parse_cluster_list(std::string_view text) {
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json document = base::parse_json(text);
   const json* clusters = member(document, "clusters");
   if (clusters == nullptr || !clusters->is_array()) return no_answer(text);
   ClusterList list;
@@ -105,7 +106,7 @@ Result<ClusterList> parse_cluster_list(std::string_view text) {
 }
 
 Error explain_refusal(std::string_view text, std::string_view cluster) {
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json document = base::parse_json(text);
   std::string message = text_of(document, "message");
   if (message.empty()) {
     return Error(Code::kIo, fmt::format("pcluster failed: \"{}\"; see ~/.parallelcluster/pcluster-cli.log",

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -22,7 +24,7 @@ void add_metrics(std::string_view text, TrainingCurve& curve) {
     const size_t newline = text.find('\n');
     const std::string_view line = text.substr(0, newline);
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto object = base::parse_json(line);
     if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) continue;
     const int attempt = static_cast<int>(number(object, "attempt"));
     if (attempt < curve.newest_attempt) continue;  // written by one that had been replaced

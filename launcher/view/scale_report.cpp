@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/view/progress.h"
+#include "runtime/base/json.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -168,11 +169,11 @@ std::string to_json(const ScaleReport& report) {
                     {"scaling", report.scaling},
                     {"id", report.id},
                     {"rows", std::move(lines)}};
-  return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return base::json_text(out, 2) + "\n";
 }
 
 base::Result<ScaleReport> parse_scale_report(std::string_view text) {
-  const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json parsed = base::parse_json(text);
   if (!parsed.is_object() || !parsed.contains("rows") || !parsed["rows"].is_array())
     return base::Error(base::Code::kCorrupt, "scale.json is no report of a sweep");
   if (optional_of<int64_t>(parsed, "format_version").value_or(0) != 1) {

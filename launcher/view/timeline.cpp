@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/view/progress.h"
+#include "runtime/base/json.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -24,7 +25,7 @@ std::vector<json> objects_of(std::string_view text) {
   int newest = 0;
   while (!text.empty()) {
     const size_t newline = std::min(text.find('\n'), text.size());
-    auto object = json::parse(text.substr(0, newline), nullptr, /*allow_exceptions=*/false);
+    auto object = base::parse_json(text.substr(0, newline));
     text.remove_prefix(std::min(newline + 1, text.size()));
     if (!object.is_object()) continue;
     const auto attempt = object.find("attempt");
@@ -254,7 +255,7 @@ std::string timeline_json(const std::vector<TimelineEntry>& entries) {
                     {"mark", kMarks[static_cast<int>(entry.mark)]},
                     {"text", entry.text}});
   }
-  return list.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return base::json_text(list, 2) + "\n";
 }
 
 }  // namespace shardrun::launcher

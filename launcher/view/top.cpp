@@ -8,6 +8,7 @@
 
 #include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/json.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -212,7 +213,7 @@ std::string to_json(const TopView& view) {
       {"tokens_per_second",
        steps ? nlohmann::json(view.curve.steps.back().tokens_per_second) : nlohmann::json()},
       {"ranks", std::move(ranks)}};
-  return object.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return base::json_text(object, 1) + "\n";
 }
 
 }  // namespace shardrun::launcher

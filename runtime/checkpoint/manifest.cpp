@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -16,10 +17,9 @@ using nlohmann::json;
 
 constexpr int64_t kLargestTensorElements = int64_t{1} << 48;
 constexpr int kMostFiles = 1 << 20;
-constexpr auto kReplace = json::error_handler_t::replace;
 
 std::string compact(const json& value) {
-  return value.dump(-1, ' ', false, kReplace);
+  return base::json_text(value);
 }
 
 uint32_t checksum(const json& object) {
@@ -220,7 +220,7 @@ std::vector<BlockInfo> describe_blocks(std::span<const std::vector<model::BlockL
 }
 
 std::string to_json(const Manifest& manifest) {
-  json model = json::parse(manifest.model, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  json model = base::parse_json(manifest.model);
   SHARDRUN_CHECK(model.is_object());
   json blocks = json::array();
   for (const BlockInfo& block : manifest.blocks) {
@@ -244,11 +244,11 @@ std::string to_json(const Manifest& manifest) {
   if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
     object["gpu"] = {{"attention", manifest.gpu.attention}, {"products", manifest.gpu.products}};
   object["crc32c"] = checksum(object);
-  return object.dump(/*indent=*/1, ' ', false, kReplace) + "\n";
+  return base::json_text(object, /*indent=*/1) + "\n";
 }
 
 Result<Manifest> parse_manifest(std::string_view text) {
-  json object = json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  json object = base::parse_json(text);
   if (!object.is_object() || !object.contains("crc32c") || !object["crc32c"].is_number_unsigned()) {
     return Error(Code::kCorrupt, "not a checkpoint manifest");
   }
@@ -272,9 +272,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
 
 Result<void> same_tensors(const Manifest& saved, const Manifest& wanted) {
   const auto differ = [](std::string what) { return Error(Code::kInvalid, std::move(what)); };
-  const auto parsed = [](const std::string& text) {
-    return json::parse(text, nullptr, /*allow_exceptions=*/false);
-  };
+  const auto parsed = [](const std::string& text) { return base::parse_json(text); };
   if (parsed(saved.model) != parsed(wanted.model)) {
     return differ(fmt::format("it is of another model ({}; this job: {})", saved.model, wanted.model));
   }

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace shardrun::contract {
@@ -92,14 +93,14 @@ class JsonReader {
 
 // Text → object. kCorrupt if it is no JSON or nested beyond `parse`'s patience.
 inline base::Result<nlohmann::json> parse_json(std::string_view text, const std::string& what) {
-  nlohmann::json parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json parsed = base::parse_json(text);
   if (parsed.is_discarded()) return base::Error(base::Code::kCorrupt, what + " is not JSON");
   return parsed;
 }
 
 // Dumps without ever throwing: bytes that are no UTF-8 become U+FFFD.
 inline std::string dump_json(const nlohmann::json& value) {
-  return value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return base::json_text(value, 2) + "\n";
 }
 
 }  // namespace shardrun::contract

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/data/tokenizer.h"
 
 namespace shardrun::data {
@@ -104,7 +105,7 @@ Result<Document> DocumentReader::parse_json(std::string_view line) const {
                                              "[{{\"role\": \"…\", \"content\": \"…\"}}, …]}}",
                                              place(), what));
   };
-  const auto object = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const auto object = base::parse_json(line);
   if (object.is_discarded()) return wrong("is not JSON");
   if (!object.is_object()) return wrong("is not a JSON object");
   const auto text = object.find("text"), messages = object.find("messages");

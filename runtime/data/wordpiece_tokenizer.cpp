@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "runtime/data/token_file_format.h"
 #include "runtime/data/tokenizer_kinds.h"
 
@@ -199,7 +200,7 @@ Result<Settings> read_settings(const std::string& vocabulary_path) {
   const auto text = base::read_file(path);
   if (!text && text.error().code() == Code::kNotFound) return Settings{};
   if (!text) return text.error();
-  const auto object = nlohmann::json::parse(*text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const auto object = base::parse_json(*text);
   if (!object.is_object()) return Error(Code::kCorrupt, fmt::format("{} is not a JSON object", path));
   const auto flag = [&](const char* name, bool otherwise) {
     const auto found = object.find(name);

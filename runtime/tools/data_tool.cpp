@@ -19,6 +19,7 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/toml_value.h"
 #include "runtime/data/document_encoder.h"
@@ -218,7 +219,7 @@ void print_summary(const Job& job) {
                                        {"tokenizer", facts.kind},
                                        {"vocabulary", facts.vocabulary},
                                        {"empty_documents", job.empty_documents}};
-  fmt::print("{}\n", summary.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  fmt::print("{}\n", base::json_text(summary, 2));
 }
 
 Result<void> run(const Options& options, StopRequests& stop) {

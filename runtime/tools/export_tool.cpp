@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/toml_value.h"
 #include "runtime/tools/export_checkpoint.h"
@@ -121,7 +122,7 @@ void report(const Options& options, const ExportSummary& summary) {
                                    {"tensors", summary.tensors},
                                    {"tensor_bytes", summary.tensor_bytes},
                                    {"files", summary.files}};
-    fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", base::json_text(object, 2));
     return;
   }
   fmt::print("{}: {} tensors of step {} in {}, {:.1f} MB in {} file{}\n", options.run.output, summary.tensors,

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/contract/epoch.h"
 
 namespace shardrun::train {
@@ -66,8 +67,7 @@ void MetricsLog::validation(int64_t step, double loss, double unigram_entropy) {
 void MetricsLog::checkpoint(int64_t step, const std::string& path, double stall_seconds) {
   const nlohmann::json quoted = path;
   write(fmt::format(R"("event":"checkpoint","step":{},"path":{},"stall_seconds":{:.6f},"time":{:.3f})", step,
-                    quoted.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), stall_seconds,
-                    unix_time_now()));
+                    base::json_text(quoted), stall_seconds, unix_time_now()));
 }
 
 double unix_time_now() {

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace shardrun::weights {
 namespace {
 
@@ -35,7 +37,7 @@ std::string hf_config(const model::LlamaConfig& config) {
                        {"attention_bias", false},
                        {"mlp_bias", false},
                        {"tie_word_embeddings", tied}};
-  return object.dump();
+  return base::json_text(object);
 }
 
 std::string hf_config(const model::BertConfig& config) {
@@ -53,17 +55,17 @@ std::string hf_config(const model::BertConfig& config) {
                        {"hidden_dropout_prob", 0.0},
                        {"attention_probs_dropout_prob", 0.0},
                        {"tie_word_embeddings", true}};
-  return object.dump();
+  return base::json_text(object);
 }
 
 Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions) {
-  json object = json::parse(config, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  json object = base::parse_json(config);
   if (!object.is_object()) {
     return base::Error(base::Code::kCorrupt, "the checkpoint does not hold its model's configuration");
   }
   object["torch_dtype"] = dtype;
   if (!object.contains("max_position_embeddings")) object["max_position_embeddings"] = max_positions;
-  return object.dump(/*indent=*/2, ' ', false, json::error_handler_t::replace) + "\n";
+  return base::json_text(object, /*indent=*/2) + "\n";
 }
 
 }  // namespace shardrun::weights

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace shardrun::weights {
 namespace {
 
@@ -199,7 +201,7 @@ std::string encode_header(std::vector<TensorEntry>& tensors) {
     header[tensor.name] = {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}};
   }
-  std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = base::json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   for (TensorEntry& tensor : tensors) {
@@ -234,7 +236,7 @@ std::string encode_index(std::span<const IndexedTensor> tensors, uint64_t total_
   json map = json::object();
   for (const IndexedTensor& tensor : tensors) map[tensor.name] = tensor.file;
   const json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", std::move(map)}};
-  return index.dump(/*indent=*/2, ' ', false, json::error_handler_t::replace) + "\n";
+  return base::json_text(index, /*indent=*/2) + "\n";
 }
 
 void to_fp32(std::span<const std::byte> bytes, TensorType type, std::span<float> out) {

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/counter_random.h"
+#include "runtime/base/json.h"
 #include "runtime/kernels/ops.h"
 #include "runtime/model/bert.h"
 #include "runtime/model/llama.h"
@@ -274,7 +275,7 @@ int measure(const Shape& shape, std::string_view dtype, int threads) {
                100.0 * figure.seconds / step);
     result["seconds"][std::string(figure.name)] = figure.seconds;
   }
-  fmt::print("{}\n", result.dump());
+  fmt::print("{}\n", base::json_text(result));
   return 0;
 }
 

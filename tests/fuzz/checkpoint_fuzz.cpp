@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/checkpoint/format.h"
 #include "runtime/checkpoint/manifest.h"
@@ -36,12 +37,11 @@ std::string with_shard_checksum(std::string text) {
 }
 
 std::string with_manifest_checksum(const std::string& text) {
-  nlohmann::json object = nlohmann::json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  nlohmann::json object = base::parse_json(text);
   if (!object.is_object()) return text;
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
   object.erase("crc32c");
-  object["crc32c"] = base::crc32c(bytes_of(object.dump(-1, ' ', false, kReplace)));
-  return object.dump(-1, ' ', false, kReplace);
+  object["crc32c"] = base::crc32c(bytes_of(base::json_text(object)));
+  return base::json_text(object);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "runtime/kernels/ops.h"
 #include "runtime/model/bert.h"
 
@@ -36,7 +37,7 @@ Weights read_safetensors(const std::string& path) {
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
   const size_t data_begin = sizeof(header_bytes) + header_bytes;
   SHARDRUN_CHECK(data_begin <= file.size());
-  return {nlohmann::json::parse(file.substr(sizeof(header_bytes), header_bytes)), file.substr(data_begin)};
+  return {base::parse_json(file.substr(sizeof(header_bytes), header_bytes)), file.substr(data_begin)};
 }
 
 // Copies what the file has of one tensor; false when it has none.

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/watch/look.h"
+#include "runtime/base/json.h"
 
 namespace shardrun::testing {
 namespace {
@@ -36,7 +37,8 @@ std::string slurp(const std::string& path) {
 
 std::string spec_text(const LocalJobOptions& options) {
   std::string command;
-  for (const std::string& argument : options.command) command += nlohmann::json(argument).dump() + ", ";
+  for (const std::string& argument : options.command)
+    command += base::json_text(nlohmann::json(argument)) + ", ";
   return "name = \"job\"\n[resources]\nnodes = " + std::to_string(options.nodes) +
          "\nranks_per_node = " + std::to_string(options.ranks) + "\n[program]\ncommand = [" + command +
          "]\n" + options.more;

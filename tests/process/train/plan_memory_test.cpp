@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "tests/process/train/trainer_job.h"
 
 using namespace shardrun;
@@ -82,7 +83,7 @@ double planned_bytes(const testing::TrainerJob& job, const std::vector<std::stri
   argv.push_back("--json");
   const auto ended = base::run_command(argv);
   if (!ended) FAIL(ended.error().to_string());
-  return nlohmann::json::parse(ended->out)["model"]["bytes_per_rank"]["total"];
+  return base::parse_json(ended->out)["model"]["bytes_per_rank"]["total"];
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace shardrun::testing {
 namespace {
 
@@ -25,7 +27,7 @@ std::string slurp(const std::string& path) {
 void for_each_event(const std::string& run, const std::function<void(const nlohmann::json&)>& visit) {
   std::istringstream lines(slurp(run + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {
-    const auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto event = base::parse_json(line);
     if (event.is_object()) visit(event);
   }
 }

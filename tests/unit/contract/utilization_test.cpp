@@ -1,4 +1,5 @@
 #include "runtime/contract/utilization.h"
+#include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
 
@@ -63,7 +64,7 @@ TEST_CASE("utilization: a record keeps peaks and shares, and results.json names 
   CHECK(read->predicted->peaks == record.predicted->peaks);
   CHECK(read->metrics->utilization == record.metrics->utilization);
   CHECK(read->metrics->flops_per_token == record.metrics->flops_per_token);
-  const auto json = nlohmann::json::parse(text);
+  const auto json = base::parse_json(text);
   CHECK(json["metrics"]["model_flops_utilization"] == 0.25);
   CHECK(json["predicted"]["peak_flops"] == 8e12);
   const std::string results = contract::to_results_json(record);
@@ -72,8 +73,7 @@ TEST_CASE("utilization: a record keeps peaks and shares, and results.json names 
 }
 
 TEST_CASE("utilization: lists of another shape are nothing, missing members are empty") {
-  const auto broken =
-      nlohmann::json::parse(R"(["x", {"flops": "many"}, {"kind": "measured", "causal": 0.5}])");
+  const auto broken = base::parse_json(R"(["x", {"flops": "many"}, {"kind": "measured", "causal": 0.5}])");
   const std::vector<PeakRate> peaks = {{"", 0.0, ""}, {"measured", 0.0, ""}};
   CHECK(contract::read_peaks(&broken) == peaks);
   CHECK(contract::read_utilizations(&broken).at(1) == Utilization{{"measured", 0.0, ""}, 0.5, 0.0});

@@ -1,4 +1,5 @@
 #include "runtime/data/tokenizer.h"
+#include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
 
@@ -41,7 +42,7 @@ std::string error_of(const std::string& name) {
 void compare_with_peer(const Tokenizer& tokenizer, const std::string& name) {
   const auto text = base::read_file(kPeers + "ids.json");
   REQUIRE(text);
-  const auto rows = nlohmann::json::parse(*text);
+  const auto rows = base::parse_json(*text);
   REQUIRE(rows.size() >= 16);
   for (const auto& row : rows) {
     const auto line = row["text"].get<std::string>();

@@ -1,4 +1,5 @@
 #include "launcher/view/timeline.h"
+#include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
 
@@ -87,7 +88,7 @@ TEST_CASE("explain: the first cause comes before what it caused, whatever a node
 }
 
 TEST_CASE("explain: JSON marks the first cause") {
-  const auto list = nlohmann::json::parse(timeline_json(make_timeline(two_attempts())));
+  const auto list = base::parse_json(timeline_json(make_timeline(two_attempts())));
   CHECK(list.size() == 9);
   CHECK(list[4]["mark"] == "first_cause");
   CHECK(list[5]["mark"] == "collateral");

@@ -1,4 +1,5 @@
 #include "runtime/train/metrics.h"
+#include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
 
@@ -23,7 +24,7 @@ std::vector<nlohmann::json> lines_of(const std::string& text) {
   std::vector<nlohmann::json> lines;
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    lines.push_back(nlohmann::json::parse(text.substr(begin, end - begin)));
+    lines.push_back(base::parse_json(text.substr(begin, end - begin)));
     begin = end + 1;
   }
   CHECK(begin == text.size());

@@ -1,4 +1,5 @@
 #include "runtime/train/trace.h"
+#include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ nlohmann::json written(const Trace& trace) {
           .string();
   REQUIRE(trace.write(path, 3, "n1"));
   std::ifstream file(path);
-  auto object = nlohmann::json::parse(file);
+  auto object = base::parse_json(file);
   std::filesystem::remove(path);
   return object["traceEvents"];
 }
