@@ -16,7 +16,7 @@ struct CollectiveGroup {
   std::string among;                    // as CollectiveProbe says
   comm::Communicator* group = nullptr;  // of this rank
   int64_t nodes = 1, ranks = 0;         // of the job; ranks of one group
-  bool only_replicas = false;           // sharded jobs have no group like it, only replicas: no more than all_reduce
+  bool only_replicas = false;  // sharded jobs have no group like it, only replicas: no more than all_reduce
 };
 
 // `told` hears what comes next, on every rank.

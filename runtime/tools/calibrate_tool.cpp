@@ -82,10 +82,11 @@ class Calibrator {
 
   void want(const char* among, std::vector<uint32_t> group) {
     if (group.size() < 2) return;
-    groups_.push_back({.among = among,
-                       .nodes = job_.plan.nodes,
-                       .ranks = static_cast<int64_t>(group.size()),
-                       .only_replicas = std::string_view(among) == "network" && job_.plan.ranks_per_node > 1});
+    groups_.push_back(
+        {.among = among,
+         .nodes = job_.plan.nodes,
+         .ranks = static_cast<int64_t>(group.size()),
+         .only_replicas = std::string_view(among) == "network" && job_.plan.ranks_per_node > 1});
     members_.push_back(std::move(group));
   }
 
