@@ -22,7 +22,7 @@ namespace shardrun::contract {
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& object, std::string what) : object_(object), what_(std::move(what)) {
-    if (!object_.is_object()) error_ = what_ + " is not a JSON object";
+    if (!object_.is_object()) error_ = fmt::format("{} is not a JSON object", what_);
   }
 
   void read(const char* key, std::string& out) {
