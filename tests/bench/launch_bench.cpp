@@ -156,7 +156,7 @@ struct Bench {
     std::ifstream metrics(folder + "/runs/trainer/latest/metrics.jsonl");
     std::string line;
     std::getline(metrics, line);
-    const auto event = base::parse_json(line);
+    const auto event = shardrun::base::parse_json(line);
     if (event.is_discarded() || !event.contains("unix_time")) fail("the trainer left no first barrier", log);
     return event["unix_time"].get<double>() - started;
   }
@@ -222,6 +222,6 @@ int main(int argc, char** argv) {
              quantile(program_ratio, 0.5));
   fmt::print("  {:<34} {:.3f}  ratio {:.2f}\n", "shardrun run trainer", quantile(trainer, 0.5),
              quantile(trainer_ratio, 0.5));
-  fmt::print("{}\n", base::json_text(result));
+  fmt::print("{}\n", shardrun::base::json_text(result));
   return 0;
 }

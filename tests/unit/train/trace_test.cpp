@@ -1,14 +1,14 @@
 #include "runtime/train/trace.h"
-#include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/io.h"
+#include "runtime/base/json.h"
 #include "tests/fakes/thread_world.h"
 
 using namespace shardrun;
@@ -21,8 +21,9 @@ nlohmann::json written(const Trace& trace) {
       (std::filesystem::temp_directory_path() / ("trace-test-" + std::to_string(::getpid()) + ".json"))
           .string();
   REQUIRE(trace.write(path, 3, "n1"));
-  std::ifstream file(path);
-  auto object = base::parse_json(file);
+  const auto text = base::read_file(path);
+  REQUIRE(text);
+  auto object = base::parse_json(*text);
   std::filesystem::remove(path);
   return object["traceEvents"];
 }
