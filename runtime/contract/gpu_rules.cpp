@@ -49,6 +49,18 @@ void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec&
       "set attention = \"auto\", or remove the key");
 }
 
+void check_heads(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  constexpr int kMost = 256;  // kernels/cuda/attention.cu has two columns a thread
+  const int hidden = spec.model.hidden, heads = spec.model.heads;
+  if (reading.error || heads < 1 || hidden / heads <= kMost) return;
+  const SectionReader model(document, "model", reading);
+  reading.fail(
+      model.origin("heads"),
+      fmt::format("attention on a GPU has heads of at most {}, but hidden {} over {} heads makes them {}",
+                  kMost, hidden, heads, hidden / heads),
+      "write more heads");
+}
+
 }  // namespace
 
 void check_gpu_training(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
@@ -87,6 +99,7 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(memory.origin("directory"),
                         "what a GPU offloads lies in the host's memory, in no file", "remove the key");
   }
+  check_heads(document, reading, spec);
   check_fp8(document, reading, spec);
   check_cudnn(document, reading, spec);
 }
