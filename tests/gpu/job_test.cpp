@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/io.h"
 #include "runtime/base/json.h"
 #include "tests/process/train/trainer_job.h"
 #include "tests/support/token_files.h"
@@ -152,8 +152,9 @@ TEST_CASE("a traced job on GPUs: blocks, gathers and reductions have the GPU's t
   const double after = now_microseconds();
 
   for (const char* rank : {"0", "1"}) {
-    std::ifstream file(job.newest_run() + "/profile/attempt_0_rank_" + rank + ".json");
-    const auto events = base::parse_json(file)["traceEvents"];
+    const auto trace = base::read_file(job.newest_run() + "/profile/attempt_0_rank_" + rank + ".json");
+    REQUIRE(trace);
+    const auto events = base::parse_json(*trace)["traceEvents"];
     const auto compute = lane_of(events, 0), gathers = lane_of(events, 1), reductions = lane_of(events, 2);
     const auto count = [&](const std::string& begin) {
       return std::count_if(compute.begin(), compute.end(),
