@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cmath>
+#include <exception>
 #include <map>
 #include <tuple>
 #include <unordered_map>
@@ -39,6 +40,26 @@ enum Name : int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 Result<void> checked(cudnn_frontend::error_t status) {
   if (status.is_good()) return {};
   return Error(Code::kUnsupported, "cuDNN: " + status.get_message());
+}
+
+// The headers throw where a library or a function of it is missing; what they throw ends here.
+template <typename Call>
+auto fenced(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::exception& thrown) {
+    return Error(Code::kUnsupported, std::string("cudnn-frontend: ") + thrown.what());
+  }
+}
+
+// The headers open CUDA's runtime themselves, in a run as well: better found missing here than in the first step.
+Result<void> find_runtime() {
+  return fenced([]() -> Result<void> {
+    int device = 0;
+    if (const cudaError_t error = cudnn_frontend::detail::cuda_get_device(&device); error != cudaSuccess)
+      return Error(Code::kIo, "cudaGetDevice: error " + std::to_string(error));
+    return {};
+  });
 }
 
 // Opens the library once in a process; it stays.
@@ -139,10 +160,8 @@ struct CudnnAttention::State {
     graph->set_io_data_type(DataType_t::BFLOAT16)
         .set_intermediate_data_type(DataType_t::FLOAT)
         .set_compute_data_type(DataType_t::FLOAT);
-    if (absent_device) {
-      graph->set_device_properties(absent_device);
-      graph->set_sm_version(capability);
-    }
+    if (absent_device) graph->set_device_properties(absent_device);
+    if (capability > 0) graph->set_sm_version(capability);
     pass == Pass::kForward ? describe_forward(*graph, s, causal) : describe_backward(*graph, s, causal);
     RETURN_IF_ERROR(checked(graph->validate()));
     RETURN_IF_ERROR(checked(graph->build_operation_graph(handle)));
@@ -170,31 +189,41 @@ struct CudnnAttention::State {
                    std::unordered_map<int64_t, void*> memory) {
     const Plan* const prepared = plan(pass, s, causal);
     SHARDRUN_CHECK(prepared != nullptr);
-    if (cudnn_frontend::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS)
-      return Error(Code::kIo, "cudnnSetStream");
-    return checked(prepared->graph->execute(handle, memory, workspace));
+    return fenced([&]() -> Result<void> {
+      if (cudnn_frontend::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS)
+        return Error(Code::kIo, "cudnnSetStream");
+      return checked(prepared->graph->execute(handle, memory, workspace));
+    });
   }
 };
 
 CudnnAttention::CudnnAttention(std::unique_ptr<State> state) : state_(std::move(state)) {}
 CudnnAttention::~CudnnAttention() = default;
 
-Result<std::unique_ptr<CudnnAttention>> CudnnAttention::create() {
-  RETURN_IF_ERROR(open_library());
+Result<std::unique_ptr<CudnnAttention>> CudnnAttention::create(int capability) {
+  RETURN_IF_ERROR(fenced(open_library));
+  if (auto found = find_runtime(); !found)
+    return std::move(found).error().context(
+        "cuDNN wants libcudart.so of CUDA 12 or 13, too; name its folder in LD_LIBRARY_PATH");
   auto state = std::make_unique<State>();
-  if (cudnn_frontend::detail::create_handle(&state->handle) != CUDNN_STATUS_SUCCESS)
+  state->capability = capability;
+  const auto made = fenced(
+      [&]() -> Result<cudnnStatus_t> { return cudnn_frontend::detail::create_handle(&state->handle); });
+  if (!made) return made.error();
+  if (*made != CUDNN_STATUS_SUCCESS)
     return Error(Code::kIo, "cudnnCreate failed; the driver may be too old for this cuDNN");
   return std::unique_ptr<CudnnAttention>(new CudnnAttention(std::move(state)));
 }
 
 Result<std::unique_ptr<CudnnAttention>> CudnnAttention::create_for(std::string_view properties,
                                                                    int capability) {
-  RETURN_IF_ERROR(open_library());
+  RETURN_IF_ERROR(fenced(open_library));
   auto state = std::make_unique<State>();
   state->absent_device = std::make_shared<cudnn_frontend::DeviceProperties>();
   state->capability = capability;
-  RETURN_IF_ERROR(
-      checked(state->absent_device->deserialize(std::vector<uint8_t>(properties.begin(), properties.end()))));
+  RETURN_IF_ERROR(fenced([&] {
+    return checked(state->absent_device->deserialize({properties.begin(), properties.end()}));
+  }));
   return std::unique_ptr<CudnnAttention>(new CudnnAttention(std::move(state)));
 }
 
@@ -203,13 +232,13 @@ bool CudnnAttention::takes(const AttentionShape& shape, const Visibility& visibi
 }
 
 Result<void> CudnnAttention::check(Pass pass, const AttentionShape& shape, bool causal) {
-  auto graph = state_->supported(pass, shape, causal);
+  auto graph = fenced([&] { return state_->supported(pass, shape, causal); });
   if (!graph) return std::move(graph).error();
   return {};
 }
 
 Result<size_t> CudnnAttention::prepare(Pass pass, const AttentionShape& shape, bool causal) {
-  return state_->make_plan(pass, shape, causal);
+  return fenced([&] { return state_->make_plan(pass, shape, causal); });
 }
 
 std::optional<size_t> CudnnAttention::prepared(Pass pass, const AttentionShape& shape, bool causal) const {

@@ -25,9 +25,11 @@ namespace shardrun::kernels::cuda {
 
 class CudnnAttention {
  public:
-  // For the current device. kNotFound, kUnsupported: no cuDNN, or none that is new enough; with the mend.
-  static base::Result<std::unique_ptr<CudnnAttention>> create();
-  // For a GPU that is not here: cuDNN's own description of it, and its compute capability, 90 for 9.0. Only check().
+  // For the current device, of compute capability 90 for 9.0. kNotFound, kUnsupported: no cuDNN, or none that is new enough,
+  // or no libcudart.so, which the frontend opens by itself; with the mend.
+  static base::Result<std::unique_ptr<CudnnAttention>> create(int capability);
+  // For a GPU that is not here: cuDNN's own description of it, and its compute capability, or 0 to ask the current device.
+  // Only check().
   static base::Result<std::unique_ptr<CudnnAttention>> create_for(std::string_view properties,
                                                                   int capability);
   ~CudnnAttention();

@@ -15,7 +15,7 @@ base::Error absent() {
 
 struct CudnnAttention::State {};
 
-base::Result<std::unique_ptr<CudnnAttention>> CudnnAttention::create() {
+base::Result<std::unique_ptr<CudnnAttention>> CudnnAttention::create(int) {
   return absent();
 }
 base::Result<std::unique_ptr<CudnnAttention>> CudnnAttention::create_for(std::string_view, int) {

@@ -277,7 +277,7 @@ Result<float> Device::milliseconds_between_marks() {
 
 Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool causal, int64_t most_bytes) {
   RETURN_IF_CUDA("cudaSetDevice", cudaSetDevice(state_->index));
-  auto cudnn = CudnnAttention::create();
+  auto cudnn = CudnnAttention::create(state_->capability);
   if (!cudnn) return std::move(cudnn).error();
   if (!CudnnAttention::takes(shape, {}))
     return Error(Code::kUnsupported, "no attention by cuDNN for heads of " + std::to_string(shape.D));

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "runtime/kernels/cuda/cudnn_attention.h"
@@ -64,5 +65,10 @@ int main() {
                   supported ? "supported" : supported.error().to_string().substr(0, 200).c_str());
     }
   }
-  return wrong == 0 ? 0 : 1;
+  // The headers open CUDA's runtime to ask for a device's capability, and throw where there is none.
+  ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", "/nowhere/libcudart.so", 1);
+  auto asking = CudnnAttention::create_for(kH200, 0);
+  const bool refused = asking && !(*asking)->check(Pass::kForward, kCases[0].shape, true);
+  std::printf("%-6s without CUDA's runtime: an error, and the process goes on\n", refused ? "ok" : "FAILED");
+  return wrong == 0 && refused ? 0 : 1;
 }
