@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <iterator>
 #include <string>
 
 #include <fmt/format.h>
@@ -19,14 +20,19 @@ using base::Result;
 
 constexpr std::chrono::seconds kPatience{
     20};  // a driver without its persistence daemon takes seconds to load
-constexpr const char* kName = "index,name";
-constexpr const char* kHealth =
-    "index,name,ecc.errors.uncorrected.volatile.total,remapped_rows.pending,remapped_rows.failure,"
-    "clocks_throttle_reasons.hw_slowdown";
+// The first that the driver knows every field of; before release 535 the reasons had another name.
+constexpr std::string_view kOfGpus[] = {
+    "--query-gpu=index,name,gpu_uuid,ecc.errors.uncorrected.volatile.total,clocks_event_reasons.hw_slowdown",
+    "--query-gpu=index,name,gpu_uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_"
+    "slowdown",
+    "--query-gpu=index,name"};
+// No field of a GPU's: a question of its own.
+constexpr std::string_view kOfRows =
+    "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure";
 
-Result<base::CommandOutput> ask(const char* fields) {
-  return base::finish_command(
-      {"nvidia-smi", fmt::format("--query-gpu={}", fields), "--format=csv,noheader,nounits"}, "", kPatience);
+Result<base::CommandOutput> ask(std::string_view question) {
+  return base::finish_command({"nvidia-smi", std::string(question), "--format=csv,noheader,nounits"}, "",
+                              kPatience);
 }
 
 bool ended_well(const base::CommandOutput& output) {
@@ -56,9 +62,23 @@ int64_t count_of(std::string_view text) {
   return count;
 }
 
+// Drivers have written it in both ways.
+bool is_yes(std::string_view text) {
+  return text == "Yes" || text == "1";
+}
+
+void note_rows(contract::GpuFacts& gpu, std::string_view uuid, std::string_view rows) {
+  for (const std::string_view line : split(rows, '\n')) {
+    const std::vector<std::string_view> fields = split(line, ',');
+    if (fields.size() < 3 || fields[0] != uuid) continue;
+    if (is_yes(fields[1])) gpu.faults.emplace_back("rows of its memory wait for a reset to be remapped");
+    if (is_yes(fields[2])) gpu.faults.emplace_back("a row of its memory could not be remapped");
+  }
+}
+
 }  // namespace
 
-std::vector<contract::GpuFacts> parse_gpus(std::string_view csv) {
+std::vector<contract::GpuFacts> parse_gpus(std::string_view csv, std::string_view rows) {
   std::vector<contract::GpuFacts> gpus;
   for (const std::string_view line : split(csv, '\n')) {
     if (line.empty()) continue;
@@ -74,12 +94,11 @@ std::vector<contract::GpuFacts> parse_gpus(std::string_view csv) {
         break;
       }
     }
-    if (fields.size() > 5) {
-      if (const int64_t errors = count_of(fields[2]); errors > 0)
+    if (fields.size() > 4) {
+      if (const int64_t errors = count_of(fields[3]); errors > 0)
         gpu.faults.push_back(fmt::format("{} uncorrected memory errors", errors));
-      if (fields[3] == "Yes") gpu.faults.emplace_back("rows of its memory wait for a reset to be remapped");
-      if (fields[4] == "Yes") gpu.faults.emplace_back("a row of its memory could not be remapped");
-      if (fields[5] == "Active") gpu.faults.emplace_back("slowed down by its hardware (heat or power)");
+      if (fields[4] == "Active") gpu.faults.emplace_back("slowed down by its hardware (heat or power)");
+      note_rows(gpu, fields[2], rows);
     }
     gpus.push_back(std::move(gpu));
   }
@@ -87,14 +106,17 @@ std::vector<contract::GpuFacts> parse_gpus(std::string_view csv) {
 }
 
 Result<std::vector<contract::GpuFacts>> find_gpus() {
-  auto answer = ask(kHealth);
-  if (answer && !ended_well(*answer) && answer->out.find("not a valid field") != std::string::npos)
-    answer = ask(kName);
-  if (!answer) return std::move(answer).error();
-  if (!ended_well(*answer)) {
-    return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", trimmed(answer->out), trimmed(answer->err)));
+  auto gpus = ask(kOfGpus[0]);
+  for (size_t next = 1; next < std::size(kOfGpus); ++next) {
+    if (!gpus || ended_well(*gpus) || (gpus->out + gpus->err).find("not a valid field") == std::string::npos)
+      break;
+    gpus = ask(kOfGpus[next]);
   }
-  return parse_gpus(answer->out);
+  if (!gpus) return std::move(gpus).error();
+  if (!ended_well(*gpus))
+    return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", trimmed(gpus->out), trimmed(gpus->err)));
+  const auto rows = ask(kOfRows);  // which not every driver answers
+  return parse_gpus(gpus->out, rows && ended_well(*rows) ? std::string_view(rows->out) : "");
 }
 
 }  // namespace shardrun::gate
