@@ -92,6 +92,7 @@ class Backend {
   virtual void tune_products(bool on) = 0;
   virtual std::string product_table() const = 0;
   virtual Result<void> load_product_table(std::string_view text) = 0;
+  virtual std::vector<std::string> plain_products() const = 0;
 
   // ---- ops whose type is fixed
   virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) = 0;

@@ -122,6 +122,11 @@ Result<ProductsReport> settle_products(Session& session, kernels::Backend& backe
     auto rehearsed = session.rehearse();
     backend.tune_products(false);
     RETURN_IF_ERROR(std::move(rehearsed));
+    if (const auto plain = backend.plain_products(); first && !plain.empty()) {
+      report.notices.push_back(fmt::format(
+          "cublasLt has no kernel for {} shapes of matrix products, which a plain loop multiplies slowly: {}",
+          plain.size(), fmt::join(plain, "; ")));
+    }
     table = rank0s(world, first ? backend.product_table() : std::string());
     if (!table) return std::move(table).error();
     refusals = share(backend, world, *table);

@@ -19,7 +19,8 @@ int main(int count, char** arguments) {
   std::printf("on %s, %d multiprocessors\n", shardrun::gpu_test::device().name().c_str(),
               shardrun::gpu_test::device().multiprocessors());
   const int result = doctest::Context(count, arguments).run();
-  std::printf("%d shapes of matrix products had no kernel in cublasLt\n",
-              shardrun::gpu_test::device().plain_product_shapes());
+  const auto& plain = shardrun::gpu_test::device().plain_products();
+  for (const std::string& product : plain) std::printf("no kernel for %s\n", product.c_str());
+  std::printf("%zu shapes of matrix products had no kernel in cublasLt\n", plain.size());
   return result;
 }

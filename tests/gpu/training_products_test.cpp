@@ -8,6 +8,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/checkpoint/manifest.h"
+#include "tests/emulation/settings.h"
 #include "tests/gpu/training.h"
 
 namespace gpu_training {
@@ -108,6 +109,22 @@ TEST_CASE("matrix products: what a run did not time its continuation does not ti
   train(folder, first);
   CHECK_EQ(train(folder, second), tail(expected, 2));
   CHECK_EQ(report.summary, "0 shapes, 0 of them from the checkpoint");
+}
+
+TEST_CASE("matrix products: those that cublasLt has no kernel for are named, with its words") {
+  const tests::Folder folder, cache;
+  train::ProductsReport report;
+  Run run = run_of(1, cache);
+  run.report = &report;
+
+  emulation::settings().has_products = false;
+  train(folder, run);
+  emulation::settings().has_products = true;
+
+  REQUIRE_EQ(report.notices.size(), 1);
+  CHECK(has(report.notices[0], "cublasLt has no kernel for "));
+  CHECK(has(report.notices[0], "bf16>fp32 NT "));
+  CHECK(has(report.notices[0], ": CUBLAS_STATUS_NOT_SUPPORTED"));
 }
 
 TEST_CASE("matrix products: a damaged table is named and passed over, and replaced") {

@@ -185,6 +185,7 @@ class CpuBackend final : public Backend {
   void tune_products(bool) override {}
   std::string product_table() const override { return ""; }
   Result<void> load_product_table(std::string_view) override { return {}; }
+  std::vector<std::string> plain_products() const override { return {}; }
 
   void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) override {
     kernels::fp32_to_bf16(in, out);

@@ -317,6 +317,8 @@ class GpuBackend final : public Backend {
     return device_->load_product_table(text);
   }
 
+  std::vector<std::string> plain_products() const override { return device_->plain_products(); }
+
   void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) override {
     static_assert(sizeof(Bf16) == sizeof(uint16_t));
     cuda::fp32_to_bf16(*device_, in, {reinterpret_cast<Bf16*>(out.data()), out.size()});

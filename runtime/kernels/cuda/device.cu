@@ -323,12 +323,13 @@ std::string Device::product_table() const {
   return state_->table.text();
 }
 
-int Device::plain_product_shapes() const {
-  return state_->plain_shapes;
+const std::vector<std::string>& Device::plain_products() const {
+  return state_->plain_products;
 }
 
 Result<void> Device::load_product_table(std::string_view text) {
   state_->plans.reset();  // which were made without it
+  state_->plain_products.clear();
   return state_->table.load(text);
 }
 

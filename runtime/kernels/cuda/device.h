@@ -116,8 +116,9 @@ class Device {
   std::string product_table() const;
   // kCorrupt: not such a table. kRefused: made by another cuBLAS or GPU; nothing is changed then.
   base::Result<void> load_product_table(std::string_view text);
-  // Shapes so far that cublasLt has no kernel for: a plain loop of ours multiplies them, slowly.
-  int plain_product_shapes() const;
+  // Shapes since a table was loaded that cublasLt has no kernel for, each with its words: a plain loop of ours multiplies
+  // them, slowly.
+  const std::vector<std::string>& plain_products() const;
 
   struct State;  // kernels/cuda/launch.cuh
   State& state() { return *state_; }

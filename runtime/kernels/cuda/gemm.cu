@@ -240,7 +240,7 @@ bool choose(OpScope& op, Plan& plan, const Product& p, std::byte* workspace) {
   }
   if (usable == 0) {
     plan.is_plain = true;
-    ++state.plain_shapes;
+    state.plain_products.push_back(shape + ": " + cublasLtGetStatusString(status));
     return true;
   }
   plan.algorithm = proposals[0].algo;

@@ -40,7 +40,7 @@ struct Device::State {
   LoadedKernels specialised;
   ProductTable table{""};
   std::shared_ptr<ProductPlans> plans;
-  int plain_shapes = 0;
+  std::vector<std::string> plain_products;
   std::optional<base::Error> failure;    // the first
   std::array<const char*, 16> recent{};  // a ring of the ops since the last wait
   size_t ops_since_wait = 0;

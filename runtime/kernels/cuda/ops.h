@@ -167,7 +167,7 @@ void sum_of_squares(Device& device, double* sum, std::span<const float> values);
 
 // ---- linear layers in fp8: kernels/fp8.h has the contracts. Floor of quantizing: (s + 2) bytes an element, s more where
 // the present values decide the scale; of products: 2·N·C·O operations on the tensor cores at fp8's rate. Sizes that are
-// no multiples of 16 are multiplied by a plain loop, slowly (Device::plain_product_shapes).
+// no multiples of 16 are multiplied by a plain loop, slowly (Device::plain_products).
 template <typename T>
 void fp8_quantize(Device& device, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
                   int64_t columns, Fp8Scale scale = Fp8Scale::kDelayed);
