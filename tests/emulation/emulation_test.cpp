@@ -1,4 +1,5 @@
 // Whether the emulated GPU finds faults: kernels and orders of calls with one fault each, and the same without it.
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -7,6 +8,7 @@
 #include <csignal>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/emulation/emulated_gpu.h"
@@ -17,6 +19,7 @@ using namespace shardrun::emulation;
 
 namespace {
 
+const bool names_device = cudaSetDevice(0) == cudaSuccess;  // of all cases, on their thread
 constexpr int kThreads = 128;
 using Values = std::vector<float>;
 
@@ -411,4 +414,57 @@ TEST_CASE("emulation: queries see work done only after they have let it run") {
   CHECK_EQ(cudaEventQuery(streams.event), cudaErrorNotReady);
   CHECK_EQ(cudaEventQuery(streams.event), cudaSuccess);
   CHECK_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_CASE("emulation: a product refuses addresses that its algorithm was not chosen for") {
+  set_seed(0);
+  const OnGpu memory(Values(64, 1.0F)), workspace(Values(16384, 0.0F));
+  float* const at = memory.data();
+  const float one = 1.0F, none = 0.0F;
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t square = nullptr;
+  cublasLtMatmulPreference_t preference = nullptr;
+  REQUIRE_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
+  REQUIRE_EQ(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+  REQUIRE_EQ(cublasLtMatrixLayoutCreate(&square, CUDA_R_32F, 2, 2, 2), CUBLAS_STATUS_SUCCESS);
+  REQUIRE_EQ(cublasLtMatmulPreferenceCreate(&preference), CUBLAS_STATUS_SUCCESS);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    REQUIRE_EQ(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+               CUBLAS_STATUS_SUCCESS);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{65536});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{16});
+  cublasLtMatmulHeuristicResult_t proposal{};
+  int count = 0;
+  REQUIRE_EQ(cublasLtMatmulAlgoGetHeuristic(handle, product, square, square, square, square, preference, 1,
+                                            &proposal, &count),
+             CUBLAS_STATUS_SUCCESS);
+  const auto multiply = [&](float* a, float* b, float* scratch) {
+    return cublasLtMatmul(handle, product, &one, a, square, b, square, &none, at, square, at, square,
+                          &proposal.algo, scratch, 65536, nullptr);
+  };
+
+  CHECK_EQ(multiply(at, at + 4, workspace.data()), CUBLAS_STATUS_SUCCESS);
+  CHECK_EQ(multiply(at + 4, at + 4, workspace.data()), CUBLAS_STATUS_INVALID_VALUE);
+  CHECK_EQ(multiply(at, at + 2, workspace.data()), CUBLAS_STATUS_INVALID_VALUE);
+  CHECK_EQ(multiply(at, at + 4, workspace.data() + 4), CUBLAS_STATUS_INVALID_VALUE);
+  (void)cublasLtMatmulPreferenceDestroy(preference);
+  (void)cublasLtMatrixLayoutDestroy(square);
+  (void)cublasLtMatmulDescDestroy(product);
+  (void)cublasLtDestroy(handle);
+}
+
+TEST_CASE("emulation: a thread that calls CUDA and has named no GPU is found") {
+  REQUIRE(names_device);
+  const auto found_on_a_thread = [](bool names) {
+    std::thread([names] {
+      if (names) (void)cudaSetDevice(0);
+      (void)cudaStreamSynchronize(nullptr);
+    }).join();
+    return forget_findings();
+  };
+
+  CHECK(says(found_on_a_thread(false), "named no GPU"));
+  CHECK_EQ(found_on_a_thread(true), "");
 }

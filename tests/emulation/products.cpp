@@ -2,6 +2,8 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <vector>
@@ -169,10 +171,27 @@ bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-cublasLtMatmulHeuristicResult_t proposal_of(uint64_t parts) {
+// What an algorithm was promised of the addresses of a, b, c and d, and may therefore need of each.
+std::array<uint16_t, 4> promised(const EmulatedPreference& preference) {
+  const auto of = [&](cublasLtMatmulPreferenceAttributes_t attribute) {
+    return static_cast<uint16_t>(preference.of(attribute, 256));
+  };
+  return {of(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES), of(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES),
+          of(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES), of(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)};
+}
+bool is_kept(const cublasLtMatmulAlgo_t& algorithm, std::array<const void*, 4> pointers) {
+  const auto alignments = std::bit_cast<std::array<uint16_t, 4>>(algorithm.data[2]);
+  for (size_t i = 0; i < pointers.size(); ++i) {
+    if (alignments[i] == 0 || !is_aligned(pointers[i], alignments[i])) return false;
+  }
+  return true;
+}
+
+cublasLtMatmulHeuristicResult_t proposal_of(uint64_t parts, std::array<uint16_t, 4> alignments) {
   cublasLtMatmulHeuristicResult_t made{};
   made.algo.data[0] = kMark;
   made.algo.data[1] = parts;
+  made.algo.data[2] = std::bit_cast<uint64_t>(alignments);
   made.workspaceSize = parts * kWorkspaceOfOne;
   return made;
 }
@@ -276,14 +295,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t* proposals, int* count) {
   *count = 0;
   if (!fits(*product, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
-  const size_t least_alignment = is_fp8(a->type) ? 16 : bytes_of(a->type);
-  const bool is_aligned_enough =
-      preference->of(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 256) >= least_alignment &&
-      preference->of(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 256) >= least_alignment;
+  const std::array<uint16_t, 4> alignments = promised(*preference);
+  const size_t inputs = is_fp8(a->type) ? 16 : bytes_of(a->type),
+               results = is_fp8(a->type) ? 16 : bytes_of(d->type);
+  const bool is_aligned_enough = alignments[0] >= inputs && alignments[1] >= inputs &&
+                                 alignments[2] >= results && alignments[3] >= results;
   if (!settings().has_products || !is_supported(*product, *a, *b, *d) || !is_aligned_enough)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   for (uint64_t parts = 1; parts <= kAlgorithms && *count < most; ++parts) {
-    const cublasLtMatmulHeuristicResult_t made = proposal_of(parts);
+    const cublasLtMatmulHeuristicResult_t made = proposal_of(parts, alignments);
     if (made.workspaceSize > preference->of(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 0)) break;
     proposals[(*count)++] = made;
   }
@@ -300,7 +320,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t pr
       !is_supported(*product, *a, *b, *d)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  *result = proposal_of(parts);
+  *result = proposal_of(parts, std::bit_cast<std::array<uint16_t, 4>>(algorithm->data[2]));
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -314,9 +334,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const cublasStatus_t status =
       cublasLtMatmulAlgoCheck(handle, product, a_layout, b_layout, c_layout, d_layout, algorithm, &checked);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
-  const size_t alignment = is_fp8(a_layout->type) ? 16 : bytes_of(a_layout->type);
-  if (checked.workspaceSize > workspace_bytes || workspace == nullptr || !is_aligned(workspace, 16) ||
-      !is_aligned(a, alignment) || !is_aligned(b, alignment) || !is_aligned(d, bytes_of(d_layout->type)) ||
+  constexpr size_t kWorkspaceAlignment = 256;
+  if (checked.workspaceSize > workspace_bytes || workspace == nullptr ||
+      !is_aligned(workspace, kWorkspaceAlignment) || !is_kept(*algorithm, {a, b, c, d}) ||
       (product->epilogue == CUBLASLT_EPILOGUE_BIAS && product->bias == nullptr)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

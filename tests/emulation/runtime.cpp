@@ -38,6 +38,7 @@ namespace {
 constexpr int kMultiprocessors = 3, kVersion = 13000;
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local bool has_named_device = false;
 
 // All that the runtime knows; one of the process, as a driver is.
 struct Context {
@@ -65,7 +66,7 @@ Context& context() {
 
 // Takes the lock, and notes the error of the call.
 template <typename Call>
-cudaError_t answer(const Call& call) {
+cudaError_t answer_anywhere(const Call& call) {
   Context& c = context();
   const std::lock_guard guard(c.lock);
   cudaError_t error = c.failure;
@@ -74,6 +75,15 @@ cudaError_t answer(const Call& call) {
   if (error == cudaSuccess) error = c.failure;
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
+}
+
+// Of a call that needs a context: CUDA makes one on the first GPU, whosever that is, for a thread that has named none.
+template <typename Call>
+cudaError_t answer(const Call& call) {
+  return answer_anywhere([&](Context& c) {
+    if (!has_named_device) note_finding("a thread called CUDA that has named no GPU");
+    return call(c);
+  });
 }
 
 CUstream_st& stream_of(Context& c, cudaStream_t stream) {
@@ -261,16 +271,20 @@ cudaError_t cudaPeekAtLastError() {
 // ---- the device
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  return answer([&](Context&) { return *count = 1, cudaSuccess; });
+  return answer_anywhere([&](Context&) { return *count = 1, cudaSuccess; });
 }
 cudaError_t cudaSetDevice(int device) {
-  return answer([&](Context&) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });
+  return answer_anywhere([&](Context&) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    has_named_device = true;
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaGetDevice(int* device) {
-  return answer([&](Context&) { return *device = 0, cudaSuccess; });
+  return answer_anywhere([&](Context&) { return *device = 0, cudaSuccess; });
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  return answer([&](Context&) {
+  return answer_anywhere([&](Context&) {
     if (device != 0) return cudaErrorInvalidDevice;
     *properties = {"emulated GPU (CPU)", 9, 0, kMultiprocessors, 2, settings().memory_bytes,
                    kMostSharedBytes};
@@ -300,10 +314,10 @@ cudaError_t cudaDeviceSynchronize() {
   return answer([](Context& c) { return finish_all(c), cudaSuccess; });
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  return answer([&](Context&) { return *version = kVersion, cudaSuccess; });
+  return answer_anywhere([&](Context&) { return *version = kVersion, cudaSuccess; });
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  return answer([&](Context&) { return *version = kVersion, cudaSuccess; });
+  return answer_anywhere([&](Context&) { return *version = kVersion, cudaSuccess; });
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes) {
   return answer([&](Context& c) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "runtime/kernels/cuda/ops.h"
 #include "tests/gpu/harness.h"
@@ -106,4 +107,25 @@ TEST_CASE("device: a link's copies keep their place among the stream's work, for
   std::vector<std::byte> seen(kBytes);
   REQUIRE(on.copy_out(seen.data(), memory->get(), kBytes));
   CHECK(seen == std::vector<std::byte>(kBytes, std::byte{77}));
+}
+
+TEST_CASE("device: a link does all that it does on a thread that has named no GPU") {
+  auto created = cuda::Device::create({});
+  REQUIRE(created);
+  auto link = (*created)->make_link();
+  REQUIRE(link);
+  auto mark = (*link)->make_mark();
+  REQUIRE(mark);
+  using Stream = base::DeviceLink::Stream;
+  const auto on_a_thread = [](const auto& call) {
+    bool done = false;
+    std::thread([&] { done = call(); }).join();
+    return done;
+  };
+
+  CHECK(on_a_thread([&] { return (*link)->record(**mark, Stream::kOut).has_value(); }));
+  CHECK(on_a_thread([&] { return (*link)->wait(Stream::kIn, **mark).has_value(); }));
+  CHECK(on_a_thread([&] { return (*link)->is_done(**mark).has_value(); }));
+  CHECK(on_a_thread([&] { return (*link)->drain(Stream::kIn).has_value(); }));
+  CHECK((*created)->synchronize());
 }

@@ -1,4 +1,6 @@
-// base::DeviceLink for an NVIDIA GPU. Nothing here touches the device's own state, so another thread may use it.
+// base::DeviceLink for an NVIDIA GPU. Nothing here touches the device's own state, so another thread may use it. Each call
+// names the device first: on a thread that has named none, any call of the runtime makes a context on the node's first GPU,
+// which takes hundreds of megabytes there.
 #include <utility>
 
 #include "runtime/kernels/cuda/launch.cuh"
@@ -43,14 +45,14 @@ class Link final : public DeviceLink {
   }
 
   Result<void> make_streams() {
-    RETURN_IF_ERROR(checked("cudaSetDevice", cudaSetDevice(index_)));
+    RETURN_IF_ERROR(name_device());
     RETURN_IF_ERROR(checked("a stream for copies", cudaStreamCreateWithFlags(&out_, cudaStreamNonBlocking)));
     return checked("a stream for copies", cudaStreamCreateWithFlags(&in_, cudaStreamNonBlocking));
   }
 
   Result<std::unique_ptr<PinnedMemory>> allocate_pinned(size_t bytes) override {
     void* memory = nullptr;
-    RETURN_IF_ERROR(checked("cudaSetDevice", cudaSetDevice(index_)));
+    RETURN_IF_ERROR(name_device());
     if (auto done =
             checked("cudaHostAlloc", cudaHostAlloc(&memory, bytes == 0 ? 1 : bytes, cudaHostAllocDefault));
         !done) {
@@ -61,19 +63,22 @@ class Link final : public DeviceLink {
 
   Result<std::unique_ptr<Mark>> make_mark() override {
     auto mark = std::make_unique<Event>();
-    RETURN_IF_ERROR(checked("cudaSetDevice", cudaSetDevice(index_)));
+    RETURN_IF_ERROR(name_device());
     RETURN_IF_ERROR(
         checked("cudaEventCreate", cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming)));
     return std::unique_ptr<Mark>(std::move(mark));
   }
 
   Result<void> record(Mark& mark, Stream stream) override {
+    RETURN_IF_ERROR(name_device());
     return checked("cudaEventRecord", cudaEventRecord(event_of(mark), handle(stream)));
   }
   Result<void> wait(Stream stream, const Mark& mark) override {
+    RETURN_IF_ERROR(name_device());
     return checked("cudaStreamWaitEvent", cudaStreamWaitEvent(handle(stream), event_of(mark), 0));
   }
   Result<bool> is_done(const Mark& mark) override {
+    RETURN_IF_ERROR(name_device());
     const cudaError_t error = cudaEventQuery(event_of(mark));
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -86,14 +91,16 @@ class Link final : public DeviceLink {
     const cudaMemcpyKind kind = stream == Stream::kOut  ? cudaMemcpyDeviceToHost
                                 : stream == Stream::kIn ? cudaMemcpyHostToDevice
                                                         : cudaMemcpyDeviceToDevice;
-    RETURN_IF_ERROR(checked("cudaSetDevice", cudaSetDevice(index_)));
+    RETURN_IF_ERROR(name_device());
     return checked("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, kind, handle(stream)));
   }
   Result<void> drain(Stream stream) override {
+    RETURN_IF_ERROR(name_device());
     return checked("cudaStreamSynchronize", cudaStreamSynchronize(handle(stream)));
   }
 
  private:
+  Result<void> name_device() const { return checked("cudaSetDevice", cudaSetDevice(index_)); }
   static cudaEvent_t event_of(const Mark& mark) { return static_cast<const Event&>(mark).event; }
   cudaStream_t handle(Stream stream) const {
     return stream == Stream::kCompute ? compute_ : stream == Stream::kOut ? out_ : in_;
