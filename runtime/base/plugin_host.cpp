@@ -22,8 +22,6 @@
 namespace shardrun::base {
 namespace {
 
-constexpr std::chrono::milliseconds kProbeTime{10000};
-
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == 0 ? "/" : path.substr(0, slash);
@@ -92,8 +90,8 @@ Result<Loaded> load(const std::string& path, const PluginInterface& interface) {
 }
 
 // Reads the child's verdict until it closes its end or the time is up (false).
-bool read_verdict(int fd, std::string* verdict) {
-  const auto deadline = std::chrono::steady_clock::now() + kProbeTime;
+bool read_verdict(int fd, std::chrono::milliseconds patience, std::string* verdict) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   char buffer[4096];
   for (;;) {
     const auto left =
@@ -120,14 +118,14 @@ Result<void> probe(const std::string& path, const PluginInterface& interface) {
   writer.reset();
 
   std::string verdict;
-  const bool in_time = read_verdict(reader.get(), &verdict);
+  const bool in_time = read_verdict(reader.get(), interface.patience, &verdict);
   if (!in_time) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!in_time) {
-    return Error(Code::kUnsupported,
-                 fmt::format("plugin {}: loading it takes more than {} s", path, kProbeTime.count() / 1000));
+    return Error(Code::kUnsupported, fmt::format("plugin {}: loading it takes more than {} s", path,
+                                                 static_cast<double>(interface.patience.count()) / 1000.0));
   }
   if (verdict == "+") return {};
   if (!verdict.empty()) return Error(Code::kUnsupported, verdict.substr(1));

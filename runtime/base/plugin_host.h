@@ -10,6 +10,7 @@
 // other threads exist (it forks); a Plugin is thread-compatible.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -23,6 +24,7 @@ struct PluginInterface {
   uint16_t abi_major = 1;
   uint32_t smallest_struct =
       0;  // sizeof the table that the host was compiled with; a longer one is newer and fine
+  std::chrono::milliseconds patience{10000};  // with loading it in the child
 };
 
 // Owns one loaded plugin; unloads it on destruction. Move-only.

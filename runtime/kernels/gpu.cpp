@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -58,8 +59,11 @@ base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& option
                              "preset cuda, or set [resources] device = \"cpu\"",
                              library));
   }
-  auto plugin =
-      base::Plugin::open(library, {.symbol = "shardrun_gpu_v1", .smallest_struct = sizeof(GpuLibrary)});
+  // Loading cublasLt reads 200 MB: less than a second from a local disk, but all ranks of a cluster may read them from one
+  // server, or an image is fetched as it is read.
+  constexpr std::chrono::minutes kPatience{2};
+  auto plugin = base::Plugin::open(
+      library, {.symbol = "shardrun_gpu_v1", .smallest_struct = sizeof(GpuLibrary), .patience = kPatience});
   if (!plugin) {
     return Error(
         plugin.error().code(),

@@ -37,10 +37,12 @@ int use_it(void) {
 }
 #endif
 
-#if defined(ABORTS) || defined(EXITS)
+#if defined(ABORTS) || defined(EXITS) || defined(HANGS)
 __attribute__((constructor)) static void on_load(void) {
-#ifdef ABORTS
+#if defined(ABORTS)
   abort();
+#elif defined(HANGS)
+  for (;;) pause();
 #else
   exit(7);
 #endif

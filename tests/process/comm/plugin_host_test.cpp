@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -65,6 +66,17 @@ TEST_CASE("plugin host: a plugin that lacks a function is refused with the funct
 TEST_CASE("plugin host: a constructor that aborts or exits costs the probe, not this process") {
   check_refused("ABORTS", Code::kUnsupported, "ends the process with signal 6");
   check_refused("EXITS", Code::kUnsupported, "ends the process with code 7");
+}
+
+TEST_CASE("plugin host: a constructor that hangs costs what patience the caller has") {
+  PluginInterface impatient = kComm;
+  impatient.patience = std::chrono::milliseconds(300);
+
+  const auto plugin = Plugin::open(sample("HANGS"), impatient);
+
+  REQUIRE_FALSE(plugin);
+  CHECK(plugin.error().code() == Code::kUnsupported);
+  CHECK(plugin.error().message().find("loading it takes more than 0.3 s") != std::string::npos);
 }
 
 TEST_CASE("plugin host: what is no shared object at all is refused") {
