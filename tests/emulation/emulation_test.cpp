@@ -92,7 +92,7 @@ void check_finding(void (*kernel)(float*, const float*), const char* words) {
   CHECK_NE(found.find(words), std::string::npos);
 }
 
-// What a process prints that `fault` ends by SIGSEGV; "" if it does not.
+// What a process prints that `fault` ends by SIGSEGV or SIGILL; "" if it does not.
 template <typename Fault>
 std::string last_words(const Fault& fault) {
   int ends[2] = {};
@@ -111,8 +111,8 @@ std::string last_words(const Fault& fault) {
   close(ends[0]);
   int status = 0;
   REQUIRE_EQ(waitpid(child, &status, 0), child);
-  words.resize(count > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV ? static_cast<size_t>(count)
-                                                                               : 0);
+  const bool is_fault = WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGILL);
+  words.resize(count > 0 && is_fault ? static_cast<size_t>(count) : 0);
   return words;
 }
 bool says(const std::string& text, const char* words) {
@@ -209,6 +209,14 @@ __global__ void too_much_static(float* out, const float*) {
 
 __global__ void read_at(float* out, const float* in, int at) {
   out[threadIdx.x] = in[at];
+}
+template <typename Word>
+__global__ void copy_word(float* out, const float* in, int at) {
+  *reinterpret_cast<Word*>(out) = *reinterpret_cast<const Word*>(in + at);
+}
+template <typename Word>
+__global__ void copy_word_to(float* out, const float* in, int at) {
+  *reinterpret_cast<Word*>(out + at) = *reinterpret_cast<const Word*>(in);
 }
 __global__ void read_shared_at(float* out, int at) {
   out[threadIdx.x] = dynamic_shared_memory<float>()[at];
@@ -309,6 +317,25 @@ TEST_CASE("emulation: the host cannot touch the GPU's memory, nor anyone what is
              died));
   CHECK_EQ(cudaMemcpy(in.data(), out.data(), 257, cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
   CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+TEST_CASE("emulation: words of 8 and 16 bytes that are not aligned to them are found") {
+  set_seed(0);
+  const OnGpu in(counted(kThreads)), out(Values(kThreads, 0.0F));
+  const auto dies = [&](void (*kernel)(float*, const float*, int), int at) {
+    return says(
+        last_words([&] {
+          (void)start(kernel, 1, 0, out.data(), in.data(), at);
+          (void)cudaDeviceSynchronize();
+        }),
+        "thread (0,0,0) of block (0,0,0) (of (1,1,1) blocks, 1 threads) takes a word that is not aligned");
+  };
+  CHECK_FALSE(dies(copy_word<uint4>, 4));
+  CHECK_FALSE(dies(copy_word_to<uint2>, 2));
+  CHECK(dies(copy_word<uint4>, 2));
+  CHECK(dies(copy_word<uint2>, 1));
+  CHECK(dies(copy_word_to<uint4>, 1));
+  CHECK(dies(copy_word_to<uint2>, 3));
 }
 
 TEST_CASE("emulation: a write behind an allocation's end is found when it is freed") {

@@ -50,13 +50,18 @@ void fill_with_rubbish(std::byte* memory, size_t bytes) {
   }
 }
 
-void say_who(int, siginfo_t* info, void*) {
-  const bool overflown = stack_overflown_to(info->si_addr);
-  std::fprintf(stderr, "emulated GPU: %s touched %p, %s\n", who_runs().c_str(), info->si_addr,
-               overflown
-                   ? "below its stack: too many variables for an emulated thread"
-                   : "which is closed to it: memory of the GPU outside of its work, freed, or behind an end");
-  std::signal(SIGSEGV, SIG_DFL);  // and the instruction faults again
+void say_who(int signal, siginfo_t* info, void*) {
+  if (signal == SIGILL) {  // as the compiler is told to check every access
+    std::fprintf(stderr, "emulated GPU: %s takes a word that is not aligned to its size\n",
+                 who_runs().c_str());
+  } else {
+    const bool overflown = stack_overflown_to(info->si_addr);
+    std::fprintf(
+        stderr, "emulated GPU: %s touched %p, %s\n", who_runs().c_str(), info->si_addr,
+        overflown ? "below its stack: too many variables for an emulated thread"
+                  : "which is closed to it: memory of the GPU outside of its work, freed, or behind an end");
+  }
+  std::signal(signal, SIG_DFL);  // and the instruction faults again
 }
 
 }  // namespace
@@ -170,6 +175,7 @@ void explain_faults() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaltstack(&own, nullptr);
   sigaction(SIGSEGV, &action, nullptr);
+  sigaction(SIGILL, &action, nullptr);
 }
 
 }  // namespace shardrun::emulation

@@ -57,7 +57,7 @@ class PinnedMemory {
   std::map<const std::byte*, size_t> ranges_;
 };
 
-// Says who touched what before the process ends by SIGSEGV.
+// Says who touched what before the process ends by SIGSEGV, or by SIGILL for a word that is not aligned to its size.
 void explain_faults();
 
 }  // namespace shardrun::emulation

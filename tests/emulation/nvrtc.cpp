@@ -57,6 +57,8 @@ int run_compiler(const fs::path& folder) {
                               "-shared",
                               "-w",
                               "-fno-strict-aliasing",
+                              "-fsanitize=alignment",
+                              "-fsanitize-undefined-trap-on-error",
                               "-D__CUDACC_RTC__",
                               "-D__forceinline__=inline",
                               "-D__builtin_assume(holds)=shardrun::emulation::assume((holds), #holds)",
