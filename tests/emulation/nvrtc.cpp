@@ -57,6 +57,7 @@ int run_compiler(const fs::path& folder) {
                               "-shared",
                               "-w",
                               "-fno-strict-aliasing",
+                              "-mfma",
                               "-fsanitize=alignment",
                               "-fsanitize-undefined-trap-on-error",
                               "-D__CUDACC_RTC__",
