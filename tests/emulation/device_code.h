@@ -103,6 +103,10 @@ inline uint16_t nearest_bf16(float value) {
   if ((bits & 0x7fffffffU) > 0x7f800000U) return 0x7fff;
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
+inline float fast_exp2(float value) {
+  const float power = std::exp2(value);
+  return power < 0x1p-126F ? 0.0F : power;  // NaN stays
+}
 // What a kernel promises its compiler and does not keep ends it with a finding.
 void assume(bool holds, const char* condition);
 

@@ -153,14 +153,14 @@ struct Running {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, 2));
       const float base =
           most == -INFINITY ? 0.0F : most * scale_log2;  // nothing seen so far: all weights are 0
-      const float shrink = exp2f(largest[half] * scale_log2 - base);
+      const float shrink = fast_exp2(largest[half] * scale_log2 - base);
       largest[half] = most;
       sum[half] *= shrink;
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[p][i] = exp2f(scores[p][i] * scale_log2 - base);
+          scores[p][i] = fast_exp2(scores[p][i] * scale_log2 - base);
           sum[half] += scores[p][i];
         }
       }
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfQueries<D>)
       for (int i = 0; i < 4; ++i) {
         const bool counts =
             what == Seen::kAll || sight.sees(t0 + warp_row() + row_of(i), u0 + column_of(p, i));
-        const float weight = exp2f(scores[p][i] * scale_log2 - stats[i / 2].lse_log2);
+        const float weight = fast_exp2(scores[p][i] * scale_log2 - stats[i / 2].lse_log2);
         scores[p][i] = counts ? weight * (products[p][i] - stats[i / 2].delta) : 0.0F;
       }
     }
@@ -323,7 +323,7 @@ __device__ void add_key_gradients(Sums<D / 8>& dk, Sums<D / 8>& dv, const Bf16* 
       const int column = column_of(p, i);
       const QueryStats query = stats[column];
       const bool counts = sees_all || sight.sees(t0 + column, u0 + warp_row() + row_of(i));
-      const float weight = counts ? exp2f(weights[p][i] * scale_log2 - query.lse_log2) : 0.0F;
+      const float weight = counts ? fast_exp2(weights[p][i] * scale_log2 - query.lse_log2) : 0.0F;
       weights[p][i] = weight;
       products[p][i] = weight * (products[p][i] - query.delta);
     }

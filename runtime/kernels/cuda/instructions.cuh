@@ -67,6 +67,12 @@ __device__ inline uint16_t nearest_bf16(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
+// 2 to the power of `value` in one instruction, within 2^-22 of it; 0 where exp2f() would be subnormal.
+__device__ inline float fast_exp2(float value) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+  return power;
+}
 // sum (16,8) += a (16,16) · b (16,8).
 __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -79,6 +85,7 @@ __device__ inline void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uin
 
 using emulation::commit_copies;
 using emulation::dynamic_shared_memory;
+using emulation::fast_exp2;
 using emulation::load_matrices;
 using emulation::load_matrices_transposed;
 using emulation::multiply_add;
