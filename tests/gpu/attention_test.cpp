@@ -156,6 +156,23 @@ TEST_CASE("attention: scores far from zero neither overflow nor vanish") {
            {{"out", out, kTolerance<Bf16>}, {"lse", log_sums(back(qkv), s, {}), 1e-5}});
 }
 
+TEST_CASE("attention: equal scores weigh equally in every tile, however large they are") {
+  const AttentionShape s{1, 192, 1, 1, 64};
+  Values qkv;  // values of 1 in the first tile of keys, -1 in the last
+  for (int64_t t = 0; t < s.T; ++t) {
+    qkv.insert(qkv.end(), 2 * static_cast<size_t>(s.D), 3.0F);
+    qkv.insert(qkv.end(), static_cast<size_t>(s.D), t < 64 ? 1.0F : t < 128 ? 0.0F : -1.0F);
+  }
+  check_op(what("attention_forward of equal scores", "bf16", {{"T", s.T}, {"D", s.D}}),
+           [&](Run& run) {
+             Bf16* const got = run.out<Bf16>(s.T * s.D);
+             float* const lse = run.out<float>(s.T);
+             cuda::attention_forward(run.device(), got, lse, run.in(as<Bf16>(qkv)), s, {.causal = false});
+           },
+           {{"out", Values(static_cast<size_t>(s.T * s.D), 0.0F), kExact},
+            {"lse", std::vector<double>(static_cast<size_t>(s.T), 72.0 + std::log(192.0)), 1e-6}});
+}
+
 TEST_CASE("attention: by cuDNN, where it is, in bf16, and by our kernels again afterwards") {
   for (const AttentionShape& s :
        {AttentionShape{2, 256, 8, 2, 64}, {1, 1001, 4, 4, 128}, {2, 64, 3, 1, 128}}) {

@@ -151,9 +151,10 @@ struct Running {
         most = fmaxf(most, fmaxf(scores[p][2 * half], scores[p][2 * half + 1]));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, 2));
-      const float base =
-          most == -INFINITY ? 0.0F : most * scale_log2;  // nothing seen so far: all weights are 0
-      const float shrink = fast_exp2(largest[half] * scale_log2 - base);
+      const float seen_most = most == -INFINITY ? 0.0F : most;  // nothing seen so far: all weights are 0
+      const float base = seen_most * scale_log2;
+      // Of the difference, so that it is 1 where the maximum stays, also by fused multiply-adds.
+      const float shrink = fast_exp2((largest[half] - seen_most) * scale_log2);
       largest[half] = most;
       sum[half] *= shrink;
 #pragma unroll
