@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/fakes/counted_memory.h"
 #include "tests/fakes/worker.h"
 
 namespace shardrun::fakes {
@@ -35,21 +36,6 @@ struct ScriptedDevice::Shared {
 
 namespace {
 
-class ScriptedMemory final : public DeviceLink::PinnedMemory {
- public:
-  ScriptedMemory(std::shared_ptr<ScriptedDevice::Shared> device, size_t bytes)
-      : PinnedMemory(new std::byte[bytes], bytes), device_(std::move(device)) {
-    device_->pinned += static_cast<int64_t>(bytes);
-  }
-  ~ScriptedMemory() override {
-    device_->pinned -= static_cast<int64_t>(size_);
-    delete[] data_;
-  }
-
- private:
-  std::shared_ptr<ScriptedDevice::Shared> device_;
-};
-
 class ScriptedLink final : public DeviceLink {
  public:
   explicit ScriptedLink(std::shared_ptr<ScriptedDevice::Shared> device)
@@ -59,7 +45,7 @@ class ScriptedLink final : public DeviceLink {
         in_(device_->script.seed * 37 + number_, device_->script.dawdles[2]) {}
 
   Result<std::unique_ptr<PinnedMemory>> allocate_pinned(size_t bytes) override {
-    return std::unique_ptr<PinnedMemory>(std::make_unique<ScriptedMemory>(device_, bytes));
+    return std::unique_ptr<PinnedMemory>(std::make_unique<CountedMemory>(device_->pinned, bytes));
   }
   Result<std::unique_ptr<Mark>> make_mark() override {
     return std::unique_ptr<Mark>(std::make_unique<ScriptedMark>());

@@ -1,11 +1,14 @@
 #include "tests/fakes/watched_link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "tests/fakes/counted_memory.h"
 
 namespace shardrun::fakes {
 namespace {
@@ -37,7 +40,7 @@ struct WatchedStreams::State {
   std::vector<Touched> touched;
   std::vector<std::string> races;
   std::vector<int64_t> copies_in, copies_out;
-  int64_t pinned = 0;
+  std::atomic<int64_t> pinned{0};
   int copies = 0, failing = -1;
 
   Clock& clock(Stream stream) { return clocks[static_cast<size_t>(stream)]; }
@@ -64,27 +67,12 @@ struct WatchedStreams::State {
 
 namespace {
 
-class WatchedMemory final : public DeviceLink::PinnedMemory {
- public:
-  WatchedMemory(std::shared_ptr<WatchedStreams::State> state, size_t bytes)
-      : PinnedMemory(new std::byte[bytes], bytes), state_(std::move(state)) {
-    state_->pinned += static_cast<int64_t>(bytes);
-  }
-  ~WatchedMemory() override {
-    state_->pinned -= static_cast<int64_t>(size_);
-    delete[] data_;
-  }
-
- private:
-  std::shared_ptr<WatchedStreams::State> state_;
-};
-
 class WatchedLink final : public DeviceLink {
  public:
   explicit WatchedLink(std::shared_ptr<WatchedStreams::State> state) : state_(std::move(state)) {}
 
   Result<std::unique_ptr<PinnedMemory>> allocate_pinned(size_t bytes) override {
-    return std::unique_ptr<PinnedMemory>(std::make_unique<WatchedMemory>(state_, bytes));
+    return std::unique_ptr<PinnedMemory>(std::make_unique<CountedMemory>(state_->pinned, bytes));
   }
   Result<std::unique_ptr<Mark>> make_mark() override {
     return std::unique_ptr<Mark>(std::make_unique<WatchedMark>());
