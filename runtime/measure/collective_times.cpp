@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "runtime/kernels/ops.h"
-#include "runtime/measure/group_values.h"
 
 namespace shardrun::measure {
 namespace {
@@ -43,7 +42,8 @@ class Chunk {
 // Collectives of one kind and size, kUnderWay of them at once as the sharding engine has them.
 class Stream {
  public:
-  Stream(Communicator& group, const CollectiveProbe& probe) : group_(group), kind_(probe.kind) {
+  Stream(Communicator& group, const CollectiveProbe& probe, const Clocks& clocks)
+      : group_(group), kind_(probe.kind), clocks_(clocks) {
     for (Buffers& one : buffers_) {
       one.all.resize(static_cast<size_t>(probe.bytes) / sizeof(float));
       one.mine.resize(one.all.size() / static_cast<size_t>(group.size()));
@@ -69,7 +69,7 @@ class Stream {
       RETURN_IF_ERROR(group_.wait(pending.front()));
       pending.pop_front();
       if (ended % part != 0 || ended > parts * part) continue;
-      const double now = wall_seconds();
+      const double now = clocks_.wall();
       if (ended > 0) seconds.push_back((now - begin) / part);
       begin = now;
     }
@@ -92,21 +92,23 @@ class Stream {
 
   Communicator& group_;
   std::string kind_;
+  const Clocks& clocks_;
   std::array<Buffers, kUnderWay> buffers_;
 };
 
 class Measurement {
  public:
-  Measurement(Communicator& world, const CollectiveGroup& group) : world_(world), group_(group) {}
+  Measurement(Communicator& world, const CollectiveGroup& group, const Clocks& clocks)
+      : world_(world), group_(group), clocks_(clocks) {}
 
   // `expected`: seconds of one collective; 0: nobody knows.
   Result<void> fill(CollectiveProbe& probe, double expected, Chunk& chunk) {
-    Stream stream(*group_.group, probe);
+    Stream stream(*group_.group, probe, clocks_);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     if (expected == 0.0) {
-      const double begin = wall_seconds();
+      const double begin = clocks_.wall();
       RETURN_IF_ERROR(stream.run(0, 1));
-      const auto took = mean({(wall_seconds() - begin) / Stream::count_of(0, 1)});
+      const auto took = mean({(clocks_.wall() - begin) / Stream::count_of(0, 1)});
       if (!took) return took.error();
       expected = took->front();
     }
@@ -119,10 +121,10 @@ class Measurement {
     const int rounds =
         std::clamp(static_cast<int>(kPatience / (kUnderWay * expected)), kLeastRounds, kMostRounds);
     const int parts = std::min(rounds, kParts);
-    const double cpu_begin = cpu_seconds();
+    const double cpu_begin = clocks_.cpu();
     auto seconds = stream.run(parts, rounds / parts);
     if (!seconds) return std::move(seconds).error();
-    seconds->push_back((cpu_seconds() - cpu_begin) / Stream::count_of(parts, rounds / parts));
+    seconds->push_back((clocks_.cpu() - cpu_begin) / Stream::count_of(parts, rounds / parts));
     auto means = mean(std::move(*seconds));
     if (!means) return means.error();
     probe.cpu_seconds = means->back();
@@ -177,13 +179,15 @@ class Measurement {
 
   Communicator& world_;
   const CollectiveGroup& group_;
+  const Clocks& clocks_;
 };
 
 }  // namespace
 
 Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
                                                       const std::vector<CollectiveGroup>& groups,
-                                                      const std::function<void(const std::string&)>& told) {
+                                                      const std::function<void(const std::string&)>& told,
+                                                      const Clocks& clocks) {
   Chunk chunk;
   std::vector<CollectiveProbe> probes;
   for (const CollectiveGroup& group : groups) {
@@ -205,7 +209,7 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
                               .nodes = group.nodes,
                               .ranks = group.ranks,
                               .bytes = shard * group.ranks};
-        RETURN_IF_ERROR(Measurement(world, group).fill(probe, expected, chunk));
+        RETURN_IF_ERROR(Measurement(world, group, clocks).fill(probe, expected, chunk));
         probes.push_back(std::move(probe));
       }
     }

@@ -9,6 +9,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/contract/calibration.h"
+#include "runtime/measure/group_values.h"
 
 namespace shardrun::measure {
 
@@ -19,9 +20,10 @@ struct CollectiveGroup {
   bool only_replicas = false;  // sharded jobs have no group like it, only replicas: no more than all_reduce
 };
 
-// `told` hears what comes next, on every rank.
+// `told` hears what comes next, on every rank. `clocks`: read from this thread and the helper, never from both at once.
+// Test: tests/unit/measure/collective_times_test.cpp
 base::Result<std::vector<contract::CollectiveProbe>> time_collectives(
     comm::Communicator& world, const std::vector<CollectiveGroup>& groups,
-    const std::function<void(const std::string&)>& told);
+    const std::function<void(const std::string&)>& told, const Clocks& clocks = {});
 
 }  // namespace shardrun::measure

@@ -1,9 +1,10 @@
-// What ranks of a group measured, brought together; and the clock of computing.
+// What ranks of a group measured, brought together; and the clocks.
 //
 // Thread rule: free functions; the same calls on all ranks of the group.
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -37,5 +38,10 @@ inline double wall_seconds() {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
+
+// What times are read from: those two, or what a test makes of them.
+struct Clocks {
+  std::function<double()> wall = wall_seconds, cpu = cpu_seconds;
+};
 
 }  // namespace shardrun::measure

@@ -1,0 +1,249 @@
+// A network whose speed is known, in the time of a clock that only it moves: a collective has a latency, which passes for
+// all that are under way at once, and then the wire for its bytes, one after the other.
+#include "runtime/measure/collective_times.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+using namespace shardrun;
+using base::Result;
+using comm::Pending;
+using contract::CollectiveProbe;
+
+namespace {
+
+struct Speed {
+  double latency = 0.0, seconds_per_byte = 0.0,
+         cpu = 0.0;  // bytes: of the buffer that the group holds together
+
+  double wire(int64_t bytes) const { return seconds_per_byte * static_cast<double>(bytes); }
+  // Of one, while two are under way.
+  double of_two(int64_t bytes) const { return std::max(wire(bytes), (latency + wire(bytes)) / 2.0); }
+};
+
+struct Network {
+  std::map<std::string, Speed> speeds = {{"all_gather", {4e-3, 1e-10, 1e-4}},     // all latency
+                                         {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all bytes
+                                         {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one, then the other
+  double beside = 3.0;          // times as long, while this rank computes
+  double slowest_beside = 3.0;  // the last of four streams
+  int disturbed = -1;           // this collective, counted from 0, takes a second longer
+  double wall = 100.0, cpu = 50.0;
+  int64_t started = 0;
+  std::string fault;  // of what was asked
+};
+
+class KnownGroup final : public comm::Communicator {
+ public:
+  KnownGroup(Network& network, int ranks) : network_(network), ranks_(ranks) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return ranks_; }
+
+  Result<Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    if (all.size() != mine.size() * static_cast<size_t>(ranks_)) network_.fault = "all_gather: sizes";
+    return start("all_gather", all.size(), {mine.data(), all.data()});
+  }
+  Result<Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
+    if (full.size() != mine.size() * static_cast<size_t>(ranks_)) network_.fault = "reduce_scatter: sizes";
+    return start("reduce_scatter", full.size_bytes(), {full.data(), mine.data()});
+  }
+  Result<Pending> all_reduce(std::span<float> buffer) override {
+    return start("all_reduce", buffer.size_bytes(), {buffer.data()});
+  }
+  Result<Pending> all_reduce(std::span<double>) override { return other(); }
+  Result<Pending> broadcast(std::span<std::byte>, int) override { return other(); }
+  Result<Pending> barrier() override { return other(); }
+
+  Result<void> wait(Pending pending) override {
+    const Operation& one = under_way_.at(pending.ticket);
+    network_.wall = std::max(network_.wall, one.end);
+    network_.cpu += one.cpu;
+    under_way_.erase(pending.ticket);
+    return {};
+  }
+
+ private:
+  struct Operation {
+    double end, cpu;
+    std::vector<const void*> buffers;
+  };
+
+  Result<Pending> start(const std::string& kind, size_t bytes, std::vector<const void*> buffers) {
+    for (const auto& [ticket, other] : under_way_)
+      for (const void* buffer : other.buffers)
+        if (std::find(buffers.begin(), buffers.end(), buffer) != buffers.end())
+          network_.fault = kind + ": a buffer that is under way";
+    const bool computes = std::this_thread::get_id() != main_;
+    if (computes && under_way_.empty()) ++streams_;
+    const double slower = !computes ? 1.0 : streams_ % 4 == 0 ? network_.slowest_beside : network_.beside;
+    const Speed& speed = network_.speeds.at(kind);
+    const double arrival = network_.wall + slower * speed.latency;
+    wire_free_ = std::max(arrival, wire_free_) + slower * speed.wire(static_cast<int64_t>(bytes));
+    if (!computes && count_++ == network_.disturbed) wire_free_ += 1.0;
+    ++network_.started;
+    under_way_[++ticket_] = {wire_free_, speed.cpu, std::move(buffers)};
+    return Pending{ticket_};
+  }
+  Result<Pending> other() {
+    network_.fault = "nobody times that";
+    return Pending{};
+  }
+
+  Network& network_;
+  const int ranks_;
+  const std::thread::id main_ = std::this_thread::get_id();
+  std::map<uint64_t, Operation> under_way_;
+  uint64_t ticket_ = 0;
+  double wire_free_ = 0.0;
+  int count_ = 0, streams_ = 0;
+};
+
+// What brings the ranks' values together, at no cost: rank r measured `factors[r]` times what this one did.
+class World final : public comm::Communicator {
+ public:
+  explicit World(std::vector<double> factors) : factors_(std::move(factors)) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return static_cast<int>(factors_.size()); }
+  Result<Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    const std::span<const double> from(reinterpret_cast<const double*>(mine.data()), mine.size() / 8);
+    auto* to = reinterpret_cast<double*>(all.data());
+    for (const double factor : factors_)
+      for (const double value : from) *to++ = factor * value;
+    return Pending{};
+  }
+  Result<Pending> reduce_scatter(std::span<const float>, std::span<float>) override { return Pending{}; }
+  Result<Pending> all_reduce(std::span<float>) override { return Pending{}; }
+  Result<Pending> all_reduce(std::span<double>) override { return Pending{}; }
+  Result<Pending> broadcast(std::span<std::byte>, int) override { return Pending{}; }
+  Result<Pending> barrier() override { return Pending{}; }
+  Result<void> wait(Pending) override { return {}; }
+
+ private:
+  std::vector<double> factors_;
+};
+
+constexpr int kRanks = 2;
+
+std::vector<CollectiveProbe> time_on(Network& network, World world = World({1.0}),
+                                     bool only_replicas = false) {
+  KnownGroup group(network, kRanks);
+  const measure::Clocks clocks{[&] { return network.wall; }, [&] { return network.cpu; }};
+  auto probes = measure::time_collectives(
+      world, {{"network", &group, 2, kRanks, only_replicas}}, [](const std::string&) {}, clocks);
+  REQUIRE(probes);
+  CHECK_EQ(network.fault, "");
+  return *probes;
+}
+
+// Each kind's sizes, "all_gather 8192 524288 2097152 …".
+std::string sizes_of(const std::vector<CollectiveProbe>& probes) {
+  std::string text, kind;
+  for (const CollectiveProbe& probe : probes) {
+    if (kind != probe.kind) text += (text.empty() ? "" : " ") + (kind = probe.kind);
+    text += " " + std::to_string(probe.bytes);
+  }
+  return text;
+}
+
+const std::string kAllSizes =
+    "all_gather 8192 524288 2097152 reduce_scatter 8192 524288 2097152 all_reduce 8192 524288 2097152";
+
+}  // namespace
+
+TEST_CASE("time_collectives: of two under way each has half of the latency, or its bytes' time on the wire") {
+  Network network;
+
+  const auto probes = time_on(network);
+
+  CHECK_EQ(sizes_of(probes), kAllSizes);
+  for (const CollectiveProbe& probe : probes) {
+    CAPTURE(probe.kind);
+    CAPTURE(probe.bytes);
+    const double seconds = network.speeds[probe.kind].of_two(probe.bytes);
+    CHECK_EQ(probe.seconds.low, doctest::Approx(seconds));
+    CHECK_EQ(probe.seconds.median, doctest::Approx(seconds));
+    CHECK_EQ(probe.seconds.high, doctest::Approx(seconds));
+    CHECK_EQ(probe.among, "network");
+    CHECK_EQ(probe.nodes, 2);
+    CHECK_EQ(probe.ranks, kRanks);
+  }
+}
+
+TEST_CASE("time_collectives: a collective's CPU time is what one costs with nothing beside it") {
+  Network network;
+
+  for (const CollectiveProbe& probe : time_on(network))
+    CHECK_EQ(probe.cpu_seconds, doctest::Approx(network.speeds[probe.kind].cpu));
+}
+
+TEST_CASE(
+    "time_collectives: a rank that computes is measured in streams, the slowest of which does not count") {
+  Network network;
+  network.slowest_beside = 500.0;
+
+  for (const CollectiveProbe& probe : time_on(network)) {
+    CAPTURE(probe.kind);
+    CAPTURE(probe.bytes);
+    CHECK_EQ(probe.beside_seconds, doctest::Approx(3.0 * probe.seconds.median));
+  }
+}
+
+TEST_CASE("time_collectives: none is quicker beside computing than with nothing beside it") {
+  Network network;
+  network.beside = network.slowest_beside = 0.5;
+
+  for (const CollectiveProbe& probe : time_on(network))
+    CHECK_EQ(probe.beside_seconds, doctest::Approx(probe.seconds.median));
+}
+
+TEST_CASE("time_collectives: each value is the mean of all ranks'") {
+  Network network;
+
+  const auto probes = time_on(network, World({1.0, 2.0, 6.0}));
+
+  CHECK_EQ(sizes_of(probes), kAllSizes);
+  for (const CollectiveProbe& probe : probes) {
+    const Speed& speed = network.speeds[probe.kind];
+    CHECK_EQ(probe.seconds.median, doctest::Approx(3.0 * speed.of_two(probe.bytes)));
+    CHECK_EQ(probe.cpu_seconds, doctest::Approx(3.0 * speed.cpu));
+    CHECK_EQ(probe.beside_seconds, doctest::Approx(9.0 * speed.of_two(probe.bytes)));
+  }
+}
+
+TEST_CASE("time_collectives: a part that something disturbs leaves the median as it is") {
+  Network network;
+  network.disturbed = 9;
+
+  const auto probes = time_on(network);
+
+  CHECK_EQ(probes.front().seconds.median,
+           doctest::Approx(network.speeds["all_gather"].of_two(probes.front().bytes)));
+}
+
+TEST_CASE(
+    "time_collectives: sizes that would take too long are left out, and a fast network is not timed for "
+    "ever") {
+  Network slow, fast;
+  for (auto& [kind, speed] : slow.speeds) speed = {1e-3, 1e-7, 0.0};  // 0.05 s, 0.2 s
+  for (auto& [kind, speed] : fast.speeds) speed = {1e-6, 1e-12, 0.0};
+
+  const auto few = time_on(slow), all = time_on(fast);
+
+  CHECK_EQ(sizes_of(few), "all_gather 8192 524288 reduce_scatter 8192 524288 all_reduce 8192 524288");
+  CHECK_LT(slow.wall - 100.0, 6 * 2.5);
+  CHECK_EQ(sizes_of(all), kAllSizes);
+  CHECK_LT(fast.started, 9 * 150);
+}
+
+TEST_CASE("time_collectives: a group that only replicas have is asked for nothing but sums") {
+  Network network;
+
+  const auto probes = time_on(network, World({1.0}), /*only_replicas=*/true);
+
+  CHECK_EQ(sizes_of(probes), "all_reduce 8192 524288 2097152");
+}
