@@ -340,6 +340,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
       (product->epilogue == CUBLASLT_EPILOGUE_BIAS && product->bias == nullptr)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (int& refused = settings().refused_products; refused != 0) {
+    refused -= refused > 0 ? 1 : 0;
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
   const Call call{*product,
                   *static_cast<const float*>(alpha),
                   *static_cast<const float*>(beta),

@@ -20,6 +20,7 @@ struct Settings {
   uint64_t seed = 0;
   bool has_products = true, closes_memory = true;
   size_t memory_bytes = size_t{4} << 30;
+  int refused_products = 0;  // so many products from now on are refused when they are asked for; -1: all
 };
 
 Settings& settings();
