@@ -33,8 +33,8 @@ Blocks blocks_of(const ModelShape& model, double tensor) {
 
 double gathered(const OwnMemoryQuestion& q, const Blocks& blocks) {
   const Layout& layout = q.layout;
+  if (layout.shard_degree == 1) return 0.0;
   const bool adds = layout.accumulation > 1 || q.model.tied;
-  if (layout.shard_degree == 1) return adds ? kFp32 * blocks.largest : 0.0;
   double bytes = 2.0 * kFp32 * blocks.largest;  // gradients
   if (adds)
     bytes += (layout.accumulation > 1 ? 2.0 : 1.0) * kFp32 * blocks.largest /

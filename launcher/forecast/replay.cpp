@@ -223,7 +223,6 @@ class Step {
 
   void reduce(int block) {
     if (alone()) {
-      if (!first_) line_.compute(machine_.add(shard_elements(block)));
       if (last_) sum_over_replicas(block);
       return;
     }

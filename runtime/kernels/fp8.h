@@ -105,9 +105,9 @@ class Fp8Ops {
                                      int64_t O) const = 0;
   virtual void linear_backward_input_fp32(float* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
                                           int64_t C, int64_t O) const = 0;
-  // dw = dyᵀ·x of transposed ones.
+  // dw = dyᵀ·x of transposed ones, or += when `accumulate`.
   virtual void linear_backward_weight(float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N,
-                                      int64_t C, int64_t O) const = 0;
+                                      int64_t C, int64_t O, bool accumulate) const = 0;
 };
 
 }  // namespace shardrun::kernels

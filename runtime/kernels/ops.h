@@ -56,9 +56,10 @@ void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumul
 // y (N,C): row tokens[n] of w (V,C).
 template <typename T>
 void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C);
-// dw (V,C) fp32, overwritten: rows of dy (N,C) summed by token in ascending n.
+// dw (V,C) fp32 = rows of dy (N,C) summed by token in ascending n, or += when `accumulate`.
 template <typename T>
-void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V);
+void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
+                        bool accumulate = false);
 // y (N,C): row tokens[n] of word, plus row positions[n] of position, plus row segments[n] of type (BERT's input).
 template <typename T>
 void embedding_sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,

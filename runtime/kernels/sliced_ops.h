@@ -14,10 +14,11 @@ namespace shardrun::kernels {
 template <typename T>
 void embedding_slice_forward(float* y, const int32_t* tokens, const T* w, int64_t N, int64_t C, int64_t V,
                              int64_t first);
-// dw (V,C) fp32 overwritten: rows of dy (N,C) summed by token in ascending n; tokens of other slices are skipped.
+// dw (V,C) fp32 = rows of dy (N,C) summed by token in ascending n, or += when `accumulate`; tokens of other slices are
+// skipped.
 template <typename T>
 void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
-                              int64_t first);
+                              int64_t first, bool accumulate = false);
 
 // What the other ranks need of a slice of the logits (N,V) fp32 to know the softmax of the whole: per row the largest
 // logit, the sum of exp(logit - largest), and the target's logit, or 0 when it lies in another slice. stats

@@ -34,14 +34,14 @@ class Ops {
   // ---- embedding
   virtual void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C) const = 0;
   virtual void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                                  int64_t V) const = 0;
+                                  int64_t V, bool accumulate = false) const = 0;
   virtual void embedding_sum_forward(T* y, const int32_t* tokens, const int32_t* positions,
                                      const int32_t* segments, const T* word, const T* position, const T* type,
                                      int64_t N, int64_t C) const = 0;
   virtual void embedding_slice_forward(float* y, const int32_t* tokens, const T* w, int64_t N, int64_t C,
                                        int64_t V, int64_t first) const = 0;
   virtual void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                                        int64_t V, int64_t first) const = 0;
+                                        int64_t V, int64_t first, bool accumulate = false) const = 0;
   virtual void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) const = 0;
 
   // ---- norms

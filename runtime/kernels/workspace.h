@@ -26,6 +26,15 @@ struct OpList {
   DType dtype = DType::kFp32;
   std::vector<LinearCall> linears;
   AttentionShape attention{};  // forward and backward; B = 0: none
+
+  // Every gradient of weights also as one that is added to another.
+  void also_accumulate() {
+    for (size_t i = 0, count = linears.size(); i < count; ++i) {
+      if (linears[i].op != LinearCall::Op::kBackwardWeight) continue;
+      linears.push_back(linears[i]);
+      linears.back().accumulate = true;
+    }
+  }
 };
 
 // Of all threads that the caller's ops run on.

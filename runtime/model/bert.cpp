@@ -62,17 +62,18 @@ class TypedBert : public Bert {
   }
   const double* loss_sums() const override { return buffers_.losses; }
 
-  Result<void> backward(int visit, std::span<const std::byte> parameters,
-                        std::span<float> gradient) override {
+  Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
+                        bool accumulate) override {
     const T* p = checked(visit, parameters);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
+    accumulate_ = accumulate;
     if (visit == 0) {
       embedding_backward(p, gradient.data());
       return {};
     }
     if (visit <= sizes_.L) return layer_backward(visit - 1, p, gradient.data());
     const EmbeddingOffsets at(sizes_);
-    zero(gradient.data(), at.position, at.pooler);
+    give_nothing(gradient.data(), at.position, at.pooler);
     predictions_backward(p, gradient.data());
     relation_backward(p, gradient.data());
     return {};
@@ -82,9 +83,22 @@ class TypedBert : public Bert {
   void upload(int32_t* to, std::span<const int32_t> from) {
     backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
   }
-  // Elements [begin, end) of a block's gradient.
-  void zero(float* gradient, int64_t begin, int64_t end) {
-    backend_.zero(gradient + begin, (end - begin) * int64_t{sizeof(float)});
+  // To elements [begin, end) of a block's gradient.
+  void give_nothing(float* gradient, int64_t begin, int64_t end) {
+    if (!accumulate_) backend_.zero(gradient + begin, (end - begin) * int64_t{sizeof(float)});
+  }
+  // As the op, whose gradients of weights may here be added to others'.
+  void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
+                          const float* mean, const float* rstd, int64_t N) {
+    const int64_t C = sizes_.C;
+    float *const own_gamma = accumulate_ ? buffers_.norm_gradient : dgamma, *const own_beta =
+                                                                                accumulate_ ? own_gamma + C
+                                                                                            : dbeta;
+    ops_.layernorm_backward(dx, own_gamma, own_beta, dy, x, gamma, mean, rstd, N, C);
+    if (!accumulate_) return;
+    const kernels::Ops<float>& fp32 = backend_.ops<float>();
+    fp32.add(dgamma, dgamma, own_gamma, C);
+    fp32.add(dbeta, dbeta, own_beta, C);
   }
   const BlockLayout& block_of(int visit) const {
     return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
@@ -113,12 +127,12 @@ class TypedBert : public Bert {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     T* d = buffers_.gradient;
-    ops_.layernorm_backward(d, g + at.gamma, g + at.beta, d, buffers_.embedded, p + at.gamma, buffers_.mean,
-                            buffers_.rstd, s.N, s.C);
-    ops_.embedding_backward(g + at.word, buffers_.tokens, d, s.N, s.C, s.V);
-    ops_.embedding_backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P);
-    ops_.embedding_backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types);
-    zero(g, at.pooler, at.end);
+    layernorm_backward(d, g + at.gamma, g + at.beta, d, buffers_.embedded, p + at.gamma, buffers_.mean,
+                       buffers_.rstd, s.N);
+    ops_.embedding_backward(g + at.word, buffers_.tokens, d, s.N, s.C, s.V, accumulate_);
+    ops_.embedding_backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P, accumulate_);
+    ops_.embedding_backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types, accumulate_);
+    give_nothing(g, at.pooler, at.end);
   }
 
   T* output_of(int layer) {
@@ -189,24 +203,22 @@ class TypedBert : public Bert {
     recompute(a, p, at);
     T *d = buffers_.gradient, *narrow = buffers_.narrow, *wide = buffers_.wide;
 
-    ops_.layernorm_backward(d, g + at.gamma2, g + at.beta2, d, a.sum2, p + at.gamma2, a.mean2, a.rstd2, s.N,
-                            s.C);
-    ops_.bias_backward(g + at.down_bias, d, s.N, s.C, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, /*accumulate=*/false);
+    layernorm_backward(d, g + at.gamma2, g + at.beta2, d, a.sum2, p + at.gamma2, a.mean2, a.rstd2, s.N);
+    ops_.bias_backward(g + at.down_bias, d, s.N, s.C, accumulate_);
+    ops_.linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, accumulate_);
     ops_.linear_backward_input(wide, d, p + at.down, s.N, s.F, s.C);
     ops_.gelu_backward(wide, wide, a.up, s.N * s.F);
-    ops_.bias_backward(g + at.up_bias, wide, s.N, s.F, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.up, wide, a.normed1, s.N, s.C, s.F, /*accumulate=*/false);
+    ops_.bias_backward(g + at.up_bias, wide, s.N, s.F, accumulate_);
+    ops_.linear_backward_weight(g + at.up, wide, a.normed1, s.N, s.C, s.F, accumulate_);
     ops_.linear_backward_input(d, wide, p + at.up, s.N, s.C, s.F, /*accumulate=*/true);
 
-    ops_.layernorm_backward(d, g + at.gamma1, g + at.beta1, d, a.sum1, p + at.gamma1, a.mean1, a.rstd1, s.N,
-                            s.C);
-    ops_.bias_backward(g + at.out_bias, d, s.N, s.C, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, /*accumulate=*/false);
+    layernorm_backward(d, g + at.gamma1, g + at.beta1, d, a.sum1, p + at.gamma1, a.mean1, a.rstd1, s.N);
+    ops_.bias_backward(g + at.out_bias, d, s.N, s.C, accumulate_);
+    ops_.linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, accumulate_);
     ops_.linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
     ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
-    ops_.bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, /*accumulate=*/false);
+    ops_.bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, accumulate_);
+    ops_.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, accumulate_);
     ops_.linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
     saved_.evict(a.begin, a.end - a.begin);
     return {};
@@ -247,8 +259,8 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
     if (padded_ == 0) {
-      zero(g, at.word, at.position);
-      zero(g, at.transform, at.relation);
+      give_nothing(g, at.word, at.position);
+      give_nothing(g, at.transform, at.relation);
       ops_.scatter_rows(buffers_.gradient, nullptr, nullptr, 0, s.N, s.C);
       return;
     }
@@ -258,14 +270,14 @@ class TypedBert : public Bert {
       if (s.chunk < padded_) chunk_logits(p, row);  // a single chunk is still there from forward
       ops_.linear_backward_input(d + row * s.C, h.dlogits, p + at.word, rows, s.C, s.V);
       ops_.linear_backward_weight(g + at.word, h.dlogits, h.normed + row * s.C, rows, s.C, s.V,
-                                  /*accumulate=*/row > 0);
-      ops_.bias_backward(g + at.decoder_bias, h.dlogits, rows, s.V, /*accumulate=*/row > 0);
+                                  /*accumulate=*/accumulate_ || row > 0);
+      ops_.bias_backward(g + at.decoder_bias, h.dlogits, rows, s.V, /*accumulate=*/accumulate_ || row > 0);
     }
-    ops_.layernorm_backward(d, g + at.transform_gamma, g + at.transform_beta, d, h.activated,
-                            p + at.transform_gamma, h.mean, h.rstd, padded_, s.C);
+    layernorm_backward(d, g + at.transform_gamma, g + at.transform_beta, d, h.activated,
+                       p + at.transform_gamma, h.mean, h.rstd, padded_);
     ops_.gelu_backward(d, d, h.transformed, padded_ * s.C);
-    ops_.bias_backward(g + at.transform_bias, d, padded_, s.C, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.transform, d, h.rows, padded_, s.C, s.C, /*accumulate=*/false);
+    ops_.bias_backward(g + at.transform_bias, d, padded_, s.C, accumulate_);
+    ops_.linear_backward_weight(g + at.transform, d, h.rows, padded_, s.C, s.C, accumulate_);
     ops_.linear_backward_input(h.rows, d, p + at.transform, padded_, s.C, s.C);
     ops_.scatter_rows(buffers_.gradient, buffers_.predicted, h.rows, predicted_, s.N, s.C);
   }
@@ -289,13 +301,12 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
     T* d = buffers_.dpooled;
-    ops_.bias_backward(g + at.relation_bias, h.drelation, s.B, kRelations, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.relation, h.drelation, h.pooled, s.B, s.C, kRelations,
-                                /*accumulate=*/false);
+    ops_.bias_backward(g + at.relation_bias, h.drelation, s.B, kRelations, accumulate_);
+    ops_.linear_backward_weight(g + at.relation, h.drelation, h.pooled, s.B, s.C, kRelations, accumulate_);
     ops_.linear_backward_input(d, h.drelation, p + at.relation, s.B, s.C, kRelations);
     ops_.tanh_backward(d, d, h.pooled, s.B * s.C);
-    ops_.bias_backward(g + at.pooler_bias, d, s.B, s.C, /*accumulate=*/false);
-    ops_.linear_backward_weight(g + at.pooler, d, h.first, s.B, s.C, s.C, /*accumulate=*/false);
+    ops_.bias_backward(g + at.pooler_bias, d, s.B, s.C, accumulate_);
+    ops_.linear_backward_weight(g + at.pooler, d, h.first, s.B, s.C, s.C, accumulate_);
     ops_.linear_backward_input(h.first, d, p + at.pooler, s.B, s.C, s.C);
     for (int64_t b = 0; b < s.B; ++b) {
       T* row = buffers_.gradient + b * s.T * s.C;
@@ -317,6 +328,7 @@ class TypedBert : public Bert {
   int64_t labels_ = 0;                          // sequences with a next-sentence label
   float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
   bool backward_follows_ = false;
+  bool accumulate_ = false;  // of the backward at hand
 };
 
 bool all_within(std::span<const int32_t> values, int64_t least, int64_t end) {

@@ -167,6 +167,7 @@ struct BertBuffers {
     for (int32_t** row : {&lengths, &next_sentence, &first_rows}) scratch.take(*row, s.B);
     for (float** row : {&mean, &rstd}) scratch.take(*row, s.N);
     scratch.take(losses, kLosses);
+    scratch.take(norm_gradient, 2 * s.C);
     for (T** rows : {&embedded, &output, &gradient, &narrow}) scratch.take(*rows, s.N * s.C);
     scratch.take(wide, s.N * std::max(3 * s.C, s.F));
     scratch.take(dnormed, M * s.C);
@@ -180,7 +181,8 @@ struct BertBuffers {
   int32_t *lengths, *next_sentence, *first_rows;    // (B)
   float *mean, *rstd;                               // (N), of the embedding's LayerNorm
   double* losses;                                   // of the micro-batch: Model::loss_sums; of a chunk
-  T* embedded;                                      // (N,C): what it reads
+  float* norm_gradient;  // (2,C): of a LayerNorm's weights, before they are added to others
+  T* embedded;           // (N,C): what it reads
   std::vector<BertLayerActivations<T>> layers;
   T* output;  // (N,C), of the last layer
   BertHeadActivations<T> head;

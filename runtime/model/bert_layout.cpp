@@ -137,6 +137,7 @@ kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options)
   list.linears.push_back({Op::kForwardFp32, s.B, s.C, kRelations, kBias});
   list.linears.push_back({Op::kBackwardWeight, s.B, s.C, kRelations});
   list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
+  if (options.accumulates) list.also_accumulate();
   return list;
 }
 

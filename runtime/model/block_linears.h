@@ -46,6 +46,9 @@ class BlockLinears {
                const Fp8Memory& memory)
       : ops_(ops), fp8_ops_(fp8_ops), fp8_(fp8), memory_(memory) {}
 
+  // Whether backward() from now on adds to dw; off at first.
+  void accumulate(bool on) { accumulate_ = on; }
+
   // y (N,O) = x (N,C) · wᵀ, of block number `block`. Out: T, or float for a sum over ranks.
   template <typename Out>
   void forward(int block, Linear linear, Out* y, const T* x, const T* w, int64_t N, int64_t C,
@@ -60,7 +63,7 @@ class BlockLinears {
     multiply(ops_, y, x, w, N, C, O);
   }
 
-  // Its gradients: dw (O,C) = dyᵀ·x, then dx (N,C) = dy·w, written; dx in T, or in fp32 for a sum over ranks.
+  // Its gradients: dw (O,C) = or += dyᵀ·x, then dx (N,C) = dy·w; dx in T, or in fp32 for a sum over ranks.
   template <typename Out>
   void backward(int block, Linear linear, float* dw, Out* dx, const T* dy, const T* x, const T* w, int64_t N,
                 int64_t C, int64_t O) const {
@@ -71,7 +74,7 @@ class BlockLinears {
         return multiply_back(*fp8_ops_, dx, dy8, w8, N, C, O);
       }
     }
-    ops_.linear_backward_weight(dw, dy, x, N, C, O, /*accumulate=*/false);
+    ops_.linear_backward_weight(dw, dy, x, N, C, O, accumulate_);
     multiply_back(ops_, dx, dy, w, N, C, O);
   }
 
@@ -112,7 +115,7 @@ class BlockLinears {
                                      int64_t C, int64_t O) const {
     const auto dy8 = quantized(block, linear, kGradient, memory_.gradient, memory_.turned, dy, N, O);
     const auto x8 = quantized(block, linear, kInput, nullptr, memory_.input, x, N, C);
-    fp8_ops_->linear_backward_weight(dw, dy8, x8, N, C, O);
+    fp8_ops_->linear_backward_weight(dw, dy8, x8, N, C, O, accumulate_);
     return dy8;
   }
 
@@ -129,6 +132,7 @@ class BlockLinears {
   const kernels::Fp8Ops* fp8_ops_;
   const Fp8State* fp8_;
   const Fp8Memory& memory_;
+  bool accumulate_ = false;
 };
 
 }  // namespace shardrun::model

@@ -83,10 +83,12 @@ class TypedLlama : public Llama {
   }
   const double* loss_sums() const override { return buffers_.losses; }
 
-  Result<void> backward(int visit, std::span<const std::byte> parameters,
-                        std::span<float> gradient) override {
+  Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
+                        bool accumulate) override {
     const T* p = checked(visit, parameters);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
+    accumulate_ = accumulate;
+    linears_.accumulate(accumulate);
     if (visit == 0) return embedding_backward(gradient);
     return is_head(visit) ? head_backward(p, gradient.data()) : layer_backward(visit - 1, p, gradient.data());
   }
@@ -182,12 +184,13 @@ class TypedLlama : public Llama {
     auto d = all_rows(buffers_.dstream);
     if (!d) return std::move(d).error();
     if (tensor_.alone()) {
-      ops_.embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V);
+      ops_.embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, accumulate_);
     } else {
-      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token());
+      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token(),
+                                    accumulate_);
     }
     const auto rest = gradient.subspan(static_cast<size_t>(s.V * s.C));  // the norm's, when tied
-    backend_.zero(rest.data(), static_cast<int64_t>(rest.size_bytes()));
+    if (!accumulate_) backend_.zero(rest.data(), static_cast<int64_t>(rest.size_bytes()));
     return {};
   }
 
@@ -298,8 +301,11 @@ class TypedLlama : public Llama {
 
   // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's.
   Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
-    ops_.rmsnorm_backward(buffers_.dstream, dweight, dy, x, weight, rrms, sizes_.R, sizes_.C);
-    return tensor_.sum(std::span(dweight, static_cast<size_t>(sizes_.C)));
+    float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
+    ops_.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
+    RETURN_IF_ERROR(tensor_.sum(std::span(own, static_cast<size_t>(sizes_.C))));
+    if (accumulate_) backend_.ops<float>().add(dweight, dweight, own, sizes_.C);
+    return {};
   }
 
   kernels::AttentionShape attention_shape() const {
@@ -359,7 +365,7 @@ class TypedLlama : public Llama {
       }
       ops_.linear_backward_weight(g + head_matrix_, buffers_.dlogits, buffers_.head_normed + row * s.C, rows,
                                   s.C, s.V,
-                                  /*accumulate=*/row > 0);
+                                  /*accumulate=*/accumulate_ || row > 0);
     }
     if (!tensor_.alone()) RETURN_IF_ERROR(sum_partial(buffers_.narrow));
     backend_.zero(buffers_.dstream, s.R * s.C * int64_t{sizeof(T)});
@@ -382,6 +388,7 @@ class TypedLlama : public Llama {
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
   bool loss_in_backward_ = false, backward_follows_ = false;
+  bool accumulate_ = false;  // of the backward at hand
   int64_t tokens_with_loss_ = 0;
 };
 

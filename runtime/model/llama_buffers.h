@@ -42,7 +42,8 @@ struct Sizes {
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(options.checkpointing),
         slots(layer_slots(L, options)),
-        fp8(options.fp8) {
+        fp8(options.fp8),
+        accumulates(options.accumulates) {
     // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
     const bool on_gpu = options.device == kernels::DeviceKind::kGpu;
     const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
@@ -56,7 +57,7 @@ struct Sizes {
   float epsilon;
   Checkpointing checkpointing;
   int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
-  bool fp8;
+  bool fp8, accumulates;
   int64_t chunk;  // rows of logits that exist at once
 };
 
@@ -107,6 +108,7 @@ struct Buffers {
     scratch.take(rope, s.T * s.D);
     scratch.take(head_rrms, s.R);
     scratch.take(losses, kLosses);
+    if (s.accumulates) scratch.take(norm_gradient, s.C);
     scratch.take(logits, s.chunk * s.V);
     scratch.take(output, s.R * s.C);
     scratch.take(head_normed, s.N * s.C);
@@ -135,6 +137,7 @@ struct Buffers {
   std::vector<LayerActivations<T>> layers;
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
+  float* norm_gradient = nullptr;  // (C), of a norm's weight, before it is added to another's
   double* losses = nullptr;
   T* output = nullptr;  // (R,C): the residual stream after the last layer
   T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;

@@ -131,6 +131,7 @@ kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& option
     list.linears.push_back({head_input, rows, s.C, s.V});
     list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, /*bias=*/false, /*accumulate=*/row > 0});
   }
+  if (options.accumulates) list.also_accumulate();
   return list;
 }
 

@@ -94,9 +94,10 @@ class Model {
   virtual Loss loss() const = 0;
   // The two sums of it (tokens, next sentences), in the backend's memory, without waiting; valid until set_batch().
   virtual const double* loss_sums() const = 0;
-  // Writes (does not add) the visited block's flat fp32 gradient of this visit.
-  virtual Result<void> backward(int visit, std::span<const std::byte> parameters,
-                                std::span<float> gradient) = 0;
+  // Writes the visited block's flat fp32 gradient of this visit, or adds it to what is there (`accumulate`: see
+  // ModelOptions).
+  virtual Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
+                                bool accumulate = false) = 0;
 };
 
 }  // namespace shardrun::model

@@ -26,7 +26,8 @@ struct ModelOptions {
   int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
   kernels::DeviceKind device = kernels::DeviceKind::kCpu;  // of the backend; plans are made without one
   kernels::Backend* backend = &kernels::cpu_backend();     // outlives the model
-  bool fp8 = false;  // the linear layers of a Llama's blocks, beside bf16
+  bool fp8 = false;          // the linear layers of a Llama's blocks, beside bf16
+  bool accumulates = false;  // whether backward() is asked to add, to what other micro-steps gave
 };
 
 }  // namespace shardrun::model

@@ -35,9 +35,8 @@ bool adds_up(const EngineOptions& options) {
   return options.accumulates || options.revisits;
 }
 
-int gradient_buffers(const ShardLayout& layout, const EngineOptions& options) {
-  if (layout.group_size > 1) return 2;
-  return adds_up(options) ? 1 : 0;
+int gradient_buffers(const ShardLayout& layout) {
+  return layout.group_size > 1 ? 2 : 0;
 }
 
 // Where contributions arrive that are added to earlier ones. A single block that is visited twice needs one.
@@ -53,7 +52,7 @@ int64_t Engine::planned_bytes(const ShardLayout& layout, const EngineOptions& op
   if (keeps_copy(options)) bytes += Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
   for (const int64_t elements : parameter_buffers(layout, options))
     bytes += Arena::bytes_of<std::byte>(elements * kernels::size_of(options.compute));
-  const int gradients = gradient_buffers(layout, options);
+  const int gradients = gradient_buffers(layout);
   bytes += gradients * Arena::bytes_of<float>(layout.largest_padded_elements);
   bytes += gradient_scratches(layout, options) * Arena::bytes_of<float>(layout.largest_shard_elements);
   return bytes;
@@ -74,7 +73,7 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
     parameter_slots_.emplace_back().memory =
         arena.take<std::byte>(elements * kernels::size_of(options.compute));
   }
-  for (int i = 0; i < gradient_buffers(layout_, options); ++i) {
+  for (int i = 0; i < gradient_buffers(layout_); ++i) {
     GradientSlot& slot = gradient_slots_[static_cast<size_t>(i)];
     slot.full = arena.take<float>(layout_.largest_padded_elements);
   }
@@ -194,20 +193,21 @@ void Engine::begin_micro_step(bool first) {
   if (first) std::fill(has_gradient_.begin(), has_gradient_.end(), false);
 }
 
-Result<std::span<float>> Engine::gradient_buffer(int block) {
+Result<GradientBuffer> Engine::gradient_buffer(int block) {
   const auto elements = static_cast<size_t>(layout_.block(block).elements);
-  if (alone() && !has_gradient_[static_cast<size_t>(block)]) return gradient_shard(block).first(elements);
+  if (alone())
+    return GradientBuffer{gradient_shard(block).first(elements), has_gradient_[static_cast<size_t>(block)]};
   GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
   if (auto done = complete(slot); !done) return std::move(done).error();
   slot.block = block;
-  return slot.full.first(elements);
+  return GradientBuffer{slot.full.first(elements)};
 }
 
 Result<void> Engine::reduce(int block, bool last) {
   const bool adds = has_gradient_[static_cast<size_t>(block)];
   SHARDRUN_CHECK(!adds || adds_up(options_));
   has_gradient_[static_cast<size_t>(block)] = true;
-  if (alone() && !adds) return last ? sum_over_replicas(block) : Result<void>();
+  if (alone()) return last ? sum_over_replicas(block) : Result<void>();
   GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
   SHARDRUN_CHECK(slot.block == block);
   const BlockShards& shards = layout_.block(block);
@@ -215,7 +215,6 @@ Result<void> Engine::reduce(int block, bool last) {
   SHARDRUN_CHECK(options_.accumulates || !adds || !other.adds || other.block < 0);  // they share scratch
   slot.adds = adds;
   slot.last = last;
-  if (alone()) return complete(slot);
   const auto full = slot.full.first(static_cast<size_t>(shards.padded_elements));
   options_.backend->zero(full.data() + shards.elements,
                          (shards.padded_elements - shards.elements) * int64_t{sizeof(float)});
@@ -238,9 +237,8 @@ Result<void> Engine::complete(GradientSlot& slot) {
   }
   if (slot.adds) {
     const std::span<float> total = gradient_shard(block);
-    const std::span<const float> part = alone() ? slot.full : slot.scratch;
-    const int64_t count = alone() ? layout_.block(block).elements : layout_.block(block).shard_elements;
-    options_.backend->ops<float>().add(total.data(), total.data(), part.data(), count);
+    options_.backend->ops<float>().add(total.data(), total.data(), slot.scratch.data(),
+                                       layout_.block(block).shard_elements);
   }
   return slot.last ? sum_over_replicas(block) : Result<void>();
 }

@@ -12,6 +12,7 @@
 //               while the caller computes with b. A buffer whose tag still fits is used again without a gather.
 //   gradients   gradient_buffer(b) hands out one of two full-block fp32 buffers; reduce(b) starts a reduce-scatter
 //               of it inside the shard group, which runs while the caller computes the previous block's backward.
+//               A rank alone writes into its gradient at once, and adds every later contribution there itself.
 //               With replicas, a block's shard is summed over them once in an optimizer step, after its last
 //               contribution: accumulation costs the replica group nothing.
 //   version     publish() after an optimizer step converts the masters and makes every tag stale. Without a copy in the
@@ -68,6 +69,13 @@ struct EngineGroups {
   comm::Communicator* replica = nullptr;
 };
 
+// Where a contribution to a block's gradient goes, block.elements long.
+struct GradientBuffer {
+  std::span<float> values;
+  bool accumulate =
+      false;  // `values` holds earlier contributions, to which the caller adds; else it writes over them
+};
+
 class Engine {
  public:
   // Bytes that the constructor takes from the arena.
@@ -90,8 +98,8 @@ class Engine {
 
   // The `first` micro-step of an optimizer step forgets the gradients of the one before.
   void begin_micro_step(bool first);
-  // Where the caller writes the block's whole gradient, block.elements long; followed by reduce(block).
-  Result<std::span<float>> gradient_buffer(int block);
+  // Followed by reduce(block).
+  Result<GradientBuffer> gradient_buffer(int block);
   // `last`: no more of this block comes in this optimizer step.
   Result<void> reduce(int block, bool last);
   // Afterwards gradient() holds the sum over all ranks and micro-steps.

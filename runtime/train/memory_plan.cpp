@@ -32,7 +32,8 @@ model::ModelOptions model_options(const SessionOptions& options, comm::Communica
           .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
           .device = options.device,
           .backend = &backend,
-          .fp8 = options.fp8};
+          .fp8 = options.fp8,
+          .accumulates = options.gradient_accumulation > 1};
 }
 
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {

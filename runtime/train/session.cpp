@@ -156,7 +156,7 @@ Result<void> Session::backward(bool last_micro_step) {
     if (!gradient) return std::move(gradient).error();
     {
       const auto scope = traced_scope("backward", block);
-      RETURN_IF_ERROR(model_->backward(visit, *parameters, *gradient));
+      RETURN_IF_ERROR(model_->backward(visit, *parameters, gradient->values, gradient->accumulate));
     }
     engine_.release(block);
     const auto later = upcoming(place + 1);
@@ -209,8 +209,8 @@ Session::Attention Session::attention() const {
   return attention;
 }
 
-// Whatever step comes next: a BERT's numbers of rows are the data's. Two, because gradients are added elsewhere than the
-// first ones are written.
+// Whatever step comes next: a BERT's numbers of rows are the data's. Two, because products that add to the gradients are
+// others than those that write them.
 Result<void> Session::rehearse() {
   const auto targets = batches_->training_targets(/*position=*/0, batch_);
   if (!targets) return targets.error();

@@ -18,10 +18,10 @@ struct Shape {
 constexpr Shape kShapes[] = {{0, 8, 5},     {1, 1, 1},       {3, 17, 7},       {129, 24, 5},
                              {1000, 64, 3}, {127, 2048, 31}, {5000, 40, 50257}};
 
-// Rows of the tokens in [first, first + V), added up in ascending n in fp32: the contract to the bit.
-Values sum_by_token(const std::vector<int32_t>& tokens, const Values& dy, int64_t C, int64_t V,
-                    int64_t first) {
-  Values dw(static_cast<size_t>(V * C), 0.0F);
+// Rows of the tokens in [first, first + V), added up in ascending n in fp32, to what `dw` has: the contract to the bit.
+Values sum_by_token(const std::vector<int32_t>& tokens, const Values& dy, int64_t C, int64_t V, int64_t first,
+                    Values dw = {}) {
+  dw.resize(static_cast<size_t>(V * C), 0.0F);
   for (size_t n = 0; n < tokens.size(); ++n) {
     const int64_t row = tokens[n] - first;
     if (row < 0 || row >= V) continue;
@@ -47,16 +47,21 @@ TEST_CASE_TEMPLATE("embedding: forward and backward are the CPU's bits", T, floa
   for (const Shape& s : kShapes) {
     const auto tokens = random_tokens(s.N, s.V, 1);
     const auto w = as<T>(random_values(s.V * s.C, 2)), dy = as<T>(random_values(s.N * s.C, 3));
+    const Values before = random_values(s.V * s.C, 4);
     check_op(what("embedding", kDType<T>, {{"N", s.N}, {"C", s.C}, {"V", s.V}}),
              [&](Run& run) {
                T* const y = run.out<T>(s.N * s.C);
                float* const dw = run.out<float>(s.V * s.C);
+               float* const added = run.inout(before);
                const int32_t* const ids = run.in(tokens);
                cuda::embedding_forward(run.device(), y, ids, run.in(w), s.N, s.C);
-               cuda::embedding_backward(run.device(), dw, ids, run.in(dy), s.N, s.C, s.V);
+               const T* const grad = run.in(dy);
+               cuda::embedding_backward(run.device(), dw, ids, grad, s.N, s.C, s.V);
+               cuda::embedding_backward(run.device(), added, ids, grad, s.N, s.C, s.V, /*accumulate=*/true);
              },
              {{"y", rows_of(tokens, back(w), s.C, s.V, 0), kExact},
-              {"dw", sum_by_token(tokens, back(dy), s.C, s.V, 0), kExact}});
+              {"dw", sum_by_token(tokens, back(dy), s.C, s.V, 0), kExact},
+              {"dw added", sum_by_token(tokens, back(dy), s.C, s.V, 0, before), kExact}});
   }
 }
 
@@ -68,16 +73,22 @@ TEST_CASE_TEMPLATE("embedding: a slice takes its own tokens and skips the others
     const int64_t rows = N, columns = C, slice = V, begin = first;
     const auto tokens = random_tokens(N, 27, 1);
     const auto w = as<T>(random_values(V * C, 2)), dy = as<T>(random_values(N * C, 3));
+    const Values before = random_values(V * C, 4);
     check_op(what("embedding_slice", kDType<T>, {{"N", N}, {"C", C}, {"V", V}, {"first", first}}),
              [&](Run& run) {
                float* const y = run.out<float>(rows * columns);
                float* const dw = run.out<float>(slice * columns);
+               float* const added = run.inout(before);
                const int32_t* const ids = run.in(tokens);
                cuda::embedding_slice_forward(run.device(), y, ids, run.in(w), rows, columns, slice, begin);
-               cuda::embedding_slice_backward(run.device(), dw, ids, run.in(dy), rows, columns, slice, begin);
+               const T* const grad = run.in(dy);
+               cuda::embedding_slice_backward(run.device(), dw, ids, grad, rows, columns, slice, begin);
+               cuda::embedding_slice_backward(run.device(), added, ids, grad, rows, columns, slice, begin,
+                                              /*accumulate=*/true);
              },
              {{"y", rows_of(tokens, back(w), C, V, first), kExact},
-              {"dw", sum_by_token(tokens, back(dy), C, V, first), kExact}});
+              {"dw", sum_by_token(tokens, back(dy), C, V, first), kExact},
+              {"dw added", sum_by_token(tokens, back(dy), C, V, first, before), kExact}});
   }
 }
 

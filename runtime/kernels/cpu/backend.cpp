@@ -42,9 +42,9 @@ class CpuOps final : public Ops<T> {
   void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C) const override {
     kernels::embedding_forward(y, tokens, w, N, C);
   }
-  void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                          int64_t V) const override {
-    kernels::embedding_backward(dw, tokens, dy, N, C, V);
+  void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
+                          bool accumulate) const override {
+    kernels::embedding_backward(dw, tokens, dy, N, C, V, accumulate);
   }
   void embedding_sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,
                              const T* word, const T* position, const T* type, int64_t N,
@@ -56,8 +56,8 @@ class CpuOps final : public Ops<T> {
     kernels::embedding_slice_forward(y, tokens, w, N, C, V, first);
   }
   void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                                int64_t V, int64_t first) const override {
-    kernels::embedding_slice_backward(dw, tokens, dy, N, C, V, first);
+                                int64_t V, int64_t first, bool accumulate) const override {
+    kernels::embedding_slice_backward(dw, tokens, dy, N, C, V, first, accumulate);
   }
   void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) const override {
     kernels::scatter_rows(y, rows, x, M, N, C);

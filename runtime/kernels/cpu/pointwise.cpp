@@ -49,11 +49,12 @@ void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64
 }
 
 template <typename T>
-void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V) {
+void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
+                        bool accumulate) {
   // Each thread owns some columns, so that a row's sum has one order.
   parallel_for(C, kSmallestColumns, [&](int64_t begin, int64_t end) {
     const int64_t columns = end - begin;
-    for (int64_t v = 0; v < V; ++v) std::fill_n(dw + v * C + begin, columns, 0.0f);
+    for (int64_t v = 0; v < V && !accumulate; ++v) std::fill_n(dw + v * C + begin, columns, 0.0f);
     std::vector<float> wide = scratch(columns);
     for (int64_t n = 0; n < N; ++n) {
       float* row = dw + tokens[n] * C + begin;
@@ -299,21 +300,21 @@ void lamb_apply(std::span<float> master, std::span<const float> moment1, std::sp
 }
 
 #ifndef SHARDRUN_SPECIALISED
-#define SHARDRUN_INSTANTIATE(T)                                                                     \
-  template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                  \
-  template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t);    \
-  template void embedding_sum_forward(T*, const int32_t*, const int32_t*, const int32_t*, const T*, \
-                                      const T*, const T*, int64_t, int64_t);                        \
-  template void scatter_rows(T*, const int32_t*, const T*, int64_t, int64_t, int64_t);              \
-  template void bias_backward(float*, const T*, int64_t, int64_t, bool);                            \
-  template void gelu_forward(T*, const T*, int64_t);                                                \
-  template void gelu_backward(T*, const T*, const T*, int64_t);                                     \
-  template void tanh_forward(T*, const T*, int64_t);                                                \
-  template void tanh_backward(T*, const T*, const T*, int64_t);                                     \
-  template void rope(T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);          \
-  template void swiglu_forward(T*, const T*, int64_t, int64_t);                                     \
-  template void swiglu_backward(T*, const T*, const T*, int64_t, int64_t);                          \
-  template void add(T*, const T*, const T*, int64_t);                                               \
+#define SHARDRUN_INSTANTIATE(T)                                                                        \
+  template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                     \
+  template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t, bool); \
+  template void embedding_sum_forward(T*, const int32_t*, const int32_t*, const int32_t*, const T*,    \
+                                      const T*, const T*, int64_t, int64_t);                           \
+  template void scatter_rows(T*, const int32_t*, const T*, int64_t, int64_t, int64_t);                 \
+  template void bias_backward(float*, const T*, int64_t, int64_t, bool);                               \
+  template void gelu_forward(T*, const T*, int64_t);                                                   \
+  template void gelu_backward(T*, const T*, const T*, int64_t);                                        \
+  template void tanh_forward(T*, const T*, int64_t);                                                   \
+  template void tanh_backward(T*, const T*, const T*, int64_t);                                        \
+  template void rope(T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);             \
+  template void swiglu_forward(T*, const T*, int64_t, int64_t);                                        \
+  template void swiglu_backward(T*, const T*, const T*, int64_t, int64_t);                             \
+  template void add(T*, const T*, const T*, int64_t);                                                  \
   template double cross_entropy(T*, const float*, const int32_t*, int64_t, int64_t, float);
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)

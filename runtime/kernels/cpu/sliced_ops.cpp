@@ -47,10 +47,10 @@ void embedding_slice_forward(float* y, const int32_t* tokens, const T* w, int64_
 
 template <typename T>
 void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
-                              int64_t first) {
+                              int64_t first, bool accumulate) {
   parallel_for(C, kSmallestColumns, [&](int64_t begin, int64_t end) {
     const int64_t columns = end - begin;
-    for (int64_t v = 0; v < V; ++v) std::fill_n(dw + v * C + begin, columns, 0.0F);
+    for (int64_t v = 0; v < V && !accumulate; ++v) std::fill_n(dw + v * C + begin, columns, 0.0F);
     std::vector<float> wide(static_cast<size_t>(columns));
     for (int64_t n = 0; n < N; ++n) {
       if (!is_in_slice(tokens[n], first, V)) continue;
@@ -111,7 +111,7 @@ double cross_entropy_slice(T* dlogits, const float* logits, const float* gathere
   template void embedding_slice_forward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t,    \
                                         int64_t);                                                       \
   template void embedding_slice_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t,   \
-                                         int64_t);                                                      \
+                                         int64_t, bool);                                                \
   template double cross_entropy_slice(T*, const float*, const float*, const int32_t*, int64_t, int64_t, \
                                       int64_t, int, float);
 SHARDRUN_INSTANTIATE(float)

@@ -51,9 +51,9 @@ class GpuOps final : public Ops<T> {
   void embedding_forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C) const override {
     cuda::embedding_forward(device_, y, tokens, w, N, C);
   }
-  void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                          int64_t V) const override {
-    cuda::embedding_backward(device_, dw, tokens, dy, N, C, V);
+  void embedding_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
+                          bool accumulate) const override {
+    cuda::embedding_backward(device_, dw, tokens, dy, N, C, V, accumulate);
   }
   void embedding_sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,
                              const T* word, const T* position, const T* type, int64_t N,
@@ -65,8 +65,8 @@ class GpuOps final : public Ops<T> {
     cuda::embedding_slice_forward(device_, y, tokens, w, N, C, V, first);
   }
   void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                                int64_t V, int64_t first) const override {
-    cuda::embedding_slice_backward(device_, dw, tokens, dy, N, C, V, first);
+                                int64_t V, int64_t first, bool accumulate) const override {
+    cuda::embedding_slice_backward(device_, dw, tokens, dy, N, C, V, first, accumulate);
   }
   void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) const override {
     cuda::scatter_rows(device_, y, rows, x, M, N, C);
@@ -165,8 +165,8 @@ class GpuFp8Ops final : public Fp8Ops {
     fp8_linear_backward_input(device_, dx, dy, w, N, C, O);
   }
   void linear_backward_weight(float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N, int64_t C,
-                              int64_t O) const override {
-    fp8_linear_backward_weight(device_, dw, dy, x, N, C, O, /*accumulate=*/false);
+                              int64_t O, bool accumulate) const override {
+    fp8_linear_backward_weight(device_, dw, dy, x, N, C, O, accumulate);
   }
 
  private:

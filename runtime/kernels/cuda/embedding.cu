@@ -84,11 +84,14 @@ __global__ void __launch_bounds__(kThreads)
 // dw's row blockIdx.x = the sum of dy's rows that have its token.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    sum_rows_of_token(float* dw, const int32_t* begins, const int32_t* order, const T* dy, int64_t C) {
+    sum_rows_of_token(float* dw, const int32_t* begins, const int32_t* order, const T* dy, int64_t C,
+                      bool accumulate) {
   const int64_t v = blockIdx.x;
   const int begin = begins[v], end = begins[v + 1];
+  if (accumulate && begin == end) return;
   for (int64_t c = int64_t{threadIdx.x} * W; c < C; c += int64_t{blockDim.x} * W) {
     float sum[W] = {};
+    if (accumulate) load(sum, dw + v * C + c);
 #pragma unroll 4
     for (int i = begin; i < end; ++i) {
       float values[W];
@@ -113,8 +116,9 @@ void rows_of(OpScope& op, Out* y, const int32_t* tokens, const T* w, int64_t N, 
 // Tokens are below 2^bits.
 template <typename T>
 void gradient(OpScope& op, float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
-              int64_t first, int bits) {
+              int64_t first, int bits, bool accumulate) {
   if (!op.runs() || V == 0 || C == 0) return;
+  if (N == 0 && accumulate) return;
   if (N == 0) {
     op.check(cudaMemsetAsync(dw, 0, static_cast<size_t>(V * C) * sizeof(float), op.stream()));
     return;
@@ -149,7 +153,7 @@ void gradient(OpScope& op, float* dw, const int32_t* tokens, const T* dy, int64_
   constexpr int W = kWidth<T>;
   const bool vectors = C % W == 0 && are_aligned(dw, dy);
   launch(op.stream(), {static_cast<unsigned>(V), row_threads(vectors ? C / W : C)},
-         vectors ? sum_rows_of_token<W, T> : sum_rows_of_token<1, T>, dw, begins, order, dy, C);
+         vectors ? sum_rows_of_token<W, T> : sum_rows_of_token<1, T>, dw, begins, order, dy, C, accumulate);
 }
 
 }  // namespace
@@ -169,17 +173,17 @@ void embedding_slice_forward(Device& device, float* y, const int32_t* tokens, co
 
 template <typename T>
 void embedding_backward(Device& device, float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                        int64_t V) {
+                        int64_t V, bool accumulate) {
   OpScope op(device, "embedding_backward");
   const int bits = V > 1 ? static_cast<int>(std::bit_width(static_cast<uint64_t>(V - 1))) : 1;
-  gradient(op, dw, tokens, dy, N, C, V, 0, bits);
+  gradient(op, dw, tokens, dy, N, C, V, 0, bits, accumulate);
 }
 
 template <typename T>
 void embedding_slice_backward(Device& device, float* dw, const int32_t* tokens, const T* dy, int64_t N,
-                              int64_t C, int64_t V, int64_t first) {
+                              int64_t C, int64_t V, int64_t first, bool accumulate) {
   OpScope op(device, "embedding_slice_backward");
-  gradient(op, dw, tokens, dy, N, C, V, first, 31);
+  gradient(op, dw, tokens, dy, N, C, V, first, 31, accumulate);
 }
 
 template <typename T>
@@ -210,9 +214,10 @@ void scatter_rows(Device& device, T* y, const int32_t* rows, const T* x, int64_t
   template void embedding_forward(Device&, T*, const int32_t*, const T*, int64_t, int64_t);                  \
   template void embedding_slice_forward(Device&, float*, const int32_t*, const T*, int64_t, int64_t,         \
                                         int64_t, int64_t);                                                   \
-  template void embedding_backward(Device&, float*, const int32_t*, const T*, int64_t, int64_t, int64_t);    \
+  template void embedding_backward(Device&, float*, const int32_t*, const T*, int64_t, int64_t, int64_t,     \
+                                   bool);                                                                    \
   template void embedding_slice_backward(Device&, float*, const int32_t*, const T*, int64_t, int64_t,        \
-                                         int64_t, int64_t);                                                  \
+                                         int64_t, int64_t, bool);                                            \
   template void embedding_sum_forward(Device&, T*, const int32_t*, const int32_t*, const int32_t*, const T*, \
                                       const T*, const T*, int64_t, int64_t);                                 \
   template void scatter_rows(Device&, T*, const int32_t*, const T*, int64_t, int64_t, int64_t);

@@ -58,7 +58,7 @@ void embedding_forward(Device& device, T* y, const int32_t* tokens, const T* w, 
 // Tokens are sorted with their rows (stable), so a row of dw is added up in ascending n: the CPU's bits.
 template <typename T>
 void embedding_backward(Device& device, float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                        int64_t V);
+                        int64_t V, bool accumulate = false);
 template <typename T>
 void embedding_sum_forward(Device& device, T* y, const int32_t* tokens, const int32_t* positions,
                            const int32_t* segments, const T* word, const T* position, const T* type,
@@ -68,7 +68,7 @@ void embedding_slice_forward(Device& device, float* y, const int32_t* tokens, co
                              int64_t C, int64_t V, int64_t first);
 template <typename T>
 void embedding_slice_backward(Device& device, float* dw, const int32_t* tokens, const T* dy, int64_t N,
-                              int64_t C, int64_t V, int64_t first);
+                              int64_t C, int64_t V, int64_t first, bool accumulate = false);
 // Floor: s·C·(M + N) bytes.
 template <typename T>
 void scatter_rows(Device& device, T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C);

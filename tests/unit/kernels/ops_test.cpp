@@ -427,12 +427,15 @@ TEST_CASE("rope: the inverse undoes it, and it keeps each pair's length") {
   CHECK_LT(distance(x, before), 1e-6);
 }
 
-TEST_CASE("embedding: backward sums the rows of repeated tokens") {
+TEST_CASE("embedding: backward sums the rows of repeated tokens, and adds them to others") {
   const std::vector<int32_t> tokens = {2, 0, 2};
   const Values dy = {1, 2, 10, 20, 100, 200};
   Values dw(6, kPoison);
   kernels::embedding_backward(dw.data(), tokens.data(), dy.data(), 3, 2, 3);
   CHECK_EQ(dw, Values{10, 20, 0, 0, 101, 202});
+
+  kernels::embedding_backward(dw.data(), tokens.data(), dy.data(), 3, 2, 3, /*accumulate=*/true);
+  CHECK_EQ(dw, Values{20, 40, 0, 0, 202, 404});
 }
 
 TEST_CASE("adamw: three steps match the reference") {

@@ -80,6 +80,15 @@ struct Fixture {
     }
   }
 
+  // The gradients grow by those of another micro-step.
+  void differentiate_more() {
+    loss();
+    for (int visit = visit_count(); visit-- > 0;) {
+      auto& total = gradients[static_cast<size_t>(bert->visits()[static_cast<size_t>(visit)])];
+      REQUIRE(bert->backward(visit, bytes(visit), total, /*accumulate=*/true));
+    }
+  }
+
   kernels::DType compute;
   std::vector<model::BlockLayout> layouts;
   std::vector<std::vector<float>> parameters, gradients;
@@ -212,6 +221,31 @@ TEST_CASE("bert: each level of checkpointing keeps less, and what is in a file i
   CHECK_LT(offloaded.offload_window, offloaded.offloaded / 8);
 }
 
+TEST_CASE("bert: gradients that are added to others are their sums, with and without predicted tokens") {
+  for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+    for (const bool predicts : {true, false}) {
+      Fixture fixture(compute);
+      fixture.differentiate();
+      const auto first = fixture.gradients;
+      std::rotate(fixture.tokens.begin(), fixture.tokens.begin() + 1, fixture.tokens.end());
+      if (!predicts) fixture.targets.assign(fixture.targets.size(), -1);
+      fixture.differentiate();
+      const auto second = fixture.gradients;
+
+      fixture.gradients = first;
+      fixture.differentiate_more();
+
+      for (size_t block = 0; block < first.size(); ++block) {
+        for (size_t i = 0; i < first[block].size(); ++i) {
+          CAPTURE(block);
+          CHECK_EQ(fixture.gradients[block][i],
+                   doctest::Approx(first[block][i] + second[block][i]).epsilon(1e-5));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
   Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
   full.differentiate();
@@ -245,13 +279,17 @@ TEST_CASE("bert: every product that a step runs is listed beforehand, so none is
   // Products belong to a thread: this one has none yet.
   std::thread([] {
     for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
-      const model::ModelOptions options{
-          .compute = compute, .micro_batch = kBatch, .sequence_length = kLength, .most_targets = 5};
+      const model::ModelOptions options{.compute = compute,
+                                        .micro_batch = kBatch,
+                                        .sequence_length = kLength,
+                                        .most_targets = 5,
+                                        .accumulates = true};
       kernels::prepare(model::Bert::ops(kTiny, options));
       const int64_t prepared = kernels::compiled_products();
       CHECK_GT(prepared, 10);
       Fixture fixture(compute);
       fixture.differentiate();
+      fixture.differentiate_more();
       CHECK_EQ(kernels::compiled_products(), prepared);
     }
   }).join();

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <thread>
@@ -15,6 +16,10 @@ namespace {
 
 const model::LlamaConfig kTiny{2, 12, 3, 1, 20, 17, 10000.0, 1e-5};
 constexpr int kBatch = 2, kLength = 5;
+
+model::ModelOptions options_of(kernels::DType compute) {
+  return {.compute = compute, .micro_batch = kBatch, .sequence_length = kLength, .accumulates = true};
+}
 
 // A model with random parameters, one micro-batch of random tokens, and its gradient.
 struct Fixture {
@@ -34,7 +39,7 @@ struct Fixture {
     for (auto& value : tokens) value = token(generator);
     for (auto& value : targets) value = token(generator);
     targets[3] = -1;
-    llama = model::Llama::create(kTiny, {compute, kBatch, kLength}).value();
+    llama = model::Llama::create(kTiny, options_of(compute)).value();
   }
 
   std::vector<std::byte> bytes(size_t block) const {
@@ -57,10 +62,10 @@ struct Fixture {
     return llama->loss().sum / 9.0;
   }
 
-  void differentiate() {
+  void differentiate(bool accumulate = false) {
     mean_loss();
     for (size_t block = layouts.size(); block-- > 0;) {
-      REQUIRE(llama->backward(static_cast<int>(block), bytes(block), gradients[block]));
+      REQUIRE(llama->backward(static_cast<int>(block), bytes(block), gradients[block], accumulate));
     }
   }
 
@@ -165,6 +170,28 @@ TEST_CASE("llama: loss and gradients have the same bits when computed again") {
   CHECK(one.gradients == two.gradients);
 }
 
+TEST_CASE("llama: a gradient that is added to another is their sum") {
+  for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
+    Fixture fixture(compute);
+    fixture.differentiate();
+    const auto first = fixture.gradients;
+    std::rotate(fixture.tokens.begin(), fixture.tokens.begin() + 1, fixture.tokens.end());
+    fixture.differentiate();
+    const auto second = fixture.gradients;
+
+    fixture.gradients = first;
+    fixture.differentiate(/*accumulate=*/true);
+
+    for (size_t block = 0; block < first.size(); ++block) {
+      for (size_t i = 0; i < first[block].size(); ++i) {
+        CAPTURE(block);
+        CHECK_EQ(fixture.gradients[block][i],
+                 doctest::Approx(first[block][i] + second[block][i]).epsilon(1e-5));
+      }
+    }
+  }
+}
+
 TEST_CASE("llama: bf16 loss and gradients stay near fp32") {
   Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
   full.differentiate();
@@ -198,11 +225,12 @@ TEST_CASE("llama: every product that a step runs is listed beforehand, so none i
   // Products belong to a thread: this one has none yet.
   std::thread([] {
     for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
-      kernels::prepare(model::Llama::ops(kTiny, {compute, kBatch, kLength}));
+      kernels::prepare(model::Llama::ops(kTiny, options_of(compute)));
       const int64_t prepared = kernels::compiled_products();
       CHECK_GT(prepared, 10);
       Fixture fixture(compute);
       fixture.differentiate();
+      fixture.differentiate(/*accumulate=*/true);
       CHECK_EQ(kernels::compiled_products(), prepared);
     }
   }).join();

@@ -128,8 +128,9 @@ TEST_CASE("engine: gradients are summed over ranks and micro-steps, and padding 
           for (int block = 3; block >= 0; --block) {
             auto buffer = rig.engine.gradient_buffer(block);
             REQUIRE(buffer);
-            for (size_t i = 0; i < buffer->size(); ++i) {
-              (*buffer)[i] = gradient_of(rank, micro_step, block, static_cast<int64_t>(i));
+            for (size_t i = 0; i < buffer->values.size(); ++i) {
+              const float more = gradient_of(rank, micro_step, block, static_cast<int64_t>(i));
+              buffer->values[i] = buffer->accumulate ? buffer->values[i] + more : more;
             }
             REQUIRE(rig.engine.reduce(block, /*last=*/micro_step == 2));
           }
@@ -214,6 +215,33 @@ TEST_CASE("engine: it uses exactly the bytes it planned, under every option") {
       CHECK(rig.arena.used_bytes() == rig.arena.planned_bytes());
     }
   }
+}
+
+TEST_CASE("engine: a rank alone adds later contributions where the first one is, without memory for them") {
+  fakes::ThreadWorld world(1);
+  const auto gather = world.communicator(0, 0), reduce = world.communicator(0, 1);
+  Rig rig(1, {.accumulates = true, .revisits = true}, *gather, *reduce);
+  const auto contribution = [&] {
+    const auto buffer = rig.engine.gradient_buffer(1);
+    REQUIRE(buffer);
+    REQUIRE(rig.engine.reduce(1, /*last=*/false));
+    return *buffer;
+  };
+
+  rig.engine.begin_micro_step(/*first=*/true);
+  const GradientBuffer first = contribution(), again = contribution();
+  rig.engine.begin_micro_step(/*first=*/false);
+  const GradientBuffer next = contribution();
+  rig.engine.begin_micro_step(/*first=*/true);
+  const GradientBuffer anew = contribution();
+
+  for (const GradientBuffer& buffer : {first, again, next, anew})
+    CHECK(buffer.values.data() == rig.engine.gradient().data() + rig.layout.block(1).shard_offset);
+  CHECK(!first.accumulate);
+  CHECK(again.accumulate);
+  CHECK(next.accumulate);
+  CHECK(!anew.accumulate);
+  CHECK(rig.arena.used_bytes() == 2 * Arena::bytes_of<float>(rig.layout.flat_shard_elements));
 }
 
 TEST_CASE("engine: a lost peer ends acquire with an error that names the rank and the block") {
