@@ -1,5 +1,5 @@
 // How close each op comes to its floor on one GPU, at the shapes of a 1.5B Llama: hidden 2048, 16 query and 8 key heads
-// of 128, feed-forward 5632, vocabulary 32000, sequences of 2048, micro-batch 4.
+// of 128, feed-forward 8192, vocabulary 32000, sequences of 2048, micro-batch 4. Attention by both who may run it.
 //
 // Random data, the cache emptied before every run, median of many with the fastest run and the 90th percentile. The
 // ceilings are measured first, in this run: a copy of 1 GiB (bytes read and written) and a bf16 product of 8192³. Before
@@ -27,7 +27,7 @@ using kernels::Bf16;
 
 namespace {
 
-constexpr int64_t B = 4, T = 2048, N = B * T, C = 2048, H = 16, K = 8, D = 128, F = 5632, V = 32000;
+constexpr int64_t B = 4, T = 2048, N = B * T, C = 2048, H = 16, K = 8, D = 128, F = 8192, V = 32000;
 constexpr int64_t kClassifierRows = 2048;
 constexpr size_t kCacheBytes = size_t{256} << 20;
 
@@ -197,6 +197,8 @@ void measure_products(Bench& bench) {
                      [&] { cuda::linear_backward_input(device, dx, dy, w, N, I, O); });
     bench.operations((name + ": dw").c_str(), count, dw, O * I,
                      [&] { cuda::linear_backward_weight(device, dw, dy, x, N, I, O, false); });
+    bench.operations((name + ": dw, added").c_str(), count, dw, O * I,
+                     [&] { cuda::linear_backward_weight(device, dw, dy, x, N, I, O, true); });
   }
 }
 
@@ -250,12 +252,21 @@ void measure_attention(Bench& bench) {
   auto* const dqkv = poisoned<Bf16>(bench, elements);
   auto* const lse = poisoned<float>(bench, N * H);
   const double pairs = static_cast<double>(B * H) * static_cast<double>(T) * static_cast<double>(T + 1) / 2;
-  bench.operations("attention forward, causal", 4 * D * pairs, out, N * H * D,
-                   [&] { cuda::attention_forward(device, out, lse, qkv, shape); });
-  bench.operations("attention backward, causal", 10 * D * pairs, dqkv, elements, [&] {
-    cuda::attention_backward(device, dqkv, dout, static_cast<const Bf16*>(out), qkv,
-                             static_cast<const float*>(lse), shape);
-  });
+  const auto both = [&](const std::string& whose) {
+    bench.operations((whose + " attention forward").c_str(), 4 * D * pairs, out, N * H * D,
+                     [&] { cuda::attention_forward(device, out, lse, qkv, shape); });
+    bench.operations((whose + " attention backward").c_str(), 10 * D * pairs, dqkv, elements, [&] {
+      cuda::attention_backward(device, dqkv, dout, static_cast<const Bf16*>(out), qkv,
+                               static_cast<const float*>(lse), shape);
+    });
+  };
+  both("our");
+  const auto used = device.use_cudnn_attention(shape, /*causal=*/true, int64_t{4} << 30);
+  if (used) {
+    both("cuDNN's");
+  } else {
+    std::printf("no attention by cuDNN: %s\n", used.error().to_string().c_str());
+  }
 }
 
 void measure_rows(Bench& bench) {
