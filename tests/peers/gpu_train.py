@@ -3,9 +3,10 @@
 
     gpu_train.py '{"model": {...}, "text": "text.txt", ...}'      the keys: OPTIONS below
 
-bf16 autocast over fp32 parameters, scaled-dot-product attention, fused AdamW, a loss that is read at the end of each
-step as shardrun's is. It reads the sequences that shardrun reads in each step (runtime/data/loader.h), at shardrun's
-learning rates. Prints one JSON line: seconds and losses of the steps, and the memory that was taken.
+Scaled-dot-product attention, fused AdamW on fp32 weights, moments and gradients, a loss that is read at the end of each
+step as shardrun's is; products in bf16, by autocast or as shardrun does it, with bf16 copies of the weights that are made
+once a step. It reads the sequences that shardrun reads in each step (runtime/data/loader.h), at shardrun's learning
+rates. Prints one JSON line: seconds and losses of the steps, and the memory that was taken.
 """
 import contextlib
 import json
@@ -25,12 +26,13 @@ OPTIONS = {
     "model": None,  # layers, hidden, heads, kv_heads, ffn, vocab
     "text": None,  # a file of bytes, which are the tokens
     "device": "cuda",
-    "mode": "eager",  # or a mode of torch.compile
+    "compile": "eager",  # "layers": one layer for all, and the loss; or a mode of torch.compile for the whole model
+    "weights": "autocast",  # or copies: bf16 parameters beside fp32 ones, to whose gradients theirs are added
     "attention": "any",  # or cudnn, flash: of scaled_dot_product_attention
     "dtype": "bf16",  # or fp32
-    "recompute": False,
+    "recompute": False,  # or True: all of a layer but its input; or what torch.compile may keep of its activations, as a share
     "same_weights": False,  # those that shardrun begins with; slow to make
-    "length": 2048, "batch": 4, "steps": 12, "learning_rate": 3e-4, "minimum": 3e-5, "warmup": 2, "seed": 1,
+    "length": 2048, "batch": 4, "accumulation": 1, "steps": 12, "learning_rate": 3e-4, "minimum": 3e-5, "warmup": 2, "seed": 1,
 }
 
 
@@ -48,7 +50,7 @@ def permuted_index(key, index, count):
 
 
 def batches(text, options):
-    """Inputs and targets of each step, as shardrun's one rank reads them."""
+    """Inputs and targets of each micro-step, as shardrun's one rank reads them."""
     tokens = np.concatenate((np.fromfile(text, dtype=np.uint8), np.zeros(1, np.uint8))).astype(np.int64)
     length, count = options["length"], (len(tokens) - 1) // options["length"]
     position = 0
@@ -98,19 +100,57 @@ def learning_rate(options, step):
     return options["minimum"] + span * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+class Copies:
+    """fp32 weights and gradients of a model whose own parameters become bf16."""
+
+    def __init__(self, model):
+        self.parameters = list(model.parameters())
+        self.masters = [p.detach().clone().requires_grad_() for p in self.parameters]
+        for parameter, master in zip(self.parameters, self.masters):
+            parameter.data = parameter.data.bfloat16()
+            parameter.register_post_accumulate_grad_hook(lambda p, m=master: self.take_gradient(p, m))
+
+    @staticmethod
+    def take_gradient(parameter, master):
+        if master.grad is None:
+            master.grad = parameter.grad.float()
+        else:
+            master.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    @torch.no_grad()
+    def publish(self):
+        torch._foreach_copy_(self.parameters, self.masters)
+
+
 def make(options):
     shape, device = options["model"], options["device"]
     with torch.device(device):
         torch.manual_seed(options["seed"])
         model = Llama(shape["layers"], shape["hidden"], shape["heads"], shape["ffn"], shape["vocab"], options["length"],
-                      shape["kv_heads"], options["recompute"])
+                      shape["kv_heads"], options["recompute"] is True)
     if options["same_weights"]:
         model.load_state_dict(weights_of(shape, options["seed"]), strict=False)
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    others = [p for p in model.parameters() if p.dim() == 1]
+    copies = Copies(model) if options["weights"] == "copies" else None
+    weights = copies.masters if copies else list(model.parameters())
+    matrices = [p for p in weights if p.dim() == 2]
+    others = [p for p in weights if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
                                   betas=(0.9, 0.95), eps=1e-8, fused=True)
-    return model, optimizer
+    return model, optimizer, weights, copies
+
+
+def compiled(model, how, recompute):
+    if how == "eager":
+        return model
+    if isinstance(recompute, float):
+        torch._functorch.config.activation_memory_budget = recompute
+    if how != "layers":
+        return torch.compile(model, mode=how)
+    for layer in model.layers:
+        layer.compile()
+    model.loss = torch.compile(model.loss)
+    return model
 
 
 def product_peak(device):
@@ -135,21 +175,29 @@ def attention_kernels(name):
 
 def train(options):
     on_gpu = options["device"] == "cuda"
-    model, optimizer = make(options)
-    step_model = model if options["mode"] == "eager" else torch.compile(model, mode=options["mode"])
+    model, optimizer, weights, copies = make(options)
+    step_model = compiled(model, options["compile"], options["recompute"])
+    casts = options["dtype"] == "bf16" and options["weights"] == "autocast"
+    micro_steps = batches(options["text"], options)
     seconds, losses = [], []
-    for step, (tokens, targets) in zip(range(options["steps"]), batches(options["text"], options)):
+    for step in range(options["steps"]):
+        read = [next(micro_steps) for _ in range(options["accumulation"])]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(options, step)
         begin = time.perf_counter()
-        with attention_kernels(options["attention"]), \
-                torch.autocast(options["device"], dtype=torch.bfloat16, enabled=options["dtype"] == "bf16"):
-            loss = step_model(tokens, targets)
-            loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        total = 0.0
+        for tokens, targets in read:
+            with attention_kernels(options["attention"]):
+                with torch.autocast(options["device"], dtype=torch.bfloat16, enabled=casts):
+                    loss = step_model(tokens, targets) / options["accumulation"]
+                loss.backward()
+            total = total + loss.detach()
+        nn.utils.clip_grad_norm_(weights, 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())  # waits for all of it but the optimizer
+        if copies:
+            copies.publish()
+        losses.append(total.item())  # waits for all of it but the optimizer
         if on_gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)

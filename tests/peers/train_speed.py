@@ -72,6 +72,9 @@ class Llama(nn.Module):
                 x = checkpoint(layer, x, self.cos, self.sin, use_reentrant=False)
             else:
                 x = layer(x, self.cos, self.sin)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
