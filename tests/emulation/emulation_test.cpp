@@ -431,6 +431,53 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("emulation: a graph does nothing when it is captured, and everything whenever it is started") {
+  cudaStream_t stream = nullptr;
+  REQUIRE_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const OnGpu from(counted(4)), to(Values(4, 0.0F));
+  const size_t bytes = 4 * sizeof(float);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  CHECK_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  CHECK_EQ(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream), cudaSuccess);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CHECK_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  CHECK_EQ(status, cudaStreamCaptureStatusActive);
+  REQUIRE_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  REQUIRE_EQ(cudaGraphInstantiate(&made, graph, 0), cudaSuccess);
+  CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  CHECK_EQ(to.read(), Values(4, 0.0F));
+  for (int i = 0; i < 2; ++i) {
+    CHECK_EQ(cudaMemsetAsync(to.data(), 0, bytes, stream), cudaSuccess);
+    CHECK_EQ(cudaGraphLaunch(made, stream), cudaSuccess);
+    CHECK_EQ(to.read(), counted(4));
+  }
+  CHECK_EQ(cudaGraphExecDestroy(made), cudaSuccess);
+  CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST_CASE("emulation: a call that a thread may not make while it captures is refused and spoils the graph") {
+  cudaStream_t stream = nullptr;
+  REQUIRE_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  const OnGpu values(counted(4));
+  float host = 0.0F;
+  void* memory = nullptr;
+  const auto spoils = [&](const auto& call) {
+    cudaGraph_t graph = nullptr;
+    CHECK_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_EQ(call(), cudaErrorStreamCaptureUnsupported);
+    CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    CHECK_EQ(graph, nullptr);
+    CHECK_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+  };
+  spoils([&] { return cudaMalloc(&memory, 16); });
+  spoils([&] { return cudaMallocAsync(&memory, 16, stream); });
+  spoils([&] { return cudaStreamSynchronize(stream); });
+  spoils([&] { return cudaMemcpyAsync(values.data(), &host, 4, cudaMemcpyHostToDevice, stream); });
+  CHECK_EQ(values.read(), counted(4));
+  CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 TEST_CASE("emulation: queries see work done only after they have let it run") {
   set_seed(0);
   const OnGpu there({0.0F});

@@ -28,6 +28,9 @@ enum cudaError_t {
   cudaErrorHostMemoryAlreadyRegistered,
   cudaErrorHostMemoryNotRegistered,
   cudaErrorStreamCaptureUnsupported,
+  cudaErrorStreamCaptureInvalidated,
+  cudaErrorStreamCaptureWrongThread,
+  cudaErrorIllegalState,
   cudaErrorLaunchFailure,
   cudaErrorInvalidKernelImage,
   cudaErrorNoKernelImageForDevice,
@@ -83,6 +86,22 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
+
+// ---- graphs: of one stream, captured by one thread. What may be captured are kernels, libraries' work, memsets and copies
+// within the GPU. What CUDA forbids or leaves unsafe while a thread captures, and some that it allows, is refused to it.
+typedef struct CUgraph_st* cudaGraph_t;
+typedef struct CUgraphExec_st* cudaGraphExec_t;
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 
 // ---- memory
 enum cudaMemcpyKind {
