@@ -299,6 +299,7 @@ void read_gpu(const TomlValue& document, SpecReading& reading, GpuSpec& gpu) {
       {"auto", GpuAttention::kAuto}, {"cudnn", GpuAttention::kCudnn}, {"own", GpuAttention::kOwn}};
   section.choice("attention", kAttentions, gpu.attention);
   section.boolean("tune_products", gpu.tune_products);
+  section.boolean("graphs", gpu.graphs);
   section.finish();
 }
 

@@ -102,6 +102,7 @@ struct PrecisionSpec {                      // [precision]
 struct GpuSpec {                                 // [gpu]: of the trainer on GPUs
   GpuAttention attention = GpuAttention::kAuto;  // whose
   bool tune_products = true;                     // times the kernels of matrix products that no table knows
+  bool graphs = true;                            // a layer's ops are started as one CUDA graph
 };
 
 struct MemorySpec {  // [memory]: what to trade for less memory

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@
 #include "runtime/base/result.h"
 #include "runtime/kernels/fp8.h"
 #include "runtime/kernels/ops.h"
+#include "runtime/kernels/repetition.h"
 #include "runtime/kernels/sliced_ops.h"
 #include "runtime/kernels/specialised.h"
 #include "runtime/kernels/typed_ops.h"
@@ -86,6 +88,12 @@ class Backend {
   // std::chrono::steady_clock's nanoseconds. The CPU has none.
   virtual void stamp() = 0;
   virtual Result<std::vector<int64_t>> take_stamps() = 0;
+
+  // Runs `ops`, which call ops of this backend and nothing else that it does: no upload, download, stamp or wait, and
+  // nothing of communicators. Of a GPU with graphs in use (off at first): where it ran ops of an equal name before, it may
+  // start those again as one CUDA graph without calling these (cuda/device.h). The bits are the same.
+  virtual Result<void> repeat(const Repetition& what, const std::function<Result<void>()>& ops) = 0;
+  virtual void use_graphs(bool on) = 0;
 
   // Of a GPU: which kernels its matrix products take, as text for other ranks and the next run (cuda/device.h says what
   // each does). The CPU has none: "".

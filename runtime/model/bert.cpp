@@ -2,6 +2,7 @@
 #include "runtime/model/bert.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -49,7 +50,10 @@ class TypedBert : public Bert {
   Result<void> forward(int visit, std::span<const std::byte> parameters) override {
     const T* p = checked(visit, parameters);
     if (visit == 0) return embedding_forward(p);
-    if (visit <= sizes_.L) return layer_forward(visit - 1, p);
+    if (visit <= sizes_.L) {
+      return repeat("a layer's forward", visit - 1, {p, nullptr},
+                    [&] { return layer_forward(visit - 1, p); });
+    }
     predictions_forward(p);
     relation_forward(p);
     return {};
@@ -67,15 +71,18 @@ class TypedBert : public Bert {
     const T* p = checked(visit, parameters);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
     accumulate_ = accumulate;
+    float* const g = gradient.data();
     if (visit == 0) {
-      embedding_backward(p, gradient.data());
+      embedding_backward(p, g);
       return {};
     }
-    if (visit <= sizes_.L) return layer_backward(visit - 1, p, gradient.data());
+    if (visit <= sizes_.L) {
+      return repeat("a layer's backward", visit - 1, {p, g}, [&] { return layer_backward(visit - 1, p, g); });
+    }
     const EmbeddingOffsets at(sizes_);
-    give_nothing(gradient.data(), at.position, at.pooler);
-    predictions_backward(p, gradient.data());
-    relation_backward(p, gradient.data());
+    give_nothing(g, at.position, at.pooler);
+    predictions_backward(p, g);
+    relation_backward(p, g);
     return {};
   }
 
@@ -133,6 +140,16 @@ class TypedBert : public Bert {
     ops_.embedding_backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P, accumulate_);
     ops_.embedding_backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types, accumulate_);
     give_nothing(g, at.pooler, at.end);
+  }
+
+  // With layers that wait on the host, more happens in a layer than ops.
+  template <typename LayerOps>
+  Result<void> repeat(const char* name, int layer, std::array<const void*, 2> memory, const LayerOps& ops) {
+    if (offloaded_) return ops();
+    const bool adds = memory[1] != nullptr && accumulate_;  // of a backward
+    const uint64_t masks =
+        (visibility_.begins != nullptr ? 1U : 0U) | (visibility_.lengths != nullptr ? 2U : 0U);
+    return backend_.repeat({name, layer, memory, masks | (adds ? 4U : 0U)}, ops);
   }
 
   T* output_of(int layer) {

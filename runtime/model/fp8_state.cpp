@@ -20,6 +20,15 @@ void Fp8State::publish() {
   backend_.upload(scalings_, scalings.data(), static_cast<int64_t>(scalings.size() * sizeof(Fp8Scaling)));
 }
 
+uint64_t Fp8State::delayed_scales(int64_t block) const {
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < kFp8TensorsOfBlock; ++i) {
+    const bool is_delayed = scale(block * kFp8TensorsOfBlock + i) == kernels::Fp8Scale::kDelayed;
+    bits |= uint64_t{is_delayed} << i;
+  }
+  return bits;
+}
+
 base::Result<std::vector<float>> Fp8State::largest() const {
   std::vector<Fp8Scaling> scalings(histories_.size());
   RETURN_IF_ERROR(backend_.download(scalings.data(), scalings_,

@@ -40,6 +40,8 @@ class Fp8State {
     return histories_[static_cast<size_t>(tensor)].scale > 0.0F ? kernels::Fp8Scale::kDelayed
                                                                 : kernels::Fp8Scale::kPresent;
   }
+  // Which tensors of a block have a delayed scale: bit i of its i-th.
+  uint64_t delayed_scales(int64_t block) const;
 
  private:
   void publish();

@@ -2,6 +2,7 @@
 #include "runtime/model/llama.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -73,7 +74,8 @@ class TypedLlama : public Llama {
   Result<void> forward(int visit, std::span<const std::byte> parameters) override {
     const T* p = checked(visit, parameters);
     if (visit == 0) return embedding_forward(p);
-    return is_head(visit) ? head_forward(p) : layer_forward(visit - 1, p);
+    if (is_head(visit)) return head_forward(p);
+    return repeat("a layer's forward", visit - 1, {p, nullptr}, [&] { return layer_forward(visit - 1, p); });
   }
 
   Loss loss() const override {
@@ -89,8 +91,10 @@ class TypedLlama : public Llama {
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
     accumulate_ = accumulate;
     linears_.accumulate(accumulate);
+    float* const g = gradient.data();
     if (visit == 0) return embedding_backward(gradient);
-    return is_head(visit) ? head_backward(p, gradient.data()) : layer_backward(visit - 1, p, gradient.data());
+    if (is_head(visit)) return head_backward(p, g);
+    return repeat("a layer's backward", visit - 1, {p, g}, [&] { return layer_backward(visit - 1, p, g); });
   }
 
  private:
@@ -197,6 +201,16 @@ class TypedLlama : public Llama {
   int64_t first_token() const { return tensor_.rank() * sizes_.V; }
 
   // ---- one layer
+
+  // With other ranks, or with layers that wait on the host, more happens in a layer than ops.
+  template <typename LayerOps>
+  Result<void> repeat(const char* name, int layer, std::array<const void*, 2> memory, const LayerOps& ops) {
+    if (!tensor_.alone() || offloaded_) return ops();
+    const bool adds = memory[1] != nullptr && accumulate_;  // of a backward
+    const uint64_t flags = (visibility_.begins != nullptr ? 1U : 0U) | (adds ? 2U : 0U);
+    const uint64_t scales = sizes_.fp8 ? fp8_.delayed_scales(layer) : 0;
+    return backend_.repeat({name, layer, memory, flags | scales << 2}, ops);
+  }
 
   T* output_of(int layer) {
     const auto next = static_cast<size_t>(layer) + 1;

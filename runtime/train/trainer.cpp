@@ -228,6 +228,7 @@ class Trainer {
     if (gpu_) {
       RETURN_IF_ERROR(settle_attention());
       RETURN_IF_ERROR(settle_matrix_products());
+      backend().use_graphs(spec_.gpu.graphs);
     }
 
     Witness witness(env_.global_rank, progress_);

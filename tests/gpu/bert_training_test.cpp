@@ -55,6 +55,14 @@ TEST_CASE("training a BERT on a GPU: twenty steps in bf16 have the CPU's losses 
   }
 }
 
+TEST_CASE("training a BERT on a GPU: layers started as graphs have the bits of ops started one by one") {
+  const tests::Folder folder;
+  const Run plain{.compute = kBf16, .steps = 4, .bert = true};
+  Run run = plain;
+  run.graphs = true;
+  CHECK_EQ(train(folder, run), train(folder, plain));
+}
+
 TEST_CASE(
     "training a BERT on a GPU: every level of recomputation gives the same bits, and so does a second run") {
   const tests::Folder folder;

@@ -66,6 +66,102 @@ TEST_CASE("device: products tuned once have the same bits wherever their table i
   CHECK_FALSE((*other)->load_product_table("shardrun products 1\nmade for another GPU\n"));
 }
 
+namespace {
+
+// y = x + 1, then y += x, by ops that are repeated: how often they were called themselves.
+struct Repeated {
+  explicit Repeated(cuda::Device& device) : on(device), memory(device.allocate(2 * kBytes).value()) {}
+
+  base::Result<void> run(const char* name, float value) {
+    float* const x = reinterpret_cast<float*>(memory.get());
+    float* const y = x + kCount;
+    const std::vector<float> values(kCount, value);
+    RETURN_IF_ERROR(on.copy_in(x, values.data(), kBytes));
+    return on.repeat({.name = name}, [&]() -> base::Result<void> {
+      ++calls;
+      on.fill(y, 0, kBytes);
+      for (int i = 0; i < 3; ++i) cuda::add(on, y, y, x, kCount);
+      return {};
+    });
+  }
+  float result() {
+    std::vector<float> y(kCount);
+    REQUIRE(on.copy_out(y.data(), memory.get() + kBytes, kBytes));
+    CHECK_EQ(y.front(), y.back());
+    return y.front();
+  }
+
+  static constexpr int64_t kCount = 1000;
+  static constexpr size_t kBytes = kCount * sizeof(float);
+  cuda::Device& on;
+  cuda::Memory memory;
+  int calls = 0;
+};
+
+}  // namespace
+
+TEST_CASE("device: ops that are repeated become a graph, which works on what the memory holds by then") {
+  auto created = cuda::Device::create({});
+  REQUIRE(created);
+  Repeated ops(**created);
+  for (const bool graphs : {false, true}) {
+    (*created)->use_graphs(graphs);
+    for (int i = 1; i <= 4; ++i) {
+      REQUIRE(ops.run("sum", static_cast<float>(i)));
+      CHECK_EQ(ops.result(), 3.0F * static_cast<float>(i));
+    }
+    CHECK_EQ(ops.calls, graphs ? 6 : 4);  // once as they are, once for the capture
+    CHECK_EQ((*created)->graph_launches(), graphs ? 3 : 0);
+  }
+  REQUIRE(ops.run("another sum", 1.0F));
+  CHECK_EQ(ops.calls, 7);
+}
+
+TEST_CASE("device: a workspace that moves, or other kernels, make graphs anew") {
+  auto created = cuda::Device::create({.workspace_bytes = 1024});
+  REQUIRE(created);
+  cuda::Device& on = **created;
+  Repeated ops(on);
+  on.use_graphs(true);
+  const auto calls_of_three = [&] {
+    const int before = ops.calls;
+    for (int i = 0; i < 3; ++i) REQUIRE(ops.run("sum", 2.0F));
+    CHECK_EQ(ops.result(), 6.0F);
+    return ops.calls - before;
+  };
+  CHECK_EQ(calls_of_three(), 2);
+  CHECK_EQ(calls_of_three(), 0);
+  (void)product_bits(on, 65, 128, 64);  // which needs more
+  CHECK_EQ(calls_of_three(), 2);
+  REQUIRE(on.load_product_table(on.product_table()));
+  CHECK_EQ(calls_of_three(), 2);
+  on.use_own_attention();
+  CHECK_EQ(calls_of_three(), 2);
+  on.tune_products(true);
+  CHECK_EQ(calls_of_three(), 3);
+}
+
+TEST_CASE("device: what cannot be captured is told with the setting that does without graphs") {
+  auto created = cuda::Device::create({});
+  REQUIRE(created);
+  cuda::Device& on = **created;
+  on.use_graphs(true);
+  auto memory = on.allocate(64);
+  REQUIRE(memory);
+  const auto waits = [&]() -> base::Result<void> {
+    on.fill(memory->get(), 1, 64);
+    (void)on.synchronize();
+    return {};
+  };
+  REQUIRE(on.repeat({.name = "a wait"}, waits));
+  const auto refused = on.repeat({.name = "a wait"}, waits);
+  REQUIRE_FALSE(refused);
+  MESSAGE(refused.error().to_string());
+  CHECK_NE(refused.error().to_string().find("a CUDA graph of a wait"), std::string::npos);
+  CHECK_NE(refused.error().to_string().find("[gpu] graphs = false"), std::string::npos);
+  CHECK_FALSE(on.status());
+}
+
 TEST_CASE("device: the time of an op is known") {
   auto memory = device().allocate(size_t{1} << 20);
   REQUIRE(memory);

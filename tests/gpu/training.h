@@ -33,6 +33,7 @@ struct Run {
   bool specialised = false;  // with kernels compiled for its shapes
   std::string products{};    // a cache of tables of matrix products; empty: no table is settled
   bool tunes = true;         // with `products`
+  bool graphs = false;       // a layer's ops are started as one
   train::ProductsReport* report = nullptr;  // rank 0's; may be null
 };
 

@@ -51,6 +51,7 @@ std::string run_rank(const train::SessionOptions& options, const Run& run, const
     if (!settled) return settled.error().to_string();
     if (run.report != nullptr && groups.world->rank() == 0) *run.report = std::move(settled).value();
   }
+  backend.use_graphs(run.graphs);
   auto outcome = train::run_loop(
       **session, store, {run.steps, run.save_every, /*validate=*/0}, [] { return false; }, losses);
   if (!outcome) return outcome.error().to_string();
@@ -131,6 +132,10 @@ std::vector<double> train(const tests::Folder& folder, const Run& asked) {
     errors[index] = run_rank(options, run, groups, backend, losses[index]);
     if (!errors[index].empty()) world.kill(rank);
     tables[index] = backend.product_table();
+    if (on != nullptr) {
+      const bool may = run.graphs && run.tensor_parallel == 1 && !run.activations_on_host;
+      CHECK_EQ(on->graph_launches() > 0, may);
+    }
     if (run.specialised) {
       CHECK_GT(on->kernel_calls().served, 0);
       CHECK_EQ(on->kernel_calls().missed, 0);  // the list of shapes was whole
@@ -183,6 +188,21 @@ TEST_CASE("training on a GPU: every level of recomputation gives the same bits, 
   CHECK_EQ(train(folder, {.compute = kBf16, .steps = 6}), plain);
   for (const auto level : {model::Checkpointing::kSelective, model::Checkpointing::kFull})
     CHECK_EQ(train(folder, {.compute = kBf16, .steps = 6, .checkpointing = level}), plain);
+}
+
+// Two ranks gather into buffers that are used in turn: a layer has several graphs.
+TEST_CASE("training on a GPU: layers started as graphs have the bits of ops started one by one") {
+  const tests::Folder folder;
+  for (const Run& plain :
+       {Run{.compute = kBf16, .steps = 3, .checkpointing = model::Checkpointing::kFull, .layers = 3},
+        Run{.steps = 3, .ranks = 2, .layers = 3},
+        Run{.compute = kBf16, .steps = 2, .activations_on_host = true},
+        Run{.steps = 2, .ranks = 2, .tensor_parallel = 2}}) {
+    CAPTURE(plain.ranks);
+    Run run = plain;
+    run.graphs = true;
+    CHECK_EQ(train(folder, run), train(folder, plain));
+  }
 }
 
 TEST_CASE("training on a GPU: a checkpoint of a GPU continues on the CPU, and one of the CPU on a GPU") {
@@ -285,6 +305,15 @@ TEST_CASE("training on a GPU: fp8 gives the same bits in a second run and at eve
     run.checkpointing = level;
     CHECK_EQ(train(folder, run), plain);
   }
+}
+
+// Its scales are there from the second step on: other ops, so other graphs.
+TEST_CASE("training on a GPU: fp8 with layers started as graphs has the bits of ops started one by one") {
+  const tests::Folder folder;
+  Run run = fp8_run(4);
+  const auto plain = train(folder, run);
+  run.graphs = true;
+  CHECK_EQ(train(folder, run), plain);
 }
 
 TEST_CASE("training on a GPU: a resumed run with fp8 has the scales of its histories, so the same bits") {

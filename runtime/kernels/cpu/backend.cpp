@@ -182,6 +182,8 @@ class CpuBackend final : public Backend {
     return base::Error(base::Code::kUnsupported, "cuDNN is for GPUs");
   }
   void use_own_attention() override {}
+  Result<void> repeat(const Repetition&, const std::function<Result<void>()>& ops) override { return ops(); }
+  void use_graphs(bool) override {}
   void tune_products(bool) override {}
   std::string product_table() const override { return ""; }
   Result<void> load_product_table(std::string_view) override { return {}; }

@@ -311,6 +311,10 @@ class GpuBackend final : public Backend {
     return CudnnAttentionUse{device_->cudnn_version(), *bytes};
   }
   void use_own_attention() override { device_->use_own_attention(); }
+  Result<void> repeat(const Repetition& what, const std::function<Result<void>()>& ops) override {
+    return device_->repeat(what, ops);
+  }
+  void use_graphs(bool on) override { device_->use_graphs(on); }
   void tune_products(bool on) override { device_->tune_products(on); }
   std::string product_table() const override { return device_->product_table(); }
   Result<void> load_product_table(std::string_view text) override {

@@ -86,6 +86,7 @@ std::byte* OpScope::scratch(size_t bytes) {
                                std::to_string(state_.workspace_bytes) + "; run the op once before");
       return nullptr;
     }
+    state_.graphs.clear(state_.stream);  // which know the smaller one
     void* larger = nullptr;
     if (!check(cudaFreeAsync(std::exchange(state_.workspace, nullptr), state_.stream))) return nullptr;
     state_.workspace_bytes = 0;
@@ -171,6 +172,7 @@ Device::~Device() {
     (void)cudaStreamSynchronize(s.stream);
     if (s.workspace != nullptr) (void)cudaFreeAsync(s.workspace, s.stream);
   }
+  s.graphs.clear(s.stream);
   s.plans.reset();
   s.cudnn.reset();
   if (s.products != nullptr) (void)cublasLtDestroy(s.products);
@@ -254,6 +256,7 @@ const std::string& Device::architecture() const {
 
 Result<void> Device::load_kernels(std::span<const KernelCode> kernels) {
   RETURN_IF_CUDA("cudaSetDevice", cudaSetDevice(state_->index));
+  state_->graphs.clear(state_->stream);
   for (const KernelCode& kernel : kernels) RETURN_IF_ERROR(state_->specialised.add(kernel));
   return {};
 }
@@ -291,6 +294,7 @@ Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool ca
     return Error(Code::kUnsupported, "cuDNN wants a workspace of " + std::to_string(most) + " bytes, " +
                                          std::to_string(most_bytes) + " are planned for it");
   }
+  state_->graphs.clear(state_->stream);
   if (most > state_->workspace_bytes) {
     void* larger = nullptr;
     if (const cudaError_t error = cudaMallocAsync(&larger, most, state_->stream); error != cudaSuccess) {
@@ -308,6 +312,7 @@ Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool ca
 // Nothing of cuDNN's may still run when its plans go.
 void Device::use_own_attention() {
   if (state_->cudnn != nullptr) (void)synchronize();
+  state_->graphs.clear(state_->stream);
   state_->cudnn.reset();
 }
 
@@ -328,6 +333,7 @@ const std::vector<std::string>& Device::plain_products() const {
 }
 
 Result<void> Device::load_product_table(std::string_view text) {
+  state_->graphs.clear(state_->stream);
   state_->plans.reset();  // which were made without it
   state_->plain_products.clear();
   return state_->table.load(text);

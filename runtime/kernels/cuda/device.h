@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
+#include "runtime/kernels/repetition.h"
 #include "runtime/kernels/specialised.h"
 
 namespace shardrun::kernels {
@@ -119,6 +121,13 @@ class Device {
   // Shapes since a table was loaded that cublasLt has no kernel for, each with its words: a plain loop of ours multiplies
   // them, slowly.
   const std::vector<std::string>& plain_products() const;
+
+  // Runs `ops`, which put ops on this device and do nothing else. With graphs in use and the third time on for an equal
+  // `what`, they are started as one CUDA graph and `ops` is not called; the second call captures it. The kernels are the
+  // same, so are the bits. Ops are started one by one while products are tuned, and with wait_after_each_op.
+  base::Result<void> repeat(const Repetition& what, const std::function<base::Result<void>()>& ops);
+  void use_graphs(bool on);  // off at first
+  int64_t graph_launches() const;
 
   struct State;  // kernels/cuda/launch.cuh
   State& state() { return *state_; }

@@ -15,6 +15,7 @@
 #include "runtime/kernels/cuda/blocks.h"
 #include "runtime/kernels/cuda/cudnn_attention.h"
 #include "runtime/kernels/cuda/device.h"
+#include "runtime/kernels/cuda/graphs.h"
 #include "runtime/kernels/cuda/instructions.cuh"
 #include "runtime/kernels/cuda/loaded_kernels.cuh"
 #include "runtime/kernels/cuda/product_table.h"
@@ -28,7 +29,7 @@ struct ProductPlans;  // gemm.cu
 struct Device::State {
   int index = 0, multiprocessors = 0, capability = 0;
   std::string name, architecture;
-  bool wait_after_each_op = false, tuning = false;
+  bool wait_after_each_op = false, tuning = false, uses_graphs = false;
   cudaStream_t stream = nullptr;
   cudaEvent_t marks[2] = {nullptr, nullptr};
   std::vector<cudaEvent_t> stamps;  // used ones first
@@ -41,6 +42,8 @@ struct Device::State {
   ProductTable table{""};
   std::shared_ptr<ProductPlans> plans;
   std::vector<std::string> plain_products;
+  Graphs graphs;
+  int64_t graph_launches = 0;
   std::optional<base::Error> failure;    // the first
   std::array<const char*, 16> recent{};  // a ring of the ops since the last wait
   size_t ops_since_wait = 0;
