@@ -173,11 +173,11 @@ TEST_CASE("training on a GPU: twenty steps in fp32 have the CPU's losses within 
   CHECK_LT(difference, 1e-5);
 }
 
-TEST_CASE("training on a GPU: twenty steps in bf16 have the CPU's losses within 2e-2 each") {
+// Two runs in bf16 are no measure of each other: each leaves the exact curve at other steps, the CPU's by 2e-2 at one.
+TEST_CASE("training on a GPU: twenty steps in bf16 have the losses of fp32 on the CPU within 2e-2 each") {
   const tests::Folder folder;
-  const auto cpu = train(folder, {.where = Where::kCpu, .compute = kBf16});
-  const auto gpu = train(folder, {.compute = kBf16});
-  const double difference = largest_difference(cpu, gpu);
+  const auto exact = train(folder, {.where = Where::kCpu}), gpu = train(folder, {.compute = kBf16});
+  const double difference = largest_difference(exact, gpu);
   MESSAGE("largest difference: ", difference);
   CHECK_LT(difference, 2e-2);
 }
