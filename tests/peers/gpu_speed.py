@@ -2,11 +2,12 @@
 """shardrun against PyTorch on one GPU: the same losses first, then tokens a second.
 
     gpu_speed.py curve                          136M, 100 steps in bf16 on the same sequences and weights: within 2e-2
+    gpu_speed.py exact                          that curve by shardrun on this machine's CPU in fp32, which report compares
     gpu_speed.py speed 0.5b 1.5b 3b 8b          T = 2048; each side's best of the variants below, alternating
     gpu_speed.py ranks                          2 and 4 ranks that share the GPU, and one with NCCL: one rank's losses
     gpu_speed.py offload                        a 14B model with its moments on the host: that it fits, and what they cost
     gpu_speed.py report                         the table of all that was measured
-    gpu_speed.py curve --dry-run, and so speed tiny, ranks and offload: on the CPU, at a tiny size
+    gpu_speed.py curve --dry-run, and so exact, speed tiny, ranks and offload: on the CPU, at a tiny size
 
 Both sides take the same 65,536 tokens a step, in the micro-batches that suit each, and keep weights, gradients and moments
 in fp32. Everything measured is added to --output, one JSON object a line, so that a size can be measured in a call of its
@@ -140,7 +141,7 @@ micro_batch = {case["batch"]}
 [memory]
 activation_checkpointing = "{case.get("checkpointing", "none")}"
 [precision]
-parameters = "bf16"
+parameters = "{case.get("precision", "bf16")}"
 [optimizer]
 steps = {case["steps"]}
 learning_rate = 3e-4
@@ -211,6 +212,17 @@ def curve(arguments, folder):
           f"{differences['fp32']:.2e}; a second run has {'the same' if mine['bits'] == again['bits'] else 'OTHER'} bits")
     if not good:
         sys.exit("gpu_speed: the curves differ by more than 2e-2, do not repeat or do not fall; no speed is worth measuring")
+
+
+# Needs no GPU, but a quarter of an hour of 16 cores: on any machine, into a file of its own that is added to the others.
+def exact(arguments, folder):
+    case = {**(TINY_CURVE if arguments.dry_run else CURVE), "precision": "fp32"}
+    text = folder / "text.txt"
+    write_text(text, 1 << 20)
+    arguments.device = "cpu"
+    losses = ours(case, text, arguments, folder)["losses"]
+    note(arguments, {"what": "exact", "losses": losses})
+    print(f"exact: {len(losses)} steps on the CPU in fp32, loss {losses[0]:.4f} to {losses[-1]:.4f}")
 
 
 class GpuMemory(threading.Thread):
@@ -364,6 +376,11 @@ def report(arguments):
     curves = [row for row in rows if row["what"] == "curve"]
     print(f"curve: {'within 2e-2' if curves and curves[-1]['good'] else 'NOT SHOWN'}"
           + (f", largest difference {curves[-1]['differences']['bf16']:.2e}" if curves else ""))
+    references = [row for row in rows if row["what"] == "exact"]
+    if curves and references:
+        largest = max(abs(a - b) for a, b in zip(curves[-1]["ours"]["losses"], references[-1]["losses"], strict=True))
+        print(f"from shardrun's curve on a CPU in fp32: largest difference {largest:.2e}"
+              + ("" if largest <= 2e-2 else ", MORE THAN 2e-2"))
     sheet = DATASHEET_BF16.get(peak["gpu"]) if peak else None
     if peak:
         print(f"{peak['gpu']}: a bf16 product of 8192³ at {peak['flops'] / 1e12:.0f} TFLOP/s, datasheet "
@@ -383,7 +400,7 @@ def report(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["curve", "speed", "ranks", "offload", "report"])
+    parser.add_argument("task", choices=["curve", "exact", "speed", "ranks", "offload", "report"])
     parser.add_argument("sizes", nargs="*", choices=[*SIZES, []], help="of speed")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cuda")
     parser.add_argument("--python", default=sys.executable)
@@ -399,10 +416,14 @@ def main():
     arguments.build = arguments.build.resolve()
     arguments.device = "cpu" if arguments.dry_run else "cuda"
     arguments.environment = environment(arguments)
+    if arguments.task == "report" and not os.path.exists(arguments.output):
+        sys.exit(f"gpu_speed: {arguments.output} is not there; measure something first, or name it with --output")
     if arguments.task == "report":
         return report(arguments)
+    if not (arguments.build / "bin/shardrun").exists():
+        sys.exit(f"gpu_speed: {arguments.build}/bin/shardrun is not there; build it, or name another folder with --build")
     with tempfile.TemporaryDirectory(prefix="gpu_speed.") as folder:
-        tasks = {"curve": curve, "speed": speed, "ranks": ranks, "offload": offload}
+        tasks = {"curve": curve, "exact": exact, "speed": speed, "ranks": ranks, "offload": offload}
         try:
             tasks[arguments.task](arguments, pathlib.Path(folder).resolve())
         except (Failed, subprocess.TimeoutExpired) as problem:
