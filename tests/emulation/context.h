@@ -3,7 +3,7 @@
 // Thread rule: everything that takes a Context is called under its lock, which answer() takes.
 #pragma once
 
-#include <cuda_runtime.h>
+#include "tests/emulation/include/cuda_runtime.h"
 
 #include <chrono>
 #include <map>

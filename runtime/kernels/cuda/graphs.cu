@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/graphs.h"
+#include "runtime/kernels/cuda/graphs.cuh"
 
 #include "runtime/kernels/cuda/launch.cuh"
 

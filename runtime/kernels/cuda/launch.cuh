@@ -15,7 +15,7 @@
 #include "runtime/kernels/cuda/blocks.h"
 #include "runtime/kernels/cuda/cudnn_attention.h"
 #include "runtime/kernels/cuda/device.h"
-#include "runtime/kernels/cuda/graphs.h"
+#include "runtime/kernels/cuda/graphs.cuh"
 #include "runtime/kernels/cuda/instructions.cuh"
 #include "runtime/kernels/cuda/loaded_kernels.cuh"
 #include "runtime/kernels/cuda/product_table.h"
