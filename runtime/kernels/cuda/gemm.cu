@@ -209,11 +209,6 @@ bool choose_by_time(OpScope& op, Plan& plan, const Product& p,
   return (!p.accumulate || op.check(cudaFreeAsync(d, op.stream()))) && ok;
 }
 
-bool is_capturing(OpScope& op) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return op.check(cudaStreamIsCapturing(op.stream(), &status)) && status != cudaStreamCaptureStatusNone;
-}
-
 // Fills in plan.algorithm or plan.is_plain; false after a failure.
 bool choose(OpScope& op, Plan& plan, const Product& p, std::byte* workspace) {
   Device::State& state = op.state();
@@ -244,7 +239,7 @@ bool choose(OpScope& op, Plan& plan, const Product& p, std::byte* workspace) {
     return true;
   }
   plan.algorithm = proposals[0].algo;
-  if (!state.tuning || is_capturing(op)) return op.runs();
+  if (!state.tuning) return op.runs();
   if (!choose_by_time(op, plan, p, {proposals, static_cast<size_t>(usable)}, workspace)) return false;
   ProductAlgorithm found;
   std::memcpy(found.words.data(), &plan.algorithm, sizeof plan.algorithm);
