@@ -214,7 +214,7 @@ def curve(arguments, folder):
         sys.exit("gpu_speed: the curves differ by more than 2e-2, do not repeat or do not fall; no speed is worth measuring")
 
 
-# Needs no GPU, but a quarter of an hour of 16 cores: on any machine, into a file of its own that is added to the others.
+# Needs no GPU, but a CPU for long: on any machine, into a file of its own that is added to the others.
 def exact(arguments, folder):
     case = {**(TINY_CURVE if arguments.dry_run else CURVE), "precision": "fp32"}
     text = folder / "text.txt"
