@@ -12,7 +12,7 @@
 #include "runtime/tools/export_tool.h"
 #include "runtime/tools/plan_tool.h"
 #include "runtime/tools/preflight_tool.h"
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/train/trainer.h"
 
 namespace {
 

@@ -33,38 +33,38 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::RankExit;
-using contract::RunRecord;
-using contract::RunStatus;
+using record::RankExit;
+using record::RunRecord;
+using record::RunStatus;
 
 double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // What is known of the compile job that went before.
-std::optional<contract::PrecompileNote> precompile_note(const contract::LaunchPlan& plan) {
+std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& plan) {
   if (plan.precompile_run.empty()) return std::nullopt;
-  contract::PrecompileNote note{plan.precompile_run, std::nullopt};
-  const auto text = base::read_file(contract::RunDir{plan.precompile_run}.record_json());
+  record::PrecompileNote note{plan.precompile_run, std::nullopt};
+  const auto text = base::read_file(record::RunDir{plan.precompile_run}.record_json());
   if (!text) return note;
-  const auto record = contract::parse_run_record(*text);
+  const auto record = record::parse_run_record(*text);
   if (record && !record->attempts.empty() && record->attempts.back().ended)
     note.seconds = *record->attempts.back().ended - record->attempts.back().started;
   return note;
 }
 
 // Of this run, before the next one.
-std::vector<contract::Attempt> attempts_so_far(const contract::RunDir& paths) {
+std::vector<record::Attempt> attempts_so_far(const record::RunDir& paths) {
   const auto text = base::read_file(paths.record_json());
   if (!text) return {};
-  auto record = contract::parse_run_record(*text);
-  return record ? std::move(record->attempts) : std::vector<contract::Attempt>{};
+  auto record = record::parse_run_record(*text);
+  return record ? std::move(record->attempts) : std::vector<record::Attempt>{};
 }
 
-RunRecord begin_record(const ConductRequest& request, const contract::RunDir& paths, int number) {
+RunRecord begin_record(const ConductRequest& request, const record::RunDir& paths, int number) {
   RunRecord record;
   record.attempts = attempts_so_far(paths);
-  const contract::LaunchPlan& plan = request.plan;
+  const record::LaunchPlan& plan = request.plan;
   record.name = plan.name;
   record.id = plan.id;
   record.scheduler = plan.scheduler;
@@ -72,7 +72,7 @@ RunRecord begin_record(const ConductRequest& request, const contract::RunDir& pa
   record.precompile = precompile_note(plan);
   record.predicted = request.predicted;
   record.versions["shardrun"] = SHARDRUN_VERSION;
-  contract::Attempt attempt;
+  record::Attempt attempt;
   attempt.number = number;
   attempt.started = unix_now();
   record.attempts.push_back(attempt);
@@ -81,7 +81,7 @@ RunRecord begin_record(const ConductRequest& request, const contract::RunDir& pa
 
 // A rank that refused to start and left no trace does not see the run directory. It said so, but srun may lose the words
 // of a task that ends at once.
-void explain_unseen(RankExit& exit, const contract::RunDir& paths, int attempt) {
+void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
   const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0;
   if (exit.exit_code != contract::kExitRefused || left_a_trace) return;
   exit.exit_code = contract::kExitBadInput;
@@ -91,7 +91,7 @@ void explain_unseen(RankExit& exit, const contract::RunDir& paths, int attempt) 
 
 // What each rank's supervisor wrote is more exact than what the scheduler saw, which is all there is for a
 // rank whose supervisor was killed.
-std::vector<RankExit> merge_exits(const contract::RunDir& paths, int attempt, int world_size,
+std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
                                   const std::vector<RankExit>& seen) {
   std::map<int, RankExit> exits;
   for (RankExit exit : seen) {
@@ -102,7 +102,7 @@ std::vector<RankExit> merge_exits(const contract::RunDir& paths, int attempt, in
   for (int rank = 0; rank < world_size; ++rank) {
     const auto text = base::read_file(paths.rank_exit(attempt, rank));
     if (!text) continue;
-    auto written = contract::parse_rank_exit(*text);
+    auto written = record::parse_rank_exit(*text);
     if (!written) continue;
     const auto scheduler_saw = exits.find(rank);
     if (scheduler_saw != exits.end()) {
@@ -152,15 +152,15 @@ Verdict could_not_start(const Error& error) {
                       : error.code() == Code::kInvalid ? contract::kExitBadInput
                                                        : contract::kExitInfrastructure;
   verdict.line = "the ranks could not be started: " + error.to_string();
-  verdict.first_cause = contract::FirstCause{refused ? "refused" : "scheduler", "", {}, {}, {}};
+  verdict.first_cause = record::FirstCause{refused ? "refused" : "scheduler", "", {}, {}, {}};
   return verdict;
 }
 
 // The trainer knows its device, the request what that is.
-std::vector<contract::PeakRate> peaks_of(const RunRecord& record, const ConductRequest& request) {
-  std::vector<contract::PeakRate> peaks;
+std::vector<plan::PeakRate> peaks_of(const RunRecord& record, const ConductRequest& request) {
+  std::vector<plan::PeakRate> peaks;
   if (record.predicted) peaks = record.predicted->peaks;
-  const auto has_datasheet = [](const contract::PeakRate& peak) { return peak.kind == "datasheet"; };
+  const auto has_datasheet = [](const plan::PeakRate& peak) { return peak.kind == "datasheet"; };
   const auto device = record.metrics->versions.find("device");
   if (!request.peak_of_device || device == record.metrics->versions.end() ||
       std::any_of(peaks.begin(), peaks.end(), has_datasheet))
@@ -169,31 +169,31 @@ std::vector<contract::PeakRate> peaks_of(const RunRecord& record, const ConductR
   return peaks;
 }
 
-void fill_metrics(RunRecord& record, const ConductRequest& request, const contract::RunDir& paths,
-                  int attempt, const std::vector<RankExit>& exits) {
+void fill_metrics(RunRecord& record, const ConductRequest& request, const record::RunDir& paths, int attempt,
+                  const std::vector<RankExit>& exits) {
   for (const RankExit& exit : exits) {
     if (exit.peak_memory_bytes > 0) record.peak_memory_bytes[exit.global_rank] = exit.peak_memory_bytes;
   }
   const auto text = base::read_file(paths.summary_json(attempt));
   if (!text) return;
-  auto metrics = contract::parse_training_metrics(*text);
+  auto metrics = record::parse_training_metrics(*text);
   if (!metrics) return;
   record.versions.insert(metrics->versions.begin(), metrics->versions.end());
   record.metrics = std::move(*metrics);
   record.metrics->utilization =
-      contract::utilizations(record.metrics->tokens_per_second, record.metrics->flops_per_token,
-                             peaks_of(record, request), record.world_size);
+      plan::utilizations(record.metrics->tokens_per_second, record.metrics->flops_per_token,
+                         peaks_of(record, request), record.world_size);
 }
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
 // has nothing to tell.
-void write_end(const RunRecord& record, const contract::RunDir& paths, int attempt) {
+void write_end(const RunRecord& record, const record::RunDir& paths, int attempt) {
   if (auto ours = contract::check_epoch(paths, attempt); !ours) {
     fmt::print(stderr, "shardrun: {}\n", ours.error().to_string());
     return;
   }
-  for (const auto& [path, text] : {std::pair(paths.record_json(), contract::to_json(record)),
-                                   std::pair(paths.results_json(), contract::to_results_json(record))}) {
+  for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
+                                   std::pair(paths.results_json(), record::to_results_json(record))}) {
     if (auto written = base::write_file_atomically(path, text); !written) {
       fmt::print(stderr, "shardrun: {}\n", written.error().to_string());
     }
@@ -201,14 +201,14 @@ void write_end(const RunRecord& record, const contract::RunDir& paths, int attem
 }
 
 struct Attempt {
-  contract::RunDir paths;
+  record::RunDir paths;
   int number = 0;
   std::vector<std::string> nodes;
-  contract::LaunchPlan plan;
+  record::LaunchPlan plan;
 };
 
 WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt) {
-  const contract::FaultToleranceSpec& faults = request.spec->fault_tolerance;
+  const spec::FaultToleranceSpec& faults = request.spec->fault_tolerance;
   WatchOptions options;
   options.policy.trainer = request.spec->program.command.empty();
   options.policy.node_timeout_seconds = static_cast<double>(faults.node_timeout.count());
@@ -243,17 +243,17 @@ Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attemp
 
 // Too few nodes are left to begin.
 Verdict failed_preflight(const GateOutcome& gate) {
-  const contract::ExcludedNode& first = gate.note.excluded.front();
+  const record::ExcludedNode& first = gate.note.excluded.front();
   Verdict verdict;
   verdict.line = excluded_words(gate.note);
   if (gate.is_everywhere) {
     verdict.status = RunStatus::kRefused;
     verdict.exit_code = contract::kExitRefused;
     verdict.line += "; it is the same on every node";
-    verdict.first_cause = contract::FirstCause{"refused", "", {}, {}, {}};
+    verdict.first_cause = record::FirstCause{"refused", "", {}, {}, {}};
   } else {
     verdict.exit_code = contract::kExitInfrastructure;
-    verdict.first_cause = contract::FirstCause{"preflight", first.node, {}, {}, {}};
+    verdict.first_cause = record::FirstCause{"preflight", first.node, {}, {}, {}};
   }
   return verdict;
 }
@@ -261,7 +261,7 @@ Verdict failed_preflight(const GateOutcome& gate) {
 // Nodes that the scheduler could not start ranks on are lost, unless they are more than half: then the fault is rather
 // on our side. Nobody has heard of their ranks, so the watch says nothing.
 void note_unreachable(const std::vector<std::string>& nodes, const Attempt& attempt, VerdictInput& input,
-                      contract::Attempt& noted) {
+                      record::Attempt& noted) {
   if (nodes.empty() || input.finding || 2 * nodes.size() > attempt.nodes.size()) return;
   noted.also_lost.assign(nodes.begin() + 1, nodes.end());
   std::string line = fmt::format("node {} is lost: no rank could be started on it", nodes.front());
@@ -369,14 +369,14 @@ class Conductor {
   // The attempt has the nodes and the plan that were mustered.
   void settle(Attempt& attempt) {
     attempt.plan = next_->plan;
-    contract::Attempt& noted = record_.attempts.back();
+    record::Attempt& noted = record_.attempts.back();
     attempt.nodes = record_.nodes = noted.nodes = next_->nodes;
     record_.world_size = noted.world_size = attempt.plan.world_size();
     record_.batch = noted.batch = attempt.plan.batch;
   }
 
   Result<void> write_record() const {
-    return base::write_file_atomically(paths_.record_json(), contract::to_json(record_), 0644,
+    return base::write_file_atomically(paths_.record_json(), to_json(record_), 0644,
                                        base::Durability::kProcess);
   }
 
@@ -394,7 +394,7 @@ class Conductor {
                  {"bytes_per_second", preflight->bytes_per_second.value_or(0.0)},
                  {"usual_bytes_per_second", preflight->usual_bytes_per_second.value_or(0.0)},
                  {"warnings", preflight->warnings}});
-    for (const contract::ExcludedNode& node : preflight->excluded) {
+    for (const record::ExcludedNode& node : preflight->excluded) {
       write_event(paths_, attempt.number, "node_excluded",
                   {{"node", node.node}, {"kind", node.kind}, {"reason", node.reason}});
     }
@@ -403,7 +403,7 @@ class Conductor {
 
   // Once in an allocation: what fails later is found by the watch.
   bool needs_preflight() const {
-    return restarts_ == 0 && contract::wants_preflight(request_.spec->fault_tolerance);
+    return restarts_ == 0 && spec::wants_preflight(request_.spec->fault_tolerance);
   }
 
   // Looks at all nodes and takes the bad ones out; the verdict when the attempt cannot begin.
@@ -411,7 +411,7 @@ class Conductor {
     auto step = step_of(request_, attempt);
     if (!step) return could_not_start(step.error());
     step->nodes = nodes_;
-    const int fewest = contract::fewest_nodes(request_.spec->fault_tolerance, request_.plan.nodes);
+    const int fewest = spec::fewest_nodes(request_.spec->fault_tolerance, request_.plan.nodes);
     const GateOutcome gate =
         look_at_nodes(scheduler_, *step, std::min(nodes_.size(), static_cast<size_t>(fewest)));
     record_.attempts.back().preflight = gate.note;
@@ -433,9 +433,8 @@ class Conductor {
   }
 
   Verdict attempt_to_run(const Attempt& attempt) {
-    auto planned =
-        base::write_file_atomically(paths_.attempt_plan(attempt.number), contract::to_json(attempt.plan),
-                                    0644, base::Durability::kProcess);
+    auto planned = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan),
+                                               0644, base::Durability::kProcess);
     if (!planned) return could_not_start(planned.error());
     if (request_.spec->program.command.empty()) {
       const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);
@@ -447,7 +446,7 @@ class Conductor {
 
   Decision end(const Attempt& attempt, Verdict verdict) {
     const bool stopped = verdict.stop_requested;
-    contract::Attempt& noted = record_.attempts.back();
+    record::Attempt& noted = record_.attempts.back();
     noted.checkpoint_step = checkpoint_of(paths_.metrics_jsonl(), attempt.number);
     apply_verdict(record_, std::move(verdict));
     note_bad_nodes(noted, bad_);
@@ -457,7 +456,7 @@ class Conductor {
           paths_, attempt.number, "fault",
           {{"kind", noted.first_cause->kind}, {"node", noted.first_cause->node}, {"line", noted.verdict}});
     }
-    for (const contract::StragglerNote& slow : noted.stragglers) {
+    for (const record::StragglerNote& slow : noted.stragglers) {
       write_event(paths_, attempt.number, "straggler",
                   {{"global_rank", slow.global_rank},
                    {"node", slow.node},
@@ -472,7 +471,7 @@ class Conductor {
     input.restarts_here = restarts_;
     if (!next_) input.too_few = next_.error().message();
     input.can_requeue = static_cast<bool>(request_.requeue);
-    for (const contract::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
+    for (const record::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
     // Who was asleep while the job was given to others must neither start it nor queue it again.
     Decision decision = directory_.is_still_ours()
                             ? decide(input, request_.spec->fault_tolerance)
@@ -487,7 +486,7 @@ class Conductor {
     if (!decision.why.empty()) record_.verdict += "; " + decision.why;
     constexpr const char* kWords[] = {"stop", "restart", "requeue"};
     write_event(paths_, attempt.number, "attempt_ended",
-                {{"status", contract::status_name(record_.status)},
+                {{"status", record::status_name(record_.status)},
                  {"exit_code", record_.exit_code},
                  {"verdict", record_.verdict},
                  {"next", kWords[static_cast<int>(decision.next)]}});
@@ -524,7 +523,7 @@ class Conductor {
   Scheduler& scheduler_;
   const ConductRequest& request_;
   RunDirectory& directory_;
-  const contract::RunDir& paths_;
+  const record::RunDir& paths_;
   std::vector<std::string> nodes_;  // of the allocation
   BadNodes bad_;
   Result<Muster> next_ = Muster{};  // for the next attempt

@@ -18,24 +18,24 @@
 #include "launcher/plan/fewer_nodes.h"
 #include "launcher/schedule/scheduler.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_dir.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_dir.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 struct ConductRequest {
-  const contract::JobSpec* spec = nullptr;
+  const spec::JobSpec* spec = nullptr;
   std::string spec_text;  // job.toml, byte for byte what was given
-  contract::LaunchPlan plan;
-  int stop_fd = -1;                               // signalfd, borrowed; -1: nobody can stop us
-  double launch_time = 0.0;                       // Unix seconds, when shardrun began
-  std::optional<contract::Prediction> predicted;  // goes into the record
+  record::LaunchPlan plan;
+  int stop_fd = -1;                             // signalfd, borrowed; -1: nobody can stop us
+  double launch_time = 0.0;                     // Unix seconds, when shardrun began
+  std::optional<record::Prediction> predicted;  // goes into the record
   // What a rank's device does at most by its datasheet, from the name that its driver gives it. May be empty.
-  std::function<std::optional<contract::PeakRate>(const std::string& device)> peak_of_device;
+  std::function<std::optional<plan::PeakRate>(const std::string& device)> peak_of_device;
   // Called before the ranks of each attempt start, e.g. to follow the logs.
-  std::function<void(const contract::RunDir&, int attempt)> on_start;
+  std::function<void(const record::RunDir&, int attempt)> on_start;
   // Called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not get. What
   // became of them, in words or "", and an error are added to the verdict.
   std::function<base::Result<std::string>(const std::vector<std::string>& avoid)> requeue;
@@ -45,6 +45,6 @@ struct ConductRequest {
 // Runs the attempts and returns the record, which is also on disk; its exit_code is the one to end with. A
 // scheduler that could not start the ranks is a record with status failed or refused, not an error. Errors:
 // the run directory is in use (kRefused, naming the holder), belongs to another job, or cannot be written.
-base::Result<contract::RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request);
+base::Result<record::RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request);
 
 }  // namespace shardrun::launcher

@@ -12,7 +12,7 @@
 
 namespace shardrun::launcher {
 
-void write_event(const contract::RunDir& run, int attempt, const std::string& event,
+void write_event(const record::RunDir& run, int attempt, const std::string& event,
                  const nlohmann::json& members) {
   if (!contract::check_epoch(run, attempt)) return;
   nlohmann::ordered_json line = {

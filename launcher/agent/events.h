@@ -10,12 +10,12 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "runtime/contract/run_dir.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
 
 // Appends {"time", "event", "attempt"} and `members`.
-void write_event(const contract::RunDir& run, int attempt, const std::string& event,
+void write_event(const record::RunDir& run, int attempt, const std::string& event,
                  const nlohmann::json& members);
 
 }  // namespace shardrun::launcher

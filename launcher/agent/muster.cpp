@@ -18,8 +18,8 @@ Names joined(Names left, const Names& right) {
 }
 
 // With all nodes, or with as many fewer as can be used.
-Result<Muster> muster_without(const Names& never, const contract::JobSpec& spec,
-                              const contract::LaunchPlan& original, const Names& all, const Names& suspects,
+Result<Muster> muster_without(const Names& never, const spec::JobSpec& spec,
+                              const record::LaunchPlan& original, const Names& all, const Names& suspects,
                               const PlanCheck& check) {
   const size_t full = std::min(all.size(), static_cast<size_t>(original.nodes));
   if (Names nodes = choose_nodes(all, never, suspects, full); nodes.size() == full)
@@ -33,9 +33,9 @@ Result<Muster> muster_without(const Names& never, const contract::JobSpec& spec,
 
 }  // namespace
 
-void note_bad_nodes(const contract::Attempt& attempt, BadNodes& bad) {
+void note_bad_nodes(const record::Attempt& attempt, BadNodes& bad) {
   if (attempt.preflight) {
-    for (const contract::ExcludedNode& node : attempt.preflight->excluded) bad.lost.push_back(node.node);
+    for (const record::ExcludedNode& node : attempt.preflight->excluded) bad.lost.push_back(node.node);
   }
   if (!attempt.first_cause || attempt.first_cause->node.empty()) return;
   const std::string& kind = attempt.first_cause->kind;
@@ -47,9 +47,9 @@ void note_bad_nodes(const contract::Attempt& attempt, BadNodes& bad) {
   if (kind == "signal") bad.suspects.push_back(node);
 }
 
-Names nodes_to_avoid(const std::vector<contract::Attempt>& attempts) {
+Names nodes_to_avoid(const std::vector<record::Attempt>& attempts) {
   Names avoid;
-  for (const contract::Attempt& attempt : attempts) {
+  for (const record::Attempt& attempt : attempts) {
     BadNodes bad;
     note_bad_nodes(attempt, bad);
     for (const std::string& node : joined(bad.lost, bad.hung)) {
@@ -60,7 +60,7 @@ Names nodes_to_avoid(const std::vector<contract::Attempt>& attempts) {
   return avoid;
 }
 
-Result<Muster> muster(const contract::JobSpec& spec, const contract::LaunchPlan& original, const Names& all,
+Result<Muster> muster(const spec::JobSpec& spec, const record::LaunchPlan& original, const Names& all,
                       const BadNodes& bad, const PlanCheck& check) {
   auto best = muster_without(joined(bad.lost, bad.hung), spec, original, all, bad.suspects, check);
   if (best || bad.hung.empty()) return best;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "launcher/plan/fewer_nodes.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
 
@@ -23,20 +23,20 @@ struct BadNodes {
 };
 
 // Adds what an attempt that ended says of its nodes.
-void note_bad_nodes(const contract::Attempt& attempt, BadNodes& bad);
+void note_bad_nodes(const record::Attempt& attempt, BadNodes& bad);
 
 // The nodes that a job queued again should not get: those that its attempts lost, or that hung or failed the preflight.
 // Each once, the newest last.
-std::vector<std::string> nodes_to_avoid(const std::vector<contract::Attempt>& attempts);
+std::vector<std::string> nodes_to_avoid(const std::vector<record::Attempt>& attempts);
 
 struct Muster {
-  contract::LaunchPlan plan;
+  record::LaunchPlan plan;
   std::vector<std::string> nodes;  // in node_index order
 };
 
 // `original`: the plan that the job began with; `all`: of the allocation. On a machine that stands for all nodes, as
 // under the local scheduler, `all` has fewer than the plan. kRefused, on one line: too few are left.
-base::Result<Muster> muster(const contract::JobSpec& spec, const contract::LaunchPlan& original,
+base::Result<Muster> muster(const spec::JobSpec& spec, const record::LaunchPlan& original,
                             const std::vector<std::string>& all, const BadNodes& bad, const PlanCheck& check);
 
 // `wanted` of `all`, in their order: none that is lost, and of the suspects only as many as are needed. Empty when

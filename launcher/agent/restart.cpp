@@ -8,7 +8,7 @@
 
 namespace shardrun::launcher {
 
-using contract::RunStatus;
+using record::RunStatus;
 
 int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpoints) {
   int64_t newest = -1;
@@ -21,7 +21,7 @@ int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpo
   return std::max(0, without);
 }
 
-Decision decide(const RestartInput& input, const contract::FaultToleranceSpec& settings) {
+Decision decide(const RestartInput& input, const spec::FaultToleranceSpec& settings) {
   if (input.status == RunStatus::kPreempted) {
     return {settings.requeue && input.can_requeue ? Next::kRequeue : Next::kStop, ""};
   }

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -23,7 +23,7 @@ inline constexpr int kHopelessRestarts = 3;
 enum class Next { kStop, kRestart, kRequeue };
 
 struct RestartInput {
-  contract::RunStatus status = contract::RunStatus::kFailed;
+  record::RunStatus status = record::RunStatus::kFailed;
   int exit_code = 1;
   bool stop_requested = false;
   bool out_of_memory = false;  // the first cause
@@ -39,7 +39,7 @@ struct Decision {
   std::string why;  // of a stop or a requeue that the settings alone do not explain; else ""
 };
 
-Decision decide(const RestartInput& input, const contract::FaultToleranceSpec& settings);
+Decision decide(const RestartInput& input, const spec::FaultToleranceSpec& settings);
 
 // Restarts since one wrote a newer checkpoint than all attempts before it.
 int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpoints);

@@ -53,7 +53,7 @@ std::string user_name() {
   return user != nullptr ? user->pw_name : std::to_string(::geteuid());
 }
 
-Holder this_holder(const contract::LaunchPlan& plan) {
+Holder this_holder(const record::LaunchPlan& plan) {
   const char* job = std::getenv("SLURM_JOB_ID");
   const char* starts = std::getenv("SLURM_RESTART_COUNT");
   return {this_host(),
@@ -112,11 +112,11 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
-Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::string_view spec_text) {
-  RunDirectory directory(contract::RunDir{plan.run_directory});
+Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::string_view spec_text) {
+  RunDirectory directory(record::RunDir{plan.run_directory});
   RETURN_IF_ERROR(base::make_directories(plan.run_directory));
   RETURN_IF_ERROR(directory.lock(plan));
-  const contract::RunDir& paths = directory.paths_;
+  const record::RunDir& paths = directory.paths_;
   if (exists(paths.job_toml())) {
     auto before = base::read_file(paths.job_toml());
     if (!before) return std::move(before).error();
@@ -128,11 +128,11 @@ Result<RunDirectory> RunDirectory::claim(const contract::LaunchPlan& plan, std::
   } else {
     RETURN_IF_ERROR(write_small(paths.job_toml(), spec_text));
   }
-  RETURN_IF_ERROR(write_small(paths.plan_json(), contract::to_json(plan)));
+  RETURN_IF_ERROR(write_small(paths.plan_json(), to_json(plan)));
   return directory;
 }
 
-Result<void> RunDirectory::lock(const contract::LaunchPlan& plan) {
+Result<void> RunDirectory::lock(const record::LaunchPlan& plan) {
   const Holder us = this_holder(plan);
   const std::string text = to_text(us);
   for (int tries = 0; tries < 10; ++tries) {

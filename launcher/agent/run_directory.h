@@ -1,4 +1,4 @@
-// RunDirectory: one conductor's hold on a run directory (runtime/contract/run_dir.h).
+// RunDirectory: one conductor's hold on a run directory (runtime/record/run_dir.h).
 //
 // The hold is the file conductor.lock, made with O_EXCL: "host pid start-time run-id user slurm-job slurm-restarts". It
 // is taken over when its process is gone from this host, or when it is of an earlier start of the Slurm job that we run
@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_dir.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
 
@@ -21,12 +21,12 @@ class RunDirectory {
  public:
   // Creates the folder where needed. kRefused names the holder of a directory that
   // is in use, or says that the directory belongs to a job with another spec; kIo otherwise.
-  static base::Result<RunDirectory> claim(const contract::LaunchPlan& plan, std::string_view spec_text);
+  static base::Result<RunDirectory> claim(const record::LaunchPlan& plan, std::string_view spec_text);
   RunDirectory(RunDirectory&& other) noexcept;
   RunDirectory& operator=(RunDirectory&&) = delete;
   ~RunDirectory();
 
-  const contract::RunDir& paths() const { return paths_; }
+  const record::RunDir& paths() const { return paths_; }
   // False when another conductor has taken over, as after a requeue behind our back.
   bool is_still_ours() const;
   // The number of the attempt that is about to start; its folder exists from now on, and no
@@ -34,11 +34,11 @@ class RunDirectory {
   base::Result<int> begin_attempt();
 
  private:
-  explicit RunDirectory(contract::RunDir paths) : paths_(std::move(paths)) {}
+  explicit RunDirectory(record::RunDir paths) : paths_(std::move(paths)) {}
   std::string lock_path() const { return paths_.root + "/conductor.lock"; }
-  base::Result<void> lock(const contract::LaunchPlan& plan);
+  base::Result<void> lock(const record::LaunchPlan& plan);
 
-  contract::RunDir paths_;
+  record::RunDir paths_;
   std::string lock_text_;  // what we wrote; empty: not locked
 };
 

@@ -11,9 +11,9 @@
 namespace shardrun::launcher {
 namespace {
 
-using contract::FirstCause;
-using contract::RankExit;
-using contract::RunStatus;
+using record::FirstCause;
+using record::RankExit;
+using record::RunStatus;
 
 bool is_success(const RankExit& exit) {
   return exit.exit_code == contract::kExitDone;

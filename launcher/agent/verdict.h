@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
 
@@ -38,8 +38,8 @@ struct WatchFinding {
 
 struct VerdictInput {
   int world_size = 1;
-  std::vector<contract::RankExit> exits;  // at most one a rank
-  std::optional<int> stop_signal;         // that asked the run to stop
+  std::vector<record::RankExit> exits;  // at most one a rank
+  std::optional<int> stop_signal;       // that asked the run to stop
   std::optional<std::string> scheduler_fault;
   std::optional<WatchFinding> finding;
   std::optional<int64_t> last_step;  // the last step that the trainer reported
@@ -47,11 +47,11 @@ struct VerdictInput {
 };
 
 struct Verdict {
-  contract::RunStatus status = contract::RunStatus::kFailed;
+  record::RunStatus status = record::RunStatus::kFailed;
   std::string line;
   int exit_code = 1;
   bool stop_requested = false;
-  std::optional<contract::FirstCause> first_cause;
+  std::optional<record::FirstCause> first_cause;
 };
 
 Verdict judge(const VerdictInput& input);

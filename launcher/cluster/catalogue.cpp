@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/built_in.h"
-#include "runtime/contract/spec_reader.h"
+#include "runtime/spec/spec_reader.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -15,9 +15,9 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::SectionReader;
-using contract::SpecReading;
-using contract::TomlValue;
+using spec::SectionReader;
+using spec::SpecReading;
+using spec::TomlValue;
 
 constexpr double kMostTflops = 1e6, kMostBandwidth = 1e6;
 
@@ -136,7 +136,7 @@ std::vector<std::string> Catalogue::types() const {
 }
 
 Result<Catalogue> parse_catalogue(std::string_view text, std::string_view file_name) {
-  auto document = contract::parse_toml(text, file_name);
+  auto document = spec::parse_toml(text, file_name);
   if (!document) return std::move(document).error();
   SpecReading reading;
   reading.document = "a catalogue";

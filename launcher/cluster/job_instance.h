@@ -9,7 +9,7 @@
 #include "launcher/cluster/catalogue.h"
 #include "launcher/cluster/spec.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -19,14 +19,14 @@ namespace shardrun::launcher {
 //   communication.provider    "efa", for the built-in trainer on several nodes of Slurm
 //   precompile.architecture   of its GPU, for a trainer on GPUs
 // What the spec says itself is never changed.
-std::vector<std::string> instance_overrides(const contract::JobSpec& spec, const Instance& instance);
+std::vector<std::string> instance_overrides(const spec::JobSpec& spec, const Instance& instance);
 
 // The instance that `spec` names in [cluster] instance. Errors: kInvalid at the key's place, with the nearest name.
-base::Result<const Instance*> find_job_instance(const contract::JobSpec& spec, const Catalogue& catalogue);
+base::Result<const Instance*> find_job_instance(const spec::JobSpec& spec, const Catalogue& catalogue);
 
 // The instance of the queue of `config` that [resources] partition names, or of its first queue; null where the catalogue
 // lacks it. Errors: kInvalid at the partition's place when the cluster has no such queue.
-base::Result<const Instance*> find_queue_instance(const contract::JobSpec& spec, const ClusterConfig& config,
+base::Result<const Instance*> find_queue_instance(const spec::JobSpec& spec, const ClusterConfig& config,
                                                   const Catalogue& catalogue);
 
 }  // namespace shardrun::launcher

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/yaml.h"
-#include "runtime/contract/toml_value.h"
+#include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -25,7 +25,7 @@ Error refuse(const std::string& place, const std::string& what, const std::strin
 
 class Manifest {
  public:
-  Manifest(const contract::JobSpec& spec, const std::string& job_text, const contract::LaunchPlan& plan,
+  Manifest(const spec::JobSpec& spec, const std::string& job_text, const record::LaunchPlan& plan,
            const Instance* instance, const KubernetesOptions& options)
       : spec_(spec), job_text_(job_text), plan_(plan), instance_(instance), options_(options) {}
 
@@ -40,7 +40,7 @@ class Manifest {
       return refuse(spec_.origin("program.trainer"),
                     "the built-in trainer starts through PMIx, which a PyTorchJob lacks",
                     "write --kind mpijob");
-    if (spec_.batch.uneven == contract::Uneven::kDistribute)
+    if (spec_.batch.uneven == spec::Uneven::kDistribute)
       return refuse(spec_.origin("batch.uneven"),
                     "torchrun cannot tell ranks their own share of an uneven batch",
                     "write --kind mpijob, or a batch that divides");
@@ -57,7 +57,7 @@ class Manifest {
     });
     if (!clean || name.size() > kLongestName || name.front() == '-' || name.back() == '-')
       return refuse(spec_.origin("name"),
-                    fmt::format("Kubernetes takes no name \"{}\"", contract::printable(name)),
+                    fmt::format("Kubernetes takes no name \"{}\"", spec::printable(name)),
                     fmt::format("use at most {} small letters, digits and -", kLongestName));
     return {};
   }
@@ -203,7 +203,7 @@ class Manifest {
   // What shardrun-rank would set for a command, as far as it is the same for all ranks, then [environment].
   Result<Yaml> environment() const {
     const auto text = [](int64_t value) { return std::to_string(value); };
-    const contract::BatchPlan& batch = plan_.batch;
+    const plan::BatchPlan& batch = plan_.batch;
     Yaml list = Yaml::list();
     list.add(variable("SHARDRUN_MICRO_BATCH", text(batch.micro_batch)));
     list.add(variable("SHARDRUN_GRADIENT_ACCUMULATION", text(batch.gradient_accumulation)));
@@ -216,12 +216,12 @@ class Manifest {
       list.add(variable("OMP_NUM_THREADS", text(plan_.cpus_per_rank)));
     if (efa() && !spec_.environment.contains("FI_PROVIDER")) list.add(variable("FI_PROVIDER", "efa"));
     for (const auto& [name, value] : spec_.environment) {
-      if (value.kind == contract::EnvironmentValue::Kind::kFromFile)
+      if (value.kind == spec::EnvironmentValue::Kind::kFromFile)
         return refuse(
             spec_.origin("environment." + name), "a pod of a PyTorchJob does not read the file of a variable",
             fmt::format("write {} = {{ from_env = \"{}\" }} and put it into the secret {}-environment", name,
                         name, spec_.name));
-      if (value.kind == contract::EnvironmentValue::Kind::kLiteral) {
+      if (value.kind == spec::EnvironmentValue::Kind::kLiteral) {
         list.add(variable(name, value.text));
       } else {
         const Yaml key = Yaml::map().set("name", spec_.name + "-environment").set("key", value.text);
@@ -253,17 +253,17 @@ class Manifest {
     return root.set("spec", job);
   }
 
-  const contract::JobSpec& spec_;
+  const spec::JobSpec& spec_;
   const std::string& job_text_;
-  const contract::LaunchPlan& plan_;
+  const record::LaunchPlan& plan_;
   const Instance* instance_;
   const KubernetesOptions& options_;
 };
 
 }  // namespace
 
-Result<std::string> render_kubernetes(const contract::JobSpec& spec, const std::string& job_text,
-                                      const contract::LaunchPlan& plan, const Instance* instance,
+Result<std::string> render_kubernetes(const spec::JobSpec& spec, const std::string& job_text,
+                                      const record::LaunchPlan& plan, const Instance* instance,
                                       const KubernetesOptions& options) {
   return Manifest(spec, job_text, plan, instance, options).text();
 }

@@ -13,8 +13,8 @@
 
 #include "launcher/cluster/catalogue.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -36,8 +36,8 @@ struct KubernetesOptions {
 
 // `job_text` is job.toml; `instance` may be null, then pods ask for the ranks' CPUs and nothing else. Errors: kInvalid, at
 // the place of what Kubernetes or that kind cannot have.
-base::Result<std::string> render_kubernetes(const contract::JobSpec& spec, const std::string& job_text,
-                                            const contract::LaunchPlan& plan, const Instance* instance,
+base::Result<std::string> render_kubernetes(const spec::JobSpec& spec, const std::string& job_text,
+                                            const record::LaunchPlan& plan, const Instance* instance,
                                             const KubernetesOptions& options);
 
 }  // namespace shardrun::launcher

@@ -11,7 +11,7 @@ namespace {
 using base::Result;
 
 // Nothing is left for the machine to decide: a job in a pod has no file of its cluster.
-bool is_complete(const contract::JobSpec& spec) {
+bool is_complete(const spec::JobSpec& spec) {
   const auto given = [&](const char* key) { return spec.origins.contains(key); };
   return given("resources.ranks_per_node") && given("resources.cpus_per_rank") &&
          (spec.resources.nodes == 1 || !spec.program.command.empty() || given("communication.provider"));
@@ -19,7 +19,7 @@ bool is_complete(const contract::JobSpec& spec) {
 
 }  // namespace
 
-Result<std::optional<Instance>> machine_of(const contract::JobSpec& spec) {
+Result<std::optional<Instance>> machine_of(const spec::JobSpec& spec) {
   const Catalogue catalogue = built_in_catalogue();
   Result<const Instance*> found = static_cast<const Instance*>(nullptr);
   if (!spec.cluster.instance.empty()) {
@@ -34,7 +34,7 @@ Result<std::optional<Instance>> machine_of(const contract::JobSpec& spec) {
 }
 
 Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector<std::string>& overrides) {
-  auto spec = contract::load_job_spec(path, overrides);
+  auto spec = spec::load_job_spec(path, overrides);
   if (!spec) return std::move(spec).error();
   auto text = base::read_file(path);
   if (!text) return std::move(text).error();
@@ -50,7 +50,7 @@ Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::str
   const auto own = instance_overrides(loaded->spec, **instance);
   if (own.empty()) return loaded;
   loaded->overrides.insert(loaded->overrides.end(), own.begin(), own.end());
-  auto complete = contract::parse_job_spec(loaded->text, path, loaded->overrides);
+  auto complete = spec::parse_job_spec(loaded->text, path, loaded->overrides);
   if (!complete) return std::move(complete).error();
   loaded->spec = std::move(complete).value();
   return loaded;

@@ -9,13 +9,13 @@
 
 #include "launcher/cluster/catalogue.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 // A job spec whose gaps the machine that it names has filled.
 struct LoadedSpec {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   std::string text;
   std::vector<std::string> overrides;  // those asked for, and those that follow from the machine it names
 };
@@ -25,6 +25,6 @@ base::Result<LoadedSpec> load_prepared_spec(const std::string& path,
                                             const std::vector<std::string>& overrides);
 
 // The machine that a job names, directly or through its cluster; none, or one that the catalogue lacks: nullopt.
-base::Result<std::optional<Instance>> machine_of(const contract::JobSpec& spec);
+base::Result<std::optional<Instance>> machine_of(const spec::JobSpec& spec);
 
 }  // namespace shardrun::launcher

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
-#include "runtime/contract/toml_value.h"
+#include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -23,7 +23,7 @@ std::string text_of(const json& object, const char* key) {
   if (!object.is_object()) return "";
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) return "";
-  return contract::printable(found->get_ref<const std::string&>(), kLongestWords);
+  return spec::printable(found->get_ref<const std::string&>(), kLongestWords);
 }
 
 const json* member(const json& object, const char* key) {
@@ -74,7 +74,7 @@ ClusterState state_of(const json& cluster) {
 Error no_answer(std::string_view text) {
   return Error(Code::kIo, fmt::format("pcluster answered with no description of a cluster: \"{}\"; see "
                                       "~/.parallelcluster/pcluster-cli.log",
-                                      contract::printable(text)));
+                                      spec::printable(text)));
 }
 
 bool has_any(const std::string& text, std::initializer_list<const char*> words) {
@@ -110,7 +110,7 @@ Error explain_refusal(std::string_view text, std::string_view cluster) {
   std::string message = text_of(document, "message");
   if (message.empty()) {
     return Error(Code::kIo, fmt::format("pcluster failed: \"{}\"; see ~/.parallelcluster/pcluster-cli.log",
-                                        contract::printable(text, kLongestWords)));
+                                        spec::printable(text, kLongestWords)));
   }
   if (has_any(message,
               {"expiredtoken", "token has expired", "security token included in the request is expired",
@@ -132,11 +132,11 @@ Error explain_refusal(std::string_view text, std::string_view cluster) {
     return Error(Code::kNotFound,
                  fmt::format("there is no cluster \"{}\" in this region; `shardrun cluster list` shows "
                              "those that are, --region looks elsewhere",
-                             contract::printable(cluster)));
+                             spec::printable(cluster)));
   if (has_any(message, {"already exists"}))
     return Error(Code::kRefused,
                  fmt::format("there is a cluster \"{}\" already; delete it, or choose another name",
-                             contract::printable(cluster)));
+                             spec::printable(cluster)));
   for (const char* key : {"configurationValidationErrors", "validationMessages"}) {
     for (const std::string& one : messages_of(member(document, key))) message += "\n  " + one;
   }

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/toml_value.h"
+#include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -61,10 +61,9 @@ Result<std::vector<QueueState>> parse_queues(std::string_view text) {
     if (parts.size() != 7 || parts[0].empty() || !number(parts[3], nodes) || !number(parts[5], cpus) ||
         !number(parts[6], memory))
       return Error(Code::kCorrupt,
-                   fmt::format("sinfo wrote \"{}\", which is no line of queues", contract::printable(line)));
+                   fmt::format("sinfo wrote \"{}\", which is no line of queues", spec::printable(line)));
     const bool is_default = parts[0].ends_with('*');
-    const std::string name =
-        contract::printable(is_default ? parts[0].substr(0, parts[0].size() - 1) : parts[0]);
+    const std::string name = spec::printable(is_default ? parts[0].substr(0, parts[0].size() - 1) : parts[0]);
     auto found =
         std::find_if(queues.begin(), queues.end(), [&](const auto& one) { return one.name == name; });
     if (found == queues.end()) {
@@ -72,7 +71,7 @@ Result<std::vector<QueueState>> parse_queues(std::string_view text) {
       queue.name = name;
       queue.is_default = is_default;
       queue.up = parts[1] == "up";
-      queue.time_limit = contract::printable(parts[2]);
+      queue.time_limit = spec::printable(parts[2]);
       found = queues.insert(queues.end(), queue);
     }
     int& count = count_of(*found, parts[4]);

@@ -8,13 +8,13 @@
 
 #include "launcher/cluster/storage_rules.h"
 #include "runtime/base/io.h"
-#include "runtime/contract/spec_reader.h"
+#include "runtime/spec/spec_reader.h"
 
 namespace shardrun::launcher {
 namespace {
 
 using base::Result;
-using contract::SpecReading;
+using spec::SpecReading;
 
 constexpr size_t kMostQueues = 50, kMostResources = 50, kMostTags = 40;
 constexpr size_t kLongestName = 25, kLongestCluster = 60, kLongestWithAccounting = 40;
@@ -35,7 +35,7 @@ class Rules {
 
  private:
   void fail(const std::string& key, const std::string& what, const std::string& mend) {
-    reading_.fail(contract::origin_of(config_.origins, key), what, mend);
+    reading_.fail(spec::origin_of(config_.origins, key), what, mend);
   }
 
   void cluster_name() {
@@ -44,7 +44,7 @@ class Rules {
     const bool clean = std::all_of(name.begin(), name.end(),
                                    [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '-'; });
     if (!letter(name.front()) || !clean) {
-      fail("name", fmt::format("\"{}\" is no name of a cluster", contract::printable(name)),
+      fail("name", fmt::format("\"{}\" is no name of a cluster", spec::printable(name)),
            "use letters, digits and -, and begin with a letter");
     }
     if (name.size() < 2) fail("name", "the cluster's name has one character", "write at least 2");
@@ -63,10 +63,10 @@ class Rules {
     for (const auto& [key, value] : config_.tags) {
       const std::string place = "tags." + key;
       if (key.starts_with("aws:") || key.starts_with("parallelcluster:"))
-        fail(place, fmt::format("the tag \"{}\" begins as AWS's own do", contract::printable(key)),
+        fail(place, fmt::format("the tag \"{}\" begins as AWS's own do", spec::printable(key)),
              "choose another name");
       if (key.size() > 128 || value.size() > 256)
-        fail(place, fmt::format("the tag \"{}\" is too long", contract::printable(key)),
+        fail(place, fmt::format("the tag \"{}\" is too long", spec::printable(key)),
              "write at most 128 characters of name and 256 of value");
     }
   }
@@ -109,8 +109,7 @@ class Rules {
     for (const Queue& queue : config_.queues) {
       name_of(queue.label + ".name", "queue", queue.name);
       if (!names.insert(queue.name).second)
-        fail(queue.label + ".name",
-             fmt::format("there are two queues \"{}\"", contract::printable(queue.name)),
+        fail(queue.label + ".name", fmt::format("there are two queues \"{}\"", spec::printable(queue.name)),
              "give each its own name");
       resources += queue.resources.size();
       this->queue(queue);
@@ -125,7 +124,7 @@ class Rules {
       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
     });
     if (!clean || name.empty() || name.front() < 'a' || name.front() > 'z')
-      fail(place, fmt::format("\"{}\" is no name of a {}", contract::printable(name), kind),
+      fail(place, fmt::format("\"{}\" is no name of a {}", spec::printable(name), kind),
            "use small letters, digits and -, and begin with a letter");
     if (name.size() > kLongestName)
       fail(place, fmt::format("the name of the {} has {} characters", kind, name.size()),
@@ -145,7 +144,7 @@ class Rules {
       name_of(resource.label + ".name", "compute resource", resource.name);
       if (!names.insert(resource.name).second)
         fail(resource.label + ".name",
-             fmt::format("the queue has two resources \"{}\"", contract::printable(resource.name)),
+             fmt::format("the queue has two resources \"{}\"", spec::printable(resource.name)),
              "give each its own name");
       counts(queue, resource);
       types(queue, resource);
@@ -271,7 +270,7 @@ Result<ClusterConfig> load_cluster(const std::string& path) {
   if (!text) {
     return base::Error(base::Code::kInvalid,
                        fmt::format("{}:1:1: {}; name a readable cluster spec of at most {} bytes",
-                                   contract::printable_path(path), text.error().to_string(), kLargest));
+                                   spec::printable_path(path), text.error().to_string(), kLargest));
   }
   auto config = parse_cluster(*text, path);
   if (!config) return config;

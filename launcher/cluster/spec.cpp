@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/spec_reader.h"
+#include "runtime/spec/spec_reader.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -12,10 +12,10 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::Choice;
-using contract::SectionReader;
-using contract::SpecReading;
-using contract::TomlValue;
+using spec::Choice;
+using spec::SectionReader;
+using spec::SpecReading;
+using spec::TomlValue;
 
 constexpr size_t kLargestText = 1 << 20;
 
@@ -49,7 +49,7 @@ void shaped(SectionReader& section, SpecReading& reading, std::string_view key, 
             const std::string& mend) {
   section.text(key, out, 1024);
   if (!out.empty() && section.has(key) && !fits(out)) {
-    reading.fail(section.origin(key), fmt::format("{} = \"{}\" is malformed", key, contract::printable(out)),
+    reading.fail(section.origin(key), fmt::format("{} = \"{}\" is malformed", key, spec::printable(out)),
                  mend);
   }
 }
@@ -62,7 +62,7 @@ void all_shaped(SectionReader& section, SpecReading& reading, std::string_view k
   for (const std::string& item : out) {
     if (!fits(item))
       reading.fail(section.origin(key),
-                   fmt::format("{} has \"{}\", which is malformed", key, contract::printable(item)), mend);
+                   fmt::format("{} has \"{}\", which is malformed", key, spec::printable(item)), mend);
   }
 }
 
@@ -337,9 +337,9 @@ Queue read_queue(const TomlValue& table, const std::string& label, SpecReading& 
 Result<ClusterConfig> parse_cluster(std::string_view text, std::string_view file_name) {
   if (text.size() > kLargestText) {
     return Error(Code::kInvalid, fmt::format("{}:1:1: the cluster spec has {} bytes; write at most {}",
-                                             contract::printable_path(file_name), text.size(), kLargestText));
+                                             spec::printable_path(file_name), text.size(), kLargestText));
   }
-  auto document = contract::parse_toml(text, file_name);
+  auto document = spec::parse_toml(text, file_name);
   if (!document) return std::move(document).error();
   SpecReading reading;
   reading.document = "a cluster spec";

@@ -8,7 +8,7 @@
 namespace shardrun::launcher {
 namespace {
 
-using contract::SpecReading;
+using spec::SpecReading;
 
 constexpr size_t kLongestName = 30;
 constexpr int kMostExisting = 20;
@@ -42,7 +42,7 @@ class StorageRules {
 
  private:
   void fail(const std::string& key, const std::string& what, const std::string& mend) {
-    reading_.fail(contract::origin_of(config_.origins, label_ + "." + key), what, mend);
+    reading_.fail(spec::origin_of(config_.origins, label_ + "." + key), what, mend);
   }
 
   void mount(const Storage& storage, size_t own) {

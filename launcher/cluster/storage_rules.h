@@ -4,11 +4,11 @@
 #pragma once
 
 #include "launcher/cluster/spec.h"
-#include "runtime/contract/spec_reader.h"
+#include "runtime/spec/spec_reader.h"
 
 namespace shardrun::launcher {
 
 // The first that does not hold goes into `reading`, unless it has an error already.
-void check_storage(const ClusterConfig& config, contract::SpecReading& reading);
+void check_storage(const ClusterConfig& config, spec::SpecReading& reading);
 
 }  // namespace shardrun::launcher

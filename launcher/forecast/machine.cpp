@@ -12,7 +12,7 @@ double ModelShape::flops_per_token(int sequence_length) const {
   return 6.0 * (layers * layer_parameters() + table_parameters()) + attention;
 }
 
-ModelShape shape_of(const contract::ModelSpec& model, const std::string& trainer) {
+ModelShape shape_of(const spec::ModelSpec& model, const std::string& trainer) {
   ModelShape shape;
   shape.layers = model.layers;
   shape.hidden = model.hidden;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -44,6 +44,6 @@ struct ModelShape {
 };
 
 // `trainer`: "llama" or "bert", as [program] says it.
-ModelShape shape_of(const contract::ModelSpec& model, const std::string& trainer);
+ModelShape shape_of(const spec::ModelSpec& model, const std::string& trainer);
 
 }  // namespace shardrun::launcher

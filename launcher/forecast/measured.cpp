@@ -11,9 +11,9 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::CollectiveProbe;
-using contract::Spread;
-using contract::StepProbe;
+using record::CollectiveProbe;
+using record::Spread;
+using record::StepProbe;
 
 using Terms = std::array<double, 5>;
 
@@ -139,7 +139,7 @@ void MeasuredMachine::fit_all() {
   layer_selective_ = fit(of_layer, &StepProbe::layer_backward_selective);
 }
 
-Result<MeasuredMachine> MeasuredMachine::of(const contract::Calibration& calibration) {
+Result<MeasuredMachine> MeasuredMachine::of(const record::Calibration& calibration) {
   if (calibration.steps.size() < 3 || calibration.update_seconds_per_parameter.median <= 0.0)
     return Error(Code::kInvalid, "the calibration has no steps; calibrate again");
   MeasuredMachine machine(calibration);
@@ -155,11 +155,11 @@ BlockSeconds MeasuredMachine::table(const ModelShape& model, double tokens) cons
 }
 
 BlockSeconds MeasuredMachine::layer(const ModelShape& model, double tokens, int sequence_length,
-                                    contract::Checkpointing checkpointing) const {
+                                    spec::Checkpointing checkpointing) const {
   const Terms terms = layer_terms(model, tokens, sequence_length);
   BlockSeconds block{sum(layer_forward_, terms), sum(layer_backward_, terms)};
-  if (checkpointing == contract::Checkpointing::kSelective) block.backward = sum(layer_selective_, terms);
-  if (checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
+  if (checkpointing == spec::Checkpointing::kSelective) block.backward = sum(layer_selective_, terms);
+  if (checkpointing == spec::Checkpointing::kFull) block.backward += block.forward;
   return block;
 }
 
@@ -223,7 +223,7 @@ double MeasuredMachine::cpu_share(int64_t nodes, int64_t ranks_per_node) const {
 
 double MeasuredMachine::peak(const std::string& type) const {
   double best = 0.0;
-  for (const contract::GemmRate& gemm : calibration_.gemms)
+  for (const record::GemmRate& gemm : calibration_.gemms)
     if (gemm.type == type) best = std::max(best, gemm.flops_per_second.median);
   return best;
 }

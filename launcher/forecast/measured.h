@@ -16,7 +16,7 @@
 #include "launcher/forecast/machine.h"
 #include "launcher/forecast/step.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/calibration.h"
+#include "runtime/record/calibration.h"
 
 namespace shardrun::launcher {
 
@@ -42,11 +42,11 @@ struct Placement {
 class MeasuredMachine {
  public:
   // kInvalid: too little was measured for any prediction.
-  static base::Result<MeasuredMachine> of(const contract::Calibration& calibration);
+  static base::Result<MeasuredMachine> of(const record::Calibration& calibration);
 
   BlockSeconds table(const ModelShape& model, double tokens) const;
   BlockSeconds layer(const ModelShape& model, double tokens, int sequence_length,
-                     contract::Checkpointing checkpointing) const;
+                     spec::Checkpointing checkpointing) const;
   BlockSeconds head(const ModelShape& model, double tokens) const;
   double update(double parameters) const;  // of the rank's shard
   double add(double elements) const;       // of fp32 into fp32
@@ -61,18 +61,18 @@ class MeasuredMachine {
   double peak(const std::string& type) const;
   // How far the fits are from what they are fitted to, at most, as a share.
   double worst_fit() const { return worst_fit_; }
-  const contract::Calibration& calibration() const { return calibration_; }
+  const record::Calibration& calibration() const { return calibration_; }
 
  private:
   static constexpr size_t kTerms = 5;
   using Terms = std::array<double, kTerms>;
-  explicit MeasuredMachine(contract::Calibration calibration) : calibration_(std::move(calibration)) {}
+  explicit MeasuredMachine(record::Calibration calibration) : calibration_(std::move(calibration)) {}
   template <typename TermsOf>
-  Terms fit(const TermsOf& terms_of, contract::Spread contract::StepProbe::*seconds);
+  Terms fit(const TermsOf& terms_of, record::Spread record::StepProbe::*seconds);
   static double sum(const Terms& coefficients, const Terms& terms);
   void fit_all();
 
-  contract::Calibration calibration_;
+  record::Calibration calibration_;
   Terms table_forward_{}, table_backward_{}, layer_forward_{}, layer_backward_{}, layer_selective_{},
       head_forward_{}, head_backward_{};
   double worst_fit_ = 0.0;

@@ -42,7 +42,7 @@ double gathered_bytes(const ModelShape& model, const Layout& layout, const Trait
   if (layout.shard_degree == 1 && traits.shards_optimizer) return 0.0;
   const bool converts = layout.optimizer_offload && traits.streams_moments;
   const bool keeps =
-      layout.strategy == contract::Strategy::kShardGradOp || (layout.shard_degree == 1 && !converts);
+      layout.strategy == spec::Strategy::kShardGradOp || (layout.shard_degree == 1 && !converts);
   const double blocks = 2.0 * model.layer_parameters() + model.table_parameters();
   return (kBf16 * (keeps ? model.parameters() : blocks) + traits.reduce_bytes * blocks) /
          layout.tensor_parallel;
@@ -51,11 +51,11 @@ double gathered_bytes(const ModelShape& model, const Layout& layout, const Trait
 double kept_bytes(const ModelShape& model, const Layout& layout, double layer, double input) {
   const double inputs = (layout.activation_offload ? 2.0 : model.layers) * input;
   switch (layout.checkpointing) {
-    case contract::Checkpointing::kFull:
+    case spec::Checkpointing::kFull:
       return inputs + layer;
-    case contract::Checkpointing::kSelective:
+    case spec::Checkpointing::kSelective:
       return inputs + model.layers * std::max(0.0, kSelective * layer - input) + layer;
-    case contract::Checkpointing::kNone:
+    case spec::Checkpointing::kNone:
       break;
   }
   return model.layers * layer;

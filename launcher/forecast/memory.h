@@ -1,5 +1,5 @@
 // What a rank holds while it trains, estimated for any stack: what the search discards layouts by, thousands at a time.
-// The built-in trainer's own plan (runtime/contract/model_plan.h) is exact, and is asked about the layout that is chosen.
+// The built-in trainer's own plan (runtime/plan/model_plan.h) is exact, and is asked about the layout that is chosen.
 //
 // Units: bytes of one rank. Thread rule: pure functions.
 #pragma once

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/contract/model_plan.h"
+#include "runtime/plan/model_plan.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -39,7 +39,7 @@ double gathered(const OwnMemoryQuestion& q, const Blocks& blocks) {
   if (adds)
     bytes += (layout.accumulation > 1 ? 2.0 : 1.0) * kFp32 * blocks.largest /
              static_cast<double>(layout.shard_degree);
-  if (layout.strategy == contract::Strategy::kShardGradOp) return bytes + kBf16 * blocks.all;
+  if (layout.strategy == spec::Strategy::kShardGradOp) return bytes + kBf16 * blocks.all;
   return bytes + kBf16 * blocks.largest * std::min(q.prefetch + 1, blocks.count);
 }
 
@@ -54,8 +54,8 @@ double activations(const OwnMemoryQuestion& q) {
   const double rest = 2.0 * kFp32 * rows + kFp32 * n * q.heads / tensor +
                       kBf16 * (n * qkv + n * heads + rows * c + 2.0 * n * f);
   const double cheap = kBf16 * n * (2.0 * c + f);
-  const bool keeps_rest = layout.checkpointing != contract::Checkpointing::kFull;
-  const bool keeps_cheap = layout.checkpointing == contract::Checkpointing::kNone;
+  const bool keeps_rest = layout.checkpointing != spec::Checkpointing::kFull;
+  const bool keeps_cheap = layout.checkpointing == spec::Checkpointing::kNone;
   const double layer = input + (keeps_rest ? rest : 0.0) + (keeps_cheap ? cheap : 0.0);
   const double saved = layout.activation_offload ? layer + input : m.layers * layer;
   const double chunk = std::min(n, std::max(64.0, std::floor(kLogits / v)));
@@ -90,7 +90,7 @@ double own_memory(const OwnMemoryQuestion& q) {
   bytes += kRunning * (sum_bytes(degree, shard) + sum_bytes(replicas, shard / replicas)) +
            sum_bytes(tensor, rows * q.model.hidden);
   if (q.saves_while_training) bytes += 3.0 * kFp32 * mine / replicas;
-  return bytes + static_cast<double>(contract::process_bytes(q.world));
+  return bytes + static_cast<double>(plan::process_bytes(q.world));
 }
 
 }  // namespace shardrun::launcher

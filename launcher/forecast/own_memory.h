@@ -1,7 +1,7 @@
 // What a rank of the built-in trainer holds at its peak, as a formula: for a search over many layouts, and before a run,
-// where asking the trainer's own code (runtime/train/memory_plan.h, which is exact) would cost a process.
+// where asking the trainer's own code (runtime/trainer/train/memory_plan.h, which is exact) would cost a process.
 //
-// Sources: runtime/model/llama_buffers.h, runtime/shard/engine.cpp, plugins/abi/comm_v1.h. Within 5 % of measured peaks:
+// Sources: runtime/trainer/model/llama_buffers.h, runtime/trainer/shard/engine.cpp, plugins/abi/comm_v1.h. Within 5 % of measured peaks:
 // tests/process/train/plan_memory_test.cpp. Units: bytes of one rank, bf16. Thread rule: pure functions.
 #pragma once
 

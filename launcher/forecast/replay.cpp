@@ -12,7 +12,7 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::Strategy;
+using spec::Strategy;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kRunning = 2;  // operations of a channel at once

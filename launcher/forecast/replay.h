@@ -2,7 +2,7 @@
 // with its gathers, reductions and waits, and the collectives in flight, which share the network and take CPUs from
 // computing. All ranks do the same at the same time.
 //
-// Source of the schedule: runtime/train/session.cpp and runtime/shard/engine.cpp; two operations of a communicator run at
+// Source of the schedule: runtime/trainer/train/session.cpp and runtime/trainer/shard/engine.cpp; two operations of a communicator run at
 // once, later ones queue (plugins/abi/comm_v1.h).
 // Thread rule: pure functions.
 #pragma once

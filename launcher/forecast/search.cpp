@@ -7,8 +7,8 @@
 namespace shardrun::launcher {
 namespace {
 
-using contract::Checkpointing;
-using contract::Strategy;
+using spec::Checkpointing;
+using spec::Strategy;
 
 // Predictions that are closer than this are equal: then the simpler layout wins.
 constexpr double kEqual = 0.002;

@@ -25,7 +25,7 @@ struct Question {
   int heads = 0;  // that a tensor degree must divide, of keys and values; 0: any
   bool fp8 = false;
   // Only this; absent: every value.
-  std::optional<contract::Checkpointing> checkpointing;
+  std::optional<spec::Checkpointing> checkpointing;
   bool optimizer_offload = true, shard_grad_op = true;  // may be chosen
 };
 

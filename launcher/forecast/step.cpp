@@ -125,8 +125,8 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
   block.forward = std::max(launched, gemm + attention + passes + casts + exchanged);
   block.backward =
       std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + casts_back + tensor);
-  if (layout.checkpointing == contract::Checkpointing::kFull) block.backward += block.forward;
-  if (layout.checkpointing == contract::Checkpointing::kSelective)
+  if (layout.checkpointing == spec::Checkpointing::kFull) block.backward += block.forward;
+  if (layout.checkpointing == spec::Checkpointing::kSelective)
     block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? exchanged : 0.0);
   return block;
 }
@@ -214,7 +214,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   schedule.layers = model.layers;
   schedule.tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
   schedule.slowed = traits.held;
-  schedule.keeps = layout.strategy == contract::Strategy::kShardGradOp || layout.shard_degree == 1;
+  schedule.keeps = layout.strategy == spec::Strategy::kShardGradOp || layout.shard_degree == 1;
   schedule.tensor = tensor_seconds(machine, model, layout, schedule.tokens);
   schedule.layer = layer_block(model, layout, rates, traits, schedule.tokens, schedule.tensor);
   schedule.head = head_block(model, layout, rates, schedule.tokens);
@@ -266,7 +266,7 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
                               schedule.groups.shard);
   volumes.reduce = micro * gather_volume(traits.reduce_bytes * elements, schedule.groups.shard);
   volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
-  const double passes = layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0;
+  const double passes = layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0;
   volumes.tensor =
       micro * passes * 4.0 * model.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
   if (layout.activation_offload)
@@ -330,7 +330,7 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& model, cons
   phases.reduce = micro * schedule.sum(&Block::reduce);
   phases.replica = schedule.sum(&Block::replica);
   phases.tensor = micro * schedule.tensor * model.layers *
-                  (layout.checkpointing == contract::Checkpointing::kFull ? 3.0 : 2.0);
+                  (layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0);
   phases.exposed = std::max(0.0, steps - phases.compute);
   phases.optimizer = update.both;
   phases.host = traits.python ? constants.host_seconds : 0.0;

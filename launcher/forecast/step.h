@@ -10,7 +10,7 @@
 
 #include "launcher/forecast/constants.h"
 #include "launcher/forecast/machine.h"
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -18,10 +18,10 @@ struct Layout {
   int64_t nodes = 1;
   int64_t shard_degree = 1;  // ranks that share a copy of the state
   int tensor_parallel = 1;
-  contract::Strategy strategy = contract::Strategy::kFullShard;
+  spec::Strategy strategy = spec::Strategy::kFullShard;
   int64_t micro_batch = 1, accumulation = 1;  // sequences; micro-steps
   int sequence_length = 4096;
-  contract::Checkpointing checkpointing = contract::Checkpointing::kNone;
+  spec::Checkpointing checkpointing = spec::Checkpointing::kNone;
   bool activation_offload = false, optimizer_offload = false;
   bool fp8 = false;
 

@@ -46,7 +46,7 @@ class Gate {
     }
     outcome_.note.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     for (const std::string& warning : outcome_.note.warnings) say(warning);
-    for (const contract::ExcludedNode& node : outcome_.note.excluded)
+    for (const record::ExcludedNode& node : outcome_.note.excluded)
       say(fmt::format("node {} is left out: {}", node.node, node.reason));
     return std::move(outcome_);
   }
@@ -57,7 +57,7 @@ class Gate {
   // One step on all nodes that are left; true when another one should follow.
   bool look(int pass) {
     GateFacts facts;
-    facts.run = contract::RunDir{step_.plan->run_directory};
+    facts.run = record::RunDir{step_.plan->run_directory};
     facts.nodes = step_.nodes;
     facts.ranks_per_node = step_.plan->ranks_per_node;
     facts.gpus_per_node = step_.spec->resources.gpus_per_node;
@@ -101,7 +101,7 @@ class Gate {
     RETURN_IF_ERROR(base::make_directories(folder));
     auto alarm = alarm_in(kGateSeconds);
     if (!alarm) return std::move(alarm).error();
-    contract::LaunchPlan plan = *step_.plan;
+    record::LaunchPlan plan = *step_.plan;
     plan.nodes = static_cast<int>(step_.nodes.size());
     StepRequest step = step_;
     step.plan = &plan;
@@ -115,12 +115,12 @@ class Gate {
     for (const std::string& node : step_.nodes) {
       const auto text = base::read_file(fmt::format("{}/{}.json", folder, node));
       if (!text) continue;
-      auto found = contract::parse_node_facts(*text);
+      auto found = record::parse_node_facts(*text);
       if (!found) return std::move(found).error().context("reading what node " + node + " found");
       facts.found[node] = std::move(*found);
     }
     if (const auto text = base::read_file(folder + "/measured.json")) {
-      auto measured = contract::parse_measurement(*text);
+      auto measured = record::parse_measurement(*text);
       if (!measured) return std::move(measured).error();
       facts.measured = std::move(*measured);
     }
@@ -130,18 +130,18 @@ class Gate {
   }
 
   // One node may be broken, and so may be several; but not all of them in the same way.
-  bool is_the_jobs_own(const std::vector<contract::ExcludedNode>& excluded) const {
+  bool is_the_jobs_own(const std::vector<record::ExcludedNode>& excluded) const {
     if (excluded.size() < 2 && step_.plan->scheduler != "local") return false;
-    const contract::ExcludedNode& first = excluded.front();
+    const record::ExcludedNode& first = excluded.front();
     if (first.kind == "silent" || first.kind == "network") return false;
-    return std::all_of(excluded.begin(), excluded.end(), [&](const contract::ExcludedNode& node) {
+    return std::all_of(excluded.begin(), excluded.end(), [&](const record::ExcludedNode& node) {
       return node.kind == first.kind && (node.kind != "gpu" || node.reason == first.reason);
     });
   }
 
   bool exclude(const GateFacts& facts, const GateJudgement& judgement) {
-    std::vector<contract::ExcludedNode>& excluded = outcome_.note.excluded;
-    for (const contract::ExcludedNode& bad : judgement.bad) {
+    std::vector<record::ExcludedNode>& excluded = outcome_.note.excluded;
+    for (const record::ExcludedNode& bad : judgement.bad) {
       excluded.push_back(bad);
       step_.nodes.erase(std::find(step_.nodes.begin(), step_.nodes.end(), bad.node));
     }
@@ -168,9 +168,9 @@ GateOutcome look_at_nodes(Scheduler& scheduler, const StepRequest& step, size_t 
   return Gate(scheduler, step, wanted).run();
 }
 
-std::string excluded_words(const contract::PreflightNote& note) {
+std::string excluded_words(const record::PreflightNote& note) {
   if (note.excluded.empty()) return "";
-  const contract::ExcludedNode& first = note.excluded.front();
+  const record::ExcludedNode& first = note.excluded.front();
   std::string words = fmt::format("node {} failed the preflight: {}", first.node, first.reason);
   if (note.excluded.size() > 1) {
     words += "; also";

@@ -12,14 +12,14 @@
 #include <string>
 
 #include "launcher/schedule/scheduler.h"
-#include "runtime/contract/preflight.h"
+#include "runtime/record/preflight.h"
 
 namespace shardrun::launcher {
 
 inline constexpr int kGateSeconds = 60;
 
 struct GateOutcome {
-  contract::PreflightNote note;      // its excluded nodes are not to be used
+  record::PreflightNote note;        // its excluded nodes are not to be used
   std::optional<int> stop_signal;    // that asked us to stop meanwhile: nothing was decided
   std::optional<base::Error> error;  // nothing could be found out, and nobody is to blame
   // Every node has the same fault: not a node's but the job's, or the cluster's.
@@ -30,6 +30,6 @@ struct GateOutcome {
 GateOutcome look_at_nodes(Scheduler& scheduler, const StepRequest& step, size_t wanted);
 
 // One line for the verdict: which node was left out and why, and how many more. "" for none.
-std::string excluded_words(const contract::PreflightNote& note);
+std::string excluded_words(const record::PreflightNote& note);
 
 }  // namespace shardrun::launcher

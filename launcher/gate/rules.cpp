@@ -14,9 +14,9 @@
 namespace shardrun::launcher {
 namespace {
 
-using contract::ClockOffset;
-using contract::ExcludedNode;
-using contract::NodeFacts;
+using record::ClockOffset;
+using record::ExcludedNode;
+using record::NodeFacts;
 
 std::string rate(double bytes_per_second) {
   return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
@@ -44,7 +44,7 @@ std::optional<ExcludedNode> fault_of(const NodeFacts& node, int gpus_per_node) {
     return ExcludedNode{node.node, "gpu",
                         fmt::format("it has {} of {} GPUs", node.gpus.size(), gpus_per_node)};
   }
-  for (const contract::GpuFacts& gpu : node.gpus) {
+  for (const record::GpuFacts& gpu : node.gpus) {
     if (gpu.faults.empty()) continue;
     return ExcludedNode{node.node, "gpu",
                         fmt::format("GPU {} ({}): {}", gpu.index, gpu.name, fmt::join(gpu.faults, "; "))};
@@ -57,7 +57,7 @@ std::optional<ExcludedNode> fault_of(const NodeFacts& node, int gpus_per_node) {
 std::vector<ExcludedNode> find_speechless(const GateFacts& facts) {
   std::vector<ExcludedNode> unseen, silent;
   std::set<std::string> refused;
-  for (const contract::RankExit& exit : facts.exits) {
+  for (const record::RankExit& exit : facts.exits) {
     if (exit.exit_code == contract::kExitRefused) refused.insert(exit.node);
   }
   for (const std::string& node : facts.nodes) {
@@ -95,18 +95,18 @@ std::optional<ExcludedNode> find_blamed(const GateFacts& facts) {
 }
 
 void judge_bandwidth(const GateFacts& facts, GateJudgement& judgement) {
-  const contract::Measurement& measured = *facts.measured;
+  const record::Measurement& measured = *facts.measured;
   const std::optional<double> usual = facts.usual_bytes_per_second;
-  const bool slow = usual && measured.bytes_per_second < contract::kSlowShare * *usual;
+  const bool slow = usual && measured.bytes_per_second < record::kSlowShare * *usual;
   if (usual && !slow) return;
-  const std::vector<contract::NodeBandwidth> nodes = contract::node_bandwidths(measured.pairs);
-  const double median = contract::median_bandwidth(nodes);
+  const std::vector<record::NodeBandwidth> nodes = record::node_bandwidths(measured.pairs);
+  const double median = record::median_bandwidth(nodes);
   const std::string all =
       fmt::format("the all-reduce over all ranks has {}{}", rate(measured.bytes_per_second),
                   usual ? ", usually " + rate(*usual) : "");
   bool found = false;
-  for (const contract::NodeBandwidth& node : nodes) {
-    if (node.bytes_per_second >= (slow ? contract::kSlowShare : kBrokenShare) * median) continue;
+  for (const record::NodeBandwidth& node : nodes) {
+    if (node.bytes_per_second >= (slow ? record::kSlowShare : kBrokenShare) * median) continue;
     found = true;
     judgement.bad.push_back(
         {node.node, "network",
@@ -180,7 +180,7 @@ GateJudgement judge_nodes(const GateFacts& facts) {
 bool is_usual(const GateFacts& facts, const GateJudgement& judgement) {
   if (!facts.measured || facts.measured->bytes_per_second <= 0.0 || !judgement.bad.empty()) return false;
   const std::optional<double> usual = facts.usual_bytes_per_second;
-  return !usual || facts.measured->bytes_per_second >= contract::kSlowShare * *usual;
+  return !usual || facts.measured->bytes_per_second >= record::kSlowShare * *usual;
 }
 
 }  // namespace shardrun::launcher

@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/contract/preflight.h"
-#include "runtime/contract/run_dir.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/preflight.h"
+#include "runtime/record/run_dir.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
 
@@ -30,19 +30,19 @@ inline constexpr double kBrokenShare = 0.25;
 inline constexpr double kClockLimitSeconds = 1.0;
 
 struct GateFacts {
-  contract::RunDir run;
+  record::RunDir run;
   std::vector<std::string> nodes;  // that were looked at
   int ranks_per_node = 1;
-  int gpus_per_node = 0;                             // asked for
-  std::map<std::string, contract::NodeFacts> found;  // by node; without those that left no account
-  std::optional<contract::Measurement> measured;
+  int gpus_per_node = 0;                           // asked for
+  std::map<std::string, record::NodeFacts> found;  // by node; without those that left no account
+  std::optional<record::Measurement> measured;
   std::optional<double> usual_bytes_per_second;
-  std::vector<contract::RankExit> exits;  // as the scheduler saw them
-  std::string scheduler_words;            // of its own fault
+  std::vector<record::RankExit> exits;  // as the scheduler saw them
+  std::string scheduler_words;          // of its own fault
 };
 
 struct GateJudgement {
-  std::vector<contract::ExcludedNode> bad;  // in the order of the nodes, each once
+  std::vector<record::ExcludedNode> bad;  // in the order of the nodes, each once
   std::vector<std::string> warnings;
 };
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -32,7 +32,7 @@ Nearest nearest_divisors(int64_t units, int64_t limit) {
   return nearest;
 }
 
-Error indivisible(const contract::JobSpec& spec, int64_t global, int64_t micro, int64_t ranks) {
+Error indivisible(const spec::JobSpec& spec, int64_t global, int64_t micro, int64_t ranks) {
   const int64_t unit = micro * ranks;
   const int64_t below = global / unit * unit;
   std::string mend = below > 0 ? fmt::format("global_batch = {} or {} divides", below, below + unit)
@@ -50,28 +50,28 @@ Error indivisible(const contract::JobSpec& spec, int64_t global, int64_t micro, 
                            spec.origin("batch.global_batch"), global, micro, ranks, mend));
 }
 
-Error too_many_ranks(const contract::JobSpec& spec, int64_t global, int64_t ranks) {
+Error too_many_ranks(const spec::JobSpec& spec, int64_t global, int64_t ranks) {
   return Error(Code::kInvalid,
                fmt::format("{}: {} ranks cannot share {} sequences: some would have none; use at most {} "
                            "ranks, or global_batch = {} or more",
                            spec.origin("batch.global_batch"), ranks, global, global, ranks));
 }
 
-bool can_be_solved(const contract::JobSpec& spec, int64_t nodes) {
+bool can_be_solved(const spec::JobSpec& spec, int64_t nodes) {
   const int64_t world = nodes * spec.resources.ranks_per_node;
-  if (world > contract::LaunchPlan::kLargestWorld) return false;
-  const auto mesh = contract::solve_mesh(spec, world, spec.resources.ranks_per_node);
+  if (world > record::LaunchPlan::kLargestWorld) return false;
+  const auto mesh = plan::solve_mesh(spec, world, spec.resources.ranks_per_node);
   if (!mesh) return false;
   if (!spec.batch.global_batch) return true;
-  if (spec.batch.uneven == contract::Uneven::kDistribute)
+  if (spec.batch.uneven == spec::Uneven::kDistribute)
     return *spec.batch.global_batch >= mesh->data_parallel();
   return *spec.batch.global_batch % (spec.batch.micro_batch * int64_t{mesh->data_parallel()}) == 0;
 }
 
 }  // namespace
 
-NearestNodes nearest_nodes(const contract::JobSpec& spec, int64_t nodes) {
-  int64_t most_ranks = contract::LaunchPlan::kLargestWorld;
+NearestNodes nearest_nodes(const spec::JobSpec& spec, int64_t nodes) {
+  int64_t most_ranks = record::LaunchPlan::kLargestWorld;
   if (spec.batch.global_batch)  // a rank has one sequence at least
     most_ranks = std::min(most_ranks, *spec.batch.global_batch * spec.sharding.tensor_parallel);
   const int64_t most = most_ranks / spec.resources.ranks_per_node;
@@ -85,7 +85,7 @@ NearestNodes nearest_nodes(const contract::JobSpec& spec, int64_t nodes) {
   return nearest;
 }
 
-std::string describe_batch(const contract::BatchPlan& plan) {
+std::string describe_batch(const plan::BatchPlan& plan) {
   if (!plan.is_possible()) return fmt::format("{} sequences", plan.global_batch);
   if (plan.is_even()) {
     return fmt::format("{} sequences = micro-batch {} × accumulation {} × {} data-parallel ranks",
@@ -101,15 +101,15 @@ std::string describe_batch(const contract::BatchPlan& plan) {
                      most == least ? fmt::format("{}", most) : fmt::format("{} or {}", most, least));
 }
 
-Result<contract::BatchPlan> solve_batch(const contract::JobSpec& spec, int64_t data_parallel) {
+Result<plan::BatchPlan> solve_batch(const spec::JobSpec& spec, int64_t data_parallel) {
   SHARDRUN_CHECK(data_parallel >= 1);
-  contract::BatchPlan plan;
+  plan::BatchPlan plan;
   plan.data_parallel = data_parallel;
   plan.micro_batch = spec.batch.micro_batch;
   const int64_t unit = plan.micro_batch * data_parallel;  // both are bounded by the spec: no overflow
   if (spec.batch.global_batch) {
     plan.global_batch = *spec.batch.global_batch;
-    const bool distribute = spec.batch.uneven == contract::Uneven::kDistribute;
+    const bool distribute = spec.batch.uneven == spec::Uneven::kDistribute;
     if (plan.global_batch % unit != 0 && !distribute) {
       return indivisible(spec, plan.global_batch, plan.micro_batch, data_parallel);
     }

@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -16,8 +16,8 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::JobSpec;
-using contract::LaunchPlan;
+using record::LaunchPlan;
+using spec::JobSpec;
 
 // Of "where: what; mend" the what: where and mend are for a job that has not begun.
 std::string what_of(const std::string& refusal) {
@@ -47,12 +47,12 @@ std::string fitting(const JobSpec& spec, const LaunchPlan& original) {
 Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original, int nodes) {
   LaunchPlan plan = original;
   plan.nodes = nodes;
-  auto mesh = contract::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
+  auto mesh = plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
   if (!mesh) return std::move(mesh).error();
   JobSpec same_step = spec;
   same_step.batch.global_batch = original.batch.global_batch;
   same_step.batch.gradient_accumulation.reset();
-  same_step.batch.scaling = contract::Scaling::kStrong;
+  same_step.batch.scaling = spec::Scaling::kStrong;
   auto batch = solve_batch(same_step, mesh->data_parallel());
   if (!batch) return std::move(batch).error();
   plan.batch = *batch;
@@ -61,7 +61,7 @@ Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original
 
 Result<LaunchPlan> plan_on_fewer(const JobSpec& spec, const LaunchPlan& original, int left,
                                  const PlanCheck& check) {
-  const int fewest = contract::fewest_nodes(spec.fault_tolerance, original.nodes);
+  const int fewest = spec::fewest_nodes(spec.fault_tolerance, original.nodes);
   const std::string are_left =
       left == 0 ? "no node is left" : count_of(left) + (left == 1 ? " is" : " are") + " left";
   if (left < fewest)

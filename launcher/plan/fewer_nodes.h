@@ -11,22 +11,21 @@
 #include <functional>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 // Why the nodes cannot run a plan for a reason that arithmetic does not know, such as their memory.
-using PlanCheck = std::function<base::Result<void>(const contract::LaunchPlan&)>;
+using PlanCheck = std::function<base::Result<void>(const record::LaunchPlan&)>;
 
 // `original` on `nodes` nodes. kInvalid: its mesh or its global batch does not divide there.
-base::Result<contract::LaunchPlan> plan_on_nodes(const contract::JobSpec& spec,
-                                                 const contract::LaunchPlan& original, int nodes);
+base::Result<record::LaunchPlan> plan_on_nodes(const spec::JobSpec& spec, const record::LaunchPlan& original,
+                                               int nodes);
 
 // On as many of `left` nodes as can be used, fewer than `original` has. kRefused, on one line, names the smaller numbers
 // that the job would fit on. `check` may be empty.
-base::Result<contract::LaunchPlan> plan_on_fewer(const contract::JobSpec& spec,
-                                                 const contract::LaunchPlan& original, int left,
-                                                 const PlanCheck& check);
+base::Result<record::LaunchPlan> plan_on_fewer(const spec::JobSpec& spec, const record::LaunchPlan& original,
+                                               int left, const PlanCheck& check);
 
 }  // namespace shardrun::launcher

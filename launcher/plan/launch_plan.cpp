@@ -4,14 +4,14 @@
 
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
 
 namespace {
 
 // "2 or 4 nodes work", or nothing.
-std::string nodes_that_work(const contract::JobSpec& spec) {
+std::string nodes_that_work(const spec::JobSpec& spec) {
   const NearestNodes nearest = nearest_nodes(spec, spec.resources.nodes);
   const int64_t one = nearest.below > 0 ? nearest.below : nearest.above;
   if (one == 0) return "";
@@ -21,17 +21,15 @@ std::string nodes_that_work(const contract::JobSpec& spec) {
 
 }  // namespace
 
-base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
-                                                     const PlanContext& context) {
+base::Result<record::LaunchPlan> solve_launch_plan(const spec::JobSpec& spec, const PlanContext& context) {
   const int64_t world = int64_t{spec.resources.nodes} * spec.resources.ranks_per_node;
-  if (world > contract::LaunchPlan::kLargestWorld) {
-    return base::Error(
-        base::Code::kInvalid,
-        fmt::format("{}: {} nodes × {} ranks are {} ranks; at most {} work", spec.origin("resources.nodes"),
-                    spec.resources.nodes, spec.resources.ranks_per_node, world,
-                    contract::LaunchPlan::kLargestWorld));
+  if (world > record::LaunchPlan::kLargestWorld) {
+    return base::Error(base::Code::kInvalid,
+                       fmt::format("{}: {} nodes × {} ranks are {} ranks; at most {} work",
+                                   spec.origin("resources.nodes"), spec.resources.nodes,
+                                   spec.resources.ranks_per_node, world, record::LaunchPlan::kLargestWorld));
   }
-  auto mesh = contract::solve_mesh(spec, world, spec.resources.ranks_per_node);
+  auto mesh = plan::solve_mesh(spec, world, spec.resources.ranks_per_node);
   if (!mesh) return std::move(mesh).error();
   auto batch = solve_batch(spec, mesh->data_parallel());
   if (!batch) {
@@ -39,7 +37,7 @@ base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& sp
     return mend.empty() ? batch.error()
                         : base::Error(batch.error().code(), batch.error().message() + "; " + mend);
   }
-  contract::LaunchPlan plan;
+  record::LaunchPlan plan;
   plan.name = spec.name;
   plan.id = context.id;
   plan.scheduler = context.scheduler;

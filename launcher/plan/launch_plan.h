@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -25,7 +25,6 @@ struct PlanContext {
 };
 
 // Errors: kInvalid from the batch contract, or more ranks than a job may have.
-base::Result<contract::LaunchPlan> solve_launch_plan(const contract::JobSpec& spec,
-                                                     const PlanContext& context);
+base::Result<record::LaunchPlan> solve_launch_plan(const spec::JobSpec& spec, const PlanContext& context);
 
 }  // namespace shardrun::launcher

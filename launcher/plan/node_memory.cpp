@@ -45,7 +45,7 @@ std::optional<int64_t> node_memory_bytes(const contract::EnvironmentLookup& look
   return std::min(granted_mib * kMib, machine_bytes.value_or(granted_mib * kMib));
 }
 
-base::Result<void> fits_in_memory(const contract::MemoryPlan& rank, int ranks,
+base::Result<void> fits_in_memory(const plan::MemoryPlan& rank, int ranks,
                                   std::optional<int64_t> node_bytes) {
   if (!node_bytes || rank.host_total() <= *node_bytes / ranks) return {};
   return base::Error(base::Code::kRefused,

@@ -1,4 +1,4 @@
-// Whether what the ranks of a node plan to hold (runtime/contract/model_plan.h) fits into the node.
+// Whether what the ranks of a node plan to hold (runtime/plan/model_plan.h) fits into the node.
 //
 // Thread rule: pure functions, but for machine_memory_bytes().
 #pragma once
@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/model_plan.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/plan/model_plan.h"
 
 namespace shardrun::launcher {
 
@@ -21,7 +21,6 @@ std::optional<int64_t> node_memory_bytes(const contract::EnvironmentLookup& look
                                          std::optional<int64_t> machine_bytes);
 
 // kRefused when `ranks` of them need more than `node_bytes` of the host's memory.
-base::Result<void> fits_in_memory(const contract::MemoryPlan& rank, int ranks,
-                                  std::optional<int64_t> node_bytes);
+base::Result<void> fits_in_memory(const plan::MemoryPlan& rank, int ranks, std::optional<int64_t> node_bytes);
 
 }  // namespace shardrun::launcher

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/toml_text.h"
+#include "runtime/spec/toml_text.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -15,12 +15,12 @@ constexpr size_t kLongestName = 64;
 
 std::string toml_array(const std::vector<std::string>& texts) {
   std::string out;
-  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + contract::toml_string(text);
+  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + spec::toml_string(text);
   return "[" + out + "]";
 }
 
 // A compile job has nobody to spare and nothing to lose: its nodes are looked at when the job itself starts.
-void add_one_plain_attempt(contract::LaunchPlan& plan) {
+void add_one_plain_attempt(record::LaunchPlan& plan) {
   for (const char* assignment : {"fault_tolerance.requeue=false", "fault_tolerance.spares=0",
                                  "fault_tolerance.min_nodes=0", "fault_tolerance.preflight=false"})
     plan.overrides.emplace_back(assignment);
@@ -28,11 +28,11 @@ void add_one_plain_attempt(contract::LaunchPlan& plan) {
 
 }  // namespace
 
-bool compiles_by_command(const contract::JobSpec& spec) {
+bool compiles_by_command(const spec::JobSpec& spec) {
   return spec.precompile.enabled && !spec.program.command.empty() && !spec.precompile.command.empty();
 }
 
-bool compiles_kernels(const contract::JobSpec& spec) {
+bool compiles_kernels(const spec::JobSpec& spec) {
   return spec.precompile.enabled && !spec.program.trainer.empty();
 }
 
@@ -48,14 +48,14 @@ std::map<std::string, std::string> cache_variables(const std::string& cache) {
           {"JAX_COMPILATION_CACHE_DIR", cache + "/jax"}};
 }
 
-contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract::LaunchPlan& job) {
-  contract::LaunchPlan plan = job;
+record::LaunchPlan compile_plan(const spec::JobSpec& spec, const record::LaunchPlan& job) {
+  record::LaunchPlan plan = job;
   plan.id.clear();
   plan.run_directory.clear();
   plan.name = job.name.substr(0, kLongestName - std::string_view(kSuffix).size()) + kSuffix;
   if (compiles_kernels(spec)) {
     plan.kernels_only = true;
-    plan.overrides.push_back("name=" + contract::toml_string(plan.name));
+    plan.overrides.push_back("name=" + spec::toml_string(plan.name));
     add_one_plain_attempt(plan);
     return plan;
   }
@@ -64,7 +64,7 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
   plan.cpus_per_rank =
       static_cast<int>(std::min<int64_t>(kMostCpus, int64_t{job.ranks_per_node} * job.cpus_per_rank));
   for (const std::string& assignment :
-       {"name=" + contract::toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
+       {"name=" + spec::toml_string(plan.name), fmt::format("resources.nodes={}", plan.nodes),
         std::string("resources.ranks_per_node=1"),
         fmt::format("resources.cpus_per_rank={}", plan.cpus_per_rank),
         "program.command=" + toml_array(spec.precompile.command), std::string("precompile.enabled=false")}) {
@@ -79,10 +79,10 @@ contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract:
   return plan;
 }
 
-base::Result<void> check_cache_environment(const contract::JobSpec& spec) {
+base::Result<void> check_cache_environment(const spec::JobSpec& spec) {
   if (!compiles_by_command(spec)) return {};
   const auto flags = spec.environment.find("NEURON_CC_FLAGS");
-  if (flags == spec.environment.end() || flags->second.kind != contract::EnvironmentValue::Kind::kLiteral ||
+  if (flags == spec.environment.end() || flags->second.kind != spec::EnvironmentValue::Kind::kLiteral ||
       flags->second.text.find("--cache_dir") == std::string::npos) {
     return {};
   }

@@ -10,15 +10,15 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 // Whether the job has a compile job that goes first.
-bool compiles_by_command(const contract::JobSpec& spec);
+bool compiles_by_command(const spec::JobSpec& spec);
 // Whether its ranks compile kernels when they start, which a compile job can do before.
-bool compiles_kernels(const contract::JobSpec& spec);
+bool compiles_kernels(const spec::JobSpec& spec);
 
 // The variables that point compilers at `cache`, an absolute folder. Names: AWS Neuron's "Persistent Cache" and
 // "TorchNeuron environment variables", PyTorch's "Compile Time Caching Configuration" and cpp_extension, Triton's
@@ -27,9 +27,9 @@ std::map<std::string, std::string> cache_variables(const std::string& cache);
 
 // The plan of the compile job, from that of the job it is for: without id and run directory, with the overrides that
 // make job.toml the compile job. Its batch is the job's own, for what is compiled depends on it.
-contract::LaunchPlan compile_plan(const contract::JobSpec& spec, const contract::LaunchPlan& job);
+record::LaunchPlan compile_plan(const spec::JobSpec& spec, const record::LaunchPlan& job);
 
 // kInvalid, "origin: what; mend", when the spec's environment keeps a compiler away from the cache.
-base::Result<void> check_cache_environment(const contract::JobSpec& spec);
+base::Result<void> check_cache_environment(const spec::JobSpec& spec);
 
 }  // namespace shardrun::launcher

@@ -12,17 +12,17 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::Scaling;
+using spec::Scaling;
 
 // A job with its scaling exchanged, on one number of nodes.
 struct Variant {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   std::optional<Error> refusal;
 };
 
-Variant exchanged(contract::JobSpec spec, Scaling scaling, const contract::LaunchPlan& smallest) {
+Variant exchanged(spec::JobSpec spec, Scaling scaling, const record::LaunchPlan& smallest) {
   Variant variant;
-  contract::BatchSpec& batch = spec.batch;
+  spec::BatchSpec& batch = spec.batch;
   const int64_t global = smallest.batch.global_batch, nodes = spec.resources.nodes;
   if (scaling == Scaling::kStrong) {
     batch.global_batch = global;
@@ -42,8 +42,8 @@ Variant exchanged(contract::JobSpec spec, Scaling scaling, const contract::Launc
 }
 
 // What must be set on top of the job's file to make it this plan.
-std::vector<std::string> overrides_of(const contract::JobSpec& spec, bool is_exchanged,
-                                      const contract::LaunchPlan& plan) {
+std::vector<std::string> overrides_of(const spec::JobSpec& spec, bool is_exchanged,
+                                      const record::LaunchPlan& plan) {
   std::vector<std::string> overrides = {fmt::format("resources.nodes={}", plan.nodes)};
   if (spec.fault_tolerance.min_nodes > 0)  // a run of a sweep measures its own number of nodes, or fails
     overrides.push_back("fault_tolerance.min_nodes=0");
@@ -68,17 +68,17 @@ Result<int64_t> node_count(std::string_view text) {
 
 int64_t ScaleRow::micro_steps() const {
   if (!plan) return 0;
-  const contract::BatchPlan& batch = plan->batch;
+  const plan::BatchPlan& batch = plan->batch;
   const int64_t before_last = (batch.gradient_accumulation - 1) * batch.data_parallel;
   const int64_t left = batch.global_batch - before_last * batch.micro_batch;
   return before_last + std::min(left, batch.data_parallel);
 }
 
-Result<std::vector<ScaleRow>> scale_table(const contract::JobSpec& spec, std::span<const int64_t> nodes,
+Result<std::vector<ScaleRow>> scale_table(const spec::JobSpec& spec, std::span<const int64_t> nodes,
                                           const PlanContext& context, std::optional<Scaling> scaling) {
   SHARDRUN_CHECK(!nodes.empty() && nodes.front() >= 1);
   const bool is_exchanged = scaling && *scaling != spec.batch.scaling;
-  std::optional<contract::LaunchPlan> smallest;
+  std::optional<record::LaunchPlan> smallest;
   std::vector<ScaleRow> rows;
   for (const int64_t count : nodes) {
     Variant variant{spec, std::nullopt};
@@ -86,7 +86,7 @@ Result<std::vector<ScaleRow>> scale_table(const contract::JobSpec& spec, std::sp
     if (smallest) variant = exchanged(std::move(variant.spec), *scaling, *smallest);
     ScaleRow row;
     row.nodes = count;
-    auto plan = variant.refusal ? Result<contract::LaunchPlan>(*variant.refusal)
+    auto plan = variant.refusal ? Result<record::LaunchPlan>(*variant.refusal)
                                 : solve_launch_plan(variant.spec, context);
     if (plan) {
       const auto own = overrides_of(spec, is_exchanged, *plan);

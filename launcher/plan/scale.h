@@ -13,15 +13,15 @@
 #include "launcher/plan/batch.h"
 #include "launcher/plan/launch_plan.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 struct ScaleRow {
   int64_t nodes = 0;
-  std::optional<contract::LaunchPlan> plan;  // with the overrides that make the job this row; absent: refused
-  std::string refusal;                       // "file:line:column: what; mend"
-  NearestNodes nearest;                      // of a refused row
+  std::optional<record::LaunchPlan> plan;  // with the overrides that make the job this row; absent: refused
+  std::string refusal;                     // "file:line:column: what; mend"
+  NearestNodes nearest;                    // of a refused row
   // Micro-batches of a step, over all ranks, that are not empty.
   int64_t micro_steps() const;
 };
@@ -29,9 +29,9 @@ struct ScaleRow {
 // One row for each of `nodes`. `scaling`, when it is not the spec's own: weak gives each node the work that a node has
 // on the smallest of `nodes`, strong keeps the global batch that the job has there. Errors: kInvalid when the job
 // cannot be solved on that smallest number, which the others are then measured by.
-base::Result<std::vector<ScaleRow>> scale_table(const contract::JobSpec& spec, std::span<const int64_t> nodes,
+base::Result<std::vector<ScaleRow>> scale_table(const spec::JobSpec& spec, std::span<const int64_t> nodes,
                                                 const PlanContext& context,
-                                                std::optional<contract::Scaling> scaling);
+                                                std::optional<spec::Scaling> scaling);
 
 // "1,2,4" and "1-8,16" → ascending numbers without repetition. kInvalid says what is no number of nodes.
 base::Result<std::vector<int64_t>> parse_node_counts(std::string_view text);

@@ -21,15 +21,15 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 struct StepRequest {
-  const contract::JobSpec* spec = nullptr;
-  const contract::LaunchPlan* plan = nullptr;
+  const spec::JobSpec* spec = nullptr;
+  const record::LaunchPlan* plan = nullptr;
   int attempt = 0;
   std::vector<std::string> arguments;  // of the rank program; empty: it is a rank
   std::vector<std::string> nodes;      // host names, in node_index order
@@ -42,7 +42,7 @@ struct StepRequest {
 };
 
 struct StepOutcome {
-  std::vector<contract::RankExit> exits;       // one per rank that is known to have ended
+  std::vector<record::RankExit> exits;         // one per rank that is known to have ended
   std::optional<std::string> scheduler_fault;  // the scheduler's own words when it, not a rank, failed
   std::optional<int> stop_signal;              // the signal that asked us to stop
   std::vector<std::string> unreachable;        // nodes on which no rank could be started
@@ -53,7 +53,7 @@ class Scheduler {
   virtual ~Scheduler() = default;
   virtual const char* name() const = 0;
   // Host names of all nodes this process may use, at least plan.nodes; the conductor chooses among them, in order.
-  virtual base::Result<std::vector<std::string>> nodes(const contract::LaunchPlan& plan) = 0;
+  virtual base::Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) = 0;
   virtual base::Result<StepOutcome> run(const StepRequest& request) = 0;
 };
 

@@ -111,11 +111,11 @@ void StepCommand::signal_command(int signal) const {
 
 // A command that ends with 0 says that all ranks did: known even where a full disk took no exit file.
 void StepCommand::finish(const std::string& name, int status) {
-  std::map<int, contract::RankExit> exits;
-  for (const contract::RankExit& exit : known_exits()) exits.emplace(exit.global_rank, exit);
+  std::map<int, record::RankExit> exits;
+  for (const record::RankExit& exit : known_exits()) exits.emplace(exit.global_rank, exit);
   const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
   for (int rank = 0; !failed && rank < request_.plan->world_size(); ++rank) {
-    contract::RankExit exit;
+    record::RankExit exit;
     exit.global_rank = rank;
     exit.node = request_.nodes.at(static_cast<size_t>(rank / request_.plan->ranks_per_node));
     exit.ended = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -41,7 +41,7 @@ class StepCommand {
   // The time of schedule_kill has come.
   virtual void on_kill_time() = 0;
   // Ranks that are known to have ended otherwise than well.
-  virtual std::vector<contract::RankExit> known_exits() const { return {}; }
+  virtual std::vector<record::RankExit> known_exits() const { return {}; }
 
   // Earlier wins.
   void schedule_kill(std::chrono::milliseconds in);

@@ -7,7 +7,7 @@ namespace shardrun::launcher {
 
 using base::Result;
 
-Result<void> prepare_cache(const contract::JobSpec& spec, const std::string& folder) {
+Result<void> prepare_cache(const spec::JobSpec& spec, const std::string& folder) {
   const std::string origin = spec.origin("precompile.cache");
   auto made = base::make_directories(folder, 0700);
   if (made) made = base::refuse_if_others_write(folder);

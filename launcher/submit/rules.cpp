@@ -29,7 +29,7 @@ bool is_executable_file(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-Result<void> check_text_file(const contract::JobSpec& spec, const std::string& key, const std::string& path,
+Result<void> check_text_file(const spec::JobSpec& spec, const std::string& key, const std::string& path,
                              const std::string& working_directory) {
   const std::string full = absolute(path, working_directory);
   struct stat status {};
@@ -65,7 +65,7 @@ bool on_path(const std::string& program) {
 }
 
 // `key`: of the argv, e.g. "program.command".
-Result<void> check_command(const contract::JobSpec& spec, const std::string& key,
+Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
                            const std::vector<std::string>& command, const std::string& working_directory) {
   const std::string& program = command.front();
   const std::string origin = spec.origin(key + "[0]");
@@ -85,8 +85,8 @@ Result<void> check_command(const contract::JobSpec& spec, const std::string& key
                   origin, full));
 }
 
-Result<void> check_secret_file(const contract::JobSpec& spec, const std::string& name,
-                               const std::string& path, const std::string& working_directory) {
+Result<void> check_secret_file(const spec::JobSpec& spec, const std::string& name, const std::string& path,
+                               const std::string& working_directory) {
   const std::string full = absolute(path, working_directory);
   if (::access(full.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,
@@ -94,7 +94,7 @@ Result<void> check_secret_file(const contract::JobSpec& spec, const std::string&
                            spec.origin("environment." + name), name, full, std::strerror(errno)));
 }
 
-Result<void> check_weights(const contract::JobSpec& spec, const std::string& working_directory) {
+Result<void> check_weights(const spec::JobSpec& spec, const std::string& working_directory) {
   const std::string full = absolute(spec.model.init, working_directory);
   if (::access(full.c_str(), R_OK) == 0) return {};
   return Error(
@@ -106,8 +106,8 @@ Result<void> check_weights(const contract::JobSpec& spec, const std::string& wor
 
 // An image is a file or a folder here: ranks that each fetched it from a registry would all do so at once. What pyxis
 // gets is srun's to check.
-Result<void> check_container(const contract::JobSpec& spec, const std::string& working_directory) {
-  if (!spec.container.is_given() || spec.container.runtime == contract::ContainerRuntime::kPyxis) return {};
+Result<void> check_container(const spec::JobSpec& spec, const std::string& working_directory) {
+  if (!spec.container.is_given() || spec.container.runtime == spec::ContainerRuntime::kPyxis) return {};
   const std::string full = absolute(spec.container.image, working_directory);
   if (::access(full.c_str(), R_OK) != 0) {
     return Error(Code::kInvalid,
@@ -120,7 +120,7 @@ Result<void> check_container(const contract::JobSpec& spec, const std::string& w
 }
 
 // The folder itself, or the nearest above it that exists, must take new entries.
-Result<void> check_checkpoint_folder(const contract::JobSpec& spec, const std::string& working_directory) {
+Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::string& working_directory) {
   std::string folder = absolute(spec.checkpoint.directory, working_directory);
   struct stat status {};
   while (::stat(folder.c_str(), &status) != 0 && errno == ENOENT && folder.find_last_of('/') != 0) {
@@ -137,7 +137,7 @@ Result<void> check_checkpoint_folder(const contract::JobSpec& spec, const std::s
 }
 
 // Errors of what only the ranks need, in the order of the spec.
-std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::string& working_directory) {
+std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string& working_directory) {
   std::vector<Error> errors;
   const auto keep = [&](Result<void> checked) {
     if (!checked) errors.push_back(std::move(checked).error());
@@ -147,15 +147,15 @@ std::vector<Error> check_for_ranks(const contract::JobSpec& spec, const std::str
   if (!spec.checkpoint.directory.empty()) keep(check_checkpoint_folder(spec, working_directory));
   keep(check_container(spec, working_directory));
   for (const auto& [name, value] : spec.environment) {
-    if (value.kind != contract::EnvironmentValue::Kind::kFromFile) continue;
+    if (value.kind != spec::EnvironmentValue::Kind::kFromFile) continue;
     keep(check_secret_file(spec, name, value.text, working_directory));
   }
   return errors;
 }
 
 // What a rank on a GPU loads; compiling for GPUs that are named needs none.
-Result<void> check_gpu_library(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
-  if (spec.resources.device == contract::TrainingDevice::kCpu) return {};
+Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  if (spec.resources.device == spec::TrainingDevice::kCpu) return {};
   if (plan.kernels_only && !spec.precompile.architecture.empty()) return {};
   const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
   if (::access(library.c_str(), R_OK) == 0) return {};
@@ -166,8 +166,8 @@ Result<void> check_gpu_library(const contract::JobSpec& spec, const contract::La
 }
 
 // A min_nodes that cannot help.
-Result<void> check_fewer_nodes(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
-  if (contract::fewest_nodes(spec.fault_tolerance, plan.nodes) == plan.nodes) return {};
+Result<void> check_fewer_nodes(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  if (spec::fewest_nodes(spec.fault_tolerance, plan.nodes) == plan.nodes) return {};
   const auto fewer = plan_on_fewer(spec, plan, plan.nodes - 1, {});
   if (fewer) return {};
   return Error(
@@ -179,7 +179,7 @@ Result<void> check_fewer_nodes(const contract::JobSpec& spec, const contract::La
 
 }  // namespace
 
-Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& working_directory,
+Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                              RanksRun where) {
   for (const auto& [name, files] :
        {std::pair("data.files", &spec.data.files), std::pair("data.validation", &spec.data.validation)}) {
@@ -201,11 +201,11 @@ Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& w
   return warnings;
 }
 
-Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   auto warnings = check_files(spec, plan.working_directory,
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
-  if (spec.container.runtime == contract::ContainerRuntime::kPyxis)
+  if (spec.container.runtime == spec::ContainerRuntime::kPyxis)
     RETURN_IF_ERROR(contract::find_container_runtime(spec, contract::process_environment()));  // refuses it
   // A batch script runs on the first of the job's nodes, so what is not here is not there.
   if (std::getenv("SLURMD_NODENAME") != nullptr)

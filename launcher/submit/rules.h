@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -21,11 +21,11 @@ using Warnings = std::vector<std::string>;
 
 // The files that the spec names: data and validation text, a command's program, files that secrets come from, the
 // checkpoints' folder. Relative paths start at `working_directory`. Errors: kInvalid, "file:line:column: what; mend".
-base::Result<Warnings> check_files(const contract::JobSpec& spec, const std::string& working_directory,
+base::Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                                    RanksRun where);
 
 // The same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin. Warns of a min_nodes with
 // which the job fits on no smaller number of nodes.
-base::Result<Warnings> check_launch(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
+base::Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 }  // namespace shardrun::launcher

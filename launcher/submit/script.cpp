@@ -36,8 +36,8 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-std::vector<std::string> allocation_options(const contract::JobSpec& spec) {
-  const contract::ResourcesSpec& resources = spec.resources;
+std::vector<std::string> allocation_options(const spec::JobSpec& spec) {
+  const spec::ResourcesSpec& resources = spec.resources;
   std::vector<std::string> options = {
       "--job-name=" + spec.name, fmt::format("--nodes={}", resources.nodes + spec.fault_tolerance.spares),
       fmt::format("--ntasks-per-node={}", resources.ranks_per_node),
@@ -55,7 +55,7 @@ std::vector<std::string> allocation_options(const contract::JobSpec& spec) {
   return options;
 }
 
-Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPaths& paths) {
+Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& paths) {
   RETURN_IF_ERROR(check_path("run directory", paths.runs_directory));
   RETURN_IF_ERROR(check_path("working directory", paths.working_directory));
   RETURN_IF_ERROR(check_path("path of shardrun", paths.shardrun_program));

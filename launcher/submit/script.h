@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 // What sbatch and salloc share: --job-name, --nodes, --ntasks-per-node, --cpus-per-task, --time, --partition…
-std::vector<std::string> allocation_options(const contract::JobSpec& spec);
+std::vector<std::string> allocation_options(const spec::JobSpec& spec);
 
 struct ScriptPaths {
   std::string shardrun_program;   // absolute
@@ -26,7 +26,7 @@ struct ScriptPaths {
 };
 
 // kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.
-base::Result<std::string> sbatch_script(const contract::JobSpec& spec, const ScriptPaths& paths);
+base::Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& paths);
 
 // `text` as one word of a POSIX shell.
 std::string shell_quoted(const std::string& text);

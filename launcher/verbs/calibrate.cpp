@@ -15,7 +15,7 @@
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/toml_text.h"
+#include "runtime/spec/toml_text.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::Calibration;
-using contract::toml_string;
+using record::Calibration;
+using spec::toml_string;
 
 // A run that was predicted and measured.
 struct Past {
@@ -37,7 +37,7 @@ struct Past {
 
 std::vector<Past> past_predictions(const CommonOptions& common) {
   std::vector<Past> found;
-  for (const contract::RunDir& run : all_runs(common)) {
+  for (const record::RunDir& run : all_runs(common)) {
     const auto record = read_record(run);
     if (!record || !record->predicted || !record->predicted->step_seconds || !record->metrics) continue;
     if (record->metrics->step_seconds_p50 <= 0.0) continue;
@@ -59,14 +59,14 @@ PastSummary summary_of(const std::vector<Past>& past) {
     errors.push_back(std::abs(one.error()));
     if (std::abs(one.error()) > std::abs(summary.worst.error())) summary.worst = one;
   }
-  summary.median = contract::Spread::of(errors).median;
+  summary.median = record::Spread::of(errors).median;
   return summary;
 }
 
-std::string environment_text(const contract::JobSpec& spec) {
+std::string environment_text(const spec::JobSpec& spec) {
   std::string text;
   for (const auto& [name, value] : spec.environment) {
-    using Kind = contract::EnvironmentValue::Kind;
+    using Kind = spec::EnvironmentValue::Kind;
     const std::string word = toml_string(value.text);
     const std::string right = value.kind == Kind::kLiteral        ? word
                               : value.kind == Kind::kFromVariable ? "{ from_env = " + word + " }"
@@ -77,9 +77,9 @@ std::string environment_text(const contract::JobSpec& spec) {
 }
 
 // A command job that has the other job's place: its nodes, ranks, queue, environment and logs.
-std::string job_text(const contract::JobSpec& spec, const std::vector<std::string>& command) {
+std::string job_text(const spec::JobSpec& spec, const std::vector<std::string>& command) {
   constexpr const char* kSchedulers[] = {"auto", "local", "slurm", "mpirun"};
-  const contract::ResourcesSpec& r = spec.resources;
+  const spec::ResourcesSpec& r = spec.resources;
   std::string text =
       fmt::format("name = \"calibrate\"\n[resources]\nnodes = {}\nranks_per_node = {}\ncpus_per_rank = {}\n",
                   r.nodes, r.ranks_per_node, r.cpus_per_rank);
@@ -100,16 +100,16 @@ std::string job_text(const contract::JobSpec& spec, const std::vector<std::strin
 }
 
 // This machine, with a rank on each CPU.
-contract::JobSpec spec_of_this_machine(const CommonOptions& common) {
-  contract::JobSpec spec;
+spec::JobSpec spec_of_this_machine(const CommonOptions& common) {
+  spec::JobSpec spec;
   spec.resources.ranks_per_node = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-  spec.cluster.scheduler = contract::SchedulerKind::kLocal;
+  spec.cluster.scheduler = spec::SchedulerKind::kLocal;
   spec.logging.directory = common.runs_directory;
   return spec;
 }
 
 // Runs the job and reads what it measured. The run's own lines go to stderr with --json, its exit code to `code`.
-Result<Calibration> measure(const contract::JobSpec& spec, const CalibrateOptions& options, bool json,
+Result<Calibration> measure(const spec::JobSpec& spec, const CalibrateOptions& options, bool json,
                             const std::string& folder, int& code) {
   auto installed = find_installation();
   if (!installed) return std::move(installed).error();
@@ -126,12 +126,12 @@ Result<Calibration> measure(const contract::JobSpec& spec, const CalibrateOption
     return Error(Code::kIo, "the cluster could not be measured; what the run says is above");
   const auto text = base::read_file(measured);
   if (!text) return text.error();
-  return contract::parse_calibration(*text, measured);
+  return record::parse_calibration(*text, measured);
 }
 
 // All that was asked for on all nodes, and the network on fewer of them: one run each, for ranks that only wait would take
 // CPUs from those that measure.
-Result<Calibration> measure_all(contract::JobSpec spec, const CalibrateOptions& options, bool json,
+Result<Calibration> measure_all(spec::JobSpec spec, const CalibrateOptions& options, bool json,
                                 const std::string& folder, int& code) {
   const int nodes = spec.resources.nodes;
   auto whole = measure(spec, options, json, folder, code);
@@ -152,7 +152,7 @@ Result<Calibration> measure_all(contract::JobSpec spec, const CalibrateOptions& 
 Result<Calibration> with_network(const std::string& path, const Calibration& fresh) {
   const auto text = base::read_file(path);
   if (!text) return Error(Code::kInvalid, path + " is not there; calibrate everything before --network");
-  auto before = contract::parse_calibration(*text, path);
+  auto before = record::parse_calibration(*text, path);
   if (!before) return before;
   if (before->cpus_per_rank != fresh.cpus_per_rank)
     return Error(Code::kInvalid, path + " was measured with another cpus_per_rank; calibrate everything");
@@ -170,7 +170,7 @@ Result<Calibration> with_network(const std::string& path, const Calibration& fre
 }
 
 // Bytes a second that one rank sends in the largest collective of a kind.
-double rate_of(const contract::CollectiveProbe& probe) {
+double rate_of(const record::CollectiveProbe& probe) {
   const auto ranks = static_cast<double>(probe.ranks);
   return probe.seconds.median > 0.0
              ? static_cast<double>(probe.bytes) * (ranks - 1.0) / ranks / probe.seconds.median
@@ -178,9 +178,9 @@ double rate_of(const contract::CollectiveProbe& probe) {
 }
 
 // Of each curve its largest size.
-std::vector<contract::CollectiveProbe> largest_of(const Calibration& calibration) {
-  std::vector<contract::CollectiveProbe> largest;
-  for (const contract::CollectiveProbe& probe : calibration.collectives) {
+std::vector<record::CollectiveProbe> largest_of(const Calibration& calibration) {
+  std::vector<record::CollectiveProbe> largest;
+  for (const record::CollectiveProbe& probe : calibration.collectives) {
     const auto same = std::find_if(largest.begin(), largest.end(), [&](const auto& other) {
       return other.kind == probe.kind && other.among == probe.among && other.nodes == probe.nodes;
     });
@@ -211,7 +211,7 @@ void print_machine(const MeasuredMachine& machine, const std::string& path) {
   const Calibration& c = machine.calibration();
   fmt::print("calibrated   {} nodes on {} machines, {} ranks a node, {} CPUs a rank of {}; {}\n", c.nodes,
              c.machines, c.ranks_per_node, c.cpus_per_rank, c.cpus_per_node, c.cpu);
-  for (const contract::GemmRate& gemm : c.gemms)
+  for (const record::GemmRate& gemm : c.gemms)
     fmt::print("  product      {} {:>5}  {:>8.1f} GFLOP/s a rank ({:.1f} to {:.1f})\n", gemm.type, gemm.size,
                gemm.flops_per_second.median / 1e9, gemm.flops_per_second.low / 1e9,
                gemm.flops_per_second.high / 1e9);
@@ -220,7 +220,7 @@ void print_machine(const MeasuredMachine& machine, const std::string& path) {
   fmt::print("  optimizer    {:.3f} ns a parameter\n", c.update_seconds_per_parameter.median * 1e9);
   fmt::print("  steps        {} shapes; between them predicted within {:.1f} %\n", c.steps.size(),
              100.0 * machine.worst_fit());
-  for (const contract::CollectiveProbe& probe : largest_of(c))
+  for (const record::CollectiveProbe& probe : largest_of(c))
     fmt::print(
         "  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms beside nothing, {:.1f} ms "
         "beside "
@@ -267,7 +267,7 @@ struct Scratch {
   }
 };
 
-Result<MeasuredMachine> calibrate_anew(const contract::JobSpec& spec, const CalibrateOptions& options,
+Result<MeasuredMachine> calibrate_anew(const spec::JobSpec& spec, const CalibrateOptions& options,
                                        const std::string& path, bool json, int& code) {
   const std::string runs = absolute_path(spec.logging.directory) + "/calibrate";
   const Scratch scratch{fmt::format("{}/.measured-{}", runs, ::getpid())};
@@ -279,14 +279,14 @@ Result<MeasuredMachine> calibrate_anew(const contract::JobSpec& spec, const Cali
   auto machine = MeasuredMachine::of(*kept);
   if (!machine) return machine;
   RETURN_IF_ERROR(base::make_directories(path.substr(0, path.find_last_of('/'))));
-  RETURN_IF_ERROR(base::write_file_atomically(path, contract::to_toml(*kept)));
+  RETURN_IF_ERROR(base::write_file_atomically(path, record::to_toml(*kept)));
   return machine;
 }
 
 }  // namespace
 
 int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
-  contract::JobSpec spec = spec_of_this_machine(common);
+  spec::JobSpec spec = spec_of_this_machine(common);
   if (!options.spec.path.empty()) {
     auto loaded = load_spec(options.spec.path, options.spec.overrides);
     if (!loaded) return fail(loaded.error(), common);

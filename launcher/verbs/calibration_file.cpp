@@ -12,7 +12,7 @@
 #include "launcher/verbs/common.h"
 #include "runtime/base/io.h"
 #include "runtime/base/state_folder.h"
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -28,9 +28,9 @@ std::string this_host() {
 
 constexpr const char* kOfCpus = "shardrun calibrate measures CPUs, the job computes on GPUs";
 
-Result<ReplayQuestion> question_of(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
-  if (spec.resources.device == contract::TrainingDevice::kGpu) return Error(Code::kInvalid, kOfCpus);
-  const auto mesh = contract::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
+Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  if (spec.resources.device == spec::TrainingDevice::kGpu) return Error(Code::kInvalid, kOfCpus);
+  const auto mesh = plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
   if (!mesh) return mesh.error();
   ReplayQuestion question;
   question.model = shape_of(spec.model, spec.program.trainer);
@@ -50,7 +50,7 @@ Result<ReplayQuestion> question_of(const contract::JobSpec& spec, const contract
   return question;
 }
 
-OwnMemoryQuestion memory_question(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+OwnMemoryQuestion memory_question(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                   const Layout& layout) {
   return {.model = shape_of(spec.model, spec.program.trainer),
           .layout = layout,
@@ -62,7 +62,7 @@ OwnMemoryQuestion memory_question(const contract::JobSpec& spec, const contract:
 
 }  // namespace
 
-Result<std::string> calibration_path(const contract::JobSpec& spec) {
+Result<std::string> calibration_path(const spec::JobSpec& spec) {
   if (!spec.cluster.config.empty()) {
     std::string path = absolute_path(spec.cluster.config);
     if (path.ends_with(".toml")) path.resize(path.size() - 5);
@@ -80,16 +80,16 @@ Result<std::optional<MeasuredMachine>> load_calibration(const std::string& path)
   const auto text = base::read_file(path, /*limit_bytes=*/1 << 22);
   if (!text && text.error().code() == Code::kNotFound) return std::optional<MeasuredMachine>();
   if (!text) return text.error();
-  const auto calibration = contract::parse_calibration(*text, path);
+  const auto calibration = record::parse_calibration(*text, path);
   if (!calibration) return calibration.error();
   auto machine = MeasuredMachine::of(*calibration);
   if (!machine) return std::move(machine).error().context(path);
   return std::optional<MeasuredMachine>(std::move(*machine));
 }
 
-Result<StepForecast> forecast_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+Result<StepForecast> forecast_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                        const MeasuredMachine& machine) {
-  const contract::Calibration& calibration = machine.calibration();
+  const record::Calibration& calibration = machine.calibration();
   if (plan.cpus_per_rank != calibration.cpus_per_rank)
     return Error(Code::kInvalid, fmt::format("calibrated with {} CPUs a rank, the job has {}",
                                              calibration.cpus_per_rank, plan.cpus_per_rank));
@@ -97,16 +97,16 @@ Result<StepForecast> forecast_measured(const contract::JobSpec& spec, const cont
     return Error(Code::kInvalid,
                  fmt::format("collectives are calibrated with {} ranks a node, the job has {}",
                              calibration.ranks_per_node, plan.ranks_per_node));
-  if (spec.precision.parameters != contract::Precision::kBf16)
+  if (spec.precision.parameters != spec::Precision::kBf16)
     return Error(Code::kInvalid, "steps are calibrated in bf16, the job computes in fp32");
   auto question = question_of(spec, plan);
   if (!question) return std::move(question).error();
   return replay_step(machine, *question);
 }
 
-Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                      const MeasuredMachine& machine) {
-  using contract::Checkpointing;
+  using spec::Checkpointing;
   const auto written = question_of(spec, plan);
   if (!written) return written.error();
   const int64_t world = plan.world_size(), local = plan.batch.global_batch / world;
@@ -123,9 +123,9 @@ Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contra
         Layout& layout = question.layout;
         layout.shard_degree = degree;
         layout.tensor_parallel = 1;
-        layout.strategy = degree == 1       ? contract::Strategy::kNoShard
-                          : degree == world ? contract::Strategy::kFullShard
-                                            : contract::Strategy::kHybridShard;
+        layout.strategy = degree == 1       ? spec::Strategy::kNoShard
+                          : degree == world ? spec::Strategy::kFullShard
+                                            : spec::Strategy::kHybridShard;
         layout.micro_batch = micro;
         layout.accumulation = local / micro;
         layout.checkpointing = kind;
@@ -150,34 +150,33 @@ Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contra
 
 namespace {
 
-const char* type_name(const contract::JobSpec& spec) {
-  return spec.precision.parameters == contract::Precision::kBf16 ? "bf16" : "fp32";
+const char* type_name(const spec::JobSpec& spec) {
+  return spec.precision.parameters == spec::Precision::kBf16 ? "bf16" : "fp32";
 }
 
 // Of hardware that `ranks` ranks share; nothing where it has no path for the job's type.
-std::optional<contract::PeakRate> datasheet_peak(const contract::JobSpec& spec, const PeakTflops& peak,
-                                                 double ranks, const std::string& whose) {
-  const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;
+std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const PeakTflops& peak, double ranks,
+                                             const std::string& whose) {
+  const bool bf16 = spec.precision.parameters == spec::Precision::kBf16;
   const double tflops = bf16 ? peak.bf16 : peak.fp32;
   if (tflops <= 0.0) return std::nullopt;
   if (spec.precision.fp8 && peak.fp8 > 0.0) {
     const ModelShape model = shape_of(spec.model, spec.program.trainer);
     const double share = model.linear_flops_per_token() / model.flops_per_token(spec.data.sequence_length);
     const double mixed = 1.0 / (share / peak.fp8 + (1.0 - share) / tflops);
-    return contract::PeakRate{
+    return plan::PeakRate{
         "datasheet", mixed * 1e12 / ranks,
         fmt::format("datasheet of {}, fp8 in {:.1f} % of the FLOPs and bf16", whose, 100.0 * share)};
   }
-  return contract::PeakRate{"datasheet", tflops * 1e12 / ranks,
-                            fmt::format("datasheet of {}, {}", whose, type_name(spec))};
+  return plan::PeakRate{"datasheet", tflops * 1e12 / ranks,
+                        fmt::format("datasheet of {}, {}", whose, type_name(spec))};
 }
 
 // Of the machine that a job names, as far as the built-in trainer computes there.
-std::optional<contract::PeakRate> peak_of_machine(const contract::JobSpec& spec,
-                                                  const contract::LaunchPlan& plan) {
+std::optional<plan::PeakRate> peak_of_machine(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   const auto instance = machine_of(spec);
   if (!instance || !*instance) return std::nullopt;
-  if (spec.resources.device == contract::TrainingDevice::kCpu)
+  if (spec.resources.device == spec::TrainingDevice::kCpu)
     return datasheet_peak(spec, (*instance)->cpu_peak, plan.ranks_per_node, (*instance)->type);
   const auto& unit = (*instance)->accelerator;
   if (!unit || unit->maker != "nvidia") return std::nullopt;
@@ -186,24 +185,24 @@ std::optional<contract::PeakRate> peak_of_machine(const contract::JobSpec& spec,
 
 }  // namespace
 
-std::optional<contract::PeakRate> peak_of_device(const contract::JobSpec& spec, const std::string& device) {
-  if (spec.resources.device == contract::TrainingDevice::kCpu) return std::nullopt;
+std::optional<plan::PeakRate> peak_of_device(const spec::JobSpec& spec, const std::string& device) {
+  if (spec.resources.device == spec::TrainingDevice::kCpu) return std::nullopt;
   const Catalogue catalogue = built_in_catalogue();
   const Accelerator* const unit = catalogue.find_accelerator(device);
   if (unit == nullptr) return std::nullopt;
   return datasheet_peak(spec, unit->peak, spec.resources.ranks_per_gpu, unit->name);
 }
 
-contract::Prediction predict_run(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
-  contract::Prediction prediction;
+record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  record::Prediction prediction;
   if (spec.program.trainer.empty()) return prediction;
   auto datasheet = peak_of_machine(spec, plan);
   if (datasheet) prediction.peaks.push_back(std::move(*datasheet));
-  if (spec.resources.device == contract::TrainingDevice::kGpu) {
+  if (spec.resources.device == spec::TrainingDevice::kGpu) {
     prediction.unknown_because = kOfCpus;
     return prediction;
   }
-  const bool bf16 = spec.precision.parameters == contract::Precision::kBf16;
+  const bool bf16 = spec.precision.parameters == spec::Precision::kBf16;
   if (const auto question = question_of(spec, plan); question && bf16 && spec.program.trainer == "llama")
     prediction.memory_bytes = std::llround(own_memory(memory_question(spec, plan, question->layout)));
   const auto path = calibration_path(spec);

@@ -12,20 +12,20 @@
 
 #include "launcher/forecast/measured.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 // kInvalid when there is no place for it.
-base::Result<std::string> calibration_path(const contract::JobSpec& spec);
+base::Result<std::string> calibration_path(const spec::JobSpec& spec);
 
 // nullopt where nobody has calibrated; an error for a file that cannot be read.
 base::Result<std::optional<MeasuredMachine>> load_calibration(const std::string& path);
 
 // The step of a trainer's job on a measured machine. kInvalid: why nothing can be said.
-base::Result<StepForecast> forecast_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+base::Result<StepForecast> forecast_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                              const MeasuredMachine& machine);
 
 // Of those that a job's [sharding], [batch] and [memory] may ask for, with its global batch on its ranks: the one that is
@@ -35,13 +35,13 @@ struct MeasuredChoice {
   StepForecast step;
   int64_t combinations = 0;
 };
-base::Result<MeasuredChoice> best_measured(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
+base::Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                            const MeasuredMachine& machine);
 
 // Of a rank of the job on a GPU that its driver calls `device`; nothing where the catalogue does not know it.
-std::optional<contract::PeakRate> peak_of_device(const contract::JobSpec& spec, const std::string& device);
+std::optional<plan::PeakRate> peak_of_device(const spec::JobSpec& spec, const std::string& device);
 
 // What can be said of a run before it starts; empty members where nothing can.
-contract::Prediction predict_run(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
+record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 }  // namespace shardrun::launcher

@@ -82,13 +82,13 @@ bool inside_allocation() {
   return std::getenv("SLURM_JOB_ID") != nullptr;
 }
 
-bool wants_slurm(const contract::JobSpec& spec) {
-  if (spec.cluster.scheduler == contract::SchedulerKind::kAuto) return inside_allocation();
-  return spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+bool wants_slurm(const spec::JobSpec& spec) {
+  if (spec.cluster.scheduler == spec::SchedulerKind::kAuto) return inside_allocation();
+  return spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
 }
 
-const char* scheduler_of(const contract::JobSpec& spec) {
-  if (spec.cluster.scheduler == contract::SchedulerKind::kMpirun) return "mpirun";
+const char* scheduler_of(const spec::JobSpec& spec) {
+  if (spec.cluster.scheduler == spec::SchedulerKind::kMpirun) return "mpirun";
   return wants_slurm(spec) ? "slurm" : "local";
 }
 
@@ -96,7 +96,7 @@ std::string new_run_id(const std::string& runs, bool slurm) {
   return slurm ? slurm_id(runs) : local_id();
 }
 
-Result<PlanContext> plan_context(const contract::JobSpec& spec, const Installation& installed,
+Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                  const std::vector<std::string>& overrides, const std::string& scheduler) {
   PlanContext context;
   context.scheduler = scheduler;
@@ -123,7 +123,7 @@ std::string absolute_path(const std::string& path) {
   return absolute;
 }
 
-std::string runs_of(const contract::JobSpec& spec) {
+std::string runs_of(const spec::JobSpec& spec) {
   return absolute_path(spec.logging.directory) + "/" + spec.name;
 }
 
@@ -131,7 +131,7 @@ double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::vector<contract::RunDir> all_runs(const CommonOptions& common) {
+std::vector<record::RunDir> all_runs(const CommonOptions& common) {
   std::vector<std::pair<fs::file_time_type, fs::path>> found;
   std::error_code ignored;
   for (const auto& job : fs::directory_iterator(common.runs_directory, ignored)) {
@@ -142,19 +142,19 @@ std::vector<contract::RunDir> all_runs(const CommonOptions& common) {
     }
   }
   std::sort(found.rbegin(), found.rend());
-  std::vector<contract::RunDir> runs;
+  std::vector<record::RunDir> runs;
   for (const auto& item : found) runs.push_back({absolute_path(item.second.string())});
   return runs;
 }
 
-Result<contract::RunDir> find_run(const std::string& name, const CommonOptions& common) {
+Result<record::RunDir> find_run(const std::string& name, const CommonOptions& common) {
   std::error_code ignored;
-  if (is_run(name)) return contract::RunDir{fs::canonical(name, ignored).string()};
+  if (is_run(name)) return record::RunDir{fs::canonical(name, ignored).string()};
   const bool one_part = name.find('/') == std::string::npos && name != "." && name != "..";
   if (one_part) {
     const fs::path latest = fs::path(common.runs_directory) / name / "latest";
-    if (is_run(latest)) return contract::RunDir{fs::canonical(latest, ignored).string()};
-    for (const contract::RunDir& run : all_runs(common)) {
+    if (is_run(latest)) return record::RunDir{fs::canonical(latest, ignored).string()};
+    for (const record::RunDir& run : all_runs(common)) {
       if (fs::path(run.root).filename() == name) return run;
     }
   }
@@ -164,18 +164,18 @@ Result<contract::RunDir> find_run(const std::string& name, const CommonOptions& 
                            name, absolute_path(common.runs_directory)));
 }
 
-Result<contract::RunRecord> read_record(const contract::RunDir& run) {
+Result<record::RunRecord> read_record(const record::RunDir& run) {
   auto text = base::read_file(run.record_json());
   if (!text) return std::move(text).error();
-  auto record = contract::parse_run_record(*text);
+  auto record = record::parse_run_record(*text);
   if (!record) return std::move(record).error().context(run.record_json());
   return record;
 }
 
-Result<contract::LaunchPlan> read_plan(const contract::RunDir& run) {
+Result<record::LaunchPlan> read_plan(const record::RunDir& run) {
   auto text = base::read_file(run.plan_json());
   if (!text) return std::move(text).error();
-  auto plan = contract::parse_launch_plan(*text);
+  auto plan = record::parse_launch_plan(*text);
   if (!plan) return std::move(plan).error().context(run.plan_json());
   return plan;
 }

@@ -10,9 +10,9 @@
 #include "launcher/cluster/load_job.h"
 #include "launcher/plan/launch_plan.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/run_dir.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_dir.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
@@ -37,31 +37,31 @@ struct Installation {
 base::Result<Installation> find_installation();
 
 // What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".
-const char* scheduler_of(const contract::JobSpec& spec);
+const char* scheduler_of(const spec::JobSpec& spec);
 // Whether this process runs inside a Slurm allocation, and whether a spec asks for Slurm here.
 bool inside_allocation();
-bool wants_slurm(const contract::JobSpec& spec);
+bool wants_slurm(const spec::JobSpec& spec);
 // An id for a run that starts now: local-<time>-<pid>, or the allocation's job, with a number behind it from the second
 // run in `runs` on.
 std::string new_run_id(const std::string& runs, bool slurm);
 
 // Everything that a plan of `spec` needs but its id and run directory.
-base::Result<PlanContext> plan_context(const contract::JobSpec& spec, const Installation& installed,
+base::Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                        const std::vector<std::string>& overrides,
                                        const std::string& scheduler);
 
 std::string current_directory();
 std::string absolute_path(const std::string& path);
 // <logging.directory>/<name>, absolute.
-std::string runs_of(const contract::JobSpec& spec);
+std::string runs_of(const spec::JobSpec& spec);
 double unix_now();
 
 // A run named by its directory, by its job's name (the newest), or by its id. kNotFound lists where was
 // looked.
-base::Result<contract::RunDir> find_run(const std::string& name, const CommonOptions& common);
+base::Result<record::RunDir> find_run(const std::string& name, const CommonOptions& common);
 // Every run directory below the runs directory, newest first.
-std::vector<contract::RunDir> all_runs(const CommonOptions& common);
-base::Result<contract::RunRecord> read_record(const contract::RunDir& run);
-base::Result<contract::LaunchPlan> read_plan(const contract::RunDir& run);
+std::vector<record::RunDir> all_runs(const CommonOptions& common);
+base::Result<record::RunRecord> read_record(const record::RunDir& run);
+base::Result<record::LaunchPlan> read_plan(const record::RunDir& run);
 
 }  // namespace shardrun::launcher

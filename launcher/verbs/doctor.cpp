@@ -31,7 +31,7 @@ base::Result<std::map<std::string, std::string>> job_environment(const SpecOptio
   auto loaded = load_spec(options.path, options.overrides);
   if (!loaded) return std::move(loaded).error();
   for (const auto& [name, value] : loaded->spec.environment) {
-    if (value.kind == contract::EnvironmentValue::Kind::kLiteral) environment[name] = value.text;
+    if (value.kind == spec::EnvironmentValue::Kind::kLiteral) environment[name] = value.text;
   }
   return environment;
 }

@@ -9,12 +9,12 @@
 namespace shardrun::launcher {
 namespace {
 
-std::vector<contract::RankExit> exits_of(const contract::RunDir& run, int attempt, int world_size) {
-  std::vector<contract::RankExit> exits;
+std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, int world_size) {
+  std::vector<record::RankExit> exits;
   for (int rank = 0; rank < world_size; ++rank) {
     const auto text = base::read_file(run.rank_exit(attempt, rank));
     if (!text) continue;
-    if (auto exit = contract::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
+    if (auto exit = record::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
   }
   return exits;
 }
@@ -30,7 +30,7 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   sources.record = std::move(*record);
   if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
   if (auto text = base::read_file(run->metrics_jsonl())) sources.metrics = std::move(*text);
-  for (const contract::Attempt& attempt : sources.record.attempts) {
+  for (const record::Attempt& attempt : sources.record.attempts) {
     const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
     sources.exits.push_back(exits_of(*run, attempt.number, world_size));
   }
@@ -40,7 +40,7 @@ int explain(const std::string& run_name, const CommonOptions& common) {
     return contract::kExitDone;
   }
   fmt::print("{} {}: {}, exit code {}\n{}\n{}", sources.record.name, sources.record.id,
-             contract::status_name(sources.record.status), sources.record.exit_code, sources.record.verdict,
+             record::status_name(sources.record.status), sources.record.exit_code, sources.record.verdict,
              render_timeline(entries));
   return contract::kExitDone;
 }

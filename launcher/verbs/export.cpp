@@ -13,10 +13,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // The folder that a run keeps its checkpoints in.
-base::Result<std::string> checkpoints_of(const contract::RunDir& run) {
+base::Result<std::string> checkpoints_of(const record::RunDir& run) {
   const auto plan = read_plan(run);
   if (!plan) return plan.error();
-  const auto spec = contract::load_job_spec(run.job_toml(), plan->overrides);
+  const auto spec = spec::load_job_spec(run.job_toml(), plan->overrides);
   if (!spec) return spec.error();
   const std::string& directory = spec->checkpoint.directory;
   if (directory.empty()) return run.checkpoints();

@@ -11,7 +11,8 @@
 #include "launcher/view/progress.h"
 #include "launcher/view/scale_plot.h"
 #include "runtime/base/command.h"
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
+#include "runtime/record/model_plan_json.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -19,8 +20,8 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::Checkpointing;
-using contract::Strategy;
+using spec::Checkpointing;
+using spec::Strategy;
 
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kHostPci4 = 12e9,
@@ -47,7 +48,7 @@ const char* name_of(Checkpointing kind) {
 }
 
 // The type that the job names, directly or through a queue of its cluster; empty: none that the catalogue has.
-Result<std::string> machine_of_job(const contract::JobSpec& spec) {
+Result<std::string> machine_of_job(const spec::JobSpec& spec) {
   if (!spec.cluster.instance.empty() || spec.cluster.config.empty()) return spec.cluster.instance;
   auto config = load_cluster(spec.cluster.config);
   if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
@@ -57,7 +58,7 @@ Result<std::string> machine_of_job(const contract::JobSpec& spec) {
   return *instance == nullptr ? std::string() : (*instance)->type;
 }
 
-Result<std::vector<std::string>> machine_names(const PlanOptions& options, const contract::JobSpec& spec) {
+Result<std::vector<std::string>> machine_names(const PlanOptions& options, const spec::JobSpec& spec) {
   std::vector<std::string> names;
   for (size_t at = 0; at < options.machines.size();) {
     const size_t comma = std::min(options.machines.find(',', at), options.machines.size());
@@ -90,8 +91,8 @@ std::vector<std::string> overrides_of(const Candidate& candidate, const Question
 }
 
 // What the trainer itself plans to hold as the candidate.
-Result<contract::MemoryPlan> planned_memory(const PlanOptions& options, const Candidate& candidate,
-                                            const Question& question) {
+Result<plan::MemoryPlan> planned_memory(const PlanOptions& options, const Candidate& candidate,
+                                        const Question& question) {
   std::vector<std::string> overrides = options.spec.overrides;
   for (std::string& one : overrides_of(candidate, question)) overrides.push_back(std::move(one));
   auto loaded = load_prepared_spec(options.spec.path, overrides);
@@ -106,11 +107,11 @@ Result<contract::MemoryPlan> planned_memory(const PlanOptions& options, const Ca
 }
 
 // Of an accelerator: a GPU's memory, where the trainer computes on it.
-int64_t accelerator_bytes(const contract::MemoryPlan& memory) {
+int64_t accelerator_bytes(const plan::MemoryPlan& memory) {
   return memory.on_gpu != 0 ? memory.gpu_total() : memory.total();
 }
 
-bool fits(const contract::MemoryPlan& memory, const Machine& machine) {
+bool fits(const plan::MemoryPlan& memory, const Machine& machine) {
   if (static_cast<double>(accelerator_bytes(memory)) > machine.memory_bytes * kUsableMemory) return false;
   if (memory.on_gpu == 0 || machine.host_memory == 0.0) return true;
   return static_cast<double>(memory.host_total()) * machine.per_node <= machine.host_memory * kUsableMemory;
@@ -155,9 +156,9 @@ void fill(ForecastLine& line, const PlanOptions& options, const Question& questi
 }
 
 // The layout that the spec asks for; nullopt where its mesh or batch cannot be solved on the machine.
-std::optional<StepForecast> written_forecast(const contract::JobSpec& spec, const Question& question) {
+std::optional<StepForecast> written_forecast(const spec::JobSpec& spec, const Question& question) {
   const int64_t world = question.nodes * question.machine.per_node;
-  const auto mesh = contract::solve_mesh(spec, world, question.machine.per_node);
+  const auto mesh = plan::solve_mesh(spec, world, question.machine.per_node);
   if (!mesh) return std::nullopt;
   const auto batch = solve_batch(spec, mesh->data_parallel());
   if (!batch) return std::nullopt;
@@ -176,10 +177,10 @@ std::optional<StepForecast> written_forecast(const contract::JobSpec& spec, cons
   return forecast_step(question.machine, question.model, layout, question.traits, question.constants);
 }
 
-Result<Question> question_of(const PlanOptions& options, const contract::JobSpec& spec,
+Result<Question> question_of(const PlanOptions& options, const spec::JobSpec& spec,
                              const std::string& machine) {
   const Catalogue catalogue = built_in_catalogue();
-  contract::JobSpec named = spec;
+  spec::JobSpec named = spec;
   named.cluster.instance = machine;
   named.origins["cluster.instance"] = "--machine";
   const auto instance = find_job_instance(named, catalogue);
@@ -193,12 +194,12 @@ Result<Question> question_of(const PlanOptions& options, const contract::JobSpec
   Question question;
   question.machine = std::move(known).value();
   question.machine.dollars_per_hour = options.dollars_per_hour;
-  if (spec.resources.device == contract::TrainingDevice::kGpu &&
+  if (spec.resources.device == spec::TrainingDevice::kGpu &&
       spec.origins.contains("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(spec.model, spec.program.trainer);
   question.traits = traits(*stack);
-  const bool own = options.software.empty() && spec.resources.device == contract::TrainingDevice::kGpu;
+  const bool own = options.software.empty() && spec.resources.device == spec::TrainingDevice::kGpu;
   question.traits.streams_moments = own;
   question.traits.delayed_scales = own;
   question.fp8 = spec.precision.fp8;
@@ -209,24 +210,24 @@ Result<Question> question_of(const PlanOptions& options, const contract::JobSpec
   return question;
 }
 
-Result<std::vector<int64_t>> node_counts(const PlanOptions& options, const contract::JobSpec& spec) {
+Result<std::vector<int64_t>> node_counts(const PlanOptions& options, const spec::JobSpec& spec) {
   if (options.nodes.empty()) return std::vector<int64_t>{spec.resources.nodes};
   return parse_node_counts(options.nodes);
 }
 
 // Sequences of a step on the job's own nodes.
-Result<int64_t> batch_of(const contract::JobSpec& spec, const Question& question) {
+Result<int64_t> batch_of(const spec::JobSpec& spec, const Question& question) {
   if (spec.batch.global_batch) return *spec.batch.global_batch;
   const auto mesh =
-      contract::solve_mesh(spec, question.nodes * question.machine.per_node, question.machine.per_node);
+      plan::solve_mesh(spec, question.nodes * question.machine.per_node, question.machine.per_node);
   if (!mesh) return mesh.error();
   const auto batch = solve_batch(spec, mesh->data_parallel());
   if (!batch) return batch.error();
   return batch->global_batch;
 }
 
-Result<void> add_machine(const PlanOptions& options, const contract::JobSpec& spec,
-                         const std::string& machine, ForecastReport& report) {
+Result<void> add_machine(const PlanOptions& options, const spec::JobSpec& spec, const std::string& machine,
+                         ForecastReport& report) {
   auto question = question_of(options, spec, machine);
   if (!question) return std::move(question).error();
   const auto counts = node_counts(options, spec);
@@ -364,12 +365,12 @@ std::string line_json(const ForecastLine& line) {
 
 }  // namespace
 
-Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan) {
+Result<plan::ModelPlan> plan_model(const std::string& spec_path, const record::LaunchPlan& plan) {
   const auto installation = find_installation();
   if (!installation) return installation.error();
-  auto answer = base::run_command({installation->rank_program, "plan", spec_path}, contract::to_json(plan));
+  auto answer = base::run_command({installation->rank_program, "plan", spec_path}, to_json(plan));
   if (!answer) return std::move(answer).error();
-  return contract::parse_model_plan(answer->out);
+  return record::parse_model_plan(answer->out);
 }
 
 Result<Machine> machine_of(const Instance& instance) {
@@ -414,13 +415,13 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
 Result<ForecastReport> forecast_job(const PlanOptions& options) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return std::move(loaded).error();
-  const contract::JobSpec& spec = loaded->spec;
+  const spec::JobSpec& spec = loaded->spec;
   if (spec.program.trainer.empty() || spec.model.layers == 0)
     return Error(Code::kInvalid,
                  fmt::format("{}: a prediction needs a job of the built-in trainer, whose [model] says "
                              "what is computed",
                              spec.origin("program")));
-  if (spec.precision.parameters != contract::Precision::kBf16)
+  if (spec.precision.parameters != spec::Precision::kBf16)
     return Error(Code::kInvalid,
                  fmt::format("{}: predictions are of bf16", spec.origin("precision.parameters")));
   ForecastReport report;
@@ -428,7 +429,7 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
   report.software = options.software.empty() ? "fsdp" : options.software;
   report.fp8 = spec.precision.fp8;
   report.weak =
-      options.scaling.empty() ? spec.batch.scaling == contract::Scaling::kWeak : options.scaling == "weak";
+      options.scaling.empty() ? spec.batch.scaling == spec::Scaling::kWeak : options.scaling == "weak";
   report.tokens = options.tokens;
   const auto named = machine_names(options, spec);
   if (!named) return named.error();

@@ -12,7 +12,7 @@
 #include "launcher/cluster/catalogue.h"
 #include "launcher/forecast/search.h"
 #include "launcher/verbs/verbs.h"
-#include "runtime/contract/model_plan.h"
+#include "runtime/plan/model_plan.h"
 
 namespace shardrun::launcher {
 
@@ -42,7 +42,7 @@ struct ForecastReport {
 base::Result<Machine> machine_of(const Instance& instance);
 
 // What a rank of the built-in trainer will hold, asked of the program that will hold it.
-base::Result<contract::ModelPlan> plan_model(const std::string& spec_path, const contract::LaunchPlan& plan);
+base::Result<plan::ModelPlan> plan_model(const std::string& spec_path, const record::LaunchPlan& plan);
 
 // Errors: kInvalid for a machine, a stack or a number of nodes that nobody knows, and for a job without a [model].
 base::Result<ForecastReport> forecast_job(const PlanOptions& options);

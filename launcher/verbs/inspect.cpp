@@ -23,13 +23,13 @@
 namespace shardrun::launcher {
 namespace {
 
-TrainingCurve read_curve(const contract::RunDir& run) {
+TrainingCurve read_curve(const record::RunDir& run) {
   TrainingCurve curve;
   if (auto text = base::read_file(run.metrics_jsonl())) add_metrics(*text, curve);
   return curve;
 }
 
-std::string row(const contract::RunDir& run, const RunState& state) {
+std::string row(const record::RunDir& run, const RunState& state) {
   const TrainingCurve curve = read_curve(run);
   const std::string step = curve.steps.empty() ? "-" : std::to_string(curve.steps.back().step);
   const std::string loss = curve.steps.empty() ? "-" : fmt::format("{:.4f}", curve.steps.back().loss);
@@ -43,10 +43,10 @@ std::string row(const contract::RunDir& run, const RunState& state) {
 }
 
 // What was said before the run, beside what came.
-void print_predicted(const contract::RunRecord& record) {
+void print_predicted(const record::RunRecord& record) {
   if (!record.predicted || !record.metrics) return;
-  const contract::Prediction& said = *record.predicted;
-  const contract::TrainingMetrics& metrics = *record.metrics;
+  const record::Prediction& said = *record.predicted;
+  const record::TrainingMetrics& metrics = *record.metrics;
   if (said.step_seconds && metrics.step_seconds_p50 > 0.0) {
     fmt::print("predicted   step {:.4f} s, {:.0f} tokens/s: off by {:+.1f} %; from {}\n", *said.step_seconds,
                said.tokens_per_second.value_or(0.0),
@@ -77,7 +77,7 @@ int status(const std::string& run_name, const CommonOptions& common) {
     if (state->record) fmt::print("{}\n", state->record->verdict);
     return contract::kExitDone;
   }
-  const std::vector<contract::RunDir> runs = all_runs(common);
+  const std::vector<record::RunDir> runs = all_runs(common);
   if (runs.empty() && !common.json) {
     fmt::print("no runs in {}; start one with `shardrun run job.toml`\n",
                absolute_path(common.runs_directory));
@@ -87,13 +87,13 @@ int status(const std::string& run_name, const CommonOptions& common) {
                                 : fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id",
                                               "scheduler", "nodes×ranks", "step", "loss", "status");
   bool first = true;
-  for (const contract::RunDir& run : runs) {
+  for (const record::RunDir& run : runs) {
     auto state = look_at(run);
     if (!state) continue;
     if (!common.json) {
       out += row(run, *state);
     } else if (state->record) {
-      out += (first ? "\n" : ",\n") + contract::to_json(*state->record);
+      out += (first ? "\n" : ",\n") + to_json(*state->record);
       first = false;
     }
   }
@@ -166,10 +166,10 @@ int results(const std::string& run_name, const CommonOptions& common) {
   auto record = find_record(*run);
   if (!record) return fail(record.error(), common);
   if (common.json) {
-    fmt::print("{}", contract::to_json(*record));
+    fmt::print("{}", to_json(*record));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}, exit code {}\n{}\n", record->name, record->id, contract::status_name(record->status),
+  fmt::print("{} {}: {}, exit code {}\n{}\n", record->name, record->id, record::status_name(record->status),
              record->exit_code, record->verdict);
   fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
              record->attempts.size());
@@ -177,7 +177,7 @@ int results(const std::string& run_name, const CommonOptions& common) {
   if (record->precompile && record->precompile->seconds)
     fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds, record->precompile->run);
   if (!record->metrics) return contract::kExitDone;
-  const contract::TrainingMetrics& metrics = *record->metrics;
+  const record::TrainingMetrics& metrics = *record->metrics;
   std::vector<double> losses;
   for (const StepPoint& point : read_curve(*run).steps) losses.push_back(point.loss);
   if (metrics.first_loss && metrics.final_loss) {
@@ -192,8 +192,8 @@ int results(const std::string& run_name, const CommonOptions& common) {
   }
   fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
              metrics.step_seconds_p50, metrics.step_seconds_p99);
-  for (const contract::Utilization& utilization : metrics.utilization)
-    fmt::print("utilization {}\n", contract::to_string(utilization));
+  for (const plan::Utilization& utilization : metrics.utilization)
+    fmt::print("utilization {}\n", to_string(utilization));
   print_predicted(*record);
   fmt::print("checkpoint  {}\n", metrics.checkpoint);
   return contract::kExitDone;

@@ -11,24 +11,25 @@
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/model_plan.h"
+#include "runtime/plan/model_plan.h"
+#include "runtime/record/model_plan_json.h"
 
 namespace shardrun::launcher {
 namespace {
 
-std::string batch_json(const contract::BatchPlan& batch) {
+std::string batch_json(const plan::BatchPlan& batch) {
   return fmt::format(
       "{{\"global_batch\": {}, \"micro_batch\": {}, \"gradient_accumulation\": {}, \"data_parallel\": {}}}",
       batch.global_batch, batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
 }
 
-void print_model(const contract::ModelPlan& model, int64_t tokens_per_step) {
+void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
   fmt::print("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
              static_cast<double>(tokens_per_step) * model.flops_per_token.causal * 1e-12);
   fmt::print("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
   fmt::print("sharding     {} ranks share a copy of the state, {} copies, {} ranks share each matrix\n",
              model.shard_degree, model.replicas, model.tensor_parallel);
-  const contract::MemoryPlan& memory = model.memory;
+  const plan::MemoryPlan& memory = model.memory;
   struct Row {
     const char* kind;
     int64_t bytes;
@@ -71,8 +72,8 @@ struct OnMeasuredMachine {
 };
 
 // Absent where nobody has calibrated, or where nothing can be said of the job.
-std::optional<OnMeasuredMachine> on_measured_machine(const contract::JobSpec& spec,
-                                                     const contract::LaunchPlan& plan) {
+std::optional<OnMeasuredMachine> on_measured_machine(const spec::JobSpec& spec,
+                                                     const record::LaunchPlan& plan) {
   if (spec.program.trainer.empty()) return std::nullopt;
   const auto path = calibration_path(spec);
   if (!path) return std::nullopt;
@@ -123,13 +124,13 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   const std::string& path = options.spec.path;
   auto loaded = load_spec(path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
-  const contract::JobSpec& spec = loaded->spec;
-  const bool slurm = spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+  const spec::JobSpec& spec = loaded->spec;
+  const bool slurm = spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
   auto context = plan_context(spec, {}, loaded->overrides, slurm ? "slurm" : "local");
   if (!context) return fail(context.error(), common);
   auto solved = solve_launch_plan(spec, *context);
   if (!solved) return fail(solved.error(), common);
-  std::optional<contract::ModelPlan> model;
+  std::optional<plan::ModelPlan> model;
   if (spec.program.command.empty()) {
     auto planned = plan_model(path, *solved);
     if (!planned) return fail(planned.error(), common);
@@ -143,13 +144,13 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     if (const auto drawn = draw(options, *forecast); !drawn) return fail(drawn.error(), common);
   }
   const auto measured = forecast ? std::nullopt : on_measured_machine(spec, *solved);
-  const contract::BatchPlan& batch = solved->batch;
+  const plan::BatchPlan& batch = solved->batch;
   const int64_t tokens_per_step = batch.global_batch * spec.data.sequence_length;
   if (common.json) {
     fmt::print("{{\"name\": \"{}\", \"nodes\": {}, \"ranks_per_node\": {}, \"world_size\": {}, \"batch\": {}",
                spec.name, solved->nodes, solved->ranks_per_node, solved->world_size(), batch_json(batch));
     if (model)
-      fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, contract::to_json(*model));
+      fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, record::to_json(*model));
     if (forecast) fmt::print(", \"forecast\": {}", forecast_json(*forecast));
     if (measured) fmt::print(", \"calibrated\": {}", measured_json(*measured));
     fmt::print("}}\n");
@@ -160,7 +161,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
              solved->world_size(), solved->cpus_per_rank);
   fmt::print("batch        {}\n", describe_batch(batch));
   if (compiles_by_command(spec)) {
-    const contract::LaunchPlan compile = compile_plan(spec, *solved);
+    const record::LaunchPlan compile = compile_plan(spec, *solved);
     fmt::print("precompile   {} on {} nodes, {} CPUs each, into {}\n",
                fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context->cache);
   }

@@ -21,7 +21,7 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-Result<void> check_compiles(const contract::JobSpec& spec) {
+Result<void> check_compiles(const spec::JobSpec& spec) {
   if (compiles_by_command(spec) || compiles_kernels(spec)) return {};
   const char* mend = spec.program.trainer.empty()
                          ? "write [precompile] command = [\"…\"] and do not disable it"
@@ -42,7 +42,7 @@ int submit_alone(const CompileJob& compile, const Installation& installed, bool 
   auto submitted = submit_job(std::move(request));
   if (!submitted) return fail(submitted.error(), common);
   if (common.json) {
-    fmt::print("{}", contract::to_json(*submitted));
+    fmt::print("{}", to_json(*submitted));
   } else {
     fmt::print("submitted compile job {}: {} nodes\n  run directory  {}\n", submitted->id, submitted->nodes,
                submitted->run_directory);
@@ -52,11 +52,11 @@ int submit_alone(const CompileJob& compile, const Installation& installed, bool 
 
 }  // namespace
 
-Result<CompileJob> make_compile_job(const LoadedSpec& loaded, const contract::LaunchPlan& job) {
+Result<CompileJob> make_compile_job(const LoadedSpec& loaded, const record::LaunchPlan& job) {
   RETURN_IF_ERROR(check_compiles(loaded.spec));
   CompileJob compile;
   compile.plan = compile_plan(loaded.spec, job);
-  auto spec = contract::parse_job_spec(loaded.text, "job.toml", compile.plan.overrides);
+  auto spec = spec::parse_job_spec(loaded.text, "job.toml", compile.plan.overrides);
   if (!spec) return std::move(spec).error().context("the compile job");
   compile.loaded = {std::move(spec).value(), loaded.text};
   return compile;
@@ -66,7 +66,7 @@ SubmitRequest submit_request(const CompileJob& job, const std::string& shardrun_
   return {&job.loaded.spec, job.loaded.text, job.plan, runs_of(job.loaded.spec), shardrun_program, ""};
 }
 
-Result<contract::RunDir> write_compile_run(CompileJob& compile, const std::string& id) {
+Result<record::RunDir> write_compile_run(CompileJob& compile, const std::string& id) {
   compile.plan.id = id;
   compile.plan.run_directory = runs_of(compile.loaded.spec) + "/" + id;
   auto directory = RunDirectory::claim(compile.plan, compile.loaded.text);
@@ -74,7 +74,7 @@ Result<contract::RunDir> write_compile_run(CompileJob& compile, const std::strin
   return directory->paths();
 }
 
-Result<int> compile_first(const LoadedSpec& loaded, contract::LaunchPlan& plan, const Installation& installed,
+Result<int> compile_first(const LoadedSpec& loaded, record::LaunchPlan& plan, const Installation& installed,
                           const StopSignals& signals, bool quiet, bool json) {
   auto compile = make_compile_job(loaded, plan);
   if (!compile) return std::move(compile).error();
@@ -121,7 +121,7 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   if (slurm && !inside_allocation()) return submit_alone(*compile, *installed, options.dry_run, common);
   if (options.dry_run) {
     fmt::print("program        {}\nplan.json\n{}", fmt::join(compile->loaded.spec.program.command, " "),
-               contract::to_json(compile->plan));
+               to_json(compile->plan));
     return contract::kExitDone;
   }
   auto directory = write_compile_run(*compile, new_run_id(runs_of(compile->loaded.spec), slurm));

@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 using base::Result;
 
 // <runs>/latest → id, replaced in one step. A convenience: failing is no reason not to run.
-void point_latest(const contract::RunDir& run) {
+void point_latest(const record::RunDir& run) {
   const fs::path directory(run.root);
   const fs::path fresh = directory.parent_path() / fmt::format(".latest.{}", ::getpid());
   std::error_code ignored;
@@ -56,7 +56,7 @@ void print_to_terminal(const std::string& text) {
 class Viewer {
  public:
   // Once; the follower finds the logs of later attempts by itself.
-  void start(const contract::RunDir& run, int64_t total_steps) {
+  void start(const record::RunDir& run, int64_t total_steps) {
     if (thread_.joinable()) return;
     FollowOptions options;
     options.terminal = ::isatty(STDOUT_FILENO) == 1;
@@ -85,9 +85,9 @@ class Viewer {
 };
 
 struct Prepared {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   std::string text;
-  contract::LaunchPlan plan;
+  record::LaunchPlan plan;
 };
 
 Result<Prepared> prepare_new(const RunOptions& options, const Installation& installed) {
@@ -106,7 +106,7 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
 
 // A directory that `submit` made: its own job.toml and plan, whatever was edited since.
 Result<Prepared> prepare_existing(const std::string& directory) {
-  const contract::RunDir run{absolute_path(directory)};
+  const record::RunDir run{absolute_path(directory)};
   auto plan = read_plan(run);
   if (!plan) return std::move(plan).error();
   auto loaded = load_prepared_spec(run.job_toml(), plan->overrides);
@@ -123,8 +123,8 @@ std::vector<std::string> own_command(const RunOptions& options, const Installati
 }
 
 // Becomes salloc, which runs this verb again inside the allocation.
-int run_through_salloc(const contract::JobSpec& spec, const RunOptions& options,
-                       const Installation& installed, const CommonOptions& common) {
+int run_through_salloc(const spec::JobSpec& spec, const RunOptions& options, const Installation& installed,
+                       const CommonOptions& common) {
   const std::vector<std::string> argv = salloc_command(spec, own_command(options, installed));
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -142,7 +142,7 @@ int run_through_salloc(const contract::JobSpec& spec, const RunOptions& options,
 bool needs_compile_job(const Prepared& job) {
   if (!compiles_by_command(job.spec) || !job.plan.precompile_run.empty()) return false;
   std::error_code ignored;
-  return !fs::exists(contract::RunDir{job.plan.run_directory}.attempt(0), ignored);
+  return !fs::exists(record::RunDir{job.plan.run_directory}.attempt(0), ignored);
 }
 
 int dry_run(const Prepared& job, const RunOptions& options, const Installation& installed) {
@@ -162,12 +162,12 @@ int dry_run(const Prepared& job, const RunOptions& options, const Installation& 
   }
   if (compiles_by_command(job.spec))
     fmt::print("before it      {}\n", fmt::join(job.spec.precompile.command, " "));
-  fmt::print("plan.json\n{}", contract::to_json(job.plan));
+  fmt::print("plan.json\n{}", to_json(job.plan));
   return contract::kExitDone;
 }
 
 // The picture of the run, beside its record; a run without steps has none.
-bool write_plot(const contract::RunDir& run, const std::string& name) {
+bool write_plot(const record::RunDir& run, const std::string& name) {
   const auto text = base::read_file(run.metrics_jsonl());
   if (!text) return false;
   TrainingCurve curve;
@@ -176,11 +176,11 @@ bool write_plot(const contract::RunDir& run, const std::string& name) {
   return !svg.empty() && base::write_file_atomically(run.root + "/loss.svg", svg).has_value();
 }
 
-void print_end(const contract::RunRecord& record, const contract::RunDir& run, int attempt, bool plotted) {
-  fmt::print("\n{}: {}\n", contract::status_name(record.status), record.verdict);
+void print_end(const record::RunRecord& record, const record::RunDir& run, int attempt, bool plotted) {
+  fmt::print("\n{}: {}\n", record::status_name(record.status), record.verdict);
   if (record.metrics) {
-    for (const contract::Utilization& utilization : record.metrics->utilization)
-      fmt::print("  utilization {}\n", contract::to_string(utilization));
+    for (const plan::Utilization& utilization : record.metrics->utilization)
+      fmt::print("  utilization {}\n", to_string(utilization));
   }
   fmt::print("  logs        {}/*.log\n", run.attempt(attempt));
   fmt::print("  record      {}\n", run.record_json());
@@ -209,9 +209,9 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   }
   const bool quiet = options.quiet || common.json;
   Viewer viewer;
-  contract::RunDir run{job.plan.run_directory};
+  record::RunDir run{job.plan.run_directory};
   int attempt = 0;
-  request.on_start = [&](const contract::RunDir& directory, int number) {
+  request.on_start = [&](const record::RunDir& directory, int number) {
     attempt = number;
     point_latest(directory);
     if (!quiet) viewer.start(directory, job.spec.program.command.empty() ? job.spec.optimizer.steps : 0);
@@ -223,7 +223,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     // A node of the allocation is like the next.
     if (job.spec.program.command.empty()) {
       const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
-      request.check_plan = [&, memory](const contract::LaunchPlan& plan) -> Result<void> {
+      request.check_plan = [&, memory](const record::LaunchPlan& plan) -> Result<void> {
         auto model = plan_model(run.job_toml(), plan);
         if (!model) return std::move(model).error();
         return fits_in_memory(model->memory, plan.ranks_per_node, memory);
@@ -236,7 +236,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   if (!record) return fail(record.error(), common);
   const bool plotted = write_plot(run, job.plan.name);
   if (common.json) {
-    fmt::print("{}", contract::to_json(*record));
+    fmt::print("{}", to_json(*record));
   } else {
     print_end(*record, run, attempt, plotted);
   }

@@ -9,13 +9,13 @@
 
 namespace shardrun::launcher {
 
-using contract::RunRecord;
-using contract::RunStatus;
+using record::RunRecord;
+using record::RunStatus;
 
 namespace {
 
 // The record of a run that never started because its compile job did not end well; nullopt when that is not so.
-std::optional<RunRecord> blocked_by_compile_job(const contract::LaunchPlan& plan) {
+std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) {
   if (plan.precompile_run.empty()) return std::nullopt;
   const auto compile = read_record({plan.precompile_run});
   if (!compile || compile->status == RunStatus::kRunning || compile->status == RunStatus::kCompleted)
@@ -30,13 +30,13 @@ std::optional<RunRecord> blocked_by_compile_job(const contract::LaunchPlan& plan
                                compile->verdict, plan.precompile_run);
   record.world_size = plan.world_size();
   record.batch = plan.batch;
-  record.precompile = contract::PrecompileNote{plan.precompile_run, std::nullopt};
+  record.precompile = record::PrecompileNote{plan.precompile_run, std::nullopt};
   return record;
 }
 
 }  // namespace
 
-base::Result<RunRecord> find_record(const contract::RunDir& run) {
+base::Result<RunRecord> find_record(const record::RunDir& run) {
   auto record = read_record(run);
   if (record) return record;
   if (auto plan = read_plan(run)) {
@@ -45,13 +45,13 @@ base::Result<RunRecord> find_record(const contract::RunDir& run) {
   return record;
 }
 
-base::Result<RunState> look_at(const contract::RunDir& run, bool ask_slurm) {
+base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   RunState state;
   auto plan = read_plan(run);
   if (!plan) return std::move(plan).error();
   state.plan = std::move(plan).value();
   if (auto record = find_record(run)) state.record = std::move(record).value();
-  state.status = state.record ? contract::status_name(state.record->status) : "not started";
+  state.status = state.record ? record::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
                     state.record->status == RunStatus::kPreempted;
   if (state.plan.scheduler == "slurm" && open && ask_slurm) {

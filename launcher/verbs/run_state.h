@@ -9,22 +9,22 @@
 
 #include "launcher/verbs/common.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_dir.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_dir.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
 
 // What can be said of a run now: its record, or that it waits in Slurm's queue.
 struct RunState {
-  contract::LaunchPlan plan;
-  std::optional<contract::RunRecord> record;
+  record::LaunchPlan plan;
+  std::optional<record::RunRecord> record;
   std::string status;
 };
 
 // The record on the disk, or what is known of a run that left none.
-base::Result<contract::RunRecord> find_record(const contract::RunDir& run);
-base::Result<RunState> look_at(const contract::RunDir& run, bool ask_slurm = true);
+base::Result<record::RunRecord> find_record(const record::RunDir& run);
+base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm = true);
 bool is_over(const RunState& state);
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
@@ -33,11 +33,11 @@ class RunWatcher {
  public:
   static constexpr double kSlurmSeconds = 15.0;
 
-  explicit RunWatcher(contract::RunDir run) : run_(std::move(run)) {}
+  explicit RunWatcher(record::RunDir run) : run_(std::move(run)) {}
   base::Result<RunState> look();
 
  private:
-  contract::RunDir run_;
+  record::RunDir run_;
   std::optional<std::chrono::steady_clock::time_point> asked_;
   std::string slurm_status_;  // what it said last
 };

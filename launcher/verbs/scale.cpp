@@ -19,7 +19,7 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::Scaling;
+using spec::Scaling;
 
 struct Sweep {
   LoadedSpec loaded;
@@ -44,7 +44,7 @@ Result<Sweep> plan_sweep(const ScaleOptions& options) {
 }
 
 ScaleReport report_of(const Sweep& sweep, const std::string& scaling) {
-  const contract::JobSpec& spec = sweep.loaded.spec;
+  const spec::JobSpec& spec = sweep.loaded.spec;
   ScaleReport report;
   report.name = spec.name;
   report.scaling = !scaling.empty() ? scaling : spec.batch.scaling == Scaling::kWeak ? "weak" : "strong";
@@ -68,7 +68,7 @@ ScaleReport report_of(const Sweep& sweep, const std::string& scaling) {
 
 // The array of the rows that can run; kRefused when there is none.
 Result<ArrayRequest> array_of(const Sweep& sweep) {
-  if (sweep.loaded.spec.cluster.scheduler == contract::SchedulerKind::kLocal) {
+  if (sweep.loaded.spec.cluster.scheduler == spec::SchedulerKind::kLocal) {
     return Error(Code::kInvalid, fmt::format("{}: a sweep is a Slurm array; write scheduler = \"slurm\"",
                                              sweep.loaded.spec.origin("cluster.scheduler")));
   }
@@ -88,9 +88,9 @@ bool is_over(const std::string& status) {
 
 // What the run's record says, or Slurm where there is no record.
 void look_up(ScaleResult& result) {
-  const contract::RunDir run{result.run};
+  const record::RunDir run{result.run};
   if (auto record = read_record(run)) {
-    result.status = contract::status_name(record->status);
+    result.status = record::status_name(record->status);
     if (!record->attempts.empty() && record->attempts.back().ended)
       result.seconds = *record->attempts.back().ended - record->attempts.back().started;
     if (record->metrics) result.tokens_per_second = record->metrics->tokens_per_second;

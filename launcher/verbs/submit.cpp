@@ -16,7 +16,7 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded) {
   auto installed = find_installation();
   if (!installed) return std::move(installed).error();
   const auto scheduler = loaded.spec.cluster.scheduler;
-  if (scheduler == contract::SchedulerKind::kLocal || scheduler == contract::SchedulerKind::kMpirun) {
+  if (scheduler == spec::SchedulerKind::kLocal || scheduler == spec::SchedulerKind::kMpirun) {
     return base::Error(base::Code::kInvalid,
                        fmt::format("{}: scheduler = \"{}\" is not submitted; use `shardrun run`, or write "
                                    "scheduler = \"slurm\"",
@@ -55,7 +55,7 @@ base::Result<std::string> describe(const SubmitRequest& request, const LoadedSpe
 }
 
 // The job, behind its compile job when it has one.
-base::Result<contract::LaunchPlan> submit_all(SubmitRequest request, const LoadedSpec& loaded) {
+base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedSpec& loaded) {
   if (!compiles_by_command(loaded.spec)) return submit_job(std::move(request));
   auto cache = contract::compile_cache_folder(loaded.spec, request.plan.working_directory);
   if (!cache) return std::move(cache).error();
@@ -84,7 +84,7 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
   auto submitted = submit_all(std::move(request).value(), *loaded);
   if (!submitted) return fail(submitted.error(), common);
   if (common.json) {
-    fmt::print("{}", contract::to_json(*submitted));
+    fmt::print("{}", to_json(*submitted));
     return contract::kExitDone;
   }
   fmt::print(

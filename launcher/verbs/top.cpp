@@ -31,7 +31,7 @@ constexpr int64_t kLogTailBytes = 64 << 10;
 // Gathers what there is to see of one run.
 class TopSource {
  public:
-  TopSource(contract::RunDir run, const contract::JobSpec& spec)
+  TopSource(record::RunDir run, const spec::JobSpec& spec)
       : run_(std::move(run)),
         watcher_(run_),
         trainer_(spec.program.command.empty()),
@@ -55,7 +55,7 @@ class TopSource {
       seen.view.note = "no rank has been started yet";
       return seen;
     }
-    const contract::Attempt& attempt = state->record->attempts.back();
+    const record::Attempt& attempt = state->record->attempts.back();
     if (seen.over) {
       seen.view.note = state->record->verdict;
     } else {
@@ -69,7 +69,7 @@ class TopSource {
   static std::string title_of(const RunState& state) {
     std::string title = fmt::format("{} {}: {}", state.plan.name, state.plan.id, state.status);
     if (!state.record || state.record->attempts.empty()) return title;
-    const contract::Attempt& attempt = state.record->attempts.back();
+    const record::Attempt& attempt = state.record->attempts.back();
     const double seconds = attempt.ended.value_or(unix_now()) - attempt.started;
     return title + fmt::format(", attempt {} for {}, {} ranks on {} node{}", attempt.number,
                                clock_time(seconds), state.record->world_size, attempt.nodes.size(),
@@ -77,7 +77,7 @@ class TopSource {
   }
 
   // What the conductor knows, or at least who takes part.
-  void add_ranks(const RunState& state, const contract::Attempt& attempt, TopView& view) {
+  void add_ranks(const RunState& state, const record::Attempt& attempt, TopView& view) {
     auto sights = look_at_attempt(attempt.number);
     if (sights) {
       for (const contract::RankSight& sight : *sights) view.ranks.push_back(describe(sight, trainer_));
@@ -102,7 +102,7 @@ class TopSource {
     return look_at_ranks(*place);
   }
 
-  void add_last_lines(const contract::Attempt& attempt, TopView& view) {
+  void add_last_lines(const record::Attempt& attempt, TopView& view) {
     if (attempt.number != attempt_) last_lines_.clear();
     attempt_ = attempt.number;
     for (const std::string& node : attempt.nodes) {
@@ -125,7 +125,7 @@ class TopSource {
     }
   }
 
-  contract::RunDir run_;
+  record::RunDir run_;
   RunWatcher watcher_;
   bool trainer_;
   int64_t total_steps_;

@@ -4,7 +4,7 @@
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/verbs.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -13,12 +13,12 @@ base::Result<Warnings> validate_one(const std::string& path, const std::vector<s
   auto loaded = load_spec(path, overrides);
   if (!loaded) return std::move(loaded).error();
   const auto& resources = loaded->spec.resources;
-  auto mesh = contract::solve_mesh(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node,
-                                   resources.ranks_per_node);
+  auto mesh = plan::solve_mesh(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node,
+                               resources.ranks_per_node);
   if (!mesh) return std::move(mesh).error();
   auto batch = solve_batch(loaded->spec, mesh->data_parallel());
   if (!batch) return std::move(batch).error();
-  const bool slurm = loaded->spec.cluster.scheduler == contract::SchedulerKind::kSlurm;
+  const bool slurm = loaded->spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
   return check_files(loaded->spec, current_directory(), slurm ? RanksRun::kElsewhere : RanksRun::kHere);
 }
 

@@ -10,7 +10,7 @@
 
 namespace shardrun::launcher {
 
-Follower::Follower(contract::RunDir run, FollowOptions options, std::function<void(const std::string&)> print)
+Follower::Follower(record::RunDir run, FollowOptions options, std::function<void(const std::string&)> print)
     : run_(std::move(run)), options_(std::move(options)), print_(std::move(print)) {}
 
 void Follower::show(bool to_the_end) {

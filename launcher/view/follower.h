@@ -13,7 +13,7 @@
 #include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
 #include "launcher/view/metrics_log.h"
-#include "runtime/contract/run_dir.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
 
@@ -28,7 +28,7 @@ struct FollowOptions {
 class Follower {
  public:
   // `print` receives whole pieces of output for stdout.
-  Follower(contract::RunDir run, FollowOptions options, std::function<void(const std::string&)> print);
+  Follower(record::RunDir run, FollowOptions options, std::function<void(const std::string&)> print);
 
   // Shows what has come since the last call; lines still being written wait for their end, and new ones for the next
   // call, in which copies of other ranks may come.
@@ -39,7 +39,7 @@ class Follower {
  private:
   void show(bool to_the_end);
 
-  contract::RunDir run_;
+  record::RunDir run_;
   FollowOptions options_;
   std::function<void(const std::string&)> print_;
   GrowingText files_;

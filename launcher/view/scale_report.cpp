@@ -96,7 +96,7 @@ std::optional<double> speed(const ScaleLine& line) {
   return static_cast<double>(line.batch.global_batch) / *line.result->seconds;
 }
 
-std::string sequences_text(const contract::BatchPlan& batch) {
+std::string sequences_text(const plan::BatchPlan& batch) {
   const int64_t most = batch.sequences_of(0), least = batch.sequences_of(batch.data_parallel - 1);
   return most == least ? with_thousands(most)
                        : fmt::format("{} or {}", with_thousands(most), with_thousands(least));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/batch_plan.h"
+#include "runtime/plan/batch_plan.h"
 
 namespace shardrun::launcher {
 
@@ -26,7 +26,7 @@ struct ScaleResult {
 
 struct ScaleLine {
   int64_t nodes = 0, ranks = 0;
-  contract::BatchPlan batch;                     // zeros when refused
+  plan::BatchPlan batch;                         // zeros when refused
   int64_t micro_steps = 0;                       // micro-batches of a step that are not empty, over all ranks
   std::optional<int64_t> tokens_per_step;        // of the built-in trainer
   std::string refusal;                           // empty: it can run

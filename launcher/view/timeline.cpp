@@ -72,7 +72,7 @@ std::map<int, Training> training_of(const std::string& metrics) {
   return found;
 }
 
-std::string how(const contract::RankExit& exit) {
+std::string how(const record::RankExit& exit) {
   if (exit.peer_lost) return "lost contact to another rank";
   if (exit.signal) {
     const char* name = ::sigabbrev_np(*exit.signal);
@@ -82,14 +82,14 @@ std::string how(const contract::RankExit& exit) {
 }
 
 // One line for all ranks that ended alike.
-void add_collateral(const contract::Attempt& attempt, const std::vector<contract::RankExit>& exits,
+void add_collateral(const record::Attempt& attempt, const std::vector<record::RankExit>& exits,
                     std::vector<TimelineEntry>& entries) {
   struct Group {
     double first = 0.0;
     std::vector<int> ranks;
   };
   std::map<std::string, Group> groups;
-  for (const contract::RankExit& exit : exits) {
+  for (const record::RankExit& exit : exits) {
     if (exit.exit_code == 0 || (attempt.first_cause && attempt.first_cause->global_rank == exit.global_rank))
       continue;
     Group& group = groups[how(exit)];
@@ -123,13 +123,13 @@ void add_training(const Training& training, int attempt, std::optional<double> f
   }
 }
 
-void add_end(const contract::Attempt& attempt, const std::vector<contract::RankExit>& exits,
-             const json& ended, std::vector<TimelineEntry>& entries) {
+void add_end(const record::Attempt& attempt, const std::vector<record::RankExit>& exits, const json& ended,
+             std::vector<TimelineEntry>& entries) {
   double when = attempt.ended.value_or(0.0);
   const auto& cause = attempt.first_cause;
   if (cause) {
     double caused = when - attempt.detection_seconds.value_or(0.0);
-    for (const contract::RankExit& exit : exits) {
+    for (const record::RankExit& exit : exits) {
       if (cause->global_rank == exit.global_rank && exit.ended > 0.0 && !attempt.detection_seconds)
         caused = exit.ended;
     }
@@ -152,9 +152,9 @@ std::string rate(double bytes_per_second) {
   return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
 }
 
-void add_preflight(const contract::Attempt& attempt, std::vector<TimelineEntry>& entries) {
+void add_preflight(const record::Attempt& attempt, std::vector<TimelineEntry>& entries) {
   if (!attempt.preflight) return;
-  const contract::PreflightNote& note = *attempt.preflight;
+  const record::PreflightNote& note = *attempt.preflight;
   const auto add = [&](std::string text) {
     entries.push_back({attempt.started + note.seconds, attempt.number, Mark::kNone, std::move(text)});
   };
@@ -163,12 +163,12 @@ void add_preflight(const contract::Attempt& attempt, std::vector<TimelineEntry>&
   if (note.usual_bytes_per_second) text += ", usually " + rate(*note.usual_bytes_per_second);
   add(text);
   for (const std::string& warning : note.warnings) add("preflight: " + warning);
-  for (const contract::ExcludedNode& node : note.excluded)
+  for (const record::ExcludedNode& node : note.excluded)
     add(fmt::format("preflight: node {} is left out: {}", node.node, node.reason));
 }
 
 // Of an attempt that has another number of ranks than the one before it.
-std::string size_of(const contract::Attempt& attempt) {
+std::string size_of(const record::Attempt& attempt) {
   if (attempt.world_size == 0) return "";
   return fmt::format(": {} rank{}, {} sequences a step in {} micro-steps of {}", attempt.world_size,
                      attempt.world_size == 1 ? "" : "s", attempt.batch.global_batch,
@@ -208,7 +208,7 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
   }
   std::optional<double> fault;
   for (size_t i = 0; i < sources.record.attempts.size(); ++i) {
-    const contract::Attempt& attempt = sources.record.attempts[i];
+    const record::Attempt& attempt = sources.record.attempts[i];
     std::vector<TimelineEntry> entries = from_events[attempt.number];
     const bool resized = i > 0 && attempt.world_size != sources.record.attempts[i - 1].world_size;
     entries.push_back({attempt.started, attempt.number, Mark::kNone,
@@ -217,7 +217,7 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     add_preflight(attempt, entries);
     if (const auto found = training.find(attempt.number); found != training.end())
       add_training(found->second, attempt.number, fault, entries);
-    add_end(attempt, i < sources.exits.size() ? sources.exits[i] : std::vector<contract::RankExit>{},
+    add_end(attempt, i < sources.exits.size() ? sources.exits[i] : std::vector<record::RankExit>{},
             ends[attempt.number], entries);
     // The first cause comes before what it caused, whatever the nodes' clocks say.
     double caused = 0.0;

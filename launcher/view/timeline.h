@@ -11,14 +11,14 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
 
 struct TimelineSources {
-  contract::RunRecord record;
-  std::string events, metrics;  // texts of events.jsonl and metrics.jsonl; may be empty
-  std::vector<std::vector<contract::RankExit>> exits;  // of the record's attempts, in their order
+  record::RunRecord record;
+  std::string events, metrics;                       // texts of events.jsonl and metrics.jsonl; may be empty
+  std::vector<std::vector<record::RankExit>> exits;  // of the record's attempts, in their order
 };
 
 struct TimelineEntry {

@@ -16,8 +16,8 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-Result<contract::LaunchPlan> solve(const contract::JobSpec& spec, const Step& step,
-                                   const contract::EnvironmentLookup& environment) {
+Result<record::LaunchPlan> solve(const spec::JobSpec& spec, const Step& step,
+                                 const contract::EnvironmentLookup& environment) {
   launcher::PlanContext context;
   context.id = fmt::format("{}.{}", step.job, step.step);
   context.scheduler = "slurm";
@@ -42,7 +42,7 @@ Result<uint16_t> meeting_port(const contract::RankEnv& env, const Step& step, bo
                            *port, env.node_name));
 }
 
-Result<void> check_place(const contract::JobSpec& spec, const contract::RankEnv& env) {
+Result<void> check_place(const spec::JobSpec& spec, const contract::RankEnv& env) {
   RETURN_IF_ERROR(check_counts(spec, env.node_count, env.world_size));
   if (env.local_world_size == spec.resources.ranks_per_node) return {};
   return Error(Code::kInvalid,
@@ -53,7 +53,7 @@ Result<void> check_place(const contract::JobSpec& spec, const contract::RankEnv&
 }
 
 // Whoever told srun how to bind is obeyed.
-rank::Binding binding_of(const contract::RankEnv& env, const contract::LaunchPlan& plan,
+rank::Binding binding_of(const contract::RankEnv& env, const record::LaunchPlan& plan,
                          const contract::EnvironmentLookup& environment) {
   const auto told = environment("SLURM_CPU_BIND_TYPE");
   if (told && !told->empty() && *told != "none") return {};
@@ -82,7 +82,7 @@ Result<Task> prepare_task(const std::string& path, const Step& step,
                           const contract::EnvironmentLookup& environment) {
   auto loaded = launcher::load_spec(path, {});
   if (!loaded) return std::move(loaded).error();
-  const contract::JobSpec& spec = loaded->spec;
+  const spec::JobSpec& spec = loaded->spec;
   auto env = contract::read_slurm_place(environment);
   if (!env) return std::move(env).error();
   RETURN_IF_ERROR(check_place(spec, *env));

@@ -14,12 +14,12 @@ using base::Result;
 namespace {
 
 // Pyxis lets the image's variables win unless they are named, and starts in the image's folder unless it is told.
-void add_pyxis_options(const contract::JobSpec& spec, const std::string& working_directory,
+void add_pyxis_options(const spec::JobSpec& spec, const std::string& working_directory,
                        std::map<std::string, std::string>& wanted) {
   const std::string prefix = "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_";
   std::string mounts = working_directory + ":" + working_directory, names;
   for (const std::string& text : spec.container.mounts) {
-    const contract::Mount mount = contract::parse_mount(text);
+    const spec::Mount mount = spec::parse_mount(text);
     mounts += "," + mount.source + ":" + mount.target + (mount.read_only ? ":ro" : "");
   }
   auto variables = contract::child_environment({}, {}, [](const std::string&) { return std::nullopt; });
@@ -33,18 +33,18 @@ void add_pyxis_options(const contract::JobSpec& spec, const std::string& working
 
 }  // namespace
 
-Result<contract::JobSpec> check_job(const std::string& path) {
+Result<spec::JobSpec> check_job(const std::string& path) {
   auto loaded = launcher::load_spec(path, {});
   if (!loaded) return std::move(loaded).error();
-  const contract::JobSpec& spec = loaded->spec;
+  const spec::JobSpec& spec = loaded->spec;
   if (!spec.program.trainer.empty()) {
     return Error(Code::kInvalid,
                  fmt::format("{}: srun starts the program that stands behind its options, not the built-in "
                              "trainer; use `shardrun run`, or write [program] command",
                              spec.origin("program.trainer")));
   }
-  const contract::ContainerRuntime runtime = spec.container.runtime;
-  if (runtime != contract::ContainerRuntime::kAuto && runtime != contract::ContainerRuntime::kPyxis) {
+  const spec::ContainerRuntime runtime = spec.container.runtime;
+  if (runtime != spec::ContainerRuntime::kAuto && runtime != spec::ContainerRuntime::kPyxis) {
     return Error(
         Code::kInvalid,
         fmt::format("{}: srun starts a program in an image through pyxis only; write runtime = \"pyxis\" or "
@@ -58,7 +58,7 @@ Result<contract::JobSpec> check_job(const std::string& path) {
   return std::move(loaded->spec);
 }
 
-std::vector<std::string> sections_without_effect(const contract::JobSpec& spec) {
+std::vector<std::string> sections_without_effect(const spec::JobSpec& spec) {
   std::vector<std::string> lines;
   for (const auto& [section, owner] :
        {std::pair("fault_tolerance", "nobody supervises the tasks of a plain srun"),
@@ -71,10 +71,10 @@ std::vector<std::string> sections_without_effect(const contract::JobSpec& spec) 
   return lines;
 }
 
-std::map<std::string, std::string> srun_defaults(const contract::JobSpec& spec,
+std::map<std::string, std::string> srun_defaults(const spec::JobSpec& spec,
                                                  const contract::EnvironmentLookup& environment,
                                                  const std::string& working_directory) {
-  const contract::ResourcesSpec& resources = spec.resources;
+  const spec::ResourcesSpec& resources = spec.resources;
   std::map<std::string, std::string> wanted = {
       {"SLURM_NTASKS_PER_NODE", std::to_string(resources.ranks_per_node)},
       {"SRUN_CPUS_PER_TASK", std::to_string(resources.cpus_per_rank)},
@@ -101,8 +101,8 @@ std::map<std::string, std::string> srun_defaults(const contract::JobSpec& spec,
   return wanted;
 }
 
-Result<void> check_counts(const contract::JobSpec& spec, int64_t nodes, int64_t tasks) {
-  const contract::ResourcesSpec& resources = spec.resources;
+Result<void> check_counts(const spec::JobSpec& spec, int64_t nodes, int64_t tasks) {
+  const spec::ResourcesSpec& resources = spec.resources;
   if (nodes == resources.nodes && tasks == int64_t{resources.nodes} * resources.ranks_per_node) return {};
   return Error(
       Code::kInvalid,

@@ -3,7 +3,7 @@
 //
 // Work that is put on one stream is done in the order in which it was put there; streams are independent of each
 // other but for marks. kCompute is the one that the device's ops run on; the other two belong to this link alone.
-// runtime/kernels/cuda/device_link implements it for GPUs; runtime/comm/staged_communicator uses it.
+// runtime/trainer/kernels/cuda/device_link implements it for GPUs; runtime/trainer/comm/staged_communicator uses it.
 //
 // Errors: kIo with the driver's words, of this call or of work put there earlier.
 // Thread rule: thread-safe, but a mark or a piece of memory belongs to one thread at a time. Marks and memory are

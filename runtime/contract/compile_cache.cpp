@@ -4,7 +4,7 @@
 
 namespace shardrun::contract {
 
-Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory,
+Result<std::string> compile_cache_folder(const spec::JobSpec& spec, const std::string& working_directory,
                                          const EnvironmentLookup& lookup) {
   const std::string& given = spec.precompile.cache;
   if (!given.empty()) return given.front() == '/' ? given : working_directory + "/" + given;

@@ -5,14 +5,16 @@
 
 #include <string>
 
-#include "runtime/contract/job_spec.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::contract {
 
+using base::Result;
+
 // Absolute: `working_directory` before a relative one, ~/.cache/shardrun/compile by default. kInvalid when HOME names
 // no folder.
-Result<std::string> compile_cache_folder(const JobSpec& spec, const std::string& working_directory,
+Result<std::string> compile_cache_folder(const spec::JobSpec& spec, const std::string& working_directory,
                                          const EnvironmentLookup& lookup = process_environment());
 
 }  // namespace shardrun::contract

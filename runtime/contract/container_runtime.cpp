@@ -14,12 +14,12 @@ using base::Code;
 using base::Error;
 
 struct Known {
-  ContainerRuntime runtime;
+  spec::ContainerRuntime runtime;
   const char* program;
 };
-constexpr Known kKnown[] = {{ContainerRuntime::kApptainer, "apptainer"},
-                            {ContainerRuntime::kSingularity, "singularity"},
-                            {ContainerRuntime::kCharliecloud, "ch-run"}};
+constexpr Known kKnown[] = {{spec::ContainerRuntime::kApptainer, "apptainer"},
+                            {spec::ContainerRuntime::kSingularity, "singularity"},
+                            {spec::ContainerRuntime::kCharliecloud, "ch-run"}};
 
 bool is_program(const std::string& path) {
   struct stat status {};
@@ -37,16 +37,16 @@ bool on_path(const std::string& program, const std::string& path) {
 
 }  // namespace
 
-const char* program_of(ContainerRuntime runtime) {
+const char* program_of(spec::ContainerRuntime runtime) {
   for (const Known& known : kKnown)
     if (known.runtime == runtime) return known.program;
   return "";
 }
 
-Result<ContainerRuntime> find_container_runtime(const contract::JobSpec& spec,
-                                                const contract::EnvironmentLookup& environment) {
-  const ContainerRuntime wanted = spec.container.runtime;
-  if (wanted == ContainerRuntime::kPyxis) {
+Result<spec::ContainerRuntime> find_container_runtime(const spec::JobSpec& spec,
+                                                      const contract::EnvironmentLookup& environment) {
+  const spec::ContainerRuntime wanted = spec.container.runtime;
+  if (wanted == spec::ContainerRuntime::kPyxis) {
     return Error(
         Code::kInvalid,
         fmt::format("{}: pyxis starts what srun starts, and that is shardrun's supervisor, which an image "
@@ -56,7 +56,7 @@ Result<ContainerRuntime> find_container_runtime(const contract::JobSpec& spec,
   const std::string path = environment("PATH").value_or("/usr/bin:/bin");
   std::string names;
   for (const Known& known : kKnown) {
-    if (wanted != ContainerRuntime::kAuto && wanted != known.runtime) continue;
+    if (wanted != spec::ContainerRuntime::kAuto && wanted != known.runtime) continue;
     if (on_path(known.program, path)) return known.runtime;
     names += (names.empty() ? "" : ", ") + std::string(known.program);
   }

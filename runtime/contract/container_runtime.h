@@ -4,16 +4,19 @@
 #pragma once
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::contract {
 
+using base::Result;
+
 // "apptainer", "singularity" or "ch-run".
-const char* program_of(ContainerRuntime runtime);
+const char* program_of(spec::ContainerRuntime runtime);
 
 // The runtime that the spec names, or of "auto" the first that PATH of `environment` has. kInvalid at its place when
 // there is none, and for pyxis, which only srun itself can start.
-Result<ContainerRuntime> find_container_runtime(const JobSpec& spec, const EnvironmentLookup& environment);
+Result<spec::ContainerRuntime> find_container_runtime(const spec::JobSpec& spec,
+                                                      const EnvironmentLookup& environment);
 
 }  // namespace shardrun::contract

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kStagePrefix = ".writing_";
 }  // namespace
 
-Result<int> read_epoch(const RunDir& run) {
+Result<int> read_epoch(const record::RunDir& run) {
   auto text = base::read_file(run.epoch(), /*limit_bytes=*/64);
   if (!text) return std::move(text).error();
   int epoch = 0;
@@ -29,11 +29,11 @@ Result<int> read_epoch(const RunDir& run) {
   return epoch;
 }
 
-Result<void> write_epoch(const RunDir& run, int attempt) {
+Result<void> write_epoch(const record::RunDir& run, int attempt) {
   return base::write_file_atomically(run.epoch(), fmt::format("{}\n", attempt));
 }
 
-Result<void> check_epoch(const RunDir& run, int attempt) {
+Result<void> check_epoch(const record::RunDir& run, int attempt) {
   const auto epoch = read_epoch(run);
   if (!epoch && epoch.error().code() == Code::kNotFound) return {};
   if (!epoch) return epoch.error();
@@ -42,9 +42,9 @@ Result<void> check_epoch(const RunDir& run, int attempt) {
                                            run.root, *epoch, attempt));
 }
 
-std::string checkpoint_directory(const JobSpec& spec, const LaunchPlan& plan) {
+std::string checkpoint_directory(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   const std::string& given = spec.checkpoint.directory;
-  if (given.empty()) return RunDir{plan.run_directory}.checkpoints();
+  if (given.empty()) return record::RunDir{plan.run_directory}.checkpoints();
   return given.front() == '/' ? given : plan.working_directory + "/" + given;
 }
 

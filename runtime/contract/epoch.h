@@ -10,21 +10,21 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_dir.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_dir.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::contract {
 
 // kNotFound before the first attempt, kCorrupt when the file holds no number, kIo.
-base::Result<int> read_epoch(const RunDir& run);
+base::Result<int> read_epoch(const record::RunDir& run);
 // kIo.
-base::Result<void> write_epoch(const RunDir& run, int attempt);
+base::Result<void> write_epoch(const record::RunDir& run, int attempt);
 // kRefused when a later attempt has begun, naming both. A run without the file has no rule to break.
-base::Result<void> check_epoch(const RunDir& run, int attempt);
+base::Result<void> check_epoch(const record::RunDir& run, int attempt);
 
 // [checkpoint] directory, absolute.
-std::string checkpoint_directory(const JobSpec& spec, const LaunchPlan& plan);
+std::string checkpoint_directory(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 // Where an attempt's checkpoints grow until they are published, a folder inside the checkpoint directory that only the
 // attempt's conductor makes. Without it nothing can be written or renamed from it: that is the fence.
 std::string checkpoint_stage(const std::string& checkpoint_directory, const std::string& run_id, int attempt);

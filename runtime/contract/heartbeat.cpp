@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/json_reader.h"
+#include "runtime/record/json_reader.h"
 
 namespace shardrun::contract {
 namespace {
@@ -133,18 +133,18 @@ std::optional<std::string> parse_look(std::string_view line) {
 }
 
 std::string to_json(const WatchPlace& place) {
-  return dump_json({{"format_version", 1},
-                    {"token", place.token},
-                    {"answer", place.answer},
-                    {"port", place.port},
-                    {"addresses", place.addresses},
-                    {"lease_seconds", place.lease_seconds}});
+  return record::dump_json({{"format_version", 1},
+                            {"token", place.token},
+                            {"answer", place.answer},
+                            {"port", place.port},
+                            {"addresses", place.addresses},
+                            {"lease_seconds", place.lease_seconds}});
 }
 
 Result<WatchPlace> parse_watch_place(std::string_view text) {
-  auto json = parse_json(text, "watch.json");
+  auto json = record::parse_json(text, "watch.json");
   if (!json) return std::move(json).error();
-  JsonReader reader(*json, "watch.json");
+  record::JsonReader reader(*json, "watch.json");
   WatchPlace place;
   reader.read("token", place.token);
   reader.read("answer", place.answer);

@@ -175,7 +175,7 @@ Result<RankEnv> read_slurm_place(const EnvironmentLookup& lookup) {
   return env;
 }
 
-std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
+std::map<std::string, std::string> child_environment(const RankEnv& env, const record::LaunchPlan& plan,
                                                      const EnvironmentLookup& inherited) {
   const auto text = [](int64_t value) { return std::to_string(value); };
   std::map<std::string, std::string> out = {
@@ -218,8 +218,9 @@ std::map<std::string, std::string> child_environment(const RankEnv& env, const L
   return out;
 }
 
-Result<std::map<std::string, std::string>> command_environment(const RankEnv& env, const LaunchPlan& plan,
-                                                               const JobSpec& spec,
+Result<std::map<std::string, std::string>> command_environment(const RankEnv& env,
+                                                               const record::LaunchPlan& plan,
+                                                               const spec::JobSpec& spec,
                                                                const EnvironmentLookup& inherited) {
   auto out = child_environment(env, plan, inherited);
   auto given =
@@ -233,15 +234,15 @@ Result<std::map<std::string, std::string>> command_environment(const RankEnv& en
 }
 
 Result<std::map<std::string, std::string>> resolve_environment(
-    const std::map<std::string, EnvironmentValue>& environment, const EnvironmentLookup& lookup) {
+    const std::map<std::string, spec::EnvironmentValue>& environment, const EnvironmentLookup& lookup) {
   constexpr uint64_t kLongestSecret = 32 * 1024;
   std::map<std::string, std::string> out;
   for (const auto& [name, value] : environment) {
     switch (value.kind) {
-      case EnvironmentValue::Kind::kLiteral:
+      case spec::EnvironmentValue::Kind::kLiteral:
         out[name] = value.text;
         break;
-      case EnvironmentValue::Kind::kFromVariable: {
+      case spec::EnvironmentValue::Kind::kFromVariable: {
         const auto found = lookup(value.text);
         if (!found) {
           return Error(Code::kNotFound,
@@ -252,7 +253,7 @@ Result<std::map<std::string, std::string>> resolve_environment(
         out[name] = *found;
         break;
       }
-      case EnvironmentValue::Kind::kFromFile: {
+      case spec::EnvironmentValue::Kind::kFromFile: {
         auto text = base::read_file(value.text, kLongestSecret);
         if (!text) return std::move(text).error().context(fmt::format("environment.{}", name));
         while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();

@@ -24,10 +24,12 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::contract {
+
+using base::Result;
 
 // Which job.toml the SPANK plugin takes the tasks of a step for, as Slurm hands it down inside an allocation; empty: none.
 // The ranks of `shardrun run` are told more exactly by the conductor.
@@ -64,19 +66,20 @@ Result<RankEnv> read_slurm_place(const EnvironmentLookup& lookup);
 // OMP_NUM_THREADS (if unset), SHARDRUN_GRADIENT_ACCUMULATION, SHARDRUN_MICRO_BATCH, SHARDRUN_GLOBAL_BATCH,
 // GRAD_ACCUM_USTEPS; SHARDRUN_RANK_BATCH and SHARDRUN_LAST_MICRO_BATCH: this rank's sequences of a step and of its last
 // micro-step. [environment] of the spec is applied last by the caller (resolve_environment).
-std::map<std::string, std::string> child_environment(const RankEnv& env, const LaunchPlan& plan,
+std::map<std::string, std::string> child_environment(const RankEnv& env, const record::LaunchPlan& plan,
                                                      const EnvironmentLookup& inherited);
 
 // The same with [environment] of the spec over it, whose references are resolved on this node: `inherited`, and what
 // child_environment() sets before it, is where from_env looks. kNotFound names the key and its missing source, never a
 // value.
-Result<std::map<std::string, std::string>> command_environment(const RankEnv& env, const LaunchPlan& plan,
-                                                               const JobSpec& spec,
+Result<std::map<std::string, std::string>> command_environment(const RankEnv& env,
+                                                               const record::LaunchPlan& plan,
+                                                               const spec::JobSpec& spec,
                                                                const EnvironmentLookup& inherited);
 
 // [environment] with references resolved on this node. kNotFound names the key and its missing source,
 // never a value.
 Result<std::map<std::string, std::string>> resolve_environment(
-    const std::map<std::string, EnvironmentValue>& environment, const EnvironmentLookup& lookup);
+    const std::map<std::string, spec::EnvironmentValue>& environment, const EnvironmentLookup& lookup);
 
 }  // namespace shardrun::contract

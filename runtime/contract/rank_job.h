@@ -4,16 +4,18 @@
 #pragma once
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::contract {
 
+using base::Result;
+
 struct RankJob {
   RankEnv env;
-  LaunchPlan plan;
-  JobSpec spec;
+  record::LaunchPlan plan;
+  spec::JobSpec spec;
 };
 
 // kRefused when this node does not see the run directory; else the errors of read_rank_env, parse_launch_plan and

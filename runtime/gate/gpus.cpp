@@ -67,7 +67,7 @@ bool is_yes(std::string_view text) {
   return text == "Yes" || text == "1";
 }
 
-void note_rows(contract::GpuFacts& gpu, std::string_view uuid, std::string_view rows) {
+void note_rows(record::GpuFacts& gpu, std::string_view uuid, std::string_view rows) {
   for (const std::string_view line : split(rows, '\n')) {
     const std::vector<std::string_view> fields = split(line, ',');
     if (fields.size() < 3 || fields[0] != uuid) continue;
@@ -78,12 +78,12 @@ void note_rows(contract::GpuFacts& gpu, std::string_view uuid, std::string_view 
 
 }  // namespace
 
-std::vector<contract::GpuFacts> parse_gpus(std::string_view csv, std::string_view rows) {
-  std::vector<contract::GpuFacts> gpus;
+std::vector<record::GpuFacts> parse_gpus(std::string_view csv, std::string_view rows) {
+  std::vector<record::GpuFacts> gpus;
   for (const std::string_view line : split(csv, '\n')) {
     if (line.empty()) continue;
     const std::vector<std::string_view> fields = split(line, ',');
-    contract::GpuFacts gpu;
+    record::GpuFacts gpu;
     gpu.index = static_cast<int>(count_of(fields[0]));
     if (fields.size() > 1) gpu.name = fields[1];
     for (const std::string_view field : fields) {
@@ -105,7 +105,7 @@ std::vector<contract::GpuFacts> parse_gpus(std::string_view csv, std::string_vie
   return gpus;
 }
 
-Result<std::vector<contract::GpuFacts>> find_gpus() {
+Result<std::vector<record::GpuFacts>> find_gpus() {
   auto gpus = ask(kOfGpus[0]);
   for (size_t next = 1; next < std::size(kOfGpus); ++next) {
     if (!gpus || ended_well(*gpus) || (gpus->out + gpus->err).find("not a valid field") == std::string::npos)

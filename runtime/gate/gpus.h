@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/preflight.h"
+#include "runtime/record/preflight.h"
 
 namespace shardrun::gate {
 
 // kNotFound without nvidia-smi; kTimeout and kIo with its words.
-base::Result<std::vector<contract::GpuFacts>> find_gpus();
+base::Result<std::vector<record::GpuFacts>> find_gpus();
 
 // `csv`: lines of "index, name, UUID, uncorrected memory errors since the driver's start, hardware slowdown", the last three
 // where they are there. `rows`: lines of "UUID, rows to remap pending, remapping failed".
-std::vector<contract::GpuFacts> parse_gpus(std::string_view csv, std::string_view rows = {});
+std::vector<record::GpuFacts> parse_gpus(std::string_view csv, std::string_view rows = {});
 
 }  // namespace shardrun::gate

@@ -83,13 +83,13 @@ class NetworkCheck {
     if (!world) return std::move(world).error();
     world_ = std::move(*world);
     RETURN_IF_ERROR(meet_nodes());
-    contract::Measurement& measured = result_.measured;
+    record::Measurement& measured = result_.measured;
     measured.provider = meeting_.session.provider();
     measured.ranks = world_->size();
     result_.is_first = world_->rank() == 0;
     RETURN_IF_ERROR(measure_all());
     const double usual = options_.usual_bytes_per_second;
-    const bool suspicious = usual <= 0.0 || measured.bytes_per_second < contract::kSlowShare * usual;
+    const bool suspicious = usual <= 0.0 || measured.bytes_per_second < record::kSlowShare * usual;
     if (suspicious && nodes_.size() > 2) RETURN_IF_ERROR(measure_pairs());
     return std::move(result_);
   }
@@ -130,7 +130,7 @@ class NetworkCheck {
 
   // A reading comes after its rank left a barrier, which the first rank had entered before, and before it entered the
   // next one, which the first rank left after. The first rank reads its own clock before it enters and after it left.
-  static void compare(const Readings& first, const Readings& other, contract::ClockOffset& clock) {
+  static void compare(const Readings& first, const Readings& other, record::ClockOffset& clock) {
     for (size_t i = 1; i + 1 < first.size(); ++i) {
       clock.low = std::max(clock.low, other[i] - first[i + 1]);
       clock.high = std::min(clock.high, other[i] - first[i - 1]);
@@ -142,7 +142,7 @@ class NetworkCheck {
     const double usual = options_.usual_bytes_per_second;
     for (size_t floats = kFewestFloats;; floats *= 4) {
       buffer_.assign(floats, 0.0F);
-      const double good = usual > 0.0 ? bandwidth(floats, world_->size(), contract::kSlowShare * usual) : 0.0;
+      const double good = usual > 0.0 ? bandwidth(floats, world_->size(), record::kSlowShare * usual) : 0.0;
       const auto seconds = best_seconds(*world_, buffer_, usual > 0.0 ? kLongPatience : kPatience, good);
       if (!seconds) return seconds.error();
       result_.measured.bytes = static_cast<int64_t>(floats * sizeof(float));
@@ -168,7 +168,7 @@ class NetworkCheck {
   // Looks again while a node stands out, and believes the best: what is slow once may have been busy.
   Result<void> measure_pairs() {
     const size_t count = nodes_.size();
-    std::vector<contract::PairBandwidth>& pairs = result_.measured.pairs;
+    std::vector<record::PairBandwidth>& pairs = result_.measured.pairs;
     for (size_t edge = 0; edge < count; ++edge)
       pairs.push_back({names_[edge], names_[(edge + 1) % count], 0.0});
     for (int look = 0; look < kMostLooks; ++look) {
@@ -178,7 +178,7 @@ class NetworkCheck {
         double& best = pairs[static_cast<size_t>(node_of(rank))].bytes_per_second;
         best = std::max(best, (*seen)[static_cast<size_t>(rank)]);
       }
-      if (!contract::any_stands_out(pairs, contract::kSlowShare)) break;
+      if (!record::any_stands_out(pairs, record::kSlowShare)) break;
     }
     return {};
   }

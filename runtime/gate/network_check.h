@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/world.h"
-#include "runtime/contract/preflight.h"
+#include "runtime/record/preflight.h"
+#include "runtime/trainer/comm/world.h"
 
 namespace shardrun::gate {
 
@@ -26,8 +26,8 @@ struct NetworkOptions {
 };
 
 struct NetworkResult {
-  contract::Measurement measured;  // the same on all ranks, but for clocks and pairs, which the first one has
-  bool is_first = false;           // this rank reports
+  record::Measurement measured;  // the same on all ranks, but for clocks and pairs, which the first one has
+  bool is_first = false;         // this rank reports
 };
 
 // Errors: of comm::meet and of the collectives, about global ranks.

@@ -9,12 +9,12 @@
 
 #include <fmt/format.h>
 
-#include "runtime/checkpoint/store.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/gate/gpus.h"
-#include "runtime/train/memory_plan.h"
-#include "runtime/train/spec_options.h"
+#include "runtime/trainer/checkpoint/store.h"
+#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/spec_options.h"
 
 extern char** environ;
 
@@ -24,7 +24,7 @@ namespace {
 // Of a collective of the preflight; the rendezvous of a large job takes seconds.
 constexpr std::chrono::seconds kTimeout{20};
 
-void check_disk(const contract::JobSpec& spec, const contract::LaunchPlan& plan, contract::NodeFacts& facts) {
+void check_disk(const spec::JobSpec& spec, const record::LaunchPlan& plan, record::NodeFacts& facts) {
   facts.checkpoint_folder = contract::checkpoint_directory(spec, plan);
   const auto existing = checkpoint::Store(facts.checkpoint_folder, spec.checkpoint.keep).steps();
   const auto count = existing ? static_cast<int64_t>(existing->size()) : 0;
@@ -42,7 +42,7 @@ void check_disk(const contract::JobSpec& spec, const contract::LaunchPlan& plan,
   facts.free_bytes = static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
 
-void check_provider(const comm::WorldOptions& options, int nodes, contract::NodeFacts& facts) {
+void check_provider(const comm::WorldOptions& options, int nodes, record::NodeFacts& facts) {
   comm::SessionOptions session;
   session.plugin_path = options.plugin_path;
   session.provider = options.provider;
@@ -53,17 +53,17 @@ void check_provider(const comm::WorldOptions& options, int nodes, contract::Node
 }
 
 // As the ranks will see them. Values that come by reference are secrets and stay out.
-std::map<std::string, std::string> network_variables(const contract::JobSpec& spec) {
+std::map<std::string, std::string> network_variables(const spec::JobSpec& spec) {
   std::map<std::string, std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
     const size_t equals = std::min(text.find('='), text.size());
     const std::string_view name = text.substr(0, equals);
-    if (equals < text.size() && contract::is_network_variable(name))
+    if (equals < text.size() && record::is_network_variable(name))
       variables[std::string(name)] = text.substr(equals + 1);
   }
   for (const auto& [name, value] : spec.environment) {
-    if (value.kind == contract::EnvironmentValue::Kind::kLiteral && contract::is_network_variable(name))
+    if (value.kind == spec::EnvironmentValue::Kind::kLiteral && record::is_network_variable(name))
       variables[name] = value.text;
   }
   return variables;
@@ -71,7 +71,7 @@ std::map<std::string, std::string> network_variables(const contract::JobSpec& sp
 
 }  // namespace
 
-comm::WorldOptions world_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan) {
+comm::WorldOptions world_options(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   comm::WorldOptions options;
   options.plugin_path =
       fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);
@@ -81,22 +81,22 @@ comm::WorldOptions world_options(const contract::JobSpec& spec, const contract::
   options.channel_count = plan.nodes + 1;  // the world's, and one for each pair of neighbours
   const auto asked = spec.environment.find("FI_PROVIDER");
   const bool efa = asked != spec.environment.end() &&
-                   asked->second.kind == contract::EnvironmentValue::Kind::kLiteral &&
+                   asked->second.kind == spec::EnvironmentValue::Kind::kLiteral &&
                    asked->second.text == "efa";
   if (!spec.program.command.empty() && efa) options.provider = "efa";
   return options;
 }
 
-int64_t checkpoints_to_come(const contract::JobSpec& spec, int64_t existing) {
+int64_t checkpoints_to_come(const spec::JobSpec& spec, int64_t existing) {
   const int64_t every = spec.checkpoint.every_steps;
   const int64_t all = (every > 0 ? spec.optimizer.steps / every : 0) + (spec.checkpoint.at_end ? 1 : 0);
   const int64_t kept = spec.checkpoint.keep;
   return std::min(all, kept + 1 - std::min(existing, kept));
 }
 
-contract::NodeFacts check_node(const std::string& node, const contract::JobSpec& spec,
-                               const contract::LaunchPlan& plan) {
-  contract::NodeFacts facts;
+record::NodeFacts check_node(const std::string& node, const spec::JobSpec& spec,
+                             const record::LaunchPlan& plan) {
+  record::NodeFacts facts;
   facts.node = node;
   facts.variables = network_variables(spec);  // before libfabric sets its own
   if (spec.program.command.empty()) check_disk(spec, plan, facts);

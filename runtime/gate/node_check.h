@@ -4,22 +4,22 @@
 // Thread rule: free functions; they look at files, open the comm plugin for a moment and may run nvidia-smi.
 #pragma once
 
-#include "runtime/comm/world.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/preflight.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/preflight.h"
+#include "runtime/spec/job_spec.h"
+#include "runtime/trainer/comm/world.h"
 
 namespace shardrun::gate {
 
 // The plugin and the provider that the job asks for. A command program has its own network libraries: the ofi plugin
 // with what finds itself, or efa where [environment] names that to libfabric.
-comm::WorldOptions world_options(const contract::JobSpec& spec, const contract::LaunchPlan& plan);
+comm::WorldOptions world_options(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
-contract::NodeFacts check_node(const std::string& node, const contract::JobSpec& spec,
-                               const contract::LaunchPlan& plan);
+record::NodeFacts check_node(const std::string& node, const spec::JobSpec& spec,
+                             const record::LaunchPlan& plan);
 
 // Checkpoints that are still to come and stay, `existing` being there: one more than are kept, for the newest is
 // complete before the oldest goes.
-int64_t checkpoints_to_come(const contract::JobSpec& spec, int64_t existing);
+int64_t checkpoints_to_come(const spec::JobSpec& spec, int64_t existing);
 
 }  // namespace shardrun::gate

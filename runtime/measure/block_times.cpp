@@ -5,13 +5,13 @@
 #include <span>
 
 #include "runtime/measure/group_values.h"
-#include "runtime/model/llama.h"
+#include "runtime/trainer/model/llama.h"
 
 namespace shardrun::measure {
 namespace {
 
-using contract::Spread;
-using contract::StepProbe;
+using record::Spread;
+using record::StepProbe;
 
 constexpr int kLayers = 2;         // of a probe; the first one of a pass finds colder caches
 constexpr int kRounds = 2;         // that count, at least

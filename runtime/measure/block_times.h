@@ -7,15 +7,15 @@
 
 #include <vector>
 
-#include "runtime/comm/communicator.h"
-#include "runtime/contract/calibration.h"
+#include "runtime/record/calibration.h"
+#include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::measure {
 
 // Shapes from small to large, whose times what stands between them follows from.
-std::vector<contract::StepProbe> probes_to_make();
+std::vector<record::StepProbe> probes_to_make();
 
 // Fills in the seconds, pooled over all ranks. `cpus`: OpenMP threads of this rank.
-base::Result<void> time_blocks(comm::Communicator& world, int cpus, contract::StepProbe& probe);
+base::Result<void> time_blocks(comm::Communicator& world, int cpus, record::StepProbe& probe);
 
 }  // namespace shardrun::measure

@@ -10,15 +10,15 @@
 
 #include <fmt/format.h>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::measure {
 namespace {
 
 using base::Result;
 using comm::Communicator;
-using contract::CollectiveProbe;
-using contract::Spread;
+using record::CollectiveProbe;
+using record::Spread;
 
 constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20};  // of one rank
 constexpr double kLongest = 0.15;  // seconds that an operation may be expected to take

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
-#include "runtime/contract/calibration.h"
 #include "runtime/measure/group_values.h"
+#include "runtime/record/calibration.h"
+#include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::measure {
 
@@ -22,7 +22,7 @@ struct CollectiveGroup {
 
 // `told` hears what comes next, on every rank. `clocks`: read from this thread and the helper, never from both at once.
 // Test: tests/unit/measure/collective_times_test.cpp
-base::Result<std::vector<contract::CollectiveProbe>> time_collectives(
+base::Result<std::vector<record::CollectiveProbe>> time_collectives(
     comm::Communicator& world, const std::vector<CollectiveGroup>& groups,
     const std::function<void(const std::string&)>& told, const Clocks& clocks = {});
 

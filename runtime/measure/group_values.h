@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::measure {
 

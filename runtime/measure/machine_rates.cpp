@@ -3,15 +3,15 @@
 #include <cstring>
 
 #include "runtime/base/memory.h"
-#include "runtime/kernels/ops.h"
 #include "runtime/measure/group_values.h"
-#include "runtime/optim/adamw.h"
+#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/optim/adamw.h"
 
 namespace shardrun::measure {
 namespace {
 
-using contract::GemmRate;
-using contract::Spread;
+using record::GemmRate;
+using record::Spread;
 
 constexpr int kRounds = 5;
 constexpr int64_t kCopied = 8 << 20;      // floats: past the caches that a core has to itself

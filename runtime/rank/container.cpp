@@ -10,21 +10,21 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::ContainerRuntime;
+using spec::ContainerRuntime;
 
 bool lies_in(const std::string& path, const std::string& folder) {
   return !folder.empty() && (path == folder || folder == "/" || path.starts_with(folder + "/"));
 }
 
 // The mounts of the spec, and before them the folders that no other one, nor `visible`, has in it.
-std::vector<contract::Mount> mounts_of(const contract::JobSpec& spec, std::span<const std::string> folders,
-                                       std::span<const std::string> visible) {
-  std::vector<contract::Mount> mounts, own;
-  for (const std::string& text : spec.container.mounts) own.push_back(contract::parse_mount(text));
+std::vector<spec::Mount> mounts_of(const spec::JobSpec& spec, std::span<const std::string> folders,
+                                   std::span<const std::string> visible) {
+  std::vector<spec::Mount> mounts, own;
+  for (const std::string& text : spec.container.mounts) own.push_back(spec::parse_mount(text));
   const auto is_there = [&](const std::string& folder, size_t index) {
     for (const std::string& other : visible)
       if (lies_in(folder, other)) return true;
-    for (const contract::Mount& other : own)
+    for (const spec::Mount& other : own)
       if (other.source == other.target && !other.read_only && lies_in(folder, other.source)) return true;
     for (size_t i = 0; i < folders.size(); ++i)
       if (i != index && lies_in(folder, folders[i]) && (folder != folders[i] || i < index)) return true;
@@ -36,40 +36,40 @@ std::vector<contract::Mount> mounts_of(const contract::JobSpec& spec, std::span<
   return mounts;
 }
 
-void add_apptainer(const contract::JobSpec& spec, const std::string& working_directory,
-                   const std::vector<contract::Mount>& mounts, std::vector<std::string>& argv) {
+void add_apptainer(const spec::JobSpec& spec, const std::string& working_directory,
+                   const std::vector<spec::Mount>& mounts, std::vector<std::string>& argv) {
   argv.emplace_back("exec");
   if (spec.resources.gpus_per_node > 0) argv.emplace_back("--nv");
   argv.insert(argv.end(), {"--pwd", working_directory});
-  for (const contract::Mount& mount : mounts)
+  for (const spec::Mount& mount : mounts)
     argv.insert(argv.end(), {"--bind", mount.source + ":" + mount.target + (mount.read_only ? ":ro" : "")});
   argv.insert(argv.end(), spec.container.arguments.begin(), spec.container.arguments.end());
   argv.push_back(spec.container.image);
 }
 
-void add_charliecloud(const contract::JobSpec& spec, const std::string& working_directory,
-                      const std::vector<contract::Mount>& mounts, std::vector<std::string>& argv) {
+void add_charliecloud(const spec::JobSpec& spec, const std::string& working_directory,
+                      const std::vector<spec::Mount>& mounts, std::vector<std::string>& argv) {
   argv.push_back("--cd=" + working_directory);
-  for (const contract::Mount& mount : mounts) argv.push_back("--bind=" + mount.source + ":" + mount.target);
+  for (const spec::Mount& mount : mounts) argv.push_back("--bind=" + mount.source + ":" + mount.target);
   argv.insert(argv.end(), spec.container.arguments.begin(), spec.container.arguments.end());
   argv.insert(argv.end(), {spec.container.image, "--"});
 }
 
 }  // namespace
 
-Result<ContainedProgram> contain(const contract::JobSpec& spec, ContainerRuntime runtime,
+Result<ContainedProgram> contain(const spec::JobSpec& spec, ContainerRuntime runtime,
                                  const std::map<std::string, std::string>& variables,
                                  const std::string& working_directory, std::span<const std::string> folders) {
   const bool charliecloud = runtime == ContainerRuntime::kCharliecloud;
   std::vector<std::string> visible = {"/dev", "/proc", "/sys"};
   if (charliecloud) visible.emplace_back("/tmp");
   const auto mounts = mounts_of(spec, folders, visible);
-  for (const contract::Mount& mount : mounts) {
+  for (const spec::Mount& mount : mounts) {
     if (charliecloud && mount.read_only)
       return Error(Code::kInvalid,
                    fmt::format("{}: charliecloud mounts {} for writing or not at all; leave out :ro",
                                spec.origin("container.mounts"), mount.source));
-    if (contract::can_be_mounted(mount.source)) continue;
+    if (spec::can_be_mounted(mount.source)) continue;
     return Error(Code::kInvalid,
                  fmt::format("{}: {} cannot be mounted in a container; use a path without : and ,",
                              spec.origin("container"), mount.source));

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::rank {
 
@@ -26,7 +26,7 @@ struct ContainedProgram {
 
 // `variables`: what the rank was given and the program must see. `folders`: absolute, to be mounted where they are;
 // those that the runtime mounts itself, or that lie in one another, are mounted once. kInvalid when one cannot be.
-base::Result<ContainedProgram> contain(const contract::JobSpec& spec, contract::ContainerRuntime runtime,
+base::Result<ContainedProgram> contain(const spec::JobSpec& spec, spec::ContainerRuntime runtime,
                                        const std::map<std::string, std::string>& variables,
                                        const std::string& working_directory,
                                        std::span<const std::string> folders);

@@ -26,7 +26,7 @@ bool says_something(std::string_view line) {
 
 }  // namespace
 
-RankLogs::RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env,
+RankLogs::RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env,
                    const std::vector<Secret>& secrets)
     : redactors_{Redactor(secrets), Redactor(secrets)},
       prefix_(fmt::format("{}:{} ", env.node_name, env.global_rank)) {

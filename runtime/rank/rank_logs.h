@@ -1,4 +1,4 @@
-// RankLogs: the three files that one rank's output goes to (runtime/contract/run_dir.h).
+// RankLogs: the three files that one rank's output goes to (runtime/record/run_dir.h).
 //
 // rank_<g>.out and .err get the bytes as they are; <node>.log gets lines (node_lines.h), each with one
 // O_APPEND write, so that the ranks of a node share it without tearing lines. Nothing here fails: what a full
@@ -16,9 +16,9 @@
 
 #include "runtime/base/io.h"
 #include "runtime/contract/rank_env.h"
-#include "runtime/contract/run_dir.h"
 #include "runtime/rank/node_lines.h"
 #include "runtime/rank/redaction.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
 
@@ -27,7 +27,7 @@ enum class Stream { kOut = 0, kErr = 1 };
 class RankLogs {
  public:
   // Opens the files of env's attempt, creating its folder if it is missing.
-  RankLogs(const contract::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets);
+  RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets);
 
   void write(Stream stream, std::string_view bytes);
   // A line of our own in the node log: "<time> <node>:<rank> shardrun: <text>".

@@ -18,9 +18,9 @@
 #include "runtime/contract/container_runtime.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_job.h"
-#include "runtime/contract/run_dir.h"
 #include "runtime/rank/container.h"
 #include "runtime/rank/supervisor.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
 namespace {
@@ -34,7 +34,7 @@ int fail(const base::Error& error, int exit_code) {
 }
 
 std::string heartbeat_file(const contract::RankJob& job) {
-  return contract::RunDir{job.env.run_directory}.rank_alive(job.env.attempt, job.env.global_rank);
+  return record::RunDir{job.env.run_directory}.rank_alive(job.env.attempt, job.env.global_rank);
 }
 
 using Variables = std::map<std::string, std::string>;

@@ -6,15 +6,15 @@
 #include <functional>
 
 #include "runtime/contract/heartbeat.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::rank {
 
 // The built-in trainer; given by runtime/main.cpp so that this folder needs none of it.
-using TrainerFunction = std::function<int(const contract::RankEnv&, const contract::JobSpec&,
-                                          const contract::LaunchPlan&, contract::ProgressPage&)>;
+using TrainerFunction = std::function<int(const contract::RankEnv&, const spec::JobSpec&,
+                                          const record::LaunchPlan&, contract::ProgressPage&)>;
 
 // Reads the rank's environment, plan.json and job.toml, runs the program under a supervisor and ends as it
 // ended. Returns an exit code only when the program could not be started; the reason was printed to stderr.

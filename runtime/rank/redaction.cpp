@@ -8,7 +8,7 @@
 
 namespace shardrun::rank {
 
-std::vector<Secret> find_secrets(const std::map<std::string, contract::EnvironmentValue>& environment,
+std::vector<Secret> find_secrets(const std::map<std::string, spec::EnvironmentValue>& environment,
                                  const std::vector<std::string>& inherited) {
   std::map<std::string, std::string> variables;
   for (const std::string& variable : inherited) {
@@ -25,12 +25,12 @@ std::vector<Secret> find_secrets(const std::map<std::string, contract::Environme
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   };
   for (const auto& [name, value] : environment) {
-    if (value.kind == contract::EnvironmentValue::Kind::kLiteral) continue;
+    if (value.kind == spec::EnvironmentValue::Kind::kLiteral) continue;
     const auto resolved = contract::resolve_environment({{name, value}}, lookup);
     if (resolved) keep(name, resolved->at(name));
   }
   for (const auto& [name, value] : variables) {
-    if (contract::looks_secret(name)) keep(name, value);
+    if (spec::looks_secret(name)) keep(name, value);
   }
   return secrets;
 }

@@ -1,7 +1,7 @@
 // Redaction: keeps secrets out of what a rank's program prints, before any file has it.
 //
 // A secret is the value of a variable that [environment] takes by reference, or of an inherited variable whose name looks
-// like a secret's (contract::looks_secret). It is found byte for byte, also when it arrives in pieces, and replaced by
+// like a secret's (spec::looks_secret). It is found byte for byte, also when it arrives in pieces, and replaced by
 // "[redacted NAME]". Values of less than kShortestSecret bytes are left alone: they would be found everywhere.
 //
 // Thread rule: thread-compatible; pure apart from the buffer.
@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/contract/job_spec.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::rank {
 
@@ -26,7 +26,7 @@ struct Secret {
 
 // Of a rank whose spec has this [environment] and that inherits these "NAME=value". A reference that leads nowhere has
 // no value that could be printed; the program's start says so.
-std::vector<Secret> find_secrets(const std::map<std::string, contract::EnvironmentValue>& environment,
+std::vector<Secret> find_secrets(const std::map<std::string, spec::EnvironmentValue>& environment,
                                  const std::vector<std::string>& inherited);
 
 // One stream of bytes.

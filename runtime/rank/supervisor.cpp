@@ -22,10 +22,10 @@
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/run_dir.h"
 #include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
 #include "runtime/rank/watch_link.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
 namespace {
@@ -116,16 +116,16 @@ class Supervisor {
         child_(std::move(child)),
         signals_(std::move(signals)),
         streams_{std::move(out), std::move(err)},
-        logs_(contract::RunDir{request.env.run_directory}, request.env, request.secrets),
+        logs_(record::RunDir{request.env.run_directory}, request.env, request.secrets),
         link_(request.env) {}
 
-  contract::RankExit run() {
+  record::RankExit run() {
     if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
     while (!ended_) {
       poll_once(timeout_ms());
       collect_orphans();
     }
-    contract::RankExit exit = reap();
+    record::RankExit exit = reap();
     write_exit(exit);
     link_.say_farewell();
     reaper_.kill_all(kDrainTime);
@@ -269,13 +269,13 @@ class Supervisor {
     stopped_on_request_ = is_stop_request(static_cast<int>(info.ssi_signo));
   }
 
-  contract::RankExit reap() {
+  record::RankExit reap() {
     Ending ending;
     while (::wait4(child_.pid, &ending.status, 0, &ending.usage) < 0 && errno == EINTR) {
     }
     if (WIFSIGNALED(ending.status) && is_stop_request(WTERMSIG(ending.status)) && !stopped_on_request_)
       hear_late_request();
-    contract::RankExit exit;
+    record::RankExit exit;
     exit.global_rank = request_.env.global_rank;
     exit.node = request_.env.node_name;
     exit.ended = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -291,16 +291,15 @@ class Supervisor {
     return exit;
   }
 
-  void write_exit(contract::RankExit& exit) {
-    const contract::RunDir run_dir{request_.env.run_directory};
+  void write_exit(record::RankExit& exit) {
+    const record::RunDir run_dir{request_.env.run_directory};
     const bool failed = exit.signal.has_value() || exit.exit_code != 0;
     if (failed) {
       for (size_t i = 0; i < streams_.size(); ++i) read_stream(i, /*limit_bytes=*/size_t{1} << 20);
       exit.last_words = logs_.last_words();
     }
     const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
-    if (auto written =
-            base::write_file_atomically(path, contract::to_json(exit), 0644, base::Durability::kProcess);
+    if (auto written = base::write_file_atomically(path, to_json(exit), 0644, base::Durability::kProcess);
         !written) {
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
     }
@@ -327,7 +326,7 @@ class Supervisor {
 
 }  // namespace
 
-Result<contract::RankExit> supervise(const SupervisorRequest& request) {
+Result<record::RankExit> supervise(const SupervisorRequest& request) {
   auto out = make_pipe();
   if (!out) return std::move(out).error();
   auto err = make_pipe();
@@ -370,7 +369,7 @@ Result<contract::RankExit> supervise(const SupervisorRequest& request) {
       .run();
 }
 
-void end_like(const contract::RankExit& exit) {
+void end_like(const record::RankExit& exit) {
   if (!exit.signal) std::exit(exit.exit_code.value_or(contract::kExitInfrastructure));
   const struct rlimit no_core {};
   ::setrlimit(RLIMIT_CORE, &no_core);  // the program has left its own core file

@@ -21,9 +21,9 @@
 #include "runtime/base/result.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
-#include "runtime/contract/run_record.h"
 #include "runtime/rank/binding.h"
 #include "runtime/rank/redaction.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::rank {
 
@@ -46,9 +46,9 @@ struct SupervisorRequest {
 };
 
 // kIo when the child could not be made.
-base::Result<contract::RankExit> supervise(const SupervisorRequest& request);
+base::Result<record::RankExit> supervise(const SupervisorRequest& request);
 
 // Ends this process as the child ended: with its exit code, or by the same signal. Does not return.
-[[noreturn]] void end_like(const contract::RankExit& exit);
+[[noreturn]] void end_like(const record::RankExit& exit);
 
 }  // namespace shardrun::rank

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "runtime/contract/epoch.h"
-#include "runtime/contract/run_dir.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
 namespace {
@@ -55,7 +55,7 @@ std::optional<Address> parse_address(const std::string& text, uint16_t port) {
 }  // namespace
 
 WatchLink::WatchLink(const contract::RankEnv& env) : env_(env) {
-  const contract::RunDir run{env.run_directory};
+  const record::RunDir run{env.run_directory};
   if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20)) {
     if (auto place = contract::parse_watch_place(*text); place && !place->addresses.empty()) {
       place_ = std::move(*place);
@@ -198,7 +198,7 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
 }
 
 bool WatchLink::epoch_is_ours() const {
-  const auto epoch = contract::read_epoch(contract::RunDir{env_.run_directory});
+  const auto epoch = contract::read_epoch(record::RunDir{env_.run_directory});
   return epoch && *epoch == env_.attempt;
 }
 

@@ -15,8 +15,6 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/comm/world.h"
-#include "runtime/contract/calibration.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/rank_job.h"
@@ -24,12 +22,14 @@
 #include "runtime/measure/collective_times.h"
 #include "runtime/measure/group_values.h"
 #include "runtime/measure/machine_rates.h"
+#include "runtime/record/calibration.h"
+#include "runtime/trainer/comm/world.h"
 
 namespace shardrun::tools {
 namespace {
 
 using base::Result;
-using contract::Calibration;
+using record::Calibration;
 
 // The value behind "name:" in a file of /proc; "unknown" where there is none.
 std::string value_of(const char* path, const std::string& name) {
@@ -62,7 +62,7 @@ class Calibrator {
     if (!only_network_) RETURN_IF_ERROR(measure_computing());
     RETURN_IF_ERROR(measure_network());
     if (job_.env.global_rank != 0) return {};
-    return base::write_file_atomically(output, contract::to_toml(c_));
+    return base::write_file_atomically(output, record::to_toml(c_));
   }
 
  private:
@@ -161,7 +161,7 @@ class Calibrator {
     auto update = measure::time_update(all, cpus);
     if (!update) return std::move(update).error();
     c_.update_seconds_per_parameter = *update;
-    for (contract::StepProbe& probe : c_.steps = measure::probes_to_make()) {
+    for (record::StepProbe& probe : c_.steps = measure::probes_to_make()) {
       say(fmt::format("steps of hidden {}, {} x {} tokens", probe.hidden, probe.micro_batch,
                       probe.sequence_length));
       RETURN_IF_ERROR(measure::time_blocks(all, cpus, probe));

@@ -21,13 +21,13 @@
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/toml_value.h"
-#include "runtime/data/document_encoder.h"
-#include "runtime/data/documents.h"
-#include "runtime/data/loader.h"
-#include "runtime/data/token_file.h"
-#include "runtime/data/tokenizer.h"
+#include "runtime/spec/toml_value.h"
 #include "runtime/tools/stop_requests.h"
+#include "runtime/trainer/data/document_encoder.h"
+#include "runtime/trainer/data/documents.h"
+#include "runtime/trainer/data/loader.h"
+#include "runtime/trainer/data/token_file.h"
+#include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::tools {
 namespace {
@@ -274,7 +274,7 @@ int run_data_tool(std::span<char* const> arguments) {
     done = options.error();
   }
   if (done) return contract::kExitDone;
-  fmt::print(stderr, "shardrun: error: {}\n", contract::printable_path(done.error().to_string()));
+  fmt::print(stderr, "shardrun: error: {}\n", spec::printable_path(done.error().to_string()));
   return contract::exit_code_of(done.error().code());
 }
 

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/weights/hf_config.h"
+#include "runtime/trainer/weights/hf_config.h"
 
 namespace shardrun::tools {
 namespace {

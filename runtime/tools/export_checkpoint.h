@@ -13,8 +13,8 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/checkpoint/store.h"
-#include "runtime/weights/safetensors.h"
+#include "runtime/trainer/checkpoint/store.h"
+#include "runtime/trainer/weights/safetensors.h"
 
 namespace shardrun::tools {
 

@@ -12,7 +12,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/toml_value.h"
+#include "runtime/spec/toml_value.h"
 #include "runtime/tools/export_checkpoint.h"
 #include "runtime/tools/stop_requests.h"
 
@@ -109,7 +109,7 @@ Result<ExportSummary> run(const Options& options) {
 }
 
 int fail(const Error& error) {
-  fmt::print(stderr, "shardrun: error: {}\n", contract::printable_path(error.to_string()));
+  fmt::print(stderr, "shardrun: error: {}\n", spec::printable_path(error.to_string()));
   return contract::exit_code_of(error.code());
 }
 

@@ -9,10 +9,11 @@
 #include <fmt/format.h>
 
 #include "runtime/contract/exit_code.h"
-#include "runtime/contract/mesh.h"
-#include "runtime/contract/model_plan.h"
-#include "runtime/train/memory_plan.h"
-#include "runtime/train/spec_options.h"
+#include "runtime/plan/mesh.h"
+#include "runtime/plan/model_plan.h"
+#include "runtime/record/model_plan_json.h"
+#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/spec_options.h"
 
 namespace shardrun::tools {
 namespace {
@@ -26,17 +27,17 @@ std::string read_standard_input() {
   return text;
 }
 
-Result<contract::ModelPlan> plan(const std::string& spec_path) {
-  const auto launch = contract::parse_launch_plan(read_standard_input());
+Result<plan::ModelPlan> plan(const std::string& spec_path) {
+  const auto launch = record::parse_launch_plan(read_standard_input());
   if (!launch) return launch.error();
-  const auto spec = contract::load_job_spec(spec_path, launch->overrides);
+  const auto spec = spec::load_job_spec(spec_path, launch->overrides);
   if (!spec) return spec.error();
-  const auto mesh = contract::solve_mesh(*spec, launch->world_size(), launch->ranks_per_node);
+  const auto mesh = plan::solve_mesh(*spec, launch->world_size(), launch->ranks_per_node);
   if (!mesh) return mesh.error();
   ::omp_set_num_threads(std::max(1, launch->cpus_per_rank));  // as the rank does
-  contract::ModelPlan planned = train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree,
-                                                  mesh->replicas(), mesh->tensor_parallel);
-  planned.memory.process = contract::process_bytes(launch->world_size(), planned.memory.on_gpu != 0);
+  plan::ModelPlan planned = train::plan_model(train::session_options(*spec, *launch), mesh->shard_degree,
+                                              mesh->replicas(), mesh->tensor_parallel);
+  planned.memory.process = plan::process_bytes(launch->world_size(), planned.memory.on_gpu != 0);
   return planned;
 }
 
@@ -52,7 +53,7 @@ int run_plan_tool(std::span<char* const> arguments) {
     fmt::print(stderr, "shardrun: error: {}\n", planned.error().to_string());
     return contract::kExitBadInput;
   }
-  fmt::print("{}\n", contract::to_json(*planned));
+  fmt::print("{}\n", record::to_json(*planned));
   return contract::kExitDone;
 }
 

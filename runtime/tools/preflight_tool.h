@@ -7,7 +7,7 @@
 
 namespace shardrun::tools {
 
-// Arguments: a folder for what is found (runtime/contract/preflight.h), and the usual bandwidth in bytes a second, 0
+// Arguments: a folder for what is found (runtime/record/preflight.h), and the usual bandwidth in bytes a second, 0
 // where none is known. Who this is comes from the environment, the job from the run directory. Ends with kExitDone
 // whatever was found; kExitRefused when the run directory is not visible here, kExitInfrastructure when nothing can be
 // written into it.

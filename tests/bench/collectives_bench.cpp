@@ -16,7 +16,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/comm/world.h"
+#include "runtime/trainer/comm/world.h"
 
 namespace {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
-#include "runtime/kernels/cuda/ops.h"
-#include "runtime/kernels/cuda/rounding.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/cuda/rounding.h"
 
 using namespace shardrun;
 namespace cuda = kernels::cuda;

@@ -21,9 +21,9 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/json.h"
-#include "runtime/kernels/ops.h"
-#include "runtime/model/bert.h"
-#include "runtime/model/llama.h"
+#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/llama.h"
 
 using namespace shardrun;
 using kernels::Bf16;

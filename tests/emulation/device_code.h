@@ -77,7 +77,7 @@ class SharedPart {
 };
 std::byte* dynamic_shared_bytes();
 
-// The promises are in runtime/kernels/cuda/instructions.cuh.
+// The promises are in runtime/trainer/kernels/cuda/instructions.cuh.
 template <typename T>
 T& shared_memory() {
   static SharedPart part(sizeof(T), alignof(T));

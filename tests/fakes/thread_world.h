@@ -1,4 +1,4 @@
-// ThreadWorld: N ranks as threads of one process, with the promises of runtime/comm/communicator.h and none
+// ThreadWorld: N ranks as threads of one process, with the promises of runtime/trainer/comm/communicator.h and none
 // of its network. For tests of everything above the communicator.
 //
 // Sums are in fp32 (fp64) in ascending rank order, so results equal those of a real plugin bit for bit. An
@@ -21,7 +21,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::fakes {
 

@@ -5,15 +5,15 @@
 #include <string>
 
 #include "launcher/forecast/replay.h"
-#include "runtime/contract/calibration.h"
+#include "runtime/record/calibration.h"
 
 namespace {
 
 using namespace shardrun;
 
 // A calibration that is accepted can be written, read again and predicted from.
-void use(const contract::Calibration& calibration) {
-  if (!contract::parse_calibration(contract::to_toml(calibration), "written.toml")) std::abort();
+void use(const record::Calibration& calibration) {
+  if (!record::parse_calibration(record::to_toml(calibration), "written.toml")) std::abort();
   const auto machine = launcher::MeasuredMachine::of(calibration);
   if (!machine) return;
   launcher::ReplayQuestion question;
@@ -34,6 +34,6 @@ void use(const contract::Calibration& calibration) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
-  if (const auto calibration = contract::parse_calibration(text, "fuzz.toml")) use(*calibration);
+  if (const auto calibration = record::parse_calibration(text, "fuzz.toml")) use(*calibration);
   return 0;
 }

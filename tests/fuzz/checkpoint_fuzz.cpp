@@ -11,8 +11,8 @@
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
-#include "runtime/checkpoint/format.h"
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/trainer/checkpoint/format.h"
+#include "runtime/trainer/checkpoint/manifest.h"
 
 using namespace shardrun;
 using namespace shardrun::checkpoint;

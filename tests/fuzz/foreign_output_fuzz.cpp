@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int kWorldSize = 1000;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto message = launcher::parse_srun_line(text, kWorldSize)) {
-    for (const contract::RankExit& exit : message->exits) {
+    for (const record::RankExit& exit : message->exits) {
       SHARDRUN_CHECK(exit.global_rank >= 0 && exit.global_rank < kWorldSize);
     }
   }

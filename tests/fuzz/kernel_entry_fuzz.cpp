@@ -4,8 +4,8 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/compile/cubin.h"
-#include "runtime/compile/entry.h"
+#include "runtime/trainer/compile/cubin.h"
+#include "runtime/trainer/compile/entry.h"
 
 using namespace shardrun;
 using compile::Entry;

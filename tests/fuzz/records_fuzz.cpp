@@ -10,10 +10,10 @@
 #include "launcher/view/metrics_log.h"
 #include "launcher/view/scale_report.h"
 #include "runtime/base/result.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/model_plan.h"
-#include "runtime/contract/preflight.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/plan/model_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/preflight.h"
+#include "runtime/record/run_record.h"
 
 namespace {
 
@@ -49,13 +49,13 @@ void check_log(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  check(text, contract::parse_launch_plan);
-  check(text, contract::parse_run_record);
-  check(text, contract::parse_rank_exit);
-  check(text, contract::parse_training_metrics);
-  check(text, contract::parse_node_facts);
-  check(text, contract::parse_measurement);
-  check(text, contract::parse_model_plan);
+  check(text, record::parse_launch_plan);
+  check(text, record::parse_run_record);
+  check(text, record::parse_rank_exit);
+  check(text, record::parse_training_metrics);
+  check(text, record::parse_node_facts);
+  check(text, record::parse_measurement);
+  check(text, plan::parse_model_plan);
   check(text, launcher::parse_scale_report);
   launcher::TrainingCurve curve;
   add_metrics(text, curve);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/base/result.h"
-#include "runtime/weights/safetensors.h"
+#include "runtime/trainer/weights/safetensors.h"
 
 using namespace shardrun;
 using namespace shardrun::weights;

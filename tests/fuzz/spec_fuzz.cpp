@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardrun::contract;

@@ -10,8 +10,8 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
-#include "runtime/data/token_file.h"
-#include "runtime/data/token_file_format.h"
+#include "runtime/trainer/data/token_file.h"
+#include "runtime/trainer/data/token_file_format.h"
 
 using namespace shardrun;
 using namespace shardrun::data;

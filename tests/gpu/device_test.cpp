@@ -1,11 +1,11 @@
-#include "runtime/kernels/cuda/device.h"
+#include "runtime/trainer/kernels/cuda/device.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <thread>
 
-#include "runtime/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
 #include "tests/gpu/harness.h"
 
 using namespace shardrun;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "runtime/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
 #include "tests/gpu/harness.h"
 
 using namespace shardrun;

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/kernels/cuda/backend.h"
-#include "runtime/model/bert.h"
-#include "runtime/model/llama.h"
+#include "runtime/trainer/kernels/cuda/backend.h"
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/llama.h"
 #include "tests/gpu/training.h"
 
 namespace gpu_training {

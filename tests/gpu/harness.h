@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/kernels/cuda/device.h"
-#include "runtime/kernels/cuda/rounding.h"
-#include "runtime/kernels/ops.h"
+#include "runtime/trainer/kernels/cuda/device.h"
+#include "runtime/trainer/kernels/cuda/rounding.h"
+#include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::gpu_test {
 

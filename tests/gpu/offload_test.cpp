@@ -1,7 +1,7 @@
 // State and activations that wait on the host: they change no bit, whatever else a run does.
 #include <doctest/doctest.h>
 
-#include "runtime/kernels/cuda/backend.h"
+#include "runtime/trainer/kernels/cuda/backend.h"
 #include "tests/gpu/training.h"
 
 namespace gpu_training {

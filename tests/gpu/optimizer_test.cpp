@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/kernels/cuda/ops.h"
-#include "runtime/kernels/reference/ops.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/gpu/harness.h"
 
 using namespace shardrun;

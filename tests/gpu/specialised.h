@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/compile/nvrtc.h"
-#include "runtime/compile/prepare.h"
+#include "runtime/trainer/compile/nvrtc.h"
+#include "runtime/trainer/compile/prepare.h"
 #include "tests/support/folder.h"
 
 namespace shardrun::gpu_test {

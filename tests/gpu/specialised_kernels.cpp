@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/compile/nvrtc.h"
-#include "runtime/compile/prepare.h"
-#include "runtime/kernels/cuda/specialised.h"
-#include "runtime/model/bert.h"
-#include "runtime/model/llama.h"
+#include "runtime/trainer/compile/nvrtc.h"
+#include "runtime/trainer/compile/prepare.h"
+#include "runtime/trainer/kernels/cuda/specialised.h"
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/llama.h"
 
 using namespace shardrun;
 

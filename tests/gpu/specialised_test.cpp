@@ -8,8 +8,8 @@
 #include <cstring>
 #include <functional>
 
-#include "runtime/kernels/cuda/ops.h"
-#include "runtime/kernels/sliced_ops.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/sliced_ops.h"
 #include "tests/gpu/harness.h"
 #ifdef EMULATED_NVRTC
 #include "tests/emulation/emulated_gpu.h"

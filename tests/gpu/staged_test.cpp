@@ -1,5 +1,5 @@
 // Staged communicators over real links: ranks are threads that share one GPU, each with a device of its own.
-#include "runtime/comm/staged_communicator.h"
+#include "runtime/trainer/comm/staged_communicator.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/kernels/cuda/device.h"
+#include "runtime/trainer/kernels/cuda/device.h"
 #include "tests/fakes/thread_world.h"
 
 using namespace shardrun;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/products.h"
-#include "runtime/train/session.h"
+#include "runtime/trainer/train/products.h"
+#include "runtime/trainer/train/session.h"
 #include "tests/support/folder.h"
 
 namespace gpu_training {

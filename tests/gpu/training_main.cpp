@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "runtime/kernels/cuda/device.h"
+#include "runtime/trainer/kernels/cuda/device.h"
 
 int main(int count, char** arguments) {
   const auto devices = shardrun::kernels::cuda::device_count();

@@ -7,7 +7,7 @@
 #include <regex>
 
 #include "runtime/base/io.h"
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/trainer/checkpoint/manifest.h"
 #include "tests/emulation/settings.h"
 #include "tests/gpu/training.h"
 

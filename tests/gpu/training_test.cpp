@@ -8,10 +8,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "runtime/comm/planned_bytes.h"
-#include "runtime/comm/staged_communicator.h"
-#include "runtime/kernels/cuda/backend.h"
-#include "runtime/train/loop.h"
+#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/trainer/comm/staged_communicator.h"
+#include "runtime/trainer/kernels/cuda/backend.h"
+#include "runtime/trainer/train/loop.h"
 #include "tests/fakes/thread_world.h"
 #include "tests/gpu/specialised.h"
 #include "tests/support/prose.h"

@@ -2,8 +2,8 @@
 // more memory when it is told so.
 #include <doctest/doctest.h>
 
-#include "runtime/kernels/cuda/ops.h"
-#include "runtime/kernels/reference/ops.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/emulation/emulated_gpu.h"
 #include "tests/emulation/settings.h"
 #include "tests/gpu/harness.h"

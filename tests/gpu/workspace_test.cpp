@@ -6,11 +6,11 @@
 #include <string>
 #include <variant>
 
-#include "runtime/contract/job_spec.h"
-#include "runtime/kernels/cuda/ops.h"
-#include "runtime/kernels/gpu.h"
-#include "runtime/train/memory_plan.h"
-#include "runtime/train/spec_options.h"
+#include "runtime/spec/job_spec.h"
+#include "runtime/trainer/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/gpu.h"
+#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/spec_options.h"
 #include "tests/emulation/emulated_gpu.h"
 
 using namespace shardrun;
@@ -205,9 +205,9 @@ TEST_CASE("workspace: no op of any job of jobs/ asks for more than `shardrun pla
        {"bert-large", "llama-14b-one-gpu", "llama-2-13b-p4de", "llama-2-13b-p5", "llama-2-70b-finetune",
         "llama-2-70b-p4de", "llama-2-70b-p5", "llama-2-7b-p4de", "llama-2-7b-p5", "tiny-llama"}) {
     CAPTURE(name);
-    const auto spec = contract::load_job_spec(JOBS "/" + name + ".toml");
+    const auto spec = spec::load_job_spec(JOBS "/" + name + ".toml");
     REQUIRE(spec);
-    contract::LaunchPlan plan;
+    record::LaunchPlan plan;
     plan.batch.micro_batch = spec->batch.micro_batch;
     check_job<Bf16>(train::session_options(*spec, plan), spec->sharding.tensor_parallel);
     check_job<float>(train::session_options(*spec, plan), spec->sharding.tensor_parallel);

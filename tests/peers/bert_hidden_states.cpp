@@ -19,8 +19,8 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
-#include "runtime/kernels/ops.h"
-#include "runtime/model/bert.h"
+#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/model/bert.h"
 
 using namespace shardrun;
 

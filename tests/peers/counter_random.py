@@ -37,7 +37,7 @@ def hash_name(name):
 
 
 def initial_weight(seed, name, shape, stddev, value):
-    """As runtime/train/initialize.cpp: fp32, normal with that deviation, or `value` everywhere when it is 0."""
+    """As runtime/trainer/train/initialize.cpp: fp32, normal with that deviation, or `value` everywhere when it is 0."""
     count = int(np.prod(shape))
     if stddev == 0.0:
         return np.full(shape, value, dtype=np.float32)

@@ -1,8 +1,8 @@
 """Writes 20-step loss curves of a small Llama and a small BERT, trained by PyTorch, to
 tests/unit/model/peers/curves.txt: fp32, and bf16 (autocast over fp32 weights).
 
-Weights are those of runtime/train/initialize.cpp and batches are a pure function of counters, both made again by
-tests/unit/model/curves_test.cpp, so nothing but losses is stored. The optimizer is AdamW as in runtime/optim:
+Weights are those of runtime/trainer/train/initialize.cpp and batches are a pure function of counters, both made again by
+tests/unit/model/curves_test.cpp, so nothing but losses is stored. The optimizer is AdamW as in runtime/trainer/optim:
 matrices decay, norms and biases don't; the gradient is scaled to a norm of 1 at most; half a cosine after warm-up.
 
     build/peers/venv/bin/python tests/peers/curves.py

@@ -5,7 +5,7 @@
 
 Scaled-dot-product attention, fused AdamW on fp32 weights, moments and gradients, a loss that is read at the end of each
 step as shardrun's is; products in bf16, by autocast or as shardrun does it, with bf16 copies of the weights that are made
-once a step. It reads the sequences that shardrun reads in each step (runtime/data/loader.h), at shardrun's learning
+once a step. It reads the sequences that shardrun reads in each step (runtime/trainer/data/loader.h), at shardrun's learning
 rates. Prints one JSON line: seconds and losses of the steps, and the memory that was taken.
 """
 import contextlib
@@ -37,7 +37,7 @@ OPTIONS = {
 
 
 def permuted_index(key, index, count):
-    """runtime/data/loader.cpp."""
+    """runtime/trainer/data/loader.cpp."""
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
@@ -66,7 +66,7 @@ def batches(text, options):
 
 
 def weights_of(shape, seed):
-    """Ours of shardrun's initial weights (runtime/train/initialize.cpp), by the names of Llama's parameters."""
+    """Ours of shardrun's initial weights (runtime/trainer/train/initialize.cpp), by the names of Llama's parameters."""
     hidden, layers, vocab = shape["hidden"], shape["layers"], shape["vocab"]
     rows = hidden // shape["heads"]
     kv_rows = rows * shape["kv_heads"]
@@ -92,7 +92,7 @@ def weights_of(shape, seed):
 
 
 def learning_rate(options, step):
-    """A warm-up and half a cosine: runtime/optim/schedule.cpp."""
+    """A warm-up and half a cosine: runtime/trainer/optim/schedule.cpp."""
     if step < options["warmup"]:
         return options["learning_rate"] * (step + 1) / options["warmup"]
     progress = min(1.0, (step - options["warmup"]) / max(1, options["steps"] - options["warmup"]))

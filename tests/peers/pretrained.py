@@ -145,7 +145,7 @@ def evaluate(model, token_file):
 
 
 def shuffled(position, count):
-    """runtime/data/loader.cpp's order of sequences."""
+    """runtime/trainer/data/loader.cpp's order of sequences."""
     key = int(random_bits(SEED, [position // count])[0])
     half_bits = max(1, ((count - 1).bit_length() + 1) // 2)
     mask, index = (1 << half_bits) - 1, position % count

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
-#include "runtime/data/token_file.h"
+#include "runtime/trainer/data/token_file.h"
 #include "tests/support/folder.h"
 
 namespace shardrun::tests {

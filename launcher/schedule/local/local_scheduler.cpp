@@ -28,7 +28,7 @@ namespace shardrun::launcher {
 namespace {
 
 using base::Result;
-using contract::RankExit;
+using record::RankExit;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
@@ -291,7 +291,7 @@ class LocalScheduler final : public Scheduler {
  public:
   const char* name() const override { return "local"; }
 
-  Result<std::vector<std::string>> nodes(const contract::LaunchPlan&) override {
+  Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override {
     return std::vector<std::string>{host_name()};
   }
 

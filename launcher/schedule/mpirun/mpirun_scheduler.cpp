@@ -57,7 +57,7 @@ class MpirunScheduler : public Scheduler {
  public:
   const char* name() const override { return "mpirun"; }
 
-  Result<std::vector<std::string>> nodes(const contract::LaunchPlan& plan) override {
+  Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) override {
     std::vector<std::string> hosts = {"localhost"};
     const char* file = std::getenv("OMPI_MCA_orte_default_hostfile");
     if (file != nullptr) {
@@ -96,7 +96,7 @@ std::vector<std::string> parse_host_file(std::string_view text) {
 }
 
 std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root) {
-  const contract::LaunchPlan& plan = *request.plan;
+  const record::LaunchPlan& plan = *request.plan;
   std::string hosts;
   for (size_t i = 0; i < static_cast<size_t>(plan.nodes); ++i)
     hosts += fmt::format("{}{}:{}", i == 0 ? "" : ",", request.nodes.at(i), plan.ranks_per_node);

@@ -7,7 +7,7 @@
 #include "launcher/submit/script.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
-#include "runtime/contract/run_dir.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -49,10 +49,10 @@ Result<std::string> job_of(const std::string& id) {
 }
 
 Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
-  const contract::RunDir run{request.plan.run_directory};
+  const record::RunDir run{request.plan.run_directory};
   RETURN_IF_ERROR(base::make_directories(run.root));
   RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
-  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), contract::to_json(request.plan)));
+  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan)));
   return base::write_file_atomically(run.submit_sh(), script, 0600);
 }
 
@@ -91,13 +91,13 @@ Result<void> prepare_run(SubmitRequest& request, const std::string& id, const st
   return write_run_directory(request, script);
 }
 
-std::string exclusion(const contract::JobSpec& spec, const std::vector<std::string>& avoid) {
+std::string exclusion(const spec::JobSpec& spec, const std::vector<std::string>& avoid) {
   const std::string& own = spec.resources.exclude;
   return fmt::format("{}{}{}", own, own.empty() ? "" : ",", fmt::join(avoid, ","));
 }
 
 // What Slurm says of a job like this one, without having it queued.
-bool could_start_without(const contract::JobSpec& spec, const std::vector<std::string>& avoid) {
+bool could_start_without(const spec::JobSpec& spec, const std::vector<std::string>& avoid) {
   std::vector<std::string> argv = {"sbatch", "--test-only", "--wrap=true"};
   for (std::string& option : allocation_options(spec)) argv.push_back(std::move(option));
   argv.push_back("--exclude=" + exclusion(spec, avoid));
@@ -106,7 +106,7 @@ bool could_start_without(const contract::JobSpec& spec, const std::vector<std::s
 
 // Of a job that has just been queued again. Slurm takes it while the nodes are being cleaned up, and ends us meanwhile:
 // the command may get the signal that is meant for us.
-Result<void> exclude_nodes(const std::string& job, const contract::JobSpec& spec,
+Result<void> exclude_nodes(const std::string& job, const spec::JobSpec& spec,
                            const std::vector<std::string>& avoid) {
   constexpr int kTries = 3;
   Result<void> done;
@@ -118,7 +118,7 @@ Result<void> exclude_nodes(const std::string& job, const contract::JobSpec& spec
   return done;
 }
 
-std::vector<std::string> resize_command(const std::string& element, const contract::LaunchPlan& plan) {
+std::vector<std::string> resize_command(const std::string& element, const record::LaunchPlan& plan) {
   return {"scontrol",
           "update",
           "JobId=" + element,
@@ -137,7 +137,7 @@ Result<std::string> describe_submission(const SubmitRequest& request) {
       fmt::join(kSubmit, " "), request.runs_directory, *script);
 }
 
-Result<contract::LaunchPlan> submit_job(SubmitRequest request) {
+Result<record::LaunchPlan> submit_job(SubmitRequest request) {
   auto script = script_of(request);
   if (!script) return std::move(script).error();
   // Before anything is queued: the one thing that could fail afterwards for a reason of ours.
@@ -179,7 +179,7 @@ Result<std::string> describe_array(const ArrayRequest& request) {
   return text + "# scontrol release <array id>\n" + *script;
 }
 
-Result<std::vector<contract::LaunchPlan>> submit_array(ArrayRequest request) {
+Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
   auto script = script_of(request.job, static_cast<int>(request.plans.size()));
   if (!script) return std::move(script).error();
   RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
@@ -223,7 +223,7 @@ Result<void> cancel_job(const std::string& id) {
   return {};
 }
 
-Result<std::string> requeue_job(const std::string& id, const contract::JobSpec& spec,
+Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec,
                                 std::vector<std::string> avoid) {
   auto job = job_of(id);
   if (!job) return std::move(job).error();
@@ -247,8 +247,7 @@ Result<std::string> requeue_job(const std::string& id, const contract::JobSpec& 
   return fmt::format("without {}", fmt::join(avoid, ", "));
 }
 
-std::vector<std::string> salloc_command(const contract::JobSpec& spec,
-                                        const std::vector<std::string>& command) {
+std::vector<std::string> salloc_command(const spec::JobSpec& spec, const std::vector<std::string>& command) {
   std::vector<std::string> argv = {"salloc"};
   for (const std::string& option : allocation_options(spec)) argv.push_back(option);
   if (spec.resources.time_limit) {

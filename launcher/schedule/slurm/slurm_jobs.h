@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/launch_plan.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 struct SubmitRequest {
-  const contract::JobSpec* spec = nullptr;
+  const spec::JobSpec* spec = nullptr;
   std::string spec_text;       // job.toml, byte for byte what was given
-  contract::LaunchPlan plan;   // id and run_directory are filled in here
+  record::LaunchPlan plan;     // id and run_directory are filled in here
   std::string runs_directory;  // absolute <logging.directory>/<name>: run directories are made in it
   std::string shardrun_program;
   std::string after;  // job that must have ended well before; empty: none
@@ -30,25 +30,25 @@ base::Result<std::string> describe_submission(const SubmitRequest& request);
 // Submits held, makes the run directory <runs_directory>/<job id> with job.toml, plan.json and submit.sh,
 // then releases the job: when it starts its directory is there. A failure after sbatch cancels the job again.
 // Returns the plan with its id and run directory.
-base::Result<contract::LaunchPlan> submit_job(SubmitRequest request);
+base::Result<record::LaunchPlan> submit_job(SubmitRequest request);
 
 // Submits `first`, and `second` so that it starts when the first has ended with 0 and is cancelled when it has not. Its
 // plan names the first's run directory. Nothing is left queued when either cannot be submitted. Returns both plans.
 struct Chain {
-  contract::LaunchPlan first, second;
+  record::LaunchPlan first, second;
 };
 base::Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second);
 
 // The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest.
 struct ArrayRequest {
   SubmitRequest job;
-  std::vector<contract::LaunchPlan> plans;  // one an element; at most the nodes of job.plan
+  std::vector<record::LaunchPlan> plans;  // one an element; at most the nodes of job.plan
 };
 base::Result<std::string> describe_array(const ArrayRequest& request);
 
 // As submit_job, for each element: run directories <runs_directory>/<array id>_<index>. All elements of an array are
 // submitted with one size; those that are smaller are made so while they are held. Returns the plans with ids.
-base::Result<std::vector<contract::LaunchPlan>> submit_array(ArrayRequest request);
+base::Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request);
 
 struct SlurmJob {
   std::string state;   // PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, NODE_FAIL, CANCELLED…
@@ -61,11 +61,10 @@ base::Result<void> cancel_job(const std::string& id);
 // Has Slurm start a running job again, on other nodes than those of `avoid` (the newest last). Where the job could then
 // never start, the oldest of them are forgiven. Returns in words what became of `avoid`; "" when it is empty. kCancelled
 // when the job is being cancelled or is over.
-base::Result<std::string> requeue_job(const std::string& id, const contract::JobSpec& spec,
+base::Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec,
                                       std::vector<std::string> avoid);
 
 // argv of salloc with this job's needs around `command`.
-std::vector<std::string> salloc_command(const contract::JobSpec& spec,
-                                        const std::vector<std::string>& command);
+std::vector<std::string> salloc_command(const spec::JobSpec& spec, const std::vector<std::string>& command);
 
 }  // namespace shardrun::launcher

@@ -47,7 +47,7 @@ class Step : public StepCommand {
                           request.arguments.empty() ? "" : "-" + request.arguments.front())) {}
 
   std::vector<std::string> arguments() const {
-    const contract::LaunchPlan& plan = *request().plan;
+    const record::LaunchPlan& plan = *request().plan;
     std::vector<std::string> argv = {
         "srun",
         "--mpi=pmix",
@@ -88,7 +88,7 @@ class Step : public StepCommand {
       aborted_ = true;
       schedule_kill(request().kill_grace);
     }
-    for (contract::RankExit exit : message->exits) {
+    for (record::RankExit exit : message->exits) {
       exit.ended = unix_now();
       exit.stopped_on_request = aborted_ || stopped();
       if (exits_.emplace(exit.global_rank, exit).second && !aborted_) schedule_kill(request().kill_grace);
@@ -148,14 +148,14 @@ class Step : public StepCommand {
     }
   }
 
-  std::vector<contract::RankExit> known_exits() const override {
-    std::vector<contract::RankExit> exits;
+  std::vector<record::RankExit> known_exits() const override {
+    std::vector<record::RankExit> exits;
     for (const auto& [rank, exit] : exits_) exits.push_back(exit);
     return exits;
   }
 
   std::string name_, step_;
-  std::map<int, contract::RankExit> exits_;
+  std::map<int, record::RankExit> exits_;
   bool aborted_ = false;
   int kills_ = 0;
 };
@@ -164,7 +164,7 @@ class SlurmScheduler : public Scheduler {
  public:
   const char* name() const override { return "slurm"; }
 
-  Result<std::vector<std::string>> nodes(const contract::LaunchPlan& plan) override {
+  Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) override {
     const char* list = std::getenv("SLURM_JOB_NODELIST");
     if (list == nullptr) {
       return Error(Code::kRefused,

@@ -66,7 +66,7 @@ std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size
   const size_t end = line.find(": ");
   if (end == std::string_view::npos) return std::nullopt;
   const std::string_view words = line.substr(end + 2);
-  contract::RankExit exit;
+  record::RankExit exit;
   exit.node = node;
   constexpr std::string_view kExited = "Exited with exit code ";
   if (words.substr(0, kExited.size()) == kExited) {

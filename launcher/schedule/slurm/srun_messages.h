@@ -16,14 +16,14 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
 
 struct SrunMessage {
-  std::vector<contract::RankExit> exits;  // node, global_rank and exit_code or signal
-  bool step_aborted = false;              // Slurm is killing the rest of the step
-  std::string unreachable;                // node on which no task could be started; "" for none
+  std::vector<record::RankExit> exits;  // node, global_rank and exit_code or signal
+  bool step_aborted = false;            // Slurm is killing the rest of the step
+  std::string unreachable;              // node on which no task could be started; "" for none
 };
 
 // nullopt: the line says nothing of the kind. World sizes beyond `world_size` and malformed lists are

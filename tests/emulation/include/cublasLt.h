@@ -1,4 +1,4 @@
-// Matrix products of cublasLt as far as runtime/kernels/cuda/gemm.cu asks for them, on the emulated GPU.
+// Matrix products of cublasLt as far as runtime/trainer/kernels/cuda/gemm.cu asks for them, on the emulated GPU.
 //
 // Names and promises are those of NVIDIA's cuBLAS reference, version 13; values of enumerators are not. Matrices are by
 // columns. A product has three algorithms, which add in different orders; products of fp8 exist only where they do on

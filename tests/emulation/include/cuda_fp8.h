@@ -1,4 +1,4 @@
-// The one conversion to fp8 that runtime/kernels/cuda uses, for the emulated GPU: to nearest even among all numbers there
+// The one conversion to fp8 that runtime/trainer/kernels/cuda uses, for the emulated GPU: to nearest even among all numbers there
 // are, what is too large to the largest.
 #pragma once
 

@@ -1,4 +1,4 @@
-// CUDA's runtime as far as runtime/kernels/cuda and the trainer use it, on the emulated GPU (tests/emulation).
+// CUDA's runtime as far as runtime/trainer/kernels/cuda and the trainer use it, on the emulated GPU (tests/emulation).
 //
 // Names, arguments and promises are those of NVIDIA's CUDA Runtime API reference, version 13; the values of enumerators
 // are not. What is put on a stream runs when somebody waits (tests/emulation/queue.h). Memory of the GPU is closed to the

@@ -14,7 +14,7 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/io.h"
-#include "runtime/checkpoint/background_saver.h"
+#include "runtime/trainer/checkpoint/background_saver.h"
 
 using namespace shardrun;
 using namespace shardrun::checkpoint;

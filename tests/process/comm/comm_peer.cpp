@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "runtime/base/io.h"
-#include "runtime/comm/plugin_communicator.h"
+#include "runtime/trainer/comm/plugin_communicator.h"
 #include "tests/process/comm/peer_checks.h"
 
 using namespace shardrun;

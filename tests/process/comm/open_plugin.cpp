@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "runtime/comm/plugin_communicator.h"
+#include "runtime/trainer/comm/plugin_communicator.h"
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/trainer/comm/communicator.h"
 
 namespace shardrun::tests {
 

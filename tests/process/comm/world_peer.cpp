@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <string>
 
-#include "runtime/comm/world.h"
+#include "runtime/trainer/comm/world.h"
 #include "tests/process/comm/peer_checks.h"
 
 using namespace shardrun;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/kernels/cuda/cudnn_attention.h"
+#include "runtime/trainer/kernels/cuda/cudnn_attention.h"
 
 using namespace shardrun;
 using kernels::AttentionShape;

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "runtime/base/io.h"
-#include "runtime/compile/cubin.h"
-#include "runtime/compile/nvrtc.h"
-#include "runtime/compile/prepare_gpu.h"
-#include "runtime/kernels/cuda/specialised.h"
-#include "runtime/model/bert.h"
-#include "runtime/model/llama.h"
+#include "runtime/trainer/compile/cubin.h"
+#include "runtime/trainer/compile/nvrtc.h"
+#include "runtime/trainer/compile/prepare_gpu.h"
+#include "runtime/trainer/kernels/cuda/specialised.h"
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/llama.h"
 #include "tests/support/fake_cubin.h"
 #include "tests/support/folder.h"
 

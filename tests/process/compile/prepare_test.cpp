@@ -18,8 +18,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/compile/lease.h"
-#include "runtime/compile/prepare.h"
+#include "runtime/trainer/compile/lease.h"
+#include "runtime/trainer/compile/prepare.h"
 
 using namespace shardrun;
 using namespace shardrun::compile;

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
-#include "runtime/compile/load.h"
-#include "runtime/model/bert.h"
-#include "runtime/model/llama.h"
+#include "runtime/trainer/compile/load.h"
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/llama.h"
 #include "tests/support/folder.h"
 
 using namespace shardrun;

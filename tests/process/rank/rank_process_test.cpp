@@ -240,7 +240,7 @@ TEST_CASE(
 TEST_CASE("rank: a scheduler that signals the program before its supervisor has stopped it all the same") {
   const Ended run(shell("(kill -TERM $$; sleep 0.02; kill -TERM $PPID) & wait; sleep 5"));
 
-  const auto exit = shardrun::contract::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
+  const auto exit = shardrun::record::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
 
   REQUIRE(exit.has_value());
   CHECK(exit->signal == SIGTERM);
@@ -250,7 +250,7 @@ TEST_CASE("rank: a scheduler that signals the program before its supervisor has 
 TEST_CASE("rank: the exit file tells the peak memory of the program and its supervisor's node") {
   const Ended run(shell("exit 0"));
 
-  const auto exit = shardrun::contract::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
+  const auto exit = shardrun::record::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
 
   REQUIRE(exit.has_value());
   CHECK(exit->exit_code == 0);

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   auto signals = launcher::StopSignals::block();
   if (!signals) return fail(signals.error());
-  auto spec = contract::load_job_spec(argv[1]);
+  auto spec = spec::load_job_spec(argv[1]);
   if (!spec) return fail(spec.error());
   auto text = base::read_file(argv[1]);
   if (!text) return fail(text.error());

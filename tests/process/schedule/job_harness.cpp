@@ -137,8 +137,8 @@ std::string LocalJob::node_log() const {
   return file(std::string("attempt_0/") + host + ".log");
 }
 
-contract::RunRecord LocalJob::record() const {
-  auto record = contract::parse_run_record(file("record.json"));
+record::RunRecord LocalJob::record() const {
+  auto record = record::parse_run_record(file("record.json"));
   REQUIRE_MESSAGE(record.has_value(), launcher_output());
   return *record;
 }

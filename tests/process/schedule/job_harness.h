@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::testing {
 
@@ -39,7 +39,7 @@ class LocalJob {
   // Whole content; empty when there is no such file.
   std::string file(const std::string& name) const;
   std::string node_log() const;
-  contract::RunRecord record() const;
+  record::RunRecord record() const;
   std::string launcher_output() const;  // its stderr and stdout
 
   // Waits until `text` is in a file of the run directory. False after 20 s.

@@ -10,7 +10,7 @@
 #include "tests/support/folder.h"
 
 using namespace shardrun::testing;
-using shardrun::contract::RunStatus;
+using shardrun::record::RunStatus;
 using std::chrono::steady_clock;
 
 namespace {
@@ -118,7 +118,7 @@ TEST_CASE("local: ranks do not outlive a launcher that was killed") {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 
   CHECK(job.processes().empty());
-  const auto exit = shardrun::contract::parse_rank_exit(job.file("attempt_0/rank_1.exit.json"));
+  const auto exit = shardrun::record::parse_rank_exit(job.file("attempt_0/rank_1.exit.json"));
   REQUIRE(exit.has_value());
   CHECK(exit->signal == SIGKILL);
 }

@@ -15,8 +15,8 @@
 
 #include "launcher/submit/script.h"
 #include "runtime/base/io.h"
-#include "runtime/contract/job_spec.h"
-#include "runtime/contract/toml_text.h"
+#include "runtime/spec/job_spec.h"
+#include "runtime/spec/toml_text.h"
 
 using namespace shardrun;
 namespace fs = std::filesystem;
@@ -66,10 +66,10 @@ class Generator {
     }
     text += "[logging]\ndirectory = " + field("runs/a-1", 12) + "\n";
     text += "[precompile]\ncommand = [" + field("env", 2) + "]\ncache = " + field("cache", 2) + "\n";
-    text += fmt::format("[environment]\n{} = {}\n", one_in(40) ? contract::toml_string(hostile()) : "A",
+    text += fmt::format("[environment]\n{} = {}\n", one_in(40) ? spec::toml_string(hostile()) : "A",
                         field("b", 1));
     text += "B = { from_file = " + field("/s", 2) + " }\n";
-    if (one_in(40)) text += contract::toml_string(hostile()) + " = 1\n";
+    if (one_in(40)) text += spec::toml_string(hostile()) + " = 1\n";
     return text;
   }
 
@@ -136,11 +136,11 @@ class Generator {
   bool one_in(size_t n) { return pick(n) == 0; }
   // A TOML string: hostile in one of `n` cases, and seldom with the control bytes that no field takes.
   std::string field(const std::string& benign, size_t n) {
-    if (!one_in(n)) return contract::toml_string(benign);
+    if (!one_in(n)) return spec::toml_string(benign);
     std::string text = hostile();
     if (!one_in(16))
       std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    return contract::toml_string(text);
+    return spec::toml_string(text);
   }
 
   std::mt19937_64 random_;
@@ -191,7 +191,7 @@ std::optional<Rendered> render(const std::string& text, const std::string& worki
     REQUIRE_EQ(error.to_string().find('\n'), std::string::npos);
     return std::nullopt;
   };
-  const auto spec = contract::parse_job_spec(text, "job.toml");
+  const auto spec = spec::parse_job_spec(text, "job.toml");
   if (!spec) return refuse(spec.error());
   const fs::path runs = fs::path(working_directory) / spec->logging.directory;
   Rendered rendered;
@@ -243,7 +243,7 @@ TEST_CASE("hostile specs: hostile folders are refused, or arrive as one word") {
   Generator generator(7);
   std::string scripts, expected;
   int accepted = 0;
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   spec.name = "job";
   for (int i = 0; i < 20'000; ++i) {
     const std::string runs = "/runs/" + generator.hostile(), program = "/bin/" + generator.hostile();

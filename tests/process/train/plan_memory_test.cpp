@@ -99,7 +99,7 @@ TEST_CASE(
                              std::to_string(one.micro_batch) + ", tensor " + std::to_string(one.tensor);
     CAPTURE(name);
     const double planned = planned_bytes(job, settings);
-    const contract::RunRecord record = job.run(settings);
+    const record::RunRecord record = job.run(settings);
     REQUIRE(record.predicted);
     REQUIRE(record.predicted->memory_bytes);
     REQUIRE_EQ(record.peak_memory_bytes.size(), static_cast<size_t>(one.ranks));

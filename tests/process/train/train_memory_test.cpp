@@ -82,11 +82,11 @@ struct Case {
   std::vector<std::string> settings;
 };
 
-contract::RunRecord check(const testing::TrainerJob& job, const Case& tried) {
+record::RunRecord check(const testing::TrainerJob& job, const Case& tried) {
   CAPTURE(tried.name);
-  const contract::RunRecord record = job.run(tried.settings);
+  const record::RunRecord record = job.run(tried.settings);
   REQUIRE(record.metrics);
-  const contract::MemoryPlan& plan = record.metrics->planned;
+  const plan::MemoryPlan& plan = record.metrics->planned;
   int64_t highest = 0;
   for (const auto& [rank, bytes] : record.peak_memory_bytes) highest = std::max(highest, bytes);
   const double ratio = static_cast<double>(highest) / static_cast<double>(plan.total());

@@ -67,10 +67,10 @@ std::vector<std::string> TrainerJob::command(const std::vector<std::string>& set
   return argv;
 }
 
-contract::RunRecord TrainerJob::run(const std::vector<std::string>& settings) const {
+record::RunRecord TrainerJob::run(const std::vector<std::string>& settings) const {
   const auto ended = base::run_command(command(settings), "", std::chrono::minutes(5));
   if (!ended) FAIL(ended.error().to_string());
-  auto record = contract::parse_run_record(slurp(newest_run() + "/record.json"));
+  auto record = record::parse_run_record(slurp(newest_run() + "/record.json"));
   REQUIRE(record);
   return std::move(record).value();
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/base/command.h"
-#include "runtime/contract/run_record.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::testing {
 
@@ -23,7 +23,7 @@ class TrainerJob {
   // The launcher's arguments, with `settings` as --set has them.
   std::vector<std::string> command(const std::vector<std::string>& settings) const;
   // To its end; fails the test unless it completes.
-  contract::RunRecord run(const std::vector<std::string>& settings) const;
+  record::RunRecord run(const std::vector<std::string>& settings) const;
   // Of the newest run, as its metrics.jsonl has them now: loss_hex by step.
   std::map<int64_t, std::string> losses() const;
   // Newest checkpoint that the newest run has told of; -1 if none.

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/background_saver.h"
+#include "runtime/trainer/checkpoint/background_saver.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/format.h"
+#include "runtime/trainer/checkpoint/format.h"
 
 #include <doctest/doctest.h>
 

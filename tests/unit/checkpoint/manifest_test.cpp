@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/trainer/checkpoint/manifest.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/store.h"
+#include "runtime/trainer/checkpoint/store.h"
 #include "tests/support/folder.h"
 
 namespace shardrun::checkpoint {

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/store.h"
+#include "runtime/trainer/checkpoint/store.h"
 
 #include <doctest/doctest.h>
 

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "runtime/base/io.h"
-#include "runtime/compile/digest.h"
-#include "runtime/compile/entry.h"
-#include "runtime/compile/kernel_cache.h"
-#include "runtime/compile/recipe.h"
+#include "runtime/trainer/compile/digest.h"
+#include "runtime/trainer/compile/entry.h"
+#include "runtime/trainer/compile/kernel_cache.h"
+#include "runtime/trainer/compile/recipe.h"
 #include "tests/support/folder.h"
 
 using namespace shardrun;

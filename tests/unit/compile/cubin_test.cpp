@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/compile/cubin.h"
-#include "runtime/compile/recipe.h"
-#include "runtime/kernels/cuda/specialised.h"
+#include "runtime/trainer/compile/cubin.h"
+#include "runtime/trainer/compile/recipe.h"
+#include "runtime/trainer/kernels/cuda/specialised.h"
 #include "tests/support/fake_cubin.h"
 
 using namespace shardrun;
@@ -60,7 +60,7 @@ TEST_CASE("a_gpus_kernel_is_named_by_its_heads_and_has_constants_where_the_sourc
   CHECK(kernels::name_of({Op::kSwiGluForward, DType::kFp32, 96, Target::kCuda}) ==
         "cuda_swiglu_forward_fp32_96");
   const std::string unit = kernels::cuda::translation_unit(kShape);
-  CHECK(unit.find("#include \"runtime/kernels/cuda/attention_tensor.cu\"") != std::string::npos);
+  CHECK(unit.find("#include \"runtime/trainer/kernels/cuda/attention_tensor.cu\"") != std::string::npos);
   for (const char* constant :
        {"  p.H = 32;\n", "  p.K = 8;\n", "  p.stride = (32 + 2 * 8) * 128;\n", "  p.D = 128;\n"})
     CHECK_MESSAGE(unit.find(constant) != std::string::npos, constant);

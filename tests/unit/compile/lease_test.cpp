@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/base/io.h"
-#include "runtime/compile/lease.h"
+#include "runtime/trainer/compile/lease.h"
 #include "tests/support/folder.h"
 
 using namespace shardrun;

@@ -1,4 +1,4 @@
-#include "runtime/data/bert_loader.h"
+#include "runtime/trainer/data/bert_loader.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 using namespace shardrun;
 using namespace shardrun::data;
 using namespace shardrun::tests;
-using contract::even_batch;
+using plan::even_batch;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "runtime/data/documents.h"
+#include "runtime/trainer/data/documents.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/document_encoder.h"
+#include "runtime/trainer/data/document_encoder.h"
 #include "tests/support/token_files.h"
 
 using namespace shardrun;

@@ -1,4 +1,4 @@
-#include "runtime/data/loader.h"
+#include "runtime/trainer/data/loader.h"
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@
 using namespace shardrun;
 using namespace shardrun::data;
 using namespace shardrun::tests;
-using contract::even_batch;
+using plan::even_batch;
 
 namespace {
 
@@ -168,7 +168,7 @@ TEST_CASE("loader: a step reads the same sequences whatever the world size and a
   for (int i = 0; i < 400; ++i) text += static_cast<char>('!' + i % 90);
   const Loader loader = loader_of(folder, text, 5);
   constexpr int64_t kGlobalBatch = 12, kPosition = 36;
-  const auto read_step = [&](const contract::BatchPlan& shape) {
+  const auto read_step = [&](const plan::BatchPlan& shape) {
     REQUIRE(shape.global_batch == kGlobalBatch);
     std::vector<std::vector<int32_t>> sequences;
     std::vector<int32_t> tokens(static_cast<size_t>(shape.micro_batch) * 5), targets(tokens.size());
@@ -194,7 +194,7 @@ TEST_CASE("loader: an uneven step reads each of its sequences once, and its othe
   std::string text;
   for (int i = 0; i < 400; ++i) text += static_cast<char>('!' + i % 90);
   const Loader loader = loader_of(folder, text, 5);
-  const contract::BatchPlan plan{11, 3, 2, 3};
+  const plan::BatchPlan plan{11, 3, 2, 3};
   std::vector<std::vector<int32_t>> read, expected;
   int64_t targets_with_loss = 0, empty_slots = 0;
   std::vector<int32_t> tokens(15), targets(15);

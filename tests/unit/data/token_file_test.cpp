@@ -1,4 +1,4 @@
-#include "runtime/data/token_file.h"
+#include "runtime/trainer/data/token_file.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/data/tokenizer.h"
+#include "runtime/trainer/data/tokenizer.h"
 #include "runtime/base/json.h"
 
 #include <doctest/doctest.h>

@@ -4,14 +4,14 @@
 #include <cmath>
 
 #include "runtime/base/io.h"
-#include "runtime/contract/toml_value.h"
+#include "runtime/spec/toml_value.h"
 
 namespace shardrun::tests {
 namespace {
 
-using contract::TomlValue;
 using launcher::Constants;
 using launcher::kStacks;
+using spec::TomlValue;
 
 const TomlValue& of(const TomlValue& table, std::string_view key) {
   const TomlValue* found = table.find(key);
@@ -58,22 +58,22 @@ launcher::ModelShape model_of(const TomlValue& table) {
   return model;
 }
 
-contract::Strategy strategy_of(const std::string& text) {
-  if (text == "full_shard") return contract::Strategy::kFullShard;
-  if (text == "hybrid_shard") return contract::Strategy::kHybridShard;
-  if (text == "shard_grad_op") return contract::Strategy::kShardGradOp;
-  return contract::Strategy::kNoShard;
+spec::Strategy strategy_of(const std::string& text) {
+  if (text == "full_shard") return spec::Strategy::kFullShard;
+  if (text == "hybrid_shard") return spec::Strategy::kHybridShard;
+  if (text == "shard_grad_op") return spec::Strategy::kShardGradOp;
+  return spec::Strategy::kNoShard;
 }
 
-contract::Checkpointing checkpointing_of(const std::string& text) {
-  if (text == "full") return contract::Checkpointing::kFull;
-  return text == "selective" ? contract::Checkpointing::kSelective : contract::Checkpointing::kNone;
+spec::Checkpointing checkpointing_of(const std::string& text) {
+  if (text == "full") return spec::Checkpointing::kFull;
+  return text == "selective" ? spec::Checkpointing::kSelective : spec::Checkpointing::kNone;
 }
 
 TomlValue read(const std::string& path) {
   const auto text = base::read_file(path);
   SHARDRUN_CHECK(text.has_value());
-  const auto parsed = contract::parse_toml(*text, path);
+  const auto parsed = spec::parse_toml(*text, path);
   SHARDRUN_CHECK(parsed.has_value());
   return *parsed;
 }

@@ -6,14 +6,14 @@
 
 using namespace shardrun;
 using namespace shardrun::launcher;
-using contract::Calibration;
-using contract::StepProbe;
+using record::Calibration;
+using record::StepProbe;
 
 namespace {
 
 constexpr double kLatency = 1e-3, kSecondsPerByte = 1e-9, kProduct = 1e-9, kUpdate = 1e-9;
 
-contract::Spread exactly(double value) {
+record::Spread exactly(double value) {
   return {value, value, value};
 }
 
@@ -62,7 +62,7 @@ ReplayQuestion job(int64_t nodes, int64_t degree) {
   question.model = {.layers = 2, .hidden = 256, .kv_width = 256, .ffn = 704, .vocab = 1024};
   question.layout.nodes = nodes;
   question.layout.shard_degree = degree;
-  question.layout.strategy = degree == 1 ? contract::Strategy::kNoShard : contract::Strategy::kFullShard;
+  question.layout.strategy = degree == 1 ? spec::Strategy::kNoShard : spec::Strategy::kFullShard;
   question.layout.micro_batch = 1;
   question.layout.sequence_length = 128;
   return question;

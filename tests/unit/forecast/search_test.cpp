@@ -83,7 +83,7 @@ TEST_CASE("search: 4 Mi tokens of a 13B model need activation offload on 16 node
   for (const int64_t nodes : {16, 32, 64, 128}) {
     Question question = question_on(nodes, 1024);
     question.model = {.layers = 40, .hidden = 5120, .kv_width = 5120, .ffn = 13824, .vocab = 32000};
-    question.checkpointing = contract::Checkpointing::kFull;
+    question.checkpointing = spec::Checkpointing::kFull;
     question.optimizer_offload = question.shard_grad_op = false;
 
     const Answer answer = search(question);

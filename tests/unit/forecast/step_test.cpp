@@ -15,7 +15,7 @@ Layout on(int64_t nodes, int64_t shard_degree) {
   Layout layout;
   layout.nodes = nodes;
   layout.shard_degree = shard_degree;
-  layout.checkpointing = contract::Checkpointing::kFull;
+  layout.checkpointing = spec::Checkpointing::kFull;
   return layout;
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("step: accumulation costs gathers again and saves nothing else") {
 
 TEST_CASE("step: checkpointing a whole layer costs its forward again") {
   Layout none = on(1, 8), full = none;
-  none.checkpointing = contract::Checkpointing::kNone;
+  none.checkpointing = spec::Checkpointing::kNone;
 
   const double ratio = forecast(full).phases.compute / forecast(none).phases.compute;
 
@@ -103,7 +103,7 @@ TEST_CASE("memory: a shard of twice the ranks holds half of the state") {
 
 TEST_CASE("memory: fused kernels keep less for backward, and states in bf16 take half") {
   Layout layout = on(16, 32);
-  layout.checkpointing = contract::Checkpointing::kNone;
+  layout.checkpointing = spec::Checkpointing::kNone;
   Traits fused = traits(Stack::kSmp);
   fused.fused = true;
 
@@ -115,7 +115,7 @@ TEST_CASE("memory: fused kernels keep less for backward, and states in bf16 take
 
 TEST_CASE("memory: whole weights leave masters and moments sharded where the stack does so") {
   Layout whole = on(1, 1);
-  whole.strategy = contract::Strategy::kNoShard;
+  whole.strategy = spec::Strategy::kNoShard;
 
   const auto memory = forecast_memory(k7B, whole, traits(Stack::kLlmc), 8);
 
@@ -128,7 +128,7 @@ TEST_CASE("memory: offload leaves two layers' inputs, whatever else is kept") {
   moved.activation_offload = true;
   const double input = 2.0 * 4096 * 4096;
 
-  for (const auto kind : {contract::Checkpointing::kFull, contract::Checkpointing::kSelective}) {
+  for (const auto kind : {spec::Checkpointing::kFull, spec::Checkpointing::kSelective}) {
     kept.checkpointing = moved.checkpointing = kind;
     const double saved = forecast_memory(k7B, kept, traits(Stack::kSmp), 8).activations -
                          forecast_memory(k7B, moved, traits(Stack::kSmp), 8).activations;
@@ -141,7 +141,7 @@ TEST_CASE(
     "held") {
   Machine one{.per_node = 1};
   Layout layout = on(1, 1);
-  layout.strategy = contract::Strategy::kNoShard;
+  layout.strategy = spec::Strategy::kNoShard;
   layout.optimizer_offload = true;
   const Traits waits = traits(Stack::kFms);
   Traits streams = waits;
@@ -186,7 +186,7 @@ TEST_CASE("step: flat buffers cost passes over the parameters, more of them wher
 TEST_CASE("step: asynchronous tensor groups hide what forward exchanges, not what backward does") {
   Layout layout = on(16, 16);
   layout.tensor_parallel = 8;
-  layout.checkpointing = contract::Checkpointing::kNone;
+  layout.checkpointing = spec::Checkpointing::kNone;
   Traits waits = traits(Stack::kTitan), starts = waits;
   starts.asynchronous_tensor = true;
   const auto step = [&](const Traits& stack) {
@@ -232,7 +232,7 @@ StepForecast fp8_step(bool fp8, bool delayed, int64_t nodes = 1) {
   Traits stack;
   stack.delayed_scales = delayed;
   Layout layout = on(nodes, 8 * nodes);
-  layout.checkpointing = contract::Checkpointing::kNone;
+  layout.checkpointing = spec::Checkpointing::kNone;
   layout.micro_batch = 8;
   layout.sequence_length = 1024;
   layout.fp8 = fp8;

@@ -9,14 +9,14 @@ using namespace shardrun::gate;
 
 namespace {
 
-contract::EnvironmentValue literal(const std::string& text) {
-  return {contract::EnvironmentValue::Kind::kLiteral, text};
+spec::EnvironmentValue literal(const std::string& text) {
+  return {spec::EnvironmentValue::Kind::kLiteral, text};
 }
 
 }  // namespace
 
 TEST_CASE("node check: room is needed for those that are kept and one more, less what is there already") {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   spec.optimizer.steps = 100;
   spec.checkpoint.keep = 2;
   CHECK(checkpoints_to_come(spec, 0) == 1);  // only at the end
@@ -34,8 +34,8 @@ TEST_CASE("node check: room is needed for those that are kept and one more, less
 }
 
 TEST_CASE("node check: the provider is the job's, and efa for a command that names it to libfabric") {
-  contract::JobSpec spec;
-  contract::LaunchPlan plan;
+  spec::JobSpec spec;
+  record::LaunchPlan plan;
   spec.communication.provider = "tcp";
   CHECK(world_options(spec, plan).provider == "tcp");
   spec.communication.provider = "auto";
@@ -46,14 +46,14 @@ TEST_CASE("node check: the provider is the job's, and efa for a command that nam
 }
 
 TEST_CASE("node check: variables of networks are reported as the ranks will see them, secrets never") {
-  contract::JobSpec spec;
-  contract::LaunchPlan plan;
+  spec::JobSpec spec;
+  record::LaunchPlan plan;
   spec.program.command = {"true"};
   plan.plugin_directory = "/nowhere";
   ::setenv("NCCL_BUFFSIZE", "1", 1);
   ::setenv("SECRET_TOKEN", "x", 1);
   spec.environment["RDMAV_FORK_SAFE"] = literal("1");
-  spec.environment["FI_SECRET"] = {contract::EnvironmentValue::Kind::kFromVariable, "SECRET_TOKEN"};
+  spec.environment["FI_SECRET"] = {spec::EnvironmentValue::Kind::kFromVariable, "SECRET_TOKEN"};
 
   const auto facts = check_node("n1", spec, plan);
 
@@ -70,8 +70,8 @@ TEST_CASE("node check: variables of networks are reported as the ranks will see 
 TEST_CASE(
     "node check: a trainer's checkpoints and the space for them are counted, where the folder is still to "
     "come") {
-  contract::JobSpec spec;
-  contract::LaunchPlan plan;
+  spec::JobSpec spec;
+  record::LaunchPlan plan;
   spec.program.trainer = "llama";
   spec.model = {.layers = 1, .hidden = 64, .heads = 1, .kv_heads = 1, .ffn = 64, .vocab = 256};
   plan.plugin_directory = "/nowhere";

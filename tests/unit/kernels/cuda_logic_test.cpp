@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/cuda/product_table.h"
-#include "runtime/kernels/cuda/rounding.h"
-#include "runtime/kernels/cuda/tiles.h"
-#include "runtime/kernels/fp8.h"
+#include "runtime/trainer/kernels/cuda/product_table.h"
+#include "runtime/trainer/kernels/cuda/rounding.h"
+#include "runtime/trainer/kernels/cuda/tiles.h"
+#include "runtime/trainer/kernels/fp8.h"
 
 using namespace shardrun;
 using namespace shardrun::kernels::cuda;

@@ -1,4 +1,4 @@
-#include "runtime/kernels/gpu.h"
+#include "runtime/trainer/kernels/gpu.h"
 
 #include <doctest/doctest.h>
 

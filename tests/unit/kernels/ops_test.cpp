@@ -1,5 +1,5 @@
 // The fast CPU ops against the reference on random data of odd sizes, and the reference against hand numbers.
-#include "runtime/kernels/ops.h"
+#include "runtime/trainer/kernels/ops.h"
 
 #include <doctest/doctest.h>
 #include <omp.h>
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "runtime/kernels/reference/ops.h"
+#include "runtime/trainer/kernels/reference/ops.h"
 
 using namespace shardrun;
 using kernels::Bf16;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
-#include "runtime/kernels/ops.h"
+#include "runtime/trainer/kernels/ops.h"
 
 using namespace shardrun;
 

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-contract::JobSpec spec_at(const std::string& origin) {
-  contract::JobSpec spec;
+spec::JobSpec spec_at(const std::string& origin) {
+  spec::JobSpec spec;
   spec.origins["precompile.cache"] = origin;
   return spec;
 }
@@ -64,7 +64,7 @@ TEST_CASE("cache: a file, and a folder of somebody else, are refused") {
 }
 
 TEST_CASE("cache: a relative folder starts at the working directory") {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   spec.precompile.cache = "cache";
   CHECK_EQ(*contract::compile_cache_folder(spec, "/w"), "/w/cache");
   spec.precompile.cache = "/fsx/cache";

@@ -9,12 +9,12 @@ using launcher::Instance;
 
 namespace {
 
-contract::JobSpec job(const std::string& cluster, const std::string& resources = "nodes = 16\n") {
+spec::JobSpec job(const std::string& cluster, const std::string& resources = "nodes = 16\n") {
   const std::string text = "name = \"x\"\n[resources]\n" + resources + "[cluster]\nscheduler = \"slurm\"\n" +
                            cluster +
                            "[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-2-7b\"\n[data]\n"
                            "files = [\"/usr/share/common-licenses/GPL-3\"]\n[batch]\nglobal_batch = 128\n";
-  auto spec = contract::parse_job_spec(text, "job.toml");
+  auto spec = spec::parse_job_spec(text, "job.toml");
   REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
   return *spec;
 }
@@ -74,7 +74,7 @@ TEST_CASE("catalogue: an unknown key of a machine is refused with the one that w
 
 TEST_CASE("job instance: ranks, CPUs and the network follow from the machine that a job names") {
   const Catalogue catalogue = launcher::built_in_catalogue();
-  const contract::JobSpec spec = job("instance = \"p4de.24xlarge\"\n");
+  const spec::JobSpec spec = job("instance = \"p4de.24xlarge\"\n");
 
   const auto instance = launcher::find_job_instance(spec, catalogue);
 
@@ -85,7 +85,7 @@ TEST_CASE("job instance: ranks, CPUs and the network follow from the machine tha
 
 TEST_CASE("job instance: what a job says itself is left alone") {
   const Catalogue catalogue = launcher::built_in_catalogue();
-  const contract::JobSpec spec = job("instance = \"trn1.32xlarge\"\n", "nodes = 1\nranks_per_node = 16\n");
+  const spec::JobSpec spec = job("instance = \"trn1.32xlarge\"\n", "nodes = 1\nranks_per_node = 16\n");
 
   const auto instance = launcher::find_job_instance(spec, catalogue);
 

@@ -40,8 +40,8 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-contract::JobSpec job(const std::string& partition) {
-  const auto spec = contract::parse_job_spec(
+spec::JobSpec job(const std::string& partition) {
+  const auto spec = spec::parse_job_spec(
       "name = \"x\"\n[resources]\nnodes = 2\n" + partition + "[program]\ncommand = [\"env\"]\n", "job.toml");
   REQUIRE(spec.has_value());
   return *spec;

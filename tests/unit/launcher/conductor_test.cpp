@@ -18,7 +18,7 @@ using namespace shardrun::launcher;
 using base::Code;
 using base::Error;
 using base::Result;
-using contract::RunStatus;
+using record::RunStatus;
 
 namespace {
 
@@ -28,7 +28,7 @@ class FakeScheduler final : public Scheduler {
   using Script = std::function<Result<StepOutcome>(const StepRequest&)>;
   explicit FakeScheduler(Script script) : script_(std::move(script)) {}
   const char* name() const override { return "fake"; }
-  Result<std::vector<std::string>> nodes(const contract::LaunchPlan&) override { return node_names; }
+  Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override { return node_names; }
   Result<StepOutcome> run(const StepRequest& request) override { return script_(request); }
 
   std::vector<std::string> node_names = {"n0"};
@@ -41,7 +41,7 @@ constexpr const char* kSpecText = "name = \"job\"  # with a comment\n[program]\n
 
 struct Fixture {
   tests::Folder folder;
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   ConductRequest request;
 
   Fixture() {
@@ -57,17 +57,17 @@ struct Fixture {
     request.plan.batch = {2, 1, 1, 2};
   }
   std::string path(const std::string& name) const { return request.plan.run_directory + "/" + name; }
-  contract::RunRecord record_on_disk() const {
+  record::RunRecord record_on_disk() const {
     auto text = base::read_file(path("record.json"));
     REQUIRE(text.has_value());
-    auto record = contract::parse_run_record(*text);
+    auto record = record::parse_run_record(*text);
     REQUIRE(record.has_value());
     return *record;
   }
 };
 
-contract::RankExit exited(int rank, int code) {
-  contract::RankExit exit;
+record::RankExit exited(int rank, int code) {
+  record::RankExit exit;
   exit.global_rank = rank;
   exit.node = "n0";
   exit.exit_code = code;
@@ -98,7 +98,7 @@ TEST_CASE_FIXTURE(Fixture,
   REQUIRE(record.has_value());
   CHECK(record->exit_code == 0);
   CHECK(*base::read_file(path("job.toml")) == kSpecText);
-  CHECK(contract::parse_launch_plan(*base::read_file(path("plan.json")))->run_directory ==
+  CHECK(record::parse_launch_plan(*base::read_file(path("plan.json")))->run_directory ==
         path("").substr(0, path("").size() - 1));
   CHECK(record_on_disk().status == RunStatus::kCompleted);
   CHECK(record_on_disk().world_size == 2);
@@ -126,10 +126,10 @@ TEST_CASE_FIXTURE(Fixture,
 TEST_CASE_FIXTURE(Fixture,
                   "conductor: what a rank's supervisor wrote is preferred to what the scheduler saw") {
   FakeScheduler scheduler([&](const StepRequest&) {
-    contract::RankExit written = exited(1, 3);
+    record::RankExit written = exited(1, 3);
     written.last_words = "disk on fire";
     written.peak_memory_bytes = 4096;
-    std::ofstream(path("attempt_0/rank_1.exit.json")) << contract::to_json(written);
+    std::ofstream(path("attempt_0/rank_1.exit.json")) << to_json(written);
     return two_ranks_end_with(0, 1);
   });
 
@@ -145,7 +145,7 @@ TEST_CASE_FIXTURE(Fixture,
 TEST_CASE_FIXTURE(Fixture,
                   "conductor: a supervisor that was killed after its program ended well is the cause") {
   FakeScheduler scheduler([&](const StepRequest&) {
-    std::ofstream(path("attempt_0/rank_0.exit.json")) << contract::to_json(exited(0, 0));
+    std::ofstream(path("attempt_0/rank_0.exit.json")) << to_json(exited(0, 0));
     auto outcome = two_ranks_end_with(0, 0);
     outcome->exits[0].exit_code.reset();
     outcome->exits[0].signal = SIGKILL;
@@ -160,18 +160,18 @@ TEST_CASE_FIXTURE(
     "conductor: utilization is a share of what was predicted, and of the datasheet of the device that "
     "the trainer names") {
   FakeScheduler scheduler([&](const StepRequest&) {
-    contract::TrainingMetrics metrics;
+    record::TrainingMetrics metrics;
     metrics.tokens_per_second = 1000.0;
     metrics.flops_per_token = {2e9, 3e9};
     metrics.versions["device"] = "Some GPU";
-    std::ofstream(path("attempt_0/summary.json")) << contract::to_json(metrics);
+    std::ofstream(path("attempt_0/summary.json")) << to_json(metrics);
     return two_ranks_end_with(0, 0);
   });
   request.predicted.emplace();
   request.predicted->peaks = {{"measured", 4e12, "products"}};
   request.peak_of_device = [](const std::string& device) {
     CHECK(device == "Some GPU");
-    return contract::PeakRate{"datasheet", 10e12, "datasheet of some"};
+    return plan::PeakRate{"datasheet", 10e12, "datasheet of some"};
   };
 
   const auto record = conduct(scheduler, request);
@@ -187,11 +187,11 @@ TEST_CASE_FIXTURE(
     Fixture, "conductor: the trainer's summary becomes the record's metrics and its last step is named") {
   spec.program = {"llama", {}};
   FakeScheduler scheduler([&](const StepRequest&) {
-    contract::TrainingMetrics metrics;
+    record::TrainingMetrics metrics;
     metrics.steps = 41;
     metrics.final_loss = 1.5;
     metrics.versions["libfabric"] = "1.17.0";
-    std::ofstream(path("attempt_0/summary.json")) << contract::to_json(metrics);
+    std::ofstream(path("attempt_0/summary.json")) << to_json(metrics);
     std::ofstream(path("metrics.jsonl"))
         << "{\"event\":\"start\"}\n{\"step\":40}\n{\"step\":41}\n{\"step\":4";
     return two_ranks_end_with(0, 1);
@@ -308,14 +308,13 @@ TEST_CASE_FIXTURE(
   spec.fault_tolerance.min_nodes = 1;
   request.plan.nodes = 3;
   request.plan.ranks_per_node = 1;
-  request.plan.batch =
-      contract::even_batch(/*micro_batch=*/1, /*gradient_accumulation=*/2, /*data_parallel=*/3);
-  std::vector<contract::LaunchPlan> plans;
+  request.plan.batch = plan::even_batch(/*micro_batch=*/1, /*gradient_accumulation=*/2, /*data_parallel=*/3);
+  std::vector<record::LaunchPlan> plans;
   FakeScheduler scheduler([&](const StepRequest& step) -> Result<StepOutcome> {
     plans.push_back(*step.plan);
-    const auto written = contract::parse_launch_plan(
+    const auto written = record::parse_launch_plan(
         *base::read_file(path("attempt_" + std::to_string(step.attempt) + "/plan.json")));
-    CHECK(contract::to_json(*written) == contract::to_json(*step.plan));
+    CHECK(to_json(*written) == to_json(*step.plan));
     StepOutcome outcome;
     for (int rank = 0; rank < step.plan->world_size(); ++rank) outcome.exits.push_back(exited(rank, 0));
     if (step.attempt == 2) return outcome;
@@ -335,8 +334,8 @@ TEST_CASE_FIXTURE(
   CHECK(plans[2].nodes == 2);
   CHECK(plans[2].batch.global_batch == 6);
   CHECK(plans[2].batch.gradient_accumulation == 3);
-  CHECK(contract::parse_launch_plan(*base::read_file(path("plan.json")))->nodes == 3);
-  const contract::RunRecord kept = record_on_disk();
+  CHECK(record::parse_launch_plan(*base::read_file(path("plan.json")))->nodes == 3);
+  const record::RunRecord kept = record_on_disk();
   CHECK(kept.world_size == 2);
   CHECK(kept.attempts.at(1).world_size == 3);
   CHECK(kept.attempts.at(1).batch.gradient_accumulation == 2);
@@ -384,11 +383,11 @@ TEST_CASE_FIXTURE(
     Fixture, "conductor: a requeue names the nodes to avoid, and what became of them is in the verdict") {
   spec.fault_tolerance.requeue = true;
   std::filesystem::create_directories(request.plan.run_directory);
-  contract::RunRecord before;
-  contract::Attempt lost;
-  lost.first_cause = contract::FirstCause{"node_lost", "n7", {}, {}, {}};
+  record::RunRecord before;
+  record::Attempt lost;
+  lost.first_cause = record::FirstCause{"node_lost", "n7", {}, {}, {}};
   before.attempts = {lost};
-  std::ofstream(path("record.json")) << contract::to_json(before);
+  std::ofstream(path("record.json")) << to_json(before);
   FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(75, 75); });
   std::vector<std::string> avoided;
   request.requeue = [&](const std::vector<std::string>& avoid) -> Result<std::string> {
@@ -404,11 +403,11 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE_FIXTURE(Fixture, "conductor: nodes that an earlier start of the job lost are its last choice") {
   std::filesystem::create_directories(request.plan.run_directory);
-  contract::RunRecord before;
-  contract::Attempt lost;
-  lost.first_cause = contract::FirstCause{"node_lost", "n0", {}, {}, {}};
+  record::RunRecord before;
+  record::Attempt lost;
+  lost.first_cause = record::FirstCause{"node_lost", "n0", {}, {}, {}};
   before.attempts = {lost};
-  std::ofstream(path("record.json")) << contract::to_json(before);
+  std::ofstream(path("record.json")) << to_json(before);
   FakeScheduler scheduler([](const StepRequest& step) {
     CHECK(step.nodes == std::vector<std::string>{"n1"});
     return two_ranks_end_with(0, 0);

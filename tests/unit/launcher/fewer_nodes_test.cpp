@@ -7,12 +7,12 @@
 
 using namespace shardrun;
 using namespace shardrun::launcher;
-using contract::LaunchPlan;
+using record::LaunchPlan;
 
 namespace {
 
-contract::JobSpec job(int nodes, int ranks_per_node, int micro_batch, int min_nodes) {
-  contract::JobSpec spec;
+spec::JobSpec job(int nodes, int ranks_per_node, int micro_batch, int min_nodes) {
+  spec::JobSpec spec;
   spec.name = "x";
   spec.resources.nodes = nodes;
   spec.resources.ranks_per_node = ranks_per_node;
@@ -21,19 +21,19 @@ contract::JobSpec job(int nodes, int ranks_per_node, int micro_batch, int min_no
   return spec;
 }
 
-contract::JobSpec strong_job(int nodes, int64_t global_batch, int min_nodes) {
-  contract::JobSpec spec = job(nodes, 1, 1, min_nodes);
+spec::JobSpec strong_job(int nodes, int64_t global_batch, int min_nodes) {
+  spec::JobSpec spec = job(nodes, 1, 1, min_nodes);
   spec.batch.global_batch = global_batch;
   return spec;
 }
 
-LaunchPlan begun(const contract::JobSpec& spec) {
+LaunchPlan begun(const spec::JobSpec& spec) {
   auto plan = solve_launch_plan(spec, {});
   REQUIRE(plan);
   return *plan;
 }
 
-std::string refusal(const contract::JobSpec& spec, int left, const PlanCheck& check = {}) {
+std::string refusal(const spec::JobSpec& spec, int left, const PlanCheck& check = {}) {
   const auto plan = plan_on_fewer(spec, begun(spec), left, check);
   REQUIRE_FALSE(plan);
   CHECK(plan.error().code() == base::Code::kRefused);
@@ -45,13 +45,13 @@ std::string refusal(const contract::JobSpec& spec, int left, const PlanCheck& ch
 TEST_CASE(
     "fewer nodes: whatever the scaling, a step keeps its sequences on the most nodes that divide them") {
   int solved = 0, refused = 0;
-  for (const auto uneven : {contract::Uneven::kRefuse, contract::Uneven::kDistribute}) {
+  for (const auto uneven : {spec::Uneven::kRefuse, spec::Uneven::kDistribute}) {
     for (const bool weak : {false, true}) {
       for (int nodes = 2; nodes <= 48; ++nodes) {
-        contract::JobSpec spec = job(nodes, 2, 2, 1);
+        spec::JobSpec spec = job(nodes, 2, 2, 1);
         spec.batch.uneven = uneven;
         if (weak) {
-          spec.batch.scaling = contract::Scaling::kWeak;
+          spec.batch.scaling = spec::Scaling::kWeak;
           spec.batch.gradient_accumulation = 3;
         } else {
           spec.batch.global_batch = int64_t{nodes} * 2 * 2 * 3;
@@ -81,7 +81,7 @@ TEST_CASE(
 }
 
 TEST_CASE("fewer nodes: nothing but nodes and batch changes, and all nodes give back the plan of the begin") {
-  contract::JobSpec spec = strong_job(4, 12, 2);
+  spec::JobSpec spec = strong_job(4, 12, 2);
   LaunchPlan original = begun(spec);
   original.id = "4711";
   original.overrides = {"optimizer.steps=50"};
@@ -91,12 +91,12 @@ TEST_CASE("fewer nodes: nothing but nodes and batch changes, and all nodes give 
   CHECK(three->batch.gradient_accumulation == 4);
   CHECK(three->id == "4711");
   CHECK(three->overrides == original.overrides);
-  CHECK(contract::to_json(*plan_on_nodes(spec, *three, 4)) == contract::to_json(original));
+  CHECK(to_json(*plan_on_nodes(spec, *three, 4)) == to_json(original));
 }
 
 TEST_CASE("fewer nodes: shard and tensor degrees must divide the ranks that are left") {
-  contract::JobSpec hybrid = strong_job(4, 12, 1);
-  hybrid.sharding.strategy = contract::Strategy::kHybridShard;
+  spec::JobSpec hybrid = strong_job(4, 12, 1);
+  hybrid.sharding.strategy = spec::Strategy::kHybridShard;
   hybrid.sharding.shard_degree = 2;
   CHECK(plan_on_fewer(hybrid, begun(hybrid), 3, {})->nodes == 2);
   hybrid.sharding.shard_degree = 4;
@@ -104,7 +104,7 @@ TEST_CASE("fewer nodes: shard and tensor degrees must divide the ranks that are 
         "3 nodes are left of 4, and the job cannot go on there (on 3: shard_degree 4 does not divide 3 "
         "data-parallel ranks), min_nodes is 1");
 
-  contract::JobSpec tensor = strong_job(4, 12, 1);
+  spec::JobSpec tensor = strong_job(4, 12, 1);
   tensor.sharding.tensor_parallel = 2;
   tensor.model.heads = tensor.model.kv_heads = tensor.model.ffn = tensor.model.vocab = 8;
   const auto two = plan_on_fewer(tensor, begun(tensor), 3, {});
@@ -125,7 +125,7 @@ TEST_CASE("fewer nodes: a refusal says what is left, why that is not enough, and
 }
 
 TEST_CASE("fewer nodes: a number that a check refuses is passed over, and its reason is told") {
-  const contract::JobSpec spec = strong_job(4, 12, 1);
+  const spec::JobSpec spec = strong_job(4, 12, 1);
   const auto at_most_two = [](const LaunchPlan& plan) -> base::Result<void> {
     if (plan.nodes > 2) return base::Error(base::Code::kRefused, "too hot");
     return {};
@@ -157,7 +157,7 @@ TEST_CASE("node memory: what Slurm granted counts, as far as the machine has it"
 }
 
 TEST_CASE("node memory: ranks that plan to hold more than their node has are refused, with both figures") {
-  contract::MemoryPlan rank;
+  plan::MemoryPlan rank;
   rank.masters = int64_t{3} << 30;
   CHECK(fits_in_memory(rank, 2, int64_t{6} << 30));
   CHECK(fits_in_memory(rank, 2, std::nullopt));

@@ -9,8 +9,8 @@ using namespace shardrun::launcher;
 
 namespace {
 
-contract::NodeFacts healthy(const std::string& node) {
-  contract::NodeFacts facts;
+record::NodeFacts healthy(const std::string& node) {
+  record::NodeFacts facts;
   facts.node = node;
   facts.checkpoint_folder = "/fsx/checkpoints";
   facts.free_bytes = 1000;
@@ -44,8 +44,8 @@ std::string warnings_of(const GateFacts& facts) {
   return all;
 }
 
-contract::RankExit exit_of(const std::string& node, int code) {
-  contract::RankExit exit;
+record::RankExit exit_of(const std::string& node, int code) {
+  record::RankExit exit;
   exit.node = node;
   exit.exit_code = code;
   return exit;

@@ -22,7 +22,7 @@ namespace {
 class Nodes final : public Scheduler {
  public:
   const char* name() const override { return "fake"; }
-  Result<std::vector<std::string>> nodes(const contract::LaunchPlan&) override {
+  Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override {
     return std::vector<std::string>{"n1", "n2", "n3"};
   }
   Result<StepOutcome> run(const StepRequest& step) override {
@@ -33,26 +33,25 @@ class Nodes final : public Scheduler {
     CHECK(step.alarm_fd >= 0);
     bool all_there = true;
     for (const std::string& node : step.nodes) {
-      contract::NodeFacts facts;
+      record::NodeFacts facts;
       facts.node = node;
       if (change.count(node) != 0) change[node](facts);
       if (facts.node.empty()) {
         all_there = false;
         continue;
       }
-      CHECK(
-          base::write_file_atomically(step.arguments.at(1) + "/" + node + ".json", contract::to_json(facts)));
+      CHECK(base::write_file_atomically(step.arguments.at(1) + "/" + node + ".json", to_json(facts)));
     }
     StepOutcome outcome;
     outcome.stop_signal = stop_signal;
     if (!all_there || stop_signal) return outcome;
-    contract::Measurement measured;
+    record::Measurement measured;
     measured.bytes_per_second = 100.0;
-    CHECK(base::write_file_atomically(step.arguments.at(1) + "/measured.json", contract::to_json(measured)));
+    CHECK(base::write_file_atomically(step.arguments.at(1) + "/measured.json", to_json(measured)));
     return outcome;
   }
 
-  std::map<std::string, std::function<void(contract::NodeFacts&)>>
+  std::map<std::string, std::function<void(record::NodeFacts&)>>
       change;  // what a node finds; no name: nothing
   std::optional<int> stop_signal;
   std::vector<std::string> steps;
@@ -61,7 +60,7 @@ class Nodes final : public Scheduler {
   static StepOutcome all_end_well(const StepRequest& step) {
     StepOutcome outcome;
     for (int rank = 0; rank < step.plan->world_size(); ++rank) {
-      contract::RankExit exit;
+      record::RankExit exit;
       exit.global_rank = rank;
       exit.exit_code = 0;
       outcome.exits.push_back(exit);
@@ -86,22 +85,22 @@ struct Fixture {
     ::unsetenv("XDG_STATE_HOME");
     std::filesystem::remove_all(folder);
   }
-  contract::RunRecord conducted() {
+  record::RunRecord conducted() {
     auto record = conduct(nodes, request);
     REQUIRE(record.has_value());
     return *record;
   }
 
   std::string folder;
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   ConductRequest request;
   Nodes nodes;
 };
 
-void lacks_provider(contract::NodeFacts& facts) {
+void lacks_provider(record::NodeFacts& facts) {
   facts.provider_error = "no provider";
 }
-void finds_nothing(contract::NodeFacts& facts) {
+void finds_nothing(record::NodeFacts& facts) {
   facts.node.clear();
 }
 
@@ -132,7 +131,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(record.attempts.size() == 1);
   const auto events = base::read_file(folder + "/run/events.jsonl");
   CHECK(events->find("\"event\":\"node_excluded\"") != std::string::npos);
-  const auto on_disk = contract::parse_run_record(*base::read_file(folder + "/run/record.json"));
+  const auto on_disk = record::parse_run_record(*base::read_file(folder + "/run/record.json"));
   CHECK(on_disk->attempts.at(0).preflight->excluded.at(0).node == "n2");
 }
 
@@ -160,13 +159,13 @@ TEST_CASE_FIXTURE(Fixture, "gate: what every node has is the job's fault: refuse
   const auto record = conducted();
 
   CHECK(record.exit_code == 3);
-  CHECK(record.status == contract::RunStatus::kRefused);
+  CHECK(record.status == record::RunStatus::kRefused);
 }
 
 TEST_CASE_FIXTURE(Fixture, "gate: sick GPUs on every node, each in its own way, are the nodes' fault") {
   spec.resources.gpus_per_node = 1;
   for (const char* node : {"n1", "n2", "n3"}) {
-    nodes.change[node] = [](contract::NodeFacts& facts) {
+    nodes.change[node] = [](record::NodeFacts& facts) {
       facts.gpus = {{0, "H200", {"lost on " + facts.node}}};
     };
   }
@@ -191,7 +190,7 @@ TEST_CASE_FIXTURE(Fixture, "gate: a request to stop in the preflight ends the ru
   const auto record = conducted();
 
   CHECK(nodes.steps.size() == 1);
-  CHECK(record.status == contract::RunStatus::kFailed);
+  CHECK(record.status == record::RunStatus::kFailed);
   CHECK(record.verdict.find("stopped by SIGTERM") == 0);
 }
 
@@ -211,7 +210,7 @@ TEST_CASE_FIXTURE(
   spec.fault_tolerance.preflight = true;
   spec.fault_tolerance.min_nodes = 2;
   request.plan.nodes = 3;
-  request.plan.batch = contract::even_batch(1, 2, 3);
+  request.plan.batch = plan::even_batch(1, 2, 3);
   nodes.change["n2"] = lacks_provider;
 
   const auto record = conducted();
@@ -232,7 +231,7 @@ TEST_CASE_FIXTURE(Fixture,
   spec.fault_tolerance.preflight = true;
   spec.fault_tolerance.min_nodes = 2;
   request.plan.nodes = 3;
-  request.plan.batch = contract::even_batch(1, 1, 3);
+  request.plan.batch = plan::even_batch(1, 1, 3);
   nodes.change["n2"] = lacks_provider;
 
   const auto record = conducted();

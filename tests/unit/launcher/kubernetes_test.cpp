@@ -18,7 +18,7 @@ base::Result<std::string> rendered(const std::string& text, const char* type,
                                    launcher::KubernetesKind kind = launcher::KubernetesKind::kAuto,
                                    const std::string& image = "example.com/shardrun:1") {
   const auto catalogue = launcher::built_in_catalogue();
-  auto spec = contract::parse_job_spec(text, "job.toml");
+  auto spec = spec::parse_job_spec(text, "job.toml");
   REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
   launcher::PlanContext context;
   context.overrides = {std::string("cluster.instance=") + type, "cluster.scheduler=mpirun"};

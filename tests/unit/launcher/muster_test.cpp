@@ -10,22 +10,22 @@ namespace {
 
 const Names kAll{"n1", "n2", "n3", "n4"};
 
-contract::JobSpec job(int min_nodes) {
-  contract::JobSpec spec;
+spec::JobSpec job(int min_nodes) {
+  spec::JobSpec spec;
   spec.fault_tolerance.min_nodes = min_nodes;
   return spec;
 }
 
-contract::LaunchPlan plan_of(int nodes) {
-  contract::LaunchPlan plan;
+record::LaunchPlan plan_of(int nodes) {
+  record::LaunchPlan plan;
   plan.nodes = nodes;
-  plan.batch = contract::even_batch(1, 12 / nodes, nodes);
+  plan.batch = plan::even_batch(1, 12 / nodes, nodes);
   return plan;
 }
 
-contract::Attempt ended(const std::string& kind, const std::string& node) {
-  contract::Attempt attempt;
-  attempt.first_cause = contract::FirstCause{kind, node, {}, {}, {}};
+record::Attempt ended(const std::string& kind, const std::string& node) {
+  record::Attempt attempt;
+  attempt.first_cause = record::FirstCause{kind, node, {}, {}, {}};
   return attempt;
 }
 
@@ -72,9 +72,9 @@ TEST_CASE("muster: a node that hung is taken again where the job cannot do witho
 }
 
 TEST_CASE("muster: the plan of the begin comes back with its nodes") {
-  const contract::LaunchPlan original = plan_of(4);
+  const record::LaunchPlan original = plan_of(4);
   REQUIRE(muster(job(2), original, kAll, {{"n2"}, {}, {}}, {})->plan.nodes == 3);
-  CHECK(contract::to_json(muster(job(2), original, kAll, {}, {})->plan) == contract::to_json(original));
+  CHECK(to_json(muster(job(2), original, kAll, {}, {})->plan) == to_json(original));
 }
 
 TEST_CASE("muster: one machine that stands for all nodes is enough, whatever happened on it") {
@@ -86,9 +86,9 @@ TEST_CASE("muster: one machine that stands for all nodes is enough, whatever hap
 
 TEST_CASE("muster: what an attempt says of its nodes: lost, hung, or under suspicion") {
   BadNodes bad;
-  contract::Attempt attempt = ended("node_lost", "n1");
+  record::Attempt attempt = ended("node_lost", "n1");
   attempt.also_lost = {"n5"};
-  contract::PreflightNote preflight;
+  record::PreflightNote preflight;
   preflight.excluded = {{"n4", "disk", "it is full"}};
   attempt.preflight = preflight;
   note_bad_nodes(attempt, bad);

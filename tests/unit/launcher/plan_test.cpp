@@ -11,16 +11,16 @@
 using namespace shardrun;
 
 namespace {
-contract::JobSpec spec_with(int64_t global_batch, int micro_batch) {
-  contract::JobSpec spec;
+spec::JobSpec spec_with(int64_t global_batch, int micro_batch) {
+  spec::JobSpec spec;
   spec.batch.global_batch = global_batch;
   spec.batch.micro_batch = micro_batch;
   spec.origins["batch.global_batch"] = "job.toml:9:16";
   return spec;
 }
 
-contract::JobSpec job_on(int64_t nodes, int ranks_per_node, int micro_batch, contract::Uneven uneven) {
-  contract::JobSpec spec;
+spec::JobSpec job_on(int64_t nodes, int ranks_per_node, int micro_batch, spec::Uneven uneven) {
+  spec::JobSpec spec;
   spec.name = "x";
   spec.resources.nodes = static_cast<int>(nodes);
   spec.resources.ranks_per_node = ranks_per_node;
@@ -30,7 +30,7 @@ contract::JobSpec job_on(int64_t nodes, int ranks_per_node, int micro_batch, con
 }
 
 // Each sequence of the step is read by exactly one rank in one micro-step, and no micro-batch is overfull.
-bool is_exact(const contract::BatchPlan& plan) {
+bool is_exact(const plan::BatchPlan& plan) {
   std::vector<int> times_read(static_cast<size_t>(plan.global_batch));
   for (int64_t rank = 0; rank < plan.data_parallel; ++rank) {
     int64_t of_rank = 0;
@@ -47,10 +47,10 @@ bool is_exact(const contract::BatchPlan& plan) {
 }
 
 // The nearest numbers of nodes by trying each of them.
-launcher::NearestNodes tried_nodes(const contract::JobSpec& spec, int64_t nodes) {
+launcher::NearestNodes tried_nodes(const spec::JobSpec& spec, int64_t nodes) {
   const int64_t ranks_per_node = spec.resources.ranks_per_node, global = *spec.batch.global_batch;
   const auto works = [&](int64_t count) {
-    return spec.batch.uneven == contract::Uneven::kDistribute
+    return spec.batch.uneven == spec::Uneven::kDistribute
                ? count * ranks_per_node <= global
                : global % (count * ranks_per_node * spec.batch.micro_batch) == 0;
   };
@@ -83,13 +83,12 @@ TEST_CASE(
         CAPTURE(global);
         CAPTURE(nodes);
         CAPTURE(ranks_per_node);
-        for (const auto uneven : {contract::Uneven::kRefuse, contract::Uneven::kDistribute}) {
-          contract::JobSpec spec = job_on(nodes, ranks_per_node, 2, uneven);
+        for (const auto uneven : {spec::Uneven::kRefuse, spec::Uneven::kDistribute}) {
+          spec::JobSpec spec = job_on(nodes, ranks_per_node, 2, uneven);
           spec.batch.global_batch = global;
           const auto plan = launcher::solve_launch_plan(spec, {});
-          const bool fits = uneven == contract::Uneven::kDistribute
-                                ? global >= nodes * ranks_per_node
-                                : global % (2 * nodes * ranks_per_node) == 0;
+          const bool fits = uneven == spec::Uneven::kDistribute ? global >= nodes * ranks_per_node
+                                                                : global % (2 * nodes * ranks_per_node) == 0;
           REQUIRE_EQ(plan.has_value(), fits);
           (plan ? solved : refused) += 1;
           if (plan) {
@@ -117,8 +116,8 @@ TEST_CASE(
   for (const int ranks_per_node : {1, 2, 8}) {
     for (const int64_t accumulation : {1, 3, 16}) {
       for (int64_t nodes = 1; nodes <= 256; ++nodes) {
-        contract::JobSpec spec = job_on(nodes, ranks_per_node, 2, contract::Uneven::kRefuse);
-        spec.batch.scaling = contract::Scaling::kWeak;
+        spec::JobSpec spec = job_on(nodes, ranks_per_node, 2, spec::Uneven::kRefuse);
+        spec.batch.scaling = spec::Scaling::kWeak;
         spec.batch.gradient_accumulation = accumulation;
         const auto plan = launcher::solve_launch_plan(spec, {});
         REQUIRE(plan);
@@ -131,7 +130,7 @@ TEST_CASE(
 }
 
 TEST_CASE("batch: the script that floors is wrong on 3 and on 256 nodes; this plan is not") {
-  contract::JobSpec spec = job_on(3, 1, 1, contract::Uneven::kDistribute);
+  spec::JobSpec spec = job_on(3, 1, 1, spec::Uneven::kDistribute);
   spec.batch.global_batch = 128;
   const auto three = launcher::solve_launch_plan(spec, {});
   REQUIRE(three);
@@ -148,7 +147,7 @@ TEST_CASE("batch: the script that floors is wrong on 3 and on 256 nodes; this pl
 }
 
 TEST_CASE("batch: a restart on fewer nodes is solved again by the same function") {
-  contract::JobSpec spec = job_on(4, 8, 2, contract::Uneven::kDistribute);
+  spec::JobSpec spec = job_on(4, 8, 2, spec::Uneven::kDistribute);
   spec.batch.global_batch = 128;
   CHECK_EQ(launcher::solve_batch(spec, 32)->gradient_accumulation, 2);
   const auto fewer = launcher::solve_batch(spec, 24);
@@ -176,10 +175,10 @@ TEST_CASE("batch: a refusal names the nearest global batches and the nearest num
 }
 
 TEST_CASE("batch: weak scaling lets the global batch grow with the ranks") {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   spec.batch.gradient_accumulation = 3;
   spec.batch.micro_batch = 2;
-  spec.batch.scaling = contract::Scaling::kWeak;
+  spec.batch.scaling = spec::Scaling::kWeak;
   CHECK_EQ(launcher::solve_batch(spec, 1)->global_batch, 6);
   CHECK_EQ(launcher::solve_batch(spec, 256)->global_batch, 1536);
 }

@@ -25,13 +25,13 @@ workers = 8
 requeue = true
 )toml";
 
-contract::JobSpec job_of(const std::string& text) {
-  auto spec = contract::parse_job_spec(text, "job.toml");
+spec::JobSpec job_of(const std::string& text) {
+  auto spec = spec::parse_job_spec(text, "job.toml");
   REQUIRE_MESSAGE(spec, spec.error().to_string());
   return std::move(spec).value();
 }
 
-contract::LaunchPlan plan_of(const contract::JobSpec& spec) {
+record::LaunchPlan plan_of(const spec::JobSpec& spec) {
   launcher::PlanContext context;
   context.cache = "/fsx/cache";
   context.overrides = {"resources.partition=\"trn\""};
@@ -45,10 +45,10 @@ contract::LaunchPlan plan_of(const contract::JobSpec& spec) {
 TEST_CASE(
     "precompile: the compile job is job.toml with overrides: its command on every node, with the node's "
     "CPUs") {
-  const contract::JobSpec spec = job_of(kJob);
-  const contract::LaunchPlan job = plan_of(spec), compile = launcher::compile_plan(spec, job);
+  const spec::JobSpec spec = job_of(kJob);
+  const record::LaunchPlan job = plan_of(spec), compile = launcher::compile_plan(spec, job);
 
-  const auto parsed = contract::parse_job_spec(kJob, "job.toml", compile.overrides);
+  const auto parsed = spec::parse_job_spec(kJob, "job.toml", compile.overrides);
 
   REQUIRE_MESSAGE(parsed, parsed.error().to_string());
   CHECK_EQ(parsed->name, "bert-precompile");
@@ -67,9 +67,9 @@ TEST_CASE(
 }
 
 TEST_CASE("precompile: training and compile job find the same cache, and its variables survive plan.json") {
-  const contract::JobSpec spec = job_of(kJob);
-  const contract::LaunchPlan job = plan_of(spec), compile = launcher::compile_plan(spec, job);
-  const auto read = contract::parse_launch_plan(contract::to_json(job));
+  const spec::JobSpec spec = job_of(kJob);
+  const record::LaunchPlan job = plan_of(spec), compile = launcher::compile_plan(spec, job);
+  const auto read = record::parse_launch_plan(to_json(job));
 
   REQUIRE(read);
   CHECK(read->variables == launcher::cache_variables("/fsx/cache"));
@@ -82,14 +82,14 @@ TEST_CASE("precompile: training and compile job find the same cache, and its var
 }
 
 TEST_CASE("precompile: a job without it has neither cache variables nor a compile job") {
-  contract::JobSpec spec = job_of(kJob);
+  spec::JobSpec spec = job_of(kJob);
   spec.precompile.enabled = false;
   CHECK_FALSE(launcher::compiles_by_command(spec));
   CHECK(plan_of(spec).variables.empty());
 }
 
 TEST_CASE("precompile: a flag that leads the compiler to another cache is refused with its place") {
-  const contract::JobSpec spec =
+  const spec::JobSpec spec =
       job_of(kJob + "[environment]\nNEURON_CC_FLAGS = \"--model-type=transformer --cache_dir=/tmp/x\"\n");
   const auto plan = launcher::solve_launch_plan(spec, {});
   REQUIRE_FALSE(plan);
@@ -100,9 +100,9 @@ TEST_CASE("precompile: a flag that leads the compiler to another cache is refuse
 }
 
 TEST_CASE("precompile: the name of the compile job fits where the job's own fills the limit") {
-  contract::JobSpec spec = job_of(kJob);
+  spec::JobSpec spec = job_of(kJob);
   spec.name = std::string(64, 'n');
-  const contract::LaunchPlan compile = launcher::compile_plan(spec, plan_of(spec));
+  const record::LaunchPlan compile = launcher::compile_plan(spec, plan_of(spec));
   CHECK_EQ(compile.name.size(), 64);
   CHECK(compile.name.ends_with("-precompile"));
 }

@@ -6,12 +6,12 @@
 
 using namespace shardrun;
 using namespace shardrun::launcher;
-using contract::RunStatus;
+using record::RunStatus;
 
 namespace {
 
-contract::FaultToleranceSpec settings(int max_restarts, bool requeue = false) {
-  contract::FaultToleranceSpec spec;
+spec::FaultToleranceSpec settings(int max_restarts, bool requeue = false) {
+  spec::FaultToleranceSpec spec;
   spec.max_restarts = max_restarts;
   spec.requeue = requeue;
   return spec;
@@ -98,7 +98,7 @@ TEST_CASE(
     "restart: a job that may go on with fewer nodes says why it does not, even where nothing may restart") {
   RestartInput input = failed(4);
   input.too_few = "1 node is left of 4, and the job needs 2";
-  contract::FaultToleranceSpec spec = settings(0);
+  spec::FaultToleranceSpec spec = settings(0);
   CHECK(decide(input, spec).why.empty());
   spec.min_nodes = 2;
   CHECK(decide(input, spec).next == Next::kStop);

@@ -8,8 +8,8 @@ using launcher::scale_table;
 
 namespace {
 
-contract::JobSpec strong_job(int64_t global_batch) {
-  contract::JobSpec spec;
+spec::JobSpec strong_job(int64_t global_batch) {
+  spec::JobSpec spec;
   spec.name = "x";
   spec.resources.ranks_per_node = 2;
   spec.batch.micro_batch = 2;
@@ -41,7 +41,7 @@ TEST_CASE("scale: strong scaling keeps the global batch, and a row that cannot b
 }
 
 TEST_CASE("scale: a strong job swept weakly gives each node the work it has on the fewest") {
-  const auto rows = scale_table(strong_job(8), kCounts, {}, contract::Scaling::kWeak);
+  const auto rows = scale_table(strong_job(8), kCounts, {}, spec::Scaling::kWeak);
 
   REQUIRE(rows);
   for (size_t i = 0; i < 4; ++i) {
@@ -53,12 +53,12 @@ TEST_CASE("scale: a strong job swept weakly gives each node the work it has on t
 }
 
 TEST_CASE("scale: a weak job swept strongly keeps the batch it has on the fewest nodes") {
-  contract::JobSpec spec = strong_job(0);
+  spec::JobSpec spec = strong_job(0);
   spec.batch.global_batch.reset();
   spec.batch.gradient_accumulation = 4;
-  spec.batch.scaling = contract::Scaling::kWeak;
+  spec.batch.scaling = spec::Scaling::kWeak;
 
-  const auto rows = scale_table(spec, kCounts, {}, contract::Scaling::kStrong);
+  const auto rows = scale_table(spec, kCounts, {}, spec::Scaling::kStrong);
 
   REQUIRE(rows);
   CHECK_EQ((*rows)[1].plan->batch.global_batch, 16);
@@ -69,8 +69,8 @@ TEST_CASE("scale: a weak job swept strongly keeps the batch it has on the fewest
 }
 
 TEST_CASE("scale: an uneven batch counts the micro-batches that are not empty") {
-  contract::JobSpec spec = strong_job(17);
-  spec.batch.uneven = contract::Uneven::kDistribute;
+  spec::JobSpec spec = strong_job(17);
+  spec.batch.uneven = spec::Uneven::kDistribute;
   const auto rows = scale_table(spec, std::vector<int64_t>{2}, {}, std::nullopt);
 
   REQUIRE(rows);

@@ -10,8 +10,8 @@ using namespace shardrun::launcher;
 
 namespace {
 
-contract::RankExit killed(int rank, double ended) {
-  contract::RankExit exit;
+record::RankExit killed(int rank, double ended) {
+  record::RankExit exit;
   exit.global_rank = rank;
   exit.node = "n1";
   exit.ended = ended;
@@ -21,14 +21,14 @@ contract::RankExit killed(int rank, double ended) {
 
 TimelineSources two_attempts() {
   TimelineSources sources;
-  contract::Attempt first;
+  record::Attempt first;
   first.started = 1000.0;
   first.ended = 1030.0;
   first.nodes = {"n1", "n2"};
   first.verdict = "node n2 is lost: no sign of life for 4.0 s";
-  first.first_cause = contract::FirstCause{"node_lost", "n2", {}, {}, {}};
+  first.first_cause = record::FirstCause{"node_lost", "n2", {}, {}, {}};
   first.detection_seconds = 4.0;
-  contract::Attempt second;
+  record::Attempt second;
   second.number = 1;
   second.started = 1030.5;
   second.nodes = {"n1", "n3"};
@@ -72,9 +72,9 @@ TEST_CASE("explain: attempts, steps, checkpoints, the first cause and what it to
 
 TEST_CASE("explain: the first cause comes before what it caused, whatever a node's clock says") {
   TimelineSources sources = two_attempts();
-  contract::Attempt& attempt = sources.record.attempts[0];
+  record::Attempt& attempt = sources.record.attempts[0];
   attempt.detection_seconds.reset();
-  attempt.first_cause = contract::FirstCause{"signal", "n1", 1, 9, {}};
+  attempt.first_cause = record::FirstCause{"signal", "n1", 1, 9, {}};
   sources.exits[0] = {killed(0, 900.0), killed(1, 1029.0)};  // rank 0's clock is slow
 
   const auto entries = make_timeline(sources);

@@ -7,8 +7,8 @@
 #include "runtime/contract/exit_code.h"
 
 using namespace shardrun::launcher;
-using shardrun::contract::RankExit;
-using shardrun::contract::RunStatus;
+using shardrun::record::RankExit;
+using shardrun::record::RunStatus;
 
 namespace {
 

@@ -56,7 +56,7 @@ TEST_CASE("log lines: copies that come later join the group that has begun, whic
 TEST_CASE(
     "follower: copies of a line that another look finds are folded, and nothing is held back for long") {
   const tests::Folder folder;
-  const contract::RunDir run{folder.path()};
+  const record::RunDir run{folder.path()};
   std::filesystem::create_directories(run.attempt(0));
   std::string shown;
   Follower follower(run, {}, [&](const std::string& text) { shown += text; });
@@ -127,7 +127,7 @@ TEST_CASE("loss plot: a curve becomes an SVG with its title escaped; too few poi
 }
 
 TEST_CASE("sbatch script: the allocation's options, and one line that no value of the spec can change") {
-  contract::JobSpec spec;
+  spec::JobSpec spec;
   spec.name = "x";
   spec.resources.nodes = 2;
   spec.resources.time_limit = std::chrono::seconds(90061);

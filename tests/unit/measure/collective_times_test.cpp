@@ -11,7 +11,7 @@
 using namespace shardrun;
 using base::Result;
 using comm::Pending;
-using contract::CollectiveProbe;
+using record::CollectiveProbe;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "runtime/model/bert.h"
+#include "runtime/trainer/model/bert.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/trainer/kernels/ops.h"
 
 using namespace shardrun;
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
-#include "runtime/model/bert.h"
-#include "runtime/model/llama.h"
-#include "runtime/optim/adamw.h"
-#include "runtime/optim/schedule.h"
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/llama.h"
+#include "runtime/trainer/optim/adamw.h"
+#include "runtime/trainer/optim/schedule.h"
 
 using namespace shardrun;
 
@@ -152,7 +152,7 @@ class Trainer {
  private:
   int64_t elements_of(int block) const { return model_->blocks()[static_cast<size_t>(block)].elements; }
 
-  // As runtime/train/initialize.cpp does with seed 1.
+  // As runtime/trainer/train/initialize.cpp does with seed 1.
   void initialize(const model::ParameterInfo& tensor, int64_t begin) {
     const uint64_t key = base::random_bits(1, base::hash_name(tensor.name));
     for (int64_t i = 0; i < tensor.elements(); ++i) {

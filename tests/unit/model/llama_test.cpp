@@ -1,4 +1,4 @@
-#include "runtime/model/llama.h"
+#include "runtime/trainer/model/llama.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/kernels/ops.h"
+#include "runtime/trainer/kernels/ops.h"
 
 using namespace shardrun;
 

@@ -1,4 +1,4 @@
-#include "runtime/optim/adamw.h"
+#include "runtime/trainer/optim/adamw.h"
 
 #include <doctest/doctest.h>
 

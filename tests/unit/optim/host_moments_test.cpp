@@ -1,4 +1,4 @@
-#include "runtime/optim/host_moments.h"
+#include "runtime/trainer/optim/host_moments.h"
 
 #include <doctest/doctest.h>
 

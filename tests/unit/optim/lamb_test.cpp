@@ -1,4 +1,4 @@
-#include "runtime/optim/lamb.h"
+#include "runtime/trainer/optim/lamb.h"
 
 #include <doctest/doctest.h>
 

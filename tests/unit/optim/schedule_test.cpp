@@ -1,4 +1,4 @@
-#include "runtime/optim/schedule.h"
+#include "runtime/trainer/optim/schedule.h"
 
 #include <doctest/doctest.h>
 

@@ -8,11 +8,11 @@
 namespace {
 
 using namespace shardrun;
-using contract::ContainerRuntime;
+using spec::ContainerRuntime;
 using Argv = std::vector<std::string>;
 
-contract::JobSpec job(const std::string& container) {
-  auto spec = contract::parse_job_spec(
+spec::JobSpec job(const std::string& container) {
+  auto spec = spec::parse_job_spec(
       "name = \"x\"\n[program]\ncommand = [\"python3\", \"a b\"]\n[container]\n" + container, "job.toml");
   REQUIRE_MESSAGE(spec, spec.error().to_string());
   return std::move(spec).value();
@@ -34,7 +34,7 @@ void add_program(const std::string& path) {
 TEST_CASE(
     "container: apptainer gets argv and mounts, and each variable of the rank under the name that wins over "
     "the image") {
-  contract::JobSpec spec =
+  spec::JobSpec spec =
       job("image = \"/i/x.sif\"\nmounts = [\"/data\", \"/a:/b:ro\"]\narguments = [\"--writable-tmpfs\"]\n");
   spec.resources.gpus_per_node = 8;
   const Argv folders = {"/w", "/w/runs/x/1", "/fsx/cache", "/spool/pmix.1.0"};

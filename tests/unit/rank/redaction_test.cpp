@@ -92,7 +92,7 @@ TEST_CASE(
 
 TEST_CASE(
     "redaction: references and inherited names of secrets are taken, literals and short values are not") {
-  using shardrun::contract::EnvironmentValue;
+  using shardrun::spec::EnvironmentValue;
   const std::map<std::string, EnvironmentValue> environment = {
       {"MODE", {EnvironmentValue::Kind::kLiteral, "benchmark"}},
       {"LOGIN", {EnvironmentValue::Kind::kFromVariable, "MY_LOGIN"}},

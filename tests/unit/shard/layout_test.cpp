@@ -1,10 +1,10 @@
-#include "runtime/shard/layout.h"
+#include "runtime/trainer/shard/layout.h"
 
 #include <doctest/doctest.h>
 
 #include <vector>
 
-#include "runtime/shard/arena.h"
+#include "runtime/trainer/shard/arena.h"
 
 using namespace shardrun::shard;
 

@@ -1,4 +1,4 @@
-#include "runtime/shard/tensor_slice.h"
+#include "runtime/trainer/shard/tensor_slice.h"
 
 #include <doctest/doctest.h>
 

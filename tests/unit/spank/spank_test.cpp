@@ -90,10 +90,10 @@ TEST_CASE("option: a command line is split where the kernel put zeros, and a pat
 }
 
 TEST_CASE("submit side: srun is given what the spec says and its user did not") {
-  const auto spec = contract::parse_job_spec(
-      kJob, "job.toml",
-      std::vector<std::string>{"resources.time_limit=3661", "resources.partition=gpu",
-                               "resources.exclusive=true", "resources.gpus_per_node=8"});
+  const auto spec =
+      spec::parse_job_spec(kJob, "job.toml",
+                           std::vector<std::string>{"resources.time_limit=3661", "resources.partition=gpu",
+                                                    "resources.exclusive=true", "resources.gpus_per_node=8"});
   REQUIRE(spec);
 
   CHECK_EQ(spank::srun_defaults(*spec, lookup_in({{"SLURM_PARTITION", "other"}, {"SLURM_MPI_TYPE", "none"}}),
@@ -112,7 +112,7 @@ TEST_CASE("submit side: srun is given what the spec says and its user did not") 
 
 TEST_CASE("submit side: of an allocation that is there, nothing is asked") {
   const auto spec =
-      contract::parse_job_spec(kJob, "job.toml", std::vector<std::string>{"resources.partition=gpu"});
+      spec::parse_job_spec(kJob, "job.toml", std::vector<std::string>{"resources.partition=gpu"});
 
   const Variables defaults = spank::srun_defaults(*spec, lookup_in({{"SLURM_JOB_ID", "77"}}), "/w");
 
@@ -138,10 +138,10 @@ TEST_CASE(
 }
 
 TEST_CASE("submit side: an image goes to pyxis, with the names of what a rank is told") {
-  const auto spec = contract::parse_job_spec(std::string(kJob) +
-                                                 "[container]\nimage = \"nvcr.io#nvidia/pytorch:24.01-py3\"\n"
-                                                 "mounts = [\"/data:/d:ro\"]\n[environment]\nMINE = \"1\"\n",
-                                             "job.toml");
+  const auto spec = spec::parse_job_spec(std::string(kJob) +
+                                             "[container]\nimage = \"nvcr.io#nvidia/pytorch:24.01-py3\"\n"
+                                             "mounts = [\"/data:/d:ro\"]\n[environment]\nMINE = \"1\"\n",
+                                         "job.toml");
   REQUIRE(spec);
 
   const Variables defaults = spank::srun_defaults(*spec, lookup_in({}), "/w");
@@ -165,7 +165,7 @@ TEST_CASE("submit side: an image that only another runtime could start is refuse
 }
 
 TEST_CASE("submit side: a step of another size is refused with what to write") {
-  const auto spec = contract::parse_job_spec(kJob, "job.toml");
+  const auto spec = spec::parse_job_spec(kJob, "job.toml");
 
   CHECK(spank::check_counts(*spec, 2, 4));
   CHECK_EQ(
@@ -177,9 +177,9 @@ TEST_CASE("submit side: a step of another size is refused with what to write") {
 
 TEST_CASE("submit side: sections that only shardrun's own conductor obeys are named") {
   const auto spec =
-      contract::parse_job_spec(std::string(kJob) + "[fault_tolerance]\nmax_restarts = 2\n", "job.toml");
+      spec::parse_job_spec(std::string(kJob) + "[fault_tolerance]\nmax_restarts = 2\n", "job.toml");
 
-  CHECK(spank::sections_without_effect(*contract::parse_job_spec(kJob, "job.toml")).empty());
+  CHECK(spank::sections_without_effect(*spec::parse_job_spec(kJob, "job.toml")).empty());
   CHECK_EQ(spank::sections_without_effect(*spec),
            std::vector<std::string>{
                "job.toml:11:1: [fault_tolerance] has no effect: nobody supervises the tasks of a "
@@ -213,7 +213,7 @@ TEST_CASE("node side: a task gets what a rank of shardrun run at its place gets"
   env.node_name = "n04";
   env.master_addr = "n03";
   env.master_port = static_cast<uint16_t>(std::stoi(task->variables.at("MASTER_PORT")));
-  contract::LaunchPlan plan;
+  record::LaunchPlan plan;
   plan.id = "77.3";
   plan.cpus_per_rank = 3;
   plan.batch = {16, 2, 2, 4};

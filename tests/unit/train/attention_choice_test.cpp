@@ -1,5 +1,5 @@
 // Which attention the ranks of a job agree on. cuDNN is scripted: each rank has it in some version, or has a reason.
-#include "runtime/train/attention_choice.h"
+#include "runtime/trainer/train/attention_choice.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include "tests/fakes/thread_world.h"
 
 using namespace shardrun;
-using contract::GpuAttention;
+using spec::GpuAttention;
 using train::AttentionChoice;
 using train::AttentionRequest;
 

@@ -1,4 +1,4 @@
-#include "runtime/train/initialize.h"
+#include "runtime/trainer/train/initialize.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/train/memory_plan.h"
+#include "runtime/trainer/train/memory_plan.h"
 
 #include <doctest/doctest.h>
 
@@ -70,7 +70,7 @@ TEST_CASE("memory plan: keeping gathered blocks costs the whole model in the com
 
 TEST_CASE("memory plan: on a GPU, CUDA's context and a workspace that no op outgrows are counted") {
   auto options = llama(k7B, kernels::DType::kBf16);
-  options.attention = contract::GpuAttention::kOwn;
+  options.attention = spec::GpuAttention::kOwn;
   const auto cpu = train::plan_model(options, 1, 1, 1).memory;
   options.device = kernels::DeviceKind::kGpu;
   const auto gpu = train::plan_model(options, 1, 1, 1).memory;
@@ -133,14 +133,14 @@ TEST_CASE(
   CHECK_EQ(train::cudnn_bytes(options, 1), wanted);
   CHECK_LT(train::plan_model(options, 1, 1, 2).memory.workspace, wanted);  // half of the heads
 
-  options.attention = contract::GpuAttention::kOwn;
+  options.attention = spec::GpuAttention::kOwn;
   CHECK_EQ(workspace(), int64_t{64} << 20);
-  options.attention = contract::GpuAttention::kAuto;
+  options.attention = spec::GpuAttention::kAuto;
   options.compute = kernels::DType::kFp32;
   CHECK_EQ(workspace(), int64_t{64} << 20);
   options.compute = kernels::DType::kBf16;
   options.sequence_length = 8192;
   CHECK_EQ(workspace(), int64_t{64} << 20);
-  options.attention = contract::GpuAttention::kCudnn;
+  options.attention = spec::GpuAttention::kCudnn;
   CHECK_GT(workspace(), int64_t{16} << 30);
 }

@@ -1,4 +1,4 @@
-#include "runtime/train/metrics.h"
+#include "runtime/trainer/train/metrics.h"
 #include "runtime/base/json.h"
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ std::vector<nlohmann::json> lines_of(const std::string& text) {
 }
 
 struct Folder : tests::Folder {
-  contract::RunDir run{path()};
+  record::RunDir run{path()};
 };
 
 }  // namespace

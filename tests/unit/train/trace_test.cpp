@@ -1,4 +1,4 @@
-#include "runtime/train/trace.h"
+#include "runtime/trainer/train/trace.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/weights/weight_files.h"
+#include "runtime/trainer/weights/weight_files.h"
 #include "tests/unit/weights/files.h"
 
 using namespace shardrun;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/model/model.h"
-#include "runtime/weights/safetensors.h"
+#include "runtime/trainer/model/model.h"
+#include "runtime/trainer/weights/safetensors.h"
 #include "tests/support/folder.h"
 
 namespace shardrun::weights {

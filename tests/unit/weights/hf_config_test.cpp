@@ -1,4 +1,4 @@
-#include "runtime/weights/hf_config.h"
+#include "runtime/trainer/weights/hf_config.h"
 
 #include <doctest/doctest.h>
 

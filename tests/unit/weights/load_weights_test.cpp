@@ -1,4 +1,4 @@
-#include "runtime/weights/load_weights.h"
+#include "runtime/trainer/weights/load_weights.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/weights/safetensors.h"
+#include "runtime/trainer/weights/safetensors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/weights/weight_files.h"
+#include "runtime/trainer/weights/weight_files.h"
 
 #include <doctest/doctest.h>
 

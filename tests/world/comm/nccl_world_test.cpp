@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/plugin_communicator.h"
-#include "runtime/comm/world.h"
 #include "runtime/gate/network_check.h"
+#include "runtime/trainer/comm/plugin_communicator.h"
+#include "runtime/trainer/comm/world.h"
 #include "tests/fakes/nccl/script.h"
 #include "tests/fakes/scripted_device.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/plugin_communicator.h"
+#include "runtime/trainer/comm/plugin_communicator.h"
 #include "tests/process/comm/peer_checks.h"
 
 using namespace shardrun;

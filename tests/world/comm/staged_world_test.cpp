@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/comm/planned_bytes.h"
-#include "runtime/comm/staged_communicator.h"
+#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/trainer/comm/staged_communicator.h"
 #include "tests/fakes/scripted_device.h"
 #include "tests/fakes/thread_world.h"
 #include "tests/process/comm/peer_checks.h"

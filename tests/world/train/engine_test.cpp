@@ -1,4 +1,4 @@
-#include "runtime/shard/engine.h"
+#include "runtime/trainer/shard/engine.h"
 
 #include <doctest/doctest.h>
 

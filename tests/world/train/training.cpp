@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "runtime/contract/mesh.h"
+#include "runtime/plan/mesh.h"
 #include "tests/fakes/thread_world.h"
 #include "tests/support/prose.h"
 
@@ -37,7 +37,7 @@ void fail(RankRun& run, const base::Error& error) {
 // The thread worlds of every group of a mesh.
 class Groups {
  public:
-  explicit Groups(const contract::Mesh& mesh) : mesh_(mesh) {
+  explicit Groups(const plan::Mesh& mesh) : mesh_(mesh) {
     for (int rank = 0; rank < mesh.world_size; ++rank) {
       for (const auto& group : {mesh.tensor_group(rank), mesh.shard_group(rank), mesh.replica_group(rank)}) {
         auto& world = worlds_[group];
@@ -69,7 +69,7 @@ class Groups {
     return worlds_.at(group)->communicator(static_cast<int>(place - group.begin()), channel);
   }
 
-  contract::Mesh mesh_;
+  plan::Mesh mesh_;
   std::map<std::vector<uint32_t>, std::unique_ptr<fakes::ThreadWorld>> worlds_;
 };
 
@@ -129,7 +129,7 @@ train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t
 
 std::vector<RankRun> run_world(int world_size, const train::SessionOptions& options, const RunOptions& run,
                                const Decorate& decorate) {
-  contract::Mesh mesh{world_size, run.tensor_parallel, run.shard_degree};
+  plan::Mesh mesh{world_size, run.tensor_parallel, run.shard_degree};
   if (mesh.shard_degree == 0) mesh.shard_degree = mesh.data_parallel();
   fakes::ThreadWorld world(world_size);
   Groups groups(mesh);

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
-#include "runtime/train/loop.h"
-#include "runtime/train/session.h"
+#include "runtime/trainer/comm/communicator.h"
+#include "runtime/trainer/train/loop.h"
+#include "runtime/trainer/train/session.h"
 #include "tests/support/folder.h"
 
 namespace training {

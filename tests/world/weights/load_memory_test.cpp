@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/memory.h"
-#include "runtime/weights/load_weights.h"
-#include "runtime/weights/safetensors.h"
+#include "runtime/trainer/weights/load_weights.h"
+#include "runtime/trainer/weights/safetensors.h"
 #include "tests/fakes/thread_world.h"
 
 using namespace shardrun;

@@ -1,4 +1,4 @@
-// The one sort of runtime/kernels/cuda, for the emulated GPU: stable, by bits [begin, end) of the keys.
+// The one sort of runtime/trainer/kernels/cuda, for the emulated GPU: stable, by bits [begin, end) of the keys.
 #pragma once
 
 #include <cuda_runtime.h>

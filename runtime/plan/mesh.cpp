@@ -1,0 +1,104 @@
+#include "runtime/plan/mesh.h"
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace shardrun::plan {
+namespace {
+
+std::vector<uint32_t> strided(int first, int stride, int count) {
+  std::vector<uint32_t> ranks;
+  for (int i = 0; i < count; ++i) ranks.push_back(static_cast<uint32_t>(first + i * stride));
+  return ranks;
+}
+
+// "1, 2, 4 or 8"
+std::string divisors(int number) {
+  std::string text;
+  for (int candidate = 1; candidate <= number; ++candidate) {
+    if (number % candidate != 0) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : candidate == number ? " or " : ", ", candidate);
+  }
+  return text;
+}
+
+base::Error refusal(const spec::JobSpec& spec, const char* key, const std::string& what,
+                    const std::string& mend) {
+  return base::Error(base::Code::kInvalid, fmt::format("{}: {}; {}", spec.origin(key), what, mend));
+}
+
+// Every matrix is cut into `degree` equal parts, and so are the tokens of a micro-batch.
+Result<void> check_tensor_parallel(const spec::JobSpec& spec, int degree) {
+  if (degree == 1) return {};
+  const struct {
+    const char* what;
+    int64_t count;
+  } parts[] = {
+      {"heads", spec.model.heads},
+      {"kv_heads", spec.model.kv_heads},
+      {"ffn", spec.model.ffn},
+      {"vocab", spec.model.vocab},
+      {"micro_batch × sequence_length", int64_t{spec.batch.micro_batch} * spec.data.sequence_length}};
+  for (const auto& part : parts) {
+    if (part.count % degree == 0) continue;
+    return refusal(
+        spec, "sharding.tensor_parallel",
+        fmt::format("tensor_parallel {} does not divide {} {}", degree, part.what, part.count),
+        "choose a degree that divides all of heads, kv_heads, ffn, vocab and the tokens of a micro-batch");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<uint32_t> Mesh::tensor_group(int global_rank) const {
+  return strided(global_rank - tensor_rank(global_rank), 1, tensor_parallel);
+}
+
+std::vector<uint32_t> Mesh::shard_group(int global_rank) const {
+  return strided(global_rank - shard_rank(global_rank) * tensor_parallel, tensor_parallel, shard_degree);
+}
+
+std::vector<uint32_t> Mesh::replica_group(int global_rank) const {
+  const int stride = shard_degree * tensor_parallel;
+  return strided(global_rank % stride, stride, replicas());
+}
+
+Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks_per_node) {
+  const spec::ShardingSpec& sharding = spec.sharding;
+  Mesh mesh;
+  mesh.world_size = static_cast<int>(world_size);
+  mesh.tensor_parallel = sharding.tensor_parallel;
+  if (mesh.world_size % mesh.tensor_parallel != 0) {
+    return refusal(
+        spec, "sharding.tensor_parallel",
+        fmt::format("tensor_parallel {} does not divide {} ranks", mesh.tensor_parallel, world_size),
+        fmt::format("write {}", divisors(mesh.world_size)));
+  }
+  RETURN_IF_ERROR(check_tensor_parallel(spec, mesh.tensor_parallel));
+  const int data_parallel = mesh.data_parallel();
+  switch (sharding.strategy) {
+    case spec::Strategy::kNoShard:
+      mesh.shard_degree = 1;
+      break;
+    case spec::Strategy::kFullShard:
+    case spec::Strategy::kShardGradOp:
+      mesh.shard_degree = data_parallel;
+      break;
+    case spec::Strategy::kHybridShard:
+      mesh.shard_degree = sharding.shard_degree > 0
+                              ? sharding.shard_degree
+                              : std::gcd(data_parallel, std::max(1, ranks_per_node / mesh.tensor_parallel));
+      break;
+  }
+  if (data_parallel % mesh.shard_degree != 0) {
+    return refusal(spec, "sharding.shard_degree",
+                   fmt::format("shard_degree {} does not divide {} data-parallel ranks", mesh.shard_degree,
+                               data_parallel),
+                   fmt::format("write {}", divisors(data_parallel)));
+  }
+  return mesh;
+}
+
+}  // namespace shardrun::plan

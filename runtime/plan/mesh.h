@@ -1,0 +1,45 @@
+// Mesh: which ranks of a job share a shard, a replica and a tensor. Pure arithmetic.
+//
+// Ranks are numbered with the tensor dimension innermost, then the shard dimension, then replicas, so that the
+// groups that talk most are neighbours and, with a fitting degree, on one node:
+//   global rank = (replica · shard_degree + shard) · tensor_parallel + tensor
+//
+//   8 ranks, tensor_parallel 2, shard_degree 2:   replica 0: 0 1 | 2 3     replica 1: 4 5 | 6 7
+//     tensor groups {0,1} {2,3} {4,5} {6,7}; shard groups {0,2} {1,3} {4,6} {5,7}; replica groups {0,4} {1,5} …
+//
+// Ranks of one tensor group read the same sequences: together they are one data-parallel rank.
+// Thread rule: plain values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/spec/job_spec.h"
+
+namespace shardrun::plan {
+
+using base::Result;
+
+struct Mesh {
+  int world_size = 1, tensor_parallel = 1, shard_degree = 1;
+
+  int data_parallel() const { return world_size / tensor_parallel; }
+  int replicas() const { return data_parallel() / shard_degree; }
+
+  int tensor_rank(int global_rank) const { return global_rank % tensor_parallel; }
+  int data_rank(int global_rank) const { return global_rank / tensor_parallel; }
+  int shard_rank(int global_rank) const { return data_rank(global_rank) % shard_degree; }
+  int replica_rank(int global_rank) const { return data_rank(global_rank) / shard_degree; }
+
+  // Global ranks, ascending, `global_rank` among them.
+  std::vector<uint32_t> tensor_group(int global_rank) const;
+  std::vector<uint32_t> shard_group(int global_rank) const;
+  std::vector<uint32_t> replica_group(int global_rank) const;
+};
+
+// The mesh of [sharding] on `world_size` ranks with `ranks_per_node` of them on each node. hybrid_shard without a
+// shard_degree shards inside a node. Errors: kInvalid, "file:line:column: what; mend" for degrees that do not divide.
+Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks_per_node);
+
+}  // namespace shardrun::plan

@@ -1,0 +1,51 @@
+// LaunchPlan: everything about one job that is decided before it starts; plan.json in the run directory.
+//
+// The launcher solves it (launcher/plan, launcher/submit) and writes it; the ranks read it. Beside it lies
+// job.toml, byte for byte what the user gave, and the overrides are repeated here, so that
+// load_job_spec(run_dir + "/job.toml", plan.overrides) is the same spec everywhere.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/plan/batch_plan.h"
+
+namespace shardrun::record {
+
+using base::Result;
+
+struct LaunchPlan {
+  static constexpr int kFormatVersion = 1;
+  static constexpr int64_t kLargestWorld = 1 << 17;  // ranks of one job
+  std::string name;
+  std::string id;                 // the Slurm job id, or local-<time>-<pid>
+  std::string scheduler;          // "local" or "slurm"
+  std::string run_directory;      // absolute
+  std::string working_directory;  // absolute; where relative paths of the spec start
+  std::string rank_program;       // absolute path of shardrun-rank
+  std::string plugin_directory;   // absolute folder that comm plugins are loaded from
+  std::vector<std::string> overrides;
+  int nodes = 1;
+  int ranks_per_node = 1;
+  int cpus_per_rank = 1;
+  plan::BatchPlan batch;
+  std::map<std::string, std::string>
+      variables;               // of command programs, no secrets; [environment] is applied later
+  bool kernels_only = false;   // ranks of the built-in trainer compile its kernels, and no more
+  bool retry_kernels = false;  // and try again those that did not compile before
+  std::string precompile_run;  // run directory of the compile job that went before; empty: none
+
+  int world_size() const { return nodes * ranks_per_node; }
+};
+
+std::string to_json(const LaunchPlan& plan);
+// kCorrupt with what is wrong; unknown members are ignored, a newer format_version is kUnsupported.
+Result<LaunchPlan> parse_launch_plan(std::string_view json);
+
+}  // namespace shardrun::record

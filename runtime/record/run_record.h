@@ -1,0 +1,143 @@
+// RunRecord: record.json, the versioned account of one run, and the small files the ranks leave for it.
+//
+// The conductor (launcher/agent) owns record.json and replaces it atomically. Each rank's supervisor leaves
+// rank_<g>.exit.json; rank 0 of the trainer leaves summary.json. docs/formats.md has the fields.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/plan/model_plan.h"
+#include "runtime/plan/utilization.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/preflight.h"
+
+namespace shardrun::record {
+
+using base::Result;
+
+// How one rank ended. Written by shardrun-rank's supervisor the moment it reaped its program.
+struct RankExit {
+  int global_rank = 0;
+  std::string node;
+  double ended = 0.0;               // Unix seconds
+  std::optional<int> exit_code;     // of a program that exited
+  std::optional<int> signal;        // of a program that a signal ended
+  bool peer_lost = false;           // it only failed because another rank was gone: collateral
+  bool stopped_on_request = false;  // we had forwarded a stop signal to it before
+  int64_t peak_memory_bytes = 0;    // highest resident set of the program
+  std::optional<bool>
+      out_of_memory;       // the kernel killed something of its cgroup for lack of memory; unknown: no cgroup
+  std::string last_words;  // the error line it reported, if any; at most 500 bytes
+};
+
+// What [precompile] did for a run of the built-in trainer, in the whole job.
+struct KernelMetrics {
+  int64_t wanted = 0;            // kernels, each counted once however many ranks run it
+  int64_t compiled = 0;          // by any rank of this run; the others were found
+  double compile_seconds = 0.0;  // of the compiled ones, added up
+  double saved_seconds = 0.0;    // what compiling the found ones took once
+  double prepare_seconds = 0.0;  // that rank 0 waited until all were there and loaded
+};
+
+// What was said of a run before it started (launcher/forecast), beside which the record keeps what was measured.
+struct Prediction {
+  std::optional<double> step_seconds, tokens_per_second;
+  std::optional<int64_t> memory_bytes;  // of the rank that holds most, at its peak
+  std::string basis;                    // the calibration
+  std::string unknown_because;          // why there is no step_seconds; empty: there is
+  std::vector<plan::PeakRate> peaks;    // of a rank; what was measured first
+};
+
+// What the trainer reports at its end; also what `shardrun results` prints.
+struct TrainingMetrics {
+  int64_t steps = 0;
+  std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
+  double tokens_per_second = 0.0;
+  double step_seconds_p50 = 0.0, step_seconds_p99 = 0.0;
+  plan::FlopsPerToken flops_per_token;
+  std::vector<plan::Utilization> utilization;   // by the launcher, of each peak that it knows
+  std::string checkpoint;                       // the newest one, absolute; empty if none
+  double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
+  std::optional<KernelMetrics> kernels;         // of a job with [precompile]
+  plan::MemoryPlan planned;                     // per rank, from before step 0
+  std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
+};
+
+struct FirstCause {
+  std::string
+      kind;  // "signal", "exit", "out_of_memory", "peer_lost", "hang", "node_lost", "preflight", "scheduler", "timeout", "refused"
+  std::string node;
+  std::optional<int> global_rank, signal, exit_code;
+};
+
+// A rank that was busy longer than the others in every step, for long.
+struct StragglerNote {
+  int global_rank = 0;
+  std::string node;
+  double busy_seconds = 0.0, median_seconds = 0.0;  // a step
+};
+
+struct Attempt {
+  int number = 0;  // of its folder attempt_<n>; also its epoch
+  double started = 0.0;
+  std::optional<double> ended;
+  std::optional<FirstCause> first_cause;
+  std::string verdict;                 // the attempt's own line, once it has ended
+  std::vector<std::string> nodes;      // in node_index order
+  int world_size = 0;                  // ranks; 0: an earlier version did not note it
+  plan::BatchPlan batch;               // likewise
+  std::vector<std::string> also_lost;  // nodes that were lost with the first cause's
+  std::optional<double>
+      detection_seconds;  // from the last sign of life to the alarm, where the watch raised it
+  std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote
+  std::vector<StragglerNote> stragglers;
+  std::optional<PreflightNote> preflight;  // where the nodes were looked at before it
+};
+
+// The compile job that went before a run.
+struct PrecompileNote {
+  std::string run;                // its run directory
+  std::optional<double> seconds;  // its last attempt took
+};
+
+enum class RunStatus { kRunning, kCompleted, kFailed, kRefused, kPreempted };
+const char* status_name(RunStatus status);
+
+struct RunRecord {
+  static constexpr int kFormatVersion = 1;
+  std::string name, id, scheduler;
+  RunStatus status = RunStatus::kRunning;
+  std::string verdict;
+  int exit_code = 0;
+  int world_size = 0;
+  std::vector<std::string> nodes;
+  plan::BatchPlan batch;
+  std::vector<Attempt> attempts;
+  std::optional<TrainingMetrics> metrics;
+  std::map<int, int64_t> peak_memory_bytes;  // by global rank
+  std::map<std::string, std::string> versions;
+  std::optional<PrecompileNote> precompile;
+  std::optional<Prediction> predicted;  // of the built-in trainer
+};
+
+std::string to_json(const RunRecord& record);
+std::string to_json(const RankExit& exit);
+std::string to_json(const TrainingMetrics& metrics);
+// kCorrupt with what is wrong; a newer format_version is kUnsupported.
+Result<RunRecord> parse_run_record(std::string_view json);
+Result<RankExit> parse_rank_exit(std::string_view json);
+Result<TrainingMetrics> parse_training_metrics(std::string_view json);
+
+// results.json with the fields that readers of the Neuron BERT tutorial know:
+// {"results":{"parameters":{…},"metrics":[{MetricName,MeasuredValue,Units,Timestamp,AdditionalData}]}}.
+std::string to_results_json(const RunRecord& record);
+
+}  // namespace shardrun::record

@@ -1,0 +1,107 @@
+#include "runtime/spec/gpu_rules.h"
+
+#include <fmt/format.h>
+
+namespace shardrun::spec {
+namespace {
+
+// What fp8 stands beside, and the sizes that tensor cores multiply in fp8.
+void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (!spec.precision.fp8 || reading.error) return;
+  constexpr int64_t kUnit = 16;
+  const std::string origin = SectionReader(document, "precision", reading).origin("fp8");
+  const auto refuse = [&](const std::string& what, const std::string& mend) {
+    reading.fail(origin, what, mend);
+  };
+  if (spec.resources.device == TrainingDevice::kCpu)
+    return refuse("CPUs do not multiply fp8",
+                  "set [resources] device = \"gpu\" and have GPUs of compute capability 8.9 or later, or "
+                  "remove the key");
+  if (spec.program.trainer != "llama")
+    return refuse("fp8 is for the linear layers of a Llama", "remove the key");
+  if (spec.precision.parameters != Precision::kBf16)
+    return refuse("fp8 stands beside bf16", "set parameters = \"bf16\", or remove the key");
+  const int64_t ranks = spec.sharding.tensor_parallel, head_size = spec.model.hidden / spec.model.heads;
+  const struct {
+    const char* what;
+    int64_t size;
+  } kSizes[] = {{"hidden", spec.model.hidden},
+                {"the query heads of a rank", spec.model.heads / ranks * head_size},
+                {"the key and value heads of a rank", spec.model.kv_heads / ranks * head_size},
+                {"ffn of a rank", spec.model.ffn / ranks},
+                {"the tokens of a micro-batch", int64_t{spec.batch.micro_batch} * spec.data.sequence_length}};
+  for (const auto& one : kSizes) {
+    if (one.size % kUnit == 0) continue;
+    return refuse(
+        fmt::format("fp8 products take sizes in steps of {}, but {} is {}", kUnit, one.what, one.size),
+        fmt::format("make it a multiple of {}, or remove the key", kUnit));
+  }
+}
+
+// What cuDNN's attention is not for, as far as the spec tells.
+void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (spec.gpu.attention != GpuAttention::kCudnn || reading.error) return;
+  const bool is_bert = spec.program.trainer == "bert";
+  if (!is_bert && spec.precision.parameters == Precision::kBf16) return;
+  reading.fail(
+      SectionReader(document, "gpu", reading).origin("attention"),
+      is_bert ? "cuDNN's attention masks no padding, which a BERT has" : "cuDNN's attention is of bf16",
+      "set attention = \"auto\", or remove the key");
+}
+
+void check_heads(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  constexpr int kMost = 256;  // kernels/cuda/attention.cu has two columns a thread
+  const int hidden = spec.model.hidden, heads = spec.model.heads;
+  if (reading.error || heads < 1 || hidden / heads <= kMost) return;
+  const SectionReader model(document, "model", reading);
+  reading.fail(
+      model.origin("heads"),
+      fmt::format("attention on a GPU has heads of at most {}, but hidden {} over {} heads makes them {}",
+                  kMost, hidden, heads, hidden / heads),
+      "write more heads");
+}
+
+}  // namespace
+
+void check_gpu_training(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (reading.error) return;
+  SectionReader section(document, "resources", reading);
+  const ResourcesSpec& resources = spec.resources;
+  if (!spec.program.command.empty() && (section.has("device") || section.has("ranks_per_gpu"))) {
+    return reading.fail(section.origin(section.has("device") ? "device" : "ranks_per_gpu"),
+                        "a command program chooses its device itself", "remove the key");
+  }
+  if (resources.device == TrainingDevice::kCpu) {
+    SectionReader precompile(document, "precompile", reading);
+    if (const SectionReader gpu(document, "gpu", reading); gpu.present() && spec.program.command.empty()) {
+      reading.fail(gpu.origin(), "[gpu] has no effect on CPUs",
+                   "set [resources] device = \"gpu\", or remove the section");
+    } else if (section.has("ranks_per_gpu")) {
+      reading.fail(section.origin("ranks_per_gpu"), "ranks_per_gpu has no effect on CPUs",
+                   "set device = \"gpu\", or remove the key");
+    } else if (!spec.precompile.architecture.empty()) {
+      reading.fail(precompile.origin("architecture"), "architecture is of GPUs, and the job trains on CPUs",
+                   "set [resources] device = \"gpu\", or remove the key");
+    }
+    return check_fp8(document, reading, spec);
+  }
+  const int places = resources.gpus_per_node * resources.ranks_per_gpu;
+  if (resources.ranks_per_node > places) {
+    return reading.fail(
+        section.origin("device"),
+        fmt::format("ranks_per_node = {}, but gpus_per_node = {} and ranks_per_gpu = {} make room for {}",
+                    resources.ranks_per_node, resources.gpus_per_node, resources.ranks_per_gpu, places),
+        resources.gpus_per_node == 0 ? "set gpus_per_node"
+                                     : "lower ranks_per_node, or let ranks share GPUs with ranks_per_gpu");
+  }
+  SectionReader memory(document, "memory", reading);
+  if (memory.has("directory")) {
+    return reading.fail(memory.origin("directory"),
+                        "what a GPU offloads lies in the host's memory, in no file", "remove the key");
+  }
+  check_heads(document, reading, spec);
+  check_fp8(document, reading, spec);
+  check_cudnn(document, reading, spec);
+}
+
+}  // namespace shardrun::spec

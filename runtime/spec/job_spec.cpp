@@ -1,0 +1,582 @@
+#include "runtime/spec/job_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/io.h"
+#include "runtime/spec/gpu_rules.h"
+#include "runtime/spec/model_presets.h"
+#include "runtime/spec/precompile_rules.h"
+#include "runtime/spec/spec_reader.h"
+#include "runtime/spec/toml_value.h"
+
+namespace shardrun::spec {
+namespace {
+
+using base::Code;
+using base::Error;
+
+constexpr int64_t kLargestCount = int64_t{1} << 40;
+constexpr int64_t kDay = 24 * 3600;
+constexpr uint64_t kLargestFileBytes = 1 << 20;
+constexpr const char* kSections[] = {
+    "resources",  "cluster",    "program",         "container", "model",       "data",
+    "batch",      "sharding",   "precision",       "memory",    "optimizer",   "communication",
+    "precompile", "checkpoint", "fault_tolerance", "logging",   "environment", "gpu"};
+
+void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
+  SectionReader top(document, "", reading);
+  top.word("name", "._-", spec.name);
+  for (const char* section : kSections) top.know(section);
+  top.finish();
+  if (spec.name.empty()) {
+    reading.fail(document.origin, "the job has no name", "write name = \"…\" at the top");
+  } else if (spec.name.size() > 64 || spec.name.front() == '.') {
+    reading.fail(top.origin("name"),
+                 fmt::format("name = \"{}\" cannot be a folder's name", printable(spec.name)),
+                 "use at most 64 characters and begin with a letter or a digit");
+  }
+}
+
+void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSpec& resources) {
+  SectionReader section(document, "resources", reading);
+  section.integer("nodes", 1, 65536, resources.nodes);
+  section.integer("ranks_per_node", 1, 1024, resources.ranks_per_node);
+  section.integer("cpus_per_rank", 1, 4096, resources.cpus_per_rank);
+  section.duration("time_limit", 60, 366 * kDay, resources.time_limit);
+  section.word("partition", "._-,", resources.partition);
+  section.word("account", "._-", resources.account);
+  section.word("constraint", "._-,&|*()[]", resources.constraint);
+  section.word("exclude", "._-,[]", resources.exclude);
+  section.boolean("exclusive", resources.exclusive);
+  section.integer("gpus_per_node", 0, 1024, resources.gpus_per_node);
+  constexpr Choice<TrainingDevice> kDevices[] = {{"cpu", TrainingDevice::kCpu},
+                                                 {"gpu", TrainingDevice::kGpu}};
+  section.choice("device", kDevices, resources.device);
+  section.integer("ranks_per_gpu", 1, 64, resources.ranks_per_gpu);
+  section.finish();
+}
+
+void read_cluster(const TomlValue& document, SpecReading& reading, ClusterSpec& cluster) {
+  constexpr Choice<SchedulerKind> kKinds[] = {{"auto", SchedulerKind::kAuto},
+                                              {"local", SchedulerKind::kLocal},
+                                              {"slurm", SchedulerKind::kSlurm},
+                                              {"mpirun", SchedulerKind::kMpirun}};
+  SectionReader section(document, "cluster", reading);
+  section.choice("scheduler", kKinds, cluster.scheduler);
+  section.word("instance", ".-", cluster.instance);
+  section.text("config", cluster.config);
+  section.finish();
+  if (section.has("instance") && section.has("config")) {
+    reading.fail(section.origin("instance"), "[cluster] names an instance and a config", "keep one of them");
+  }
+}
+
+void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& program) {
+  SectionReader section(document, "program", reading);
+  section.text("trainer", program.trainer, 64);
+  section.texts("command", program.command);
+  section.finish();
+  if (section.has("trainer") == section.has("command")) {
+    reading.fail(
+        section.origin(),
+        section.present() && section.has("trainer") ? "[program] has both trainer and command"
+                                                    : "the job has no program",
+        "write exactly one: [program] trainer = \"llama\", or command = [\"program\", \"argument\"]");
+  } else if (section.has("command") && (program.command.empty() || program.command.front().empty())) {
+    reading.fail(section.origin("command"), "program.command names no program",
+                 "write command = [\"program\", \"argument\"]");
+  } else if (section.has("trainer") && program.trainer != "llama" && program.trainer != "bert") {
+    reading.fail(section.origin("trainer"),
+                 fmt::format("there is no trainer \"{}\"", printable(program.trainer)),
+                 "write trainer = \"llama\" or \"bert\"");
+  }
+}
+
+// A section that a command program would never see must not look as if it did something.
+void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
+  for (const char* name : {"model", "data", "sharding", "precision", "gpu", "memory", "optimizer",
+                           "communication", "checkpoint"}) {
+    if (const TomlValue* section = document.find(name)) {
+      reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
+                   "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
+    }
+  }
+}
+
+void check_model(const SectionReader& section, SpecReading& reading, const ModelSpec& model) {
+  const struct {
+    const char* key;
+    int value;
+  } sizes[] = {{"layers", model.layers},     {"hidden", model.hidden}, {"heads", model.heads},
+               {"kv_heads", model.kv_heads}, {"ffn", model.ffn},       {"vocab", model.vocab}};
+  for (const auto& size : sizes) {
+    if (size.value > 0) continue;
+    std::string names;
+    for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
+    reading.fail(section.origin(), fmt::format("[model] has no {}", size.key),
+                 fmt::format("write every size, or preset = one of {}", names));
+    return;
+  }
+  if (model.hidden % model.heads != 0 || (model.hidden / model.heads) % 2 != 0) {
+    reading.fail(section.origin("hidden"),
+                 fmt::format("hidden {} over {} heads gives no even head size", model.hidden, model.heads),
+                 fmt::format("make hidden a multiple of {}", 2 * model.heads));
+  }
+  if (model.heads % model.kv_heads != 0) {
+    reading.fail(section.origin("kv_heads"),
+                 fmt::format("{} heads cannot share {} kv_heads evenly", model.heads, model.kv_heads),
+                 "make heads a multiple of kv_heads");
+  }
+}
+
+// Keys that say nothing about a BERT.
+void refuse_llama_keys(const SectionReader& section, SpecReading& reading) {
+  for (const char* key : {"kv_heads", "rope_theta", "norm_epsilon", "tied_embeddings"}) {
+    if (section.has(key))
+      reading.fail(section.origin(key), fmt::format("a BERT has no {}", key), "remove the key");
+  }
+}
+
+void read_model(const TomlValue& document, SpecReading& reading, const std::string& trainer,
+                ModelSpec& model) {
+  SectionReader section(document, "model", reading);
+  section.text("preset", model.preset, 64);
+  if (!model.preset.empty()) {
+    if (const ModelSpec* preset = find_preset(model.preset)) {
+      model = *preset;
+    } else {
+      std::string names;
+      for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
+      reading.fail(section.origin("preset"),
+                   fmt::format("there is no preset \"{}\"", printable(model.preset)),
+                   "write one of " + names);
+    }
+  }
+  section.integer("layers", 1, 1024, model.layers);
+  section.integer("hidden", 2, 1 << 20, model.hidden);
+  section.integer("heads", 1, 1 << 14, model.heads);
+  section.integer("kv_heads", 1, 1 << 14, model.kv_heads);
+  section.integer("ffn", 1, 1 << 22, model.ffn);
+  section.integer("vocab", 2, 1 << 22, model.vocab);
+  section.number("rope_theta", 1.0, 1e12, model.rope_theta);
+  section.number("norm_epsilon", 1e-12, 1e-1, model.norm_epsilon);
+  section.integer("max_positions", 1, 1 << 20, model.max_positions);
+  section.boolean("tied_embeddings", model.tied_embeddings);
+  section.text("init", model.init);
+  section.finish();
+  if (trainer == "bert") {
+    refuse_llama_keys(section, reading);
+    model.kv_heads = model.heads;
+  } else if (section.has("max_positions")) {
+    reading.fail(section.origin("max_positions"), "a Llama has no max_positions", "remove the key");
+  }
+  if (!section.present()) {
+    reading.fail(document.origin, "the trainer has no [model]",
+                 fmt::format("write [model] preset = \"{}\"", trainer == "bert" ? "bert-base" : "llama-1m"));
+  } else if (!reading.error) {
+    check_model(section, reading, model);
+  }
+}
+
+void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec& model, DataSpec& data) {
+  SectionReader section(document, "data", reading);
+  section.texts("files", data.files);
+  section.texts("validation", data.validation);
+  section.text("tokenizer", data.tokenizer, 64);
+  section.integer("sequence_length", 1, 1 << 20, data.sequence_length);
+  section.integer("seed", 0, INT64_MAX, data.seed);
+  section.integer("validation_sequences", 1, 1 << 24, data.validation_sequences);
+  section.finish();
+  if (data.tokenizer != "byte") {
+    reading.fail(section.origin("tokenizer"),
+                 fmt::format("there is no tokenizer \"{}\"", printable(data.tokenizer)),
+                 "write tokenizer = \"byte\"");
+  }
+  if (data.files.empty()) {
+    reading.fail(section.origin(), "the trainer has no text",
+                 "write [data] files = [\"path of a text file\"]");
+  }
+  for (const auto* list : {&data.files, &data.validation}) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      if (!(*list)[i].empty()) continue;
+      reading.fail(section.origin(list == &data.files ? "files" : "validation"), "a file's name is empty",
+                   "write the path of a text file");
+    }
+  }
+  if (!reading.error && model.vocab < 256) {
+    reading.fail(section.origin(),
+                 fmt::format("the byte tokenizer needs vocab 256, [model] has {}", model.vocab),
+                 "write vocab = 256 or more");
+  }
+}
+
+void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batch) {
+  constexpr Choice<Scaling> kScalings[] = {{"strong", Scaling::kStrong}, {"weak", Scaling::kWeak}};
+  constexpr Choice<Uneven> kUnevens[] = {{"refuse", Uneven::kRefuse}, {"distribute", Uneven::kDistribute}};
+  SectionReader section(document, "batch", reading);
+  section.integer("global_batch", 1, kLargestCount, batch.global_batch);
+  section.integer("gradient_accumulation", 1, kLargestCount, batch.gradient_accumulation);
+  section.integer("micro_batch", 1, 1 << 20, batch.micro_batch);
+  if (!section.has("scaling") && !batch.global_batch) batch.scaling = Scaling::kWeak;
+  section.choice("scaling", kScalings, batch.scaling);
+  section.choice("uneven", kUnevens, batch.uneven);
+  section.finish();
+  if (reading.error) return;
+  if (batch.global_batch && batch.gradient_accumulation) {
+    reading.fail(section.origin("gradient_accumulation"),
+                 "[batch] has both global_batch and gradient_accumulation",
+                 "keep one: the other follows from micro_batch and the number of ranks");
+  } else if (batch.scaling == Scaling::kStrong && !batch.global_batch) {
+    reading.fail(section.origin("scaling"), "strong scaling keeps global_batch, and [batch] has none",
+                 "write global_batch = …, or scaling = \"weak\"");
+  } else if (batch.scaling == Scaling::kWeak && batch.global_batch) {
+    reading.fail(section.origin("scaling"),
+                 "weak scaling keeps gradient_accumulation and lets global_batch grow",
+                 "write gradient_accumulation in the place of global_batch, or scaling = \"strong\"");
+  } else if (batch.scaling == Scaling::kWeak && batch.uneven == Uneven::kDistribute) {
+    reading.fail(section.origin("uneven"), "a batch of weak scaling is never uneven",
+                 "remove the key, or write global_batch in the place of gradient_accumulation");
+  } else if (!batch.global_batch && !batch.gradient_accumulation) {
+    batch.gradient_accumulation = 1;
+  }
+}
+
+// Everything the trainer holds of a micro-batch is a multiple of its tokens.
+void check_micro_batch(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  constexpr int64_t kMostTokens = 1 << 24;
+  const int64_t tokens = int64_t{spec.batch.micro_batch} * spec.data.sequence_length;
+  if (tokens <= kMostTokens) return;
+  SectionReader batch(document, "batch", reading);
+  reading.fail(
+      batch.has("micro_batch") ? batch.origin("micro_batch") : batch.origin(),
+      fmt::format("micro_batch {} × sequence_length {} are {} tokens at once on each rank",
+                  spec.batch.micro_batch, spec.data.sequence_length, tokens),
+      fmt::format("keep the product at or below {}; gradient_accumulation makes batches large", kMostTokens));
+}
+
+void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
+  constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
+                                              {"hybrid_shard", Strategy::kHybridShard},
+                                              {"shard_grad_op", Strategy::kShardGradOp},
+                                              {"no_shard", Strategy::kNoShard}};
+  SectionReader section(document, "sharding", reading);
+  section.choice("strategy", kStrategies, sharding.strategy);
+  section.integer("shard_degree", 1, 1 << 17, sharding.shard_degree);
+  section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
+  section.integer("prefetch", 0, 64, sharding.prefetch);
+  section.finish();
+  if (section.has("shard_degree") && sharding.strategy != Strategy::kHybridShard) {
+    reading.fail(section.origin("shard_degree"), "only hybrid_shard has a shard_degree",
+                 "write strategy = \"hybrid_shard\", or remove it");
+  }
+}
+
+void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& memory) {
+  constexpr Choice<Checkpointing> kLevels[] = {{"none", Checkpointing::kNone},
+                                               {"selective", Checkpointing::kSelective},
+                                               {"full", Checkpointing::kFull}};
+  SectionReader section(document, "memory", reading);
+  section.choice("activation_checkpointing", kLevels, memory.activation_checkpointing);
+  section.boolean("activation_offload", memory.activation_offload);
+  section.boolean("optimizer_offload", memory.optimizer_offload);
+  section.text("directory", memory.directory);
+  section.finish();
+}
+
+void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
+  constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}};
+  SectionReader section(document, "precision", reading);
+  section.choice("parameters", kPrecisions, precision.parameters);
+  section.boolean("fp8", precision.fp8);
+  section.finish();
+}
+
+void read_gpu(const TomlValue& document, SpecReading& reading, GpuSpec& gpu) {
+  SectionReader section(document, "gpu", reading);
+  constexpr Choice<GpuAttention> kAttentions[] = {
+      {"auto", GpuAttention::kAuto}, {"cudnn", GpuAttention::kCudnn}, {"own", GpuAttention::kOwn}};
+  section.choice("attention", kAttentions, gpu.attention);
+  section.boolean("tune_products", gpu.tune_products);
+  section.boolean("graphs", gpu.graphs);
+  section.finish();
+}
+
+void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSpec& optimizer) {
+  constexpr Choice<Schedule> kSchedules[] = {{"constant", Schedule::kConstant},
+                                             {"linear", Schedule::kLinear},
+                                             {"cosine", Schedule::kCosine},
+                                             {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
+  constexpr Choice<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
+                                              {"lamb", OptimizerKind::kLamb}};
+  SectionReader section(document, "optimizer", reading);
+  section.choice("kind", kKinds, optimizer.kind);
+  section.integer("steps", 1, kLargestCount, optimizer.steps);
+  section.number("learning_rate", 0.0, 1e3, optimizer.learning_rate);
+  section.number("min_learning_rate", 0.0, 1e3, optimizer.min_learning_rate);
+  section.choice("schedule", kSchedules, optimizer.schedule);
+  section.integer("warmup_steps", 0, kLargestCount, optimizer.warmup_steps);
+  section.number("beta1", 0.0, 0.999999, optimizer.beta1);
+  section.number("beta2", 0.0, 0.999999999, optimizer.beta2);
+  section.number("epsilon", 1e-30, 1.0, optimizer.epsilon);
+  section.number("weight_decay", 0.0, 100.0, optimizer.weight_decay);
+  section.number("clip_norm", 0.0, 1e9, optimizer.clip_norm);
+  section.number("decay_fraction", 0.0, 1.0, optimizer.decay_fraction);
+  section.finish();
+  if (optimizer.min_learning_rate > optimizer.learning_rate) {
+    reading.fail(section.origin("min_learning_rate"), "min_learning_rate is above learning_rate",
+                 "make it smaller, or raise learning_rate");
+  }
+  if (optimizer.warmup_steps > optimizer.steps) {
+    reading.fail(
+        section.origin("warmup_steps"),
+        fmt::format("{} warm-up steps do not fit in {} steps", optimizer.warmup_steps, optimizer.steps),
+        "warm up for fewer steps than the job has");
+  }
+}
+
+void read_communication(const TomlValue& document, SpecReading& reading, CommunicationSpec& communication) {
+  SectionReader section(document, "communication", reading);
+  section.word("plugin", "_", communication.plugin);
+  section.word("provider", "_-;", communication.provider);
+  section.duration("timeout", 1, 7 * kDay, communication.timeout);
+  section.finish();
+}
+
+void read_checkpoint(const TomlValue& document, SpecReading& reading, CheckpointSpec& checkpoint) {
+  SectionReader section(document, "checkpoint", reading);
+  section.text("directory", checkpoint.directory);
+  section.integer("every_steps", 0, kLargestCount, checkpoint.every_steps);
+  section.boolean("at_end", checkpoint.at_end);
+  section.integer("keep", 1, 1000, checkpoint.keep);
+  section.finish();
+}
+
+void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int nodes,
+                          FaultToleranceSpec& faults) {
+  SectionReader section(document, "fault_tolerance", reading);
+  section.boolean("requeue", faults.requeue);
+  section.duration("signal_lead", 1, kDay, faults.signal_lead);
+  section.duration("stop_grace", 1, kDay, faults.stop_grace);
+  section.duration("hang_timeout", 0, 7 * kDay, faults.hang_timeout);
+  section.integer("max_restarts", 0, 1000, faults.max_restarts);
+  section.integer("spares", 0, 1000, faults.spares);
+  section.integer("min_nodes", 0, 65536, faults.min_nodes);
+  section.duration("node_timeout", 2, kDay, faults.node_timeout);
+  section.boolean("preflight", faults.preflight);
+  section.finish();
+  const bool never_changes_nodes = faults.max_restarts == 0 && !wants_preflight(faults);
+  if (faults.spares > 0 && never_changes_nodes) {
+    reading.fail(
+        section.origin("spares"),
+        "spares wait for a preflight or a restart, and there is neither: preflight = false, max_restarts = 0",
+        "write max_restarts = 3, or remove spares");
+  } else if (faults.min_nodes > nodes) {
+    reading.fail(section.origin("min_nodes"),
+                 fmt::format("min_nodes {} is above the {} nodes of the job", faults.min_nodes, nodes),
+                 "write fewer, or raise [resources] nodes");
+  } else if (faults.min_nodes > 0 && faults.min_nodes < nodes && never_changes_nodes) {
+    reading.fail(section.origin("min_nodes"),
+                 "only a preflight or a restart goes on with fewer nodes, and there is neither",
+                 "write max_restarts = 3, or remove min_nodes");
+  }
+}
+
+void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& logging) {
+  SectionReader section(document, "logging", reading);
+  section.text("directory", logging.directory);
+  section.integer("every_steps", 1, kLargestCount, logging.every_steps);
+  section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
+  section.integer("profile_steps", 0, 1000, logging.profile_steps);
+  section.finish();
+}
+
+bool is_variable_name(std::string_view name) {
+  if (name.empty() || name.size() > 256 || (name.front() >= '0' && name.front() <= '9')) return false;
+  for (const char c : name) {
+    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'))
+      return false;
+  }
+  return true;
+}
+
+// Variables that tell a rank who it is: one value for all ranks is wrong for all but one.
+bool is_set_by_shardrun(std::string_view name) {
+  if (name.starts_with("SHARDRUN_")) return true;
+  for (const std::string_view own :
+       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
+        "ROLE_RANK", "ROLE_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "SLURM_LOCALID",
+        "SLURM_NODEID", "SLURM_NTASKS"}) {
+    if (name == own) return true;
+  }
+  return false;
+}
+
+void read_environment_reference(const std::string& name, const TomlValue& document_entry,
+                                SpecReading& reading, EnvironmentValue& value) {
+  TomlValue holder;  // lets SectionReader read the inline table as a section of its own
+  holder.origin = document_entry.origin;
+  holder.members.emplace_back("environment." + name, document_entry);
+  SectionReader reference(holder, "environment." + name, reading);
+  std::string variable, file;
+  reference.text("from_env", variable, 256);
+  reference.text("from_file", file);
+  reference.finish();
+  if (variable.empty() == file.empty()) {
+    reading.fail(document_entry.origin, fmt::format("environment.{} needs exactly one source", name),
+                 "write { from_env = \"NAME\" } or { from_file = \"/path\" }");
+  } else if (!variable.empty() && !is_variable_name(variable)) {
+    reading.fail(document_entry.origin, fmt::format("\"{}\" is not a variable's name", printable(variable)),
+                 "use letters, digits and _");
+  }
+  value = variable.empty() ? EnvironmentValue{EnvironmentValue::Kind::kFromFile, file}
+                           : EnvironmentValue{EnvironmentValue::Kind::kFromVariable, variable};
+}
+
+void read_variable(SectionReader& section, const TomlMember& member, SpecReading& reading,
+                   EnvironmentValue& value) {
+  const std::string& name = member.key;
+  const TomlValue& given = member.value;
+  if (!is_variable_name(name)) {
+    reading.fail(given.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
+                 "use letters, digits and _, and begin with a letter");
+  } else if (is_set_by_shardrun(name)) {
+    reading.fail(given.origin, fmt::format("shardrun sets {} itself, for each rank its own", name),
+                 "remove it, or choose another name");
+  } else if (given.kind == TomlValue::Kind::kTable) {
+    read_environment_reference(name, given, reading, value);
+  } else if (looks_secret(name)) {
+    reading.fail(
+        given.origin, fmt::format("environment.{} looks like a secret written out", name),
+        fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
+  } else if (given.kind != TomlValue::Kind::kString || !given.text.empty()) {  // "" is a value like any other
+    section.text(name, value.text, 32 * 1024);
+  }
+}
+
+void read_environment(const TomlValue& document, SpecReading& reading,
+                      std::map<std::string, EnvironmentValue>& environment) {
+  constexpr size_t kMostVariables = 1000;
+  SectionReader section(document, "environment", reading);
+  if (section.members().size() > kMostVariables) {
+    reading.fail(section.origin(), fmt::format("[environment] has {} variables", section.members().size()),
+                 fmt::format("write at most {}, or a file that the program reads", kMostVariables));
+  }
+  for (const auto& member : section.members()) {
+    if (reading.error) return;
+    reading.origins["environment." + member.key] = member.value.origin;
+    read_variable(section, member, reading, environment[member.key]);
+  }
+}
+
+// Settings that are each possible and not together.
+void check_together(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+  if (reading.error) return;
+  SectionReader sharding(document, "sharding", reading), memory(document, "memory", reading),
+      optimizer(document, "optimizer", reading), data(document, "data", reading);
+  const bool bert = spec.program.trainer == "bert", lamb = spec.optimizer.kind == OptimizerKind::kLamb;
+  if (spec.sharding.tensor_parallel > 1 && (bert || lamb)) {
+    reading.fail(sharding.origin("tensor_parallel"),
+                 fmt::format("{} has no tensor parallelism", bert ? "the BERT trainer" : "lamb"),
+                 bert ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
+  }
+  if (lamb && spec.memory.optimizer_offload) {
+    reading.fail(memory.origin("optimizer_offload"),
+                 "lamb reads its moments twice in a step, too often to offload them",
+                 "remove it, or write kind = \"adamw\"");
+  }
+  if (bert && spec.data.sequence_length > spec.model.max_positions) {
+    reading.fail(data.origin("sequence_length"),
+                 fmt::format("sequence_length {} is above the model's max_positions {}",
+                             spec.data.sequence_length, spec.model.max_positions),
+                 "shorten it, or raise [model] max_positions");
+  }
+}
+
+JobSpec read_all(const TomlValue& document, SpecReading& reading) {
+  JobSpec spec;
+  read_top(document, reading, spec);
+  read_resources(document, reading, spec.resources);
+  read_cluster(document, reading, spec.cluster);
+  read_program(document, reading, spec.program);
+  read_container(document, !spec.program.command.empty(), reading, spec.container);
+  if (!spec.program.command.empty()) {
+    refuse_trainer_sections(document, reading);
+  } else {
+    read_model(document, reading, spec.program.trainer, spec.model);
+    read_data(document, reading, spec.model, spec.data);
+    read_sharding(document, reading, spec.sharding);
+    read_precision(document, reading, spec.precision);
+    read_gpu(document, reading, spec.gpu);
+    read_memory(document, reading, spec.memory);
+    read_optimizer(document, reading, spec.optimizer);
+    read_communication(document, reading, spec.communication);
+    read_checkpoint(document, reading, spec.checkpoint);
+  }
+  read_batch(document, reading, spec.batch);
+  if (spec.program.command.empty()) {
+    check_micro_batch(document, reading, spec);
+    check_together(document, reading, spec);
+  }
+  read_precompile(document, reading, spec.program, spec.precompile);
+  check_gpu_training(document, reading, spec);
+  read_fault_tolerance(document, reading, spec.resources.nodes, spec.fault_tolerance);
+  read_logging(document, reading, spec.logging);
+  read_environment(document, reading, spec.environment);
+  return spec;
+}
+
+}  // namespace
+
+bool looks_secret(std::string_view variable) {
+  std::string upper(variable);
+  for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  for (const std::string_view end : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY",
+                                     "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY"}) {
+    if (upper.ends_with(end)) return true;
+  }
+  return false;
+}
+
+bool wants_preflight(const FaultToleranceSpec& faults) {
+  return faults.preflight.value_or(faults.spares > 0);
+}
+
+int fewest_nodes(const FaultToleranceSpec& faults, int nodes) {
+  return faults.min_nodes == 0 ? nodes : std::min(faults.min_nodes, nodes);
+}
+
+std::string JobSpec::origin(const std::string& key) const {
+  return origin_of(origins, key);
+}
+
+Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
+                               std::span<const std::string> overrides) {
+  if (text.size() > kLargestFileBytes) {
+    return Error(Code::kInvalid, fmt::format("{}:1:1: the job spec has {} bytes; write at most {}",
+                                             printable_path(file_name), text.size(), kLargestFileBytes));
+  }
+  Result<TomlValue> document = parse_toml(text, file_name);
+  if (!document) return std::move(document).error();
+  for (const std::string& assignment : overrides) RETURN_IF_ERROR(apply_override(*document, assignment));
+  SpecReading reading;
+  reading.origins[""] = document->origin;
+  for (const TomlMember& member : document->members) reading.origins[member.key] = member.value.origin;
+  JobSpec spec = read_all(*document, reading);
+  if (reading.error) return *reading.error;
+  spec.origins = std::move(reading.origins);
+  return spec;
+}
+
+Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides) {
+  Result<std::string> text = base::read_file(path, kLargestFileBytes);
+  if (!text) {
+    return Error(Code::kInvalid,
+                 fmt::format("{}:1:1: {}; name a readable job spec of at most {} bytes", printable_path(path),
+                             text.error().to_string(), kLargestFileBytes));
+  }
+  return parse_job_spec(*text, path, overrides);
+}
+
+}  // namespace shardrun::spec

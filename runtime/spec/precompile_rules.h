@@ -1,0 +1,15 @@
+// The [precompile] section of a job spec, which says other things to the trainer than to a command.
+//
+// Thread rule: pure but for `reading`.
+#pragma once
+
+#include "runtime/spec/job_spec.h"
+#include "runtime/spec/spec_reader.h"
+#include "runtime/spec/toml_value.h"
+
+namespace shardrun::spec {
+
+void read_precompile(const TomlValue& document, SpecReading& reading, const ProgramSpec& program,
+                     PrecompileSpec& precompile);
+
+}  // namespace shardrun::spec

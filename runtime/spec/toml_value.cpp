@@ -1,0 +1,209 @@
+#include "runtime/spec/toml_value.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+#include "runtime/spec/toml_text.h"
+
+namespace shardrun::spec {
+namespace {
+
+using base::Code;
+using base::Error;
+
+std::string origin_of(const toml::source_region& source, std::string_view file_name) {
+  return fmt::format("{}:{}:{}", printable_path(file_name), source.begin.line, source.begin.column);
+}
+
+TomlValue convert(const toml::node& node, std::string_view file_name) {
+  TomlValue value;
+  value.origin = origin_of(node.source(), file_name);
+  if (const auto* table = node.as_table()) {
+    for (const auto& [key, member] : *table) {
+      value.members.emplace_back(std::string(key.str()), convert(member, file_name));
+    }
+  } else if (const auto* array = node.as_array()) {
+    value.kind = TomlValue::Kind::kArray;
+    for (const auto& item : *array) value.items.push_back(convert(item, file_name));
+  } else if (const auto* text = node.as_string()) {
+    value.kind = TomlValue::Kind::kString;
+    value.text = text->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.kind = TomlValue::Kind::kInteger;
+    value.integer = integer->get();
+  } else if (const auto* floating = node.as_floating_point()) {
+    value.kind = TomlValue::Kind::kFloat;
+    value.floating = floating->get();
+  } else if (const auto* boolean = node.as_boolean()) {
+    value.kind = TomlValue::Kind::kBoolean;
+    value.boolean = boolean->get();
+  } else {
+    value.kind = TomlValue::Kind::kOther;
+  }
+  return value;
+}
+
+void set_origin(TomlValue& value, const std::string& origin) {
+  value.origin = origin;
+  for (auto& item : value.items) set_origin(item, origin);
+  for (auto& member : value.members) set_origin(member.value, origin);
+}
+
+// Bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
+size_t character_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t length = byte(0) < 0x80   ? 1
+                        : byte(0) < 0xC2 ? 0
+                        : byte(0) < 0xE0 ? 2
+                        : byte(0) < 0xF0 ? 3
+                        : byte(0) < 0xF5 ? 4
+                                         : 0;
+  if (length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  return length;
+}
+
+// Characters that steer a terminal, break a line or turn the direction of what follows.
+bool is_invisible(std::string_view character) {
+  if (character.size() == 1) return static_cast<unsigned char>(character[0]) < 0x20 || character[0] == 0x7f;
+  if (character.size() == 2) return character >= "\u0080" && character <= "\u009f";
+  return (character >= "\u200e" && character <= "\u200f") ||
+         (character >= "\u2028" && character <= "\u202e") || (character >= "\u2066" && character <= "\u2069");
+}
+
+// As it was given, but for values of [environment], which may be secrets.
+std::string override_origin(std::string_view path, std::string_view value) {
+  const bool may_be_secret = path == "environment" || path.starts_with("environment.");
+  return fmt::format("--set {}={}", printable(path), may_be_secret ? "…" : printable(value));
+}
+
+}  // namespace
+
+std::string_view first_character(std::string_view text) {
+  return text.substr(0, std::max<size_t>(text.empty() ? 0 : character_length(text), 1));
+}
+
+std::string printable_path(std::string_view path) {
+  return printable(path, path.size() * 4);
+}
+
+const TomlValue* TomlValue::find(std::string_view key) const {
+  const auto found =
+      std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.key == key; });
+  return found == members.end() ? nullptr : &found->value;
+}
+
+TomlValue* TomlValue::find(std::string_view key) {
+  return const_cast<TomlValue*>(static_cast<const TomlValue*>(this)->find(key));
+}
+
+const char* kind_name(TomlValue::Kind kind) {
+  switch (kind) {
+    case TomlValue::Kind::kTable:
+      return "a table";
+    case TomlValue::Kind::kArray:
+      return "an array";
+    case TomlValue::Kind::kString:
+      return "a string";
+    case TomlValue::Kind::kInteger:
+      return "an integer";
+    case TomlValue::Kind::kFloat:
+      return "a float";
+    case TomlValue::Kind::kBoolean:
+      return "a boolean";
+    case TomlValue::Kind::kOther:
+      return "a date or time";
+  }
+  return "a value";
+}
+
+std::string printable(std::string_view text, size_t longest) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<size_t>(length, 1));
+    if (shown.size() + character.size() > longest) return shown + "…";
+    if (length == 0 || is_invisible(character)) {
+      for (const char c : character) shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      shown += character;
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
+
+Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name) {
+  if (const auto flaw = find_flaw(text)) {
+    const TextPlace place = place_of(text, flaw->offset);
+    return Error(Code::kInvalid, fmt::format("{}:{}:{}: {}", printable_path(file_name), place.line,
+                                             place.column, flaw->what));
+  }
+  // toml++ treats a leading byte order mark and everything else of TOML 1.0; nesting is capped by it at 256.
+  const toml::parse_result parsed = toml::parse(text, std::string_view(file_name));
+  if (!parsed) {
+    const toml::parse_error& failure = parsed.error();
+    return Error(Code::kInvalid,
+                 fmt::format("{}: {}; correct the TOML at this place", origin_of(failure.source(), file_name),
+                             printable(failure.description(), 300)));
+  }
+  return convert(parsed.table(), file_name);
+}
+
+Result<void> apply_override(TomlValue& document, std::string_view assignment) {
+  constexpr auto kDeepestPath = 8;
+  const size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("--set {}: no assignment; write section.key=value", printable(assignment)));
+  }
+  const std::string_view path = assignment.substr(0, equals);
+  const std::string_view text = assignment.substr(equals + 1);
+  const std::string shown = override_origin(path, text);
+  if (std::count(path.begin(), path.end(), '.') > kDeepestPath) {
+    return Error(Code::kInvalid, shown + ": deeper than any section; write section.key=value");
+  }
+  TomlValue value;
+  const std::string assigned = "value = " + std::string(text);
+  const toml::parse_result parsed =
+      toml::parse(find_flaw(assigned) ? std::string() : assigned, std::string_view("--set"));
+  if (parsed && parsed.table().size() == 1 && parsed.table().contains("value")) {
+    value = convert(*parsed.table().get("value"), "--set");
+  } else {
+    value.kind = TomlValue::Kind::kString;
+    value.text = text;
+  }
+  set_origin(value, shown);
+  TomlValue* table = &document;
+  size_t begin = 0;
+  while (true) {
+    const size_t dot = path.find('.', begin);
+    const std::string key(path.substr(begin, dot == std::string_view::npos ? dot : dot - begin));
+    if (key.empty()) return Error(Code::kInvalid, shown + ": empty key; write section.key=value");
+    TomlValue* member = table->find(key);
+    if (member == nullptr) {
+      table->members.emplace_back(key, TomlValue{});
+      member = &table->members.back().value;
+      member->origin = shown;
+    }
+    if (dot == std::string_view::npos) {
+      *member = std::move(value);
+      return {};
+    }
+    if (member->kind != TomlValue::Kind::kTable) {
+      return Error(Code::kInvalid,
+                   fmt::format("{}: {} is not a section; write section.key=value", shown, printable(key)));
+    }
+    table = member;
+    begin = dot + 1;
+  }
+}
+
+}  // namespace shardrun::spec

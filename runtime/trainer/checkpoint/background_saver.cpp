@@ -1,0 +1,151 @@
+#include "runtime/trainer/checkpoint/background_saver.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace shardrun::checkpoint {
+namespace {
+
+using base::Code;
+using base::Error;
+
+constexpr int kLowestPriority = 19;
+
+// Signals are the trainer's main thread's; a thread inherits the mask of its maker.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+BackgroundSaver::~BackgroundSaver() {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  join();
+}
+
+void BackgroundSaver::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundSaver::start(const Manifest& manifest, const Place& place, const shard::ShardLayout& layout,
+                            const ShardState& state) {
+  SHARDRUN_CHECK(!in_flight());
+  manifest_ = manifest;
+  manifest_.spread = place.spread;
+  bytes_staged_ = 0;
+  join();
+  writer_.emplace(store_.unpublished_path_of(manifest.step), manifest.step, place, layout, state);
+  run(Phase::kWriting);
+}
+
+void BackgroundSaver::run(Phase phase) {
+  join();
+  phase_ = phase;
+  result_.reset();
+  const BlockedSignals blocked;
+  try {
+    thread_ = std::thread([this, phase] {
+      // Linux has this per thread. A busy CPU belongs to the training; an idle one is the writer's all the same.
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
+      finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_));
+    });
+  } catch (const std::system_error& failure) {
+    result_.emplace(Error(Code::kIo, fmt::format("starting a thread: {}", failure.what())));
+  }
+}
+
+Result<void> BackgroundSaver::write_file() {
+  RETURN_IF_ERROR(store_.make_unpublished(manifest_.step));
+  RETURN_IF_ERROR(writer_->open());
+  std::vector<float> buffer(ShardFileWriter::kChunkElements);
+  while (true) {
+    std::optional<ShardFileWriter::Chunk> chunk;
+    {
+      const std::lock_guard lock(mutex_);
+      if (cancelled_) return Error(Code::kCancelled, "the trainer ended");
+      chunk = writer_->take(buffer);
+    }
+    if (!chunk) return writer_->finish();
+    RETURN_IF_ERROR(writer_->write(*chunk, buffer));
+  }
+}
+
+void BackgroundSaver::finish_phase(Result<void> result) {
+  const std::lock_guard lock(mutex_);
+  result_.emplace(std::move(result));
+  done_.notify_all();
+}
+
+void BackgroundSaver::before_update() {
+  if (phase_ != Phase::kWriting) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (result_ || writer_->all_taken()) return;
+    if (const auto staged = writer_->stage(staging_)) {
+      bytes_staged_ += *staged;
+      return;
+    }
+  }
+  wait();  // no room for a copy
+}
+
+void BackgroundSaver::wait() {
+  if (!in_flight()) return;
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return result_.has_value(); });
+}
+
+BackgroundSaver::Votes BackgroundSaver::votes() {
+  if (!in_flight()) return {0.0, 0.0};
+  const std::lock_guard lock(mutex_);
+  if (!result_) return {0.0, 0.0};
+  return *result_ ? Votes{1.0, 0.0} : Votes{0.0, 1.0};
+}
+
+std::optional<Result<std::string>> BackgroundSaver::agree(const Votes& sums) {
+  if (!in_flight() || sums[0] + sums[1] < ranks_) return std::nullopt;
+  join();
+  const std::string path = store_.path_of(manifest_.step);
+  if (sums[1] > 0.0) {
+    phase_ = Phase::kIdle;
+    writer_.reset();
+    if (!*result_)
+      return Result<std::string>(
+          std::move(*result_).error().context(fmt::format("saving checkpoint {}", path)));
+    return Result<std::string>(Error(Code::kPeerLost, fmt::format("another rank could not save {}", path)));
+  }
+  if (phase_ == Phase::kPublishing) {
+    phase_ = Phase::kIdle;
+    return Result<std::string>(path);
+  }
+  writer_.reset();
+  if (publishes_) {
+    run(Phase::kPublishing);
+  } else {
+    phase_ = Phase::kPublishing;
+    result_.emplace();
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardrun::checkpoint

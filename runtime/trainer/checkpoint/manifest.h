@@ -1,0 +1,111 @@
+// Manifest: what a checkpoint is of, and which part of it every file holds. To and from JSON, no I/O.
+//
+// The state is a list of blocks, a block a list of named tensors. Every writer (a rank) has one file. With tensor
+// parallelism, tensor rank t has slices of the tensors; its slices of one block, one behind the other, are its "local
+// block". Of that, shard rank s owns a range (runtime/trainer/shard/layout.h), and where several replicas own the same, each
+// writes its part of the range. So every element is written once, but what all tensor ranks hold alike is in the
+// files of each; a reader takes it from the first.
+//
+// manifest.json is one JSON object; its member "crc32c" is the checksum of the object without that member, dumped
+// without white space and with sorted keys. docs/formats.md lists the members.
+//
+// Thread rule: pure functions and values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/trainer/model/fp8_state.h"
+#include "runtime/trainer/model/model.h"
+#include "runtime/trainer/shard/layout.h"
+#include "runtime/trainer/shard/tensor_slice.h"
+
+namespace shardrun::checkpoint {
+
+using base::Result;
+
+// How the state is spread over files.
+struct Spread {
+  int tensor_parallel = 1, shard_degree = 1, replicas = 1;
+
+  int files() const { return tensor_parallel * shard_degree * replicas; }
+  friend bool operator==(const Spread&, const Spread&) = default;
+};
+
+// One writer. Files are numbered as global ranks are: (replica · shard_degree + shard) · tensor_parallel + tensor.
+struct Place {
+  Spread spread;
+  int tensor_rank = 0, shard_rank = 0, replica_rank = 0;
+
+  int file() const;
+  // Of what shard_rank owns of a block, the part that this writer writes.
+  shard::ElementRange part_of(const shard::ElementRange& owned) const;
+};
+Place place_of(const Spread& spread, int file);
+
+struct TensorRecord {
+  std::string name;
+  std::vector<int64_t> full_shape;
+  int split_dimension = -1;  // 0 or 1: tensor rank t holds [begins[t], begins[t] + counts[t]) along it
+  std::vector<int64_t> begins,
+      counts;  // one a tensor rank, ascending, no holes, overlaps allowed; empty for -1
+
+  shard::TensorSlice slice(int tensor_rank) const;
+  // The part of the slice that no earlier tensor rank has.
+  shard::TensorSlice first_holder_slice(int tensor_rank) const;
+  friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
+};
+
+struct BlockInfo {
+  std::string name;
+  std::vector<TensorRecord> tensors;
+
+  int64_t elements(int tensor_rank) const;  // of the local block
+  int64_t full_elements() const;
+};
+
+// From the block layouts of every tensor rank (one list without tensor parallelism). Parameters follow each other
+// without gaps, or it is a bug (CHECK).
+std::vector<BlockInfo> describe_blocks(std::span<const std::vector<model::BlockLayout>> by_tensor_rank);
+
+// What training data a run reads; a checkpoint only fits a run with the same.
+struct DataIdentity {
+  int64_t corpus_tokens = 0;
+  int64_t sequence_length = 0;
+  uint64_t seed = 0;
+
+  friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
+};
+
+// What the bits of a run on GPUs depend on beside its numbers, as the run that continues it must have it. Empty: a CPU's.
+struct GpuKernels {
+  std::string attention;  // whose: train/attention_choice.h
+  std::string products;   // kernels::Backend::product_table
+};
+
+struct Manifest {
+  static constexpr int kFormatVersion = 2;
+  int64_t step = 0;           // optimizer steps done
+  int epoch = 0;              // the attempt that wrote it
+  int64_t data_position = 0;  // of the next step's first sequence (runtime/trainer/data/loader.h)
+  DataIdentity data;
+  std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it
+  Spread spread;
+  std::vector<BlockInfo> blocks;
+  // Of a run with fp8, one for every tensor that is quantized, in the model's order: all ranks have the same.
+  std::vector<kernels::Fp8History> fp8{};
+  GpuKernels gpu{};
+};
+
+std::string to_json(const Manifest& manifest);
+// kCorrupt, or kUnsupported for another format version. What is accepted is consistent: every element has a file.
+Result<Manifest> parse_manifest(std::string_view json);
+
+// Whether the two are of the same tensors, however spread; else the first difference in words: kInvalid.
+Result<void> same_tensors(const Manifest& saved, const Manifest& wanted);
+
+}  // namespace shardrun::checkpoint

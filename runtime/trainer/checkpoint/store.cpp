@@ -1,0 +1,166 @@
+#include "runtime/trainer/checkpoint/store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::UniqueFd;
+
+constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr uint64_t kLargestManifestBytes = 64 << 20;
+
+Result<void> sync_folder(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return base::errno_error(Code::kIo, path, errno);
+  // Some network file systems refuse fsync on folders with EINVAL; they commit names with the file.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return base::errno_error(Code::kIo, path, errno);
+  return {};
+}
+
+// Names in a folder; empty when it does not exist.
+Result<std::vector<std::string>> list_folder(const std::string& path) {
+  std::vector<std::string> names;
+  DIR* folder = ::opendir(path.c_str());
+  if (folder == nullptr && errno == ENOENT) return names;
+  if (folder == nullptr) return base::errno_error(Code::kIo, path, errno);
+  while (const dirent* entry = ::readdir(folder)) names.emplace_back(entry->d_name);
+  ::closedir(folder);
+  return names;
+}
+
+void remove_folder(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+// Takes the name of a complete checkpoint away first: whoever dies half-way leaves a .tmp folder, not a ruin.
+void remove_checkpoint(const std::string& path) {
+  const std::string condemned = path + ".old" + std::string(kTemporarySuffix);
+  remove_folder(condemned);
+  if (::rename(path.c_str(), condemned.c_str()) == 0) remove_folder(condemned);
+}
+
+}  // namespace
+
+std::string Store::unpublished_path_of(int64_t step) const {
+  if (!stage_.empty()) return stage_ + "/" + step_name(step);
+  return path_of(step) + std::string(kTemporarySuffix);
+}
+
+Result<void> Store::check_stage() const {
+  struct stat status {};
+  if (stage_.empty() || ::stat(stage_.c_str(), &status) == 0) return {};
+  if (errno != ENOENT) return base::errno_error(Code::kIo, stage_, errno);
+  return Error(
+      Code::kRefused,
+      fmt::format("{}: another attempt writes here now; nothing more of this one is kept", directory_));
+}
+
+Result<void> Store::make_unpublished(int64_t step) const {
+  const std::string folder = unpublished_path_of(step);
+  if (stage_.empty()) return base::make_directories(folder);
+  if (::mkdir(folder.c_str(), 0755) == 0 || errno == EEXIST) return {};
+  const int failure = errno;
+  RETURN_IF_ERROR(check_stage());
+  return base::errno_error(Code::kIo, folder, failure);
+}
+
+Result<void> Store::write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
+                                const ShardState& state) const {
+  RETURN_IF_ERROR(make_unpublished(step));
+  ShardFileWriter writer(unpublished_path_of(step), step, place, layout, state);
+  RETURN_IF_ERROR(writer.open());
+  std::vector<float> buffer(ShardFileWriter::kChunkElements);
+  while (const auto chunk = writer.take(buffer)) RETURN_IF_ERROR(writer.write(*chunk, buffer));
+  return writer.finish();
+}
+
+Result<void> Store::publish(const Manifest& given) const {
+  RETURN_IF_ERROR(check_stage());
+  Manifest manifest = given;
+  manifest.epoch = epoch_;
+  const std::string final_path = path_of(manifest.step);
+  const std::string folder = unpublished_path_of(manifest.step);
+  for (int file = 0; file < manifest.spread.files(); ++file) {
+    const std::string path = folder + "/" + shard_file_name(file);
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      return Error(Code::kNotFound, fmt::format("{}: rank {} wrote it but it is not here; put [checkpoint] "
+                                                "directory on a file system that all nodes share",
+                                                path, file));
+    }
+  }
+  RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
+  RETURN_IF_ERROR(sync_folder(folder));
+  int failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
+  if (failure == ENOTEMPTY || failure == EEXIST) {  // ours is there, so no other attempt has taken over
+    remove_checkpoint(final_path);
+    failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
+  }
+  if (failure == ENOENT) RETURN_IF_ERROR(check_stage());
+  if (failure != 0) return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), failure);
+  RETURN_IF_ERROR(sync_folder(directory_));
+  RETURN_IF_ERROR(check_stage());
+  RETURN_IF_ERROR(base::write_file_atomically(directory_ + "/latest", step_name(manifest.step) + "\n"));
+  prune(manifest.step);
+  return {};
+}
+
+void Store::prune(int64_t newest) const {
+  const auto names = list_folder(directory_);
+  const auto complete = steps();
+  if (!names || !complete) return;
+  int kept = 0;
+  for (int64_t step : *complete) {
+    // A larger step than the newest was passed over when this run resumed, so it is no use to keep it.
+    if (step <= newest && kept++ < keep_) continue;
+    remove_checkpoint(path_of(step));
+  }
+  for (const std::string& name : *names) {
+    if (name.starts_with("step_") && name.ends_with(kTemporarySuffix)) remove_folder(directory_ + "/" + name);
+  }
+  if (const auto unfinished = list_folder(stage_); unfinished && !stage_.empty()) {
+    for (const std::string& name : *unfinished) {
+      if (name.starts_with("step_")) remove_folder(stage_ + "/" + name);
+    }
+  }
+}
+
+Result<std::vector<int64_t>> Store::steps() const {
+  auto names = list_folder(directory_);
+  if (!names) return std::move(names).error();
+  std::vector<int64_t> found;
+  for (const std::string& name : *names) {
+    if (const int64_t step = parse_step_name(name); step >= 0) found.push_back(step);
+  }
+  std::sort(found.rbegin(), found.rend());
+  return found;
+}
+
+Result<Manifest> Store::read_manifest(int64_t step) const {
+  const std::string path = path_of(step) + "/manifest.json";
+  const auto text = base::read_file(path, kLargestManifestBytes);
+  if (!text) return text.error();
+  auto manifest = parse_manifest(*text);
+  if (!manifest) return std::move(manifest).error().context(path);
+  if (manifest->step != step) {
+    return Error(Code::kCorrupt, fmt::format("{}: is the manifest of step {}", path, manifest->step));
+  }
+  return manifest;
+}
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,85 @@
+// Store: checkpoints on a file system that all ranks share.
+//
+// Saving, so that a reader sees a whole checkpoint or none whatever dies when:
+//   every rank  write_shard   step_<n>.tmp/shard_<file>.bin, fsync of file and folder
+//   (all ranks agree that every one succeeded: the caller's reduction)
+//   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to step_<n>,
+//                             its parent fsynced, then `latest` replaced, then checkpoints beyond `keep` and
+//                             left-over .tmp folders removed
+// BackgroundSaver does the same beside training. Loading: steps() lists complete checkpoints, newest first; the
+// caller tries them in that order with read_manifest and read_shard, which verify every checksum, and falls back to
+// the next on kCorrupt or kNotFound. Any number of ranks, shard degree and tensor parallelism may read what any
+// other wrote.
+//
+// Thread rule: thread-compatible; ranks call concurrently as described above.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/trainer/checkpoint/manifest.h"
+#include "runtime/trainer/checkpoint/shard_file.h"
+#include "runtime/trainer/model/model.h"
+#include "runtime/trainer/shard/layout.h"
+
+namespace shardrun::checkpoint {
+
+// What a rank wants: its shard of its local blocks.
+struct LoadTarget {
+  std::span<const model::BlockLayout> blocks;  // of this tensor rank
+  const shard::ShardLayout& layout;            // of those blocks over the shard group
+  int shard_rank = 0;
+};
+
+class Store {
+ public:
+  // `keep` newest checkpoints survive a publish; at least 1.
+  Store(std::string directory, int keep) : directory_(std::move(directory)), keep_(keep < 1 ? 1 : keep) {}
+  // As above, writing in `stage`, a folder inside the directory that somebody else has made and that goes away when
+  // another writer takes over; then nothing of this one is published any more (kRefused). `epoch` is written into
+  // the manifests.
+  Store(std::string directory, int keep, std::string stage, int epoch)
+      : directory_(std::move(directory)),
+        keep_(keep < 1 ? 1 : keep),
+        stage_(std::move(stage)),
+        epoch_(epoch) {}
+
+  const std::string& directory() const { return directory_; }
+  std::string path_of(int64_t step) const { return directory_ + "/" + step_name(step); }
+  // Where the files of a checkpoint lie until it is published.
+  std::string unpublished_path_of(int64_t step) const;
+
+  // Makes that folder; fine when it is there. kRefused when the stage is gone; kIo.
+  Result<void> make_unpublished(int64_t step) const;
+
+  // Errors: kIo naming the file; those of make_unpublished.
+  Result<void> write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
+                           const ShardState& state) const;
+  // kNotFound when a rank's file is not visible here (the folder is not shared between the nodes); kIo
+  // otherwise. Failing to remove old checkpoints is not an error: the new one is safe.
+  Result<void> publish(const Manifest& manifest) const;
+
+  // Steps of the complete checkpoints, newest first; empty when the folder does not exist.
+  Result<std::vector<int64_t>> steps() const;
+  // kNotFound, kCorrupt or kUnsupported, naming the file.
+  Result<Manifest> read_manifest(int64_t step) const;
+  // Fills the owned elements of `state`; padding is left alone, and a tensor without memory is passed over. Opens only files that hold something of it. kNotFound
+  // and kCorrupt name file and block; `state` is worthless then. kInvalid when the blocks are other tensors.
+  Result<void> read_shard(const Manifest& manifest, const LoadTarget& target, const ShardState& state) const;
+  // The masters of one whole block, its tensors one behind the other; `full` has full_elements(). Errors as above.
+  Result<void> read_block(const Manifest& manifest, int block, std::span<float> full) const;
+
+ private:
+  void prune(int64_t newest) const;
+  Result<void> check_stage() const;
+
+  std::string directory_;
+  int keep_;
+  std::string stage_;  // empty: beside the complete ones
+  int epoch_ = 0;
+};
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,157 @@
+#include "runtime/trainer/comm/world.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "runtime/contract/rank_env.h"
+#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/trainer/comm/rendezvous.h"
+#include "runtime/trainer/comm/staged_communicator.h"
+
+namespace shardrun::comm {
+namespace {
+
+using base::Code;
+using base::Error;
+
+// What ranks exchange: node index, length of the node's name, the name, the plugin's address.
+struct CardHead {
+  uint32_t node_index;
+  uint32_t name_bytes;
+};
+
+constexpr std::string_view kUnable = "unable";  // shorter than any card
+
+std::string pack_card(const contract::RankEnv& env, const std::string& address) {
+  const CardHead head{static_cast<uint32_t>(env.node_index), static_cast<uint32_t>(env.node_name.size())};
+  return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + env.node_name + address;
+}
+
+Result<PeerCard> unpack_card(const std::string& bytes, int global_rank) {
+  CardHead head;
+  if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
+  if (bytes.size() < sizeof(head) || bytes.size() - sizeof(head) < head.name_bytes) {
+    return Error(Code::kCorrupt,
+                 fmt::format("rank {} published {} bytes that are no address", global_rank, bytes.size()))
+        .about({global_rank});
+  }
+  PeerCard card;
+  card.node_name = bytes.substr(sizeof(head), head.name_bytes);
+  card.address = bytes.substr(sizeof(head) + head.name_bytes);
+  // Under mpirun every rank believes in node 0, under one launcher names could repeat: both together tell
+  // nodes apart.
+  card.node_id = std::hash<std::string>()(fmt::format("{}/{}", head.node_index, card.node_name));
+  return card;
+}
+
+// Everyone's cards in rank order. A world of one asks nobody, so it needs no PMIx server.
+Result<std::vector<std::string>> exchange_cards(const contract::RankEnv& env, const std::string& mine,
+                                                std::chrono::milliseconds timeout) {
+  if (env.world_size == 1) return std::vector<std::string>{mine};
+  auto rendezvous = Rendezvous::begin();
+  if (!rendezvous) return std::move(rendezvous).error();
+  if (rendezvous->global_rank() != env.global_rank) {
+    return Error(Code::kInvalid,
+                 fmt::format("the environment says rank {}, PMIx says rank {}: is a launcher's "
+                             "environment left over from an outer job?",
+                             env.global_rank, rendezvous->global_rank()));
+  }
+  auto cards = rendezvous->exchange(mine, env.world_size, timeout);
+  RETURN_IF_ERROR(rendezvous->finish());
+  return cards;
+}
+
+}  // namespace
+
+Error Meeting::in_world(Error error) const {
+  std::vector<int> ranks;
+  for (const int index : error.ranks()) ranks.push_back(members[static_cast<size_t>(index)]);
+  return std::move(error).about(std::move(ranks));
+}
+
+Result<Meeting> meet(const WorldOptions& options) {
+  auto env = contract::read_rank_env(contract::process_environment());
+  if (!env) return std::move(env).error();
+  SessionOptions session_options;
+  session_options.plugin_path = options.plugin_path;
+  session_options.provider = options.provider;
+  session_options.local_world_size = env->local_world_size;
+  session_options.local_rank = env->local_rank;
+  session_options.node_count = env->local_world_size == env->world_size ? 1 : 0;
+  session_options.timeout = options.timeout;
+  if (options.device) session_options.device_index = options.device->index;
+  session_options.channel_count = options.channel_count;
+  auto session = PluginSession::open(session_options);
+  if (!session && !options.leave_out_unable) return std::move(session).error();
+
+  const std::string card = session ? pack_card(*env, session->local_address()) : std::string(kUnable);
+  auto exchanged = exchange_cards(*env, card, options.timeout);
+  if (!session) return std::move(session).error();
+  if (!exchanged) return std::move(exchanged).error().context("meeting the other ranks");
+  Meeting meeting{std::move(*session), {}, 0};
+  std::vector<PeerCard> cards;
+  for (int rank = 0; rank < env->world_size; ++rank) {
+    const std::string& bytes = (*exchanged)[static_cast<size_t>(rank)];
+    if (options.leave_out_unable && bytes == kUnable) continue;
+    auto peer = unpack_card(bytes, rank);
+    if (!peer) return std::move(peer).error();
+    if (rank == env->global_rank) meeting.rank = static_cast<int>(cards.size());
+    meeting.members.push_back(rank);
+    cards.push_back(std::move(*peer));
+  }
+  auto connected = meeting.session.connect(meeting.rank, cards);
+  if (!connected) return meeting.in_world(std::move(connected).error());
+  return meeting;
+}
+
+namespace {
+
+// The group's communicator, for buffers where the caller has them.
+Result<std::unique_ptr<Communicator>> connect_group(PluginSession& session, const WorldOptions& options,
+                                                    size_t number) {
+  const int channel = static_cast<int>(number);
+  const std::vector<uint32_t>& group = options.groups[number];
+  const int64_t largest = options.device ? options.device->largest_parts[number] : -1;
+  if (largest < 0) return session.communicator(channel, group);
+  if (session.takes_device_buffers())
+    return session.device_communicator(channel, options.device->stream, group);
+  auto host = session.communicator(channel, group);
+  if (!host) return host;
+  auto link = options.device->make_link();
+  if (!link) return std::move(link).error();
+  const int64_t piece = staging_piece_bytes((*host)->size(), largest);
+  return make_staged(std::move(*host), std::move(*link), {piece, options.timeout});
+}
+
+}  // namespace
+
+Result<World> connect_world(const WorldOptions& given) {
+  WorldOptions options = given;
+  options.channel_count = static_cast<int>(options.groups.size()) + 1;
+  SHARDRUN_CHECK(!options.device || options.device->largest_parts.size() == options.groups.size(), "groups");
+  auto meeting = meet(options);
+  if (!meeting) return std::move(meeting).error();
+  PluginSession& session = meeting->session;
+
+  World world;
+  for (size_t channel = 0; channel < options.groups.size(); ++channel) {
+    auto communicator = connect_group(session, options, channel);
+    if (!communicator) return std::move(communicator).error();
+    world.communicators.push_back(std::move(*communicator));
+  }
+  world.plugin_build_id = session.build_id();
+  world.provider = session.provider();
+  world.sums_in_rank_order = session.sums_in_rank_order();
+  // The first group may be smaller than the world: everyone has met when the whole world has.
+  auto everyone = session.communicator(static_cast<int>(options.groups.size()));
+  if (!everyone) return std::move(everyone).error();
+  auto barrier = (*everyone)->barrier();
+  if (!barrier) return std::move(barrier).error();
+  RETURN_IF_ERROR((*everyone)->wait(*barrier));
+  return world;
+}
+
+}  // namespace shardrun::comm

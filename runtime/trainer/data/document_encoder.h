@@ -1,0 +1,23 @@
+// From a document to the ids of a token file: special tokens around it, and marks on what carries no loss.
+//
+// Thread rule: pure function of its arguments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/trainer/data/documents.h"
+#include "runtime/trainer/data/tokenizer.h"
+
+namespace shardrun::data {
+
+// The document's tokens in the place of what `ids` held; one that carries no loss as its complement, ~id. Text stands
+// between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. Of a conversation only
+// what the assistant says does. Empty for a document without a token of its own. kInvalid when a conversation meets no
+// template or a tokenizer that is not made for it; the caller knows the place.
+Result<void> encode_document(const Tokenizer& tokenizer, const Document& document,
+                             std::optional<ChatTemplate> chat_template, std::vector<int32_t>& ids);
+
+}  // namespace shardrun::data

@@ -1,0 +1,60 @@
+// DocumentReader: cuts input files into documents, and finds where in them something is wrong.
+//
+//   NAME.jsonl   one JSON object a line: {"text": "…"} or {"messages": [{"role": "…", "content": "…"}, …]}
+//   any other    plain text: the file is one document, or with `split_on_blank_lines` each paragraph is
+//
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/trainer/data/chat_template.h"
+#include "runtime/trainer/data/mapped_file.h"
+
+namespace shardrun::data {
+
+using base::Result;
+
+struct Document {
+  std::string text;
+  std::vector<Message> messages;  // a conversation in the place of text, when not empty
+};
+
+class DocumentReader {
+ public:
+  // Errors as MappedFile::open's, with `key` before them.
+  static Result<DocumentReader> open(const std::string& path, const std::string& key,
+                                     bool split_on_blank_lines);
+
+  // The next document; nullopt after the last. kInvalid with file:line for what is no document.
+  Result<std::optional<Document>> next();
+  // How many times next() has something to return, as long as nothing is wrong.
+  int64_t count() const;
+
+  // Where the document stands that next() returned: "file:line".
+  std::string place() const;
+  int64_t bytes_read() const { return static_cast<int64_t>(at_); }
+  int64_t bytes() const { return static_cast<int64_t>(text().size()); }
+
+ private:
+  enum class Kind { kWhole, kParagraphs, kJsonLines };
+  DocumentReader(MappedFile file, std::string path, Kind kind)
+      : file_(std::move(file)), path_(std::move(path)), kind_(kind) {}
+  std::string_view text() const;
+  std::string_view take(size_t& at, int64_t& line) const;
+  Result<Document> parse_json(std::string_view line) const;
+
+  MappedFile file_;
+  std::string path_;
+  Kind kind_;
+  size_t at_ = 0;
+  int64_t line_ = 1;           // of at_, from 1
+  int64_t document_line_ = 1;  // of the document returned last
+};
+
+}  // namespace shardrun::data

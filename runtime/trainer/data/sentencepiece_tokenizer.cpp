@@ -1,0 +1,69 @@
+// The only file that includes the SentencePiece library.
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/trainer/data/token_file_format.h"
+#include "runtime/trainer/data/tokenizer_kinds.h"
+
+namespace shardrun::data {
+namespace {
+
+using base::Code;
+using base::Error;
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  Result<void> load(const std::string& path, const std::string& model) {
+    if (const auto status = library_.LoadFromSerializedProto(model); !status.ok()) {
+      return Error(Code::kCorrupt, fmt::format("{} is no SentencePiece model: {}", path, status.message()));
+    }
+    const int pieces = library_.GetPieceSize();
+    if (pieces < 1 || pieces > static_cast<int>(kMaximumVocabulary))
+      return Error(Code::kCorrupt,
+                   fmt::format("{} is no SentencePiece model: it has {} pieces", path, pieces));
+    facts_ = {.kind = "sentencepiece",
+              .hash = base::crc32c(std::as_bytes(std::span(model))),
+              .vocabulary = pieces,
+              .special = {library_.bos_id(), library_.eos_id(), library_.unk_id(), library_.pad_id(), -1}};
+    return {};
+  }
+
+  const TokenizerFacts& facts() const override { return facts_; }
+
+  Result<void> encode(std::string_view text, std::vector<Token>& out) const override {
+    SHARDRUN_CHECK(text.size() <= kMaximumTextBytes);
+    sentencepiece::ImmutableSentencePieceText pieces;
+    if (const auto status = library_.Encode(text, pieces.mutable_proto()); !status.ok())
+      return Error(Code::kInvalid, fmt::format("SentencePiece refuses the text: {}", status.message()));
+    const size_t first = out.size(), count = pieces.pieces_size();
+    for (size_t i = 0; i < count; ++i) {
+      const auto piece = pieces.pieces(static_cast<int>(i));
+      out.push_back({static_cast<int32_t>(piece.id()), piece.begin() < piece.end() ? piece.end() : 0});
+    }
+    // A character that falls back to bytes is told of its last byte only: the others end where that one does.
+    uint32_t end = static_cast<uint32_t>(text.size());
+    for (size_t i = out.size(); i-- > first;) end = out[i].end = out[i].end > 0 ? out[i].end : end;
+    return {};
+  }
+
+ private:
+  sentencepiece::SentencePieceProcessor library_;
+  TokenizerFacts facts_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> open_sentencepiece_tokenizer(const std::string& path) {
+  const auto model = base::read_file(path);
+  if (!model) return model.error();
+  auto tokenizer = std::make_unique<SentencePieceTokenizer>();
+  RETURN_IF_ERROR(tokenizer->load(path, *model));
+  return std::unique_ptr<Tokenizer>(std::move(tokenizer));
+}
+
+}  // namespace shardrun::data

@@ -1,0 +1,88 @@
+// TokenFile: documents as token ids in one file; docs/formats.md, "Token files", has the bytes.
+//
+// The file is mapped, and each read checks the checksums of the 4 KiB blocks that it touches, so damage is found
+// where it would be trained on, without reading a large file at the start.
+// Thread rule: TokenFile is immutable, thread-safe; TokenFileWriter is thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+#include "runtime/trainer/data/tokenizer.h"
+
+namespace shardrun::data {
+
+class TokenFile {
+ public:
+  // Whether `bytes` begin as a token file does.
+  static bool recognises(std::span<const std::byte> bytes);
+  // A view of `bytes`, which must outlive it. Checks the header and the document table, not the tokens.
+  // kCorrupt, kUnsupported for another version or byte order; messages begin with `name`.
+  static Result<TokenFile> parse(std::span<const std::byte> bytes, const std::string& name);
+
+  const TokenizerFacts& tokenizer() const { return tokenizer_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return documents_; }
+  // Whether any token carries no loss.
+  bool has_loss_mask() const { return has_loss_mask_; }
+  // Index of the document's first token; `document` = documents() gives tokens().
+  int64_t document_begin(int64_t document) const;
+
+  // Tokens [begin, begin + out.size()), which must lie inside. One that carries no loss is given as its complement,
+  // ~id. kCorrupt names the file and the byte.
+  Result<void> read(int64_t begin, std::span<int32_t> out) const;
+  // Adds how often each id occurs; checks no checksum.
+  void count(std::span<int64_t> counts) const;
+
+ private:
+  TokenFile() = default;
+  Result<void> check_blocks(size_t first, size_t last) const;
+  uint32_t raw_token(int64_t index) const;
+
+  std::string name_;
+  const std::byte* bytes_ = nullptr;
+  TokenizerFacts tokenizer_;
+  int64_t tokens_ = 0, documents_ = 0;
+  size_t token_bytes_ = 0, table_offset_ = 0, checksums_offset_ = 0;
+  bool has_loss_mask_ = false;
+};
+
+// Writes a token file document by document into PATH.tmp.XXXXXX, which becomes PATH in finish() and is removed when
+// that is never reached. Memory: 8 bytes a document and 4 bytes for 4 KiB of file.
+class TokenFileWriter {
+ public:
+  static Result<TokenFileWriter> create(const std::string& path, const TokenizerFacts& tokenizer);
+  TokenFileWriter(TokenFileWriter&&) noexcept = default;
+  ~TokenFileWriter();
+
+  // One document; an id that carries no loss is given as its complement, ~id. Empty documents are skipped.
+  Result<void> append(std::span<const int32_t> document);
+  // Everything on the disk, then the final name. kRefused when no document was appended.
+  Result<void> finish();
+
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return static_cast<int64_t>(document_begins_.size()); }
+
+ private:
+  TokenFileWriter() = default;
+  void put(const void* data, size_t size);
+  Result<void> flush(bool last);
+
+  std::string path_, temporary_;
+  base::UniqueFd fd_;
+  TokenizerFacts tokenizer_;
+  size_t token_bytes_ = 2;
+  int64_t tokens_ = 0;
+  bool has_loss_mask_ = false;
+  std::vector<uint64_t> document_begins_;
+  std::vector<uint32_t> checksums_;
+  std::vector<std::byte> buffer_;  // payload not yet written
+};
+
+}  // namespace shardrun::data

@@ -1,0 +1,117 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "runtime/trainer/data/token_file.h"
+#include "runtime/trainer/data/token_file_format.h"
+
+namespace shardrun::data {
+
+using base::Code;
+using base::Error;
+
+namespace {
+constexpr size_t kWriteBytes = size_t{1} << 20;
+static_assert(kWriteBytes % kBlockBytes == 0);
+}  // namespace
+
+Result<TokenFileWriter> TokenFileWriter::create(const std::string& path, const TokenizerFacts& tokenizer) {
+  SHARDRUN_CHECK(tokenizer.vocabulary >= 1 &&
+                 tokenizer.vocabulary <= static_cast<int32_t>(kMaximumVocabulary));
+  TokenFileWriter writer;
+  std::string temporary = path + ".tmp.XXXXXX";
+  base::UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd) return base::errno_error(Code::kIo, fmt::format("creating a file beside {}", path), errno);
+  writer.path_ = path;
+  writer.temporary_ = std::move(temporary);
+  writer.fd_ = std::move(fd);
+  writer.tokenizer_ = tokenizer;
+  writer.token_bytes_ = token_bytes_for(static_cast<uint32_t>(tokenizer.vocabulary));
+  const TokenFileHeader place;
+  RETURN_IF_ERROR(base::write_all(writer.fd_.get(), std::as_bytes(std::span(&place, 1)), path));
+  return writer;
+}
+
+TokenFileWriter::~TokenFileWriter() {
+  if (fd_) ::unlink(temporary_.c_str());
+}
+
+void TokenFileWriter::put(const void* data, size_t size) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  buffer_.insert(buffer_.end(), bytes, bytes + size);
+}
+
+Result<void> TokenFileWriter::flush(bool last) {
+  const size_t size = last ? buffer_.size() : buffer_.size() / kWriteBytes * kWriteBytes;
+  const auto ready = std::span(std::as_const(buffer_)).first(size);
+  for (size_t begin = 0; begin < size; begin += kBlockBytes)
+    checksums_.push_back(base::crc32c(ready.subspan(begin, std::min(kBlockBytes, size - begin))));
+  RETURN_IF_ERROR(base::write_all(fd_.get(), ready, path_));
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(size));
+  return {};
+}
+
+Result<void> TokenFileWriter::append(std::span<const int32_t> document) {
+  if (document.empty()) return {};
+  document_begins_.push_back(static_cast<uint64_t>(tokens_));
+  for (const int32_t token : document) {
+    const bool no_loss = token < 0;
+    const auto id = static_cast<uint32_t>(no_loss ? ~token : token);
+    SHARDRUN_CHECK(id < static_cast<uint32_t>(tokenizer_.vocabulary));
+    has_loss_mask_ = has_loss_mask_ || no_loss;
+    if (token_bytes_ == sizeof(uint16_t)) {
+      const auto raw = static_cast<uint16_t>(id | (no_loss ? 0x8000U : 0U));
+      put(&raw, sizeof(raw));
+    } else {
+      const uint32_t raw = id | (no_loss ? ~kIdBits : 0U);
+      put(&raw, sizeof(raw));
+    }
+  }
+  tokens_ += static_cast<int64_t>(document.size());
+  return buffer_.size() >= kWriteBytes ? flush(/*last=*/false) : Result<void>();
+}
+
+Result<void> TokenFileWriter::finish() {
+  if (document_begins_.empty()) {
+    return Error(Code::kRefused, fmt::format("{}: there is no document to write", path_));
+  }
+  TokenFileHeader header;
+  std::copy(kTokenFileMagic.begin(), kTokenFileMagic.end(), header.magic.begin());
+  header.token_bytes = static_cast<uint32_t>(token_bytes_);
+  header.vocabulary = static_cast<uint32_t>(tokenizer_.vocabulary);
+  header.tokens = static_cast<uint64_t>(tokens_);
+  header.documents = document_begins_.size();
+  SHARDRUN_CHECK(tokenizer_.kind.size() < header.tokenizer.size());
+  std::copy(tokenizer_.kind.begin(), tokenizer_.kind.end(), header.tokenizer.begin());
+  header.tokenizer_hash = tokenizer_.hash;
+  const SpecialTokens& special = tokenizer_.special;
+  header.special = {special.begin, special.end, special.unknown, special.pad, special.mask};
+  header.flags = has_loss_mask_ ? kHasLossMask : 0;
+  header.checksum = header_checksum(header);
+
+  buffer_.resize(buffer_.size() + table_offset_in_payload(header) - header.tokens * header.token_bytes);
+  put(document_begins_.data(), document_begins_.size() * sizeof(uint64_t));
+  RETURN_IF_ERROR(flush(/*last=*/true));
+  RETURN_IF_ERROR(base::write_all(fd_.get(), std::as_bytes(std::span(checksums_)), path_));
+  if (::lseek(fd_.get(), 0, SEEK_SET) != 0) return base::errno_error(Code::kIo, temporary_, errno);
+  RETURN_IF_ERROR(base::write_all(fd_.get(), std::as_bytes(std::span(&header, 1)), path_));
+  if (::fchmod(fd_.get(), 0644) != 0 || ::fsync(fd_.get()) != 0)
+    return base::errno_error(Code::kIo, temporary_, errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return base::errno_error(Code::kIo, path_, errno);
+  fd_.reset();
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const base::UniqueFd directory(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory) ::fsync(directory.get());
+  return {};
+}
+
+}  // namespace shardrun::data

@@ -1,0 +1,49 @@
+#include "runtime/trainer/data/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include "runtime/trainer/data/tokenizer_kinds.h"
+
+namespace shardrun::data {
+namespace {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  const TokenizerFacts& facts() const override { return facts_; }
+  Result<void> encode(std::string_view text, std::vector<Token>& out) const override {
+    SHARDRUN_CHECK(text.size() <= kMaximumTextBytes);
+    for (size_t i = 0; i < text.size(); ++i)
+      out.push_back({static_cast<unsigned char>(text[i]), static_cast<uint32_t>(i + 1)});
+    return {};
+  }
+
+ private:
+  TokenizerFacts facts_ = byte_tokenizer_facts();
+};
+
+}  // namespace
+
+TokenizerFacts byte_tokenizer_facts() {
+  return {.kind = "byte", .hash = 0, .vocabulary = kByteVocabulary, .special = {.end = kDocumentSeparator}};
+}
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() {
+  return std::make_unique<ByteTokenizer>();
+}
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name) {
+  const auto ends_with = [&](std::string_view ending) {
+    return name.ends_with(ending) &&
+           (name.size() == ending.size() || name[name.size() - ending.size() - 1] == '/');
+  };
+  if (name == "byte") return make_byte_tokenizer();
+  if (name.ends_with(".model")) return open_sentencepiece_tokenizer(name);
+  if (ends_with("vocab.txt")) return open_wordpiece_tokenizer(name);
+  return base::Error(
+      base::Code::kInvalid,
+      fmt::format("there is no tokenizer \"{}\"; use byte, the path of a SentencePiece .model file, or "
+                  "the path of a vocab.txt",
+                  name));
+}
+
+}  // namespace shardrun::data

@@ -1,0 +1,68 @@
+// Tokenizer: text to token ids. Three kinds stand behind one interface.
+//
+//   byte           token = byte value; a document ends with token 0
+//   sentencepiece  a model file of the SentencePiece library, as Llama's tokenizer.model; a document stands between
+//                  the model's begin and end tokens, where it has them
+//   wordpiece      BERT's vocab.txt; documents get no special tokens, runtime/trainer/data/bert_loader.h places them
+//
+// Text never becomes a special token: "</s>" or "[MASK]" in a document are letters, whatever wrote them.
+// Thread rule: immutable after open; encode is thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::data {
+
+using base::Result;
+
+// Ids with a meaning of their own; -1 where the tokenizer has none.
+struct SpecialTokens {
+  int32_t begin = -1;  // <s>, [CLS]
+  int32_t end = -1;    // </s>, [SEP]
+  int32_t unknown = -1;
+  int32_t pad = -1;
+  int32_t mask = -1;  // only wordpiece
+  bool operator==(const SpecialTokens&) const = default;
+};
+
+// What a token file says about the tokenizer that made it.
+struct TokenizerFacts {
+  std::string kind;        // "byte", "sentencepiece" or "wordpiece"
+  uint32_t hash = 0;       // CRC-32C of the model or vocabulary file; 0 for byte
+  int32_t vocabulary = 0;  // ids are in [0, vocabulary)
+  SpecialTokens special;
+  bool operator==(const TokenizerFacts&) const = default;
+};
+
+inline constexpr int32_t kByteVocabulary = 256;
+inline constexpr int32_t kDocumentSeparator = 0;
+TokenizerFacts byte_tokenizer_facts();
+
+struct Token {
+  int32_t id = 0;
+  // Bytes of the text up to the end of what the token stands for; for wordpiece, of the word that it is part of.
+  uint32_t end = 0;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual const TokenizerFacts& facts() const = 0;
+  // Appends the tokens of `text`, without special ones. Bytes that are not UTF-8 count as U+FFFD.
+  // kInvalid for what the library refuses; at most kMaximumTextBytes.
+  virtual Result<void> encode(std::string_view text, std::vector<Token>& out) const = 0;
+};
+
+inline constexpr size_t kMaximumTextBytes = size_t{64} << 20;
+
+// `name`: "byte", PATH.model (SentencePiece) or PATH/vocab.txt (WordPiece). kInvalid for another name, kNotFound,
+// kIo, and kCorrupt for a file that is no model or vocabulary.
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name);
+
+}  // namespace shardrun::data

@@ -1,0 +1,141 @@
+// Backend: where a model is computed. The trainer is written once, against this; kernels/cpu/backend.cpp forwards to
+// the functions of kernels/ops.h, kernels/cuda/backend.cpp to those of kernels/cuda/ops.h, which say what each op does.
+//
+// Every pointer and span that an op takes lies in the backend's memory (allocate()), which the host cannot touch unless
+// it is the CPU's: upload() and download() are the way in and out. An op comes after the ops and copies that were called
+// before it; a GPU's ops may still be under way when a call returns, and only download() and finish() wait.
+// What an op of ops.h returns, it writes to memory here.
+//
+// Errors: a GPU keeps its first failure, does nothing more, and tells at the next download() or finish().
+// Thread rule: one thread at a time, but read_aside() may run on another; a CPU's ops use the caller's OpenMP threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/device_link.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/result.h"
+#include "runtime/trainer/kernels/fp8.h"
+#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/repetition.h"
+#include "runtime/trainer/kernels/sliced_ops.h"
+#include "runtime/trainer/kernels/specialised.h"
+#include "runtime/trainer/kernels/typed_ops.h"
+
+namespace shardrun::kernels {
+
+using base::Result;
+
+enum class DeviceKind { kCpu, kGpu };
+
+// Of a GPU's attention by cuDNN.
+struct CudnnAttentionUse {
+  int64_t version = 0;  // 91900 for 9.19.0: bits depend on it
+  int64_t workspace_bytes = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual std::string name() const = 0;  // "CPU", "NVIDIA H200"
+  virtual int index() const = 0;         // of a GPU, as CUDA counts them; -1: the CPU
+  // Of a GPU, for communicators of its memory: the CUstream_st* that ops are put on, and copies beside them. Null: the
+  // CPU. Links go before the backend.
+  virtual void* stream() const = 0;
+  virtual Result<std::unique_ptr<base::DeviceLink>> make_link() = 0;
+  // Of a GPU: "sm_90", what its specialised kernels are compiled for. Empty: the CPU, whose are of the whole process
+  // (compile/load.h).
+  virtual std::string architecture() const = 0;
+  // From now on ops start these where their sizes are right. kCorrupt: no code for this GPU. kUnsupported: the CPU.
+  virtual Result<void> load_kernels(std::span<const KernelCode> kernels) = 0;
+
+  // The ops on float or Bf16.
+  template <typename T>
+  const Ops<T>& ops() const;
+  // kUnsupported: the CPU, and GPUs that do not multiply fp8, with the mend.
+  virtual Result<const Fp8Ops*> fp8_ops() const = 0;
+
+  // Of a GPU: from now on cuDNN runs attention of this shape in bf16, without documents or padding; everything else, and
+  // after use_own_attention() all, is run by our kernels. Takes seconds. kNotFound, kUnsupported: no cuDNN here, not this
+  // shape, or not within `most_bytes` of workspace; nothing has changed then.
+  virtual Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape& shape, bool causal,
+                                                        int64_t most_bytes) = 0;
+  virtual void use_own_attention() = 0;
+
+  // ---- memory
+  // Zero bytes, aligned to a page of the CPU or 256 bytes of a GPU. The backend outlives it.
+  virtual Result<base::Memory> allocate(int64_t bytes) = 0;
+  virtual void zero(void* memory, int64_t bytes) = 0;
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  // From the host's memory, which may change when the call returns.
+  virtual void upload(void* to, const void* host, int64_t bytes) = 0;
+  // To the host's memory, after everything before. Waits.
+  virtual Result<void> download(void* host, const void* from, int64_t bytes) = 0;
+  // As download(), but of memory that nothing before it may still write; beside ops, from any one thread.
+  virtual Result<void> read_aside(void* host, const void* from, int64_t bytes) = 0;
+  // Waits for everything before.
+  virtual Result<void> finish() = 0;
+
+  // Of a GPU: notes when everything before is done; take_stamps() waits, and tells the times since its last call, as
+  // std::chrono::steady_clock's nanoseconds. The CPU has none.
+  virtual void stamp() = 0;
+  virtual Result<std::vector<int64_t>> take_stamps() = 0;
+
+  // Runs `ops`, which call ops of this backend and nothing else that it does: no upload, download, stamp or wait, and
+  // nothing of communicators. Of a GPU with graphs in use (off at first): where it ran ops of an equal name before, it may
+  // start those again as one CUDA graph without calling these (cuda/device.h). The bits are the same.
+  virtual Result<void> repeat(const Repetition& what, const std::function<Result<void>()>& ops) = 0;
+  virtual void use_graphs(bool on) = 0;
+
+  // Of a GPU: which kernels its matrix products take, as text for other ranks and the next run (cuda/device.h says what
+  // each does). The CPU has none: "".
+  virtual void tune_products(bool on) = 0;
+  virtual std::string product_table() const = 0;
+  virtual Result<void> load_product_table(std::string_view text) = 0;
+  virtual std::vector<std::string> plain_products() const = 0;
+
+  // ---- ops whose type is fixed
+  virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) = 0;
+  virtual void rope_table(float* table, int64_t T, int64_t D, double theta) = 0;
+  virtual void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N,
+                                      int64_t V, int64_t first) = 0;
+  // y += x, a few values.
+  virtual void accumulate(double* y, const double* x, int64_t count) = 0;
+  // *sum = Σ values², in fp64 and in a fixed order.
+  virtual void sum_of_squares(double* sum, std::span<const float> values) = 0;
+  virtual void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
+                          std::span<const float> gradient, const AdamWParameters& parameters) = 0;
+  virtual void lamb_measure(LambSquares* squares, std::span<const float> master, std::span<float> moment1,
+                            std::span<float> moment2, std::span<const float> gradient,
+                            const LambParameters& parameters) = 0;
+  // *rate, too, lies in the backend's memory.
+  virtual void lamb_apply(std::span<float> master, std::span<const float> moment1,
+                          std::span<const float> moment2, const float* rate,
+                          const LambParameters& parameters) = 0;
+
+ private:
+  virtual const Ops<float>& fp32_ops() const = 0;
+  virtual const Ops<Bf16>& bf16_ops() const = 0;
+};
+
+template <>
+inline const Ops<float>& Backend::ops() const {
+  return fp32_ops();
+}
+template <>
+inline const Ops<Bf16>& Backend::ops() const {
+  return bf16_ops();
+}
+
+// The one backend of this process's CPUs; it has no state.
+Backend& cpu_backend();
+
+}  // namespace shardrun::kernels

@@ -1,0 +1,351 @@
+// Attention in tiles: kQueries × kKeys scores at a time, with a running maximum and denominator (Dao
+// 2023).
+//
+// Work is divided over (sequence, key/value head): the group of query heads that share a key head stays on
+// one thread, so its key and value gradients are summed in a fixed order.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "runtime/base/memory.h"
+#include "runtime/base/result.h"
+#include "runtime/trainer/kernels/cpu/needs.h"
+#include "runtime/trainer/kernels/cpu/parallel.h"
+#include "runtime/trainer/kernels/cpu/specialise.h"
+#include "runtime/trainer/kernels/cpu/thread_workspace.h"
+#include "runtime/trainer/kernels/cpu/vector.h"
+#include "runtime/trainer/kernels/ops.h"
+
+namespace shardrun::kernels {
+namespace {
+
+using base::Cursor;
+
+constexpr int64_t kQueries = 32;
+constexpr int64_t kKeys = 64;
+constexpr int64_t kLargestHead = 1024;
+
+// rows × D of `in` (row stride given) as fp32, dense.
+template <typename Type>
+void load_tile(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = vector::load(in + r * stride, out + r * D, D);
+    if (row != out + r * D) std::memcpy(out + r * D, row, static_cast<size_t>(D) * sizeof(float));
+  }
+}
+
+// The same, transposed to D × kKeys.
+template <typename Type>
+void load_transposed(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
+  float wide[kLargestHead];
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = vector::load(in + r * stride, wide, D);
+    for (int64_t d = 0; d < D; ++d) out[d * kKeys + r] = row[d];
+  }
+}
+
+template <typename Type>
+void store_tile(Type* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if constexpr (std::is_same_v<Type, float>) {
+      std::memcpy(out + r * stride, in + r * D, static_cast<size_t>(D) * sizeof(float));
+    } else {
+      vector::narrow(out + r * stride, in + r * D, D);
+    }
+  }
+}
+
+// One sequence and one key/value head of a tensor laid out as attention's input.
+template <typename Type>
+struct Slice {
+  const AttentionShape& shape;
+  int64_t b, k;
+
+  Type* query(Type* qkv, int64_t t, int64_t h) const {
+    return qkv + (b * shape.T + t) * shape.qkv_stride() + h * shape.D;
+  }
+  Type* key(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + k); }
+  Type* value(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + shape.K + k); }
+  int64_t out_at(int64_t t, int64_t h) const { return (b * shape.T + t) * shape.H * shape.D + h * shape.D; }
+  int64_t lse_at(int64_t t, int64_t h) const { return (b * shape.H + h) * shape.T + t; }
+};
+
+// Columns [begin, end) of a sequence.
+struct Columns {
+  int64_t begin, end;
+};
+
+// The columns that each token of one sequence sees: without gaps, because documents have none.
+class Seen {
+ public:
+  Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b)
+      : rows_(static_cast<size_t>(shape.T)) {
+    const int64_t T = shape.T, length = visibility.lengths ? visibility.lengths[b] : T;
+    const int32_t* begins = visibility.begins ? visibility.begins + b * T : nullptr;
+    int64_t document_end = T;
+    for (int64_t t = T; t-- > 0;) {
+      if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
+      const int64_t begin = begins != nullptr ? begins[t] : 0;
+      const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
+      rows_[static_cast<size_t>(t)] = {begin, std::max(begin, end)};
+    }
+  }
+
+  Columns of(int64_t t) const { return rows_[static_cast<size_t>(t)]; }
+  // From the first column that one of the tokens sees to the last.
+  Columns of(int64_t first, int64_t count) const {
+    Columns all{std::numeric_limits<int64_t>::max(), 0};
+    for (int64_t t = first; t < first + count; ++t) {
+      const Columns row = of(t);
+      if (row.begin < row.end) all = {std::min(all.begin, row.begin), std::max(all.end, row.end)};
+    }
+    return all;
+  }
+  // Those of token t inside the tile of `keys` keys at first_key, counted from there.
+  Columns in_tile(int64_t t, int64_t first_key, int64_t keys) const {
+    const Columns row = of(t);
+    return {std::clamp<int64_t>(row.begin - first_key, 0, keys),
+            std::clamp<int64_t>(row.end - first_key, 0, keys)};
+  }
+
+ private:
+  std::vector<Columns> rows_;
+};
+
+// scores (rows, kKeys) = scale · q · kᵀ, with -inf where a query may not look.
+void masked_scores(float* scores, const float* q, const float* k_transposed, const Seen& seen, int64_t rows,
+                   int64_t keys, int64_t D, int64_t first_query, int64_t first_key) {
+  std::memset(scores, 0, sizeof(float) * static_cast<size_t>(kKeys * rows));
+  vector::multiply_add(scores, kKeys, q, D, k_transposed, kKeys, rows, D, keys);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Columns columns = seen.in_tile(first_query + r, first_key, keys);
+    float* row = scores + r * kKeys;
+    std::fill(row, row + columns.begin, -std::numeric_limits<float>::infinity());
+    std::fill(row + std::max(columns.begin, columns.end), row + keys,
+              -std::numeric_limits<float>::infinity());
+  }
+}
+
+// All keys of one head transposed, D × kKeys a tile, and its values: what every tile of queries reads.
+struct HeadTiles {
+  HeadTiles(Cursor& pieces, int64_t T, int64_t D)
+      : k_transposed(pieces.take<float>((T + kKeys - 1) / kKeys * D * kKeys)),
+        v(pieces.take<float>(T * D)),
+        head_size(D) {}
+
+  template <typename Type>
+  void load(const Slice<const Type>& slice, const Type* qkv) {
+    const int64_t T = slice.shape.T, stride = slice.shape.qkv_stride();
+    for (int64_t j = 0; j < T; j += kKeys) {
+      load_transposed(k_transposed + j * head_size, slice.key(qkv, j), std::min(kKeys, T - j), head_size,
+                      stride);
+    }
+    load_tile(v, slice.value(qkv, 0), T, head_size, stride);
+  }
+  float *k_transposed, *v;
+  int64_t head_size;
+};
+
+struct ForwardScratch {
+  ForwardScratch(Cursor& pieces, int64_t T, int64_t D)
+      : head(pieces, T, D),
+        q(pieces.take<float>(kQueries * D)),
+        out(pieces.take<float>(kQueries * D)),
+        scores(pieces.take<float>(kQueries * kKeys)),
+        largest(pieces.take<float>(kQueries)),
+        sum(pieces.take<float>(kQueries)) {}
+  HeadTiles head;
+  float *q, *out, *scores, *largest, *sum;
+};
+
+template <typename Scratch>
+int64_t scratch_bytes(const AttentionShape& shape) {
+  Cursor counted(nullptr);
+  const Scratch scratch(counted, shape.T, shape.D);
+  return counted.bytes();
+}
+
+// Of the calling thread.
+template <typename Scratch>
+Scratch scratch_of(const AttentionShape& shape) {
+  Cursor pieces(thread_workspace(attention_workspace_bytes(shape)));
+  return Scratch(pieces, shape.T, shape.D);
+}
+
+// One tile of keys folded into the running softmax of `rows` queries.
+void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys, int64_t D) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s.scores + r * kKeys;
+    const float largest = std::max(s.largest[r], vector::maximum(row, keys));
+    const float correction = std::exp(s.largest[r] - largest);
+    s.sum[r] = s.sum[r] * correction + vector::exp_shifted(row, row, largest, keys);
+    s.largest[r] = largest;
+    if (correction != 1.0f) vector::scale(s.out + r * D, correction, D);
+  }
+  vector::multiply_add(s.out, D, s.scores, kKeys, s.head.v + first_key * D, D, rows, keys, D);
+}
+
+// The tile of queries of head h that starts at i, against every key that they may see.
+template <typename Type>
+void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
+                     float* lse, const Type* qkv, int64_t h, int64_t i) {
+  const int64_t D = sized(slice.shape.D), rows = std::min(kQueries, slice.shape.T - i);
+  load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
+  vector::scale(s.q, 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
+  std::fill_n(s.out, kQueries * D, 0.0f);
+  std::fill_n(s.sum, kQueries, 0.0f);
+  std::fill_n(s.largest, kQueries, -std::numeric_limits<float>::max());
+  const Columns all = seen.of(i, rows);
+  for (int64_t j = all.begin / kKeys * kKeys; j < all.end; j += kKeys) {
+    const int64_t keys = std::min(kKeys, all.end - j);
+    masked_scores(s.scores, s.q, s.head.k_transposed + j * D, seen, rows, keys, D, i, j);
+    fold_tile(s, rows, j, keys, D);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const Columns row = seen.of(i + r);
+    const bool sees_any = row.begin < row.end;
+    vector::scale(s.out + r * D, sees_any ? 1.0f / s.sum[r] : 0.0f, D);
+    lse[slice.lse_at(i + r, h)] = sees_any ? s.largest[r] + std::log(s.sum[r]) : 0.0f;
+  }
+  store_tile(out + slice.out_at(i, h), s.out, rows, D, slice.shape.H * D);
+}
+
+}  // namespace
+
+template <typename Type>
+void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
+                       const Visibility& visibility) {
+  SHARDRUN_HAND_OVER(Op::kAttentionForward, Type, shape.D, out, lse, qkv, &shape, &visibility);
+  const int64_t group = shape.H / shape.K;
+  SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
+  parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
+    auto s = scratch_of<ForwardScratch>(shape);
+    for (int64_t work = begin; work < end; ++work) {
+      const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      const Seen seen(shape, visibility, slice.b);
+      s.head.load(slice, qkv);
+      for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
+        for (int64_t i = 0; i < shape.T; i += kQueries) forward_queries(s, slice, seen, out, lse, qkv, h, i);
+      }
+    }
+  });
+}
+
+namespace {
+
+struct BackwardScratch {
+  BackwardScratch(Cursor& pieces, int64_t T, int64_t D)
+      : q(pieces.take<float>(kQueries * D)),
+        k(pieces.take<float>(kKeys * D)),
+        k_transposed(pieces.take<float>(D * kKeys)),
+        v_transposed(pieces.take<float>(D * kKeys)),
+        dout(pieces.take<float>(kQueries * D)),
+        o(pieces.take<float>(kQueries * D)),
+        p(pieces.take<float>(kQueries * kKeys)),
+        dp(pieces.take<float>(kQueries * kKeys)),
+        delta(pieces.take<float>(T)),
+        dq(pieces.take<float>(T * D)),
+        dk(pieces.take<float>(T * D)),
+        dv(pieces.take<float>(T * D)) {}
+  float *q, *k, *k_transposed, *v_transposed, *dout, *o, *p, *dp, *delta, *dq, *dk, *dv;
+};
+
+// delta[t] = dout · out, the softmax's own correction.
+template <typename Type>
+void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
+                  int64_t h) {
+  const int64_t D = sized(slice.shape.D);
+  for (int64_t t = 0; t < slice.shape.T; ++t) {
+    const float* a = vector::load(dout + slice.out_at(t, h), s.dout, D);
+    const float* b = vector::load(out + slice.out_at(t, h), s.o, D);
+    s.delta[t] = vector::dot(a, b, D);
+  }
+}
+
+// One (query tile, key tile): P from the kept log-sum-exp, then dV += Pᵀ·dO, dS = P∘(dO·Vᵀ - delta), dQ +=
+// dS·K and dK += dSᵀ·Q. `q` carries the scale already, so dK needs none and dQ gets it at the end.
+template <typename Type>
+void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Seen& seen, const Type* qkv,
+                   const Type* dout, const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
+  const int64_t D = sized(slice.shape.D), rows = std::min(kQueries, slice.shape.T - i);
+  const Columns all = seen.of(i, rows);
+  if (all.end <= j || all.begin >= j + kKeys) return;
+  const int64_t keys = std::min(kKeys, all.end - j);
+  load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
+  vector::scale(s.q, scale, rows * D);
+  load_tile(s.dout, dout + slice.out_at(i, h), rows, D, slice.shape.H * D);
+  masked_scores(s.p, s.q, s.k_transposed, seen, rows, keys, D, i, j);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s.p + r * kKeys;
+    const Columns columns = seen.in_tile(i + r, j, keys);
+    std::fill(row, row + columns.begin, 0.0f);
+    vector::exp_shifted(row + columns.begin, row + columns.begin, lse[slice.lse_at(i + r, h)],
+                        columns.end - columns.begin);
+    std::fill(row + columns.end, row + keys, 0.0f);
+  }
+  vector::multiply_add_transposed(s.dv + j * D, D, s.p, kKeys, s.dout, D, keys, rows, D);
+  std::fill_n(s.dp, kQueries * kKeys, 0.0f);
+  vector::multiply_add(s.dp, kKeys, s.dout, D, s.v_transposed, kKeys, rows, D, keys);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < keys; ++c) {
+      s.dp[r * kKeys + c] = s.p[r * kKeys + c] * (s.dp[r * kKeys + c] - s.delta[i + r]);
+    }
+  }
+  vector::multiply_add(s.dq + i * D, D, s.dp, kKeys, s.k, D, rows, keys, D);
+  vector::multiply_add_transposed(s.dk + j * D, D, s.dp, kKeys, s.q, D, keys, rows, D);
+}
+
+}  // namespace
+
+template <typename Type>
+void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
+                        const AttentionShape& shape, const Visibility& visibility) {
+  SHARDRUN_HAND_OVER(Op::kAttentionBackward, Type, shape.D, dqkv, dout, out, qkv, lse, &shape, &visibility);
+  const int64_t T = shape.T, D = sized(shape.D), group = shape.H / shape.K;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(D));
+  SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
+  parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
+    auto s = scratch_of<BackwardScratch>(shape);
+    for (int64_t work = begin; work < end; ++work) {
+      const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
+      const Seen seen(shape, visibility, slice.b);
+      const Slice<Type> target{shape, slice.b, slice.k};
+      std::fill_n(s.dk, T * D, 0.0f);
+      std::fill_n(s.dv, T * D, 0.0f);
+      for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
+        row_products(s, slice, dout, out, h);
+        std::fill_n(s.dq, T * D, 0.0f);
+        for (int64_t j = 0; j < T; j += kKeys) {
+          const int64_t keys = std::min(kKeys, T - j);
+          load_tile(s.k, slice.key(qkv, j), keys, D, shape.qkv_stride());
+          load_transposed(s.k_transposed, slice.key(qkv, j), keys, D, shape.qkv_stride());
+          load_transposed(s.v_transposed, slice.value(qkv, j), keys, D, shape.qkv_stride());
+          for (int64_t i = 0; i < T; i += kQueries) {
+            backward_tile(s, slice, seen, qkv, dout, lse, h, i, j, scale);
+          }
+        }
+        vector::scale(s.dq, scale, T * D);
+        store_tile(target.query(dqkv, 0, h), s.dq, T, D, shape.qkv_stride());
+      }
+      store_tile(target.key(dqkv, 0), s.dk, T, D, shape.qkv_stride());
+      store_tile(target.value(dqkv, 0), s.dv, T, D, shape.qkv_stride());
+    }
+  });
+}
+
+int64_t attention_workspace_bytes(const AttentionShape& shape) {
+  return std::max(scratch_bytes<ForwardScratch>(shape), scratch_bytes<BackwardScratch>(shape));
+}
+
+#ifndef SHARDRUN_SPECIALISED
+template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);
+template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&, const Visibility&);
+template void attention_backward(float*, const float*, const float*, const float*, const float*,
+                                 const AttentionShape&, const Visibility&);
+template void attention_backward(Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                 const AttentionShape&, const Visibility&);
+#endif
+
+}  // namespace shardrun::kernels

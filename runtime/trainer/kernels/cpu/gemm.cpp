@@ -1,0 +1,310 @@
+// Linear layers through oneDNN, the only file that includes it.
+//
+// A thread's engine, stream and compiled products live in one thread-local cache, created at its first
+// product: start-up pays nothing, and threads share nothing. Products are keyed by shape, types and strides.
+#include <dnnl.hpp>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/base/memory.h"
+#include "runtime/base/result.h"
+#include "runtime/trainer/kernels/cpu/needs.h"
+#include "runtime/trainer/kernels/cpu/thread_workspace.h"
+#include "runtime/trainer/kernels/cpu/vector.h"
+#include "runtime/trainer/kernels/ops.h"
+
+namespace shardrun::kernels {
+namespace {
+
+using base::Cursor;
+using dnnl::memory;
+
+template <typename T>
+constexpr memory::data_type kType = memory::data_type::f32;
+template <>
+constexpr memory::data_type kType<Bf16> = memory::data_type::bf16;
+
+bool has_avx512_core(dnnl::cpu_isa isa) {
+  return isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
+         isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+}
+
+memory::data_type type_of(DType dtype) {
+  return dtype == DType::kFp32 ? kType<float> : kType<Bf16>;
+}
+
+// c (M,N) = op(a) (M,K) · op(b) (K,N), or +=; plus bias (N) of the operands' type. Stored row-major, read transposed
+// or not.
+struct Product {
+  int64_t M, K, N;
+  memory::data_type type, c_type;
+  bool a_transposed, b_transposed, has_bias, accumulate;
+
+  auto key() const {
+    return std::tuple(M, K, N, static_cast<int>(type), static_cast<int>(c_type), a_transposed, b_transposed,
+                      has_bias, accumulate);
+  }
+};
+
+struct Pointers {
+  void* c;
+  const void *a, *b, *bias;
+};
+
+class Products {
+ public:
+  static Products& of_this_thread() {
+    thread_local Products products;
+    return products;
+  }
+
+  // `scratch`: scratch_bytes(product) of memory.
+  void multiply(const Product& product, const Pointers& at, std::byte* scratch) {
+    Compiled& compiled = compile(product);
+    compiled.a.set_data_handle(const_cast<void*>(at.a));
+    compiled.b.set_data_handle(const_cast<void*>(at.b));
+    compiled.c.set_data_handle(at.c);
+    if (product.has_bias) compiled.bias.set_data_handle(const_cast<void*>(at.bias));
+    compiled.scratch.set_data_handle(scratch);
+    compiled.primitive.execute(stream_, compiled.arguments);
+    stream_.wait();
+  }
+
+  struct Compiled {
+    dnnl::matmul primitive;
+    memory a, b, c, bias, scratch;
+    int64_t scratch_bytes = 0;
+    std::unordered_map<int, memory> arguments;
+  };
+  Compiled& compile(const Product& product) {
+    const auto found = compiled_.find(product.key());
+    if (found != compiled_.end()) return found->second;
+    const dnnl::matmul::primitive_desc description = describe(product);
+    const auto empty = [&](const memory::desc& desc) { return memory(desc, engine_, nullptr); };
+    Compiled compiled{primitive(description),
+                      empty(description.src_desc()),
+                      empty(description.weights_desc()),
+                      empty(description.dst_desc()),
+                      product.has_bias ? empty(description.bias_desc()) : memory(),
+                      empty(description.scratchpad_desc()),
+                      static_cast<int64_t>(description.scratchpad_desc().get_size()),
+                      {}};
+    compiled.arguments = {{DNNL_ARG_SRC, compiled.a},
+                          {DNNL_ARG_WEIGHTS, compiled.b},
+                          {DNNL_ARG_DST, compiled.c},
+                          {DNNL_ARG_SCRATCHPAD, compiled.scratch}};
+    if (product.has_bias) compiled.arguments.emplace(DNNL_ARG_BIAS, compiled.bias);
+    return compiled_.emplace(product.key(), std::move(compiled)).first->second;
+  }
+  int64_t compiled() const { return static_cast<int64_t>(compiled_.size()); }
+
+  // Without compiling it.
+  int64_t scratch_bytes(const Product& product) const {
+    const auto found = compiled_.find(product.key());
+    if (found != compiled_.end()) return found->second.scratch_bytes;
+    return static_cast<int64_t>(describe(product).scratchpad_desc().get_size());
+  }
+
+  // Without the instructions, oneDNN 2.6 refuses bf16 (below AVX-512) or emulates it (a quarter of fp32's speed,
+  // measured); operands are widened instead.
+  bool has_bf16() const { return has_bf16_; }
+
+ private:
+  Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    has_bf16_ = isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }
+
+  static memory::desc matrix(memory::data_type type, int64_t rows, int64_t columns, bool transposed) {
+    return transposed ? memory::desc({rows, columns}, type, memory::dims{1, rows})
+                      : memory::desc({rows, columns}, type, memory::dims{columns, 1});
+  }
+
+  dnnl::matmul::primitive_desc describe(const Product& p) const {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (p.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::desc operation(
+        matrix(p.type, p.M, p.K, p.a_transposed), matrix(p.type, p.K, p.N, p.b_transposed),
+        p.has_bias ? matrix(p.type, 1, p.N, false) : memory::desc(), matrix(p.c_type, p.M, p.N, false));
+    return {operation, attributes, engine_};
+  }
+
+  // oneDNN 2.6 compares keys of its process-wide primitive cache while another thread replaces them (the
+  // thread sanitizer sees it). Compiling is rare, so one thread at a time does it.
+  static dnnl::matmul primitive(const dnnl::matmul::primitive_desc& description) {
+    static std::mutex compiling;
+    const std::lock_guard lock(compiling);
+    return dnnl::matmul(description);
+  }
+
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  bool has_bf16_ = false;
+  std::map<decltype(std::declval<Product>().key()), Compiled> compiled_;
+};
+
+// What `call` is, as a product of operands of T.
+Product product_of(DType dtype, const LinearCall& call) {
+  using Op = LinearCall::Op;
+  const auto type = type_of(dtype);
+  const auto [op, N, C, O, bias, accumulate] = call;
+  switch (op) {
+    case Op::kForward:
+      return {N, C, O, type, type, false, true, bias, false};
+    case Op::kForwardFp32:
+      return {N, C, O, type, kType<float>, false, true, bias, false};
+    case Op::kBackwardInput:
+      return {N, O, C, type, type, false, false, false, accumulate};
+    case Op::kBackwardInputFp32:
+      return {N, O, C, type, kType<float>, false, false, false, accumulate};
+    case Op::kBackwardWeight:
+      break;
+  }
+  return {O, N, C, type, kType<float>, true, false, false, accumulate};
+}
+
+Product in_fp32(Product product) {
+  product.type = product.c_type = kType<float>;
+  return product;
+}
+
+bool must_widen(const Product& product) {
+  return product.type == kType<Bf16> && !Products::of_this_thread().has_bf16();
+}
+
+// Operands and result as fp32, where they are not.
+struct Widened {
+  Widened(Cursor& pieces, const Product& p)
+      : a(pieces.take<float>(p.M * p.K)),
+        b(pieces.take<float>(p.K * p.N)),
+        bias(p.has_bias ? pieces.take<float>(p.N) : nullptr),
+        c(p.c_type == kType<Bf16> ? pieces.take<float>(p.M * p.N) : nullptr) {}
+  float *a, *b, *bias, *c;
+};
+
+int64_t widened_bytes(const Product& product) {
+  Cursor counted(nullptr);
+  const Widened widened(counted, product);
+  return counted.bytes();
+}
+
+void multiply_widened(const Product& p, const Pointers& at) {
+  Products& products = Products::of_this_thread();
+  std::byte* const workspace = thread_workspace(widened_bytes(p) + products.scratch_bytes(in_fp32(p)));
+  Cursor pieces(workspace);
+  const Widened wide(pieces, p);
+  const auto narrow = [](const void* values) { return static_cast<const Bf16*>(values); };
+  vector::widen(wide.a, narrow(at.a), p.M * p.K);
+  vector::widen(wide.b, narrow(at.b), p.K * p.N);
+  if (p.has_bias) vector::widen(wide.bias, narrow(at.bias), p.N);
+  if (wide.c != nullptr && p.accumulate) vector::widen(wide.c, narrow(at.c), p.M * p.N);
+  void* const c = wide.c != nullptr ? wide.c : at.c;
+  products.multiply(in_fp32(p), {c, wide.a, wide.b, wide.bias}, workspace + pieces.bytes());
+  if (wide.c != nullptr) vector::narrow(static_cast<Bf16*>(at.c), wide.c, p.M * p.N);
+}
+
+template <typename T>
+constexpr DType kDType = std::is_same_v<T, float> ? DType::kFp32 : DType::kBf16;
+
+template <typename T>
+void run(const LinearCall& call, const Pointers& at) {
+  SHARDRUN_CHECK(call.N > 0 && call.C > 0 && call.O > 0);
+  const Product product = product_of(kDType<T>, call);
+  if (must_widen(product)) return multiply_widened(product, at);
+  Products& products = Products::of_this_thread();
+  products.multiply(product, at, thread_workspace(products.compile(product).scratch_bytes));
+}
+
+}  // namespace
+
+vector::InstructionSet vector::instruction_set() {
+  static const InstructionSet level = [] {
+#if defined(__x86_64__)
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && has_avx512_core(isa)) return InstructionSet::kAvx512;
+    if (avx2 && isa != dnnl::cpu_isa::sse41 && isa != dnnl::cpu_isa::avx && isa != dnnl::cpu_isa::all)
+      return InstructionSet::kAvx2;
+#endif
+    return InstructionSet::kBaseline;
+  }();
+  return level;
+}
+
+int64_t linear_workspace_bytes(DType dtype, const LinearCall& call) {
+  const Product product = product_of(dtype, call);
+  const Products& products = Products::of_this_thread();
+  if (!must_widen(product)) return products.scratch_bytes(product);
+  return widened_bytes(product) + products.scratch_bytes(in_fp32(product));
+}
+
+void prepare_linear(DType dtype, const LinearCall& call) {
+  const Product product = product_of(dtype, call);
+  Products::of_this_thread().compile(must_widen(product) ? in_fp32(product) : product);
+}
+
+int64_t compiled_products() {
+  return Products::of_this_thread().compiled();
+}
+
+using Op = LinearCall::Op;
+
+template <typename T>
+void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
+  run<T>({Op::kForward, N, C, O}, {y, x, w, nullptr});
+}
+
+template <typename T>
+void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
+  run<T>({Op::kForwardFp32, N, C, O}, {y, x, w, nullptr});
+}
+
+template <typename T>
+void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C, int64_t O) {
+  run<T>({Op::kForward, N, C, O, /*bias=*/true}, {y, x, w, bias});
+}
+
+template <typename T>
+void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                              int64_t O) {
+  run<T>({Op::kForwardFp32, N, C, O, /*bias=*/true}, {y, x, w, bias});
+}
+
+template <typename T>
+void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O, bool accumulate) {
+  run<T>({Op::kBackwardInput, N, C, O, /*bias=*/false, accumulate}, {dx, dy, w, nullptr});
+}
+
+template <typename T>
+void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O) {
+  run<T>({Op::kBackwardInputFp32, N, C, O}, {dx, dy, w, nullptr});
+}
+
+template <typename T>
+void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
+                            bool accumulate) {
+  run<T>({Op::kBackwardWeight, N, C, O, /*bias=*/false, accumulate}, {dw, dy, x, nullptr});
+}
+
+#define SHARDRUN_INSTANTIATE(T)                                                                            \
+  template void linear_forward(T*, const T*, const T*, int64_t, int64_t, int64_t);                         \
+  template void linear_forward_fp32(float*, const T*, const T*, int64_t, int64_t, int64_t);                \
+  template void linear_bias_forward(T*, const T*, const T*, const T*, int64_t, int64_t, int64_t);          \
+  template void linear_bias_forward_fp32(float*, const T*, const T*, const T*, int64_t, int64_t, int64_t); \
+  template void linear_backward_input(T*, const T*, const T*, int64_t, int64_t, int64_t, bool);            \
+  template void linear_backward_input_fp32(float*, const T*, const T*, int64_t, int64_t, int64_t);         \
+  template void linear_backward_weight(float*, const T*, const T*, int64_t, int64_t, int64_t, bool);
+SHARDRUN_INSTANTIATE(float)
+SHARDRUN_INSTANTIATE(Bf16)
+#undef SHARDRUN_INSTANTIATE
+
+}  // namespace shardrun::kernels

@@ -1,0 +1,12 @@
+// The workspace of the calling thread (kernels/workspace.h). Internal to runtime/trainer/kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shardrun::kernels {
+
+// At least `bytes`, page-aligned, valid until the thread's next call; the values are anything.
+std::byte* thread_workspace(int64_t bytes);
+
+}  // namespace shardrun::kernels

@@ -1,0 +1,71 @@
+// What every attention kernel knows of its problem, plain (attention.cu) or in tiles (attention_tensor.cu).
+//
+// Heads of qkv are counted through: H of queries, then K of keys, then K of values. Thread rule: pure functions.
+#pragma once
+
+#ifndef __CUDACC_RTC__
+#include "runtime/trainer/kernels/cuda/launch.cuh"
+#endif
+#include "runtime/trainer/kernels/cuda/tiles.h"
+
+namespace shardrun::kernels::cuda {
+
+struct AttentionProblem {
+  int64_t stride, out_stride;  // elements from a token to the next one: qkv, out
+  int T, H, K, D;
+  bool causal;
+  const int32_t *begins, *lengths;
+  float scale;
+
+#ifndef __CUDACC_RTC__
+  AttentionProblem(const AttentionShape& s, const Visibility& v)
+      : stride(s.qkv_stride()),
+        out_stride(s.H * s.D),
+        T(static_cast<int>(s.T)),
+        H(static_cast<int>(s.H)),
+        K(static_cast<int>(s.K)),
+        D(static_cast<int>(s.D)),
+        causal(v.causal),
+        begins(v.begins),
+        lengths(v.lengths),
+        scale(1.0F / sqrtf(static_cast<float>(s.D))) {}
+#endif
+
+  __device__ Sight sight(int b) const {
+    return {T, lengths == nullptr ? T : lengths[b], begins == nullptr ? nullptr : begins + int64_t{b} * T,
+            causal};
+  }
+  // Where a token's part of a head begins in qkv, and in out.
+  __device__ int64_t at(int b, int t, int head) const {
+    return (int64_t{b} * T + t) * stride + head * D;
+  }
+  __device__ int64_t out_at(int b, int t, int head) const {
+    return (int64_t{b} * T + t) * out_stride + head * D;
+  }
+  // Where a head's numbers for each token begin: lse, delta (B,H,T).
+  __device__ int64_t stat_at(int b, int head) const {
+    return (int64_t{b} * H + head) * T;
+  }
+  // The keys that a head of queries looks at; their values are K heads further.
+  __device__ int key_head(int head) const {
+    return H + head / (H / K);
+  }
+};
+
+#ifndef __CUDACC_RTC__
+// The specialised kernel of a call: of tiles, if the call goes to the tensor cores.
+template <typename T>
+SpecialisedEntry specialised_attention(OpScope& op, Op pass, const AttentionShape& s, size_t entry,
+                                       bool in_tiles) {
+  return op.specialised({pass, kDTypeOf<T>, s.D, Target::kCuda, s.H, s.K}, entry,
+                        in_tiles == fits_tensor_cores(kDTypeOf<T>, s.D));
+}
+
+// Blocks of `rows` tokens, of one head, of one sequence.
+inline dim3 attention_grid(const AttentionShape& s, int64_t heads, int64_t rows) {
+  return {static_cast<unsigned>(quotient_up(s.T, rows)), static_cast<unsigned>(heads),
+          static_cast<unsigned>(s.B)};
+}
+#endif
+
+}  // namespace shardrun::kernels::cuda

@@ -1,0 +1,16 @@
+// The backend (kernels/backend.h) of one NVIDIA GPU. Needs no CUDA header.
+//
+// Thread rule: as Backend. State: compiled, never run on a GPU yet.
+#pragma once
+
+#include <memory>
+
+#include "runtime/trainer/kernels/backend.h"
+#include "runtime/trainer/kernels/cuda/device.h"
+
+namespace shardrun::kernels::cuda {
+
+// Takes 16 MiB of pinned memory. kIo.
+Result<std::unique_ptr<Backend>> make_backend(std::unique_ptr<Device> device);
+
+}  // namespace shardrun::kernels::cuda

@@ -1,0 +1,131 @@
+// How the ops of this folder are written: the device's state, an op's scope and launches.
+//
+// Only for the .cu files of this folder. Kernels are templates over a width: elements a thread takes at once, 16 bytes
+// where every pointer and row length allows it, else 1. Thread rule: as Device.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <array>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/trainer/kernels/cuda/blocks.h"
+#include "runtime/trainer/kernels/cuda/cudnn_attention.h"
+#include "runtime/trainer/kernels/cuda/device.h"
+#include "runtime/trainer/kernels/cuda/graphs.cuh"
+#include "runtime/trainer/kernels/cuda/instructions.cuh"
+#include "runtime/trainer/kernels/cuda/loaded_kernels.cuh"
+#include "runtime/trainer/kernels/cuda/product_table.h"
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
+#include "runtime/trainer/kernels/ops.h"
+
+namespace shardrun::kernels::cuda {
+
+struct ProductPlans;  // gemm.cu
+
+struct Device::State {
+  int index = 0, multiprocessors = 0, capability = 0;
+  std::string name, architecture;
+  bool wait_after_each_op = false, tuning = false, uses_graphs = false;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t marks[2] = {nullptr, nullptr};
+  std::vector<cudaEvent_t> stamps;  // used ones first
+  size_t stamps_used = 0;
+  cublasLtHandle_t products = nullptr;
+  std::unique_ptr<CudnnAttention> cudnn;  // null: attention is ours
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+  LoadedKernels specialised;
+  ProductTable table{""};
+  std::shared_ptr<ProductPlans> plans;
+  std::vector<std::string> plain_products;
+  Graphs graphs;
+  int64_t graph_launches = 0;
+  std::optional<base::Error> failure;    // the first
+  std::array<const char*, 16> recent{};  // a ring of the ops since the last wait
+  size_t ops_since_wait = 0;
+
+  void fail(const char* op, cudaError_t error);
+  void fail(const char* op, base::Code code, std::string why);
+  std::string recent_ops() const;
+};
+
+// One op, from before its first launch until after its last: notes what fails under the op's name.
+class OpScope {
+ public:
+  OpScope(Device& device, const char* name);
+  ~OpScope();
+  OpScope(const OpScope&) = delete;
+  OpScope& operator=(const OpScope&) = delete;
+
+  bool runs() const { return !state_.failure.has_value(); }
+  cudaStream_t stream() const { return state_.stream; }
+  // The device's workspace, for this op alone; null after a failure, which is noted.
+  std::byte* scratch(size_t bytes);
+  bool check(cudaError_t error);
+  void fail(base::Code code, std::string why) { state_.fail(name_, code, std::move(why)); }
+  // The entry (kernels/cuda/specialised.h) of the device's specialised kernel for `shape`, where it has one and the call
+  // `fits` it: vectors are as wide, pointers aligned as it takes them.
+  SpecialisedEntry specialised(const KernelShape& shape, size_t entry, bool fits) {
+    return state_.specialised.entry(shape, entry, fits);
+  }
+  Device::State& state() { return state_; }
+
+ private:
+  Device::State& state_;
+  const char* name_;
+};
+
+// What a kernel is started with: its blocks, the threads of a block, the block's dynamic shared memory, and the
+// specialised kernel that does the same, if there is one.
+struct LaunchShape {
+  dim3 blocks, threads;
+  size_t shared_bytes = 0;
+  SpecialisedEntry specialised{};
+};
+
+// `kernel`, or the specialised one in its place, with the same arguments: their signatures are equal. A failure is found
+// where every op looks for one: ~OpScope.
+template <typename... Parameters>
+void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+            std::type_identity_t<Parameters>... arguments) {
+  constexpr size_t kMoreShared =
+      40 * 1024;  // from 48 KiB on, static shared memory included, a kernel needs leave
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  if (shape.specialised.kernel != nullptr) {
+    SHARDRUN_CHECK(shape.threads.x == shape.specialised.threads);
+    kernel = reinterpret_cast<decltype(kernel)>(shape.specialised.kernel);  // CUDA takes its handles so
+  }
+  if (shape.shared_bytes > kMoreShared) {
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes));
+  }
+  (void)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+constexpr int64_t kAlignment = 256;  // of every part of a scratch
+
+inline bool is_aligned(const void* pointer, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
+}
+// Whether all of them (null counts as aligned) can be read 16 bytes at a time.
+template <typename... Pointers>
+bool are_aligned(const Pointers*... pointers) {
+  return (is_aligned(pointers, 16) && ...);
+}
+
+// out (columns) = the sum of in's rows (rows, columns), or += when `accumulate`: blocks of rows side by side, then the
+// blocks in order. `partial`: sum_rows_bytes of scratch.
+size_t sum_rows_bytes(int64_t rows, int64_t columns);
+template <typename T>
+void sum_rows(cudaStream_t stream, float* out, const T* in, int64_t rows, int64_t columns, bool accumulate,
+              std::byte* partial);
+
+}  // namespace shardrun::kernels::cuda

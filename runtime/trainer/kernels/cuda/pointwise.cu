@@ -1,0 +1,293 @@
+// Ops that treat every element, or every pair, by itself: conversions, SwiGLU, GELU, tanh, residual, rotary embedding.
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
+#ifndef __CUDACC_RTC__
+#include <algorithm>
+
+#include "runtime/trainer/kernels/cuda/launch.cuh"
+#include "runtime/trainer/kernels/cuda/ops.h"
+#endif
+
+namespace shardrun::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// body.at<W>(i) for every W-th i of [0, count), and body.at<1> for what is left.
+template <int W, typename Body>
+__global__ void __launch_bounds__(kThreads) over_elements(int64_t count, Body body) {
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, stride = int64_t{gridDim.x} * kThreads;
+  const int64_t packs = count / W;
+  for (int64_t pack = first; pack < packs; pack += stride) body.template at<W>(pack * W);
+  if constexpr (W > 1) {
+    for (int64_t i = packs * W + first; i < count; i += stride) body.template at<1>(i);
+  }
+}
+
+// y = f(a) and y = f(a, b), a value at a time; y may be a or b.
+template <typename Function, typename Out, typename In>
+struct Unary {
+  Out* y;
+  const In* a;
+  template <int W>
+  __device__ void at(int64_t i) const {
+    float values[W];
+    load(values, a + i);
+#pragma unroll
+    for (float& value : values) value = Function::of(value);
+    store(y + i, values);
+  }
+};
+template <typename Function, typename T>
+struct Binary {
+  T* y;
+  const T *a, *b;
+  template <int W>
+  __device__ void at(int64_t i) const {
+    float left[W], right[W];
+    load(left, a + i);
+    load(right, b + i);
+#pragma unroll
+    for (int j = 0; j < W; ++j) left[j] = Function::of(left[j], right[j]);
+    store(y + i, left);
+  }
+};
+
+// Φ(x); erfc keeps its relative accuracy where Φ is small.
+__device__ float normal_distribution(float x) {
+  return 0.5F * erfcf(-0.70710678F * x);
+}
+
+struct Same {
+  static __device__ float of(float x) { return x; }
+};
+struct Gelu {
+  static __device__ float of(float x) { return x * normal_distribution(x); }
+};
+struct GeluGradient {
+  static __device__ float of(float dy, float x) {
+    return dy * (normal_distribution(x) + x * 0.39894228F * expf(-0.5F * x * x));
+  }
+};
+struct Tanh {
+  static __device__ float of(float x) { return tanhf(x); }
+};
+struct TanhGradient {
+  static __device__ float of(float dy, float y) { return dy * (1.0F - y * y); }
+};
+struct Sum {
+  static __device__ float of(float a, float b) { return a + b; }
+};
+
+// One block a row.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads) swiglu_rows(T* y, const T* gate_up, int64_t F) {
+  const T* const gate = gate_up + int64_t{blockIdx.x} * 2 * F;
+  const T* const up = gate + F;
+  T* const out = y + int64_t{blockIdx.x} * F;
+  for (int64_t f = int64_t{threadIdx.x} * W; f < F; f += int64_t{blockDim.x} * W) {
+    float g[W], u[W];
+    load(g, gate + f);
+    load(u, up + f);
+#pragma unroll
+    for (int j = 0; j < W; ++j) g[j] = g[j] / (1.0F + expf(-g[j])) * u[j];
+    store(out + f, g);
+  }
+}
+
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_gradient_rows(T* dgate_up, const T* dy, const T* gate_up, int64_t F) {
+  const T* const gate = gate_up + int64_t{blockIdx.x} * 2 * F;
+  T* const dgate = dgate_up + int64_t{blockIdx.x} * 2 * F;
+  const T* const grad = dy + int64_t{blockIdx.x} * F;
+  for (int64_t f = int64_t{threadIdx.x} * W; f < F; f += int64_t{blockDim.x} * W) {
+    float g[W], u[W], d[W];
+    load(g, gate + f);
+    load(u, gate + F + f);
+    load(d, grad + f);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const float sigmoid = 1.0F / (1.0F + expf(-g[j]));
+      u[j] *= d[j] * sigmoid * (1.0F + g[j] * (1.0F - sigmoid));
+      d[j] *= g[j] * sigmoid;
+    }
+    store(dgate + f, u);
+    store(dgate + F + f, d);
+  }
+}
+
+// One block a token. A vector takes W angles of a head and the W values that stand half a head behind theirs.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    rope_rows(T* x, const float* table, int64_t length, int heads, int half, int64_t stride, float sign) {
+  T* const row = x + int64_t{blockIdx.x} * stride;
+  const float* const angles = table + int64_t{blockIdx.x} % length * 2 * half;
+  const int packs = half / W;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * packs; i += static_cast<int>(blockDim.x)) {
+    const int at = i % packs * W;
+    T* const first = row + int64_t{i / packs} * 2 * half + at;
+    float a[W], b[W], cosines[W], sines[W];
+    load(a, first);
+    load(b, first + half);
+    load(cosines, angles + at);
+    load(sines, angles + half + at);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const float sine = sign * sines[j], before = a[j];
+      a[j] = before * cosines[j] - b[j] * sine;
+      b[j] = b[j] * cosines[j] + before * sine;
+    }
+    store(first, a);
+    store(first + half, b);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    fill_rope_table(float* table, int64_t length, int64_t D, double theta) {
+  const int64_t half = D / 2, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= length * half) return;
+  const int64_t t = i / half, pair = i % half;
+  const double angle =
+      static_cast<double>(t) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(D));
+  table[t * D + pair] = static_cast<float>(cos(angle));
+  table[t * D + half + pair] = static_cast<float>(sin(angle));
+}
+
+}  // namespace
+
+#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
+namespace {
+
+template <int kVectorWidth, typename Body>
+void launch_over(Device& device, const char* name, int64_t count, bool aligned, const Body& body) {
+  OpScope op(device, name);
+  if (!op.runs() || count == 0) return;
+  const int64_t packs = aligned ? quotient_up(count, kVectorWidth) : count;
+  // Enough blocks to fill the GPU several times over; each thread then has a few vectors.
+  const int64_t most = int64_t{op.state().multiprocessors} * 32;
+  const auto blocks = static_cast<unsigned>(std::min(quotient_up(packs, kThreads), most));
+  launch(op.stream(), {blocks, kThreads},
+         aligned ? over_elements<kVectorWidth, Body> : over_elements<1, Body>, count, body);
+}
+
+template <typename Function, typename Out, typename In>
+void unary(Device& device, const char* name, Out* y, const In* x, int64_t count) {
+  constexpr int kBoth = std::min(kWidth<Out>, kWidth<In>);  // 8 bytes of the narrower type, if they differ
+  launch_over<kBoth>(device, name, count, are_aligned(y, x), Unary<Function, Out, In>{y, x});
+}
+template <typename Function, typename T>
+void binary(Device& device, const char* name, T* y, const T* a, const T* b, int64_t count) {
+  launch_over<kWidth<T>>(device, name, count, are_aligned(y, a, b), Binary<Function, T>{y, a, b});
+}
+
+}  // namespace
+
+void fp32_to_bf16(Device& device, std::span<const float> in, std::span<Bf16> out) {
+  SHARDRUN_CHECK(in.size() == out.size());
+  unary<Same>(device, "fp32_to_bf16", out.data(), in.data(), static_cast<int64_t>(in.size()));
+}
+
+void bf16_to_fp32(Device& device, std::span<const Bf16> in, std::span<float> out) {
+  SHARDRUN_CHECK(in.size() == out.size());
+  unary<Same>(device, "bf16_to_fp32", out.data(), in.data(), static_cast<int64_t>(in.size()));
+}
+
+template <typename T>
+void from_fp32(Device& device, T* out, const float* in, int64_t count) {
+  unary<Same>(device, "from_fp32", out, in, count);
+}
+
+template <typename T>
+void gelu_forward(Device& device, T* y, const T* x, int64_t count) {
+  unary<Gelu>(device, "gelu_forward", y, x, count);
+}
+template <typename T>
+void gelu_backward(Device& device, T* dx, const T* dy, const T* x, int64_t count) {
+  binary<GeluGradient>(device, "gelu_backward", dx, dy, x, count);
+}
+template <typename T>
+void tanh_forward(Device& device, T* y, const T* x, int64_t count) {
+  unary<Tanh>(device, "tanh_forward", y, x, count);
+}
+template <typename T>
+void tanh_backward(Device& device, T* dx, const T* dy, const T* y, int64_t count) {
+  binary<TanhGradient>(device, "tanh_backward", dx, dy, y, count);
+}
+template <typename T>
+void add(Device& device, T* y, const T* a, const T* b, int64_t count) {
+  binary<Sum>(device, "add", y, a, b, count);
+}
+
+template <typename T>
+void swiglu_forward(Device& device, T* y, const T* gate_up, int64_t N, int64_t F) {
+  OpScope op(device, "swiglu_forward");
+  if (!op.runs() || N == 0 || F == 0) return;
+  constexpr int W = kWidth<T>;
+  const bool vectors = F % W == 0 && are_aligned(y, gate_up);
+  const KernelShape shape{Op::kSwiGluForward, kDTypeOf<T>, F, Target::kCuda};
+  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, F);
+  launch(op.stream(),
+         {static_cast<unsigned>(N), row_threads(vectors ? F / W : F), 0,
+          op.specialised(shape, kOnlyEntry, fits)},
+         vectors ? swiglu_rows<W, T> : swiglu_rows<1, T>, y, gate_up, F);
+}
+
+template <typename T>
+void swiglu_backward(Device& device, T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F) {
+  OpScope op(device, "swiglu_backward");
+  if (!op.runs() || N == 0 || F == 0) return;
+  constexpr int W = kWidth<T>;
+  const bool vectors = F % W == 0 && are_aligned(dgate_up, dy, gate_up);
+  const KernelShape shape{Op::kSwiGluBackward, kDTypeOf<T>, F, Target::kCuda};
+  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, F);
+  launch(op.stream(),
+         {static_cast<unsigned>(N), row_threads(vectors ? F / W : F), 0,
+          op.specialised(shape, kOnlyEntry, fits)},
+         vectors ? swiglu_gradient_rows<W, T> : swiglu_gradient_rows<1, T>, dgate_up, dy, gate_up, F);
+}
+
+void rope_table(Device& device, float* table, int64_t T, int64_t D, double theta) {
+  OpScope op(device, "rope_table");
+  const int64_t pairs = T * (D / 2);
+  if (!op.runs() || pairs == 0) return;
+  launch(op.stream(), {static_cast<unsigned>(quotient_up(pairs, kThreads)), kThreads}, fill_rope_table, table,
+         T, D, theta);
+}
+
+template <typename Type>
+void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t D,
+          int64_t stride, bool inverse) {
+  OpScope op(device, "rope");
+  const int64_t half = D / 2;
+  if (!op.runs() || B * T == 0 || heads * half == 0) return;
+  constexpr int W = kWidth<Type>;
+  const float sign = inverse ? -1.0F : 1.0F;
+  const auto rows = static_cast<unsigned>(B * T);
+  const int heads32 = static_cast<int>(heads), half32 = static_cast<int>(half);
+  const bool vectors = half % W == 0 && stride % W == 0 && are_aligned(x, table);
+  const int64_t kv_heads = stride / D - heads;  // where x is the queries and keys of qkv
+  const KernelShape shape{Op::kRope, kDTypeOf<Type>, D, Target::kCuda, heads - kv_heads, kv_heads};
+  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, half) && stride % D == 0;
+  launch(op.stream(),
+         {rows, row_threads(vectors ? heads * half / W : heads * half), 0,
+          op.specialised(shape, kOnlyEntry, fits)},
+         vectors ? rope_rows<W, Type> : rope_rows<1, Type>, x, table, T, heads32, half32, stride, sign);
+}
+
+#define SHARDRUN_INSTANTIATE(T)                                                     \
+  template void from_fp32(Device&, T*, const float*, int64_t);                      \
+  template void gelu_forward(Device&, T*, const T*, int64_t);                       \
+  template void gelu_backward(Device&, T*, const T*, const T*, int64_t);            \
+  template void tanh_forward(Device&, T*, const T*, int64_t);                       \
+  template void tanh_backward(Device&, T*, const T*, const T*, int64_t);            \
+  template void add(Device&, T*, const T*, const T*, int64_t);                      \
+  template void swiglu_forward(Device&, T*, const T*, int64_t, int64_t);            \
+  template void swiglu_backward(Device&, T*, const T*, const T*, int64_t, int64_t); \
+  template void rope(Device&, T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);
+SHARDRUN_INSTANTIATE(float)
+SHARDRUN_INSTANTIATE(Bf16)
+#undef SHARDRUN_INSTANTIATE
+
+#endif
+
+}  // namespace shardrun::kernels::cuda

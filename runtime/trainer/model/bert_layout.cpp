@@ -1,0 +1,161 @@
+// What a BERT consists of, without any memory: checks, parameter tables, operation counts.
+#include <fmt/format.h>
+
+#include "runtime/trainer/model/bert.h"
+#include "runtime/trainer/model/bert_buffers.h"
+
+namespace shardrun::model {
+namespace {
+
+using base::Code;
+using base::Error;
+
+constexpr double kInitStddev = 0.02;
+
+class Builder {
+ public:
+  Builder(std::string block_name, std::string prefix)
+      : block_{std::move(block_name), {}, 0}, prefix_(std::move(prefix)) {}
+
+  void matrix(const char* name, int64_t rows, int64_t columns) {
+    append(name, {rows, columns}, /*weight_decay=*/true, kInitStddev, 0.0);
+  }
+  void bias(const char* name, int64_t size) { append(name, {size}, /*weight_decay=*/false, 0.0, 0.0); }
+  void layernorm(const std::string& name, int64_t size) {
+    append(name + ".weight", {size}, /*weight_decay=*/false, 0.0, 1.0);
+    append(name + ".bias", {size}, /*weight_decay=*/false, 0.0, 0.0);
+  }
+  BlockLayout take() { return std::move(block_); }
+
+ private:
+  void append(const std::string& name, std::vector<int64_t> shape, bool weight_decay, double stddev,
+              double value) {
+    ParameterInfo parameter{prefix_ + name, std::move(shape), block_.elements, weight_decay, stddev, value};
+    block_.elements += parameter.elements();
+    block_.parameters.push_back(std::move(parameter));
+  }
+  BlockLayout block_;
+  std::string prefix_;
+};
+
+// The order is what runtime/trainer/model/bert_buffers.h counts in.
+BlockLayout embedding_layout(const BertConfig& config) {
+  const int64_t C = config.hidden;
+  Builder block("embedding", "");
+  block.matrix("bert.embeddings.word_embeddings.weight", config.vocab, C);
+  block.matrix("bert.embeddings.position_embeddings.weight", config.max_positions, C);
+  block.matrix("bert.embeddings.token_type_embeddings.weight", config.type_vocab, C);
+  block.layernorm("bert.embeddings.LayerNorm", C);
+  block.matrix("bert.pooler.dense.weight", C, C);
+  block.bias("bert.pooler.dense.bias", C);
+  block.matrix("cls.predictions.transform.dense.weight", C, C);
+  block.bias("cls.predictions.transform.dense.bias", C);
+  block.layernorm("cls.predictions.transform.LayerNorm", C);
+  block.bias("cls.predictions.bias", config.vocab);
+  block.matrix("cls.seq_relationship.weight", 2, C);
+  block.bias("cls.seq_relationship.bias", 2);
+  return block.take();
+}
+
+BlockLayout layer_layout(const BertConfig& config, int layer) {
+  const int64_t C = config.hidden, F = config.ffn;
+  Builder block(fmt::format("layer {}", layer), fmt::format("bert.encoder.layer.{}.", layer));
+  block.matrix("attention.self.query.weight", C, C);
+  block.matrix("attention.self.key.weight", C, C);
+  block.matrix("attention.self.value.weight", C, C);
+  block.bias("attention.self.query.bias", C);
+  block.bias("attention.self.key.bias", C);
+  block.bias("attention.self.value.bias", C);
+  block.matrix("attention.output.dense.weight", C, C);
+  block.bias("attention.output.dense.bias", C);
+  block.layernorm("attention.output.LayerNorm", C);
+  block.matrix("intermediate.dense.weight", F, C);
+  block.bias("intermediate.dense.bias", F);
+  block.matrix("output.dense.weight", C, F);
+  block.bias("output.dense.bias", C);
+  block.layernorm("output.LayerNorm", C);
+  return block.take();
+}
+
+}  // namespace
+
+base::Result<void> check(const BertConfig& config) {
+  if (config.layers < 1 || config.hidden < 1 || config.heads < 1 || config.ffn < 1 || config.vocab < 1 ||
+      config.max_positions < 1 || config.type_vocab < 1) {
+    return Error(Code::kInvalid,
+                 "a BERT's layers, hidden, heads, ffn, vocab, max_positions and type_vocab must be positive");
+  }
+  if (config.hidden % config.heads != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("hidden {} does not divide into {} heads; make hidden a multiple", config.hidden,
+                             config.heads));
+  }
+  if (config.hidden / config.heads > 1024) {
+    return Error(Code::kInvalid,
+                 fmt::format("head size {} is above 1024; use more heads", config.hidden / config.heads));
+  }
+  return {};
+}
+
+std::vector<BlockLayout> block_layouts(const BertConfig& config) {
+  std::vector<BlockLayout> blocks;
+  blocks.push_back(embedding_layout(config));
+  for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer));
+  return blocks;
+}
+
+double flops_per_token(const BertConfig& config, int sequence_length, double predicted_share) {
+  const double C = config.hidden, F = config.ffn, L = config.layers;
+  const double layers = L * (4.0 * C * C + 2.0 * C * F);
+  const double head = predicted_share * (C * C + C * config.vocab);
+  return 6.0 * (layers + head) + 12.0 * L * C * sequence_length;
+}
+
+kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options) {
+  using Op = kernels::LinearCall::Op;
+  constexpr bool kBias = true, kSums = true;
+  const BertSizes s(config, options);
+  kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.H, s.D}};
+  list.linears = {
+      {Op::kForward, s.N, s.C, 3 * s.C, kBias}, {Op::kForward, s.N, s.C, s.C, kBias},
+      {Op::kForward, s.N, s.C, s.F, kBias},     {Op::kForward, s.N, s.F, s.C, kBias},
+      {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
+      {Op::kBackwardWeight, s.N, s.C, s.F},     {Op::kBackwardInput, s.N, s.C, s.F, !kBias, kSums},
+      {Op::kBackwardWeight, s.N, s.C, s.C},     {Op::kBackwardInput, s.N, s.C, s.C},
+      {Op::kBackwardWeight, s.N, s.C, 3 * s.C}, {Op::kBackwardInput, s.N, s.C, 3 * s.C, !kBias, kSums}};
+  for (int64_t row = 0; row < s.M; row += s.chunk) {
+    const int64_t rows = std::min(s.chunk, s.M - row);
+    list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V, kBias});
+    list.linears.push_back({Op::kBackwardInput, rows, s.C, s.V});
+    list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, !kBias, /*accumulate=*/row > 0});
+  }
+  for (const int64_t rows : {s.M, s.B}) {  // the transform before the head, and the pooler
+    list.linears.push_back({Op::kForward, rows, s.C, s.C, kBias});
+    list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.C});
+    list.linears.push_back({Op::kBackwardInput, rows, s.C, s.C});
+  }
+  list.linears.push_back({Op::kForwardFp32, s.B, s.C, kRelations, kBias});
+  list.linears.push_back({Op::kBackwardWeight, s.B, s.C, kRelations});
+  list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
+  if (options.accumulates) list.also_accumulate();
+  return list;
+}
+
+std::vector<kernels::KernelShape> kernel_shapes(const BertConfig& config, kernels::DType compute,
+                                                kernels::Target target) {
+  using kernels::Op;
+  const int64_t head_size = config.hidden / config.heads;
+  if (target == kernels::Target::kCuda) {
+    return {{Op::kAttentionForward, compute, head_size, target, config.heads, config.heads},
+            {Op::kAttentionBackward, compute, head_size, target, config.heads, config.heads},
+            {Op::kLayerNormForward, compute, config.hidden, target},
+            {Op::kLayerNormBackward, compute, config.hidden, target},
+            {Op::kCrossEntropy, compute, config.vocab, target}};
+  }
+  return {{Op::kAttentionForward, compute, head_size},
+          {Op::kAttentionBackward, compute, head_size},
+          {Op::kLayerNormForward, compute, config.hidden},
+          {Op::kLayerNormBackward, compute, config.hidden}};
+}
+
+}  // namespace shardrun::model

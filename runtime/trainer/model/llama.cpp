@@ -1,0 +1,461 @@
+// Forward and backward of the blocks, read top to bottom; every op is documented in kernels/ops.h.
+#include "runtime/trainer/model/llama.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "runtime/trainer/kernels/backend.h"
+#include "runtime/trainer/model/activation_memory.h"
+#include "runtime/trainer/model/block_linears.h"
+#include "runtime/trainer/model/llama_buffers.h"
+#include "runtime/trainer/model/tensor_group.h"
+
+namespace shardrun::model {
+
+using kernels::Bf16;
+
+namespace {
+
+template <typename T>
+class TypedLlama : public Llama {
+ public:
+  // `fp8_ops`: null, or the backend's.
+  TypedLlama(const LlamaConfig& config, const ModelOptions& options, ActivationMemory memory,
+             const kernels::Fp8Ops* fp8_ops)
+      : backend_(*options.backend),
+        ops_(backend_.ops<T>()),
+        tensor_(options.tensor),
+        sizes_(config, options, tensor_.size()),
+        blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
+        saved_(std::move(memory.saved)),
+        scratch_(std::move(memory.scratch)),
+        buffers_(sizes_, saved_.data(), scratch_.data()),
+        offloaded_(std::move(memory.offloaded)),
+        fp8_(backend_, buffers_.fp8.scalings, BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
+        linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
+    backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
+    for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
+    if (config.tied_embeddings) visits_.push_back(0);
+    // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
+    head_matrix_ = config.tied_embeddings ? 0 : sizes_.C;
+    head_norm_ = config.tied_embeddings ? sizes_.V * sizes_.C : 0;
+  }
+
+  const std::vector<BlockLayout>& blocks() const override { return blocks_; }
+  std::span<const int> visits() const override { return visits_; }
+  Fp8State* fp8() override { return sizes_.fp8 ? &fp8_ : nullptr; }
+
+  void set_batch(const Batch& batch) override {
+    const auto tokens = batch.tokens, targets = batch.targets;
+    SHARDRUN_CHECK(static_cast<int64_t>(tokens.size()) == sizes_.N && targets.size() == tokens.size());
+    const auto vocab = static_cast<int32_t>(sizes_.V * sizes_.ranks);
+    SHARDRUN_CHECK(std::all_of(tokens.begin(), tokens.end(), [=](int32_t t) { return t >= 0 && t < vocab; }));
+    SHARDRUN_CHECK(
+        std::all_of(targets.begin(), targets.end(), [=](int32_t t) { return t >= -1 && t < vocab; }));
+    upload(buffers_.tokens, tokens);
+    upload(buffers_.targets, targets);
+    visibility_ = {};
+    if (!batch.document_begins.empty()) {
+      SHARDRUN_CHECK(batch.document_begins.size() == tokens.size());
+      upload(buffers_.begins, batch.document_begins);
+      visibility_.begins = buffers_.begins;
+    }
+    loss_scale_ = batch.loss_scale;
+    // Logits of several chunks do not stay until backward, which makes them again: once is enough.
+    loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
+    backward_follows_ = batch.backward_follows;
+    backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
+    tokens_with_loss_ =
+        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+  }
+
+  Result<void> forward(int visit, std::span<const std::byte> parameters) override {
+    const T* p = checked(visit, parameters);
+    if (visit == 0) return embedding_forward(p);
+    if (is_head(visit)) return head_forward(p);
+    return repeat("a layer's forward", visit - 1, {p, nullptr}, [&] { return layer_forward(visit - 1, p); });
+  }
+
+  Loss loss() const override {
+    double sum = 0.0;
+    (void)backend_.download(&sum, buffers_.losses, sizeof sum);  // the backend keeps and tells its failures
+    return {.sum = sum, .tokens = tokens_with_loss_};
+  }
+  const double* loss_sums() const override { return buffers_.losses; }
+
+  Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
+                        bool accumulate) override {
+    const T* p = checked(visit, parameters);
+    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
+    accumulate_ = accumulate;
+    linears_.accumulate(accumulate);
+    float* const g = gradient.data();
+    if (visit == 0) return embedding_backward(gradient);
+    if (is_head(visit)) return head_backward(p, g);
+    return repeat("a layer's backward", visit - 1, {p, g}, [&] { return layer_backward(visit - 1, p, g); });
+  }
+
+ private:
+  void upload(int32_t* to, std::span<const int32_t> from) {
+    backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
+  }
+  bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
+  const BlockLayout& block_of(int visit) const {
+    return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
+  }
+  const T* checked(int visit, std::span<const std::byte> parameters) const {
+    SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
+    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(block_of(visit).elements) * sizeof(T));
+    return reinterpret_cast<const T*>(parameters.data());
+  }
+
+  // Offsets inside a layer's flat buffer. q, k, v lie side by side, and so do gate and up: one product each.
+  struct LayerOffsets {
+    explicit LayerOffsets(const Sizes& s)
+        : norm1(0),
+          qkv(s.C),
+          out(qkv + s.QKV * s.C),
+          norm2(out + s.C * s.HD),
+          gate_up(norm2 + s.C),
+          down(gate_up + 2 * s.F * s.C) {}
+    int64_t norm1, qkv, out, norm2, gate_up, down;
+  };
+
+  // ---- between the rows that a rank owns and the products over all rows
+
+  // `all` (N,C) with this rank's rows in their place; the others' arrive.
+  Result<void> gather_rows(T* all) { return tensor_.gather_in_place(all, sizes_.R * sizes_.C); }
+  T* own_rows(T* all) const { return all + tensor_.rank() * sizes_.R * sizes_.C; }
+
+  // This rank's rows of a gradient or an activation, gathered unless it has them all.
+  Result<const T*> all_rows(const T* rows) {
+    if (tensor_.alone()) return rows;
+    backend_.copy(own_rows(buffers_.gathered), rows, sizes_.R * sizes_.C * int64_t{sizeof(T)});
+    RETURN_IF_ERROR(gather_rows(buffers_.gathered));
+    return static_cast<const T*>(buffers_.gathered);
+  }
+
+  // rows (R,C) = this rank's rows of the sum over the group of `partial`.
+  Result<void> sum_partial(T* rows) {
+    const auto count = static_cast<size_t>(sizes_.R * sizes_.C);
+    RETURN_IF_ERROR(tensor_.scatter_sum(std::span(buffers_.partial, static_cast<size_t>(sizes_.N * sizes_.C)),
+                                        std::span(buffers_.part, count)));
+    ops_.from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
+    return {};
+  }
+
+  // y (R,C) = in (N,width) · wᵀ, what a projection adds to the residual stream.
+  Result<void> project_back(int layer, Linear linear, T* y, const T* in, const T* w, int64_t width) {
+    const Sizes& s = sizes_;
+    if (tensor_.alone()) {
+      linears_.forward(layer, linear, y, in, w, s.N, width, s.C);
+      return {};
+    }
+    linears_.forward(layer, linear, buffers_.partial, in, w, s.N, width, s.C);
+    return sum_partial(y);
+  }
+
+  // The gradients of a product of all rows of the residual stream: dw (outputs,C), and of this rank's rows (R,C).
+  Result<void> backward_linear(int layer, Linear linear, float* dw, T* rows, const T* dy, const T* x,
+                               const T* w, int64_t outputs) {
+    const Sizes& s = sizes_;
+    if (tensor_.alone()) {
+      linears_.backward(layer, linear, dw, rows, dy, x, w, s.N, s.C, outputs);
+      return {};
+    }
+    linears_.backward(layer, linear, dw, buffers_.partial, dy, x, w, s.N, s.C, outputs);
+    return sum_partial(rows);
+  }
+
+  // ---- embedding
+
+  Result<void> embedding_forward(const T* p) {
+    const Sizes& s = sizes_;
+    T* stream = s.L > 0 ? buffers_.layers.front().input : buffers_.output;
+    RETURN_IF_ERROR(make_room(0));
+    if (tensor_.alone()) {
+      ops_.embedding_forward(stream, buffers_.tokens, p, s.N, s.C);
+      return {};
+    }
+    ops_.embedding_slice_forward(buffers_.partial, buffers_.tokens, p, s.N, s.C, s.V, first_token());
+    return sum_partial(stream);
+  }
+
+  Result<void> embedding_backward(std::span<float> gradient) {
+    const Sizes& s = sizes_;
+    auto d = all_rows(buffers_.dstream);
+    if (!d) return std::move(d).error();
+    if (tensor_.alone()) {
+      ops_.embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, accumulate_);
+    } else {
+      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token(),
+                                    accumulate_);
+    }
+    const auto rest = gradient.subspan(static_cast<size_t>(s.V * s.C));  // the norm's, when tied
+    if (!accumulate_) backend_.zero(rest.data(), static_cast<int64_t>(rest.size_bytes()));
+    return {};
+  }
+
+  int64_t first_token() const { return tensor_.rank() * sizes_.V; }
+
+  // ---- one layer
+
+  // With other ranks, or with layers that wait on the host, more happens in a layer than ops.
+  template <typename LayerOps>
+  Result<void> repeat(const char* name, int layer, std::array<const void*, 2> memory, const LayerOps& ops) {
+    if (!tensor_.alone() || offloaded_) return ops();
+    const bool adds = memory[1] != nullptr && accumulate_;  // of a backward
+    const uint64_t flags = (visibility_.begins != nullptr ? 1U : 0U) | (adds ? 2U : 0U);
+    const uint64_t scales = sizes_.fp8 ? fp8_.delayed_scales(layer) : 0;
+    return backend_.repeat({name, layer, memory, flags | scales << 2}, ops);
+  }
+
+  T* output_of(int layer) {
+    const auto next = static_cast<size_t>(layer) + 1;
+    return next < buffers_.layers.size() ? buffers_.layers[next].input : buffers_.output;
+  }
+
+  Result<void> norm(T* all, float* rrms, const T* rows, const T* weight) {
+    ops_.rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
+    return gather_rows(all);
+  }
+
+  LayerActivations<T>& activations(int layer) { return buffers_.layers[static_cast<size_t>(layer)]; }
+
+  // Up to the norm of the feed-forward, which takes the residual stream in the same pass.
+  Result<void> attention_forward(int layer, const T* p, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    LayerActivations<T>& a = activations(layer);
+    RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
+    linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
+    ops_.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
+    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
+    RETURN_IF_ERROR(project_back(layer, Linear::kOut, a.middle, a.attention, p + at.out, s.HD));
+    ops_.rmsnorm_residual_forward(own_rows(a.normed2), a.rrms2, a.middle, a.input, p + at.norm2, s.R, s.C,
+                                  s.epsilon);
+    return gather_rows(a.normed2);
+  }
+
+  void feed_forward(int layer, const T* p, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    LayerActivations<T>& a = activations(layer);
+    linears_.forward(layer, Linear::kGateUp, a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
+    ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+  }
+
+  Result<void> layer_forward(int layer, const T* p) {
+    const LayerOffsets at(sizes_);
+    const LayerActivations<T>& a = activations(layer);
+    RETURN_IF_ERROR(attention_forward(layer, p, at));
+    feed_forward(layer, p, at);
+    RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
+    RETURN_IF_ERROR(make_room(layer + 1));
+    ops_.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
+    if (offloaded_ && backward_follows_) RETURN_IF_ERROR(offloaded_->after_forward(layer));
+    saved_.evict(a.begin, a.end - a.begin);
+    return {};
+  }
+
+  // For what the layer before writes: the layer's input.
+  Result<void> make_room(int layer) {
+    return offloaded_ && layer < sizes_.L ? offloaded_->before_forward(layer) : Result<void>();
+  }
+
+  // What forward did not keep.
+  Result<void> recompute(int layer, const T* p, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    LayerActivations<T>& a = activations(layer);
+    if (s.checkpointing == Checkpointing::kFull) {
+      RETURN_IF_ERROR(attention_forward(layer, p, at));
+      feed_forward(layer, p, at);
+      return {};
+    }
+    if (s.checkpointing == Checkpointing::kNone) return {};
+    RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
+    RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
+    ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+    return {};
+  }
+
+  // dstream holds the gradient of the layer's output and leaves with that of its input.
+  Result<void> layer_backward(int layer, const T* p, float* g) {
+    const Sizes& s = sizes_;
+    const LayerOffsets at(s);
+    const LayerActivations<T>& a = activations(layer);
+    if (layer > 0) {
+      const LayerActivations<T>& next = activations(layer - 1);
+      saved_.prefetch(next.begin, next.end - next.begin);
+    }
+    if (offloaded_) RETURN_IF_ERROR(offloaded_->before_backward(layer));
+    RETURN_IF_ERROR(recompute(layer, p, at));
+    T* narrow = buffers_.narrow;  // N × max(C, F, H·D)
+    T* wide = buffers_.wide;      // N × max(2F, QKV, C)
+
+    auto d = all_rows(buffers_.dstream);
+    if (!d) return std::move(d).error();
+    linears_.backward(layer, Linear::kDown, g + at.down, narrow, *d, a.activated, p + at.down, s.N, s.F, s.C);
+    ops_.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
+    RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, g + at.gate_up, narrow, wide, a.normed2,
+                                    p + at.gate_up, 2 * s.F));
+    RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
+
+    d = all_rows(buffers_.dstream);
+    if (!d) return std::move(d).error();
+    linears_.backward(layer, Linear::kOut, g + at.out, narrow, *d, a.attention, p + at.out, s.N, s.HD, s.C);
+    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
+    ops_.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
+    RETURN_IF_ERROR(
+        backward_linear(layer, Linear::kQkv, g + at.qkv, narrow, wide, a.normed1, p + at.qkv, s.QKV));
+    RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
+    saved_.evict(a.begin, a.end - a.begin);
+    return {};
+  }
+
+  // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's.
+  Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
+    float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
+    ops_.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
+    RETURN_IF_ERROR(tensor_.sum(std::span(own, static_cast<size_t>(sizes_.C))));
+    if (accumulate_) backend_.ops<float>().add(dweight, dweight, own, sizes_.C);
+    return {};
+  }
+
+  kernels::AttentionShape attention_shape() const {
+    return {sizes_.B, sizes_.T, sizes_.H, sizes_.K, sizes_.D};
+  }
+
+  // ---- head
+
+  Result<void> head_forward(const T* p) {
+    RETURN_IF_ERROR(norm(buffers_.head_normed, buffers_.head_rrms, buffers_.output, p + head_norm_));
+    backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
+    for (int64_t row = 0; row < sizes_.N && !loss_in_backward_; row += sizes_.chunk) {
+      RETURN_IF_ERROR(chunk_logits(p, row));
+      add_chunk_loss();
+    }
+    return {};
+  }
+
+  // The loss of the chunk that was computed last counts.
+  void add_chunk_loss() { backend_.accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1); }
+
+  // Logits, loss and dlogits of the chunk that starts at `row`.
+  Result<void> chunk_logits(const T* p, int64_t row) {
+    const Sizes& s = sizes_;
+    const int64_t rows = std::min(s.chunk, s.N - row);
+    const int32_t* targets = buffers_.targets + row;
+    ops_.linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + head_matrix_, rows, s.C,
+                             s.V);
+    double* const loss = buffers_.losses + kChunkLoss;
+    if (tensor_.alone()) {
+      ops_.cross_entropy(loss, buffers_.dlogits, buffers_.logits, targets, rows, s.V, loss_scale_);
+      return {};
+    }
+    const int64_t stats = rows * kernels::kSliceStats;
+    backend_.classifier_slice_stats(buffers_.stats + tensor_.rank() * stats, buffers_.logits, targets, rows,
+                                    s.V, first_token());
+    RETURN_IF_ERROR(tensor_.gather_in_place(buffers_.stats, stats));
+    ops_.cross_entropy_slice(loss, buffers_.dlogits, buffers_.logits, buffers_.stats, targets, rows, s.V,
+                             first_token(), tensor_.size(), loss_scale_);
+    return {};
+  }
+
+  Result<void> head_backward(const T* p, float* g) {
+    const Sizes& s = sizes_;
+    for (int64_t row = 0; row < s.N; row += s.chunk) {
+      const int64_t rows = std::min(s.chunk, s.N - row);
+      if (s.chunk < s.N) {  // a single chunk is still there from forward
+        RETURN_IF_ERROR(chunk_logits(p, row));
+        if (loss_in_backward_) add_chunk_loss();
+      }
+      if (tensor_.alone()) {
+        ops_.linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_, rows, s.C,
+                                   s.V);
+      } else {
+        ops_.linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits, p + head_matrix_,
+                                        rows, s.C, s.V);
+      }
+      ops_.linear_backward_weight(g + head_matrix_, buffers_.dlogits, buffers_.head_normed + row * s.C, rows,
+                                  s.C, s.V,
+                                  /*accumulate=*/accumulate_ || row > 0);
+    }
+    if (!tensor_.alone()) RETURN_IF_ERROR(sum_partial(buffers_.narrow));
+    backend_.zero(buffers_.dstream, s.R * s.C * int64_t{sizeof(T)});
+    return norm_backward(g + head_norm_, buffers_.narrow, buffers_.output, p + head_norm_,
+                         buffers_.head_rrms);
+  }
+
+  kernels::Backend& backend_;
+  const kernels::Ops<T>& ops_;
+  TensorGroup tensor_;
+  Sizes sizes_;
+  std::vector<BlockLayout> blocks_;
+  std::vector<int> visits_;
+  Memory saved_, scratch_;
+  Buffers<T> buffers_;
+  std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory
+  Fp8State fp8_;
+  BlockLinears<T> linears_;
+  kernels::Visibility visibility_;
+  int64_t head_matrix_ = 0, head_norm_ = 0;
+  float loss_scale_ = 1.0f;
+  bool loss_in_backward_ = false, backward_follows_ = false;
+  bool accumulate_ = false;  // of the backward at hand
+  int64_t tokens_with_loss_ = 0;
+};
+
+template <typename T>
+Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOptions& options) {
+  const Sizes sizes(config, options, TensorGroup(options.tensor).size());
+  auto memory = allocate_activations(Buffers<T>(sizes, nullptr, nullptr), options);
+  if (!memory) return std::move(memory).error();
+  const kernels::Fp8Ops* fp8_ops = nullptr;
+  if (options.fp8) {
+    const auto ops = options.backend->fp8_ops();
+    if (!ops) return ops.error();
+    fp8_ops = *ops;
+  }
+  return std::unique_ptr<Llama>(
+      std::make_unique<TypedLlama<T>>(config, options, std::move(memory).value(), fp8_ops));
+}
+
+Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {
+  const int ranks = options.tensor == nullptr ? 1 : options.tensor->size();
+  const int64_t tokens = int64_t{options.micro_batch} * options.sequence_length;
+  if (config.heads % ranks == 0 && config.kv_heads % ranks == 0 && config.ffn % ranks == 0 &&
+      config.vocab % ranks == 0 && tokens % ranks == 0) {
+    return {};
+  }
+  return base::Error(
+      base::Code::kInvalid,
+      fmt::format("tensor_parallel {} does not divide heads {}, kv_heads {}, ffn {}, vocab {} and "
+                  "the {} tokens of a micro-batch; choose a degree that divides them all",
+                  ranks, config.heads, config.kv_heads, config.ffn, config.vocab, tokens));
+}
+
+}  // namespace
+
+ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const ModelOptions& options,
+                                        int tensor_parallel) {
+  const Sizes sizes(config, options, tensor_parallel);
+  return options.compute == kernels::DType::kFp32
+             ? planned_activations(Buffers<float>(sizes, nullptr, nullptr), options)
+             : planned_activations(Buffers<Bf16>(sizes, nullptr, nullptr), options);
+}
+
+Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const ModelOptions& options) {
+  RETURN_IF_ERROR(check(config));
+  if (options.micro_batch < 1 || options.sequence_length < 1) {
+    return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
+  }
+  RETURN_IF_ERROR(check_group(config, options));
+  SHARDRUN_CHECK(!options.offload_to_host || options.backend->kind() == kernels::DeviceKind::kGpu);
+  if (options.fp8 && options.compute != kernels::DType::kBf16)
+    return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");
+  return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
+                                                  : make<Bf16>(config, options);
+}
+
+}  // namespace shardrun::model

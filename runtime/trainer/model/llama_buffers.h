@@ -1,0 +1,176 @@
+// Where each activation of a Llama lies.
+//
+// Internal to runtime/trainer/model. What backward needs from forward lies in `saved`, one piece a layer, which may be memory
+// in a file; everything else is scratch. A Buffers over nullptr only counts bytes; the same code over memory hands
+// out the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/memory.h"
+#include "runtime/trainer/model/activation_memory.h"
+#include "runtime/trainer/model/block_linears.h"
+#include "runtime/trainer/model/llama.h"
+
+namespace shardrun::model {
+
+using base::Memory;
+
+// Buffers::losses: of the micro-batch (Model::loss_sums), then of the chunk at hand.
+constexpr int64_t kChunkLoss = 2, kLosses = 3;
+
+// The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
+struct Sizes {
+  Sizes(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel)
+      : ranks(tensor_parallel),
+        B(options.micro_batch),
+        T(options.sequence_length),
+        N(B * T),
+        R(N / ranks),
+        C(config.hidden),
+        D(C / std::max<int64_t>(1, config.heads)),
+        H(config.heads / ranks),
+        K(config.kv_heads / ranks),
+        F(config.ffn / ranks),
+        V(config.vocab / ranks),
+        L(config.layers),
+        HD(H * D),
+        QKV((H + 2 * K) * D),
+        epsilon(static_cast<float>(config.norm_epsilon)),
+        checkpointing(options.checkpointing),
+        slots(layer_slots(L, options)),
+        fp8(options.fp8),
+        accumulates(options.accumulates) {
+    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
+    const bool on_gpu = options.device == kernels::DeviceKind::kGpu;
+    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
+    const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
+    chunk = std::min(N, std::max(int64_t{64}, rows));
+  }
+  int64_t ranks;  // of the tensor group
+  int64_t B, T, N;
+  int64_t R;  // rows of the residual stream that this rank owns
+  int64_t C, D, H, K, F, V, L, HD, QKV;
+  float epsilon;
+  Checkpointing checkpointing;
+  int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
+  bool fp8, accumulates;
+  int64_t chunk;  // rows of logits that exist at once
+};
+
+// What the backward of one layer needs from its forward.
+template <typename T>
+struct LayerActivations {
+  T* input;                    // (R,C): the residual stream before the layer
+  float *rrms1, *rrms2;        // (R)
+  float* lse;                  // (B,H,T)
+  T* normed1;                  // (N,C)
+  T* qkv;                      // (N,QKV), rotated
+  T* attention;                // (N,H·D)
+  T* middle;                   // (R,C): the residual stream between attention and feed-forward
+  T* normed2;                  // (N,C)
+  T* gate_up;                  // (N,2F)
+  T* activated;                // (N,F)
+  int64_t begin = 0, end = 0;  // the layer's piece of `saved`
+};
+
+template <typename T>
+struct Buffers {
+  Buffers(const Sizes& s, std::byte* saved_memory, std::byte* scratch_memory) {
+    Cursor saved(saved_memory), scratch(scratch_memory);
+    LayerActivations<T> shared{};  // of all layers: what backward computes again
+    take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
+    take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
+    layers.assign(static_cast<size_t>(s.L), shared);
+    for (size_t index = 0; index < layers.size(); ++index) {
+      LayerActivations<T>& layer = layers[index];
+      if (index >= static_cast<size_t>(s.slots)) {
+        layer = layers[index - static_cast<size_t>(s.slots)];
+        continue;
+      }
+      saved.start_page();
+      layer.begin = saved.bytes();
+      saved.take(layer.input, s.R * s.C);
+      take_rest(layer, s, saved, s.checkpointing != Checkpointing::kFull);
+      take_cheap(layer, s, saved, s.checkpointing == Checkpointing::kNone);
+      layer.end = saved.bytes();
+    }
+    saved_bytes = saved.bytes();
+    if (!layers.empty()) piece_bytes = layers.front().end - layers.front().begin;
+    window_bytes_ = piece_bytes + s.R * s.C * int64_t{sizeof(T)};
+
+    scratch.take(tokens, s.N);
+    scratch.take(targets, s.N);
+    scratch.take(begins, s.N);
+    scratch.take(rope, s.T * s.D);
+    scratch.take(head_rrms, s.R);
+    scratch.take(losses, kLosses);
+    if (s.accumulates) scratch.take(norm_gradient, s.C);
+    scratch.take(logits, s.chunk * s.V);
+    scratch.take(output, s.R * s.C);
+    scratch.take(head_normed, s.N * s.C);
+    scratch.take(dstream, s.R * s.C);
+    scratch.take(narrow, s.N * std::max({s.C, s.F, s.HD}));
+    scratch.take(wide, s.N * std::max({2 * s.F, s.QKV, s.C}));
+    if (s.ranks > 1) {
+      scratch.take(gathered, s.N * s.C);
+      scratch.take(partial, s.N * s.C);
+      scratch.take(part, s.R * s.C);
+      scratch.take(stats, s.ranks * s.chunk * 3);
+    }
+    if (s.fp8) {
+      const int64_t outputs = std::max({2 * s.F, s.QKV, s.C}), inputs = std::max({s.C, s.F, s.HD});
+      const int64_t weights = s.C * std::max({2 * s.F, s.QKV, s.HD});
+      fp8.take(scratch, s.L, s.N * inputs, weights, s.N * outputs);
+    }
+    if constexpr (sizeof(T) == sizeof(float)) {
+      dlogits = logits;  // in place
+    } else {
+      scratch.take(dlogits, s.chunk * s.V);
+    }
+    scratch_bytes = scratch.bytes();
+  }
+
+  std::vector<LayerActivations<T>> layers;
+  int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
+  float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
+  float* norm_gradient = nullptr;  // (C), of a norm's weight, before it is added to another's
+  double* losses = nullptr;
+  T* output = nullptr;  // (R,C): the residual stream after the last layer
+  T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;
+  // Of a tensor group of more than one: rows of all ranks, products before and after their sum, the classifier's stats.
+  T* gathered = nullptr;
+  float *partial = nullptr, *part = nullptr, *stats = nullptr;
+  Fp8Memory fp8;
+  int64_t saved_bytes = 0, scratch_bytes = 0;
+  int64_t piece_bytes = 0;  // of one layer in `saved`
+
+  // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
+  int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }
+
+ private:
+  int64_t window_bytes_ = 0;
+  // What only the matrix products and attention can make again.
+  static void take_rest(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
+    if (!here) return;
+    cursor.take(a.rrms1, s.R);
+    cursor.take(a.rrms2, s.R);
+    cursor.take(a.lse, s.B * s.H * s.T);
+    cursor.take(a.qkv, s.N * s.QKV);
+    cursor.take(a.attention, s.N * s.HD);
+    cursor.take(a.middle, s.R * s.C);
+    cursor.take(a.gate_up, s.N * 2 * s.F);
+  }
+  // What one pass over memory makes again.
+  static void take_cheap(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
+    if (!here) return;
+    cursor.take(a.normed1, s.N * s.C);
+    cursor.take(a.normed2, s.N * s.C);
+    cursor.take(a.activated, s.N * s.F);
+  }
+};
+
+}  // namespace shardrun::model

@@ -1,0 +1,163 @@
+// What a Llama consists of, without any memory: checks, parameter tables, operation counts.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/trainer/model/llama.h"
+#include "runtime/trainer/model/llama_buffers.h"
+
+namespace shardrun::model {
+namespace {
+
+using base::Code;
+using base::Error;
+
+constexpr double kInitStddev = 0.02;  // GPT-2's and Llama's
+
+// Which slice of each matrix a rank holds.
+struct Slicing {
+  int rank = 0, ranks = 1;
+};
+
+// The slice of rank `slicing.rank` along `dimension`, or the whole tensor for -1.
+void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, int dimension, double stddev,
+            const Slicing& slicing) {
+  ParameterInfo parameter{std::move(name), std::move(shape), block.elements, dimension >= 0, stddev};
+  if (dimension >= 0 && slicing.ranks > 1) {
+    int64_t& extent = parameter.shape[static_cast<size_t>(dimension)];
+    parameter.full_shape = parameter.shape;
+    extent /= slicing.ranks;
+    parameter.split_dimension = dimension;
+    parameter.split_begin = slicing.rank * extent;
+  }
+  block.elements += parameter.elements();
+  block.parameters.push_back(std::move(parameter));
+}
+
+BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& slicing) {
+  const int64_t C = config.hidden, F = config.ffn, D = C / config.heads;
+  const int64_t Q = config.heads * D, KV = config.kv_heads * D;
+  // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
+  const double into_residual = kInitStddev / std::sqrt(2.0 * config.layers);
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  BlockLayout block{fmt::format("layer {}", layer), {}, 0};
+  append(block, prefix + "input_layernorm.weight", {C}, -1, 0.0, slicing);
+  append(block, prefix + "self_attn.q_proj.weight", {Q, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "self_attn.k_proj.weight", {KV, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "self_attn.v_proj.weight", {KV, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "self_attn.o_proj.weight", {C, Q}, 1, into_residual, slicing);
+  append(block, prefix + "post_attention_layernorm.weight", {C}, -1, 0.0, slicing);
+  append(block, prefix + "mlp.gate_proj.weight", {F, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "mlp.up_proj.weight", {F, C}, 0, kInitStddev, slicing);
+  append(block, prefix + "mlp.down_proj.weight", {C, F}, 1, into_residual, slicing);
+  return block;
+}
+
+}  // namespace
+
+int64_t ParameterInfo::elements() const {
+  int64_t product = 1;
+  for (const int64_t extent : shape) product *= extent;
+  return product;
+}
+
+base::Result<void> check(const LlamaConfig& config) {
+  if (config.layers < 1 || config.hidden < 1 || config.heads < 1 || config.kv_heads < 1 || config.ffn < 1 ||
+      config.vocab < 1) {
+    return Error(Code::kInvalid, "a Llama's layers, hidden, heads, kv_heads, ffn and vocab must be positive");
+  }
+  if (config.hidden % config.heads != 0 || config.hidden / config.heads % 2 != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("hidden {} over {} heads gives no even head size; make hidden a multiple "
+                             "of {}",
+                             config.hidden, config.heads, 2 * config.heads));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    return Error(Code::kInvalid,
+                 fmt::format("{} heads cannot share {} kv_heads evenly; make heads a multiple", config.heads,
+                             config.kv_heads));
+  }
+  if (config.hidden / config.heads > 1024) {
+    return Error(Code::kInvalid,
+                 fmt::format("head size {} is above 1024; use more heads", config.hidden / config.heads));
+  }
+  return {};
+}
+
+std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank, int tensor_parallel) {
+  const Slicing slicing{tensor_rank, tensor_parallel};
+  std::vector<BlockLayout> blocks;
+  BlockLayout embedding{"embedding", {}, 0};
+  append(embedding, "model.embed_tokens.weight", {config.vocab, config.hidden}, 0, kInitStddev, slicing);
+  BlockLayout head{"head", {}, 0};
+  append(config.tied_embeddings ? embedding : head, "model.norm.weight", {config.hidden}, -1, 0.0, slicing);
+  blocks.push_back(std::move(embedding));
+  for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer, slicing));
+  if (config.tied_embeddings) return blocks;
+  append(head, "lm_head.weight", {config.vocab, config.hidden}, 0, kInitStddev, slicing);
+  blocks.push_back(std::move(head));
+  return blocks;
+}
+
+double flops_per_token(const LlamaConfig& config, int sequence_length, AttentionCredit credit) {
+  double products = 0.0;
+  for (const BlockLayout& block : block_layouts(config)) {
+    if (block.name == "embedding" && !config.tied_embeddings) continue;  // a table look-up
+    for (const ParameterInfo& parameter : block.parameters) {
+      if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
+    }
+  }
+  const double scores = credit == AttentionCredit::kCausal ? 6.0 : 12.0;
+  return 6.0 * products + scores * config.layers * static_cast<double>(config.hidden) * sequence_length;
+}
+
+kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel) {
+  using Op = kernels::LinearCall::Op;
+  const Sizes s(config, options, tensor_parallel);
+  const bool sums = tensor_parallel > 1 && options.compute != kernels::DType::kFp32;  // over ranks, in fp32
+  const Op back = sums ? Op::kForwardFp32 : Op::kForward;  // into the residual stream
+  const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
+  const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
+  kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
+  list.linears = {{Op::kForward, s.N, s.C, s.QKV},          {back, s.N, s.HD, s.C},
+                  {Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
+                  {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
+                  {Op::kBackwardWeight, s.N, s.C, 2 * s.F}, {input, s.N, s.C, 2 * s.F},
+                  {Op::kBackwardWeight, s.N, s.HD, s.C},    {Op::kBackwardInput, s.N, s.HD, s.C},
+                  {Op::kBackwardWeight, s.N, s.C, s.QKV},   {input, s.N, s.C, s.QKV}};
+  for (int64_t row = 0; row < s.N; row += s.chunk) {
+    const int64_t rows = std::min(s.chunk, s.N - row);
+    list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V});
+    list.linears.push_back({head_input, rows, s.C, s.V});
+    list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, /*bias=*/false, /*accumulate=*/row > 0});
+  }
+  if (options.accumulates) list.also_accumulate();
+  return list;
+}
+
+std::vector<kernels::KernelShape> kernel_shapes(const LlamaConfig& config, kernels::DType compute,
+                                                int tensor_parallel, kernels::Target target) {
+  using kernels::Op;
+  const int64_t head_size = config.hidden / config.heads, ffn = config.ffn / tensor_parallel;
+  if (target == kernels::Target::kCuda) {
+    const int64_t heads = config.heads / tensor_parallel, kv_heads = config.kv_heads / tensor_parallel;
+    const Op classifier = tensor_parallel > 1 ? Op::kCrossEntropySlice : Op::kCrossEntropy;
+    return {{Op::kRope, compute, head_size, target, heads, kv_heads},
+            {Op::kAttentionForward, compute, head_size, target, heads, kv_heads},
+            {Op::kAttentionBackward, compute, head_size, target, heads, kv_heads},
+            {Op::kRmsNormForward, compute, config.hidden, target},
+            {Op::kRmsNormBackward, compute, config.hidden, target},
+            {Op::kSwiGluForward, compute, ffn, target},
+            {Op::kSwiGluBackward, compute, ffn, target},
+            {classifier, compute, config.vocab / tensor_parallel, target}};
+  }
+  return {{Op::kRope, compute, head_size},
+          {Op::kAttentionForward, compute, head_size},
+          {Op::kAttentionBackward, compute, head_size},
+          {Op::kRmsNormForward, compute, config.hidden},
+          {Op::kRmsNormBackward, compute, config.hidden},
+          {Op::kSwiGluForward, compute, ffn},
+          {Op::kSwiGluBackward, compute, ffn}};
+}
+
+}  // namespace shardrun::model

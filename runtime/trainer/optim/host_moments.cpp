@@ -1,0 +1,122 @@
+#include "runtime/trainer/optim/host_moments.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace shardrun::optim {
+namespace {
+
+using Stream = base::DeviceLink::Stream;
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kSlots = 3;
+
+// Pieces begin where the ops that run on whole shards may begin, too, and so compute the same.
+constexpr int64_t kPieceUnit = 64;
+
+int64_t slot_elements(int64_t elements, int64_t piece_elements) {
+  return std::min(piece_elements, (elements + kPieceUnit - 1) / kPieceUnit * kPieceUnit);
+}
+
+}  // namespace
+
+int64_t HostMoments::host_bytes(int64_t elements) {
+  return 2 * elements * kFloat;
+}
+
+int64_t HostMoments::gpu_bytes(int64_t elements, int64_t piece_elements) {
+  return kSlots * 2 * slot_elements(elements, piece_elements) * kFloat;
+}
+
+Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements, kernels::Backend& backend,
+                                                         int64_t piece_elements) {
+  auto link = backend.make_link();
+  if (!link) return std::move(link).error();
+  SHARDRUN_CHECK(*link != nullptr);
+  auto slots = backend.allocate(gpu_bytes(elements, piece_elements));
+  if (!slots) return std::move(slots).error();
+  return create(elements, std::move(link).value(), std::move(slots).value(), piece_elements);
+}
+
+Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements,
+                                                         std::unique_ptr<base::DeviceLink> link,
+                                                         base::Memory slots, int64_t piece_elements) {
+  SHARDRUN_CHECK(piece_elements > 0 && piece_elements % kPieceUnit == 0);
+  SHARDRUN_CHECK(slots.bytes() == gpu_bytes(elements, piece_elements));
+  std::unique_ptr<HostMoments> moments(new HostMoments(std::move(link), std::move(slots), piece_elements));
+  RETURN_IF_ERROR(moments->take_memory(elements));
+  RETURN_IF_ERROR(moments->make_slots(elements));
+  return Result<std::unique_ptr<HostMoments>>(std::move(moments));
+}
+
+Result<void> HostMoments::take_memory(int64_t elements) {
+  const auto count = static_cast<size_t>(elements);
+  auto host = link_->allocate_pinned(static_cast<size_t>(host_bytes(elements)));
+  if (!host) return std::move(host).error();
+  host_ = std::move(host).value();
+  std::memset(host_->bytes().data(), 0, host_->bytes().size());
+  auto* const values = reinterpret_cast<float*>(host_->bytes().data());
+  moment1_ = {values, count};
+  moment2_ = {values + count, count};
+  return {};
+}
+
+Result<void> HostMoments::make_slots(int64_t elements) {
+  auto* at = reinterpret_cast<float*>(gpu_.data());
+  const auto size = static_cast<size_t>(slot_elements(elements, piece_));
+  for (Slot& slot : slots_) {
+    slot.moment1 = {at, size};
+    slot.moment2 = {at + size, size};
+    at += 2 * size;
+    for (Mark* mark : {&slot.arrived, &slot.updated, &slot.emptied}) {
+      auto made = link_->make_mark();
+      if (!made) return std::move(made).error();
+      *mark = std::move(made).value();
+    }
+    RETURN_IF_ERROR(link_->record(*slot.emptied, Stream::kCompute));  // where its memory was cleared
+  }
+  return {};
+}
+
+HostMoments::~HostMoments() {
+  for (const Stream stream : {Stream::kIn, Stream::kCompute, Stream::kOut}) (void)link_->drain(stream);
+}
+
+Result<void> HostMoments::finish() {
+  return link_->drain(Stream::kOut);
+}
+
+// Slots are taken from the first one on in every pass. So a piece that is brought waits for a way back that came after
+// its own of the pass before, and the host's memory has its last values.
+Result<void> HostMoments::pass(const Update& update) {
+  const auto elements = static_cast<int64_t>(moment1_.size());
+  for (int64_t first = 0, number = 0; first < elements; first += piece_, ++number) {
+    const auto count = static_cast<size_t>(std::min(piece_, elements - first));
+    Slot& slot = slots_[static_cast<size_t>(number % kSlots)];
+    RETURN_IF_ERROR(bring(slot, first, count));
+    RETURN_IF_ERROR(link_->wait(Stream::kCompute, *slot.arrived));
+    update(first, slot.moment1.first(count), slot.moment2.first(count));
+    RETURN_IF_ERROR(link_->record(*slot.updated, Stream::kCompute));
+    RETURN_IF_ERROR(take_back(slot, first, count));
+  }
+  return {};
+}
+
+Result<void> HostMoments::bring(Slot& slot, int64_t first, size_t count) {
+  RETURN_IF_ERROR(link_->wait(Stream::kIn, *slot.emptied));
+  const size_t bytes = count * sizeof(float);
+  RETURN_IF_ERROR(link_->copy(Stream::kIn, slot.moment1.data(), moment1_.data() + first, bytes));
+  RETURN_IF_ERROR(link_->copy(Stream::kIn, slot.moment2.data(), moment2_.data() + first, bytes));
+  return link_->record(*slot.arrived, Stream::kIn);
+}
+
+Result<void> HostMoments::take_back(Slot& slot, int64_t first, size_t count) {
+  RETURN_IF_ERROR(link_->wait(Stream::kOut, *slot.updated));
+  const size_t bytes = count * sizeof(float);
+  RETURN_IF_ERROR(link_->copy(Stream::kOut, moment1_.data() + first, slot.moment1.data(), bytes));
+  RETURN_IF_ERROR(link_->copy(Stream::kOut, moment2_.data() + first, slot.moment2.data(), bytes));
+  return link_->record(*slot.emptied, Stream::kOut);
+}
+
+}  // namespace shardrun::optim

@@ -1,0 +1,32 @@
+#include "runtime/trainer/shard/layout.h"
+
+#include <algorithm>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::shard {
+
+ElementRange ShardLayout::owned(int block_index, int group_rank) const {
+  const BlockShards& shards = block(block_index);
+  const int64_t begin = std::min(shards.elements, group_rank * shards.shard_elements);
+  return {begin, std::min(shards.elements, begin + shards.shard_elements)};
+}
+
+ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size) {
+  SHARDRUN_CHECK(group_size >= 1);
+  ShardLayout layout;
+  layout.group_size = group_size;
+  for (int64_t elements : block_elements) {
+    SHARDRUN_CHECK(elements >= 1);
+    const int64_t unit = group_size * kShardAlignment;
+    const int64_t padded = (elements + unit - 1) / unit * unit;
+    const int64_t shard = padded / group_size;
+    layout.blocks.push_back({elements, padded, shard, layout.flat_shard_elements});
+    layout.flat_shard_elements += shard;
+    layout.largest_padded_elements = std::max(layout.largest_padded_elements, padded);
+    layout.largest_shard_elements = std::max(layout.largest_shard_elements, shard);
+  }
+  return layout;
+}
+
+}  // namespace shardrun::shard

@@ -1,0 +1,49 @@
+// Batches: the micro-batches of a job, whatever its network reads: rows of text, or masked sentence pairs.
+//
+// Positions, epochs and what a rank reads when are runtime/trainer/data/loader.h's. A Batches owns the memory of one
+// micro-batch, which the next read overwrites.
+//
+// Errors: kInvalid for files that do not fit the network or each other; kCorrupt names a damaged token file.
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/trainer/data/corpus.h"
+#include "runtime/trainer/data/loader.h"
+#include "runtime/trainer/model/model.h"
+#include "runtime/trainer/train/network.h"
+
+namespace shardrun::train {
+
+struct BatchOptions {
+  std::vector<std::string> training_files, validation_files;
+  int sequence_length = 256;
+  int64_t micro_batch = 1;
+  uint64_t seed = 1;
+};
+
+class Batches {
+ public:
+  static Result<std::unique_ptr<Batches>> open(const Network& network, const BatchOptions& options);
+  virtual ~Batches() = default;
+
+  virtual const data::Corpus& training_corpus() const = 0;
+  virtual const data::Corpus* validation_corpus() const = 0;  // null without validation files
+  virtual int64_t validation_sequences() const = 0;
+
+  // Targets that carry loss in the step that starts at `position`, the same on every rank; at least 1.
+  virtual Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const = 0;
+  // Spans of the result are valid until the next read. Its scales are the caller's.
+  virtual Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan,
+                                             int64_t micro_step, int64_t data_rank) = 0;
+  virtual Result<model::Batch> read_validation(int64_t first_slot, int64_t count) = 0;
+  // Whether every sequence carries a next-sentence label.
+  virtual bool has_next_sentence() const = 0;
+};
+
+}  // namespace shardrun::train

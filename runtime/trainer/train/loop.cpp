@@ -1,0 +1,82 @@
+#include "runtime/trainer/train/loop.h"
+
+#include <chrono>
+#include <utility>
+
+namespace shardrun::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool is_due(int64_t step, int64_t every_steps) {
+  return every_steps > 0 && step % every_steps == 0;
+}
+
+Result<void> validate(Session& session, LoopOutcome& outcome, LoopObserver& observer) {
+  auto loss = session.validate();
+  if (!loss) return std::move(loss).error();
+  outcome.validation_loss = *loss;
+  if (*loss) observer.on_validation(session.steps_done(), **loss);
+  return {};
+}
+
+// Tells of the saves that ended; returns the error of the last one.
+std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, LoopObserver& observer) {
+  std::optional<base::Error> error;
+  for (const SaveOutcome& save : session.take_saves()) {
+    error = save.error;
+    if (save.error) {
+      observer.on_lost_checkpoint(save.step, *save.error);
+    } else {
+      outcome.checkpoint = save.path;
+      observer.on_checkpoint(save.step, save.path, save.stall_seconds);
+    }
+  }
+  return error;
+}
+
+// Of the state as it is, if `saves`, and until those before it are written.
+Result<void> save_and_wait(Session& session, const checkpoint::Store& store, bool saves, LoopOutcome& outcome,
+                           LoopObserver& observer) {
+  observer.on_wait_for_save();
+  if (saves) RETURN_IF_ERROR(session.start_save(store));
+  RETURN_IF_ERROR(session.finish_save());
+  auto error = report_saves(session, outcome, observer);
+  if (saves && error) return std::move(*error);
+  return {};
+}
+
+}  // namespace
+
+Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, const LoopOptions& options,
+                             const std::function<bool()>& stop_requested, LoopObserver& observer) {
+  LoopOutcome outcome;
+  while (session.steps_done() < options.steps) {
+    const auto started = Clock::now();
+    auto report = session.step(stop_requested());
+    if (!report) return std::move(report).error();
+    outcome.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
+    if (!outcome.first_loss) outcome.first_loss = report->loss;
+    outcome.final_loss = report->loss;
+    observer.on_step(*report, outcome.step_seconds.back());
+
+    const bool last = report->step == options.steps;
+    outcome.stopped = report->stop_requested && !last;
+    if (last || (!outcome.stopped && is_due(report->step, options.validate_every_steps))) {
+      RETURN_IF_ERROR(validate(session, outcome, observer));
+    }
+    if (last || outcome.stopped) {
+      const bool saves = outcome.stopped || options.checkpoint_at_end;
+      RETURN_IF_ERROR(save_and_wait(session, store, saves, outcome, observer));
+    } else if (is_due(report->step, options.checkpoint_every_steps)) {
+      RETURN_IF_ERROR(session.start_save(store));
+    }
+    report_saves(session, outcome, observer);
+    if (outcome.stopped) return outcome;
+  }
+  // A checkpoint of the last step was resumed: there was nothing to train, but its loss is still the answer.
+  if (outcome.step_seconds.empty()) RETURN_IF_ERROR(validate(session, outcome, observer));
+  return outcome;
+}
+
+}  // namespace shardrun::train

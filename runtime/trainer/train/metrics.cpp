@@ -1,0 +1,92 @@
+#include "runtime/trainer/train/metrics.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.h"
+#include "runtime/contract/epoch.h"
+
+namespace shardrun::train {
+namespace {
+
+std::string with_thousands(int64_t value) {
+  std::string digits = fmt::format("{}", value);
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return digits;
+}
+
+std::string clock_text(double seconds) {
+  const auto total = static_cast<int64_t>(std::max(0.0, std::round(seconds)));
+  if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+  return fmt::format("{:02}:{:02}", total / 60, total % 60);
+}
+
+}  // namespace
+
+Result<MetricsLog> MetricsLog::open(const record::RunDir& run, int attempt) {
+  const std::string path = run.metrics_jsonl();
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) return base::errno_error(base::Code::kIo, path, errno);
+  return MetricsLog(std::move(fd), run, attempt);
+}
+
+void MetricsLog::write(const std::string& members) {
+  const std::string line = fmt::format("{{{},\"attempt\":{}}}\n", members, attempt_);
+  const bool ours = contract::check_epoch(run_, attempt_).has_value();
+  if (!ours || !base::write_all(fd_.get(), line, run_.metrics_jsonl())) ++lines_lost_;
+}
+
+void MetricsLog::first_barrier(double seconds) {
+  write(fmt::format(R"("event":"first_barrier","seconds":{:.6f},"unix_time":{:.6f})", seconds,
+                    unix_time_now()));
+}
+
+void MetricsLog::step(const StepReport& report, double step_seconds, int64_t tokens_per_step) {
+  write(fmt::format(R"("step":{},"loss":{:.9g},"loss_hex":"{:a}","learning_rate":{:.9g},"grad_norm":{:.9g},)"
+                    R"("tokens_per_second":{:.1f},"step_seconds":{:.6f},"time":{:.3f})",
+                    report.step, report.loss, report.loss, report.learning_rate, report.gradient_norm,
+                    static_cast<double>(tokens_per_step) / step_seconds, step_seconds, unix_time_now()));
+}
+
+void MetricsLog::validation(int64_t step, double loss, double unigram_entropy) {
+  write(fmt::format(
+      R"("event":"validation","step":{},"loss":{:.9g},"loss_hex":"{:a}","unigram_entropy":{:.9g},"time":{:.3f})",
+      step, loss, loss, unigram_entropy, unix_time_now()));
+}
+
+void MetricsLog::checkpoint(int64_t step, const std::string& path, double stall_seconds) {
+  const nlohmann::json quoted = path;
+  write(fmt::format(R"("event":"checkpoint","step":{},"path":{},"stall_seconds":{:.6f},"time":{:.3f})", step,
+                    base::json_text(quoted), stall_seconds, unix_time_now()));
+}
+
+double unix_time_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double percentile(std::span<const double> values, double share) {
+  if (values.empty()) return 0.0;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const double nearest = std::ceil(share * static_cast<double>(sorted.size()));
+  return sorted[static_cast<size_t>(std::max(1.0, nearest)) - 1];
+}
+
+std::string to_string(const ProgressLine& line) {
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.2f}  {} tokens/s  eta {}", line.step,
+                     line.steps, line.loss, line.learning_rate, line.gradient_norm,
+                     with_thousands(std::llround(line.tokens_per_second)),
+                     clock_text(line.remaining_seconds));
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,154 @@
+#include "runtime/trainer/train/optimizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/trainer/train/initialize.h"
+
+namespace shardrun::train {
+namespace {
+
+constexpr int64_t kWindowElements = int64_t{1} << 20;  // of one moment: 4 MiB
+
+constexpr int64_t kPage = 4096;
+
+int64_t moment_bytes(int64_t elements) {
+  return (elements * static_cast<int64_t>(sizeof(float)) + kPage - 1) / kPage * kPage;
+}
+
+std::vector<optim::TensorRange> tensor_ranges(const std::vector<optim::UpdateRange>& ranges) {
+  std::vector<optim::TensorRange> tensors;
+  for (const optim::UpdateRange& range : ranges)
+    tensors.push_back({range.begin, range.count, range.tensor, range.weight_decay});
+  return tensors;
+}
+
+}  // namespace
+
+int64_t Optimizer::planned_bytes(const shard::ShardLayout& layout) {
+  return 2 * moment_bytes(layout.flat_shard_elements);
+}
+
+int64_t Optimizer::offloaded_bytes(const shard::ShardLayout& layout, const OptimizerOptions& options) {
+  return options.offload_to_host ? optim::HostMoments::host_bytes(layout.flat_shard_elements)
+                                 : planned_bytes(layout);
+}
+
+int64_t Optimizer::offload_window(const shard::ShardLayout& layout, const OptimizerOptions& options) {
+  if (options.offload_to_host)
+    return optim::HostMoments::gpu_bytes(layout.flat_shard_elements, options.offload_piece);
+  return 2 * moment_bytes(std::min(kWindowElements, layout.flat_shard_elements));
+}
+
+Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
+                                    std::span<const model::BlockLayout> blocks,
+                                    const shard::ShardLayout& layout, int shard_rank,
+                                    kernels::Backend& backend) {
+  const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind);
+  if (adamw == nullptr && options.offload_to_host)
+    return base::Error(
+        base::Code::kUnsupported,
+        "LAMB reads its moments twice in a step, too often for the host's memory; set [memory] "
+        "optimizer_offload = false, or [optimizer] kind = \"adamw\"");
+  Optimizer optimizer(update_ranges(blocks, layout, shard_rank));
+  if (auto taken = optimizer.take_memory(options, layout.flat_shard_elements, backend); !taken)
+    return std::move(taken).error().context("the optimizer's moments");
+  if (adamw != nullptr) {
+    optimizer.adamw_.emplace(optimizer.ranges_, *adamw, optimizer.moment1_, optimizer.moment2_, backend);
+  } else {
+    int64_t tensors = 0;
+    for (const model::BlockLayout& block : blocks) tensors += static_cast<int64_t>(block.parameters.size());
+    auto lamb = optim::Lamb::create(tensor_ranges(optimizer.ranges_), tensors,
+                                    std::get<optim::LambOptions>(options.kind), optimizer.moment1_,
+                                    optimizer.moment2_, backend);
+    if (!lamb) return std::move(lamb).error();
+    optimizer.lamb_.emplace(std::move(lamb).value());
+  }
+  return optimizer;
+}
+
+Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t elements,
+                                    kernels::Backend& backend) {
+  const bool on_gpu = backend.kind() == kernels::DeviceKind::kGpu;
+  SHARDRUN_CHECK(on_gpu ? options.offload_directory.empty() : !options.offload_to_host);
+  if (options.offload_to_host) {
+    auto moments = optim::HostMoments::create(elements, backend, options.offload_piece);
+    if (!moments) return std::move(moments).error();
+    host_moments_ = std::move(moments).value();
+    moment1_ = host_moments_->moment1();
+    moment2_ = host_moments_->moment2();
+    return {};
+  }
+  const int64_t bytes = 2 * moment_bytes(elements);
+  auto memory = options.offload_directory.empty()
+                    ? backend.allocate(bytes)
+                    : base::Memory::create_in_file(bytes, options.offload_directory);
+  if (!memory) return std::move(memory).error();
+  memory_ = std::move(memory).value();
+  const auto count = static_cast<size_t>(elements);
+  moment1_ = {reinterpret_cast<float*>(memory_.data()), count};
+  moment2_ = {reinterpret_cast<float*>(memory_.data() + moment_bytes(elements)), count};
+  return {};
+}
+
+Result<void> Optimizer::update(std::span<float> master, std::span<const float> gradient,
+                               double gradient_scale, double learning_rate, int64_t step,
+                               const AllReduce& all_reduce) {
+  if (lamb_) {
+    std::vector<double> sums(static_cast<size_t>(lamb_->sums()));
+    lamb_->measure(master, gradient, gradient_scale, step, sums);
+    RETURN_IF_ERROR(all_reduce(sums));
+    lamb_->apply(master, learning_rate, step, sums);
+    return {};
+  }
+  adamw_->begin_step(gradient_scale, learning_rate, step);
+  if (host_moments_) return update_on_host(master, gradient);
+  update_in_pieces(master, gradient);
+  return {};
+}
+
+void Optimizer::update_in_pieces(std::span<float> master, std::span<const float> gradient) {
+  for (const optim::UpdateRange& range : ranges_) {
+    const int64_t window = memory_.is_in_file() ? kWindowElements : range.count;
+    for (int64_t done = 0; done < range.count; done += window) {
+      const optim::UpdateRange part{range.begin + done, std::min(window, range.count - done),
+                                    range.weight_decay};
+      adamw_->update(part, master, gradient);
+      const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
+      for (const std::span<float> moment : {moment1_, moment2_}) give_back(moment.subspan(begin, count));
+    }
+  }
+}
+
+Result<void> Optimizer::update_on_host(std::span<float> master, std::span<const float> gradient) {
+  return host_moments_->pass([&](int64_t first, std::span<float> moment1, std::span<float> moment2) {
+    const int64_t end = first + static_cast<int64_t>(moment1.size());
+    for (const optim::UpdateRange& range : ranges_) {
+      const int64_t from = std::max(first, range.begin), to = std::min(end, range.begin + range.count);
+      if (from >= to) continue;
+      const auto at = static_cast<size_t>(from - first), count = static_cast<size_t>(to - from);
+      adamw_->update({from, to - from, range.weight_decay}, master, gradient, moment1.subspan(at, count),
+                     moment2.subspan(at, count));
+    }
+  });
+}
+
+bool Optimizer::is_on_host(std::span<const float> values) const {
+  if (!host_moments_) return false;
+  const auto lies_in = [&](std::span<float> moment) {
+    return std::greater_equal<>()(values.data(), moment.data()) &&
+           std::less<>()(values.data(), moment.data() + moment.size());
+  };
+  return lies_in(moment1_) || lies_in(moment2_);
+}
+
+void Optimizer::give_back(std::span<const float> values) const {
+  if (!memory_.is_in_file()) return;
+  const int64_t at = reinterpret_cast<const std::byte*>(values.data()) - memory_.data();
+  if (at < 0 || at >= memory_.bytes()) return;
+  // The page that it begins in held the values before, which are done with too.
+  const int64_t begin = at / kPage * kPage;
+  memory_.evict(begin, at + static_cast<int64_t>(values.size_bytes()) - begin);
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,92 @@
+#include "runtime/trainer/train/progress.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace shardrun::train {
+namespace {
+
+double monotonic_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class WatchedCommunicator : public comm::Communicator {
+ public:
+  WatchedCommunicator(comm::Communicator& inner, Progress& progress) : inner_(inner), progress_(progress) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+
+  comm::Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    progress_.enter_collective();
+    return inner_.all_gather(mine, all);
+  }
+  comm::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
+    progress_.enter_collective();
+    return inner_.reduce_scatter(full, mine);
+  }
+  comm::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
+    progress_.enter_collective();
+    return inner_.all_reduce(buffer);
+  }
+  comm::Result<comm::Pending> all_reduce(std::span<double> buffer) override {
+    progress_.enter_collective();
+    return inner_.all_reduce(buffer);
+  }
+  comm::Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
+    progress_.enter_collective();
+    return inner_.broadcast(buffer, root);
+  }
+  comm::Result<comm::Pending> barrier() override {
+    progress_.enter_collective();
+    return inner_.barrier();
+  }
+  comm::Result<void> wait(comm::Pending pending) override {
+    progress_.begin_wait();
+    auto done = inner_.wait(pending);
+    progress_.end_wait();
+    return done;
+  }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+
+ private:
+  comm::Communicator& inner_;
+  Progress& progress_;
+};
+
+}  // namespace
+
+void Progress::enter_phase(contract::RankPhase phase) {
+  page_.phase.store(static_cast<uint32_t>(phase), std::memory_order_relaxed);
+  move();
+}
+
+void Progress::enter_collective() {
+  page_.entered.fetch_add(1, std::memory_order_relaxed);
+  move();
+}
+
+void Progress::begin_wait() {
+  wait_began_ = monotonic_seconds();
+  page_.waiting.store(1, std::memory_order_relaxed);
+}
+
+void Progress::end_wait() {
+  page_.waiting.store(0, std::memory_order_relaxed);
+  waited_ += monotonic_seconds() - wait_began_;
+  move();
+}
+
+void Progress::end_step(int64_t step, double seconds) {
+  const double busy = std::max(0.0, seconds - waited_);
+  waited_ = 0.0;
+  page_.step_microseconds.store(static_cast<int64_t>(seconds * 1e6), std::memory_order_relaxed);
+  page_.busy_microseconds.fetch_add(static_cast<int64_t>(busy * 1e6), std::memory_order_relaxed);
+  page_.step.store(step, std::memory_order_relaxed);
+  move();
+}
+
+std::unique_ptr<comm::Communicator> watched(comm::Communicator& inner, Progress& progress) {
+  return std::make_unique<WatchedCommunicator>(inner, progress);
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,512 @@
+#include "runtime/trainer/train/session.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/trainer/kernels/gpu.h"
+#include "runtime/trainer/model/fp8_state.h"
+#include "runtime/trainer/train/host_shards.h"
+#include "runtime/trainer/train/initialize.h"
+#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/weights/load_weights.h"
+
+namespace shardrun::train {
+namespace {
+
+using base::Code;
+using base::Error;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) {
+  std::vector<int64_t> elements;
+  for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
+  return elements;
+}
+
+std::vector<int> visit_order(const model::Model& model) {
+  std::vector<int> order(model.visits().begin(), model.visits().end());
+  order.insert(order.end(), model.visits().rbegin(), model.visits().rend());
+  return order;
+}
+
+plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
+  auto plan = plan::even_batch(options.micro_batch, options.gradient_accumulation, data_parallel);
+  if (options.global_batch > 0) plan.global_batch = options.global_batch;
+  return plan;
+}
+
+}  // namespace
+
+// What a step adds up on its own rank.
+struct Session::Sums {
+  double loss, next_sentence_loss;  // as Model::loss_sums
+  double squares;                   // of the gradient
+  double part;                      // of them, for a moment
+};
+
+Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
+                                                 kernels::Backend& backend) {
+  SHARDRUN_CHECK(options.device == backend.kind());
+  auto batches = Batches::open(options.model, {options.training_files, options.validation_files,
+                                               options.sequence_length, options.micro_batch, options.seed});
+  if (!batches) return std::move(batches).error();
+  auto model = create_model(options.model, model_options(options, groups.tensor, backend));
+  if (!model) return std::move(model).error();
+  auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
+  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options)), backend);
+  if (!arena) return std::move(arena).error();
+  auto sums = backend.allocate(sizeof(Sums));
+  if (!sums) return std::move(sums).error();
+  auto optimizer =
+      Optimizer::create(options.optimizer, (*model)->blocks(), layout, groups.shard_rank(), backend);
+  if (!optimizer) return std::move(optimizer).error();
+  std::unique_ptr<Session> session(new Session(
+      options, groups, std::move(batches).value(), backend, std::move(model).value(), std::move(layout),
+      std::move(arena).value(), std::move(sums).value(), std::move(optimizer).value()));
+  if (options.saves_while_training) {
+    auto staging = base::Memory::create_resident(staging_bytes(session->engine_.layout(), groups.replicas()));
+    if (!staging) return std::move(staging).error().context("copies for checkpoints beside training");
+    session->staging_ = std::move(staging).value();
+  }
+  return session;
+}
+
+Session::Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
+                 kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+                 shard::Arena arena, base::Memory sums, Optimizer optimizer)
+    : options_(options),
+      groups_(groups),
+      batch_(batch_plan(options, groups.data_parallel())),
+      batches_(std::move(batches)),
+      backend_(backend),
+      model_(std::move(model)),
+      order_(visit_order(*model_)),
+      plan_(plan_model(options, groups.shard_degree(), groups.replicas(), groups.tensor_parallel())),
+      arena_(std::move(arena)),
+      engine_(std::move(layout), engine_options(options, backend),
+              {groups.gather, groups.reduce, groups.replica}, arena_),
+      sums_(std::move(sums)),
+      optimizer_(std::move(optimizer)) {
+  SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
+  const plan::MemoryPlan& memory = plan_.memory;
+  SHARDRUN_CHECK(arena_.planned_bytes() ==
+                 memory.masters + memory.compute_copy + memory.gradients + memory.gathered);
+}
+
+Result<void> Session::start() {
+  // Moments on the host are zero yet, and the host may not have room for a copy of the masters beside them.
+  const std::span<float> spare = optimizer_.moments_on_host() ? optimizer_.moment1() : std::span<float>();
+  auto host = HostShards::of(backend_, {engine_.master()}, spare);
+  if (!host) return std::move(host).error();
+  if (options_.initial_weights.empty()) {
+    initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed,
+                          (*host)[0]);
+  } else {
+    RETURN_IF_ERROR(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
+                                          groups_.shard_rank(), *groups_.world, (*host)[0]));
+  }
+  RETURN_IF_ERROR(host->store());
+  std::fill(spare.begin(), spare.end(), 0.0F);
+  engine_.publish();
+  return {};
+}
+
+std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
+  if (progress_ != nullptr) progress_->move();
+  if (trace_ == nullptr || !trace_->is_on()) return std::nullopt;
+  std::string name = what;
+  if (block >= 0) name += " " + model_->blocks()[static_cast<size_t>(block)].name;
+  return std::optional<Trace::Scope>(std::in_place, *trace_, std::move(name), backend_);
+}
+
+Result<void> Session::forward() {
+  const auto visits = static_cast<int>(model_->visits().size());
+  for (int visit = 0; visit < visits; ++visit) {
+    const int block = order_[static_cast<size_t>(visit)];
+    auto parameters = engine_.acquire(block, upcoming(static_cast<size_t>(visit) + 1));
+    if (!parameters) return std::move(parameters).error();
+    {
+      const auto scope = traced_scope("forward", block);
+      RETURN_IF_ERROR(model_->forward(visit, *parameters));
+    }
+    engine_.release(block);
+  }
+  return {};
+}
+
+Result<void> Session::backward(bool last_micro_step) {
+  const auto visits = static_cast<int>(model_->visits().size());
+  for (int visit = visits - 1; visit >= 0; --visit) {
+    const size_t place = order_.size() - 1 - static_cast<size_t>(visit);
+    const int block = order_[place];
+    auto parameters = engine_.acquire(block, upcoming(place + 1));
+    if (!parameters) return std::move(parameters).error();
+    auto gradient = engine_.gradient_buffer(block);
+    if (!gradient) return std::move(gradient).error();
+    {
+      const auto scope = traced_scope("backward", block);
+      RETURN_IF_ERROR(model_->backward(visit, *parameters, gradient->values, gradient->accumulate));
+    }
+    engine_.release(block);
+    const auto later = upcoming(place + 1);
+    const bool visited_again = std::find(later.begin(), later.end(), block) != later.end();
+    RETURN_IF_ERROR(engine_.reduce(block, last_micro_step && !visited_again));
+  }
+  return {};
+}
+
+// This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
+void Session::sum_gradient_squares(Sums& sums) {
+  if (groups_.replica_rank() > 0) return;
+  if (groups_.tensor_parallel() == 1) return backend_.sum_of_squares(&sums.squares, engine_.gradient());
+  for (const optim::UpdateRange& range : optimizer_.ranges()) {
+    if (range.whole && groups_.tensor_rank() > 0) continue;
+    backend_.sum_of_squares(&sums.part, engine_.gradient().subspan(static_cast<size_t>(range.begin),
+                                                                   static_cast<size_t>(range.count)));
+    backend_.accumulate(&sums.squares, &sums.part, 1);
+  }
+}
+
+Result<void> Session::micro_step(int64_t position, int64_t number, int64_t count, int64_t targets) {
+  auto batch = batches_->read_training(position, batch_, number, groups_.data_rank());
+  if (!batch) return std::move(batch).error();
+  batch->loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
+  batch->backward_follows = true;
+  batch->next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
+  model_->set_batch(*batch);
+  engine_.begin_micro_step(/*first=*/number == 0);
+  RETURN_IF_ERROR(forward());
+  return backward(/*last_micro_step=*/number + 1 == count);
+}
+
+Session::Attention Session::attention() const {
+  const bool is_llama = std::holds_alternative<model::LlamaConfig>(options_.model);
+  Attention attention{
+      ops(options_.model, model_options(options_, nullptr), groups_.tensor_parallel()).attention, is_llama,
+      cudnn_bytes(options_, groups_.tensor_parallel()), ""};
+  if (!is_llama) {
+    attention.refusal = "cuDNN's masks no padding, which a BERT has";
+  } else if (options_.compute != kernels::DType::kBf16) {
+    attention.refusal = "cuDNN's is of bf16";
+  } else if (batches_->training_corpus().packs_documents()) {
+    attention.refusal = "cuDNN's masks no documents, which token files pack into sequences";
+  } else if (attention.most_cudnn_bytes == 0) {
+    attention.refusal = fmt::format(
+        "cuDNN's may want {} MiB of workspace, more than the {} that [gpu] attention = \"auto\" gives it",
+        kernels::cudnn_attention_bytes(attention.shape) >> 20, kernels::kMostCudnnBytes >> 20);
+  }
+  return attention;
+}
+
+// Whatever step comes next: a BERT's numbers of rows are the data's. Two, because products that add to the gradients are
+// others than those that write them.
+Result<void> Session::rehearse() {
+  const auto targets = batches_->training_targets(/*position=*/0, batch_);
+  if (!targets) return targets.error();
+  if (model_->fp8() != nullptr) model_->fp8()->begin_step();
+  const int64_t count = std::min<int64_t>(2, batch_.gradient_accumulation);
+  for (int64_t number = 0; number < count; ++number)
+    RETURN_IF_ERROR(micro_step(/*position=*/0, number, count, *targets));
+  RETURN_IF_ERROR(engine_.finish_reductions());
+  return backend_.finish();
+}
+
+Result<StepReport> Session::step(bool stop_requested) {
+  const auto targets = batches_->training_targets(data_position_, batch_);
+  if (!targets) return targets.error();
+  const auto sequences = static_cast<double>(batch_.global_batch);
+  Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
+  backend_.zero(&step_sums, sizeof step_sums);
+  if (model_->fp8() != nullptr) model_->fp8()->begin_step();
+  for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
+    RETURN_IF_ERROR(micro_step(data_position_, number, batch_.gradient_accumulation, *targets));
+    backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
+  }
+  RETURN_IF_ERROR(engine_.finish_reductions());
+
+  // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
+  sum_gradient_squares(step_sums);
+  Sums own{};
+  RETURN_IF_ERROR(backend_.download(&own, &step_sums, sizeof own));  // the one wait of a step
+  const auto votes = saver_ ? saver_->votes() : checkpoint::BackgroundSaver::Votes{};
+  const double once = groups_.tensor_rank() == 0 ? 1.0 : 0.0;
+  std::array<double, 6> sums{
+      own.squares, once * own.loss, once * own.next_sentence_loss, stop_requested ? 1.0 : 0.0,
+      votes[0],    votes[1]};
+  RETURN_IF_ERROR(all_reduce(sums));
+  if (saver_) note_end_of_save(saver_->agree({sums[4], sums[5]}));
+  StepReport report;
+  report.step = steps_done_ + 1;
+  report.loss = sums[1] / static_cast<double>(*targets) + sums[2] / sequences;
+  report.gradient_norm = std::sqrt(sums[0]);
+  report.learning_rate = optim::learning_rate(options_.schedule, steps_done_);
+  report.stop_requested = sums[3] > 0.0;
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
+    return Error(Code::kRefused,
+                 fmt::format("step {}: loss {} and gradient norm {} are not finite; lower [optimizer] "
+                             "learning_rate or lengthen warmup_steps",
+                             report.step, report.loss, report.gradient_norm));
+  }
+  if (saver_ && saver_->in_flight()) {
+    const auto scope = traced_scope("save", -1);
+    const auto started = Clock::now();
+    saver_->before_update();
+    stall_seconds_ += seconds_since(started);
+  }
+  RETURN_IF_ERROR(update_fp8_scales());
+  RETURN_IF_ERROR(update_parameters(report));
+  engine_.publish();
+  steps_done_ = report.step;
+  data_position_ += batch_.global_batch;
+  return report;
+}
+
+Result<void> Session::update_parameters(const StepReport& report) {
+  const auto sum_over_tensor_holders = [&](std::span<double> sums) -> Result<void> {
+    if (groups_.replica_rank() > 0) std::fill(sums.begin(), sums.end(), 0.0);  // replicas hold the same
+    return all_reduce(sums);
+  };
+  const auto scope = traced_scope("update", -1);
+  return optimizer_.update(engine_.master(), engine_.gradient(),
+                           optim::clip_scale(report.gradient_norm, options_.clip_norm), report.learning_rate,
+                           report.step, sum_over_tensor_holders);
+}
+
+// The largest values that any rank saw decide, so that all have one scale and any number of ranks can go on.
+Result<void> Session::update_fp8_scales() {
+  model::Fp8State* const fp8 = model_->fp8();
+  if (fp8 == nullptr) return {};
+  const auto own = fp8->largest();
+  if (!own) return own.error();
+  std::vector<float> all(own->size() * static_cast<size_t>(groups_.world->size()));
+  auto pending =
+      groups_.world->all_gather(std::as_bytes(std::span(*own)), std::as_writable_bytes(std::span(all)));
+  if (!pending) return std::move(pending).error();
+  RETURN_IF_ERROR(groups_.world->wait(*pending));
+  const auto first = std::span(all).first(own->size());
+  for (size_t at = own->size(); at < all.size(); at += own->size())
+    model::take_larger(first, std::span(all).subspan(at, own->size()));
+  fp8->end_step(first);
+  return {};
+}
+
+Result<std::optional<double>> Session::validate() {
+  if (batches_->validation_corpus() == nullptr) return std::optional<double>();
+  const int64_t count = std::min(options_.validation_sequences, batches_->validation_sequences());
+  const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
+  std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
+  for (int64_t round = 0; round * slots_per_round < count; ++round) {
+    const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
+    const auto batch = batches_->read_validation(first_slot, count);
+    if (!batch) return batch.error();
+    model_->set_batch(*batch);
+    RETURN_IF_ERROR(forward());
+    const model::Loss loss = model_->loss();
+    if (groups_.tensor_rank() > 0) continue;
+    sums[0] += loss.sum;
+    sums[1] += static_cast<double>(loss.tokens);
+    sums[2] += loss.next_sentence_sum;
+    sums[3] += static_cast<double>(loss.sequences);
+  }
+  RETURN_IF_ERROR(all_reduce(sums));
+  const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
+  return std::optional<double>(sums[0] / sums[1] + next_sentence);
+}
+
+double Session::unigram_entropy() const {
+  const data::Corpus* validation = batches_->validation_corpus();
+  return (validation != nullptr ? *validation : batches_->training_corpus()).unigram_entropy();
+}
+
+Result<void> Session::all_reduce(std::span<double> values) {
+  auto pending = groups_.world->all_reduce(values);
+  if (!pending) return std::move(pending).error();
+  return groups_.world->wait(*pending);
+}
+
+checkpoint::Manifest Session::manifest() const {
+  checkpoint::Manifest manifest;
+  manifest.step = steps_done_;
+  manifest.data_position = data_position_;
+  manifest.spread = place().spread;
+  manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed};
+  manifest.model = configuration(options_.model);
+  std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
+  for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
+    by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
+  manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
+  manifest.gpu = gpu_kernels_;
+  if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
+  return manifest;
+}
+
+checkpoint::Place Session::place() const {
+  return {{groups_.tensor_parallel(), groups_.shard_degree(), groups_.replicas()},
+          groups_.tensor_rank(),
+          groups_.shard_rank(),
+          groups_.replica_rank()};
+}
+
+checkpoint::ShardState Session::shard_state() {
+  checkpoint::ReadValues read;
+  if (backend_.kind() == kernels::DeviceKind::kGpu) {
+    read = [this](std::span<const float> values, float* to) -> Result<void> {
+      if (optimizer_.is_on_host(values)) {
+        std::copy(values.begin(), values.end(), to);
+        return {};
+      }
+      return backend_.read_aside(to, values.data(), static_cast<int64_t>(values.size_bytes()));
+    };
+  }
+  return {engine_.master(), optimizer_.moment1(), optimizer_.moment2(),
+          [this](std::span<const float> values) { optimizer_.give_back(values); }, read};
+}
+
+Result<void> Session::start_save(const checkpoint::Store& store) {
+  RETURN_IF_ERROR(finish_save());
+  RETURN_IF_ERROR(backend_.finish());  // the state that the saver reads beside the next steps
+  RETURN_IF_ERROR(optimizer_.finish());
+  const auto started = Clock::now();
+  const std::span<float> staging(reinterpret_cast<float*>(staging_.data()),
+                                 static_cast<size_t>(staging_.bytes()) / sizeof(float));
+  saver_.emplace(store, /*publishes=*/groups_.world->rank() == 0, groups_.world->size(), staging);
+  saver_->start(manifest(), place(), engine_.layout(), shard_state());
+  saving_step_ = steps_done_;
+  stall_seconds_ = seconds_since(started);
+  return {};
+}
+
+Result<void> Session::finish_save() {
+  while (saver_ && saver_->in_flight()) {
+    saver_->wait();
+    auto votes = saver_->votes();
+    RETURN_IF_ERROR(all_reduce(votes));
+    note_end_of_save(saver_->agree(votes));
+  }
+  return {};
+}
+
+void Session::note_end_of_save(std::optional<Result<std::string>> ended) {
+  if (!ended) return;
+  ended_saves_.push_back({saving_step_, *ended ? **ended : std::string(), stall_seconds_,
+                          *ended ? std::nullopt : std::optional<base::Error>(ended->error())});
+}
+
+Result<std::optional<std::string>> Session::resume(const checkpoint::Store& store,
+                                                   std::vector<std::string>& notices) {
+  int64_t tried = std::numeric_limits<int64_t>::max();
+  while (true) {
+    int64_t candidate = -1;
+    auto steps = groups_.world->rank() == 0 ? store.steps() : std::vector<int64_t>();
+    if (steps) {
+      const auto next =
+          std::find_if(steps->begin(), steps->end(), [&](int64_t step) { return step < tried; });
+      if (next != steps->end()) candidate = *next;
+    }
+    auto pending = groups_.world->broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0);
+    if (!pending) return std::move(pending).error();
+    RETURN_IF_ERROR(groups_.world->wait(*pending));
+    if (!steps) return std::move(steps).error();
+    if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) {
+      RETURN_IF_ERROR(start());
+      return std::optional<std::string>();
+    }
+    if (candidate < 0) {
+      return Error(Code::kCorrupt,
+                   fmt::format("no checkpoint in {} can be read; move the folder away to start anew",
+                               store.directory()));
+    }
+    auto resumed = try_resume(store, candidate, notices);
+    if (!resumed) return std::move(resumed).error();
+    if (*resumed) return std::optional<std::string>(store.path_of(candidate));
+    tried = candidate;
+  }
+}
+
+// False when any rank found the checkpoint damaged.
+Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
+                                 std::vector<std::string>& notices) {
+  auto manifest_read = store.read_manifest(step);
+  Result<void> loaded;
+  if (!manifest_read) {
+    loaded = manifest_read.error();
+  } else {
+    loaded = check_fits(*manifest_read, store.path_of(step));
+    if (loaded) loaded = read_shard(store, *manifest_read);
+  }
+  const bool misfit =
+      !loaded && (loaded.error().code() == Code::kInvalid || loaded.error().code() == Code::kUnsupported);
+  std::array<double, 2> failures{!loaded && !misfit ? 1.0 : 0.0, misfit ? 1.0 : 0.0};
+  RETURN_IF_ERROR(all_reduce(failures));
+  if (misfit) return std::move(loaded).error();
+  if (failures[1] > 0.0) return Error(Code::kPeerLost, "another rank refused the checkpoint");
+  if (!loaded) {
+    notices.push_back(fmt::format("checkpoint {} is damaged and passed over: {}", store.path_of(step),
+                                  loaded.error().to_string()));
+  }
+  if (failures[0] > 0.0) return false;
+  if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
+  if (backend_.kind() == kernels::DeviceKind::kGpu) gpu_kernels_ = manifest_read->gpu;
+  steps_done_ = manifest_read->step;
+  data_position_ = manifest_read->data_position;
+  engine_.publish();
+  return true;
+}
+
+Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
+  const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
+  checkpoint::ShardState state = shard_state();
+  if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
+  auto host = HostShards::of(backend_, {state.master, state.moment1, state.moment2});
+  if (!host) return std::move(host).error();
+  state.master = (*host)[0];
+  state.moment1 = (*host)[1];
+  state.moment2 = (*host)[2];
+  RETURN_IF_ERROR(store.read_shard(saved, target, state));
+  return host->store();
+}
+
+// The masters through the memory of a moment, which is read after them.
+Result<void> Session::read_shard_beside_moments(const checkpoint::Store& store,
+                                                const checkpoint::Manifest& saved,
+                                                const checkpoint::LoadTarget& target,
+                                                const checkpoint::ShardState& state) {
+  RETURN_IF_ERROR(optimizer_.finish());
+  auto host = HostShards::of(backend_, {state.master}, state.moment1);
+  if (!host) return std::move(host).error();
+  RETURN_IF_ERROR(store.read_shard(saved, target, {(*host)[0], {}, {}}));
+  RETURN_IF_ERROR(host->store());
+  return store.read_shard(saved, target, {{}, state.moment1, state.moment2});
+}
+
+Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::string& path) const {
+  const checkpoint::Manifest ours = manifest();
+  if (const auto same = checkpoint::same_tensors(saved, ours); !same) {
+    return Error(Code::kInvalid,
+                 fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
+                             same.error().message()));
+  }
+  if (saved.data != ours.data) {
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "checkpoint {} was trained on other data ({} tokens, sequence_length {}, seed {}; this job: "
+            "{}, {}, {}); give this job its own [checkpoint] directory",
+            path, saved.data.corpus_tokens, saved.data.sequence_length, saved.data.seed,
+            ours.data.corpus_tokens, ours.data.sequence_length, ours.data.seed));
+  }
+  return {};
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,204 @@
+// Session: one rank's part of a sharded training run: model, shards, optimizer and data position, between
+// steps.
+//
+// Every function that returns a Result is collective: all ranks call it, in the same order.
+// Errors: kPeerLost and kTimeout from the communicators, after which only destruction is allowed, and the
+// communicators must be destroyed first (runtime/trainer/shard/engine.h says why). kInvalid for input only the rank
+// can check, kRefused when the loss is not a number any more. Determinism: same world size, same spec, same
+// bits: losses, gradients and weights. Another world size sums in another order and agrees to rounding.
+// Thread rule: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/plan/model_plan.h"
+#include "runtime/spec/job_spec.h"
+#include "runtime/trainer/checkpoint/background_saver.h"
+#include "runtime/trainer/checkpoint/store.h"
+#include "runtime/trainer/comm/communicator.h"
+#include "runtime/trainer/data/loader.h"
+#include "runtime/trainer/model/model.h"
+#include "runtime/trainer/optim/schedule.h"
+#include "runtime/trainer/shard/arena.h"
+#include "runtime/trainer/shard/engine.h"
+#include "runtime/trainer/train/batches.h"
+#include "runtime/trainer/train/network.h"
+#include "runtime/trainer/train/optimizer.h"
+#include "runtime/trainer/train/progress.h"
+#include "runtime/trainer/train/trace.h"
+
+namespace shardrun::train {
+
+using base::Result;
+
+struct SessionOptions {
+  Network model;
+  std::string initial_weights;  // a safetensors file or folder; empty: the seed's random ones
+  kernels::DType compute = kernels::DType::kFp32;
+  bool fp8 = false;  // model::ModelOptions
+  spec::GpuAttention attention = spec::GpuAttention::kAuto;
+  kernels::DeviceKind device =
+      kernels::DeviceKind::kCpu;  // planned for; create() is given the backend itself
+  int prefetch = 1;
+  bool keeps_parameters = false;  // shard_grad_op
+  model::Checkpointing checkpointing = model::Checkpointing::kNone;
+  std::string activation_offload_directory;  // of a CPU's; empty: activations stay in memory
+  bool activation_offload_to_host = false;   // of a GPU's
+  int sequence_length = 256;
+  int64_t micro_batch = 1, gradient_accumulation = 1;
+  int64_t global_batch = 0;  // 0: every micro-step is full (plan::BatchPlan)
+  uint64_t seed = 1;
+  std::vector<std::string> training_files, validation_files;
+  int64_t validation_sequences = 64;
+  OptimizerOptions optimizer;
+  optim::ScheduleOptions schedule;
+  double clip_norm = 1.0;  // 0: no clipping
+  bool saves_while_training =
+      false;  // reserves the memory that start_save() needs not to wait for a disk later
+};
+
+// The communicators of one rank, `world` of the host's memory and the others of the backend's, which outlive the session unless an error made them useless. Null: a group of one.
+struct Groups {
+  comm::Communicator* world = nullptr;
+  comm::Communicator* gather = nullptr;   // of the shard group
+  comm::Communicator* reduce = nullptr;   // of the shard group
+  comm::Communicator* replica = nullptr;  // the ranks with the same shard
+  comm::Communicator* tensor = nullptr;   // the ranks that share each matrix
+
+  int shard_rank() const { return gather->rank(); }
+  int shard_degree() const { return gather->size(); }
+  int replica_rank() const { return replica == nullptr ? 0 : replica->rank(); }
+  int replicas() const { return replica == nullptr ? 1 : replica->size(); }
+  int tensor_rank() const { return tensor == nullptr ? 0 : tensor->rank(); }
+  int tensor_parallel() const { return tensor == nullptr ? 1 : tensor->size(); }
+  int data_rank() const { return replica_rank() * shard_degree() + shard_rank(); }
+  int data_parallel() const { return replicas() * shard_degree(); }
+};
+
+struct StepReport {
+  int64_t step = 0;   // counted from 1
+  double loss = 0.0;  // mean over the global batch, in nats a token; BERT: and in nats a next-sentence label
+  double learning_rate = 0.0;
+  double gradient_norm = 0.0;   // before clipping
+  bool stop_requested = false;  // by any rank
+};
+
+// A checkpoint that is complete, or never will be.
+struct SaveOutcome {
+  int64_t step = 0;
+  std::string path;
+  double stall_seconds = 0.0;        // that this rank's training waited for it
+  std::optional<base::Error> error;  // kPeerLost when it was another rank that could not write
+};
+
+class Session {
+ public:
+  // Without parameters yet: start() or resume() comes next.
+  // `backend`: where it computes; outlives it. kUnsupported names what a GPU cannot do yet.
+  static Result<std::unique_ptr<Session>> create(const SessionOptions& options, const Groups& groups,
+                                                 kernels::Backend& backend = kernels::cpu_backend());
+  // Begins anew: from the initial weights, which are read now, or the seed's random ones.
+  Result<void> start();
+  // Where the session notes what it computes; it outlives the session. Null: nowhere.
+  void set_trace(Trace* trace) { trace_ = trace; }
+  // Who is told of every block that is done; outlives the session. Null: nobody.
+  void set_progress(Progress* progress) { progress_ = progress; }
+
+  // The attention of a micro-batch, and why cuDNN cannot run it whatever the machine has; empty: it may.
+  struct Attention {
+    kernels::AttentionShape shape;
+    bool causal;
+    int64_t most_cudnn_bytes;  // that the plan of memory has
+    std::string refusal;
+  };
+  Attention attention() const;
+  // The first micro-steps of the data, without any consequence: so that all products of a step have been seen.
+  Result<void> rehearse();
+  // What the checkpoint that was resumed from says, until keep() says what later ones shall say.
+  const checkpoint::GpuKernels& gpu_kernels() const { return gpu_kernels_; }
+  void keep(checkpoint::GpuKernels kernels) { gpu_kernels_ = std::move(kernels); }
+
+  // One optimizer step. Every rank learns whether any of them was asked to stop.
+  Result<StepReport> step(bool stop_requested);
+  // Mean loss over the validation sequences; nullopt without validation files.
+  Result<std::optional<double>> validate();
+
+  // Begins the checkpoint of the current step, which is then written beside the next steps; waits for the one in
+  // flight first. That a checkpoint could not be written is no error of the session: take_saves() tells.
+  Result<void> start_save(const checkpoint::Store& store);
+  // Waits until no save is in flight.
+  Result<void> finish_save();
+  // The saves that ended since the last call, oldest first; the same on all ranks.
+  std::vector<SaveOutcome> take_saves() { return std::exchange(ended_saves_, {}); }
+  // Continues from the newest checkpoint that every rank can read; start(), and nullopt, when the store has none. A damaged
+  // one is named in `notices` (on the ranks that found the damage) and the one before it is used. kCorrupt
+  // when none of them can be read, kInvalid when it is of another model or other data, kUnsupported when it is of another
+  // format version.
+  Result<std::optional<std::string>> resume(const checkpoint::Store& store,
+                                            std::vector<std::string>& notices);
+
+  int64_t steps_done() const { return steps_done_; }
+  int64_t global_batch() const { return batch_.global_batch; }
+  int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
+  // In nats, of the validation text, or of the training text when there is none.
+  double unigram_entropy() const;
+  const plan::ModelPlan& plan() const { return plan_; }
+
+ private:
+  Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
+          kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+          shard::Arena arena, base::Memory sums, Optimizer optimizer);
+  Result<void> forward();
+  Result<void> backward(bool last_micro_step);
+  // Of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.
+  Result<void> micro_step(int64_t position, int64_t number, int64_t count, int64_t targets);
+  // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
+  // Forward, backward and update in the compute lane.
+  std::optional<Trace::Scope> traced_scope(const char* what, int block);
+  std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
+  Result<void> update_parameters(const StepReport& report);
+  Result<void> update_fp8_scales();
+  struct Sums;  // session.cpp
+  void sum_gradient_squares(Sums& sums);
+  Result<void> all_reduce(std::span<double> values);
+  Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
+  Result<void> read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved);
+  Result<void> read_shard_beside_moments(const checkpoint::Store& store, const checkpoint::Manifest& saved,
+                                         const checkpoint::LoadTarget& target,
+                                         const checkpoint::ShardState& state);
+  void note_end_of_save(std::optional<Result<std::string>> ended);
+  Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
+  checkpoint::Manifest manifest() const;
+  checkpoint::Place place() const;
+  checkpoint::ShardState shard_state();
+
+  SessionOptions options_;
+  Groups groups_;
+  Trace* trace_ = nullptr;
+  Progress* progress_ = nullptr;
+  plan::BatchPlan batch_;
+  std::unique_ptr<Batches> batches_;
+  kernels::Backend& backend_;
+  std::unique_ptr<model::Model> model_;
+  std::vector<int> order_;  // blocks in the order of their visits, forward and then backward
+  plan::ModelPlan plan_;
+  shard::Arena arena_;
+  shard::Engine engine_;
+  base::Memory sums_;  // Sums, where the session computes
+  Optimizer optimizer_;
+  checkpoint::GpuKernels gpu_kernels_;
+  int64_t steps_done_ = 0;
+  int64_t data_position_ = 0;
+  base::Memory staging_;
+  std::optional<checkpoint::BackgroundSaver> saver_;  // after what it reads: it goes first
+  int64_t saving_step_ = 0;
+  double stall_seconds_ = 0.0;  // of the save in flight
+  std::vector<SaveOutcome> ended_saves_;
+};
+
+}  // namespace shardrun::train

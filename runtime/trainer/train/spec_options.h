@@ -1,0 +1,23 @@
+// From a job spec and its plan to what a session is made of.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <string>
+
+#include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
+#include "runtime/trainer/train/session.h"
+
+namespace shardrun::train {
+
+// What the spec alone says of the model.
+Network network_of(const spec::JobSpec& spec);
+kernels::DType compute_type(const spec::JobSpec& spec);
+
+SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPlan& plan);
+
+// `path` of the spec, which starts in the working directory; empty stays empty.
+std::string absolute_path(const std::string& path, const record::LaunchPlan& plan);
+
+}  // namespace shardrun::train

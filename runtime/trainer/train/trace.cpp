@@ -1,0 +1,177 @@
+#include "runtime/trainer/train/trace.h"
+
+#include <chrono>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+
+namespace shardrun::train {
+namespace {
+
+const char* lane_name(Trace::Lane lane) {
+  constexpr const char* kNames[] = {"compute", "gather", "reduce", "replica", "tensor", "world"};
+  return kNames[static_cast<int>(lane)];
+}
+
+bool tells_later(const kernels::Backend& backend) {
+  return backend.kind() == kernels::DeviceKind::kGpu;
+}
+
+class TracedCommunicator : public comm::Communicator {
+ public:
+  TracedCommunicator(comm::Communicator& inner, Trace& trace, Trace::Lane lane, kernels::Backend& backend)
+      : inner_(inner), trace_(trace), lane_(lane), backend_(backend) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Result<comm::Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    return noted(fmt::format("all-gather {} B", all.size()), [&] { return inner_.all_gather(mine, all); });
+  }
+  Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
+    return noted(fmt::format("reduce-scatter {} B", full.size_bytes()),
+                 [&] { return inner_.reduce_scatter(full, mine); });
+  }
+  Result<comm::Pending> all_reduce(std::span<float> buffer) override {
+    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
+                 [&] { return inner_.all_reduce(buffer); });
+  }
+  Result<comm::Pending> all_reduce(std::span<double> buffer) override {
+    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
+                 [&] { return inner_.all_reduce(buffer); });
+  }
+  Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
+    return noted(fmt::format("broadcast {} B", buffer.size()),
+                 [&] { return inner_.broadcast(buffer, root); });
+  }
+  Result<comm::Pending> barrier() override {
+    return noted("barrier", [&] { return inner_.barrier(); });
+  }
+
+  Result<void> wait(comm::Pending pending) override {
+    const auto found = started_.find(pending.ticket);
+    if (found == started_.end()) return inner_.wait(pending);
+    const Started started = std::move(found->second);
+    started_.erase(found);
+    std::string name = fmt::format("wait: {} {}", lane_name(lane_), started.name);
+    if (tells_later(backend_)) {
+      const int64_t waiting = trace_.begin_later(Trace::Lane::kCompute, std::move(name), backend_);
+      auto done = inner_.wait(pending);
+      trace_.end_later(waiting, backend_);
+      trace_.end_later(started.begin, backend_);
+      return done;
+    }
+    const int64_t begin = Trace::now_nanoseconds();
+    auto done = inner_.wait(pending);
+    const int64_t end = Trace::now_nanoseconds();
+    trace_.add(lane_, started.name, started.begin, end);
+    trace_.add(Trace::Lane::kCompute, std::move(name), begin, end);
+    return done;
+  }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+
+ private:
+  struct Started {
+    std::string name;
+    int64_t begin;  // or what begin_later() gave
+  };
+  template <typename Start>
+  Result<comm::Pending> noted(std::string name, const Start& start) {
+    if (!trace_.is_on()) return start();
+    const int64_t begin =
+        tells_later(backend_) ? trace_.begin_later(lane_, name, backend_) : Trace::now_nanoseconds();
+    auto pending = start();
+    if (pending) started_[pending->ticket] = {std::move(name), begin};
+    return pending;
+  }
+
+  comm::Communicator& inner_;
+  Trace& trace_;
+  Trace::Lane lane_;
+  kernels::Backend& backend_;
+  std::map<uint64_t, Started> started_;
+};
+
+}  // namespace
+
+int64_t Trace::now_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Trace::Scope::Scope(Trace& trace, std::string name, kernels::Backend& backend)
+    : trace_(trace), name_(std::move(name)), backend_(backend) {
+  begin_ = tells_later(backend_) ? trace_.begin_later(Lane::kCompute, name_, backend_) : now_nanoseconds();
+}
+
+Trace::Scope::~Scope() {
+  if (tells_later(backend_)) {
+    trace_.end_later(begin_, backend_);
+  } else {
+    trace_.add(Lane::kCompute, std::move(name_), begin_, now_nanoseconds());
+  }
+}
+
+int64_t Trace::begin_later(Lane lane, std::string name, kernels::Backend& backend) {
+  backend.stamp();
+  later_[begun_later_] = {lane, std::move(name), stamps_++, std::nullopt, std::nullopt};
+  return begun_later_++;
+}
+
+void Trace::end_later(int64_t event, kernels::Backend& backend) {
+  backend.stamp();
+  later_.at(event).end_stamp = stamps_++;
+}
+
+Result<void> Trace::collect(kernels::Backend& backend) {
+  const auto times = backend.take_stamps();
+  if (!times) return times.error();
+  SHARDRUN_CHECK(static_cast<int64_t>(times->size()) == stamps_ - stamps_told_);
+  const auto time_of = [&](int64_t stamp) { return (*times)[static_cast<size_t>(stamp - stamps_told_)]; };
+  for (auto at = later_.begin(); at != later_.end();) {
+    LaterEvent& event = at->second;
+    if (!event.begin) event.begin = time_of(event.begin_stamp);
+    if (!event.end_stamp) {
+      ++at;
+      continue;
+    }
+    events_.push_back({event.lane, std::move(event.name), *event.begin, time_of(*event.end_stamp)});
+    at = later_.erase(at);
+  }
+  stamps_told_ = stamps_;
+  return {};
+}
+
+void Trace::add(Lane lane, std::string name, int64_t begin_nanoseconds, int64_t end_nanoseconds) {
+  if (on_) events_.push_back({lane, std::move(name), begin_nanoseconds, end_nanoseconds});
+}
+
+Result<void> Trace::write(const std::string& path, int global_rank, const std::string& node_name) const {
+  std::string text = fmt::format(
+      "{{\"traceEvents\": [\n{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": "
+      "\"rank {} on "
+      "{}\"}}}}",
+      global_rank, global_rank, node_name);
+  for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane) {
+    text += fmt::format(
+        ",\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": "
+        "\"{}\"}}}}",
+        global_rank, lane, lane_name(static_cast<Lane>(lane)));
+  }
+  for (const Event& event : events_) {
+    text += fmt::format(
+        ",\n{{\"ph\": \"X\", \"name\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}}}",
+        event.name, global_rank, static_cast<int>(event.lane), static_cast<double>(event.begin) * 1e-3,
+        static_cast<double>(event.end - event.begin) * 1e-3);
+  }
+  return base::write_file_atomically(path, text + "\n]}\n");
+}
+
+std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane,
+                                           kernels::Backend& backend) {
+  return std::make_unique<TracedCommunicator>(inner, trace, lane, backend);
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,496 @@
+#include "runtime/trainer/train/trainer.h"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/contract/compile_cache.h"
+#include "runtime/contract/epoch.h"
+#include "runtime/contract/exit_code.h"
+#include "runtime/plan/mesh.h"
+#include "runtime/record/run_dir.h"
+#include "runtime/record/run_record.h"
+#include "runtime/trainer/comm/world.h"
+#include "runtime/trainer/compile/kernel_cache.h"
+#include "runtime/trainer/compile/load.h"
+#include "runtime/trainer/kernels/gpu.h"
+#include "runtime/trainer/train/attention_choice.h"
+#include "runtime/trainer/train/kernel_setup.h"
+#include "runtime/trainer/train/loop.h"
+#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/metrics.h"
+#include "runtime/trainer/train/products.h"
+#include "runtime/trainer/train/progress.h"
+#include "runtime/trainer/train/session.h"
+#include "runtime/trainer/train/spec_options.h"
+#include "runtime/trainer/train/stop_signal.h"
+#include "runtime/trainer/train/trace.h"
+
+namespace shardrun::train {
+namespace {
+
+using base::Code;
+using base::Error;
+
+// What an error ends the rank with.
+int rank_exit_code(Code code) {
+  switch (code) {
+    case Code::kInvalid:
+    case Code::kNotFound:
+    case Code::kUnsupported:
+      return contract::kExitBadInput;
+    case Code::kPeerLost:
+    case Code::kTimeout:
+      return contract::kExitInfrastructure;
+    case Code::kCancelled:
+      return contract::kExitPreempted;
+    case Code::kRefused:
+    case Code::kIo:
+    case Code::kCorrupt:
+      return contract::kExitProgramFailed;
+  }
+  return contract::kExitProgramFailed;
+}
+
+// Of this process, now.
+int64_t resident_bytes() {
+  int64_t pages = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "re"); file != nullptr) {
+    if (std::fscanf(file, "%*d %" SCNd64, &pages) != 1) pages = 0;
+    std::fclose(file);
+  }
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+// What every rank does between two steps: notes its progress, and says that it could not write its part of a checkpoint.
+// The trace of [logging] profile_steps begins at the third step: the first two touch memory and make primitives.
+class Witness : public LoopObserver {
+ public:
+  Witness(int global_rank, Progress& progress) : global_rank_(global_rank), progress_(progress) {}
+
+  // `write` is called once, when the steps are over.
+  void profile(Trace& trace, int64_t steps, std::function<void()> write) {
+    trace_ = &trace;
+    profile_steps_ = steps;
+    write_trace_ = std::move(write);
+  }
+
+  void on_step(const StepReport& report, double seconds) override {
+    constexpr int64_t kWarmSteps = 2;
+    progress_.end_step(report.step, seconds);
+    progress_.enter_phase(contract::RankPhase::kStepping);
+    ++steps_seen_;
+    if (profile_steps_ == 0) return;
+    trace_->turn(steps_seen_ >= kWarmSteps && steps_seen_ < kWarmSteps + profile_steps_);
+    if (steps_seen_ == kWarmSteps + profile_steps_) write_trace_();
+  }
+
+  void on_wait_for_save() override { progress_.enter_phase(contract::RankPhase::kSaving); }
+
+  void on_lost_checkpoint(int64_t step, const Error& error) override {
+    if (global_rank_ != 0 && error.code() == Code::kPeerLost) return;
+    fmt::print(stderr, "shardrun: rank {}: no checkpoint of step {}: {}\n", global_rank_, step,
+               error.to_string());
+  }
+
+ private:
+  int global_rank_;
+  Progress& progress_;
+  Trace* trace_ = nullptr;
+  int64_t profile_steps_ = 0, steps_seen_ = 0;
+  std::function<void()> write_trace_;
+};
+
+// Rank 0's account of the run: progress lines, metrics.jsonl and, at the end, summary.json.
+class Reporter : public Witness {
+ public:
+  Reporter(MetricsLog metrics, const spec::JobSpec& spec, Progress& progress)
+      : Witness(/*global_rank=*/0, progress),
+        metrics_(std::move(metrics)),
+        steps_(spec.optimizer.steps),
+        every_steps_(spec.logging.every_steps) {}
+
+  MetricsLog& metrics() { return metrics_; }
+  void start(const Session& session) {
+    tokens_per_step_ = session.tokens_per_step();
+    unigram_entropy_ = session.unigram_entropy();
+  }
+
+  void on_step(const StepReport& report, double seconds) override {
+    Witness::on_step(report, seconds);
+    metrics_.step(report, seconds, tokens_per_step_);
+    window_seconds_ += seconds;
+    total_seconds_ += seconds;
+    ++window_steps_;
+    ++total_steps_;
+    const bool due = every_steps_ > 0 && report.step % every_steps_ == 0;
+    if (!due && report.step != steps_ && total_steps_ != 1) return;
+    const double mean_seconds = total_seconds_ / static_cast<double>(total_steps_);
+    print(to_string({report.step, steps_, report.loss, report.learning_rate, report.gradient_norm,
+                     static_cast<double>(tokens_per_step_ * window_steps_) / window_seconds_,
+                     mean_seconds * static_cast<double>(steps_ - report.step)}));
+    window_seconds_ = 0.0;
+    window_steps_ = 0;
+  }
+
+  void on_validation(int64_t step, double loss) override {
+    metrics_.validation(step, loss, unigram_entropy_);
+    print(fmt::format("step {}/{}  validation loss {:.4f} nats  unigram entropy of its text {:.4f}", step,
+                      steps_, loss, unigram_entropy_));
+  }
+
+  void on_checkpoint(int64_t step, const std::string& path, double stall_seconds) override {
+    metrics_.checkpoint(step, path, stall_seconds);
+    print(fmt::format("step {}/{}  checkpoint {}", step, steps_, path));
+  }
+
+  static void print(const std::string& line) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+
+ private:
+  MetricsLog metrics_;
+  int64_t steps_, every_steps_;
+  int64_t tokens_per_step_ = 0;
+  double unigram_entropy_ = 0.0;
+  double window_seconds_ = 0.0, total_seconds_ = 0.0;
+  int64_t window_steps_ = 0, total_steps_ = 0;
+};
+
+record::TrainingMetrics summarize(const Session& session, const LoopOutcome& outcome) {
+  record::TrainingMetrics summary;
+  summary.steps = session.steps_done();
+  summary.first_loss = outcome.first_loss;
+  summary.final_loss = outcome.final_loss;
+  summary.validation_loss = outcome.validation_loss;
+  summary.unigram_entropy = session.unigram_entropy();
+  const double seconds = std::accumulate(outcome.step_seconds.begin(), outcome.step_seconds.end(), 0.0);
+  if (seconds > 0.0) {
+    const auto tokens =
+        static_cast<double>(session.tokens_per_step()) * static_cast<double>(outcome.step_seconds.size());
+    summary.tokens_per_second = tokens / seconds;
+  }
+  summary.step_seconds_p50 = percentile(outcome.step_seconds, 0.50);
+  summary.step_seconds_p99 = percentile(outcome.step_seconds, 0.99);
+  summary.checkpoint = outcome.checkpoint;
+  summary.planned = session.plan().memory;
+  summary.flops_per_token = session.plan().flops_per_token;
+  return summary;
+}
+
+// A rank's whole life, in order. Members are destroyed bottom-up: the communicators go before the session,
+// whose arena an operation in flight may still name, and the GPU after both.
+class Trainer {
+ public:
+  Trainer(const contract::RankEnv& env, const spec::JobSpec& spec, const record::LaunchPlan& plan,
+          contract::ProgressPage& progress)
+      : env_(env), spec_(spec), plan_(plan), run_dir_{env.run_directory}, progress_(progress) {}
+
+  Result<int> run() {
+    ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
+    if (!plan_.kernels_only || spec_.precompile.architecture.empty()) RETURN_IF_ERROR(open_gpu());
+    if (spec_.precompile.enabled) RETURN_IF_ERROR(prepare());
+    if (plan_.kernels_only) return contract::kExitDone;
+    RETURN_IF_ERROR(connect());
+    install_stop_signals();
+    if (kernels_) RETURN_IF_ERROR(add_up_compilations());
+    const SessionOptions options = session_options(spec_, plan_);
+    if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
+    process_bytes_ = resident_bytes();
+    auto session = Session::create(options, groups(), backend());
+    if (!session) return std::move(session).error();
+    session_ = std::move(session).value();
+    session_->set_progress(&progress_);
+    if (reporter_) reporter_->start(*session_);
+    const std::string directory = contract::checkpoint_directory(spec_, plan_);
+    const checkpoint::Store store(directory, spec_.checkpoint.keep,
+                                  contract::checkpoint_stage(directory, plan_.id, env_.attempt),
+                                  env_.attempt);
+    RETURN_IF_ERROR(resume(store));
+    if (gpu_) {
+      RETURN_IF_ERROR(settle_attention());
+      RETURN_IF_ERROR(settle_matrix_products());
+      backend().use_graphs(spec_.gpu.graphs);
+    }
+
+    Witness witness(env_.global_rank, progress_);
+    Witness& observer = reporter_ ? *reporter_ : witness;
+    if (spec_.logging.profile_steps > 0) {
+      session_->set_trace(&trace_);
+      observer.profile(trace_, spec_.logging.profile_steps, [this] { write_trace(); });
+    }
+    auto outcome = run_loop(*session_, store,
+                            {spec_.optimizer.steps, spec_.checkpoint.every_steps,
+                             spec_.logging.validate_every_steps, spec_.checkpoint.at_end},
+                            stop_requested, observer);
+    if (!outcome) return std::move(outcome).error();
+    progress_.enter_phase(contract::RankPhase::kEnding);
+    if (outcome->checkpoint.empty()) outcome->checkpoint = resumed_from_;
+    if (reporter_) RETURN_IF_ERROR(write_summary(*outcome));
+    return outcome->stopped ? contract::kExitPreempted : contract::kExitDone;
+  }
+
+ private:
+  Result<void> prepare() {
+    const double begin = unix_time_now();
+    const auto prepared = compile_kernels(spec_, {.working_directory = plan_.working_directory,
+                                                  .local_rank = env_.local_rank,
+                                                  .ranks_on_node = env_.local_world_size,
+                                                  .cpus = plan_.cpus_per_rank,
+                                                  .forget_failures = plan_.retry_kernels,
+                                                  .architecture = gpu_ ? backend().architecture() : ""});
+    if (!prepared) return prepared.error();
+    const compile::Preparation& done = prepared->prepared;
+    if (gpu_) {
+      RETURN_IF_ERROR(backend().load_kernels(done.kernels));
+    } else if (prepared->architecture.empty()) {
+      RETURN_IF_ERROR(compile::load(done.kernels));
+    }
+    if (plan_.kernels_only) {
+      fmt::print("kernels: {} ready in {:.1f} s, {} of them compiled by rank {} in {:.1f} s\n",
+                 prepared->label(), unix_time_now() - begin, done.compiled, env_.global_rank,
+                 done.compile_seconds);
+      return {};
+    }
+    kernels_label_ = prepared->label();
+    kernels_ = {static_cast<int64_t>(done.kernels.size()), done.compiled, done.compile_seconds,
+                done.recorded_seconds, unix_time_now() - begin};
+    return {};
+  }
+
+  // Before anything else: a node without its GPU should cost nobody's time.
+  Result<void> open_gpu() {
+    if (spec_.resources.device != spec::TrainingDevice::kGpu) return {};
+    auto gpu = kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
+                                  {.local_rank = env_.local_rank,
+                                   .gpus_per_node = spec_.resources.gpus_per_node,
+                                   .ranks_per_gpu = spec_.resources.ranks_per_gpu,
+                                   .workspace_bytes = gpu_workspace_bytes(session_options(spec_, plan_),
+                                                                          spec_.sharding.tensor_parallel)});
+    if (!gpu) return std::move(gpu).error();
+    gpu_.emplace(std::move(gpu).value());
+    if (!spec_.precision.fp8) return {};
+    const auto fp8 = gpu_->backend().fp8_ops();
+    if (!fp8) return fp8.error();
+    return {};
+  }
+
+  kernels::Backend& backend() const { return gpu_ ? gpu_->backend() : kernels::cpu_backend(); }
+
+  // From what this rank compiled to what the whole job did.
+  Result<void> add_up_compilations() {
+    double sums[] = {static_cast<double>(kernels_->compiled), kernels_->compile_seconds};
+    comm::Communicator& world = *world_.communicators.front();
+    auto pending = world.all_reduce(std::span(sums));
+    if (!pending) return std::move(pending).error();
+    RETURN_IF_ERROR(world.wait(*pending));
+    kernels_->compiled = std::llround(sums[0]);
+    kernels_->compile_seconds = sums[1];
+    kernels_->saved_seconds = std::max(0.0, kernels_->saved_seconds - sums[1]);
+    if (reporter_) {
+      Reporter::print(fmt::format("kernels: {} loaded in {:.1f} s, {} compiled, {:.1f} s of compiling saved",
+                                  kernels_label_, kernels_->prepare_seconds, kernels_->compiled,
+                                  kernels_->saved_seconds));
+    }
+    return {};
+  }
+
+  Result<void> connect() {
+    comm::WorldOptions options;
+    options.plugin_path =
+        fmt::format("{}/libshardrun_comm_{}.so", plan_.plugin_directory, spec_.communication.plugin);
+    options.provider = spec_.communication.provider;
+    options.timeout = spec_.communication.timeout;
+    auto mesh = plan::solve_mesh(spec_, env_.world_size, plan_.ranks_per_node);
+    if (!mesh) return std::move(mesh).error();
+    const int rank = env_.global_rank;
+    options.groups = {{},
+                      mesh->shard_group(rank),
+                      mesh->shard_group(rank),
+                      mesh->replica_group(rank),
+                      mesh->tensor_group(rank)};
+    options.device = device_use(options.groups.size());
+    auto world = comm::connect_world(options);
+    if (!world) return std::move(world).error();
+    world_ = std::move(world).value();
+    if (plan_.batch.data_parallel != mesh->data_parallel()) {
+      return Error(
+          Code::kInvalid,
+          fmt::format("{} was solved for {} data-parallel ranks, but {} were started; "
+                      "start as many",
+                      run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh->data_parallel()));
+    }
+    if (env_.global_rank != 0) return {};
+    if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
+    RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
+    auto metrics = MetricsLog::open(run_dir_, env_.attempt);
+    if (!metrics) return std::move(metrics).error();
+    reporter_.emplace(std::move(metrics).value(), spec_, progress_);
+    reporter_->metrics().first_barrier(first_barrier_seconds_);
+    return {};
+  }
+
+  // The world's buffers are the host's, every other group's the GPU's.
+  std::optional<comm::DeviceUse> device_use(size_t groups) const {
+    if (!gpu_) return std::nullopt;
+    std::vector<int64_t> largest(groups, kLargestStagedPart);
+    largest.front() = -1;
+    kernels::Backend& gpu = backend();
+    return comm::DeviceUse{gpu.index(), gpu.stream(), std::move(largest), [&gpu] { return gpu.make_link(); }};
+  }
+
+  // In the order in which connect() asked for them; each with its lane when the job is profiled.
+  Groups groups() {
+    std::vector<comm::Communicator*> all;
+    constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld, Trace::Lane::kGather, Trace::Lane::kReduce,
+                                      Trace::Lane::kReplica, Trace::Lane::kTensor};
+    for (size_t i = 0; i < std::size(kLanes); ++i) {
+      watched_.push_back(watched(*world_.communicators[i], progress_));
+      comm::Communicator* group = watched_.back().get();
+      if (spec_.logging.profile_steps > 0) {
+        kernels::Backend& owner = kLanes[i] == Trace::Lane::kWorld ? kernels::cpu_backend() : backend();
+        traced_.push_back(traced(*group, trace_, kLanes[i], owner));
+        group = traced_.back().get();
+      }
+      all.push_back(group);
+    }
+    const auto beyond_us = [](comm::Communicator* group) { return group->size() > 1 ? group : nullptr; };
+    return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4])};
+  }
+
+  Result<void> settle_attention() {
+    const Session::Attention attention = session_->attention();
+    auto choice = choose_attention(
+        *world_.communicators.front(),
+        {spec_.gpu.attention, session_->gpu_kernels().attention, attention.refusal}, [&] {
+          return backend().use_cudnn_attention(attention.shape, attention.causal, attention.most_cudnn_bytes);
+        });
+    if (!choice) return std::move(choice).error();
+    if (!choice->by_cudnn) backend().use_own_attention();
+    auto kernels = session_->gpu_kernels();
+    kernels.attention = choice->kept;
+    session_->keep(std::move(kernels));
+    attention_ = std::move(choice->text);
+    if (!reporter_) return {};
+    Reporter::print("attention: " + attention_);
+    if (!choice->notice.empty()) fmt::print(stderr, "shardrun: {}\n", choice->notice);
+    return {};
+  }
+
+  // The cache's; empty where it is nowhere, or anybody's to write.
+  std::string table_folder() const {
+    const auto folder = contract::compile_cache_folder(spec_, plan_.working_directory);
+    const auto cache =
+        folder ? compile::KernelCache::open(*folder) : Result<compile::KernelCache>(folder.error());
+    if (cache) return cache->folder();
+    fmt::print(stderr, "shardrun: no table of matrix products is read or kept: {}\n",
+               cache.error().to_string());
+    return "";
+  }
+
+  Result<void> settle_matrix_products() {
+    ProductsOptions options;
+    options.tunes = spec_.gpu.tune_products;
+    if (options.tunes && reporter_) options.cache = table_folder();
+    auto settled = settle_products(*session_, backend(), *world_.communicators.front(), options);
+    if (!settled) return std::move(settled).error();
+    for (const std::string& notice : settled->notices) fmt::print(stderr, "shardrun: {}\n", notice);
+    products_ = std::move(settled->summary);
+    if (reporter_) Reporter::print("matrix products: " + products_);
+    return {};
+  }
+
+  void write_trace() {
+    auto written = trace_.collect(backend());
+    if (written) written = base::make_directories(run_dir_.profile());
+    if (written) {
+      written = trace_.write(
+          fmt::format("{}/attempt_{}_rank_{}.json", run_dir_.profile(), env_.attempt, env_.global_rank),
+          env_.global_rank, env_.node_name);
+    }
+    if (!written) fmt::print(stderr, "shardrun: no trace was written: {}\n", written.error().to_string());
+  }
+
+  Result<void> resume(const checkpoint::Store& store) {
+    std::vector<std::string> notices;
+    auto resumed = session_->resume(store, notices);
+    for (const std::string& notice : notices)
+      fmt::print(stderr, "shardrun: rank {}: {}\n", env_.global_rank, notice);
+    if (!resumed) return std::move(resumed).error();
+    if (*resumed) resumed_from_ = **resumed;
+    if (*resumed && reporter_) {
+      Reporter::print(fmt::format("resumed from {} at step {}", resumed_from_, session_->steps_done()));
+    }
+    return {};
+  }
+
+  Result<void> write_summary(const LoopOutcome& outcome) {
+    record::TrainingMetrics summary = summarize(*session_, outcome);
+    summary.first_barrier_seconds = first_barrier_seconds_;
+    summary.kernels = kernels_;
+    summary.planned.process = process_bytes_;
+    summary.versions["shardrun"] = SHARDRUN_VERSION;
+    summary.versions["device"] = backend().name();
+    if (gpu_) {
+      summary.versions["attention"] = attention_;
+      summary.versions["matrix products"] = products_;
+    }
+    summary.versions["comm plugin"] = world_.plugin_build_id;
+    summary.versions["comm provider"] = world_.provider;
+    if (const int64_t lost = reporter_->metrics().lines_lost(); lost > 0) {
+      fmt::print(stderr, "shardrun: {} lines of {} could not be written\n", lost, run_dir_.metrics_jsonl());
+    }
+    return base::write_file_atomically(run_dir_.summary_json(env_.attempt), to_json(summary));
+  }
+
+  const contract::RankEnv& env_;
+  const spec::JobSpec& spec_;
+  const record::LaunchPlan& plan_;
+  record::RunDir run_dir_;
+  double first_barrier_seconds_ = 0.0;
+  std::optional<record::KernelMetrics> kernels_;  // of this rank, then of the job
+  std::string kernels_label_;
+  int64_t process_bytes_ = 0;
+  std::string resumed_from_;
+  std::string attention_, products_;  // of a GPU: whose and why, and where their table is from
+  std::optional<Reporter> reporter_;
+  Trace trace_;
+  std::optional<kernels::Gpu> gpu_;
+  std::unique_ptr<Session> session_;
+  Progress progress_;
+  comm::World world_;
+  std::vector<std::unique_ptr<comm::Communicator>> watched_;
+  std::vector<std::unique_ptr<comm::Communicator>> traced_;
+};
+
+}  // namespace
+
+int run_trainer(const contract::RankEnv& env, const spec::JobSpec& spec, const record::LaunchPlan& plan,
+                contract::ProgressPage& progress) {
+  Trainer trainer(env, spec, plan, progress);
+  const auto exit_code = trainer.run();
+  if (exit_code) return *exit_code;
+  fmt::print(stderr, "shardrun: rank {} on {}: {}\n", env.global_rank, env.node_name,
+             exit_code.error().to_string());
+  return rank_exit_code(exit_code.error().code());
+}
+
+}  // namespace shardrun::train

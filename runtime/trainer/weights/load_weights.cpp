@@ -1,0 +1,198 @@
+#include "runtime/trainer/weights/load_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/trainer/shard/tensor_slice.h"
+#include "runtime/trainer/weights/weight_files.h"
+
+namespace shardrun::weights {
+namespace {
+
+using base::Code;
+using base::Error;
+using shard::ElementRange;
+
+// How a failure of rank 0 travels.
+struct Verdict {
+  int32_t failed = 0;
+  int32_t code = 0;
+  std::array<char, 1016> message{};
+
+  static Verdict of(const Result<void>& result) {
+    Verdict verdict;
+    if (result) return verdict;
+    verdict.failed = 1;
+    verdict.code = static_cast<int32_t>(result.error().code());
+    const std::string text = result.error().to_string();
+    std::copy_n(text.begin(), std::min(text.size(), verdict.message.size() - 1), verdict.message.begin());
+    return verdict;
+  }
+  Result<void> result() const {
+    if (failed == 0) return {};
+    return Error(static_cast<Code>(code), message.data());
+  }
+};
+
+// A piece of one tensor, in the order in which all ranks see them.
+struct Chunk {
+  int block = 0;
+  size_t parameter = 0;
+  TensorType type = TensorType::kOther;
+  int64_t first = 0, elements = 0;  // of the full tensor
+
+  size_t bytes() const { return static_cast<size_t>(elements * bytes_per_element(type)); }
+};
+
+const std::vector<int64_t>& full_shape(const model::ParameterInfo& parameter) {
+  return parameter.full_shape.empty() ? parameter.shape : parameter.full_shape;
+}
+
+shard::TensorSlice slice_of(const model::ParameterInfo& parameter) {
+  const int dimension = parameter.split_dimension;
+  const int64_t count = dimension < 0 ? 0 : parameter.shape[static_cast<size_t>(dimension)];
+  return shard::make_slice(full_shape(parameter), dimension, parameter.split_begin, count);
+}
+
+Result<void> broadcast(comm::Communicator& world, std::span<std::byte> bytes) {
+  auto pending = world.broadcast(bytes, /*root=*/0);
+  if (!pending) return std::move(pending).error();
+  return world.wait(*pending);
+}
+
+template <typename T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+class Loader {
+ public:
+  Loader(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout, int group_rank,
+         comm::Communicator& world, std::span<float> master)
+      : blocks_(blocks), layout_(layout), group_rank_(group_rank), world_(world), master_(master) {}
+
+  Result<void> run(const WeightSource& source) {
+    RETURN_IF_ERROR(agree(world_.rank() == 0 ? open(source) : Result<void>()));
+    RETURN_IF_ERROR(list_chunks());
+    // Two pieces are under way: while one travels the next is read.
+    std::optional<comm::Pending> travelling;
+    for (size_t i = 0; i <= chunks_.size(); ++i) {
+      std::optional<comm::Pending> posted;
+      if (i < chunks_.size()) {
+        fill(i);
+        auto pending = world_.broadcast(buffer(i), /*root=*/0);
+        if (!pending) return std::move(pending).error();
+        posted = *pending;
+      }
+      if (travelling) {
+        RETURN_IF_ERROR(world_.wait(*travelling));
+        if (auto used = use(i - 1); !used) {
+          if (posted) RETURN_IF_ERROR(world_.wait(*posted));
+          return used;
+        }
+      }
+      travelling = posted;
+    }
+    return {};
+  }
+
+ private:
+  Result<void> open(const WeightSource& source) {
+    auto opened = WeightFiles::open(source.path);
+    if (!opened) return std::move(opened).error();
+    files_.emplace(std::move(opened).value());
+    return files_->check(blocks_);
+  }
+
+  // Rank 0's result becomes everyone's.
+  Result<void> agree(const Result<void>& result) {
+    Verdict verdict = Verdict::of(result);
+    RETURN_IF_ERROR(broadcast(world_, bytes_of(verdict)));
+    return verdict.result();
+  }
+
+  Result<void> list_chunks() {
+    std::vector<TensorType> types;
+    for (const model::BlockLayout& block : blocks_) {
+      for (const model::ParameterInfo& parameter : block.parameters) {
+        types.push_back(files_ ? files_->find(parameter.name)->type : TensorType::kOther);
+      }
+    }
+    RETURN_IF_ERROR(broadcast(world_, std::as_writable_bytes(std::span(types))));
+    auto type = types.begin();
+    for (int block = 0; block < layout_.block_count(); ++block) {
+      const auto& parameters = blocks_[static_cast<size_t>(block)].parameters;
+      for (size_t p = 0; p < parameters.size(); ++p, ++type) {
+        const int64_t elements = shard::whole_slice(full_shape(parameters[p])).elements();
+        for (int64_t first = 0; first < elements; first += kChunkElements) {
+          chunks_.push_back({block, p, *type, first, std::min(kChunkElements, elements - first)});
+        }
+      }
+    }
+    return {};
+  }
+
+  // The piece with one byte behind it: whether rank 0 could read it.
+  std::span<std::byte> buffer(size_t index) {
+    auto& memory = buffers_[index % buffers_.size()];
+    const size_t bytes = chunks_[index].bytes() + 1;
+    if (memory.size() < bytes) memory.resize(bytes);
+    return std::span(memory).first(bytes);
+  }
+
+  void fill(size_t index) {
+    if (!files_) return;
+    const Chunk& chunk = chunks_[index];
+    const auto memory = buffer(index);
+    const auto& name = blocks_[static_cast<size_t>(chunk.block)].parameters[chunk.parameter].name;
+    auto done = files_->read(*files_->find(name), chunk.first, memory.first(chunk.bytes()));
+    memory.back() = std::byte{!done};
+    if (!done && !failure_) failure_ = std::move(done).error();
+  }
+
+  Result<void> use(size_t index) {
+    const Chunk& chunk = chunks_[index];
+    const auto memory = buffer(index);
+    if (memory.back() != std::byte{0}) return agree(failure_ ? Result<void>(*failure_) : Result<void>());
+    const model::ParameterInfo& parameter =
+        blocks_[static_cast<size_t>(chunk.block)].parameters[chunk.parameter];
+    const ElementRange owned = layout_.owned(chunk.block, group_rank_);
+    const auto slice = slice_of(parameter), whole = shard::whole_slice(full_shape(parameter));
+    const ElementRange mine{std::max<int64_t>(0, owned.begin - parameter.offset),
+                            std::min(slice.elements(), owned.end - parameter.offset)};
+    const ElementRange held{chunk.first, chunk.first + chunk.elements};
+    if (shard::intersection(shard::rows_of(slice, mine), shard::rows_of(whole, held)).rows == 0) return {};
+    converted_.resize(static_cast<size_t>(chunk.elements));
+    to_fp32(memory.first(chunk.bytes()), chunk.type, converted_);
+    const auto at = layout_.block(chunk.block).shard_offset + mine.begin + parameter.offset - owned.begin;
+    const auto target = master_.subspan(static_cast<size_t>(at), static_cast<size_t>(mine.count()));
+    shard::copy_overlap({whole, held, converted_}, {slice, mine, target}, whole);
+    return {};
+  }
+
+  std::span<const model::BlockLayout> blocks_;
+  const shard::ShardLayout& layout_;
+  int group_rank_;
+  comm::Communicator& world_;
+  std::span<float> master_;
+  std::optional<WeightFiles> files_;  // on rank 0
+  std::optional<Error> failure_;      // likewise
+  std::vector<Chunk> chunks_;
+  std::array<std::vector<std::byte>, 2> buffers_;
+  std::vector<float> converted_;
+};
+
+}  // namespace
+
+Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+                          const shard::ShardLayout& layout, int group_rank, comm::Communicator& world,
+                          std::span<float> master) {
+  SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
+  return Loader(blocks, layout, group_rank, world, master).run(source);
+}
+
+}  // namespace shardrun::weights

@@ -1,0 +1,54 @@
+// WeightFiles: the tensors of a model in safetensors files, opened and checked, read piece by piece.
+//
+// Thread rule: thread-compatible; one process of a job opens them (weights/load_weights.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/io.h"
+#include "runtime/base/result.h"
+#include "runtime/trainer/model/model.h"
+#include "runtime/trainer/weights/safetensors.h"
+
+namespace shardrun::weights {
+
+class WeightFiles {
+ public:
+  // `path`: a .safetensors file, or a folder with model.safetensors.index.json and the files that it names, or with
+  // model.safetensors. Reads headers only. kNotFound, kIo, or kCorrupt naming the file and what is wrong with it.
+  static Result<WeightFiles> open(const std::string& path);
+
+  // Null when there is none.
+  const TensorEntry* find(const std::string& name) const;
+
+  // Whether exactly these tensors are there, in their full shapes and a type that can be read; else kInvalid naming the
+  // first ones that are missing, too many or of another shape. Too many is not: a second copy, bit for bit, of a
+  // tensor that the model ties (lm_head.weight beside the embedding), and buffers that models compute themselves
+  // (position_ids, inv_freq).
+  Result<void> check(std::span<const model::BlockLayout> blocks) const;
+
+  // Elements [first, first + out.size()/width) of a tensor that find() gave, as the file has them. kIo, kCorrupt.
+  Result<void> read(const TensorEntry& tensor, int64_t first, std::span<std::byte> out) const;
+
+ private:
+  struct File {
+    std::string path;
+    base::UniqueFd fd;
+  };
+  struct Tensor {
+    TensorEntry entry;
+    size_t file;
+  };
+  Result<void> add_file(const std::string& path);
+  Result<bool> same_elements(const TensorEntry& a, const TensorEntry& b) const;
+
+  std::string path_;
+  std::vector<File> files_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace shardrun::weights

@@ -1,0 +1,210 @@
+#include <doctest/doctest.h>
+
+#include "runtime/contract/rank_env.h"
+#include "runtime/record/launch_plan.h"
+#include "runtime/record/run_record.h"
+
+using namespace shardrun;
+
+namespace {
+contract::EnvironmentLookup lookup_in(const std::map<std::string, std::string>& variables) {
+  return [variables](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+}  // namespace
+
+TEST_CASE("plan.json: what is written is read back") {
+  record::LaunchPlan plan;
+  plan.name = "x";
+  plan.id = "12";
+  plan.scheduler = "slurm";
+  plan.run_directory = "/r\xff";  // no UTF-8: replaced, never a crash
+  plan.overrides = {"a.b=\"c\""};
+  plan.nodes = 3;
+  plan.ranks_per_node = 2;
+  plan.batch = {12, 2, 1, 6};
+
+  const auto back = record::parse_launch_plan(to_json(plan));
+
+  REQUIRE(back);
+  CHECK_EQ(back->overrides, plan.overrides);
+  CHECK_EQ(back->world_size(), 6);
+  CHECK_EQ(back->batch.global_batch, 12);
+}
+
+TEST_CASE("plan.json: damage and newer formats are refused by name") {
+  CHECK_EQ(record::parse_launch_plan("{").error().to_string(), "plan.json is not JSON");
+  CHECK_EQ(record::parse_launch_plan("[]").error().to_string(), "plan.json is not a JSON object");
+  CHECK_EQ(record::parse_launch_plan("{\"format_version\": 99}").error().to_string(),
+           "plan.json has format 99, this version reads 1; use a newer shardrun");
+  CHECK_EQ(record::parse_launch_plan("{\"format_version\": 1, \"name\": 4}").error().to_string(),
+           "plan.json: \"name\" is number, not a string");
+  record::LaunchPlan plan;
+  plan.batch = {12, 2, 2, 6};  // 12 sequences take one micro-step
+  CHECK_EQ(record::parse_launch_plan(to_json(plan)).error().to_string(),
+           "plan.json batch: these numbers do not make a batch");
+}
+
+TEST_CASE("record.json: a whole record survives being written and read") {
+  record::RunRecord record;
+  record.name = "x";
+  record.status = record::RunStatus::kFailed;
+  record.world_size = 2;
+  record.nodes = {"n1"};
+  record::Attempt attempt;
+  attempt.number = 3;
+  attempt.started = 1.5;
+  attempt.ended = 2.5;
+  attempt.first_cause = record::FirstCause{"signal", "n1", 1, 9, std::nullopt};
+  attempt.verdict = "rank 1 on node n1 was killed";
+  attempt.nodes = {"n0", "n1"};
+  attempt.world_size = 4;
+  attempt.batch = {12, 1, 3, 4};
+  attempt.also_lost = {"n7"};
+  attempt.detection_seconds = 3.5;
+  attempt.checkpoint_step = 40;
+  attempt.stragglers = {{2, "n1", 0.25, 0.125}};
+  record.attempts = {attempt};
+  record.metrics = record::TrainingMetrics{};
+  record.metrics->final_loss = 2.25;
+  record.metrics->planned.masters = 4096;
+  record.peak_memory_bytes = {{1, 77}};
+
+  const auto back = record::parse_run_record(to_json(record));
+
+  REQUIRE(back);
+  CHECK(back->status == record::RunStatus::kFailed);
+  CHECK_EQ(back->attempts.at(0).first_cause->signal, 9);
+  CHECK_EQ(back->attempts.at(0).first_cause->exit_code, std::nullopt);
+  CHECK_EQ(back->attempts.at(0).number, 3);
+  CHECK_EQ(back->attempts.at(0).verdict, "rank 1 on node n1 was killed");
+  CHECK_EQ(back->attempts.at(0).nodes, std::vector<std::string>{"n0", "n1"});
+  CHECK_EQ(back->attempts.at(0).world_size, 4);
+  CHECK_EQ(back->attempts.at(0).batch.global_batch, 12);
+  CHECK_EQ(back->attempts.at(0).batch.gradient_accumulation, 3);
+  CHECK_EQ(back->attempts.at(0).also_lost, std::vector<std::string>{"n7"});
+  CHECK_EQ(back->attempts.at(0).detection_seconds, 3.5);
+  CHECK_EQ(back->attempts.at(0).checkpoint_step, 40);
+  CHECK_EQ(back->attempts.at(0).stragglers.at(0).global_rank, 2);
+  CHECK_EQ(back->attempts.at(0).stragglers.at(0).busy_seconds, 0.25);
+  CHECK_EQ(back->metrics->final_loss, 2.25);
+  CHECK_EQ(back->metrics->planned.masters, 4096);
+  CHECK_EQ(back->peak_memory_bytes.at(1), 77);
+}
+
+TEST_CASE("rank environment: srun's variables say who a rank is") {
+  const auto env = contract::read_rank_env(lookup_in({{"SLURM_PROCID", "5"},
+                                                      {"SLURM_NTASKS", "7"},
+                                                      {"SLURM_LOCALID", "0"},
+                                                      {"SLURM_NODEID", "3"},
+                                                      {"SLURM_NNODES", "4"},
+                                                      {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                                                      {"SLURMD_NODENAME", "n4"},
+                                                      {"SHARDRUN_RUN_DIR", "/r"},
+                                                      {"SHARDRUN_MASTER_ADDR", "n1"},
+                                                      {"SHARDRUN_MASTER_PORT", "20000"}}));
+  REQUIRE(env);
+  CHECK_EQ(env->global_rank, 5);
+  CHECK_EQ(env->node_index, 3);
+  CHECK_EQ(env->local_world_size, 1);
+  CHECK_EQ(env->node_name, "n4");
+}
+
+TEST_CASE("rank environment: what is missing or malformed is named with who should have set it") {
+  CHECK_NE(contract::read_rank_env(lookup_in({})).error().to_string().find("no SHARDRUN_GLOBAL_RANK"),
+           std::string::npos);
+  CHECK_EQ(
+      contract::read_rank_env(lookup_in({{"SLURM_PROCID", "x"}, {"SLURM_NTASKS", "2"}})).error().to_string(),
+      "SLURM_PROCID is not a number from 0 to 1; srun should have set it");
+}
+
+TEST_CASE("rank environment: a program gets torchrun's names and its share of the batch") {
+  contract::RankEnv env;
+  env.global_rank = 3;
+  env.world_size = 4;
+  env.local_rank = 1;
+  env.local_world_size = 2;
+  env.node_index = 1;
+  env.node_count = 2;
+  env.master_addr = "n1";
+  env.master_port = 20001;
+  record::LaunchPlan plan;
+  plan.id = "77";
+  plan.cpus_per_rank = 6;
+  plan.batch = {32, 2, 4, 4};
+
+  const auto variables = contract::child_environment(env, plan, lookup_in({}));
+
+  const std::map<std::string, std::string> expected = {{"RANK", "3"},
+                                                       {"LOCAL_RANK", "1"},
+                                                       {"WORLD_SIZE", "4"},
+                                                       {"LOCAL_WORLD_SIZE", "2"},
+                                                       {"GROUP_RANK", "1"},
+                                                       {"NODE_RANK", "1"},
+                                                       {"MASTER_ADDR", "n1"},
+                                                       {"MASTER_PORT", "20001"},
+                                                       {"TORCHELASTIC_RUN_ID", "77"},
+                                                       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                                                       {"OMP_NUM_THREADS", "6"},
+                                                       {"GRAD_ACCUM_USTEPS", "4"},
+                                                       {"SHARDRUN_RANK_BATCH", "8"},
+                                                       {"SHARDRUN_LAST_MICRO_BATCH", "2"},
+                                                       {"SHARDRUN_GRADIENT_ACCUMULATION", "4"}};
+  for (const auto& [name, value] : expected) {
+    CAPTURE(name);
+    CHECK_EQ(variables.at(name), value);
+  }
+  CHECK_EQ(
+      contract::child_environment(env, plan, lookup_in({{"OMP_NUM_THREADS", "1"}})).count("OMP_NUM_THREADS"),
+      0);
+}
+
+TEST_CASE(
+    "rank environment: [environment] comes last and may refer to what shardrun sets, or else to what is "
+    "inherited") {
+  contract::RankEnv env;
+  env.global_rank = 1;
+  env.world_size = 2;
+  spec::JobSpec spec;
+  using Kind = spec::EnvironmentValue::Kind;
+  spec.environment = {{"SEED", {Kind::kFromVariable, "RANK"}},
+                      {"OMP_NUM_THREADS", {Kind::kLiteral, "9"}},
+                      {"MINE", {Kind::kFromVariable, "YOURS"}}};
+
+  const auto variables =
+      contract::command_environment(env, {}, spec, lookup_in({{"RANK", "other"}, {"YOURS", "inherited"}}));
+
+  REQUIRE(variables);
+  CHECK_EQ(variables->at("SEED"), "1");
+  CHECK_EQ(variables->at("OMP_NUM_THREADS"), "9");
+  CHECK_EQ(variables->at("MINE"), "inherited");
+  CHECK_EQ(contract::command_environment(env, {}, spec, lookup_in({})).error().code(), base::Code::kNotFound);
+}
+
+TEST_CASE("rank environment: ranks of an uneven batch get their own counts, which add up to it") {
+  contract::RankEnv env;
+  env.world_size = 4;
+  record::LaunchPlan plan;
+  plan.batch = {27, 3, 3, 4};  // 3 + 3 on each, and 3 left over
+  int sum = 0;
+  for (env.global_rank = 0; env.global_rank < 4; ++env.global_rank) {
+    const auto variables = contract::child_environment(env, plan, lookup_in({}));
+    CHECK_EQ(variables.at("SHARDRUN_LAST_MICRO_BATCH"), env.global_rank < 3 ? "1" : "0");
+    sum += std::stoi(variables.at("SHARDRUN_RANK_BATCH"));
+  }
+  CHECK_EQ(sum, 27);
+}
+
+TEST_CASE("environment references: a missing source is named, never its value") {
+  using Kind = spec::EnvironmentValue::Kind;
+  const auto resolved = contract::resolve_environment({{"A", {Kind::kFromVariable, "SOURCE"}}},
+                                                      lookup_in({{"SOURCE", "secret"}}));
+  REQUIRE(resolved);
+  CHECK_EQ(resolved->at("A"), "secret");
+  const auto missing = contract::resolve_environment({{"A", {Kind::kFromVariable, "GONE"}}}, lookup_in({}));
+  REQUIRE_FALSE(missing);
+  CHECK_NE(missing.error().to_string().find("environment.A: the variable GONE is not set"),
+           std::string::npos);
+}
