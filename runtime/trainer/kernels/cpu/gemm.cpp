@@ -28,9 +28,11 @@ constexpr memory::data_type kType = memory::data_type::f32;
 template <>
 constexpr memory::data_type kType<Bf16> = memory::data_type::bf16;
 
-bool has_avx512_core(dnnl::cpu_isa isa) {
-  return isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
-         isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+// Whether this machine has the instruction set and oneDNN may use it. In every version its sets are bits, a larger set
+// has those of the smaller ones, and no bit means that it does not know.
+bool may_use(dnnl::cpu_isa wanted) {
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
 }
 
 memory::data_type type_of(DType dtype) {
@@ -114,10 +116,10 @@ class Products {
   bool has_bf16() const { return has_bf16_; }
 
  private:
-  Products() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-    has_bf16_ = isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
-  }
+  Products()
+      : engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        has_bf16_(may_use(dnnl::cpu_isa::avx512_core_bf16)) {}
 
   static memory::desc matrix(memory::data_type type, int64_t rows, int64_t columns, bool transposed) {
     return transposed ? memory::desc({rows, columns}, type, memory::dims{1, rows})
@@ -132,10 +134,14 @@ class Products {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::desc operation(
-        matrix(p.type, p.M, p.K, p.a_transposed), matrix(p.type, p.K, p.N, p.b_transposed),
-        p.has_bias ? matrix(p.type, 1, p.N, false) : memory::desc(), matrix(p.c_type, p.M, p.N, false));
-    return {operation, attributes, engine_};
+    const auto a = matrix(p.type, p.M, p.K, p.a_transposed), b = matrix(p.type, p.K, p.N, p.b_transposed);
+    const auto bias = p.has_bias ? matrix(p.type, 1, p.N, false) : memory::desc();
+    const auto c = matrix(p.c_type, p.M, p.N, false);
+#if DNNL_VERSION_MAJOR >= 3
+    return {engine_, a, b, bias, c, attributes};
+#else
+    return {dnnl::matmul::desc(a, b, bias, c), attributes, engine_};
+#endif
   }
 
   // oneDNN 2.6 compares keys of its process-wide primitive cache while another thread replaces them (the
@@ -148,7 +154,7 @@ class Products {
 
   dnnl::engine engine_;
   dnnl::stream stream_;
-  bool has_bf16_ = false;
+  bool has_bf16_;
   std::map<decltype(std::declval<Product>().key()), Compiled> compiled_;
 };
 
@@ -229,11 +235,9 @@ void run(const LinearCall& call, const Pointers& at) {
 vector::InstructionSet vector::instruction_set() {
   static const InstructionSet level = [] {
 #if defined(__x86_64__)
-    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (avx2 && has_avx512_core(isa)) return InstructionSet::kAvx512;
-    if (avx2 && isa != dnnl::cpu_isa::sse41 && isa != dnnl::cpu_isa::avx && isa != dnnl::cpu_isa::all)
-      return InstructionSet::kAvx2;
+    if (avx2 && may_use(dnnl::cpu_isa::avx512_core)) return InstructionSet::kAvx512;
+    if (avx2 && may_use(dnnl::cpu_isa::avx2)) return InstructionSet::kAvx2;
 #endif
     return InstructionSet::kBaseline;
   }();
