@@ -1,6 +1,7 @@
 #include "launcher/cluster/pcluster_answer.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
