@@ -105,6 +105,9 @@ Environment job_environment(const StepRequest& request, int world_size) {
   // All ranks share this machine's memory, which ob1 uses; left to itself Open MPI ends there too, after it
   // has asked every network library on the machine, which takes longer than all the rest of a start.
   environment.set_default("OMPI_MCA_pml", "ob1");
+  // ob1 opens TCP beside shared memory as its second way to each rank, and Open MPI 5 prints an error in every
+  // rank where it finds no route for that (docs/decisions/0040-one-source-for-debian-12-to-forky.md).
+  environment.set_default("OMPI_MCA_btl", "^tcp");
   // More ranks than CPUs: a rank that waits must let the others run.
   if (world_size > static_cast<int>(std::thread::hardware_concurrency())) {
     environment.set_default("OMPI_MCA_mpi_yield_when_idle", "1");
