@@ -1,29 +1,30 @@
 /* comm_v1.h: the table of functions that a communication plugin exports, version 1. C11.
  *
- * A plugin moves bytes and sums between the ranks of one job. The host loads it (plugin.h says how), and
- * calls:
+ * A plugin moves bytes and sums between the ranks of one job. The host loads it (plugin.h says how), and calls:
  *
  *   open -> local_address -> [the host exchanges addresses through PMIx] -> connect -> channel_open ... ->
  *   operations and waits -> channel_close ... -> close
  *
  * Rules for every function
- *   Status    0 is success, else one of SHARDRUN_COMM_*; last_error() then has one line for people. Outputs
- * are written only on success. Host      on any status but 0 the host reports the text, calls close, and ends
- * the rank. It never retries and never turns to another plugin. Memory    the plugin copies what it keeps of
- * its inputs, except the buffers of operations, which must live and stay untouched (inputs: unwritten) until
- * wait() returned, with success or with an error. Threads   a channel belongs to one thread at a time;
- * different channels of one context may be used by different threads at once. abort may be called from any
- * thread. open, connect and close: one thread, no others. Order     every member of a channel starts the same
- * operations in the same order with the same sizes
- *             ("op order rule"). Channels are independent of each other.
- *   Sums      in the element type, in ascending order of the group's ranks: ((x0 + x1) + x2) + ... The same
- * world gives the same bits, whatever the provider and the placement of ranks on nodes. A plugin without
- * SHARDRUN_COMM_SUMS_IN_RANK_ORDER adds in an order of its own, which is the same each time for the same group on the
- * same machines with the same library and settings. Dead      after
- * TIMEOUT, PEER_LOST, MISMATCH, ABORTED or IO from an operation or a wait, all channels of the context are
- * dead: every later call returns the same status, no buffer is touched any more, and only channel_close and
- * close are of use. The plugin tells the other ranks why, so that they need not wait for their own time
- * limits.
+ *   Status    0 is success, any other value is one of SHARDRUN_COMM_*; last_error() then has one line for people.
+ *             Outputs are written only on success.
+ *   Host      On any status but 0 the host reports the text, calls close, and ends the rank. It never retries and
+ *             never turns to another plugin.
+ *   Memory    The plugin copies what it keeps of its inputs, except the buffers of operations: these must live and
+ *             stay untouched (inputs: unwritten) until wait() has returned, with success or with an error.
+ *   Threads   A channel belongs to one thread at a time; different channels of one context may be used by different
+ *             threads at once. abort may be called from any thread. open, connect and close are called by one
+ *             thread, while no other is in the plugin.
+ *   Order     Every member of a channel starts the same operations in the same order with the same sizes ("op order
+ *             rule"). Channels are independent of each other.
+ *   Sums      Sums are made in the element type, in ascending order of the group's ranks: ((x0 + x1) + x2) + ...
+ *             The same world gives the same bits, whatever the provider and the placement of ranks on nodes.
+ *             A plugin without SHARDRUN_COMM_SUMS_IN_RANK_ORDER adds in an order of its own, which is the same
+ *             each time for the same group on the same machines with the same library and settings.
+ *   Dead      After TIMEOUT, PEER_LOST, MISMATCH, ABORTED or IO from an operation or a wait, all channels of the
+ *             context are dead: every later call returns the same status, no buffer is touched any more, and only
+ *             channel_close and close are of use. The plugin tells the other ranks why, so that they need not wait
+ *             for their own time limits.
  */
 #ifndef SHARDRUN_PLUGINS_ABI_COMM_V1_H
 #define SHARDRUN_PLUGINS_ABI_COMM_V1_H
@@ -42,11 +43,11 @@ extern "C" {
 /* 1: buffers in a device's memory; 2: the ranks of a failure; what is marked so below */
 #define SHARDRUN_COMM_ABI_MINOR 2
 
-/* Memory for sums, beside the buffers of operations: known to the host before it opens anything, so that it can plan.
- * An operation that runs takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what one member
- * contributes to this rank's sum: count * 4 for reduce_scatter; for all_reduce the whole buffer up to WHOLE_BYTES, and
- * above a group-size-th of it, rounded up to an element. At most RUNNING operations of a channel run at once; later
- * ones wait and take nothing yet. What a channel took it may keep until it is closed. */
+/* The memory that sums need beside the buffers of operations is known to the host before it opens anything, so that
+ * it can plan. A running operation takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what
+ * one member contributes to this rank's sum: count * 4 for reduce_scatter; for all_reduce the whole buffer up to
+ * WHOLE_BYTES, and above that a group-size-th of it, rounded up to an element. At most RUNNING operations of a
+ * channel run at once; later ones wait and take nothing yet. A channel may keep what it took until it is closed. */
 #define SHARDRUN_COMM_V1_RUNNING 2
 #define SHARDRUN_COMM_V1_WHOLE_BYTES ((uint64_t)16 << 10)
 
@@ -75,26 +76,24 @@ typedef struct shardrun_comm_context shardrun_comm_context; /* one rank's endpoi
 typedef struct shardrun_comm_channel shardrun_comm_channel; /* one stream of operations among a group */
 
 typedef struct shardrun_comm_config {
-  uint32_t struct_size;       /* sizeof(shardrun_comm_config) as the host was compiled */
-  uint32_t local_world_size;  /* ranks on this node; 0 if unknown. Lets a plugin skip what it will not need */
-  uint32_t node_count;        /* nodes in the job; 0 if unknown */
-  uint32_t local_rank;        /* among them; says which of several network devices is this rank's own */
-  const char* provider;       /* "auto", or a name that the plugin knows: "tcp", "shm", "efa" */
+  uint32_t struct_size;      /* sizeof(shardrun_comm_config) as the host was compiled */
+  uint32_t local_world_size; /* ranks on this node; 0 if unknown. Lets a plugin skip what it will not need */
+  uint32_t node_count;       /* nodes in the job; 0 if unknown */
+  uint32_t local_rank;  /* this rank's number among them; says which of several network devices is its own */
+  const char* provider; /* "auto", or a name that the plugin knows: "tcp", "shm", "efa" */
   const char* interface_name; /* network interface to use, e.g. "eth1"; NULL lets the plugin choose */
-  /* Since minor 1; a plugin that is given a shorter struct takes the default. */
-  uint32_t
-      timeout_ms; /* of what an operation needs before it can start: its group's connections; 0: 300000 */
-  int32_t
-      device_index; /* of the GPU that this rank uses, as CUDA counts them; -1, the default: none is named */
+  /* Since minor 1; a plugin that is given a shorter struct takes the defaults. */
+  uint32_t timeout_ms;  /* limit for what an operation needs to start: connections; 0: 300000 */
+  int32_t device_index; /* the GPU that this rank uses, as CUDA counts them; -1, the default: none is named */
   uint32_t channel_count; /* all channel ids will be below it; 0: unknown */
   uint32_t reserved;      /* 0 */
 } shardrun_comm_config;
 
-/* What a plugin promises beyond this interface's least: bits of shardrun_comm_v1_table.traits. */
+/* What a plugin promises beyond the minimum of this interface: bits of shardrun_comm_v1_table.traits. */
 enum {
-  SHARDRUN_COMM_SUMS_IN_RANK_ORDER = 1, /* of every plugin of minor 0 */
+  SHARDRUN_COMM_SUMS_IN_RANK_ORDER = 1, /* every plugin of minor 0 has it */
   SHARDRUN_COMM_DEVICE_BUFFERS = 2,     /* channel_open_on_stream is there */
-  SHARDRUN_COMM_TELLS_PEERS = 4 /* a failure here ends the others' operations at once; of minor 0 too */
+  SHARDRUN_COMM_TELLS_PEERS = 4 /* a failure here ends the others' operations at once; minor 0 has it */
 };
 
 typedef struct shardrun_comm_peer {
@@ -110,38 +109,35 @@ typedef struct shardrun_comm_v1_table {
   /* Text of the calling thread's last failed call into this plugin; "" if none. Valid until its next call. */
   const char* (*last_error)(void);
 
-  /* Inputs: config. Output: context, to be given to close. Opens endpoints and makes the local address; talks
-   * to nobody. UNSUPPORTED names the provider and what there is instead; INVALID an interface that does not
+  /* Inputs: config. Output: context, to be given to close. Opens endpoints and makes the local address; talks to
+   * nobody. UNSUPPORTED names the provider and what there is instead; INVALID names an interface that does not
    * exist. */
   int32_t (*open)(const shardrun_comm_config* config, shardrun_comm_context** context);
 
   /* Outputs: this rank's address, opaque, at most 1024 bytes; valid until close. */
   int32_t (*local_address)(shardrun_comm_context* context, const void** address, uint64_t* address_bytes);
 
-  /* Inputs: this process's rank; one peer per rank of the world in rank order, this rank's own included.
-   * Starts the connections and returns without waiting for them. Call once. INVALID for an address of another
-   * plugin or version. */
+  /* Inputs: this process's rank; one peer per rank of the world in rank order, this rank's own included. Starts the
+   * connections and returns without waiting for them. Call it once. INVALID for an address of another plugin or
+   * version. */
   int32_t (*connect)(shardrun_comm_context* context, uint32_t global_rank, uint32_t world_size,
                      const shardrun_comm_peer* peers);
 
-  /* Inputs: channel_id (0..254, the same on all members, not in use); the group as ascending global ranks
-   * that include this one, or NULL and 0 for the whole world. Output: channel. Does not wait for this group,
-   * but may wait for those of channels that were opened before; ranks open the channels that they share in the same
-   * order. */
+  /* Inputs: channel_id (0..254, the same on all members, not in use); the group as ascending global ranks that
+   * include this one, or NULL and 0 for the whole world. Output: channel. Does not wait for this group, but may wait
+   * for the groups of channels that were opened before; ranks open the channels that they share in the same order. */
   int32_t (*channel_open)(shardrun_comm_context* context, uint32_t channel_id, const uint32_t* global_ranks,
                           uint32_t rank_count, shardrun_comm_channel** channel);
   /* Frees the channel. Operations that were not waited for make the whole context dead. Never fails. */
   void (*channel_close)(shardrun_comm_channel* channel);
 
-  /* Operations. Each returns at once; output: ticket, counted from 1 on each channel, for wait. Sizes may be
-   * 0. */
+  /* Operations. Each returns at once; output: ticket, counted from 1 on each channel, for wait. Sizes may be 0. */
 
-  /* mine: `bytes` bytes; all: group size * bytes, in group order. mine may be this rank's own slot inside
-   * all. */
+  /* mine: `bytes` bytes; all: group size * bytes, in group order. mine may be this rank's own slot inside all. */
   int32_t (*all_gather)(shardrun_comm_channel* channel, const void* mine, uint64_t bytes, void* all,
                         uint64_t* ticket);
-  /* full: group size * count fp32; mine: `count` fp32, the sum of everyone's slice number <own group rank>.
-   * They must not overlap. */
+  /* full: group size * count fp32; mine: `count` fp32, the sum of everyone's slice number <own group rank>. They must
+   * not overlap. */
   int32_t (*reduce_scatter)(shardrun_comm_channel* channel, const float* full, uint64_t count, float* mine,
                             uint64_t* ticket);
   /* InOut: buffer, `count` elements of `element_type`. */
@@ -152,20 +148,19 @@ typedef struct shardrun_comm_v1_table {
                        uint64_t* ticket);
   int32_t (*barrier)(shardrun_comm_channel* channel, uint64_t* ticket);
 
-  /* Blocks until the operation is complete; again waiting for a complete one is legal. TIMEOUT after
-   * timeout_ms, and at most half a second more to ask who is missing. */
+  /* Blocks until the operation is complete; waiting again for a complete one is legal. TIMEOUT after timeout_ms, and
+   * at most half a second more to ask who is missing. */
   int32_t (*wait)(shardrun_comm_channel* channel, uint64_t ticket, uint64_t timeout_ms);
 
-  /* Ends every operation here and, as fast as the network carries it, on all ranks, with ABORTED and
-   * `reason`. */
+  /* Ends every operation here and, as fast as the network carries it, on all ranks, with ABORTED and `reason`. */
   void (*abort)(shardrun_comm_context* context, const char* reason);
 
-  /* Frees the context and everything it made on this machine, after its channels. Peers that still wait for
-   * this rank get PEER_LOST. Never fails. */
+  /* Frees the context and everything it made on this machine; its channels must be closed before. Peers that still
+   * wait for this rank get PEER_LOST. Never fails. */
   void (*close)(shardrun_comm_context* context);
 
-  /* Which providers carry the data, for the run record: "tcp", "shm+tcp". Valid until close; after connect.
-   */
+  /* Says which providers carry the data, for the run record: "tcp", "shm+tcp". Call it after connect; valid until
+   * close. */
   const char* (*provider)(const shardrun_comm_context* context);
 
   /* Since minor 1: look at header.struct_size first. */
@@ -173,24 +168,25 @@ typedef struct shardrun_comm_v1_table {
   uint32_t traits;
   uint32_t reserved;
 
-  /* As channel_open, for a channel whose operations take buffers in the memory of the context's device and are ordered
-   * with `device_stream` (a cudaStream_t): an operation starts after what was put on the stream before the call; what
-   * is put on it after wait() returned comes after the operation. wait() need not wait for the operation itself: what
-   * fails later ends the next call, and one that is not complete timeout_ms after its wait() makes the context dead.
-   * Buffers stay untouched until the stream has passed the operation. NULL in a plugin without the trait. */
+  /* Does what channel_open does, for a channel whose operations take buffers in the memory of the context's device
+   * and are ordered with `device_stream` (a cudaStream_t): an operation starts after what was put on the stream
+   * before the call; what is put on it after wait() has returned comes after the operation. wait() need not wait for
+   * the operation itself: a failure that comes later ends the next call, and an operation that is not complete
+   * timeout_ms after its wait() makes the context dead. Buffers stay untouched until the stream has passed the
+   * operation. NULL in a plugin without the trait. */
   int32_t (*channel_open_on_stream)(shardrun_comm_context* context, uint32_t channel_id,
                                     const uint32_t* global_ranks, uint32_t rank_count, void* device_stream,
                                     shardrun_comm_channel** channel);
 
   /* Since minor 2: look at header.struct_size first. */
 
-  /* The ranks that the text of last_error() is about, those that did not answer or are lost, as a program reads them.
-   * Output: ranks, as connect numbered them, none twice; valid until the thread's next call. Returns how many: 0 if the
-   * failure is nobody's in particular. */
+  /* Gives the ranks that the text of last_error() is about, those that did not answer or are lost, in a form for
+   * programs. Output: ranks, numbered as in connect, none twice; valid until the thread's next call. Returns how
+   * many: 0 if the failure is nobody's in particular. */
   uint32_t (*last_error_ranks)(const uint32_t** ranks);
 } shardrun_comm_v1_table;
 
-/* What a host asks of header.struct_size: a table of minor 0 ends before `traits`. */
+/* The values of header.struct_size that a host tells apart: a table of minor 0 ends before `traits`. */
 #define SHARDRUN_COMM_V1_SMALLEST_TABLE ((uint32_t)offsetof(shardrun_comm_v1_table, traits))
 #define SHARDRUN_COMM_V1_TABLE_OF_MINOR_1 ((uint32_t)offsetof(shardrun_comm_v1_table, last_error_ranks))
 #define SHARDRUN_COMM_V1_SMALLEST_CONFIG ((uint32_t)offsetof(shardrun_comm_config, timeout_ms))

@@ -1,6 +1,6 @@
-// Bytes that ranks exchange: written one value after the other, and read with checks, for they come from outside.
+// Bytes that ranks exchange: written one value after the other, and read with checks, because they come from outside.
 //
-// In the byte order of the machine: ranks of one job are of one kind. Thread rule: values.
+// Values have the byte order of the machine: the ranks of one job run on machines of one kind. Thread rule: values.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ void put(std::vector<std::byte>& out, const T& value) {
   out.insert(out.end(), bytes, bytes + sizeof(T));
 }
 
-// With their number before them.
+// Writes `size`, as a uint16_t, and then the bytes.
 inline void put_bytes(std::vector<std::byte>& out, const void* data, size_t size) {
   put(out, static_cast<uint16_t>(size));
   const auto* bytes = static_cast<const std::byte*>(data);

@@ -8,7 +8,7 @@
 //   Status start(Channel&, const Collective&, uint64_t* ticket), Status wait(Channel&, ticket, milliseconds)
 //   void abort(const std::string&), bool stop(): false if a library is stuck below it, so that it must not be freed
 //   Engine* Channel::engine, uint32_t Channel::size()
-// What C knows as a context is the Engine, and as a channel the Channel.
+// What C knows as a context is the Engine, and what it knows as a channel is the Channel.
 //
 // Thread rule: that of comm_v1.h; the last error is each thread's own.
 #pragma once
@@ -31,7 +31,7 @@
 
 namespace shardrun::common {
 
-// Of the thread's last failure.
+// Returns the place of this thread's last failure.
 inline Status& last_failure() {
   thread_local Status failure;
   return failure;
@@ -97,7 +97,7 @@ class CFace {
     return table;
   }
 
-  // A channel of `context` by `open(engine, ranks, &channel)`, for what a plugin offers beside channel_open.
+  // Opens a channel of `context` by `open(engine, ranks, &channel)`, for what a plugin offers beside channel_open.
   template <typename Open>
   static int32_t open_channel(Context* context, const uint32_t* global_ranks, uint32_t rank_count,
                               Handle** channel, Open open) {
@@ -223,7 +223,7 @@ class CFace {
 
   static void close(Context* context) {
     guard([&]() -> Status {
-      // One whose thread is stuck in a library below cannot be freed safely; the process is about to end anyway.
+      // An engine whose thread is stuck in a library cannot be freed safely; the process is about to end anyway.
       if (engine_of(context).stop()) delete &engine_of(context);
       return {};
     });

@@ -1,4 +1,4 @@
-// What every communication plugin's engine is given by its C face: how to open, who the others are, what to carry out.
+// What the C face of a communication plugin gives its engine: how to open, who the others are, what to carry out.
 //
 // Thread rule: values.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace shardrun::common {
 
-// shardrun_comm_config, with its defaults.
+// The fields of shardrun_comm_config, with their defaults.
 struct OpenOptions {
   std::string provider;
   std::string interface_name;                     // empty: the plugin chooses
@@ -19,10 +19,10 @@ struct OpenOptions {
   uint32_t local_rank = 0;
   int device_index = -1;                      // -1: none is named
   uint32_t channel_count = 0;                 // 0: unknown
-  std::chrono::milliseconds timeout{300000};  // of what an operation needs before it can start
+  std::chrono::milliseconds timeout{300000};  // for what an operation needs before it can start
 };
 
-// shardrun_comm_peer, owned.
+// A shardrun_comm_peer whose memory is its own.
 struct Peer {
   std::vector<std::byte> address;
   std::string node_name;
@@ -31,12 +31,12 @@ struct Peer {
 
 enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
 
-// One operation among the ranks of a channel. in and out are the same where comm_v1.h knows one buffer.
+// One operation among the ranks of a channel. in and out are the same buffer where comm_v1.h has only one.
 struct Collective {
   Kind kind = Kind::kBarrier;
   const void* in = nullptr;
   void* out = nullptr;
-  uint64_t count = 0;  // of bytes (all_gather, broadcast) or elements; of one rank where ranks differ
+  uint64_t count = 0;  // bytes (all_gather, broadcast) or elements; of one rank where ranks' parts differ
   uint32_t root = 0;
 };
 

@@ -1,5 +1,5 @@
-// Status: what went wrong inside a plugin, as the C table reports it: a SHARDRUN_COMM_* code, one line, and the ranks that
-// the line is about.
+// Status: what went wrong inside a plugin, as the C table reports it: a SHARDRUN_COMM_* code, one line, and the ranks
+// that the line is about.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace shardrun::common {
 struct [[nodiscard]] Status {
   int32_t code = SHARDRUN_COMM_OK;
   std::string text;
-  std::vector<uint32_t> ranks;  // that did not answer or are lost; empty: none in particular
+  std::vector<uint32_t> ranks;  // those that did not answer or are lost; empty: none in particular
 
   bool ok() const { return code == SHARDRUN_COMM_OK; }
 };

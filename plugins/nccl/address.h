@@ -1,7 +1,7 @@
-// What a rank tells the others through the host: its NCCL's version, and unique ids for the channels that it will be the
-// first member of.
+// What a rank tells the others through the host: its version of NCCL, and unique ids for the channels of which it
+// will be the first member.
 //
-// A unique id serves one communicator. It is mostly zeros, so its tail of zeros stays at home and more of them fit.
+// A unique id serves one communicator. It is mostly zeros, so its trailing zeros are not sent and more ids fit.
 // Thread rule: values.
 #pragma once
 
@@ -24,7 +24,7 @@ struct RankAddress {
   std::vector<UniqueId> ids;
 };
 
-// As many of the ids as fit, which are at least 7 and may be fewer than were given.
+// Packs as many of the ids as fit, which are at least 7 and may be fewer than were given.
 std::vector<std::byte> pack(const RankAddress& address);
 
 // INVALID: bytes that pack() does not make.

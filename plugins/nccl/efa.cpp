@@ -25,7 +25,7 @@ Version parsed(const std::string& text) {
   return version;
 }
 
-// The path of the library that the loader finds under `name`; empty if none.
+// Returns the path of the library that the loader finds under `name`; empty if there is none.
 std::string loaded_path(const std::string& name) {
   void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return {};

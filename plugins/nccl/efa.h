@@ -14,22 +14,23 @@ namespace shardrun::nccl {
 
 using common::Status;
 
-// Whether the node below `root` ("" of the machine) has a device of EFA.
+// Returns whether the node has an EFA device. `root` is the folder in which /sys is looked for; "" is the machine's
+// own.
 bool has_efa(const std::string& root);
 
 struct OfiPlugin {
-  std::string path;     // of the library that NCCL will load; empty: none
-  std::string version;  // "1.13.2-aws"; empty: the library is something else
+  std::string path;     // of the library that NCCL will load; empty if there is none
+  std::string version;  // "1.13.2-aws"; empty if the library is not aws-ofi-nccl
 };
-// What NCCL will load, by the loader's rules. `wanted`: NCCL_NET_PLUGIN, or "".
+// Finds what NCCL will load, by the loader's rules. `wanted` is the value of NCCL_NET_PLUGIN, or "".
 OfiPlugin find_ofi_plugin(std::string_view wanted);
 
-// What there is to say against it on a node with EFA; text is empty if nothing.
+// Says what is wrong with `plugin` on a node with EFA; the text is empty if nothing is.
 std::string complaint_about(const OfiPlugin& plugin, std::string_view wanted);
-// The name by which NCCL knows that network, so that no other can take its place.
+// Returns the name by which NCCL knows the network of that plugin; setting it keeps NCCL from taking another.
 std::string network_name(const std::string& plugin_version);
 
-// "Initializing aws-ofi-nccl 1.13.2-aws" in the bytes of the library.
+// Finds the version in the bytes of the library, which hold a text such as "Initializing aws-ofi-nccl 1.13.2-aws".
 std::string ofi_version_in(std::string_view bytes);
 
 }  // namespace shardrun::nccl

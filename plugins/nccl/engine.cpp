@@ -12,9 +12,11 @@
 namespace shardrun::nccl {
 namespace {
 
-constexpr std::chrono::seconds kHaltTime{5};    // for NCCL to come back from an abort
-constexpr std::chrono::seconds kCloseTime{10};  // for what a communicator still has to do before it goes
-// Channels of a caller that does not say how many it will open. Prime: ids are handed out by remainders.
+constexpr std::chrono::seconds kHaltTime{5};  // in which NCCL must come back from an abort
+// in which a communicator must finish its remaining work before it is aborted
+constexpr std::chrono::seconds kCloseTime{10};
+// The number of channels assumed for a caller that does not say it. It is prime, because ids are assigned by
+// remainders.
 constexpr uint32_t kUsualChannels = 11;
 constexpr uint32_t kMostIds = 24;
 
@@ -151,7 +153,7 @@ Status Engine::cuda(const char* call, CuResult result) const {
   return {SHARDRUN_COMM_IO, driver_.describe(call, result)};
 }
 
-// The first is final. Aborting may take long, and must not be waited for with the mutex held.
+// The first failure is final. Aborting may take long and must not be waited for with the mutex held.
 Status Engine::fail(Status failure) {
   if (!failure_.ok()) return failure_;
   failure_ = std::move(failure);
@@ -202,7 +204,7 @@ Status Engine::poll(Channel& channel) {
   return {};
 }
 
-// Until `blocker` is false.
+// Waits until `blocker` is false.
 Status Engine::until(Lock& lock, Channel& channel, const bool& blocker, Clock::time_point deadline,
                      const std::string& what) {
   for (Nap nap; blocker; nap.take(lock)) {
@@ -230,7 +232,7 @@ Status Engine::open_channel(uint32_t id, std::vector<uint32_t> ranks, Channel** 
       ranks.back() >= peers_.size())
     return {SHARDRUN_COMM_INVALID,
             fmt::format("channel {} is in use, or its group is no group of this rank's", id)};
-  // Communicators are made one after the other: what a new one sets up could wait for an old one's kernels.
+  // Communicators are created one after the other: what a new one sets up could wait for the kernels of an older one.
   for (auto& [other_id, other] : channels_) {
     if (Status status = until(lock, *other, other->connecting, Clock::now() + timeout_,
                               fmt::format("connecting channel {} within {} ms", other_id, timeout_.count()));
@@ -327,11 +329,11 @@ void Engine::close_channel(Channel* channel) {
   }
   if (failure_.ok()) finalize(lock, *channel);
   if (!failure_.ok()) (void)failed(lock);
-  if (failure_.ok() || aborted_) free_resources(*channel);  // else the GPU may still use them
+  if (failure_.ok() || aborted_) free_resources(*channel);  // otherwise the GPU may still use them
   channels_.erase(channel->id);
 }
 
-// Ends a communicator that nobody uses any more; one that does not end in time is aborted.
+// Ends a communicator that nobody uses any more, and aborts it if it does not end in time.
 void Engine::finalize(Lock& lock, Channel& channel) {
   (void)driver_.context_set(context_);
   Result state = channel.connecting ? kInternalError : nccl_.comm_finalize(channel.comm);

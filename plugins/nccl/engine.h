@@ -1,14 +1,17 @@
-// Engine: one rank's NCCL communicators, one for each channel, each on a stream of its own, and what happens when
+// Engine: one rank's NCCL communicators, one for each channel and each on a stream of its own, and what happens when
 // something breaks.
 //
-// Communicators are made without blocking, one after the other in the order of the channels, and every call is followed
-// by questions for NCCL's asynchronous errors, so nothing here waits without a limit. A thread watches operations that
-// the caller has handed over to its stream: past their time limit, or when NCCL reports an error, the first failure is
-// final and all communicators are aborted, which ends their kernels; only then do calls return it.
-// Operations on buffers of the host pass through memory of the device that a channel keeps.
+// Communicators are created without blocking, one after the other in the order of the channels, and every call is
+// followed by polling for NCCL's asynchronous errors, so nothing here waits without a limit. A thread watches the
+// operations that the caller has handed over to its stream. When one exceeds its time limit, or when NCCL reports an
+// error, that first failure is final and all communicators are aborted, which ends their kernels; only then do calls
+// return the failure.
+// Operations on host buffers pass through device memory that the channel keeps.
 //
-// NCCL does not tell who is missing, nor do ranks of this plugin tell each other: a message names all who may be.
-// Thread rule: start, wait and abort from any thread (one per channel); open, connect, stop and channels from one.
+// NCCL does not tell which rank is missing, and ranks of this plugin do not tell each other: a message names every
+// rank that may be the one.
+// Thread rule: start, wait and abort may be called from any thread (one per channel); open, connect, stop and the
+// opening and closing of channels from one thread.
 #pragma once
 
 #include <chrono>
@@ -34,7 +37,7 @@ using common::OpenOptions;
 using common::Peer;
 using Clock = std::chrono::steady_clock;
 
-struct Block {  // of the device's memory
+struct Block {  // a piece of device memory
   CuPointer at = 0;
   size_t bytes = 0;
 };
@@ -46,7 +49,7 @@ struct Operation {
   bool recorded = false;  // `done` is on the stream behind the operation: NCCL has put all of it there
   bool waited = false;    // the caller's stream waits for it
   Clock::time_point deadline;
-  std::vector<Block> blocks;  // of an operation on the host's buffers, which `from` is one of
+  std::vector<Block> blocks;  // for an operation on host buffers: its device copies, `from` being one of them
   Block from;
   void* host_out = nullptr;
 };
@@ -55,16 +58,16 @@ class Engine;
 
 struct Channel {
   Engine* engine = nullptr;
-  uint32_t id = 0, index = 0;  // index: this rank's in `ranks`
+  uint32_t id = 0, index = 0;  // index is this rank's place in `ranks`
   std::vector<uint32_t> ranks;
   Comm* comm = nullptr;
   CuStream* stream = nullptr;
-  CuStream* caller = nullptr;  // of a channel on_device
+  CuStream* caller = nullptr;  // the caller's stream, if the channel is on_device
   bool on_device = false, connecting = true, closing = false;
-  CuEvent* before = nullptr;  // end of what was on the caller's stream
-  Block token;                // what a barrier adds up
+  CuEvent* before = nullptr;  // recorded at the end of the work that was on the caller's stream
+  Block token;                // a barrier is an all-reduce of it
   uint64_t posted = 0;
-  std::list<Operation> operations;  // not over yet, in order
+  std::list<Operation> operations;  // those that are not over yet, in order
   std::vector<CuEvent*> spare_events;
   std::vector<Block> spare_blocks;
 
@@ -85,7 +88,7 @@ class Engine {
   struct DeviceStream {
     CuStream* stream;
   };
-  // No ranks mean the world; no stream, buffers of the host.
+  // No ranks stand for the whole world. Without a stream, buffers are in host memory.
   Status open_channel(uint32_t id, std::vector<uint32_t> ranks, Channel** channel,
                       const DeviceStream* caller = nullptr);
   void close_channel(Channel* channel);
@@ -94,7 +97,7 @@ class Engine {
   Status wait(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout);
   void abort(const std::string& reason);
 
-  // Ends the thread. False if NCCL does not come back from an abort: then the engine must not be destroyed.
+  // Ends the thread. Returns false if NCCL does not come back from an abort: then the engine must not be destroyed.
   bool stop();
 
  private:
@@ -108,7 +111,7 @@ class Engine {
   std::string others_text(const Channel& channel) const;
   std::vector<uint32_t> others(const Channel& channel) const;
 
-  // All with the mutex held.
+  // The mutex is held in all of these.
   Status cuda(const char* call, CuResult result) const;
   Status fail(Status failure);
   Status failed(Lock& lock);
@@ -135,8 +138,8 @@ class Engine {
   CudaDriver driver_{};
   CuDevice device_ = 0;
   CuContext* context_ = nullptr;
-  CuStream* copies_ = nullptr;      // between the host's buffers and the device
-  std::string provider_, network_;  // network_: the only one NCCL may take, or empty
+  CuStream* copies_ = nullptr;      // for copies between host buffers and the device
+  std::string provider_, network_;  // network_ is the only one that NCCL may take, or empty
   std::chrono::milliseconds timeout_{0};
   RankAddress address_;
   std::vector<std::byte> packed_address_;
@@ -144,10 +147,10 @@ class Engine {
   std::vector<Peer> peers_;
   std::vector<RankAddress> addresses_;
 
-  std::mutex mutex_;  // over all that follows
+  std::mutex mutex_;  // guards all that follows
   std::condition_variable changed_;
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;
-  std::set<size_t> used_ids_;  // of this rank's own
+  std::set<size_t> used_ids_;  // indices of this rank's own ids that are used up
   Status failure_;
   bool aborted_ = false;  // after a failure: NCCL is out of the way
   bool stopping_ = false;

@@ -1,4 +1,5 @@
-// Operations of the engine: put on their channel's stream, waited for, watched once they were handed over.
+// Operations of the engine: how they are put on their channel's stream, waited for, and watched after they are handed
+// over.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +32,8 @@ Status Engine::start(Channel& channel, const Collective& request, uint64_t* tick
                             fmt::format("connecting channel {} {}", channel.id, in_time));
       !status.ok())
     return status;
-  // NCCL takes the next call only when it has put the one before on the stream, for which it may need the others.
+  // NCCL takes the next call only when it has put the previous one on the stream, for which it may need the other
+  // ranks.
   if (!channel.operations.empty() && !channel.operations.back().recorded) {
     const Operation& before = channel.operations.back();
     bool launching = true;
@@ -56,11 +58,11 @@ Status Engine::start(Channel& channel, const Collective& request, uint64_t* tick
   return {};
 }
 
-// The device's copies of an operation's buffers in the host's memory.
+// Provides device copies of an operation's host buffers.
 Status Engine::stage(Channel& channel, const Collective& request, Operation& operation, const void** in,
                      void** out) {
   const uint64_t ranks = channel.ranks.size();
-  uint64_t in_bytes = request.count, out_bytes = request.count;  // of a broadcast
+  uint64_t in_bytes = request.count, out_bytes = request.count;  // as for a broadcast
   if (request.kind == Kind::kAllGather) out_bytes *= ranks;
   if (request.kind == Kind::kAllReduceFloat) in_bytes = out_bytes = request.count * sizeof(float);
   if (request.kind == Kind::kAllReduceDouble) in_bytes = out_bytes = request.count * sizeof(double);

@@ -10,10 +10,10 @@ namespace {
 
 struct Wanted {
   const char* name;
-  void* slot;  // of a pointer to the function
+  void* slot;  // points to the pointer to the function
 };
 
-// The first name that the library lacks; null if it has all.
+// Returns the first name that the library lacks; null if it has all.
 const char* resolve(void* library, std::initializer_list<Wanted> wanted) {
   for (const Wanted& each : wanted) {
     void* found = dlsym(library, each.name);

@@ -1,7 +1,7 @@
 // The libraries that are loaded when the plugin is opened, never linked: NCCL, and CUDA's driver interface.
 //
-// They stay loaded until the process ends, for they have threads. Errors: UNSUPPORTED with the library's name, what was
-// found, what is needed, and the mend. Thread rule: load on one thread; the tables are then read-only.
+// They stay loaded until the process ends, because they own threads. Errors: UNSUPPORTED with the library's name,
+// what was found, what is needed, and the mend. Thread rule: load on one thread; the tables are read-only afterwards.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace shardrun::nccl {
 
 using common::Status;
 
-constexpr int kOldestNccl =
-    21701;  // 2.17.1: ncclConfig_t has netName, and it is the oldest that aws-ofi-nccl works with
+// 2.17.1: the oldest that has ncclConfig_t's netName and that aws-ofi-nccl works with.
+constexpr int kOldestNccl = 21701;
 
 struct NcclLibrary {
   int version = 0;  // 22809 is 2.28.9
@@ -34,7 +34,7 @@ struct NcclLibrary {
   Result (*all_reduce)(const void*, void*, size_t, int type, int op, Comm*, CuStream*);
   Result (*broadcast)(const void*, void*, size_t, int type, int root, Comm*, CuStream*);
 
-  // "ncclSystemError (unhandled system error): <the last error of `comm`>"
+  // Returns, for example, "ncclSystemError (unhandled system error): <the last error of `comm`>".
   std::string describe(Result result, Comm* comm) const;
 };
 
@@ -62,12 +62,12 @@ struct CudaDriver {
   CuResult (*copy_in)(CuPointer, const void*, size_t, CuStream*);
   CuResult (*copy_out)(void*, CuPointer, size_t, CuStream*);
 
-  // "cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+  // Returns, for example, "cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered".
   std::string describe(const char* call, CuResult result) const;
 };
 
 Status load_nccl(NcclLibrary* library);
-// Also finds out whether a GPU can be used at all.
+// Also finds out whether any GPU can be used. Output: devices, how many there are.
 Status load_driver(CudaDriver* driver, int* devices);
 
 std::string version_text(int nccl_version);  // 22809 → "2.28.9"

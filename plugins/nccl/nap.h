@@ -1,4 +1,4 @@
-// Nap: pauses between questions, which grow: most answers come at once.
+// Nap: pauses between polls. They grow from 5 µs to 1 ms, because most answers come at once.
 //
 // Thread rule: a value of one thread.
 #pragma once

@@ -1,4 +1,5 @@
-// The C face of the nccl plugin: what plugins/common/c_face.h makes of its engine, and channels on a device's stream.
+// The C face of the nccl plugin: what plugins/common/c_face.h makes of its engine, plus channels on a device's
+// stream.
 #include <utility>
 
 #include "plugins/common/c_face.h"

@@ -24,7 +24,7 @@ using common::Reader;
 
 constexpr uint32_t kMagic = 0x326f7273;  // "sro2"
 
-// Name of the interface with the default route; empty if there is none.
+// Returns the name of the interface with the default route; empty if there is none.
 std::string default_route_interface() {
   std::ifstream routes("/proc/net/route");
   std::string line;

@@ -1,5 +1,4 @@
-// What a rank tells the others about itself, as bytes for the host to exchange, and how it picks its network
-// address.
+// What a rank tells the others about itself, as bytes for the host to exchange, and how it picks its network address.
 //
 // Thread rule: free functions and values.
 #pragma once
@@ -29,9 +28,10 @@ std::vector<std::byte> pack(const RankAddress& address);
 // INVALID if the bytes are not of this plugin and version.
 Status unpack(std::span<const std::byte> bytes, RankAddress* address);
 
-// The IPv4 address to be reached at: of `interface_name` if given; 127.0.0.1 if `one_node` and loopback is
-// up; else of the interface with the default route, else of the first that is up and neither loopback nor a
-// local bridge (docker, virbr); loopback as the last resort. INVALID names an interface that has no address.
+// Chooses the IPv4 address at which this rank can be reached: that of `interface_name` if it is given; 127.0.0.1 if
+// `one_node` and loopback is up; else that of the interface with the default route; else that of the first interface
+// that is up and is neither loopback nor a local bridge (docker, virbr); loopback as the last resort. INVALID names
+// an interface that has no address.
 Status choose_ipv4(const std::string& interface_name, bool one_node, uint32_t* ipv4);
 
 std::string ipv4_text(uint32_t ipv4);

@@ -1,8 +1,9 @@
 // Bell: lets a rank wake another rank of its node that sleeps while messages wait for it in shared memory.
 //
-// An abstract Unix datagram socket per rank, named by its cookie: nothing on disk, gone with the process. A
-// ring that finds the queue full is dropped, for then the sleeper is awake already. Thread rule: open on the
-// opening thread, everything later on the engine's thread.
+// Each rank has an abstract Unix datagram socket that is named by its cookie: nothing of it is on disk, and it is
+// gone with the process. A ring that finds the queue full is dropped, because then the sleeper is already awake.
+//
+// Thread rule: open on the opening thread, everything later on the engine's thread.
 #pragma once
 
 #include <cstdint>

@@ -14,10 +14,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAnswerTime{400};    // for the others to say how far they are
-constexpr milliseconds kHaltTime{3000};     // for the thread to end
+constexpr milliseconds kAnswerTime{400};    // in which the others must say how far they are
+constexpr milliseconds kHaltTime{3000};     // in which the thread must end
 constexpr milliseconds kLookInterval{500};  // between looks at the thread
-constexpr int kStuckLooks = 8;              // looks in a row without a turn of it: no turn takes 4 s
+constexpr int kStuckLooks = 8;              // looks in a row without a turn of the thread: no turn takes 4 s
 
 }  // namespace
 
@@ -86,7 +86,7 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
   if (Status status = assign_endpoints(ranks); !status.ok()) return status;
   if (Status status = liveness_->connect(global_rank, ranks); !status.ok()) return status;
   post_control_receives();
-  // Signals are for the host's threads.
+  // Signals are handled by the host's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -124,7 +124,7 @@ Status Engine::assign_endpoints(const std::vector<RankAddress>& ranks) {
   return {};
 }
 
-// The endpoints of the first provider that both have, each with its counterpart's address.
+// Returns the endpoints of the first provider that both ranks have, each with its counterpart's address.
 std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> Engine::provider_in_common(
     const RankAddress& theirs, uint32_t global_rank) const {
   const bool same_node = peers_[global_rank].node_id == peers_[global_rank_].node_id;
@@ -209,7 +209,7 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
   }
   const uint64_t next = channel.posted + 1;
   auto active = std::make_unique<ActiveOperation>();
-  // May copy much: not under the mutex.
+  // This may copy much, so it is not done under the mutex.
   active->operation = make_operation(channel.group, {channel.id, next}, collective);
   active->operation->ticket = next;
   active->channel = &channel;
@@ -236,7 +236,7 @@ Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
   return failure_;
 }
 
-// Like condition_variable::wait_for. Also ends, with failure_ and stuck_ set, when the engine's thread is
+// Works like condition_variable::wait_for. Also ends, with failure_ and stuck_ set, when the engine's thread is
 // stuck: the shm provider guards its segments with spin locks that a rank killed inside it never releases.
 bool Engine::wait_watching(std::unique_lock<std::mutex>& lock, milliseconds timeout,
                            const std::function<bool()>& over) {
@@ -264,7 +264,7 @@ bool Engine::wait_watching(std::unique_lock<std::mutex>& lock, milliseconds time
 Status Engine::time_out(Channel& channel, uint64_t ticket, milliseconds timeout,
                         std::unique_lock<std::mutex>& lock) {
   const auto over = [&] { return is_over(channel, ticket); };
-  // One question at a time; whoever asks first most likely ends everything for all.
+  // Only one question is asked at a time; whoever asks first most likely ends everything for all.
   changed_.wait_for(lock, 2 * kAnswerTime, [&] { return over() || !question_; });
   if (failure_.ok() && !over() && !question_) {
     question_.emplace();
@@ -313,8 +313,7 @@ void Engine::fail_locked(Status failure, uint32_t origin) {
   if (!failure_.ok() || halted_ || stuck_) return;
   told_failure_ = failure;
   failure_origin_ = origin;
-  // The one that is lost is named by the text; who noticed first matters only for what a rank decided on its
-  // own.
+  // The text names the rank that is lost; who noticed first matters only for what a rank decided on its own.
   if (origin != global_rank_ && failure.code != SHARDRUN_COMM_PEER_LOST &&
       failure.code != SHARDRUN_COMM_ABORTED) {
     failure.text += fmt::format(", says {}", rank_text(origin));

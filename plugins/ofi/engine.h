@@ -1,11 +1,12 @@
 // Engine: one rank's endpoints, the thread that moves its messages, and what happens when something breaks.
 //
-// Callers make operations and hand them over; the engine's thread posts their segments, sleeps in poll()
-// until a file descriptor has news, and wakes the waiting caller. The first failure, local or told by another
-// rank, is final: the thread passes it on over the liveness links, closes the endpoints so that no buffer is
-// touched any more, and only then do waits return it. Thread rule: start, wait and abort from any thread (one
-// per channel); open, connect and stop from one thread. A member belongs to the engine's thread unless a
-// comment puts it under mutex_.
+// Callers make operations and hand them over; the engine's thread posts their segments, sleeps in poll() until a file
+// descriptor has news, and wakes the waiting caller. The first failure, whether local or told by another rank, is
+// final: the thread passes it on over the liveness links and closes the endpoints so that no buffer is touched any
+// more, and only then do waits return it.
+//
+// Thread rule: start, wait and abort may be called from any thread (one per channel); open, connect and stop from one
+// thread. A member belongs to the engine's thread unless a comment puts it under mutex_.
 #pragma once
 
 #include <atomic>
@@ -45,11 +46,11 @@ struct Channel {
   Engine* engine = nullptr;
   uint32_t id = 0;
   Group group;
-  uint64_t posted = 0;  // tickets given; written under the engine's mutex by its caller
+  uint64_t posted = 0;  // tickets given out; written by the channel's caller under the engine's mutex
   std::map<uint64_t, std::string> incomplete;  // ticket → name; under the engine's mutex
   std::deque<std::unique_ptr<ActiveOperation>> queued;
   int active = 0;
-  Scratch scratch;  // of the active ones
+  Scratch scratch;  // memory of the active operations
 
   uint32_t size() const { return group.size(); }
 };
@@ -81,19 +82,19 @@ class Engine {
   Status wait(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout);
   void abort(const std::string& reason);
 
-  // Says farewell, ends the thread. False if the thread did not end (a provider that is stuck): then the
-  // engine must not be destroyed.
+  // Says farewell and ends the thread. Returns false if the thread did not end (a provider is stuck): then the engine
+  // must not be destroyed.
   bool stop();
 
  private:
   using Clock = std::chrono::steady_clock;
   struct ControlMessage {
     uint32_t kind = 0, global_rank = 0, channel = 0;
-    uint32_t segments = 0;  // of a grant
-    uint64_t ticket = 0;    // of a grant: the flow's tag
+    uint32_t segments = 0;  // in a grant
+    uint64_t ticket = 0;    // in a grant: the flow's tag
   };
   struct ControlSlot {
-    Request request;  // first: a completion's request leads back to its slot
+    Request request;  // first member: a completion's request leads back to its slot
     ControlMessage message;
     uint32_t endpoint = 0;
     bool posted = false;
@@ -104,7 +105,8 @@ class Engine {
     uint64_t ticket = 0;
     bool asked = false;
     std::map<uint32_t, uint64_t> answers;  // rank → its newest ticket
-    std::vector<uint32_t> awaited;         // by our own operation, for when everyone has started it
+    // by our own operation; names the missing ranks if everyone has started it
+    std::vector<uint32_t> awaited;
   };
   struct Suspect {
     uint32_t global_rank = 0;
@@ -121,7 +123,7 @@ class Engine {
   std::string ranks_text(const std::vector<uint32_t>& ranks) const;
   void wake() const;
 
-  // Caller's side. The mutex is held.
+  // The caller's side. The mutex is held.
   bool is_over(const Channel& channel, uint64_t ticket) const;
   bool wait_watching(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout,
                      const std::function<bool()>& over);
@@ -170,8 +172,9 @@ class Engine {
   std::string provider_in_use_;
   std::vector<Peer> peers_;
   std::vector<uint64_t> cookies_;  // by rank
-  // Indices of endpoints_. Over tcp a large message waits for its receiver's word, which must not stand behind the bytes
-  // that go the other way: messages to higher and to lower ranks have endpoints, and so connections, of their own.
+  // Indices into endpoints_. Over tcp a large message waits for a word of its receiver, which must not queue behind
+  // the bytes that go the other way. So messages to higher ranks and to lower ranks have endpoints, and hence
+  // connections, of their own.
   struct Route {
     uint32_t send = 0, receive = 0;
   };
@@ -187,20 +190,21 @@ class Engine {
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;    // under mutex_
   std::vector<std::unique_ptr<ActiveOperation>> submitted_;  // under mutex_
   std::optional<Question> question_;                         // under mutex_
-  Status failure_, told_failure_;                            // under mutex_; ours, and as passed on
-  uint32_t failure_origin_ = 0;                              // under mutex_
-  bool stopping_ = false;                                    // under mutex_
-  bool halted_ = false;                                      // under mutex_; the thread is done
-  bool stuck_ = false;  // under mutex_; the thread is lost inside a provider
+  // under mutex_; our own, and the one as passed on
+  Status failure_, told_failure_;
+  uint32_t failure_origin_ = 0;  // under mutex_
+  bool stopping_ = false;        // under mutex_
+  bool halted_ = false;          // under mutex_; the thread is done
+  bool stuck_ = false;           // under mutex_; the thread is lost inside a provider
   std::list<std::unique_ptr<ActiveOperation>> active_;
   std::list<ControlSlot> control_receives_, control_sends_;
-  std::map<std::pair<uint32_t, uint64_t>, uint32_t>
-      early_grants_;  // rank, tag → segments of sends not begun here
+  // rank, tag → segments of sends that have not begun here
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> early_grants_;
   std::set<uint32_t> to_ring_;
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;
   bool backlog_ = false;  // a provider asked to try again
-  // For waiting callers: a thread that neither sleeps nor turns is stuck inside a provider.
+  // These are for waiting callers: a thread that neither sleeps nor turns is stuck inside a provider.
   std::atomic<uint64_t> turns_{0};
   std::atomic<bool> asleep_{false};
   int idle_rounds_ = 0;  // turns since something moved

@@ -1,5 +1,5 @@
-// Control messages of the engine, small ones between the engines' threads: questions and answers, so that a rank
-// whose time is up can name those that have not even started the operation, and grants.
+// Control messages of the engine, small ones between the engines' threads: grants, and questions and answers by which
+// a rank whose time is up can name those that have not even started the operation.
 #include <rdma/fi_errno.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace {
 enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3, kGrant = 4 };
 constexpr int kControlReceives = 16;  // posted per endpoint
 
-// The same for all senders, who name themselves in the message: receives never ignore tag bits (see fabric.h).
+// The tag is the same for all senders, who name themselves in the message: receives never ignore tag bits (see
+// fabric.h).
 uint64_t control_tag() {
   return make_tag({kControlChannel, 0}, /*kind=*/0, /*step=*/0, /*sender_global_rank=*/0);
 }
@@ -26,7 +27,8 @@ void Engine::post_control_receives() {
       slot.endpoint = endpoint;
     }
   }
-  // Connections are made by the first message: let those of the first barrier be made at once, not round by round.
+  // The first message to a peer makes the connection: make those of the first barrier all at once, not round by
+  // round.
   for (uint32_t distance = 1; distance < peers_.size(); distance *= 2) {
     const auto peer = static_cast<uint32_t>((global_rank_ + distance) % peers_.size());
     send_control(peer, {.kind = kGreeting});
@@ -58,7 +60,7 @@ void Engine::send_control(uint32_t global_rank, const ControlMessage& message) {
   slot.message.global_rank = global_rank_;
 }
 
-// Posts what is not posted yet. True if anything was.
+// Posts what is not posted yet. Returns true if it posted anything.
 bool Engine::post_waiting_control() {
   bool moved = false;
   int error = 0;
@@ -72,7 +74,7 @@ bool Engine::post_waiting_control() {
     if (slot.posted) continue;
     const Post post = endpoints_[slot.endpoint]->send(&slot.message, sizeof(slot.message), control_tag(),
                                                       &slot.request, &error);
-    slot.posted = post != Post::kTryAgain;  // one that cannot be sent stays unanswered
+    slot.posted = post != Post::kTryAgain;  // a message that cannot be sent stays unanswered
     backlog_ |= !slot.posted;
     moved |= slot.posted;
     if (endpoints_[slot.endpoint]->must_ring()) to_ring_.insert(slot.request.global_rank);
@@ -124,7 +126,8 @@ void Engine::use_early_grants(Operation& operation) {
   }
 }
 
-// The last grant of a flow comes before its last segment can go: none comes for an operation that is over.
+// The last grant of a flow arrives before its last segment can be sent, so none arrives for an operation that is
+// over.
 void Engine::handle_grant(const ControlMessage& message) {
   for (const auto& active : active_) {
     for (Flow& flow : active->operation->flows()) {

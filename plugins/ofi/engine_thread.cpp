@@ -22,11 +22,12 @@ constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
 
-// Asks for short slices of the CPU (Linux 6.12 and newer; older ones do not mind): a thread that computes on the same CPU
-// then makes way when a message arrives, not when its own slice is over, and still gets its share. docs/decisions/0028.
+// Asks for short slices of the CPU (Linux 6.12 and newer; older kernels ignore it): a thread that computes on the
+// same CPU then makes way as soon as a message arrives instead of at the end of its own slice, and still gets its
+// share (docs/decisions/0028).
 void ask_for_short_slices() {
   constexpr uint64_t kSliceNanoseconds = 100'000;
-  if (sched_getscheduler(0) != SCHED_OTHER) return;  // somebody has decided
+  if (sched_getscheduler(0) != SCHED_OTHER) return;  // somebody has decided it already
   const struct {                                     // sched_attr, which glibc has from 2.41 on
     uint32_t size, policy;
     uint64_t flags;
@@ -57,7 +58,7 @@ void Engine::run() {
   halt();
 }
 
-// False when it is time to halt.
+// Returns false when it is time to halt.
 bool Engine::take_submissions() {
   std::vector<std::unique_ptr<ActiveOperation>> submitted;
   {
@@ -102,7 +103,7 @@ bool Engine::progress() {
   for (const Completion& completion : completions) handle(completion);
   moved = !completions.empty();
   backlog_ = false;
-  // libfabric 1.17 crashes when a receive meets a message whose sender's connection it has just closed: hear of
+  // libfabric 1.17 crashes when a receive meets a message whose sender's connection it has just closed: learn of
   // deaths before the next receive is posted.
   hear_news();
   if (has_failed()) return true;
@@ -147,7 +148,7 @@ void Engine::handle_flow(const Completion& completion) {
     return;
   }
   if (!request.is_send && endpoint_for(request.global_rank, request.is_send).must_ring()) {
-    to_ring_.insert(request.global_rank);  // its sender may wait for the word that we have read
+    to_ring_.insert(request.global_rank);  // its sender may be waiting to hear that we have read
   }
   flow.mark_complete(request.segment);
   active.stale = true;
@@ -158,7 +159,7 @@ Endpoint& Engine::endpoint_for(uint32_t global_rank, bool is_send) const {
   return *endpoints_[is_send ? route.send : route.receive];
 }
 
-// Does what can be done for one operation now. True if anything was posted.
+// Does what can be done for one operation now. Returns true if anything was posted.
 bool Engine::work_on(ActiveOperation& active) {
   if (!active.stale) return false;
   active.stale = false;
@@ -215,7 +216,7 @@ bool Engine::retire_finished() {
     --channel.active;
     start_queued(channel);
     retired = true;
-    // The channel may be freed as soon as its last ticket is gone: touch it no more afterwards.
+    // The channel may be freed as soon as its last ticket is gone, so it is not touched afterwards.
     std::lock_guard lock(mutex_);
     channel.incomplete.erase(ticket);
     changed_.notify_all();
@@ -223,8 +224,8 @@ bool Engine::retire_finished() {
   return retired;
 }
 
-// Whether a message that nobody's descriptor tells of may be under way: the bell covers every step of one but those inside
-// the provider, and those do not take long.
+// Returns whether a message may be under way that no descriptor announces. The bell covers every step of a message
+// but those inside the provider, and those do not take long.
 bool Engine::must_look() const {
   return std::any_of(active_.begin(), active_.end(), [this](const auto& active) {
     const auto& flows = active->operation->flows();
@@ -234,7 +235,7 @@ bool Engine::must_look() const {
   });
 }
 
-// How long poll may sleep: -1 until a descriptor wakes it.
+// Returns how long poll may sleep, in milliseconds; -1 means until a descriptor wakes it.
 int Engine::sleep_milliseconds(bool must_look) {
   if (backlog_) return 1;
   for (const auto& endpoint : endpoints_) {
@@ -255,7 +256,7 @@ void Engine::sleep() {
   listen(sleep_milliseconds(look_again));
 }
 
-// Sleeps until a descriptor has something or the time is up, and takes in what the liveness links say.
+// Sleeps until a descriptor has something or the time is up, and handles what the liveness links say.
 void Engine::listen(int timeout_milliseconds) {
   std::vector<pollfd> poll_set = {{wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
   for (const auto& endpoint : endpoints_) {
@@ -278,7 +279,7 @@ void Engine::listen(int timeout_milliseconds) {
   for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
 }
 
-// Only of the liveness links and without sleeping: whoever clears the bell must look at the endpoints again.
+// Reads only the liveness links, without sleeping: whoever clears the bell must look at the endpoints again.
 void Engine::hear_news() {
   std::vector<pollfd> poll_set;
   liveness_->add_to(&poll_set);
@@ -309,11 +310,10 @@ void Engine::suspect(uint32_t global_rank, const std::string& why) {
 
 void Engine::check_clocks() {
   const auto now = Clock::now();
-  // Messages to a rank that took its leave may fail; whether one was needed, the farewell's clock tells.
+  // Messages to a rank that said farewell may fail; whether one was needed is decided by the farewell's grace period.
   if (suspect_ && departed_.count(suspect_->global_rank) > 0) suspect_.reset();
   if (suspect_ && now >= suspect_->deadline) {
-    // A rank passes its news on before it closes anything: what explains the broken connection is here by
-    // now.
+    // A rank passes its news on before it closes anything: what explains the broken connection is here by now.
     listen(0);
     fail({SHARDRUN_COMM_PEER_LOST,
           fmt::format("lost {}: {}", rank_text(suspect_->global_rank), suspect_->why),

@@ -22,9 +22,9 @@ namespace {
 
 constexpr uint32_t kApiVersion = FI_VERSION(1, 17);
 
-// ofi_rxm's defaults touch some 70 MB when an endpoint opens (40 ms and more). Messages above the eager size
-// are read straight from the sender's memory, so small bounce buffers cost nothing. Kept if the user set
-// them.
+// With its defaults ofi_rxm touches some 70 MB when an endpoint opens (40 ms and more). Messages above the eager size
+// are read straight from the sender's memory, so small bounce buffers cost nothing. A setting that the user made is
+// kept.
 struct Setting {
   const char* name;
   const char* value;
@@ -36,12 +36,12 @@ constexpr Setting kSettings[] = {
     {"FI_OFI_RXM_RX_SIZE", "64"},
     {"FI_OFI_RXM_MSG_TX_SIZE", "64"},
     {"FI_OFI_RXM_MSG_RX_SIZE", "64"},
-    // Its default looks at new connections every 10 ms at most, so the first barrier of 8 ranks took 100 ms.
+    // By default it looks at new connections at most every 10 ms, so the first barrier of 8 ranks took 100 ms.
     {"FI_OFI_RXM_CM_PROGRESS_INTERVAL", "1"},
     {"FI_OFI_RXM_CQ_EQ_FAIRNESS", "1"},
 };
 
-// The shm provider takes over signals whose handling belongs to the host; this gives them back.
+// The shm provider takes over signals whose handling belongs to the host; this class restores them.
 class KeepSignals {
  public:
   KeepSignals() {
@@ -89,7 +89,7 @@ void close_fid(Fid*& object) {
 
 }  // namespace
 
-// The three entry points of libfabric that are not inline, from wherever they come.
+// The three entry points of libfabric that are not inline, wherever they come from.
 struct Endpoint::Library {
   decltype(&::fi_getinfo) getinfo = nullptr;
   decltype(&::fi_freeinfo) freeinfo = nullptr;
@@ -101,7 +101,7 @@ struct Endpoint::Library {
       *library = {&::fi_getinfo, &::fi_freeinfo, &::fi_dupinfo, &::fi_fabric};
       return {};
     }
-    const KeepSignals keep;  // libfabric's psm libraries take signals when they are loaded
+    const KeepSignals keep;  // libfabric's psm libraries take over signals when they are loaded
     void* handle = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       return {SHARDRUN_COMM_UNSUPPORTED,
@@ -144,7 +144,7 @@ Status Endpoint::open(const Place& place, std::unique_ptr<Endpoint>* endpoint) {
   hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
   hints->fabric_attr->prov_name = strdup(provider.c_str());
   fi_info* found_first = nullptr;
-  // A numeric source address: no name is ever resolved. Of efa and friends all devices are listed.
+  // The source address is numeric, so no name is ever resolved. For efa and its like all devices are listed.
   const bool by_source = provider == "tcp" || provider == "shm";
   const int error = library.getinfo(kApiVersion, by_source ? source.c_str() : nullptr, nullptr,
                                     by_source ? FI_SOURCE | (provider == "tcp" ? FI_NUMERICHOST : 0) : 0,

@@ -1,11 +1,12 @@
-// Endpoint: one libfabric reliable-datagram endpoint with its completion queue; the only file pair that
-// speaks to libfabric.
+// Endpoint: one libfabric reliable-datagram endpoint with its completion queue. No other pair of files calls
+// libfabric.
 //
-// Providers: "tcp" (tcp;ofi_rxm in libfabric 1.17, native tcp later) and "shm" come from the libfabric that
-// is linked into this plugin where a static one exists; any other name ("efa", "verbs") from the system's
-// libfabric.so.1, opened on demand (libfabric_static.c says why). shm has no file descriptor to sleep on, so
-// its peers ring a bell: must_ring() tells the engine to do so. Thread rule: open and connect_peer on the
-// opening thread, everything later on the engine's thread.
+// The providers "tcp" (tcp;ofi_rxm in libfabric 1.17, native tcp later) and "shm" come from the libfabric that is
+// linked into this plugin, where a static one exists; any other ("efa", "verbs") comes from the system's
+// libfabric.so.1, which is opened on demand (libfabric_static.c says why). shm has no file descriptor to sleep on, so
+// its peers ring a bell: must_ring() tells the engine to do so.
+//
+// Thread rule: open and connect_peer on the opening thread, everything later on the engine's thread.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -29,17 +30,17 @@ struct fid_mr;
 
 namespace shardrun::ofi {
 
-// One message in flight. Its address is the libfabric context, so it must not move until its completion came
-// or the endpoint is closed.
+// One message in flight. Its address is the libfabric context, so it must not move until its completion has come or
+// the endpoint is closed.
 struct Request {
   fi_context2 context;
   void* owner = nullptr;        // what the engine hands the completion to
-  uint32_t flow = 0;            // owner's number of the stream that this message belongs to
-  uint32_t segment = 0;         // and its place in that stream
+  uint32_t flow = 0;            // the owner's number of the stream that this message belongs to
+  uint32_t segment = 0;         // its place in that stream
   uint32_t global_rank = 0;     // the other side
-  uint64_t expected_bytes = 0;  // of a receive
+  uint64_t expected_bytes = 0;  // for a receive
   bool is_send = false;
-  fid_mr* registration = nullptr;  // the endpoint's
+  fid_mr* registration = nullptr;  // owned by the endpoint
 };
 
 struct Completion {
@@ -56,7 +57,8 @@ class Endpoint {
   struct Place {
     std::string provider;  // as above
     std::string source;    // numeric address of the interface, or a unique name for shm
-    uint32_t local_rank = 0, local_world_size = 0;  // choose among the devices of other providers (device.h)
+    // for the choice among the devices of other providers (device.h)
+    uint32_t local_rank = 0, local_world_size = 0;
   };
   static Status open(const Place& place, std::unique_ptr<Endpoint>* endpoint);
   ~Endpoint();
@@ -75,27 +77,28 @@ class Endpoint {
   // that it freed).
   static void abandon(std::unique_ptr<Endpoint> endpoint);
 
-  // Whether a message of this size may be sent only when the other side has posted its receive. shm reports the ends of
-  // sends in the order of their starts, whoever they go to (smr_progress_resp in libfabric 1.17), unless they fit into a
-  // bounce buffer: one that is not received yet hides the ends of all later ones, and ranks of which each waits for
-  // another so would wait for ever.
+  // Returns whether a message of this size may be sent only when the other side has posted its receive. shm reports
+  // the completions of sends in the order in which they started, whomever they go to (smr_progress_resp in libfabric
+  // 1.17), unless they fit into a bounce buffer: one send that is not received yet hides the completions of all later
+  // ones, and ranks that wait for each other in a circle would wait for ever.
   bool needs_receive(uint64_t bytes) const;
 
   // Tagged messages; `bytes` may not be 0. kFailed: `error` has the FI_E* code.
   Post send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
-  // Accepts messages with exactly this tag, in the order of their sending. Masks are not offered: libfabric 1.17's
-  // shm forgets to clear the mask of a receive that it uses again, and then gives messages to the wrong receive.
+  // Accepts messages with exactly this tag, in the order in which they were sent. Masks are not offered: libfabric
+  // 1.17's shm forgets to clear the mask of a receive that it uses again, and then gives messages to the wrong
+  // receive.
   Post receive(void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
 
   // Makes progress and appends what completed. IO if the queue itself failed.
   Status poll(std::vector<Completion>* completions);
-  // True if it is safe to sleep on wait_fd(): nothing is pending inside the library.
+  // Returns whether it is safe to sleep on wait_fd(): nothing is pending inside the library.
   bool may_sleep();
-  // Removes the endpoint's name from the machine once every peer has it open, so that a killed process leaves
-  // nothing behind. A no-op but for shm.
+  // Removes the endpoint's name from the machine once every peer has it open, so that a killed process leaves nothing
+  // behind. Does nothing for providers other than shm.
   void forget_name();
   static const char* describe(int error);
-  // The sender's message was longer than the receive.
+  // Returns whether the error says that the sender's message was longer than the receive.
   static bool is_truncation(int error);
 
  private:
@@ -115,13 +118,13 @@ class Endpoint {
   fid_cq* queue_ = nullptr;
   fid_ep* endpoint_ = nullptr;
   int wait_fd_ = -1;
-  // We register the memory of messages ourselves: ofi_rxm would do it too, but keeps what was in flight when the
-  // endpoint closes, and with it the domain and the fabric.
+  // We register the memory of messages ourselves: ofi_rxm would do it too, but it keeps the registrations of what was
+  // in flight when the endpoint closes, and with them the domain and the fabric.
   bool registers_ = false;
   uint64_t next_key_ = 1;
-  std::set<fid_mr*> registrations_;  // of messages in flight
+  std::set<fid_mr*> registrations_;  // for messages in flight
   std::vector<std::byte> address_;
-  std::string shm_name_;                // of the segment below /dev/shm; empty once forgotten
+  std::string shm_name_;                // name of the segment in /dev/shm; empty once forgotten
   std::vector<uint64_t> peer_address_;  // by global rank
 };
 

@@ -1,17 +1,15 @@
-/* libfabric_static.c: lets libfabric.a, as Debian builds it, be linked into the plugin with the providers we
+/* libfabric_static.c: lets libfabric.a, as Debian builds it, be linked into the plugin with the providers that we
  * use.
  *
- * Why: loading Debian's libfabric.so costs every rank some 280 ms before its first message. Its psm and psm2
- * libraries calibrate clocks in constructors (2 x 100 ms, and they take over six signals and the CPU affinity
- * while at it), and its verbs provider reads /proc/kallsyms line by line (80 ms). Linked like this, opening
- * takes 2 ms. Providers that are left out here are reached through the system's libfabric.so.1 (fabric.cpp),
- * so nothing is lost.
+ * Why: loading Debian's libfabric.so costs every rank some 280 ms before its first message. Its psm and psm2 libraries
+ * calibrate clocks in constructors (2 x 100 ms, and they take over six signals and the CPU affinity meanwhile), and its
+ * verbs provider reads /proc/kallsyms line by line (80 ms). Linked like this, opening takes 2 ms. Providers that are
+ * left out here are reached through the system's libfabric.so.1 (fabric.cpp), so nothing is lost.
  *
  * Two kinds of definitions follow; all are hidden inside the plugin.
- *   - Entry points of providers that we leave out. Being defined here, their objects are not pulled from the
- * archive.
- *   - Data symbols of libc that the archive's position-dependent objects may only address inside the same
- * file.
+ *   - Entry points of providers that we leave out. Because they are defined here, the linker does not pull their
+ *     objects from the archive.
+ *   - Data symbols of libc that the archive's position-dependent objects can only address inside the same file.
  */
 #define SHARDRUN_HIDDEN __attribute__((visibility("hidden")))
 
@@ -42,7 +40,7 @@ SHARDRUN_NO_PROVIDER(fi_xnet_ini)
 extern char _IO_2_1_stderr_[];
 extern void* stderr;
 SHARDRUN_HIDDEN void* stderr = _IO_2_1_stderr_;
-/* Only used by memory-registration caches that hook brk(), which tcp and shm do not have. */
+/* Used only by memory-registration caches that hook brk(), which tcp and shm do not have. */
 extern void* __curbrk;
 SHARDRUN_HIDDEN void* __curbrk = 0;
 struct in6_addr_bytes {

@@ -1,11 +1,11 @@
 // Liveness: plain TCP links that carry news of failures, next to the data and independent of its provider.
 //
-// libfabric does not tell a receiver that its sender died, so ranks hold links to the ranks at distance 1, 2,
-// 4, … in both directions: every rank is watched by several others, each holds at most 2·log2(n) links, and
-// news that every rank passes on once reaches all of them in log2(n) hops. A link that closes without a
-// farewell is a death. A rank passes its news on before it closes anything, so over one link the cause always
-// comes before the effect. Thread rule: open and connect on the opening thread, everything later on the
-// engine's thread.
+// libfabric does not tell a receiver that its sender died, so ranks hold links to the ranks at distance 1, 2, 4, … in
+// both directions: every rank is watched by several others, each holds at most 2·log2(n) links, and news that every
+// rank passes on once reaches all of them in log2(n) hops. A link that closes without a farewell is a death. A rank
+// passes its news on before it closes anything, so over one link the cause always comes before the effect.
+//
+// Thread rule: open and connect on the opening thread, everything later on the engine's thread.
 #pragma once
 
 #include <poll.h>
@@ -36,22 +36,22 @@ class Liveness {
 
   uint16_t port() const { return port_; }
 
-  // Starts the links to the watched ranks above ours; those below call us.
+  // Starts the links to the watched ranks above ours; the ranks below call us.
   Status connect(uint32_t global_rank, const std::vector<RankAddress>& ranks);
 
   void add_to(std::vector<pollfd>* poll_set) const;
-  // Call after poll with the same set, from the index where add_to began.
+  // Call it after poll with the same set, `first` being the index where add_to began.
   std::vector<News> handle(const std::vector<pollfd>& poll_set, size_t first);
 
   // Tells every linked rank; `global_rank` is who said it first. Does not block.
   void tell_failure(uint32_t global_rank, const Status& failure);
-  // Greets and hears whoever has called by now, then takes leave of all.
+  // Greets and hears whoever has called by now, then says farewell to all.
   void say_farewell();
 
  private:
   struct Link {
     int fd = -1;
-    int64_t global_rank = -1;  // -1 until its hello came
+    int64_t global_rank = -1;  // -1 until its hello has come
     bool connecting = false;
     bool welcomed = false;  // the other side has said something, so it knows this link
     bool farewell = false;

@@ -14,7 +14,7 @@ constexpr uint64_t kDirectSegmentBytes = 1 << 20;  // straight into the caller's
 constexpr uint32_t kWindow = 4;
 constexpr uint64_t kTreeSegmentBytes = 256 << 10;
 
-// Contributions of all peers to one segment are in scratch at once, `kWindow` segments deep.
+// The contributions of all peers to one segment are in scratch at once, `kWindow` segments deep.
 uint64_t sum_segment_bytes(uint32_t group_size) {
   const uint32_t size = std::max(2u, group_size);
   return shardrun_comm_v1_sum_bytes(size, UINT64_MAX) / (size - 1) / kWindow;
@@ -31,9 +31,9 @@ void add_left(T* __restrict into, const T* __restrict left, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) into[i] = left[i] + into[i];
 }
 
-// Sums one slice in rank order from its peers' flows and the own part, segment by segment.
-// The sum of the ranks below ours grows where rank 0's part landed (in `out`, or in its scratch when `out`
-// still holds our own part); from our own part on it grows in `out`.
+// Sums one slice in rank order from its peers' flows and this rank's own part, segment by segment. The sum of the
+// ranks below ours grows where rank 0's part landed (in `out`, or in its scratch while `out` still holds our own
+// part); from our own part on it grows in `out`.
 template <typename T>
 struct SliceSum {
   uint32_t group_size = 1, mine = 0;
@@ -87,7 +87,7 @@ struct SliceSum {
   }
 };
 
-// Peers in the order in which this rank turns to them: its right neighbour first, so that not all go to rank
+// Visits peers in the order in which this rank turns to them: its right neighbour first, so that not all go to rank
 // 0.
 template <typename Visit>
 void for_each_peer(const Group& group, Visit visit) {
@@ -171,7 +171,7 @@ class ExchangeAllReduce final : public Operation {
                buffer, bytes, std::max<uint64_t>(bytes, 1), bytes);
     });
   }
-  // The buffer is sent from and summed into: it may change only after the last send.
+  // The buffer is both sent from and summed into, so it may change only after the last send.
   void advance() override {
     if (Operation::finished()) sum_.advance(flows_);
   }
@@ -181,8 +181,7 @@ class ExchangeAllReduce final : public Operation {
   SliceSum<T> sum_;
 };
 
-// Large all-reduce: a reduce-scatter of slices, then an all-gather of the sums, both in place and
-// overlapping.
+// Large all-reduce: a reduce-scatter of slices, then an all-gather of the sums, both in place and overlapping.
 template <typename T>
 class SlicedAllReduce final : public Operation {
  public:
@@ -227,7 +226,7 @@ class SlicedAllReduce final : public Operation {
   void advance() override {
     sum_.advance(flows_);
     for (size_t i = 0; i < peers_; ++i) {
-      // A slice's sums may land only where its parts have left, and leave only when they are made.
+      // A slice's sums may land only where its parts have left, and leave only once they are made.
       flows_[first_send_ + peers_ + i].limit_bytes = flows_[first_send_ + i].complete_bytes();
       flows_[first_send_ + 2 * peers_ + i].limit_bytes = sum_.summed * sizeof(T);
     }

@@ -1,11 +1,12 @@
 // Operation: one collective as a set of flows plus the local work between them. Knows nothing of libfabric.
 //
-// A flow is the ordered segments of one buffer to or from one peer. The engine posts segments while a flow's
-// limit and window allow, marks them complete, and calls advance(), which sums what arrived and raises
-// limits. Algorithms are direct: every contribution travels once, from the rank that has it to the rank that
-// needs it, and sums are made by the receiver in ascending group rank (the promise of comm_v1.h). Broadcast
-// is a binomial tree and barrier a dissemination (Hensgen, Finkel, Manber 1988), both by group rank. Thread
-// rule: made by the calling thread, afterwards owned by the engine's thread.
+// A flow is the ordered segments of one buffer to or from one peer. The engine posts segments while a flow's limit
+// and window allow, marks them complete, and calls advance(), which sums what arrived and raises limits. Algorithms
+// are direct: every contribution travels once, from the rank that has it to the rank that needs it, and sums are made
+// by the receiver in ascending group rank (the promise of comm_v1.h). Broadcast is a binomial tree and barrier a
+// dissemination (Hensgen, Finkel, Manber 1988), both by group rank.
+//
+// Thread rule: made by the calling thread, afterwards owned by the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +31,16 @@ struct Flow {
   uint32_t global_rank = 0;
   bool is_send = false;
   bool ring = false;        // base holds only `window` segments; segment k lies at slot k % window
-  bool in_scratch = false;  // base is scratch_offset into the operation's scratch, once that is there
+  bool in_scratch = false;  // base is scratch_offset into the operation's scratch, once there is scratch
   uint64_t scratch_offset = 0;
   uint64_t tag = 0;
   std::byte* base = nullptr;
   uint64_t total_bytes = 0;
   uint64_t segment_bytes = 0;
-  uint32_t window = 1;            // segments in flight at most
+  uint32_t window = 1;            // at most this many segments in flight
   uint64_t limit_bytes = 0;       // the engine may post up to here
-  uint32_t granted = UINT32_MAX;  // segments; of a send: what the receiver has posted, where that matters
-  uint32_t told = 0;              // of a receive: segments that the sender knows to be posted
+  uint32_t granted = UINT32_MAX;  // segments; for a send: what the receiver has posted, where that matters
+  uint32_t told = 0;              // for a receive: segments that the sender knows to be posted
   uint32_t posted = 0;            // segments
   uint32_t complete = 0;          // segments, without a gap from the first
   std::vector<bool> ahead;        // by slot: complete, but an earlier segment is not
@@ -58,27 +59,28 @@ struct Flow {
 class Operation {
  public:
   virtual ~Operation() = default;
-  // Local work that the completed segments allow.
+  // Does the local work that the completed segments allow.
   virtual void advance() {}
-  // All flows finished and all local work done.
+  // Returns whether all flows are finished and all local work is done.
   virtual bool finished() const;
 
   std::vector<Flow>& flows() { return flows_; }
-  // Memory beside the caller's buffers that the operation needs from before its first segment is posted to its end.
+  // Memory beside the caller's buffers that the operation needs, from before its first segment is posted until its
+  // end.
   uint64_t scratch_bytes() const { return scratch_bytes_; }
   void use_scratch(std::byte* scratch);
-  // Global ranks whose part has not come yet.
+  // Returns the global ranks whose part has not come yet.
   std::vector<uint32_t> awaited() const;
 
   std::string name;  // "barrier"
   uint64_t ticket = 0;
-  bool synchronises = false;  // completion means that every member has started it
+  bool synchronises = false;  // its completion means that every member has started it
 
  protected:
   // Prepares a flow; its limit starts at `limit_bytes`.
   Flow& add_flow(const Group& group, uint32_t group_rank, bool is_send, uint64_t tag, void* base,
                  uint64_t total_bytes, uint64_t segment_bytes, uint64_t limit_bytes);
-  // The flow's data goes to scratch: all of it, or the segments of its window.
+  // Sends the flow's data to scratch: all of it, or the segments of its window.
   void put_in_scratch(Flow& flow, uint64_t bytes);
   void make_ring(Flow& flow);
 
@@ -94,12 +96,12 @@ struct OperationId {
   uint64_t ticket = 0;
 };
 
-// Tags: channel 8 bits, kind and step 8, ticket 28 (wraps), sender's global rank 20.
+// A tag has the channel in 8 bits, kind and step in 8, the ticket in 28 (it wraps), the sender's global rank in 20.
 uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t sender_global_rank);
 constexpr uint32_t kControlChannel = 255;
 constexpr uint64_t kSenderMask = (uint64_t{1} << 20) - 1;
 
-// Copies what it keeps of the buffers' contents, and nothing for large ones.
+// The operation copies what it keeps of the buffers' contents, and nothing of large ones.
 std::unique_ptr<Operation> make_operation(const Group& group, const OperationId& id,
                                           const common::Collective& collective);
 

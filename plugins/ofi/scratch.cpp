@@ -16,8 +16,8 @@ Scratch::~Scratch() {
 Status Scratch::take(uint64_t bytes, std::byte** memory) {
   *memory = nullptr;
   if (bytes == 0) return {};
-  Piece* best =
-      nullptr;  // the largest that nobody has: a channel that runs one operation at a time keeps one
+  // The largest free piece is taken, so a channel that runs one operation at a time keeps one piece.
+  Piece* best = nullptr;
   for (Piece& piece : pieces_) {
     if (!piece.is_taken && (best == nullptr || piece.bytes > best->bytes)) best = &piece;
   }

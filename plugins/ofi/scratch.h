@@ -1,8 +1,9 @@
 // Scratch: the memory in which a channel's running operations receive what they sum.
 //
-// Pages are mapped when an operation first needs them and stay with the channel, so that a channel never holds more
-// than its largest operations, as many as run at once: what comm_v1.h promises to the host. Thread rule: the engine's
-// thread, or any once that has halted.
+// Pages are mapped when an operation first needs them and stay with the channel, so a channel never holds more than
+// its largest operations, as many as run at once: what comm_v1.h promises to the host.
+//
+// Thread rule: the engine's thread; any thread once that one has halted.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch();
 
-  // Page-aligned memory until give_back(*memory); null for 0 bytes. IO when there is not that much.
+  // Gives page-aligned memory that lasts until give_back(*memory); null for 0 bytes. IO when there is not that much.
   Status take(uint64_t bytes, std::byte** memory);
   void give_back(const std::byte* memory);
 

@@ -30,8 +30,8 @@ Result<record::LaunchPlan> solve(const spec::JobSpec& spec, const Step& step,
   return launcher::solve_launch_plan(spec, context);
 }
 
-// All tasks must come to the same port and none can ask another, so nobody looks whether it is free before; the rank
-// that will listen on it looks now.
+// All tasks must arrive at the same port and none can ask another, so nobody checks beforehand whether it is free;
+// the rank that will listen on it checks now.
 Result<uint16_t> meeting_port(const contract::RankEnv& env, const Step& step, bool is_own) {
   const uint64_t seed = (uint64_t{step.job} << 24) + step.step * 64 + step.restarts;
   auto port = contract::choose_port(contract::ephemeral_ports(), seed, [](uint16_t) { return true; });
@@ -52,7 +52,7 @@ Result<void> check_place(const spec::JobSpec& spec, const contract::RankEnv& env
                            spec.resources.ranks_per_node, spec.resources.ranks_per_node));
 }
 
-// Whoever told srun how to bind is obeyed.
+// A binding that the user gave to srun is obeyed.
 rank::Binding binding_of(const contract::RankEnv& env, const record::LaunchPlan& plan,
                          const contract::EnvironmentLookup& environment) {
   const auto told = environment("SLURM_CPU_BIND_TYPE");

@@ -1,7 +1,7 @@
 // What the plugin does for a task on its node: the variables and the CPUs that a rank of `shardrun run` would get.
 //
-// Runs in the process that becomes the task, as its user, between fork and exec. Thread rule: free functions; they read
-// files, and nothing of this process's own environment, which is the daemon's.
+// It runs in the process that becomes the task, as its user, between fork and exec. Thread rule: free functions; they
+// read files, and nothing of this process's own environment, which is the daemon's.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct Task {
   rank::Binding binding;
 };
 
-// `spec`: absolute path. `environment`: of the task. Errors: kInvalid for a spec or a step that is not as it was when it
-// was checked, kNotFound for a secret whose source is not here, kIo for a port that somebody holds.
+// `spec` is an absolute path and `environment` the task's. Errors: kInvalid for a spec or a step that is not as it
+// was when it was checked, kNotFound for a secret whose source is not here, kIo for a port that somebody holds.
 base::Result<Task> prepare_task(const std::string& spec, const Step& step,
                                 const contract::EnvironmentLookup& environment);
 
-// The first host of a Slurm node list: "n[03-04,7],m1" → "n03".
+// Returns the first host of a Slurm node list: "n[03-04,7],m1" → "n03".
 std::string first_host(std::string_view list);
 
 }  // namespace shardrun::spank

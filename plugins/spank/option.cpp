@@ -5,7 +5,7 @@
 namespace shardrun::spank {
 namespace {
 
-// "-N" and "--nodes" may have their value in the next word; "-N2", "--nodes=2" and "-" have not.
+// "-N" and "--nodes" may have their value in the next word; "-N2", "--nodes=2" and "-" do not.
 bool may_take_next(std::string_view argument) {
   if (argument.starts_with("--")) return argument.find('=') == std::string_view::npos;
   return argument.size() == 2 && argument.front() == '-';
@@ -24,7 +24,7 @@ std::optional<std::string> find_option(std::span<const std::string> arguments) {
     } else if (argument.starts_with(assigned)) {
       found = argument.substr(assigned.size());
     } else if (!argument.starts_with("-") && (i == 1 || !may_take_next(arguments[i - 1]))) {
-      break;  // the program
+      break;  // the program begins
     }
   }
   return found;

@@ -1,7 +1,8 @@
-// shardrun_spank.so: gives what a plain srun starts the environment and the binding of `shardrun run` (docs/spank.md).
+// shardrun_spank.so: gives what a plain srun starts the environment and the binding that `shardrun run` gives
+// (docs/spank.md).
 //
-// Loaded into srun, sbatch, salloc, slurmd and slurmstepd, of every job. Without --shardrun it registers that option and
-// does nothing else. Slurm calls
+// Slurm loads it into srun, sbatch, salloc, slurmd and slurmstepd, for every job. Without --shardrun it registers
+// that option and does nothing else. Slurm calls
 //   slurm_spank_init            everywhere, as root in daemons: registers the option; in srun, sets defaults for srun
 //   option callback             submit side: checks the spec, so that nothing is asked for or started when it is wrong
 //   slurm_spank_init_post_opt   submit side: makes the spec's path absolute for all who will read it
@@ -47,7 +48,7 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr int kRefuse = -1;  // what all callers in Slurm take for a failure
+constexpr int kRefuse = -1;  // all callers in Slurm take it for a failure
 constexpr uint64_t kLongestCommandLine = 8 << 20;
 
 int refuse(const Error& error) {
@@ -89,7 +90,7 @@ spank_option the_option() {
       on_option};
 }
 
-// nullopt: not given, or given without a file.
+// Returns nullopt if the option was not given, or was given without a file.
 std::optional<std::string> given_spec(spank_t spank) {
   spank_option option = the_option();
   char* value = nullptr;
@@ -103,7 +104,7 @@ std::string current_directory() {
   return std::filesystem::current_path(ignored).string();
 }
 
-// A spec that cannot be read is for the option's callback to refuse.
+// A spec that cannot be read is left for the option's callback to refuse.
 int set_srun_defaults() {
   const auto arguments = base::read_file("/proc/self/cmdline", kLongestCommandLine);
   if (!arguments) return ESPANK_SUCCESS;

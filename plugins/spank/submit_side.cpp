@@ -13,7 +13,8 @@ using base::Result;
 
 namespace {
 
-// Pyxis lets the image's variables win unless they are named, and starts in the image's folder unless it is told.
+// Pyxis lets the image's variables win over those that are not named to it, and starts in the image's folder unless it
+// is told another.
 void add_pyxis_options(const spec::JobSpec& spec, const std::string& working_directory,
                        std::map<std::string, std::string>& wanted) {
   const std::string prefix = "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_";

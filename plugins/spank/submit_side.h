@@ -14,21 +14,21 @@
 
 namespace shardrun::spank {
 
-// The spec at `path`, with what its machine decides, as `shardrun validate` would accept it: batch and ranks are solved.
-// Errors: kInvalid, "file:line:column: what; mend"; so is a job of the built-in trainer, for srun has its own program,
-// and one whose container another runtime than pyxis would have to start.
+// Returns the spec at `path`, with what its machine decides, if `shardrun validate` would accept it: batch and ranks
+// are solved. Errors: kInvalid, "file:line:column: what; mend"; also for a job of the built-in trainer, because srun
+// has its own program, and for a job whose container would have to be started by another runtime than pyxis.
 base::Result<spec::JobSpec> check_job(const std::string& path);
 
-// One line for each section that asks for what no task of srun has.
+// Returns one line for each section that asks for what no task of srun has.
 std::vector<std::string> sections_without_effect(const spec::JobSpec& spec);
 
-// Variables that srun, and pyxis in it, read as options, for what `environment` does not say already. Of an allocation
-// that is there, nothing is asked; options on the command line win over all. `working_directory`: absolute.
+// Returns variables that srun, and pyxis in it, read as options, for what `environment` does not say already. Nothing
+// is asked of an allocation that exists; options on the command line win over all. `working_directory` is absolute.
 std::map<std::string, std::string> srun_defaults(const spec::JobSpec& spec,
                                                  const contract::EnvironmentLookup& environment,
                                                  const std::string& working_directory);
 
-// kInvalid at [resources] when a step of so many nodes and tasks is not the job's; says what to write.
+// Refuses a step whose nodes and tasks are not the job's: kInvalid at [resources]; the text says what to write.
 base::Result<void> check_counts(const spec::JobSpec& spec, int64_t nodes, int64_t tasks);
 
 }  // namespace shardrun::spank
