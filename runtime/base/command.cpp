@@ -48,7 +48,7 @@ std::vector<char*> pointers_of(const std::vector<std::string>& words) {
   return pointers;
 }
 
-// Appends what is there to `text`; false at the end of the stream.
+// Appends what is there to `text`; returns false at the end of the stream.
 bool drain(int fd, std::string& text) {
   std::array<char, 16384> chunk;
   const ssize_t got = ::read(fd, chunk.data(), chunk.size());
@@ -88,7 +88,8 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
   sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
-  // A process group of its own: a Ctrl-C on the terminal reaches us, and we decide what the command gets.
+  // The command gets its own process group: a Ctrl-C on the terminal reaches us, and we decide what the command
+  // gets.
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
@@ -113,8 +114,7 @@ Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const
                                      std::chrono::milliseconds limit, const std::function<void()>& tick) {
   auto child = spawn_command(argv, {}, !input.empty());
   if (!child) return std::move(child).error();
-  // Inputs here are scripts of a few kilobytes: they fit in a pipe, and a command that reads none is not
-  // waited for.
+  // Inputs here are scripts of a few kilobytes: they fit in a pipe, and nobody waits for a command that reads none.
   if (!input.empty()) {
     (void)write_all(child->in.get(), input, argv.front());
     child->in.reset();

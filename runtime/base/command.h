@@ -1,4 +1,4 @@
-// Runs another program: argv, no shell, bounded in time, output kept.
+// Runs another program by its argv, without a shell, with a time limit, and keeps its output.
 //
 // Thread rule: thread-safe; each call forks and waits.
 #pragma once
@@ -21,11 +21,11 @@ struct CommandOutput {
   int status = 0;  // as waitpid() reports it
 };
 
-// The output of a command, however it ended. `tick` is called about every second until then. Errors: kNotFound (no such
-// program), kTimeout (it was killed, with its process group), kIo.
+// Returns the output of a command, however it ended. `tick` is called about every second until then. Errors:
+// kNotFound (there is no such program), kTimeout (it was killed, with its process group), kIo.
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
                                      std::chrono::milliseconds limit, const std::function<void()>& tick = {});
-// The output of a command that ended with 0; kIo with the command's own words when it ended otherwise.
+// Returns the output of a command that ended with 0; kIo with the command's own words when it ended otherwise.
 Result<CommandOutput> run_command(const std::vector<std::string>& argv, const std::string& input = "",
                                   std::chrono::milliseconds limit = std::chrono::seconds(30));
 
@@ -34,7 +34,7 @@ struct SpawnedCommand {
   pid_t pid = -1;
   UniqueFd in, out, err, pidfd;  // our ends; `in` is empty unless asked for
 };
-// `environment` is set on top of ours; the child starts with no signal blocked and none ignored by us.
+// Sets `environment` on top of ours; the child starts with no signal blocked and none ignored by us.
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                                      const std::map<std::string, std::string>& environment, bool with_input);
 

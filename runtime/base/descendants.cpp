@@ -28,7 +28,7 @@ struct Entry {
   bool zombie = false;
 };
 
-// Every process that this one can see, with its parent.
+// Returns every process that this one can see, with its parent.
 std::map<pid_t, Entry> process_table() {
   std::map<pid_t, Entry> table;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
@@ -49,7 +49,7 @@ std::map<pid_t, Entry> process_table() {
 
 struct Family {
   std::vector<pid_t> children;     // ours
-  std::vector<pid_t> descendants;  // children and theirs, without zombies
+  std::vector<pid_t> descendants;  // the children and their descendants, without zombies
 };
 
 Family family(const std::set<pid_t>& except) {

@@ -1,4 +1,4 @@
-// Descendants: finding, ending and measuring processes below one, also those that left their session or process
+// Descendants: finds, ends and measures the processes below this one, also those that left their session or process
 // group or whose parent has died.
 //
 // Thread rule: one thread calls.
@@ -14,8 +14,8 @@
 
 namespace shardrun::base {
 
-// While it lives, every orphan below this process becomes our child (PR_SET_CHILD_SUBREAPER), so that it can
-// be found. Children that existed before are left alone, with all that is below them.
+// While it lives, every orphan below this process becomes our child (PR_SET_CHILD_SUBREAPER), so that it can be
+// found. Children that existed before are left alone, with all that is below them.
 class DescendantReaper {
  public:
   // kIo when the kernel refuses.
@@ -24,8 +24,8 @@ class DescendantReaper {
   DescendantReaper& operator=(DescendantReaper&&) = delete;
   ~DescendantReaper();
 
-  // SIGKILLs every process below us and reaps our own children until none is left. False if some were still
-  // there after `limit` (a process in an uninterruptible system call). Free of cost when there is none.
+  // SIGKILLs every process below us and reaps our own children until none is left. Returns false if some were still
+  // there after `limit` (a process in an uninterruptible system call). Costs nothing when there is none.
   bool kill_all(std::chrono::milliseconds limit);
   // Collects orphans that have ended, so that a long job does not gather zombies; leaves `keep` alone.
   void collect_orphans(const std::set<pid_t>& keep);
@@ -37,7 +37,8 @@ class DescendantReaper {
   int was_subreaper_ = 0;
 };
 
-// Bytes of memory that a process and all below it have in RAM; what they share counts for each. 0 when it is gone.
+// Returns the bytes of memory that a process and all below it have in RAM; what they share counts for each. 0 when
+// it is gone.
 int64_t resident_bytes_of_tree(pid_t root);
 
 }  // namespace shardrun::base

@@ -126,7 +126,7 @@ uint32_t crc_by_table(std::span<const std::byte> bytes, uint32_t value) {
 }
 
 #ifdef __x86_64__
-// The instruction computes this very polynomial, eight bytes at a time.
+// The SSE 4.2 instruction computes this very polynomial, eight bytes at a time.
 __attribute__((target("sse4.2"))) uint32_t crc_by_instruction(std::span<const std::byte> bytes,
                                                               uint32_t value) {
   uint64_t wide = value;

@@ -31,32 +31,34 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Whole file as bytes. kNotFound if absent; kRefused if it is larger than `limit_bytes`; kIo otherwise.
+// Returns the whole file as bytes. kNotFound if it is absent; kRefused if it is larger than `limit_bytes`; kIo
+// otherwise.
 Result<std::string> read_file(const std::string& path, uint64_t limit_bytes = uint64_t{1} << 30);
 
 // Writes all of `bytes`, retrying short writes and EINTR. kIo names `what`.
 Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what);
 Result<void> write_all(int fd, std::string_view text, std::string_view what);
 
-// Fills `out` from `offset` of the file. kIo and, when the file ends before that, kCorrupt; both name `path`.
+// Fills `out` from `offset` of the file. kIo, or kCorrupt when the file ends before that; both name `path`.
 Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path);
 
 enum class Durability {
-  kPowerLoss,  // on the disk before the return
-  kProcess,    // survives every process, not the machine: for what a machine's crash makes worthless anyway
+  kPowerLoss,  // is on the disk when the call returns
+  // Survives every process, but not the machine: for what a machine's crash makes worthless anyway.
+  kProcess,
 };
 
-// Replaces `path` so that a reader sees the old or the new content, never a mixture, and a crash right after
-// the return keeps the new one: temporary file in the same folder, fsync, rename, fsync of the folder (the
-// fsyncs only for kPowerLoss; they take milliseconds each).
-// `mode` is the permission of the new file, e.g. 0600.
+// Replaces `path` so that a reader sees the old or the new content, never a mixture, and a crash right after the
+// return keeps the new one: it writes a temporary file in the same folder, fsyncs it, renames it and fsyncs the
+// folder (the fsyncs only for kPowerLoss; they take milliseconds each). `mode` is the permission of the new file,
+// e.g. 0600.
 Result<void> write_file_atomically(const std::string& path, std::string_view bytes, unsigned mode = 0644,
                                    Durability durability = Durability::kPowerLoss);
 
-// Creates the folder and its parents; fine when it exists already as a folder.
+// Creates the folder and its parents; succeeds when it already exists as a folder.
 Result<void> make_directories(const std::string& path, unsigned mode = 0755);
 
-// CRC-32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
+// Returns the CRC-32C (Castagnoli) of `bytes`, continued from `seed` (0 to start).
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
 
 }  // namespace shardrun::base

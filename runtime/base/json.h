@@ -1,4 +1,5 @@
-// JSON text: the one parser and the one printer. They cost two seconds of compile time in every source that has its own.
+// JSON text: the one parser and the one printer. A source with its own instance takes two seconds longer to
+// compile.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -10,10 +11,11 @@
 
 namespace shardrun::base {
 
-// What `text` says; of text that is no JSON a value that is_discarded().
+// Returns what `text` says; for text that is not JSON, a value that is_discarded().
 nlohmann::json parse_json(std::string_view text);
 
-// With `indent` spaces a level, or on one line. Never throws: bytes that are no UTF-8 become U+FFFD.
+// Prints with `indent` spaces a level, or on one line if it is negative. Never throws: bytes that are not UTF-8
+// become U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 

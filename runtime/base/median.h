@@ -1,4 +1,4 @@
-// The median that needs no average: the lower one of an even number.
+// A median that needs no average: of an even number of values it is the lower middle one.
 //
 // Thread rule: pure.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace shardrun::base {
 
-// Of at least one value.
+// Requires at least one value.
 inline double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());

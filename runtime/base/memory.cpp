@@ -22,7 +22,7 @@ struct Pages {
   int64_t begin, bytes;
 };
 
-// Only pages that lie inside: their neighbours may be in use.
+// Returns only pages that lie wholly inside: the bytes around them may be in use.
 Pages pages_inside(int64_t offset, int64_t bytes) {
   const int64_t begin = (offset + kPage - 1) / kPage * kPage;
   return {begin, std::max<int64_t>(0, (offset + bytes) / kPage * kPage - begin)};
@@ -51,7 +51,7 @@ Result<Memory> Memory::create_resident(int64_t bytes) {
 Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& directory) {
   const int file = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file < 0) return errno_error(Code::kIo, fmt::format("making a file in {}", directory), errno);
-  Memory memory(nullptr, 0, file);  // closes it on every way out
+  Memory memory(nullptr, 0, file);  // closes the file on every way out
   if (const int failure = ::posix_fallocate(file, 0, bytes); failure != 0) {
     return errno_error(Code::kIo, fmt::format("reserving {} bytes in {}", bytes, directory), failure);
   }

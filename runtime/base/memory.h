@@ -1,6 +1,6 @@
-// Memory: one large allocation of zero bytes, in memory or in a file, or of a device.
+// Memory: one large allocation of zero bytes, in memory, in a file, or on a device.
 //
-// In a file, pages that are not needed for a while can be given back to the system, which writes them there:
+// Pages of a file that are not needed for a while can be given back to the system, which writes them to it:
 //   evict     starts writing the range and takes it out of this process's memory
 //   prefetch  starts reading it again
 // Both are advice about speed: reading and writing the range is right at any time. The file has no name, so nothing is
@@ -21,14 +21,14 @@ namespace shardrun::base {
 
 class Memory {
  public:
-  // Page-aligned; a page exists once it is touched. Error: kIo.
+  // The memory is page-aligned; a page exists once it is touched. Error: kIo.
   static Result<Memory> create(int64_t bytes);
-  // All pages exist from the start: for memory that is reserved now and used in a hurry.
+  // All pages exist from the start: for memory that is reserved now and must be fast when it is used.
   static Result<Memory> create_resident(int64_t bytes);
-  // `directory` exists and should lie on a local disk; a file system in memory saves nothing. Errors: kIo naming it,
-  // also when it has no room: the file's blocks are reserved at once.
+  // `directory` exists and should lie on a local disk; a file system in memory saves nothing. Errors: kIo naming
+  // it, also when it has no room: the file's blocks are reserved at once.
   static Result<Memory> create_in_file(int64_t bytes, const std::string& directory);
-  // Of another kind, e.g. a GPU's; `release` frees it.
+  // Takes over memory of another kind, e.g. a GPU's; `release` frees it.
   using Release = void (*)(std::byte*);
   static Memory adopt(std::byte* data, int64_t bytes, Release release) {
     Memory memory(data, bytes, -1);
@@ -44,7 +44,7 @@ class Memory {
   int64_t bytes() const { return bytes_; }
   bool is_in_file() const { return file_ >= 0; }
 
-  // Whole pages inside [offset, offset + bytes). Nothing happens to memory that is in no file.
+  // These act on the whole pages inside [offset, offset + bytes). They do nothing to memory that is not in a file.
   void evict(int64_t offset, int64_t bytes) const;
   void prefetch(int64_t offset, int64_t bytes) const;
 
@@ -53,16 +53,16 @@ class Memory {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   int file_ = -1;
-  Release release_ = nullptr;  // null: mapped
+  Release release_ = nullptr;  // null for mapped memory
 };
 
-// Copies values that nobody reads soon: `to` is written without being read first and without leaving the caches to it,
-// at nearly twice memcpy's speed where memory is the limit. The ranges do not overlap. Other threads see the copy when
-// they see what the caller does next. Thread-safe.
+// Copies values that nobody reads soon: writes `to` without reading it first and without putting it into the
+// caches, at nearly twice memcpy's speed where memory is the limit. The ranges do not overlap. Other threads see
+// the copy when they see what the caller does next. Thread-safe.
 void copy_past_caches(std::span<const float> from, float* to);
 
-// Hands out pieces of memory, aligned to a cache line, or counts them when there is none: one piece of code for the plan
-// and for the use. Thread rule: thread-compatible.
+// Hands out pieces of memory, aligned to a cache line, or only counts them when there is none, so that one piece of
+// code makes the plan and uses it. Thread rule: thread-compatible.
 class Cursor {
  public:
   explicit Cursor(std::byte* memory) : memory_(memory) {}
@@ -77,7 +77,7 @@ class Cursor {
   void take(T*& pointer, int64_t count) {
     pointer = take<T>(count);
   }
-  // Pieces that are given back to the system one by one start on a page of their own.
+  // Starts the next piece on a new page, for pieces that are given back to the system one by one.
   void start_page() { bytes_ = (bytes_ + 4095) / 4096 * 4096; }
   int64_t bytes() const { return bytes_; }
 

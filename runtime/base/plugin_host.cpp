@@ -27,7 +27,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// The real path, when it and everything named on the way may be trusted.
+// Returns the real path, if the file and everything named on the way may be trusted.
 Result<std::string> check_file(const std::string& path) {
   if (path.empty() || path[0] != '/') {
     return Error(Code::kInvalid, fmt::format("plugin path \"{}\" is not absolute", path));
@@ -36,7 +36,8 @@ Result<std::string> check_file(const std::string& path) {
   if (resolved == nullptr) return errno_error(Code::kNotFound, fmt::format("plugin {}", path), errno);
   const std::string real = resolved;
   free(resolved);
-  for (const std::string& place : {folder_of(path), real}) {  // a link's folder is as good as what it names
+  // A link's folder counts as much as what it names.
+  for (const std::string& place : {folder_of(path), real}) {
     if (auto trusted = refuse_if_others_write(place); !trusted)
       return trusted.error().context(fmt::format("plugin {}", path));
   }
@@ -78,7 +79,7 @@ Result<Loaded> load(const std::string& path, const PluginInterface& interface) {
   return refuse(mismatch);
 }
 
-// What the child does: never returns, runs no handler and flushes no buffer of its parent's.
+// Is what the child runs: never returns, runs no handler and flushes no buffer of its parent's.
 [[noreturn]] void probe_in_child(const std::string& path, const PluginInterface& interface, int report_fd) {
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -89,7 +90,7 @@ Result<Loaded> load(const std::string& path, const PluginInterface& interface) {
   _exit(0);
 }
 
-// Reads the child's verdict until it closes its end or the time is up (false).
+// Reads the child's verdict until it closes its end; returns false if the time is up before.
 bool read_verdict(int fd, std::chrono::milliseconds patience, std::string* verdict) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   char buffer[4096];

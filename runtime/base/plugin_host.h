@@ -1,13 +1,15 @@
 // PluginHost: loads a plugin of plugins/abi from an absolute path, after a child process has tried it.
 //
-// Before anything of the file runs in this process: the path must be absolute; the file and its folder must
-// belong to root or to us and be writable by their owner only; a child loads it and checks its header (magic,
-// abi_major, struct_size, in this order), so a constructor that crashes, exits or hangs costs the child. Then
-// this process loads it with RTLD_NOW | RTLD_LOCAL. No other file is ever tried instead.
+// Before anything of the file runs in this process: the path must be absolute; the file and its folder must belong
+// to root or to us and be writable by their owner only; a child loads it and checks its header (magic, abi_major,
+// struct_size, in this order), so a constructor that crashes, exits or hangs costs only the child. Then this
+// process loads it with RTLD_NOW | RTLD_LOCAL. No other file is ever tried instead.
 //
-// Errors: kInvalid relative path; kNotFound no such file; kRefused owner or permissions; kUnsupported not a
-// plugin, or header mismatch: names the file, what was expected and what was found. Thread rule: open before
-// other threads exist (it forks); a Plugin is thread-compatible.
+// Errors: kInvalid for a relative path; kNotFound if there is no such file; kRefused for its owner or permissions;
+// kUnsupported for a file that is not a plugin or whose header does not match: names the file, what was expected
+// and what was found.
+//
+// Thread rule: open before other threads exist (it forks); a Plugin is thread-compatible.
 #pragma once
 
 #include <chrono>
@@ -20,11 +22,11 @@
 namespace shardrun::base {
 
 struct PluginInterface {
-  std::string symbol;  // of the table, e.g. "shardrun_comm_v1"
+  std::string symbol;  // the name of the table, e.g. "shardrun_comm_v1"
   uint16_t abi_major = 1;
-  uint32_t smallest_struct =
-      0;  // sizeof the table that the host was compiled with; a longer one is newer and fine
-  std::chrono::milliseconds patience{10000};  // with loading it in the child
+  // Sizeof the table that the host was compiled with; a longer one is newer and fine.
+  uint32_t smallest_struct = 0;
+  std::chrono::milliseconds patience{10000};  // how long the child may take to load it
 };
 
 // Owns one loaded plugin; unloads it on destruction. Move-only.

@@ -1,8 +1,8 @@
 // Result<T> and Error: how every fallible function of shardrun reports failure.
 //
-// A function that can fail returns Result<T> (or Result<void>). We throw nothing; libraries that throw are
-// fenced in the one .cpp file that includes them. An Error is a short story: a closed code for programs, one
-// line for people, where it was made, and the earlier error that caused it.
+// A function that can fail returns Result<T> (or Result<void>). We throw nothing; libraries that throw are fenced
+// in the one .cpp file that includes them. An Error holds a closed code for programs, one line for people, where it
+// was made, and the earlier error that caused it.
 //
 //   Result<int> port = parse_port(text);
 //   if (!port) return std::move(port).error().context("reading [communication]");
@@ -46,16 +46,16 @@ class [[nodiscard]] Error {
   const std::string& message() const { return message_; }
   const Error* cause() const { return cause_.get(); }
 
-  // A new error with the same code and ranks whose cause is this one: says what only the caller knows.
+  // Returns a new error with the same code and ranks whose cause is this one: says what only the caller knows.
   Error context(std::string what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) const;
 
-  // Global ranks that did not answer or are lost, for programs; empty: it is about none in particular.
+  // Global ranks that did not answer or are lost, for programs; empty if the error is about none in particular.
   const std::vector<int>& ranks() const { return ranks_; }
   Error about(std::vector<int> ranks) &&;
 
-  // "what the caller did: what went wrong: the system's words", on one line.
+  // Returns "what the caller did: what went wrong: the system's words", on one line.
   std::string to_string() const;
-  // One line per link, each with file and line of our source; for --verbose.
+  // Returns one line per link, each with file and line of our source; for --verbose.
   std::string to_chain_string() const;
 
  private:
@@ -67,7 +67,8 @@ class [[nodiscard]] Error {
   std::vector<int> ranks_;
 };
 
-// Error from errno: "open /x: No such file or directory (errno 2)". Pass errno as read right after the call.
+// Makes an error from errno: "open /x: No such file or directory (errno 2)". Pass errno as read right after the
+// call.
 Error errno_error(Code code, std::string_view what, int error_number, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE());
 
@@ -119,14 +120,15 @@ class [[nodiscard]] Result<void> {
 #define SHARDRUN_CONCAT_INNER(a, b) a##b
 #define SHARDRUN_CONCAT(a, b) SHARDRUN_CONCAT_INNER(a, b)
 
-// Leaves the function with the error of `expression` if it failed.
+// Returns from the function with the error of `expression` if it failed.
 #define RETURN_IF_ERROR(expression)                                \
   do {                                                             \
     auto result_of_step = (expression);                            \
     if (!result_of_step) return std::move(result_of_step).error(); \
   } while (false)
 
-// A broken promise of our own code (never of input, environment or peers): prints the state and aborts.
+// Checks a promise of our own code (never of input, environment or peers): if it is broken, prints the state and
+// aborts.
 #define SHARDRUN_CHECK(condition, ...)                                                                \
   do {                                                                                                \
     if (!(condition)) ::shardrun::base::check_failed(#condition, __FILE__, __LINE__, "" __VA_ARGS__); \

@@ -1,6 +1,6 @@
-// Where this user's state of shardrun lies: $XDG_STATE_HOME/shardrun, or ~/.local/state/shardrun.
+// Where shardrun keeps this user's state: $XDG_STATE_HOME/shardrun, or ~/.local/state/shardrun.
 //
-// Thread rule: reads the environment; call while nobody changes it.
+// Thread rule: it reads the environment; call it while nobody changes that.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shardrun::base {
 
-// Not made. kInvalid when neither variable names an absolute folder.
+// Does not create the folder. kInvalid when neither variable names an absolute folder.
 Result<std::string> state_folder();
 
 }  // namespace shardrun::base
