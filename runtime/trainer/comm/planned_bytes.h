@@ -1,5 +1,5 @@
-// What a communicator holds beside the buffers that it is given. For sums, by plugins/abi/comm_v1.h: most of all
-// plugins. For buffers of a device over a communicator of the host: pinned memory.
+// What a communicator holds beside the buffers that it is given. For sums, that is what plugins/abi/comm_v1.h
+// allows, the most that any plugin takes. For device buffers over a host communicator, it is pinned memory.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -11,23 +11,23 @@
 
 namespace shardrun::comm {
 
-// Operations of one communicator that hold memory at a time, at most; others wait without.
+// At most this many operations of one communicator hold memory at a time; others wait without any.
 constexpr int64_t kRunningSums = SHARDRUN_COMM_V1_RUNNING;
 
-// One reduce_scatter that leaves `part_bytes` on each rank.
+// Returns the bytes of one reduce_scatter that leaves `part_bytes` on each rank.
 inline int64_t reduce_scatter_bytes(int group_size, int64_t part_bytes) {
   return static_cast<int64_t>(
       shardrun_comm_v1_sum_bytes(static_cast<uint32_t>(group_size), static_cast<uint64_t>(part_bytes)));
 }
 
-// One all_reduce of `bytes`.
+// Returns the bytes of one all_reduce of `bytes`.
 inline int64_t all_reduce_bytes(int group_size, int64_t bytes) {
   const bool whole = static_cast<uint64_t>(bytes) <= SHARDRUN_COMM_V1_WHOLE_BYTES;
   return reduce_scatter_bytes(group_size, whole ? bytes : bytes / group_size + 8);
 }
 
-// Bytes of one rank's part that a staged communicator moves at a time: 16 MiB over the whole group, but at least
-// 64 KiB; no more than the largest part that it is ever given.
+// Returns how many bytes of one rank's part a staged communicator moves at a time: 16 MiB over the whole group, but
+// at least 64 KiB; no more than the largest part that it is ever given.
 inline int64_t staging_piece_bytes(int group_size, int64_t largest_part_bytes) {
   constexpr int64_t kAll = int64_t{16} << 20, kLeast = int64_t{64} << 10, kUnit = 256;
   const int64_t piece = std::max(kLeast, kAll / (group_size + 1));
@@ -35,7 +35,8 @@ inline int64_t staging_piece_bytes(int group_size, int64_t largest_part_bytes) {
   return (std::min(piece, needed) + kUnit - 1) / kUnit * kUnit;
 }
 
-// Pinned memory of a staged communicator: two pieces in turn, each with one part and those of all.
+// Returns the pinned memory of a staged communicator: two pieces in turn, each with one rank's part and those of
+// all.
 inline int64_t staging_bytes(int group_size, int64_t piece_bytes) {
   return group_size > 1 ? 2 * (group_size + 1) * piece_bytes : 0;
 }

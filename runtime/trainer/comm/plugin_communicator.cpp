@@ -19,7 +19,7 @@ struct PluginSession::Shared {
     if (context != nullptr) table.close(context);
   }
 
-  // Success, or the plugin's words under our code.
+  // Returns success, or the plugin's words under our code.
   Result<void> check(int32_t status) const {
     if (status == SHARDRUN_COMM_OK) return {};
     Error error(code_of(status), table.last_error());

@@ -18,7 +18,7 @@ Error pmix_error(const char* what, pmix_status_t status) {
   return Error(Code::kIo, fmt::format("{}: {}", what, PMIx_Error_string(status)));
 }
 
-// Filled in by PMIx's thread, perhaps after the waiting thread has given up: shared by both.
+// PMIx's thread fills it in, perhaps after the waiting thread has given up, so both share it.
 struct FenceState {
   std::mutex mutex;
   std::condition_variable changed;

@@ -1,10 +1,11 @@
-// Rendezvous: one exchange of a small byte string among all ranks through PMIx; the only file pair that
-// includes its header (the local scheduler's server aside).
+// Rendezvous: one exchange of a small byte string among all ranks through PMIx. No other pair of files includes
+// PMIx's header (the local scheduler's server aside).
 //
-// Works with every PMIx server: our local scheduler's, slurmstepd's, mpirun's. Uses Put, Commit, one Fence
-// that collects data, and Get, and nothing that some server lacks. finish() must come before the job's real
-// work: under Slurm a client that dies without PMIx_Finalize takes the whole step with it. Thread rule: one
-// thread; PMIx runs a thread of its own until finish().
+// Works with every PMIx server: our local scheduler's, slurmstepd's, mpirun's. Uses Put, Commit, one Fence that
+// collects data, and Get, and nothing that some server lacks. finish() must come before the job's real work: under
+// Slurm a client that dies without PMIx_Finalize takes the whole step with it.
+//
+// Thread rule: one thread; PMIx runs a thread of its own until finish().
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ class Rendezvous {
 
   int global_rank() const;
 
-  // Everyone's `mine` in rank order. kTimeout if not all of `world_size` ranks came in time.
+  // Returns everyone's `mine` in rank order. kTimeout if not all of `world_size` ranks came in time.
   Result<std::vector<std::string>> exchange(const std::string& mine, int world_size,
                                             std::chrono::milliseconds timeout);
 

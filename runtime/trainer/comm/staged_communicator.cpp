@@ -27,18 +27,20 @@ enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble,
 
 struct Operation {
   Kind kind = Kind::kBarrier;
-  const std::byte* in = nullptr;  // of the device, like out
+  const std::byte* in = nullptr;  // device memory, as is out
   std::byte* out = nullptr;
-  size_t bytes = 0;  // of a rank's part in all_gather and reduce_scatter, else of the whole buffer
+  size_t bytes = 0;  // one rank's part in all_gather and reduce_scatter, else the whole buffer
   int root = 0;
   uint64_t ticket = 0;
-  std::unique_ptr<DeviceLink::Mark> start, end;  // what it comes after, and what comes after it
+  // The operation comes after start, and what follows it comes after end.
+  std::unique_ptr<DeviceLink::Mark> start, end;
 };
 
-// Half of the pinned memory: one piece in work.
+// Half of the pinned memory, for the one piece that is in work.
 struct Slot {
-  std::span<std::byte> part, all;               // one rank's, and those of all
-  std::unique_ptr<DeviceLink::Mark> out, back;  // copied out of the device; copied back
+  std::span<std::byte> part, all;  // one rank's part, and those of all
+  // Recorded when it is copied out of the device; when it is copied back.
+  std::unique_ptr<DeviceLink::Mark> out, back;
 };
 
 class Staged final : public Communicator {
@@ -106,11 +108,11 @@ class Staged final : public Communicator {
   std::unique_ptr<DeviceLink::PinnedMemory> pinned_;
   std::array<Slot, 2> slots_;
   size_t next_slot_ = 0;      // the thread's
-  bool device_came_ = false;  // the thread's: to the operation in work
+  bool device_came_ = false;  // the thread's: the device has come to the operation in work
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint64_t, Operation> operations_;                    // under mutex_; not waited for yet
+  std::map<uint64_t, Operation> operations_;                    // under mutex_; those not waited for yet
   std::vector<std::unique_ptr<DeviceLink::Mark>> spare_marks_;  // under mutex_
   uint64_t started_ = 0, completed_ = 0;                        // under mutex_
   std::optional<Error> failure_;                                // under mutex_; the first is final
@@ -198,7 +200,7 @@ Result<void> Staged::wait(Pending pending) {
   changed_.wait(lock, [&] { return failure_ || completed_ >= pending.ticket; });
   if (failure_) return *failure_;
   const auto found = operations_.find(pending.ticket);
-  if (found == operations_.end()) return {};  // has been waited for
+  if (found == operations_.end()) return {};  // it was already waited for
   RETURN_IF_ERROR(link_->wait(Stream::kCompute, *found->second.end));
   spare_marks_.push_back(std::move(found->second.start));
   spare_marks_.push_back(std::move(found->second.end));
@@ -315,7 +317,7 @@ Result<void> Staged::copy_back(const Operation& operation, Slot& slot, size_t of
   return link_->record(*slot.back, Stream::kIn);
 }
 
-// Asks now and then instead of sleeping in the driver, which knows no time limit.
+// Polls now and then instead of sleeping in the driver, which knows no time limit.
 Result<void> Staged::until_done(const DeviceLink::Mark& mark, uint64_t ticket) {
   const auto deadline = Clock::now() + timeout_;
   auto nap = std::chrono::microseconds(5);

@@ -17,7 +17,7 @@ namespace {
 using base::Code;
 using base::Error;
 
-// What ranks exchange: node index, length of the node's name, the name, the plugin's address.
+// What ranks exchange: the node's index, the length of its name, the name, the plugin's address.
 struct CardHead {
   uint32_t node_index;
   uint32_t name_bytes;
@@ -41,13 +41,13 @@ Result<PeerCard> unpack_card(const std::string& bytes, int global_rank) {
   PeerCard card;
   card.node_name = bytes.substr(sizeof(head), head.name_bytes);
   card.address = bytes.substr(sizeof(head) + head.name_bytes);
-  // Under mpirun every rank believes in node 0, under one launcher names could repeat: both together tell
-  // nodes apart.
+  // Under mpirun every rank believes that it is on node 0, and under one launcher names could repeat: both together
+  // tell nodes apart.
   card.node_id = std::hash<std::string>()(fmt::format("{}/{}", head.node_index, card.node_name));
   return card;
 }
 
-// Everyone's cards in rank order. A world of one asks nobody, so it needs no PMIx server.
+// Returns everyone's cards in rank order. A world of one rank asks nobody, so it needs no PMIx server.
 Result<std::vector<std::string>> exchange_cards(const contract::RankEnv& env, const std::string& mine,
                                                 std::chrono::milliseconds timeout) {
   if (env.world_size == 1) return std::vector<std::string>{mine};
@@ -109,7 +109,7 @@ Result<Meeting> meet(const WorldOptions& options) {
 
 namespace {
 
-// The group's communicator, for buffers where the caller has them.
+// Opens the group's communicator, for buffers where the caller has them.
 Result<std::unique_ptr<Communicator>> connect_group(PluginSession& session, const WorldOptions& options,
                                                     size_t number) {
   const int channel = static_cast<int>(number);
@@ -145,7 +145,7 @@ Result<World> connect_world(const WorldOptions& given) {
   world.plugin_build_id = session.build_id();
   world.provider = session.provider();
   world.sums_in_rank_order = session.sums_in_rank_order();
-  // The first group may be smaller than the world: everyone has met when the whole world has.
+  // The first group may be smaller than the world, so a barrier of the whole world shows that everyone has met.
   auto everyone = session.communicator(static_cast<int>(options.groups.size()));
   if (!everyone) return std::move(everyone).error();
   auto barrier = (*everyone)->barrier();
