@@ -1,4 +1,4 @@
-// AdamW on a rank's flat shard of masters and gradients (Loshchilov and Hutter 2019).
+// AdamW on a rank's flat shard of master weights and gradients (Loshchilov and Hutter 2019).
 //
 // Thread rule: thread-compatible; a CPU's kernels use the OpenMP threads of the calling thread.
 #pragma once
@@ -20,24 +20,25 @@ struct AdamWOptions {
 struct UpdateRange {
   int64_t begin = 0, count = 0;
   bool weight_decay = true;
-  bool whole = true;   // of a tensor that every rank of a tensor group holds
-  int64_t tensor = 0;  // its number, the same on all ranks
+  bool whole = true;   // whether it is part of a tensor that every rank of a tensor group holds whole
+  int64_t tensor = 0;  // number of that tensor, the same on all ranks
 
   friend bool operator==(const UpdateRange&, const UpdateRange&) = default;
 };
 
-// Of values in the host's memory, in fp64 and in a fixed order: same bits for any thread count.
+// Sums values in host memory, in fp64 and in a fixed order: the same bits for any thread count.
 double sum_of_squares(std::span<const float> values);
 
-// What gradients are multiplied with so that their global norm is at most clip_norm; 1 when clip_norm is 0.
+// Returns the factor by which gradients are multiplied so that their global norm is at most clip_norm; 1 when
+// clip_norm is 0.
 double clip_scale(double gradient_norm, double clip_norm);
 
 class AdamW {
  public:
-  // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer.
-  // `ranges` lie inside it; elements outside every range (padding) are never touched. All of it, and what update() is
-  // given, lies in the memory of `backend`, which outlives the optimizer, too; but not the moments when each update() is
-  // given them.
+  // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer. `ranges`
+  // lie inside the shard; elements outside every range (padding) are never touched. The moments, and what update()
+  // is given, lie in the memory of `backend`, which outlives the optimizer too; these moments need not if each
+  // update() is given its own.
   AdamW(std::vector<UpdateRange> ranges, const AdamWOptions& options, std::span<float> moment1,
         std::span<float> moment2, kernels::Backend& backend = kernels::cpu_backend())
       : ranges_(std::move(ranges)),
@@ -46,13 +47,13 @@ class AdamW {
         moment2_(moment2),
         backend_(&backend) {}
 
-  // Optimizer step number `step`, counted from 1. `gradient` is multiplied by `gradient_scale` first.
+  // Makes optimizer step number `step`, counted from 1. `gradient` is multiplied by `gradient_scale` first.
   void update(std::span<float> master, std::span<const float> gradient, double gradient_scale,
               double learning_rate, int64_t step);
-  // The same a part at a time, in any order: begin_step, then update every part of every range once.
+  // Do the same a part at a time, in any order: begin_step, then update every part of every range once.
   void begin_step(double gradient_scale, double learning_rate, int64_t step);
   void update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient);
-  // The same with moments that lie elsewhere: `moment1` and `moment2` are the part's.
+  // Does the same with moments that lie elsewhere: `moment1` and `moment2` are the part's.
   void update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient,
               std::span<float> moment1, std::span<float> moment2);
 

@@ -12,7 +12,7 @@ using Stream = base::DeviceLink::Stream;
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kSlots = 3;
 
-// Pieces begin where the ops that run on whole shards may begin, too, and so compute the same.
+// Pieces begin only where the ops that run on whole shards may begin too, so they compute the same.
 constexpr int64_t kPieceUnit = 64;
 
 int64_t slot_elements(int64_t elements, int64_t piece_elements) {
@@ -74,7 +74,7 @@ Result<void> HostMoments::make_slots(int64_t elements) {
       if (!made) return std::move(made).error();
       *mark = std::move(made).value();
     }
-    RETURN_IF_ERROR(link_->record(*slot.emptied, Stream::kCompute));  // where its memory was cleared
+    RETURN_IF_ERROR(link_->record(*slot.emptied, Stream::kCompute));  // recorded where its memory was cleared
   }
   return {};
 }
@@ -87,8 +87,8 @@ Result<void> HostMoments::finish() {
   return link_->drain(Stream::kOut);
 }
 
-// Slots are taken from the first one on in every pass. So a piece that is brought waits for a way back that came after
-// its own of the pass before, and the host's memory has its last values.
+// Every pass takes the slots from the first one on. So a piece that is brought waits for a way back that comes
+// after its own of the pass before, and host memory has its last values.
 Result<void> HostMoments::pass(const Update& update) {
   const auto elements = static_cast<int64_t>(moment1_.size());
   for (int64_t first = 0, number = 0; first < elements; first += piece_, ++number) {

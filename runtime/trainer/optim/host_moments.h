@@ -1,11 +1,12 @@
-// HostMoments: both moments of a GPU's optimizer in pinned memory of the host, and their way through the GPU and back.
+// HostMoments: keeps both moments of a GPU's optimizer in pinned host memory and takes them through the GPU and
+// back.
 //
-// A pass cuts them into pieces. Three slots of the GPU's memory take the pieces in turn, so that while one is updated the
-// next comes and the one before goes, on two streams beside the GPU's own:
-//   in        waits until its slot was emptied, and brings a piece
-//   compute   waits until it is there, and updates it
-//   out       waits until it is updated, and takes it to its place on the host
-// So a pass lasts as long as the slower direction of the way, unless the updates last longer.
+// A pass cuts them into pieces. Three slots of GPU memory take the pieces in turn, so that while one is updated the
+// next arrives and the previous one leaves, on two streams beside the GPU's compute stream:
+//   in        waits until its slot has been emptied, and brings a piece
+//   compute   waits until the piece is there, and updates it
+//   out       waits until the piece is updated, and takes it to its place on the host
+// So a pass takes as long as the slower direction of the transfers, unless the updates take longer.
 //
 // Errors: kIo with the driver's words.
 // Thread rule: as the backend's; another thread may read the moments between finish() and the next pass.
@@ -32,13 +33,13 @@ class HostMoments {
   // Elements of one moment that travel at once: 32 MiB are enough for the full rate of PCIe.
   static constexpr int64_t kPieceElements = int64_t{8} << 20;
 
-  // Of moments of `elements` each: what create() takes of the host, all of it pinned, and of the GPU.
+  // Return what create() takes for moments of `elements` each: of the host, all of it pinned, and of the GPU.
   static int64_t host_bytes(int64_t elements);
   static int64_t gpu_bytes(int64_t elements, int64_t piece_elements = kPieceElements);
-  // Zero. The backend is a GPU's and outlives them. kIo without that much memory.
+  // The moments start at zero. The backend is a GPU's and outlives them. kIo without that much memory.
   static Result<std::unique_ptr<HostMoments>> create(int64_t elements, kernels::Backend& backend,
                                                      int64_t piece_elements = kPieceElements);
-  // The same over a link that is given, and the GPU's memory that its pieces pass through: zero, of gpu_bytes().
+  // Does the same over the given link and with the given GPU memory for the slots: zero, of gpu_bytes().
   static Result<std::unique_ptr<HostMoments>> create(int64_t elements, std::unique_ptr<base::DeviceLink> link,
                                                      base::Memory slots, int64_t piece_elements);
   // Waits for what is under way.
@@ -46,14 +47,16 @@ class HostMoments {
   HostMoments(const HostMoments&) = delete;
   HostMoments& operator=(const HostMoments&) = delete;
 
-  // In the host's memory, which the host may touch after finish() and before the next pass.
+  // These lie in host memory, which the host may touch after finish() and before the next pass.
   std::span<float> moment1() const { return moment1_; }
   std::span<float> moment2() const { return moment2_; }
   Result<void> finish();
 
-  // Puts ops on the GPU's stream that update elements [first, first + moment1.size()), which lie in its memory.
+  // Puts ops on the GPU's stream that update elements [first, first + moment1.size()), which lie in the GPU's
+  // memory.
   using Update = std::function<void(int64_t first, std::span<float> moment1, std::span<float> moment2)>;
-  // Each piece once, in order. Returns before it is done; what is put on the GPU's stream afterwards comes after it.
+  // Updates each piece once, in order. Returns before that is done; what is put on the GPU's stream afterwards
+  // comes after it.
   Result<void> pass(const Update& update);
 
  private:
