@@ -15,11 +15,11 @@ using base::Error;
 
 constexpr int64_t kSpecialTokens = 3;  // [CLS], [SEP], [SEP]
 
-// Draws one after the other, each a pure function of the key and its place in the order.
+// Makes draws one after the other, each a pure function of the key and its place in the order.
 class Draws {
  public:
   explicit Draws(uint64_t key) : key_(key) {}
-  // Uniform in [0, count).
+  // Returns a uniform draw from [0, count).
   int64_t below(int64_t count) {
     return static_cast<int64_t>(base::random_bits(key_, counter_++) % static_cast<uint64_t>(count));
   }
@@ -113,7 +113,7 @@ int64_t BertLoader::training_targets(int64_t position, const plan::BatchPlan& pl
 }
 
 int64_t BertLoader::most_targets(int sequence_length) {
-  return masked_of(std::max(1, sequence_length - 3));  // but for [CLS] and two [SEP]
+  return masked_of(std::max(1, sequence_length - 3));  // all but [CLS] and two [SEP]
 }
 
 Result<void> BertLoader::write_example(const Example& example, const BertRows& row) const {
@@ -153,7 +153,7 @@ void BertLoader::mask(const Example& example, const BertRows& row) const {
   }
 }
 
-// A slot without a sequence.
+// Fills a slot that has no sequence.
 void BertLoader::leave_out(const BertRows& row) const {
   std::fill(row.tokens.begin(), row.tokens.end(), corpus_.tokenizer().special.pad);
   std::fill(row.targets.begin(), row.targets.end(), -1);

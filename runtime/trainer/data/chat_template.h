@@ -1,11 +1,11 @@
-// Chat templates: how a conversation becomes text, and which of it the model learns.
+// Chat templates: how a conversation becomes text, and which part of it the model learns.
 //
-//   llama2   each question with its answer stands alone between begin and end tokens:
+//   llama2   each question stands alone with its answer between begin and end tokens:
 //              [INST] question [/INST] answer
 //            a system message goes before the first question: <<SYS>>\n…\n<</SYS>>\n\n
 //   chatml   <|im_start|>role\ncontent<|im_end|>\n for each message, as text; no begin or end token
 //
-// Only what the assistant says is learned: in llama2 with the end token, in chatml with <|im_end|>.
+// Only what the assistant says carries loss: in llama2 together with the end token, in chatml with <|im_end|>.
 // Source: Llama 2's reference `chat_completion`; OpenAI's chat markup as Qwen and others use it.
 // Thread rule: pure functions.
 #pragma once
@@ -27,7 +27,7 @@ struct Message {
 };
 
 enum class ChatTemplate { kLlama2, kChatMl };
-// kInvalid names those that there are.
+// kInvalid names the templates that exist.
 Result<ChatTemplate> parse_chat_template(std::string_view name);
 
 // A piece of a conversation that is tokenized as a whole.
@@ -36,11 +36,11 @@ struct Passage {
     size_t begin, end;
   };
   std::string text;
-  std::vector<Range> learned;  // bytes of text, ascending
-  bool framed = false;         // between begin and end token, the end being learned
+  std::vector<Range> learned;  // byte ranges of text, ascending
+  bool framed = false;         // stands between begin and end token; the end token is learned
 };
 
-// kInvalid when the roles do not follow one another as the template wants.
+// kInvalid when the roles do not follow one another as the template requires.
 Result<std::vector<Passage>> apply_chat_template(ChatTemplate chat_template,
                                                  std::span<const Message> messages);
 

@@ -105,7 +105,7 @@ int64_t Corpus::document_of(int64_t token) const {
   SHARDRUN_CHECK(token >= 0 && token < tokens_);
   const Part& part = part_of(token);
   if (!part.token_file) return part.first_document;
-  // The last document of the part that begins at or before the token.
+  // Finds the last document of the part that begins at or before the token.
   int64_t low = 0, high = part.token_file->documents();
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;

@@ -1,13 +1,13 @@
-// Corpus: files as one long row of tokens. Two kinds of files, told apart by how they begin.
+// Corpus: files as one long row of tokens. There are two kinds of files, told apart by how they begin.
 //
-// Plain text, read by the tokenizer "byte": token = byte value, vocabulary 256, nothing is normalised. Files stand
-// one behind the other in the order given, each followed by one separator token 0 (text files hold no NUL byte, so
-// a model can learn that 0 ends a document). The borders of documents are not reported: attention crosses them.
+// Plain text is read by the tokenizer "byte": token = byte value, vocabulary 256, nothing is normalised. Files
+// stand one behind the other in the order given, each followed by one separator token 0 (text files hold no NUL
+// byte, so a model can learn that 0 ends a document). Document boundaries are not reported: attention crosses them.
 //
-// Token files (runtime/trainer/data/token_file.h), which `shardrun data` writes: documents stand one behind the other as
+// Token files (runtime/trainer/data/token_file.h) are what `shardrun data` writes: documents stand one behind the other as
 // they are, and readers learn where each begins and which tokens carry no loss.
 //
-// Files are mapped, not read: ranks of one node share the page cache and pages that nobody reads cost nothing.
+// Files are mapped, not read: the ranks of one node share the page cache, and pages that nobody reads cost nothing.
 // Thread rule: immutable after open; thread-safe.
 #pragma once
 
@@ -29,9 +29,9 @@ using base::Result;
 
 class Corpus {
  public:
-  // Errors: kNotFound and kIo name the file; kInvalid for an empty file, an empty list, and files that do not belong
-  // together; kCorrupt and kUnsupported for token files. `key` is the job spec's name of the list, for the message
-  // ("[data] files").
+  // Errors: kNotFound and kIo name the file; kInvalid for an empty file, an empty list, and files that do not
+  // belong together; kCorrupt and kUnsupported for token files. `key` is the job spec's name of the list, for the
+  // message ("[data] files").
   static Result<Corpus> open(std::span<const std::string> paths, const std::string& key);
   Corpus(Corpus&& other) noexcept = default;
   Corpus& operator=(Corpus&& other) noexcept = delete;
@@ -39,26 +39,26 @@ class Corpus {
   int64_t tokens() const { return tokens_; }
   int32_t vocabulary() const { return tokenizer_.vocabulary; }
   const TokenizerFacts& tokenizer() const { return tokenizer_; }
-  // Whether the files are token files, so that document borders count.
+  // Returns whether the files are token files, so that document boundaries count.
   bool packs_documents() const { return parts_.front().token_file.has_value(); }
-  // Whether any token carries no loss.
+  // Returns whether any token carries no loss.
   bool has_loss_mask() const { return has_loss_mask_; }
 
-  // Tokens [begin, begin + out.size()), which must lie inside; one that carries no loss as its complement, ~id.
-  // kCorrupt names a damaged token file.
+  // Reads tokens [begin, begin + out.size()), which must lie inside the corpus; a token that carries no loss is
+  // given as its complement, ~id. kCorrupt names a damaged token file.
   Result<void> read_marked(int64_t begin, std::span<int32_t> out) const;
-  // The same, ids alone.
+  // Reads the same tokens, their ids alone.
   Result<void> read(int64_t begin, std::span<int32_t> out) const;
 
-  // Documents in the order of their tokens; of plain text, each file with its separator is one.
+  // Documents are in the order of their tokens; in plain text, each file with its separator is one.
   int64_t documents() const { return documents_; }
-  // Index of the document's first token; `document` = documents() gives tokens().
+  // Returns the index of the document's first token; `document` = documents() gives tokens().
   int64_t document_begin(int64_t document) const;
-  // The document that a token belongs to.
+  // Returns the document to which a token belongs.
   int64_t document_of(int64_t token) const;
 
-  // Entropy in nats of the token frequencies (plain text: separators not counted): what the best model that ignores
-  // context would reach. Reads everything.
+  // Returns the entropy in nats of the token frequencies (plain text: separators not counted), which is the loss
+  // that the best model that ignores context would reach. Reads everything.
   double unigram_entropy() const;
 
  private:

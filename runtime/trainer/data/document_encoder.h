@@ -1,4 +1,4 @@
-// From a document to the ids of a token file: special tokens around it, and marks on what carries no loss.
+// Turns a document into the ids of a token file: puts special tokens around it, and marks what carries no loss.
 //
 // Thread rule: pure function of its arguments.
 #pragma once
@@ -13,10 +13,10 @@
 
 namespace shardrun::data {
 
-// The document's tokens in the place of what `ids` held; one that carries no loss as its complement, ~id. Text stands
-// between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. Of a conversation only
-// what the assistant says does. Empty for a document without a token of its own. kInvalid when a conversation meets no
-// template or a tokenizer that is not made for it; the caller knows the place.
+// Replaces what `ids` held with the document's tokens; a token that carries no loss is given as its complement,
+// ~id. Text stands between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. In
+// a conversation only what the assistant says does. `ids` is empty for a document without a token of its own.
+// kInvalid when a conversation has no template or a tokenizer that is not made for it; the caller knows the place.
 Result<void> encode_document(const Tokenizer& tokenizer, const Document& document,
                              std::optional<ChatTemplate> chat_template, std::vector<int32_t>& ids);
 

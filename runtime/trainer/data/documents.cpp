@@ -19,7 +19,7 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n\f\v") == text.npos;
 }
 
-// The line at `at` without its line break; moves `at` behind it.
+// Returns the line at `at` without its line break; moves `at` behind it.
 std::string_view take_line(std::string_view text, size_t& at) {
   const size_t end = std::min(text.find('\n', at), text.size());
   const std::string_view line = text.substr(at, end - at);
@@ -44,8 +44,8 @@ std::string_view DocumentReader::text() const {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The next document's bytes, empty at the end; `at` moves behind them and `line` becomes their first line's number,
-// counted on from `line` as that of `at`.
+// Returns the next document's bytes, empty at the end. `at` moves behind them, and `line`, the line number of `at`,
+// becomes that of their first line.
 std::string_view DocumentReader::take(size_t& at, int64_t& line) const {
   const std::string_view whole = text();
   if (kind_ == Kind::kWhole) return whole.substr(std::exchange(at, whole.size()));

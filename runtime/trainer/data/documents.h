@@ -22,21 +22,21 @@ using base::Result;
 
 struct Document {
   std::string text;
-  std::vector<Message> messages;  // a conversation in the place of text, when not empty
+  std::vector<Message> messages;  // a conversation in place of text, when not empty
 };
 
 class DocumentReader {
  public:
-  // Errors as MappedFile::open's, with `key` before them.
+  // Errors are those of MappedFile::open, with `key` before them.
   static Result<DocumentReader> open(const std::string& path, const std::string& key,
                                      bool split_on_blank_lines);
 
-  // The next document; nullopt after the last. kInvalid with file:line for what is no document.
+  // Returns the next document; nullopt after the last. kInvalid with file:line for what is not a document.
   Result<std::optional<Document>> next();
-  // How many times next() has something to return, as long as nothing is wrong.
+  // Returns how many times next() will return a document, as long as nothing is wrong.
   int64_t count() const;
 
-  // Where the document stands that next() returned: "file:line".
+  // Returns where the document stands that next() returned last: "file:line".
   std::string place() const;
   int64_t bytes_read() const { return static_cast<int64_t>(at_); }
   int64_t bytes() const { return static_cast<int64_t>(text().size()); }
@@ -53,8 +53,8 @@ class DocumentReader {
   std::string path_;
   Kind kind_;
   size_t at_ = 0;
-  int64_t line_ = 1;           // of at_, from 1
-  int64_t document_line_ = 1;  // of the document returned last
+  int64_t line_ = 1;           // line of at_, counted from 1
+  int64_t document_line_ = 1;  // line of the document that was returned last
 };
 
 }  // namespace shardrun::data

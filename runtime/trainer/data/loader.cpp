@@ -42,7 +42,7 @@ Rows row_of(const Rows& rows, int64_t slot, int sequence_length) {
           rows.document_begins.empty() ? rows.document_begins : rows.document_begins.subspan(offset, length)};
 }
 
-// A slot without a sequence.
+// Fills a slot that has no sequence.
 void leave_out(const Rows& row) {
   std::fill(row.tokens.begin(), row.tokens.end(), 0);
   std::fill(row.targets.begin(), row.targets.end(), -1);

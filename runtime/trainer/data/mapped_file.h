@@ -1,7 +1,7 @@
 // MappedFile: a whole file as read-only bytes, shared with every process that maps it.
 //
 // Nothing is read until it is looked at. A file that another program shortens meanwhile ends this process with
-// SIGBUS; data files are replaced, never edited.
+// SIGBUS; data files are therefore replaced, never edited.
 // Thread rule: immutable after open; thread-safe.
 #pragma once
 
@@ -17,7 +17,8 @@ using base::Result;
 
 class MappedFile {
  public:
-  // kNotFound, kIo, and kInvalid for what is no plain file or empty; messages begin with `key`, e.g. "[data] files".
+  // kNotFound, kIo, and kInvalid for what is not a plain file or is empty; messages begin with `key`, e.g. "[data]
+  // files".
   static Result<MappedFile> open(const std::string& path, const std::string& key);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) = delete;

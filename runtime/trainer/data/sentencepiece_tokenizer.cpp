@@ -45,7 +45,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       const auto piece = pieces.pieces(static_cast<int>(i));
       out.push_back({static_cast<int32_t>(piece.id()), piece.begin() < piece.end() ? piece.end() : 0});
     }
-    // A character that falls back to bytes is told of its last byte only: the others end where that one does.
+    // When a character falls back to bytes, only its last byte is reported: the other bytes end where that one
+    // does.
     uint32_t end = static_cast<uint32_t>(text.size());
     for (size_t i = out.size(); i-- > first;) end = out[i].end = out[i].end > 0 ? out[i].end : end;
     return {};

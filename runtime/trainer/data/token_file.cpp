@@ -19,7 +19,7 @@ bool TokenFile::recognises(std::span<const std::byte> bytes) {
 
 namespace {
 
-// Empty, or what is wrong with the header on its own.
+// Returns what is wrong with the header on its own; empty if nothing is.
 std::string header_fault(const TokenFileHeader& header) {
   if (header.checksum != header_checksum(header)) return "its header does not match its checksum";
   if (header.vocabulary < 1 || header.vocabulary > kMaximumVocabulary)

@@ -1,4 +1,4 @@
-// TokenFile: documents as token ids in one file; docs/formats.md, "Token files", has the bytes.
+// TokenFile: documents as token ids in one file; docs/formats.md, "Token files", specifies the bytes.
 //
 // The file is mapped, and each read checks the checksums of the 4 KiB blocks that it touches, so damage is found
 // where it would be trained on, without reading a large file at the start.
@@ -20,24 +20,24 @@ namespace shardrun::data {
 
 class TokenFile {
  public:
-  // Whether `bytes` begin as a token file does.
+  // Returns whether `bytes` begin as a token file does.
   static bool recognises(std::span<const std::byte> bytes);
-  // A view of `bytes`, which must outlive it. Checks the header and the document table, not the tokens.
-  // kCorrupt, kUnsupported for another version or byte order; messages begin with `name`.
+  // Makes a view of `bytes`, which must outlive it. Checks the header and the document table, not the tokens.
+  // kCorrupt, or kUnsupported for another version or byte order; messages begin with `name`.
   static Result<TokenFile> parse(std::span<const std::byte> bytes, const std::string& name);
 
   const TokenizerFacts& tokenizer() const { return tokenizer_; }
   int64_t tokens() const { return tokens_; }
   int64_t documents() const { return documents_; }
-  // Whether any token carries no loss.
+  // Returns whether any token carries no loss.
   bool has_loss_mask() const { return has_loss_mask_; }
-  // Index of the document's first token; `document` = documents() gives tokens().
+  // Returns the index of the document's first token; `document` = documents() gives tokens().
   int64_t document_begin(int64_t document) const;
 
-  // Tokens [begin, begin + out.size()), which must lie inside. One that carries no loss is given as its complement,
-  // ~id. kCorrupt names the file and the byte.
+  // Reads tokens [begin, begin + out.size()), which must lie inside the file. A token that carries no loss is given
+  // as its complement, ~id. kCorrupt names the file and the byte.
   Result<void> read(int64_t begin, std::span<int32_t> out) const;
-  // Adds how often each id occurs; checks no checksum.
+  // Adds to `counts` how often each id occurs; verifies no checksums.
   void count(std::span<int64_t> counts) const;
 
  private:
@@ -53,17 +53,18 @@ class TokenFile {
   bool has_loss_mask_ = false;
 };
 
-// Writes a token file document by document into PATH.tmp.XXXXXX, which becomes PATH in finish() and is removed when
-// that is never reached. Memory: 8 bytes a document and 4 bytes for 4 KiB of file.
+// Writes a token file document by document into PATH.tmp.XXXXXX, which becomes PATH in finish() and is removed if
+// that is never reached. Memory: 8 bytes a document and 4 bytes for each 4 KiB of the file.
 class TokenFileWriter {
  public:
   static Result<TokenFileWriter> create(const std::string& path, const TokenizerFacts& tokenizer);
   TokenFileWriter(TokenFileWriter&&) noexcept = default;
   ~TokenFileWriter();
 
-  // One document; an id that carries no loss is given as its complement, ~id. Empty documents are skipped.
+  // Appends one document; an id that carries no loss is given as its complement, ~id. Empty documents are skipped.
   Result<void> append(std::span<const int32_t> document);
-  // Everything on the disk, then the final name. kRefused when no document was appended.
+  // Waits until everything is on the disk, then gives the file its final name. kRefused when no document was
+  // appended.
   Result<void> finish();
 
   int64_t tokens() const { return tokens_; }

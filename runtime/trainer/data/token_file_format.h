@@ -1,4 +1,5 @@
-// The bytes of a token file, as docs/formats.md, "Token files", has them; shared by its reader and its writer.
+// The bytes of a token file, as docs/formats.md, "Token files", specifies them; shared by its reader and its
+// writer.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -46,11 +47,11 @@ inline constexpr uint32_t token_bytes_for(uint32_t vocabulary) {
   return vocabulary <= (1U << 15) ? 2 : 4;
 }
 
-// Of the document table, from the end of the header.
+// Returns the offset of the document table, counted from the end of the header.
 inline constexpr size_t table_offset_in_payload(const TokenFileHeader& header) {
   return (header.tokens * header.token_bytes + 7) / 8 * 8;
 }
-// Tokens, padding and document table: what the block checksums cover.
+// Returns the bytes of tokens, padding and document table: what the block checksums cover.
 inline constexpr size_t payload_bytes(const TokenFileHeader& header) {
   return table_offset_in_payload(header) + header.documents * sizeof(uint64_t);
 }

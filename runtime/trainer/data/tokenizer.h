@@ -1,11 +1,12 @@
-// Tokenizer: text to token ids. Three kinds stand behind one interface.
+// Tokenizer: turns text into token ids. Three kinds stand behind one interface.
 //
 //   byte           token = byte value; a document ends with token 0
-//   sentencepiece  a model file of the SentencePiece library, as Llama's tokenizer.model; a document stands between
+//   sentencepiece  a model file of the SentencePiece library, like Llama's tokenizer.model; a document stands
+//   between
 //                  the model's begin and end tokens, where it has them
 //   wordpiece      BERT's vocab.txt; documents get no special tokens, runtime/trainer/data/bert_loader.h places them
 //
-// Text never becomes a special token: "</s>" or "[MASK]" in a document are letters, whatever wrote them.
+// Text never becomes a special token: "</s>" or "[MASK]" in a document are letters, whoever wrote them.
 // Thread rule: immutable after open; encode is thread-safe.
 #pragma once
 
@@ -46,7 +47,8 @@ TokenizerFacts byte_tokenizer_facts();
 
 struct Token {
   int32_t id = 0;
-  // Bytes of the text up to the end of what the token stands for; for wordpiece, of the word that it is part of.
+  // Number of bytes of the text up to the end of what the token stands for; for wordpiece, up to the end of the
+  // word that it is part of.
   uint32_t end = 0;
 };
 
@@ -54,15 +56,15 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual const TokenizerFacts& facts() const = 0;
-  // Appends the tokens of `text`, without special ones. Bytes that are not UTF-8 count as U+FFFD.
-  // kInvalid for what the library refuses; at most kMaximumTextBytes.
+  // Appends the tokens of `text`, without special tokens. Bytes that are not UTF-8 count as U+FFFD. kInvalid for
+  // what the library refuses. `text` has at most kMaximumTextBytes.
   virtual Result<void> encode(std::string_view text, std::vector<Token>& out) const = 0;
 };
 
 inline constexpr size_t kMaximumTextBytes = size_t{64} << 20;
 
-// `name`: "byte", PATH.model (SentencePiece) or PATH/vocab.txt (WordPiece). kInvalid for another name, kNotFound,
-// kIo, and kCorrupt for a file that is no model or vocabulary.
+// `name` is "byte", PATH.model (SentencePiece) or PATH/vocab.txt (WordPiece). Errors: kInvalid for another name,
+// kNotFound, kIo, and kCorrupt for a file that is not a model or vocabulary.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name);
 
 }  // namespace shardrun::data

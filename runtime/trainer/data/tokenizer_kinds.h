@@ -1,6 +1,6 @@
-// How each kind of tokenizer is made; open_tokenizer() chooses among them by name.
+// The makers of each kind of tokenizer; open_tokenizer() chooses among them by name.
 //
-// Errors as open_tokenizer's. Thread rule: free functions, thread-safe.
+// Errors are those of open_tokenizer. Thread rule: free functions, thread-safe.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,16 @@ namespace shardrun::data {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-// A SentencePiece model, unigram or BPE, read by the library itself.
+// Opens a SentencePiece model, unigram or BPE, which the library itself reads.
 Result<std::unique_ptr<Tokenizer>> open_sentencepiece_tokenizer(const std::string& path);
 
-// BERT's tokenizer over a vocab.txt, one piece a line. do_lower_case, strip_accents and tokenize_chinese_chars are
-// taken from a tokenizer_config.json beside it; without one they are BERT-uncased's.
-// Source: Devlin et al. 2018 (basic tokenization, then the longest known piece first), with the details of
-// Hugging Face's BertNormalizer and BertPreTokenizer, whose older Unicode tables class some hundred rare characters
-// otherwise. Control, format and private characters are dropped; a word of more than 100 characters, or with a part
-// that no piece fits, is [UNK].
+// Opens BERT's tokenizer over a vocab.txt, one piece a line. do_lower_case, strip_accents and
+// tokenize_chinese_chars are taken from a tokenizer_config.json beside it; without that file they are
+// BERT-uncased's.
+// Source: Devlin et al. 2018 (basic tokenization, then the longest known piece first), with the details of Hugging
+// Face's BertNormalizer and BertPreTokenizer, whose older Unicode tables class some hundred rare characters
+// differently. Control, format and private characters are dropped; a word of more than 100 characters, or with a
+// part that no piece fits, is [UNK].
 Result<std::unique_ptr<Tokenizer>> open_wordpiece_tokenizer(const std::string& path);
 
 }  // namespace shardrun::data

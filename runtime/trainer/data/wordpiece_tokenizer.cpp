@@ -51,7 +51,8 @@ bool is_dropped(int32_t character, utf8proc_category_t category) {
          category == UTF8PROC_CATEGORY_CS || category == UTF8PROC_CATEGORY_CO;
 }
 
-// Unicode's punctuation, and what ASCII has beside letters and digits.
+// Returns whether the character is punctuation: in Unicode, or any printable ASCII that is neither letter nor
+// digit.
 bool is_punctuation(int32_t character) {
   if (character < 128) {
     return (character >= 33 && character <= 47) || (character >= 58 && character <= 64) ||
@@ -71,7 +72,7 @@ using PieceIds = std::unordered_map<std::string, int32_t, TextHash, std::equal_t
 struct Word {
   std::string text;
   size_t characters = 0;
-  uint32_t end = 0;  // in the text that is tokenized
+  uint32_t end = 0;  // its end in the text that is tokenized
 
   void add(int32_t character) {
     std::array<utf8proc_uint8_t, 4> bytes{};
@@ -193,7 +194,7 @@ class WordPieceTokenizer final : public Tokenizer {
   TokenizerFacts facts_;
 };
 
-// Of the tokenizer_config.json beside the vocabulary, where there is one.
+// Reads the tokenizer_config.json beside the vocabulary, where there is one.
 Result<Settings> read_settings(const std::string& vocabulary_path) {
   const std::string path =
       (std::filesystem::path(vocabulary_path).parent_path() / "tokenizer_config.json").string();
