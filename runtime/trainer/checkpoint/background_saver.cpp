@@ -18,7 +18,7 @@ using base::Error;
 
 constexpr int kLowestPriority = 19;
 
-// Signals are the trainer's main thread's; a thread inherits the mask of its maker.
+// Signals are handled by the trainer's main thread; a thread inherits the mask of its maker.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -65,7 +65,7 @@ void BackgroundSaver::run(Phase phase) {
   const BlockedSignals blocked;
   try {
     thread_ = std::thread([this, phase] {
-      // Linux has this per thread. A busy CPU belongs to the training; an idle one is the writer's all the same.
+      // Linux has priorities per thread. A busy CPU belongs to the training; an idle one is still the writer's.
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
       finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_));
     });
@@ -106,7 +106,7 @@ void BackgroundSaver::before_update() {
       return;
     }
   }
-  wait();  // no room for a copy
+  wait();  // there is no room for a copy
 }
 
 void BackgroundSaver::wait() {

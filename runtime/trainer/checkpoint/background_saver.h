@@ -1,22 +1,22 @@
 // BackgroundSaver: one rank's side of writing checkpoints while training goes on.
 //
 // Between two optimizer steps nobody changes the master and moment shards, so a thread reads them while the next
-// forward and backward run, a chunk at a time through a buffer of 1 MiB. What it has not read when the optimizer wants
-// to change them is copied (before_update), and written from the copy: the trainer waits for a copy in memory at
-// most, never for a disk; the memory for it is reserved before training.
+// forward and backward run, a chunk at a time through a buffer of 1 MiB. What it has not read when the optimizer
+// wants to change them is copied (before_update) and written from the copy: the trainer waits at most for a copy in
+// memory, never for a disk; the memory for it is reserved before training.
 //
-// A checkpoint is complete when every rank's file is on the disk and then rank 0 has published it. The ranks agree on
-// that with two numbers each that the trainer adds to a sum over ranks it makes anyway:
+// A checkpoint is complete when every rank's file is on the disk and rank 0 has then published it. The ranks agree
+// on that with two numbers from each, which the trainer adds to a sum over ranks that it makes anyway:
 //
 //   start(...)                     all ranks, between two steps; not while a save is in flight
 //   each step:  before_update()    before the optimizer changes the state
 //               sums = all_reduce(votes());  if (auto done = agree(sums)) report it
 //   at the end: while (in_flight()) { wait(); agree(all_reduce(votes())); }
 //
-// The sums are the same on all ranks, so agree() decides the same on all. Rule for failures: a save that fails on any
-// rank is over when all ranks have stopped working on it; agree() then returns its error (kIo with the file on the rank
-// that failed, kPeerLost on the others), the training goes on, and the next save is a new attempt. Its unfinished
-// folder is removed by the next publish.
+// The sums are the same on all ranks, so agree() decides the same on all. Rule for failures: a save that fails on
+// any rank is over when all ranks have stopped working on it; agree() then returns its error (kIo with the file on
+// the rank that failed, kPeerLost on the others), training goes on, and the next save is a new attempt. The failed
+// save's unfinished folder is removed by the next publish.
 //
 // Thread rule: one thread calls; the class owns another, which has the lowest priority and all signals blocked,
 // touches the state only inside a lock shared with before_update(), and is joined by the destructor (it stops after
@@ -38,30 +38,31 @@ namespace shardrun::checkpoint {
 
 class BackgroundSaver {
  public:
-  // `publishes`: exactly one rank of `ranks` does. `staging` outlives the saver; with less of it than
+  // `publishes` is true on exactly one rank of `ranks`. `staging` outlives the saver; with less of it than
   // ShardFileWriter::staging_elements(), before_update() waits for the disk when it would need more.
   BackgroundSaver(Store store, bool publishes, int ranks, std::span<float> staging)
       : store_(std::move(store)), publishes_(publishes), ranks_(ranks), staging_(staging) {}
   BackgroundSaver(const BackgroundSaver&) = delete;
   ~BackgroundSaver();
 
-  // Begins saving manifest.step. `state` is not to change before before_update() has returned, and stays in memory
-  // until the save is over. A save in flight is a bug (CHECK).
+  // Begins to save manifest.step. `state` must not change before before_update() has returned, and must stay in
+  // memory until the save is over. A save in flight is a bug (CHECK).
   void start(const Manifest& manifest, const Place& place, const shard::ShardLayout& layout,
              const ShardState& state);
   bool in_flight() const { return phase_ != Phase::kIdle; }
 
-  // Afterwards the state may change. Returns at once without a save in flight.
+  // Call it before the state changes; afterwards it may. Returns at once when no save is in flight.
   void before_update();
-  // Bytes that before_update() copied for the save in flight or, without one, for the last.
+  // Returns the bytes that before_update() copied for the save in flight or, if there is none, for the last one.
   uint64_t bytes_staged() const { return bytes_staged_; }
 
-  // {1 if this rank's part of the phase is done, 1 if it failed}; zeros without a save in flight.
+  // {1 if this rank's part of the phase is done, 1 if it failed}; zeros when no save is in flight.
   using Votes = std::array<double, 2>;
   Votes votes();
-  // The votes summed over all ranks. The checkpoint's path when it is complete, the error when it never will be.
+  // Takes the votes summed over all ranks. Returns the checkpoint's path when it is complete, the error when it
+  // never will be.
   std::optional<Result<std::string>> agree(const Votes& sums);
-  // Until this rank's part of the phase is done or failed.
+  // Waits until this rank's part of the phase is done or failed.
   void wait();
 
  private:
@@ -83,7 +84,7 @@ class BackgroundSaver {
   std::mutex mutex_;  // guards the rest; the thread holds it while it takes a chunk, and for nothing longer
   std::condition_variable done_;
   std::optional<ShardFileWriter> writer_;
-  std::optional<Result<void>> result_;  // of this rank's part of the phase
+  std::optional<Result<void>> result_;  // result of this rank's part of the phase
   bool cancelled_ = false;
 };
 

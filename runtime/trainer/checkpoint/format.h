@@ -48,7 +48,7 @@ struct BlockRecord {
   uint64_t elements = 0;
   uint64_t begin = 0, end = 0;
   uint64_t file_offset = 0;
-  std::array<uint32_t, 3> checksums{};  // of master, first moment, second moment
+  std::array<uint32_t, 3> checksums{};  // of the master weights, the first moment and the second moment
 
   uint64_t count() const { return end - begin; }
   uint64_t bytes() const { return 3 * count() * sizeof(float); }
@@ -72,12 +72,12 @@ std::string encode(const ShardHeader& header);
 // `bytes` starts at the start of the file and may be longer than the header. kCorrupt says what is wrong;
 // kUnsupported for a newer version or the other byte order. Ranges and offsets of the result are consistent.
 Result<ShardHeader> parse_shard_header(std::span<const std::byte> bytes);
-// Length of the header whose first kFixedBytes are given, after checking magic, version and byte order.
+// Returns the length of the header whose first kFixedBytes are given, after checking magic, version and byte order.
 Result<uint64_t> header_bytes_of(std::span<const std::byte> fixed);
 
 std::string step_name(int64_t step);    // "step_00000120"
 std::string shard_file_name(int file);  // "shard_00003.bin"
-// The step of a complete checkpoint's folder name, or -1.
+// Returns the step in the name of a complete checkpoint's folder, or -1.
 int64_t parse_step_name(std::string_view name);
 
 }  // namespace shardrun::checkpoint

@@ -1,4 +1,4 @@
-// Reading checkpoints: from files of any spread to the shard of any rank, by copying overlaps of tensor slices.
+// Reads checkpoints: from files of any spread into the shard of any rank, by copying overlaps of tensor slices.
 #include <algorithm>
 #include <array>
 
@@ -18,19 +18,19 @@ using shard::TensorSlice;
 struct Member {
   TensorSlice slice;
   int64_t offset = 0;  // elements from the start of the local block
-  TensorSlice wanted;  // of what a file holds: what no earlier tensor rank's file holds
+  TensorSlice wanted;  // the part of a file that is read: what no earlier tensor rank's file holds
 
-  // The part of a range of the local block that is this tensor's, in elements of the slice.
+  // Returns the part of a range of the local block that is this tensor's, in elements of the slice.
   ElementRange part(const ElementRange& range) const {
     return {std::max<int64_t>(0, range.begin - offset), std::min(slice.elements(), range.end - offset)};
   }
 };
 
-// Where the elements of one block go: element range.begin of the local block is out[tensor][0].
+// Says where the elements of one block go: element range.begin of the local block is out[tensor][0].
 struct Target {
   std::vector<Member> members;  // as many as the block has tensors
   ElementRange range;
-  std::array<std::span<float>, 3> out;  // empty: not wanted
+  std::array<std::span<float>, 3> out;  // empty if not wanted
 
   size_t first_wanted() const {
     size_t tensor = 0;
@@ -76,7 +76,7 @@ int64_t copy_into(const Target& to, size_t tensor, const std::vector<Member>& fr
   return copied;
 }
 
-// All blocks' targets at once, so that every file is opened once.
+// Loads all blocks' targets at once, so that every file is opened once.
 Result<void> load(const std::string& folder, const Manifest& manifest, std::span<const int> blocks,
                   std::span<const Target> targets, const GiveBack& give_back) {
   std::vector<int64_t> filled(blocks.size(), 0);

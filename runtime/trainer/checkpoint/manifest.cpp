@@ -59,7 +59,7 @@ bool shape_is_possible(const std::vector<int64_t>& shape) {
   return true;
 }
 
-// Ascending slices inside the tensor that leave no element out.
+// Returns whether these are ascending slices inside the tensor that leave no element out.
 bool slices_cover(const TensorRecord& tensor, int tensor_parallel) {
   const auto ranks = static_cast<size_t>(tensor_parallel);
   const int dimension = tensor.split_dimension;
@@ -80,7 +80,8 @@ bool slices_cover(const TensorRecord& tensor, int tensor_parallel) {
   return covered == extent;
 }
 
-// The scale, then the history. A float is written as the double that it is, whose digits bring back its bits.
+// Writes the scale, then the history. A float is written as the double that it is, whose digits bring back its
+// bits.
 json to_array(const kernels::Fp8History& history) {
   json numbers = json::array({double{history.scale}});
   for (const float largest : history.largest) numbers.push_back(double{largest});
@@ -255,7 +256,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
   const auto crc = object["crc32c"].get<uint64_t>();
   object.erase("crc32c");
   if (crc != checksum(object)) return Error(Code::kCorrupt, "manifest checksum mismatch");
-  // The checksum held, so only another version can lack a member; the library's exceptions end here.
+  // The checksum was right, so only another version can lack a member; the library's exceptions end here.
   try {
     const int version = object.at("format_version").get<int>();
     if (version != Manifest::kFormatVersion) {

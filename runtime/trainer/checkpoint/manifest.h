@@ -1,10 +1,10 @@
-// Manifest: what a checkpoint is of, and which part of it every file holds. To and from JSON, no I/O.
+// Manifest: what a checkpoint holds, and which part of it is in which file. To and from JSON, without I/O.
 //
-// The state is a list of blocks, a block a list of named tensors. Every writer (a rank) has one file. With tensor
-// parallelism, tensor rank t has slices of the tensors; its slices of one block, one behind the other, are its "local
-// block". Of that, shard rank s owns a range (runtime/trainer/shard/layout.h), and where several replicas own the same, each
-// writes its part of the range. So every element is written once, but what all tensor ranks hold alike is in the
-// files of each; a reader takes it from the first.
+// The state is a list of blocks, and a block is a list of named tensors. Every writer (a rank) has one file. With
+// tensor parallelism, tensor rank t has slices of the tensors; its slices of one block, one behind the other, are
+// its "local block". Of that, shard rank s owns a range (runtime/trainer/shard/layout.h), and where several replicas own
+// the same range, each writes its part of it. So every element is written once, except that what all tensor ranks
+// hold alike is in the files of each; a reader takes it from the first.
 //
 // manifest.json is one JSON object; its member "crc32c" is the checksum of the object without that member, dumped
 // without white space and with sorted keys. docs/formats.md lists the members.
@@ -42,7 +42,7 @@ struct Place {
   int tensor_rank = 0, shard_rank = 0, replica_rank = 0;
 
   int file() const;
-  // Of what shard_rank owns of a block, the part that this writer writes.
+  // Returns the part that this writer writes of what shard_rank owns of a block.
   shard::ElementRange part_of(const shard::ElementRange& owned) const;
 };
 Place place_of(const Spread& spread, int file);
@@ -55,7 +55,7 @@ struct TensorRecord {
       counts;  // one a tensor rank, ascending, no holes, overlaps allowed; empty for -1
 
   shard::TensorSlice slice(int tensor_rank) const;
-  // The part of the slice that no earlier tensor rank has.
+  // Returns the part of the slice that no earlier tensor rank has.
   shard::TensorSlice first_holder_slice(int tensor_rank) const;
   friend bool operator==(const TensorRecord&, const TensorRecord&) = default;
 };
@@ -64,15 +64,15 @@ struct BlockInfo {
   std::string name;
   std::vector<TensorRecord> tensors;
 
-  int64_t elements(int tensor_rank) const;  // of the local block
+  int64_t elements(int tensor_rank) const;  // elements of the local block
   int64_t full_elements() const;
 };
 
-// From the block layouts of every tensor rank (one list without tensor parallelism). Parameters follow each other
-// without gaps, or it is a bug (CHECK).
+// Makes the list from the block layouts of every tensor rank (one list without tensor parallelism). Parameters must
+// follow each other without gaps; otherwise it is a bug (CHECK).
 std::vector<BlockInfo> describe_blocks(std::span<const std::vector<model::BlockLayout>> by_tensor_rank);
 
-// What training data a run reads; a checkpoint only fits a run with the same.
+// Which training data a run reads; a checkpoint fits only a run with the same.
 struct DataIdentity {
   int64_t corpus_tokens = 0;
   int64_t sequence_length = 0;
@@ -81,9 +81,10 @@ struct DataIdentity {
   friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
 };
 
-// What the bits of a run on GPUs depend on beside its numbers, as the run that continues it must have it. Empty: a CPU's.
+// What the bits of a run on GPUs depend on beside its numbers; a run that continues it must have the same. Empty: a
+// CPU's.
 struct GpuKernels {
-  std::string attention;  // whose: train/attention_choice.h
+  std::string attention;  // whose implementation it is: train/attention_choice.h
   std::string products;   // kernels::Backend::product_table
 };
 
@@ -91,21 +92,22 @@ struct Manifest {
   static constexpr int kFormatVersion = 2;
   int64_t step = 0;           // optimizer steps done
   int epoch = 0;              // the attempt that wrote it
-  int64_t data_position = 0;  // of the next step's first sequence (runtime/trainer/data/loader.h)
+  int64_t data_position = 0;  // position of the next step's first sequence (runtime/trainer/data/loader.h)
   DataIdentity data;
   std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it
   Spread spread;
   std::vector<BlockInfo> blocks;
-  // Of a run with fp8, one for every tensor that is quantized, in the model's order: all ranks have the same.
+  // For a run with fp8, one for every tensor that is quantized, in the model's order; all ranks have the same.
   std::vector<kernels::Fp8History> fp8{};
   GpuKernels gpu{};
 };
 
 std::string to_json(const Manifest& manifest);
-// kCorrupt, or kUnsupported for another format version. What is accepted is consistent: every element has a file.
+// kCorrupt, or kUnsupported for another format version. What it accepts is consistent: every element has a file.
 Result<Manifest> parse_manifest(std::string_view json);
 
-// Whether the two are of the same tensors, however spread; else the first difference in words: kInvalid.
+// Succeeds when both have the same tensors, however they are spread; otherwise kInvalid gives the first difference
+// in words.
 Result<void> same_tensors(const Manifest& saved, const Manifest& wanted);
 
 }  // namespace shardrun::checkpoint

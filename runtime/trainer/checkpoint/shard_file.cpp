@@ -94,7 +94,7 @@ std::optional<ShardFileWriter::Chunk> ShardFileWriter::take(std::span<float> buf
   return chunk;
 }
 
-// Staged values are the host's.
+// Staged values lie in host memory.
 void ShardFileWriter::copy_out(std::span<const float> values, float* to) {
   if (!read_ || is_staged_) {
     std::copy(values.begin(), values.end(), to);
@@ -109,7 +109,7 @@ std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
     std::span<const float> values;
     float* copy;
   };
-  std::vector<Part> parts;  // of the pieces from next_ on, equal enough to divide among threads
+  std::vector<Part> parts;  // parts of the pieces from next_ on, equal enough to be divided among threads
   size_t elements = 0;
   for (size_t i = next_; i < pieces_.size(); ++i) {
     const std::span<const float> values = pieces_[i].values;
@@ -127,7 +127,7 @@ std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
   }
   is_staged_ = true;
   const auto count = static_cast<int64_t>(parts.size());
-  // All of the rank's threads: the trainer waits, and they wait with it.
+  // Uses all of the rank's threads: the trainer waits, and they wait with it.
 #pragma omp parallel for schedule(dynamic)
   for (int64_t i = 0; i < count; ++i) {
     const Part& part = parts[static_cast<size_t>(i)];

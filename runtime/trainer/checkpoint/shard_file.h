@@ -1,8 +1,8 @@
 // One file of a checkpoint, written and read in chunks.
 //
-// ShardFileWriter separates taking values (take, stage: touch the caller's memory) from writing them (write,
-// finish: touch only the file), so that BackgroundSaver can put a lock around the first and not wait for a disk.
-// The header goes in last: a file that was not finished has no magic.
+// ShardFileWriter separates taking values (take and stage touch the caller's memory) from writing them (write and
+// finish touch only the file), so that BackgroundSaver can put a lock around the first and not wait for a disk. The
+// header is written last: a file that was not finished has no magic.
 //
 // Thread rule: thread-compatible, but take() and stage() may run on another thread than write(), never at the
 // same time as each other.
@@ -24,18 +24,18 @@
 
 namespace shardrun::checkpoint {
 
-// Is told of values that were read or written and are not needed soon, so that those in files can leave memory. Null:
-// nobody is.
+// Is called with values that were read or written and are not needed soon, so that those in files can leave memory.
+// Null if nobody needs to know.
 using GiveBack = std::function<void(std::span<const float>)>;
 
-// Copies values to the host. Null: they lie in the host's memory.
+// Copies values to the host. Null if they lie in host memory.
 using ReadValues = std::function<Result<void>(std::span<const float>, float*)>;
 
 // A rank's flat shards (runtime/trainer/shard/layout.h), each layout.flat_shard_elements long.
 struct ShardState {
   std::span<float> master, moment1, moment2;
   GiveBack give_back{};
-  ReadValues read{};  // for writing checkpoints; when they are read, the shards lie in the host's memory
+  ReadValues read{};  // for writing checkpoints; when they are read, the shards lie in host memory
 
   std::array<std::span<float>, 3> tensors() const { return {master, moment1, moment2}; }
 };
@@ -44,12 +44,12 @@ class ShardFileWriter {
  public:
   static constexpr size_t kChunkElements = size_t{1} << 18;  // 1 MiB
 
-  // Nothing is touched yet. `layout` is of the writer's local blocks over place.spread.shard_degree ranks. `state`
-  // must not change until everything was taken or staged.
+  // The constructor touches nothing yet. `layout` is that of the writer's local blocks over
+  // place.spread.shard_degree ranks. `state` must not change until everything was taken or staged.
   ShardFileWriter(std::string folder, int64_t step, const Place& place, const shard::ShardLayout& layout,
                   const ShardState& state);
 
-  // Creates the file; the folder is there (Store::make_unpublished).
+  // Creates the file; the folder exists already (Store::make_unpublished).
   Result<void> open();
 
   // A piece of one tensor of one block, copied out of the state.
@@ -58,17 +58,17 @@ class ShardFileWriter {
     uint64_t file_offset = 0;
     size_t elements = 0;
   };
-  // The next values, at most buffer.size(), in buffer's front; nullopt when all were taken.
+  // Copies the next values, at most buffer.size(), to buffer's front; returns nullopt when all were taken.
   std::optional<Chunk> take(std::span<float> buffer);
-  // Elements that stage() may need, on the rank of `replicas` that writes most of these shards.
+  // Returns how many elements stage() may need on the rank of `replicas` that writes most of these shards.
   static int64_t staging_elements(const shard::ShardLayout& layout, int replicas);
-  // Copies all that was not taken yet into `memory`, which then belongs to the writer until finish(); afterwards `state`
-  // may change. Returns how many bytes; nullopt when it does not fit: nothing was copied then. Once. Runs, and calls
-  // give_back, on the caller's OpenMP threads.
+  // Copies all that was not taken yet into `memory`, which then belongs to the writer until finish(); afterwards
+  // `state` may change. Returns how many bytes that was; nullopt when it does not fit, and then nothing was copied.
+  // Call it once. Runs, and calls give_back, on the caller's OpenMP threads.
   std::optional<uint64_t> stage(std::span<float> memory);
   bool all_taken() const { return next_ == pieces_.size(); }
 
-  // In the order of take().
+  // Writes chunks in the order of take().
   Result<void> write(const Chunk& chunk, std::span<const float> values);
   // Writes the header and waits until file and folder are on the disk. Also fails when values could not be read.
   Result<void> finish();
@@ -78,8 +78,8 @@ class ShardFileWriter {
 
   struct Piece {
     size_t block, tensor;
-    std::span<const float> values;  // not taken yet
-    uint64_t file_offset;           // of values[0]
+    std::span<const float> values;  // those not taken yet
+    uint64_t file_offset;           // where values[0] goes
   };
 
   std::string folder_, path_;
@@ -87,7 +87,7 @@ class ShardFileWriter {
   std::vector<Piece> pieces_;
   GiveBack give_back_;
   ReadValues read_;
-  std::optional<base::Error> failure_;  // of read_, the first
+  std::optional<base::Error> failure_;  // the first failure of read_
   size_t next_ = 0;
   bool is_staged_ = false;
   base::UniqueFd fd_;
@@ -100,8 +100,8 @@ class ShardFileReader {
   static Result<ShardFileReader> open(const std::string& folder, const Manifest& manifest, int file);
 
   const BlockRecord& block(size_t index) const { return header_.blocks[index]; }
-  // Calls `use` with consecutive pieces of tensor 0, 1 or 2 of a block; `first` counts from the local block's start.
-  // kCorrupt when the checksum does not match: what `use` was given is worthless then.
+  // Calls `use` with consecutive pieces of tensor 0, 1 or 2 of a block; `first` counts from the local block's
+  // start. kCorrupt when the checksum does not match: then what `use` was given is worthless.
   template <typename Use>
   Result<void> read(size_t block_index, size_t tensor, const Use& use) {
     uint32_t checksum = 0;

@@ -31,7 +31,7 @@ Result<void> sync_folder(const std::string& path) {
   return {};
 }
 
-// Names in a folder; empty when it does not exist.
+// Returns the names in a folder; empty when it does not exist.
 Result<std::vector<std::string>> list_folder(const std::string& path) {
   std::vector<std::string> names;
   DIR* folder = ::opendir(path.c_str());
@@ -47,7 +47,8 @@ void remove_folder(const std::string& path) {
   std::filesystem::remove_all(path, ignored);
 }
 
-// Takes the name of a complete checkpoint away first: whoever dies half-way leaves a .tmp folder, not a ruin.
+// Takes the name of a complete checkpoint away first: if the process dies half-way, a .tmp folder is left, not a
+// ruin.
 void remove_checkpoint(const std::string& path) {
   const std::string condemned = path + ".old" + std::string(kTemporarySuffix);
   remove_folder(condemned);
@@ -107,7 +108,7 @@ Result<void> Store::publish(const Manifest& given) const {
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
   RETURN_IF_ERROR(sync_folder(folder));
   int failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
-  if (failure == ENOTEMPTY || failure == EEXIST) {  // ours is there, so no other attempt has taken over
+  if (failure == ENOTEMPTY || failure == EEXIST) {  // ours exists, so no other attempt has taken over
     remove_checkpoint(final_path);
     failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
   }
@@ -126,7 +127,7 @@ void Store::prune(int64_t newest) const {
   if (!names || !complete) return;
   int kept = 0;
   for (int64_t step : *complete) {
-    // A larger step than the newest was passed over when this run resumed, so it is no use to keep it.
+    // A step above the newest was passed over when this run resumed, so there is no use in keeping it.
     if (step <= newest && kept++ < keep_) continue;
     remove_checkpoint(path_of(step));
   }

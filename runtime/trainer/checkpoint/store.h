@@ -1,12 +1,12 @@
 // Store: checkpoints on a file system that all ranks share.
 //
-// Saving, so that a reader sees a whole checkpoint or none whatever dies when:
+// How saving works, so that a reader sees a whole checkpoint or none, whatever dies when:
 //   every rank  write_shard   step_<n>.tmp/shard_<file>.bin, fsync of file and folder
 //   (all ranks agree that every one succeeded: the caller's reduction)
 //   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to step_<n>,
 //                             its parent fsynced, then `latest` replaced, then checkpoints beyond `keep` and
 //                             left-over .tmp folders removed
-// BackgroundSaver does the same beside training. Loading: steps() lists complete checkpoints, newest first; the
+// BackgroundSaver does the same while training runs. Loading: steps() lists complete checkpoints, newest first; the
 // caller tries them in that order with read_manifest and read_shard, which verify every checksum, and falls back to
 // the next on kCorrupt or kNotFound. Any number of ranks, shard degree and tensor parallelism may read what any
 // other wrote.
@@ -29,18 +29,18 @@ namespace shardrun::checkpoint {
 
 // What a rank wants: its shard of its local blocks.
 struct LoadTarget {
-  std::span<const model::BlockLayout> blocks;  // of this tensor rank
-  const shard::ShardLayout& layout;            // of those blocks over the shard group
+  std::span<const model::BlockLayout> blocks;  // those of this tensor rank
+  const shard::ShardLayout& layout;            // how these blocks are sharded over the shard group
   int shard_rank = 0;
 };
 
 class Store {
  public:
-  // `keep` newest checkpoints survive a publish; at least 1.
+  // The `keep` newest checkpoints survive a publish; `keep` is at least 1.
   Store(std::string directory, int keep) : directory_(std::move(directory)), keep_(keep < 1 ? 1 : keep) {}
-  // As above, writing in `stage`, a folder inside the directory that somebody else has made and that goes away when
-  // another writer takes over; then nothing of this one is published any more (kRefused). `epoch` is written into
-  // the manifests.
+  // Does the same, but writes in `stage`, a folder inside the directory that somebody else has made and that is
+  // removed when another writer takes over; then nothing of this writer is published any more (kRefused). `epoch`
+  // is written into the manifests.
   Store(std::string directory, int keep, std::string stage, int epoch)
       : directory_(std::move(directory)),
         keep_(keep < 1 ? 1 : keep),
@@ -49,27 +49,29 @@ class Store {
 
   const std::string& directory() const { return directory_; }
   std::string path_of(int64_t step) const { return directory_ + "/" + step_name(step); }
-  // Where the files of a checkpoint lie until it is published.
+  // Returns the folder in which the files of a checkpoint lie until it is published.
   std::string unpublished_path_of(int64_t step) const;
 
-  // Makes that folder; fine when it is there. kRefused when the stage is gone; kIo.
+  // Makes that folder; succeeds when it exists. kRefused when the stage is gone; kIo.
   Result<void> make_unpublished(int64_t step) const;
 
   // Errors: kIo naming the file; those of make_unpublished.
   Result<void> write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
                            const ShardState& state) const;
-  // kNotFound when a rank's file is not visible here (the folder is not shared between the nodes); kIo
-  // otherwise. Failing to remove old checkpoints is not an error: the new one is safe.
+  // kNotFound when a rank's file is not visible here (the folder is not shared between the nodes); kIo otherwise.
+  // Failing to remove old checkpoints is not an error: the new one is safe.
   Result<void> publish(const Manifest& manifest) const;
 
-  // Steps of the complete checkpoints, newest first; empty when the folder does not exist.
+  // Returns the steps of the complete checkpoints, newest first; empty when the folder does not exist.
   Result<std::vector<int64_t>> steps() const;
   // kNotFound, kCorrupt or kUnsupported, naming the file.
   Result<Manifest> read_manifest(int64_t step) const;
-  // Fills the owned elements of `state`; padding is left alone, and a tensor without memory is passed over. Opens only files that hold something of it. kNotFound
-  // and kCorrupt name file and block; `state` is worthless then. kInvalid when the blocks are other tensors.
+  // Fills the owned elements of `state`; leaves padding alone and skips a tensor without memory. Opens only files
+  // that hold something of it. kNotFound and kCorrupt name file and block; `state` is worthless then. kInvalid when
+  // the blocks have other tensors.
   Result<void> read_shard(const Manifest& manifest, const LoadTarget& target, const ShardState& state) const;
-  // The masters of one whole block, its tensors one behind the other; `full` has full_elements(). Errors as above.
+  // Reads the master weights of one whole block, its tensors one behind the other; `full` has full_elements().
+  // Errors as above.
   Result<void> read_block(const Manifest& manifest, int block, std::span<float> full) const;
 
  private:
@@ -78,7 +80,7 @@ class Store {
 
   std::string directory_;
   int keep_;
-  std::string stage_;  // empty: beside the complete ones
+  std::string stage_;  // empty: it is beside the complete checkpoints
   int epoch_ = 0;
 };
 
