@@ -17,7 +17,7 @@ using base::Code;
 using base::Error;
 using shard::ElementRange;
 
-// How a failure of rank 0 travels.
+// How a failure of rank 0 travels to the others.
 struct Verdict {
   int32_t failed = 0;
   int32_t code = 0;
@@ -43,7 +43,7 @@ struct Chunk {
   int block = 0;
   size_t parameter = 0;
   TensorType type = TensorType::kOther;
-  int64_t first = 0, elements = 0;  // of the full tensor
+  int64_t first = 0, elements = 0;  // place in the full tensor
 
   size_t bytes() const { return static_cast<size_t>(elements * bytes_per_element(type)); }
 };
@@ -78,7 +78,7 @@ class Loader {
   Result<void> run(const WeightSource& source) {
     RETURN_IF_ERROR(agree(world_.rank() == 0 ? open(source) : Result<void>()));
     RETURN_IF_ERROR(list_chunks());
-    // Two pieces are under way: while one travels the next is read.
+    // Two pieces are under way: while one travels, the next is read.
     std::optional<comm::Pending> travelling;
     for (size_t i = 0; i <= chunks_.size(); ++i) {
       std::optional<comm::Pending> posted;
@@ -108,7 +108,7 @@ class Loader {
     return files_->check(blocks_);
   }
 
-  // Rank 0's result becomes everyone's.
+  // Makes rank 0's result everyone's.
   Result<void> agree(const Result<void>& result) {
     Verdict verdict = Verdict::of(result);
     RETURN_IF_ERROR(broadcast(world_, bytes_of(verdict)));
@@ -136,7 +136,7 @@ class Loader {
     return {};
   }
 
-  // The piece with one byte behind it: whether rank 0 could read it.
+  // Returns the piece with one more byte behind it, which says whether rank 0 could read it.
   std::span<std::byte> buffer(size_t index) {
     auto& memory = buffers_[index % buffers_.size()];
     const size_t bytes = chunks_[index].bytes() + 1;

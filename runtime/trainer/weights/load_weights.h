@@ -1,10 +1,11 @@
-// Initial weights from safetensors files into the shards of all ranks.
+// Loads initial weights from safetensors files into the shards of all ranks.
 //
-// Rank 0 of the world is the only one that touches the files. It reads a piece of at most kChunkElements, in the file's
-// own type, and broadcasts it; every rank converts what it owns of it to fp32. So beside its shard a rank holds three
-// pieces, however large the model is, and the next piece is read while the one before travels.
+// Only rank 0 of the world touches the files. It reads a piece of at most kChunkElements, in the file's own type,
+// and broadcasts it; every rank converts the part that it owns to fp32. So beside its shard a rank holds three
+// pieces, however large the model is, and the next piece is read while the previous one travels.
 //
-// Thread rule: as the communicator. Determinism: the same bits for every world, shard degree and tensor parallelism.
+// Thread rule: as for the communicator. Determinism: the same bits for every world size, shard degree and tensor
+// parallelism.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,10 @@ struct WeightSource {
   std::string path;  // a file or a folder, as WeightFiles::open takes it
 };
 
-// Collective over `world`. `blocks`: of this rank's tensor slice, with the same full tensors on all ranks; `layout`: of
-// those blocks; `group_rank`: in the shard group; `master`: layout.flat_shard_elements, of which the padding is left
-// alone. Errors, the same on every rank: those of WeightFiles, found before anything is written to `master`; kIo while
-// reading, after which `master` is worthless; the communicator's.
+// Collective over `world`. `blocks` are those of this rank's tensor slice, with the same full tensors on all ranks;
+// `layout` is theirs; `group_rank` is this rank's in the shard group; `master` has layout.flat_shard_elements, of
+// which the padding is left alone. Errors, the same on every rank: those of WeightFiles, found before anything is
+// written to `master`; kIo while reading, after which `master` is worthless; the communicator's.
 Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
                           const shard::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master);

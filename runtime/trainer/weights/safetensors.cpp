@@ -35,10 +35,10 @@ int64_t element_bits(std::string_view dtype) {
   for (const Width& width : kWidths) {
     if (width.dtype == dtype) return width.bits;
   }
-  return 0;  // sub-byte types and those to come: their bytes cannot be checked against the shape
+  return 0;  // the bytes of sub-byte types and of future ones cannot be checked against the shape
 }
 
-// JSON with every object's keys distinct; nlohmann's parser would quietly keep the last of two.
+// Parses JSON in which every object's keys are distinct; nlohmann's parser would quietly keep the last of two.
 Result<json> parse_distinct(std::string_view text) {
   std::vector<std::set<std::string>> open;
   std::string repeated;

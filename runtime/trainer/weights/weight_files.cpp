@@ -32,7 +32,7 @@ constexpr Tie kTies[] = {
 };
 constexpr std::string_view kBufferSuffixes[] = {"embeddings.position_ids", "rotary_emb.inv_freq"};
 
-// "a, b, c and 5 more"
+// Returns a text such as "a, b, c and 5 more".
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
   const size_t shown = std::min(names.size(), kShown);

@@ -18,20 +18,22 @@ namespace shardrun::weights {
 
 class WeightFiles {
  public:
-  // `path`: a .safetensors file, or a folder with model.safetensors.index.json and the files that it names, or with
-  // model.safetensors. Reads headers only. kNotFound, kIo, or kCorrupt naming the file and what is wrong with it.
+  // `path` is a .safetensors file, or a folder with model.safetensors.index.json and the files that it names, or
+  // with model.safetensors. Reads only headers. kNotFound, kIo, or kCorrupt naming the file and what is wrong with
+  // it.
   static Result<WeightFiles> open(const std::string& path);
 
-  // Null when there is none.
+  // Returns null when there is no such tensor.
   const TensorEntry* find(const std::string& name) const;
 
-  // Whether exactly these tensors are there, in their full shapes and a type that can be read; else kInvalid naming the
-  // first ones that are missing, too many or of another shape. Too many is not: a second copy, bit for bit, of a
-  // tensor that the model ties (lm_head.weight beside the embedding), and buffers that models compute themselves
-  // (position_ids, inv_freq).
+  // Succeeds when exactly these tensors are there, in their full shapes and a type that can be read; otherwise
+  // kInvalid names the first that are missing, unexpected or of another shape. Two kinds are not unexpected: a
+  // second copy, bit for bit, of a tensor that the model ties (lm_head.weight beside the embedding), and buffers
+  // that models compute themselves (position_ids, inv_freq).
   Result<void> check(std::span<const model::BlockLayout> blocks) const;
 
-  // Elements [first, first + out.size()/width) of a tensor that find() gave, as the file has them. kIo, kCorrupt.
+  // Reads elements [first, first + out.size()/width) of a tensor that find() gave, as the file has them. kIo,
+  // kCorrupt.
   Result<void> read(const TensorEntry& tensor, int64_t first, std::span<std::byte> out) const;
 
  private:
