@@ -12,7 +12,7 @@
 namespace shardrun::rank {
 namespace {
 
-// How many CPUs this process may use; 0 if the kernel does not say.
+// Returns how many CPUs this process may use; 0 if the kernel does not say.
 int count_allowed_cpus() {
   for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(capacity),
@@ -25,7 +25,7 @@ int count_allowed_cpus() {
   return 0;
 }
 
-// The cores of this machine with the hardware threads that this process may use, in hwloc's order.
+// Returns the cores of this machine with the hardware threads that this process may use, in hwloc's order.
 std::vector<Core> allowed_cores() {
   std::vector<Core> cores;
   hwloc_topology_t topology = nullptr;

@@ -16,7 +16,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return !folder.empty() && (path == folder || folder == "/" || path.starts_with(folder + "/"));
 }
 
-// The mounts of the spec, and before them the folders that no other one, nor `visible`, has in it.
+// Returns the mounts of the spec, preceded by those folders that lie neither in another one nor in `visible`.
 std::vector<spec::Mount> mounts_of(const spec::JobSpec& spec, std::span<const std::string> folders,
                                    std::span<const std::string> visible) {
   std::vector<spec::Mount> mounts, own;

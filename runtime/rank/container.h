@@ -1,8 +1,8 @@
-// Container: a command program inside of an image, started by the runtime that the node has.
+// Container: runs a command program inside an image, with the container runtime that the node has.
 //
-// The supervisor stays outside: logs, heartbeats, signals and exit codes are those of any program, for the runtimes here
-// become the program or stand for it. What a rank needs from the node is mounted: the working directory, the run
-// directory, the cache of compiled code and the folder of the PMIx server.
+// The supervisor stays outside: logs, heartbeats, signals and exit codes are those of any program, because these
+// runtimes become the program or stand for it. What a rank needs from the node is mounted: the working directory,
+// the run directory, the cache of compiled code and the folder of the PMIx server.
 // Source: apptainer-exec(1), its appendix "Apptainer's environment variables"; ch-run(1).
 //
 // Thread rule: pure functions.
@@ -20,12 +20,13 @@ namespace shardrun::rank {
 
 struct ContainedProgram {
   std::vector<std::string> argv;
-  std::map<std::string, std::string>
-      environment;  // to set beside `variables`, so that they win over the image's own
+  // To be set beside `variables`, so that those win over the image's own.
+  std::map<std::string, std::string> environment;
 };
 
-// `variables`: what the rank was given and the program must see. `folders`: absolute, to be mounted where they are;
-// those that the runtime mounts itself, or that lie in one another, are mounted once. kInvalid when one cannot be.
+// `variables` are what the rank was given and the program must see. `folders` are absolute and are mounted where
+// they are; one that the runtime mounts itself, or that lies in another, is not mounted twice. kInvalid when a
+// folder cannot be mounted.
 base::Result<ContainedProgram> contain(const spec::JobSpec& spec, spec::ContainerRuntime runtime,
                                        const std::map<std::string, std::string>& variables,
                                        const std::string& working_directory,

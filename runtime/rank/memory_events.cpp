@@ -7,7 +7,7 @@
 namespace shardrun::rank {
 namespace {
 
-// The line's end is taken off `text`.
+// Takes the first line off `text` and returns it without its end.
 std::string_view take_line(std::string_view& text) {
   const size_t end = text.find('\n');
   const std::string_view line = text.substr(0, end);

@@ -8,8 +8,8 @@
 namespace shardrun::rank {
 namespace {
 
-// Length of the UTF-8 sequence at the start of `text` that may be shown as it is, or 0. C1 controls (U+0080
-// to U+009F) are refused as terminals act on them.
+// Returns the length of the UTF-8 sequence at the start of `text` that may be shown as it is, or 0. C1 controls
+// (U+0080 to U+009F) are refused because terminals act on them.
 size_t printable_sequence(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

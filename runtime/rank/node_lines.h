@@ -1,10 +1,10 @@
 // NodeLines: turns the bytes that a rank writes into the lines of the per-node log.
 //
-// A line of the node log is "<UTC time, ms> <node>:<global rank> <text>\n". Control bytes and bytes that are
-// not UTF-8 are written as \xNN, so that a log never moves a reader's cursor or fakes another rank's line; a
-// tab stays. A carriage return ends a line as a newline does, so that progress bars become lines; empty
-// pieces before one are dropped. A line longer than kMaxLineBytes is split: the piece ends with " [...]" and
-// the next one starts with "[...] ".
+// A line of the node log is "<UTC time, ms> <node>:<global rank> <text>\n". Control bytes and bytes that are not
+// UTF-8 are written as \xNN, so that a log never moves a reader's cursor or fakes another rank's line; a tab stays.
+// A carriage return ends a line as a newline does, so that progress bars become lines; empty pieces before one are
+// dropped. A line longer than kMaxLineBytes is split: the piece ends with " [...]" and the next one starts with
+// "[...] ".
 //
 // Thread rule: thread-compatible; pure apart from the buffer.
 #pragma once
@@ -21,13 +21,13 @@ inline constexpr size_t kMaxLineBytes = 4096;
 
 class NodeLines {
  public:
-  // Gets each finished line's text, not yet escaped, without its end.
+  // Receives each finished line's text, not yet escaped, without its end.
   using Sink = std::function<void(std::string_view text)>;
 
   void append(std::string_view bytes, const Sink& sink);
-  // The end of the stream: what is left is a line even without a newline.
+  // Ends the stream: what is left is a line even without a newline.
   void finish(const Sink& sink);
-  // The start of a line whose end has not come yet.
+  // Returns the start of a line whose end has not come yet.
   std::string_view pending() const { return line_; }
 
  private:
@@ -38,10 +38,10 @@ class NodeLines {
   bool after_return_ = false;
 };
 
-// The text with control bytes and invalid UTF-8 as \xNN.
+// Returns the text with control bytes and invalid UTF-8 as \xNN.
 std::string escape_line(std::string_view text);
 
-// "2026-01-02T03:04:05.678Z"
+// Returns a time such as "2026-01-02T03:04:05.678Z".
 std::string format_utc(std::chrono::system_clock::time_point time);
 
 }  // namespace shardrun::rank

@@ -17,7 +17,7 @@ base::UniqueFd open_log(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
 }
 
-// A line of nothing but blanks and rulers is nobody's last words.
+// A line of nothing but blanks and rulers does not count as last words.
 bool says_something(std::string_view line) {
   return std::any_of(line.begin(), line.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
@@ -41,7 +41,7 @@ RankLogs::RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env,
   if (!raw_[0] || !raw_[1]) lost_.error_number = errno;
 }
 
-// True when every byte was written. A disk that is full takes a part at best; the rest is not retried, as the
+// Returns true when every byte was written. A full disk takes a part at best; the rest is not retried, because the
 // next write would tear another rank's line.
 bool RankLogs::write_file(int fd, std::string_view bytes) {
   ssize_t written = -1;

@@ -1,8 +1,8 @@
-// RankLogs: the three files that one rank's output goes to (runtime/record/run_dir.h).
+// RankLogs: the three files to which one rank's output goes (runtime/record/run_dir.h).
 //
-// rank_<g>.out and .err get the bytes as they are; <node>.log gets lines (node_lines.h), each with one
-// O_APPEND write, so that the ranks of a node share it without tearing lines. Nothing here fails: what a full
-// or missing disk does not take is counted and reported once at the end. Secrets are taken out first (redaction.h).
+// rank_<g>.out and .err get the bytes as they are; <node>.log gets lines (node_lines.h), each with one O_APPEND
+// write, so that the ranks of a node share it without tearing lines. Nothing here fails: what a full or missing
+// disk does not take is counted and reported once at the end. Secrets are taken out first (redaction.h).
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -30,18 +30,18 @@ class RankLogs {
   RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets);
 
   void write(Stream stream, std::string_view bytes);
-  // A line of our own in the node log: "<time> <node>:<rank> shardrun: <text>".
+  // Writes a line of our own to the node log: "<time> <node>:<rank> shardrun: <text>".
   void note(std::string_view text);
   // Ends both streams; reports lost lines to the node log and to stderr.
   void finish();
 
-  // The last line with a letter or digit of the rank's stderr, escaped, at most 500 bytes.
+  // Returns the last line of the rank's stderr that has a letter or digit, escaped, at most 500 bytes.
   std::string last_words() const;
 
  private:
   struct Lost {
-    uint64_t lines = 0;  // of the node log
-    uint64_t bytes = 0;  // of the raw files
+    uint64_t lines = 0;  // lines of the node log
+    uint64_t bytes = 0;  // bytes of the raw files
     int error_number = 0;
   };
   void write_redacted(Stream stream, std::string_view bytes);

@@ -43,7 +43,7 @@ void set_all(const Variables& variables) {
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
 }
 
-// The variables that the spec adds; a reference that leads nowhere is the rank's failure.
+// Returns the variables that the spec adds; a reference that leads nowhere is the rank's failure.
 Result<Variables> apply_environment(const contract::RankJob& job, bool command) {
   const auto inherited = contract::process_environment();
   auto given = command ? contract::command_environment(job.env, job.plan, job.spec, inherited)
@@ -54,7 +54,7 @@ Result<Variables> apply_environment(const contract::RankJob& job, bool command) 
   return given;
 }
 
-// The command, or what runs it in its image.
+// Returns the command, or what runs it in its image.
 Result<std::vector<std::string>> command_of(const contract::RankJob& job, const Variables& variables) {
   if (!job.spec.container.is_given()) return job.spec.program.command;
   const auto environment = contract::process_environment();
@@ -70,7 +70,7 @@ Result<std::vector<std::string>> command_of(const contract::RankJob& job, const 
   return std::move(contained->argv);
 }
 
-// Returns only when the program could not be started: 127 when there is none, 126 when it cannot run, as
+// Returns only when the program could not be started: 127 when it does not exist, 126 when it cannot be run, as
 // shells do.
 int exec_command(const std::vector<std::string>& command) {
   std::vector<char*> argv;
@@ -109,7 +109,7 @@ std::vector<std::string> inherited_variables() {
   return variables;
 }
 
-// The local scheduler names itself so that a rank does not outlive it, whatever ended it.
+// The local scheduler names itself in the environment so that a rank does not outlive it, however it ended.
 void die_with_launcher() {
   const char* launcher = std::getenv("SHARDRUN_LAUNCHER_PID");
   if (launcher == nullptr) return;

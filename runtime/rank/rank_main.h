@@ -12,11 +12,11 @@
 
 namespace shardrun::rank {
 
-// The built-in trainer; given by runtime/main.cpp so that this folder needs none of it.
+// The built-in trainer; runtime/main.cpp passes it in, so that this folder does not depend on it.
 using TrainerFunction = std::function<int(const contract::RankEnv&, const spec::JobSpec&,
                                           const record::LaunchPlan&, contract::ProgressPage&)>;
 
-// Reads the rank's environment, plan.json and job.toml, runs the program under a supervisor and ends as it
+// Reads the rank's environment, plan.json and job.toml, runs the program under a supervisor and ends as the program
 // ended. Returns an exit code only when the program could not be started; the reason was printed to stderr.
 int run_rank(const TrainerFunction& trainer);
 

@@ -40,7 +40,7 @@ Redactor::Redactor(std::vector<Secret> secrets) : secrets_(std::move(secrets)) {
                    [](const Secret& a, const Secret& b) { return a.value.size() > b.value.size(); });
 }
 
-// The leftmost, and the longest of those that begin there; npos when there is none.
+// Returns the leftmost match, and the longest of those that begin there; npos when there is none.
 Redactor::Match Redactor::first_match() const {
   Match first{std::string::npos, nullptr};
   for (const Secret& secret : secrets_) {
@@ -50,7 +50,8 @@ Redactor::Match Redactor::first_match() const {
   return first;
 }
 
-// Where the earliest end of `pending_` lies that a secret begins with and goes on after; its size when there is none.
+// Returns where the earliest end of `pending_` begins with which a secret starts and goes on; the size of
+// `pending_` when there is none.
 size_t Redactor::unfinished_match() const {
   size_t first = pending_.size();
   for (const Secret& secret : secrets_) {

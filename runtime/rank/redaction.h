@@ -1,4 +1,4 @@
-// Redaction: keeps secrets out of what a rank's program prints, before any file has it.
+// Redaction: takes secrets out of what a rank's program prints, before any file has it.
 //
 // A secret is the value of a variable that [environment] takes by reference, or of an inherited variable whose name looks
 // like a secret's (spec::looks_secret). It is found byte for byte, also when it arrives in pieces, and replaced by
@@ -24,21 +24,22 @@ struct Secret {
   std::string name, value;
 };
 
-// Of a rank whose spec has this [environment] and that inherits these "NAME=value". A reference that leads nowhere has
-// no value that could be printed; the program's start says so.
+// Returns the secrets of a rank whose spec has this [environment] and that inherits these "NAME=value". A reference
+// that leads nowhere has no value that could be printed; the program's start reports it.
 std::vector<Secret> find_secrets(const std::map<std::string, spec::EnvironmentValue>& environment,
                                  const std::vector<std::string>& inherited);
 
-// One stream of bytes.
+// Takes secrets out of one stream of bytes.
 class Redactor {
  public:
   using Sink = std::function<void(std::string_view bytes)>;
 
   explicit Redactor(std::vector<Secret> secrets);
 
-  // Passes on what is certain. An end that may be the beginning of a secret waits for more bytes.
+  // Passes on the bytes that are certainly no part of a secret. An end that may be the beginning of a secret waits
+  // for more bytes.
   void append(std::string_view bytes, const Sink& sink);
-  // The end of the stream: nothing waits any longer.
+  // Ends the stream: nothing waits any longer.
   void finish(const Sink& sink);
 
  private:
@@ -49,7 +50,7 @@ class Redactor {
   Match first_match() const;
   size_t unfinished_match() const;
 
-  std::vector<Secret> secrets_;  // the longest first
+  std::vector<Secret> secrets_;  // the longest comes first
   std::string pending_;
 };
 

@@ -40,9 +40,10 @@ constexpr std::chrono::milliseconds kOrphanTime{5000};
 // How long a rank that only lost another waits for that one's supervisor to say why before it ends itself: schedulers
 // kill all others, supervisors included, when one ends.
 constexpr std::chrono::milliseconds kFirstCauseTime{1000};
-// How often the program's memory is looked at.
+// How often the program's memory is measured.
 constexpr std::chrono::milliseconds kMemoryTime{2000};
-// A scheduler that ends a step signals every process of it, in any order: our own signal may come after the child's.
+// A scheduler that ends a step signals every process of it, in any order: our own signal may come after the child's
+// end.
 constexpr std::chrono::milliseconds kLateSignalTime{100};
 constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
@@ -87,7 +88,7 @@ char process_state(pid_t pid) {
   return end == std::string::npos || end + 2 >= text->size() ? '?' : (*text)[end + 2];
 }
 
-// The child's side of the fork: becomes the head of its own process group with the signals as we found them.
+// The child's side of the fork: becomes the head of its own process group, with the signals as we found them.
 [[noreturn]] void become_program(const SupervisorRequest& request, const Pipe& out, const Pipe& err,
                                  const sigset_t& inherited_mask, pid_t parent) {
   ::setpgid(0, 0);
@@ -102,7 +103,7 @@ char process_state(pid_t pid) {
     }
   }
   ::sigprocmask(SIG_SETMASK, &inherited_mask, nullptr);
-  // Lines are to reach the pipe as they are printed, not when a buffer is full.
+  // Lines must reach the pipe as they are printed, not when a buffer is full.
   ::setvbuf(stdout, nullptr, _IOLBF, 0);
   std::exit(request.body());
 }
@@ -147,7 +148,7 @@ class Supervisor {
     return link_.active() ? std::min(orphans, link_.milliseconds_to_next(steady_clock::now())) : orphans;
   }
 
-  // Until somebody tells us to go or the time is up.
+  // Waits until somebody tells us to go or the time is up.
   void let_first_cause_be_told() {
     const auto deadline = steady_clock::now() + kFirstCauseTime;
     while (!told_to_go_ && steady_clock::now() < deadline) {
@@ -186,7 +187,7 @@ class Supervisor {
     kill_child();
   }
 
-  // Whether the file changed is all that counts: its server may have another clock.
+  // Only whether the file changed counts: its server may have another clock.
   void look_at_heartbeat_file() {
     struct stat status {};
     if (request_.heartbeat_file.empty() || ::stat(request_.heartbeat_file.c_str(), &status) != 0) return;
@@ -313,7 +314,7 @@ class Supervisor {
   RankLogs logs_;
   WatchLink link_;
   MemoryEvents memory_ = MemoryEvents::watch();
-  steady_clock::time_point last_sign_ = steady_clock::now();  // of the program's life
+  steady_clock::time_point last_sign_ = steady_clock::now();  // when the program last gave a sign of life
   std::array<int64_t, 3> heartbeat_file_{};                   // as it was last seen
   steady_clock::time_point next_memory_look_ = steady_clock::now();
   int64_t resident_bytes_ = 0;
@@ -334,9 +335,9 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   const sigset_t watched = watched_signals();
   sigset_t inherited_mask;
   ::sigprocmask(SIG_BLOCK, &watched, &inherited_mask);
-  // A log that outgrows its limit is a lost line, not our death.
+  // A log that outgrows its limit must cost a line, not end this process.
   for (int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_IGN);
-  // Whoever started us may have had these blocked for its own signalfd; the program must not inherit that.
+  // Whoever started us may have blocked these for its own signalfd; the program must not inherit that.
   sigset_t child_mask = inherited_mask;
   for (int signal : kForwarded) sigdelset(&child_mask, signal);
   sigdelset(&child_mask, SIGQUIT);

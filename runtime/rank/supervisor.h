@@ -27,7 +27,7 @@
 
 namespace shardrun::rank {
 
-// At most this long for each of the two last steps.
+// Each of the two last steps takes at most this long.
 inline constexpr std::chrono::milliseconds kDrainTime{300};
 
 struct SupervisorRequest {
@@ -39,7 +39,7 @@ struct SupervisorRequest {
   contract::ProgressPage* progress = nullptr;
   // A file that the program touches to show that it is alive; empty: only its output shows that.
   std::string heartbeat_file;
-  // What no log may show.
+  // The secrets that no log may show.
   std::vector<Secret> secrets;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.
   bool exit_4_is_peer_lost = false;

@@ -23,10 +23,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)};
-constexpr milliseconds kConnectTime{1000};  // for one address
+constexpr milliseconds kConnectTime{1000};  // limit for one address
 constexpr size_t kLongestLine = 4096;
-constexpr size_t kMostUnanswered = 64;  // beats of a connection that nobody answers
-// Later than this at our own work, we were asleep, not the network.
+constexpr size_t kMostUnanswered = 64;  // unanswered beats after which a connection is given up
+// If we come to our own work later than this, we were asleep, not the network.
 constexpr milliseconds kOwnStall{1500};
 
 struct Address {
@@ -127,7 +127,7 @@ void WatchLink::disconnect() {
   sent_.clear();
 }
 
-// A line is far smaller than a socket's buffer: what does not fit at once will not be read in time either.
+// A line is far smaller than a socket's buffer: what does not fit at once would not be read in time either.
 void WatchLink::send_line(const std::string& line) {
   const std::string bytes = line + "\n";
   const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -159,7 +159,7 @@ WatchLink::Order WatchLink::read_lines() {
 WatchLink::Order WatchLink::on_line(const std::string& line) {
   constexpr std::string_view kWelcome = "welcome ", kAck = "ack ", kKill = "kill ";
   const std::string_view text = line;
-  if (!welcome_) {  // whoever it is, it does not know the answer
+  if (!welcome_) {  // whoever it is, it does not know the right answer
     if (!text.starts_with(kWelcome) || text.substr(kWelcome.size()) != place_->answer) {
       disconnect();
       return Order::kNone;

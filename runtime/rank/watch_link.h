@@ -1,4 +1,4 @@
-// WatchLink: a supervisor's connection to the conductor: its heartbeats, and what the conductor orders.
+// WatchLink: a supervisor's connection to the conductor, for its heartbeats and for what the conductor orders.
 //
 // Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. Once the
 // conductor has answered, the link holds a lease: when lease_seconds have passed since the last beat that the
@@ -30,16 +30,16 @@ class WatchLink {
   explicit WatchLink(const contract::RankEnv& env);
 
   bool active() const { return place_.has_value(); }
-  // For poll(); -1 and 0 while there is no connection.
+  // What poll() needs; -1 and 0 while there is no connection.
   int fd() const { return socket_.get(); }
   short events() const;
   int milliseconds_to_next(Clock::time_point now) const;
 
-  // Call when fd() has events and whenever milliseconds_to_next() has passed. `read_beat` is asked when a beat is due.
-  // Any order but kNone is final: reason() says why, in words for the log.
+  // Call it when fd() has events and whenever milliseconds_to_next() has passed. `read_beat` is called when a beat
+  // is due. Any order but kNone is final: reason() says why, in words for the log.
   Order service(short revents, Clock::time_point now, const std::function<contract::Beat()>& read_beat);
   const std::string& reason() const { return reason_; }
-  // The program is gone: no more beats. Tries once, does not wait.
+  // Says that the program is gone and no more beats will come. Tries once, does not wait.
   void say_farewell();
 
  private:
@@ -59,10 +59,10 @@ class WatchLink {
   std::string received_, reason_;
   uint64_t sequence_ = 0;
   Clock::time_point next_beat_, connect_deadline_, last_service_;
-  // When the newest acknowledged beat was sent, and the beats that are not.
+  // The time when the newest acknowledged beat was sent, and the beats that are not acknowledged.
   std::optional<Clock::time_point> lease_start_;
   uint64_t sent_first_ = 0;
-  std::vector<Clock::time_point> sent_;  // of the beats sent_first_, sent_first_ + 1, …
+  std::vector<Clock::time_point> sent_;  // times of the beats sent_first_, sent_first_ + 1, …
 };
 
 }  // namespace shardrun::rank
