@@ -18,15 +18,15 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr std::chrono::seconds kPatience{
-    20};  // a driver without its persistence daemon takes seconds to load
-// The first that the driver knows every field of; before release 535 the reasons had another name.
+// A driver without its persistence daemon takes seconds to load.
+constexpr std::chrono::seconds kPatience{20};
+// The first query whose fields the driver all knows is used; before release 535 the reasons had another name.
 constexpr std::string_view kOfGpus[] = {
     "--query-gpu=index,name,gpu_uuid,ecc.errors.uncorrected.volatile.total,clocks_event_reasons.hw_slowdown",
     "--query-gpu=index,name,gpu_uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_"
     "slowdown",
     "--query-gpu=index,name"};
-// No field of a GPU's: a question of its own.
+// These are no fields of a GPU, so they need a query of their own.
 constexpr std::string_view kOfRows =
     "--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure";
 
@@ -55,14 +55,14 @@ std::vector<std::string_view> split(std::string_view text, char at) {
   return parts;
 }
 
-// Of "7"; 0 for what is no number, as "[N/A]" of a GPU that does not count.
+// Reads a number such as "7"; 0 for what is not a number, such as the "[N/A]" of a GPU that does not count.
 int64_t count_of(std::string_view text) {
   int64_t count = 0;
   std::from_chars(text.data(), text.data() + text.size(), count);
   return count;
 }
 
-// Drivers have written it in both ways.
+// Drivers write it in either way.
 bool is_yes(std::string_view text) {
   return text == "Yes" || text == "1";
 }
@@ -115,7 +115,7 @@ Result<std::vector<record::GpuFacts>> find_gpus() {
   if (!gpus) return std::move(gpus).error();
   if (!ended_well(*gpus))
     return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", trimmed(gpus->out), trimmed(gpus->err)));
-  const auto rows = ask(kOfRows);  // which not every driver answers
+  const auto rows = ask(kOfRows);  // not every driver answers this
   return parse_gpus(gpus->out, rows && ended_well(*rows) ? std::string_view(rows->out) : "");
 }
 

@@ -18,10 +18,11 @@ using comm::Pending;
 
 constexpr size_t kRoundsOfBatch = 2;
 constexpr int kMostBatches = 10;
-constexpr double kEnoughSeconds = 0.02;  // of one all-reduce, to be timed
+constexpr double kEnoughSeconds = 0.02;  // seconds of one all-reduce that are enough to time it
 constexpr double kPatience = 0.3;        // seconds for the rounds, unless
 constexpr double kLongPatience = 1.5;    // they are slower than what is usual
-constexpr int kMostLooks = 3;            // at the pairs, before a node is said to stand out
+// The pairs are measured at most this many times before a node is said to stand out.
+constexpr int kMostLooks = 3;
 constexpr size_t kFewestFloats = size_t{1} << 18, kMostFloats = size_t{1} << 24;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -34,7 +35,7 @@ Result<void> complete(Communicator& group, Result<Pending> started) {
   return group.wait(*started);
 }
 
-// Everyone's value, in the order of the group's ranks.
+// Returns everyone's value, in the order of the group's ranks.
 template <typename T>
 Result<std::vector<T>> gather(Communicator& group, const T& mine) {
   std::vector<T> all(static_cast<size_t>(group.size()));
@@ -43,8 +44,8 @@ Result<std::vector<T>> gather(Communicator& group, const T& mine) {
   return all;
 }
 
-// The best of some rounds, each as long as it took the slowest rank; the same on all ranks of the group. A best of
-// `good_seconds` ends them; while it is not reached, they go on for longer.
+// Returns the best of some rounds, each as long as it took the slowest rank; the same on all ranks of the group. A
+// best within `good_seconds` ends the rounds; while it is not reached, they go on for longer.
 Result<double> best_seconds(Communicator& group, std::span<float> buffer, double patience,
                             double good_seconds) {
   double best = kNever, spent = 0.0;
@@ -68,7 +69,7 @@ Result<double> best_seconds(Communicator& group, std::span<float> buffer, double
   return best;
 }
 
-// In bytes a second, and back.
+// Convert seconds to bytes a second, and back.
 double bandwidth(size_t floats, int ranks, double seconds) {
   return 2.0 * (ranks - 1) / ranks * static_cast<double>(floats * sizeof(float)) / seconds;
 }
@@ -95,7 +96,8 @@ class NetworkCheck {
   }
 
  private:
-  using Readings = std::array<double, 4>;  // of the wall clock, Unix seconds, with a barrier after each
+  // Readings of the wall clock, Unix seconds, with a barrier after each.
+  using Readings = std::array<double, 4>;
   struct Card {
     std::array<char, 256> node;
     Readings readings;
@@ -106,7 +108,7 @@ class NetworkCheck {
     return static_cast<int>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
   }
 
-  // Who is there, and how their clocks differ.
+  // Finds out who is there, and how their clocks differ.
   Result<void> meet_nodes() {
     Card mine{};
     std::memcpy(mine.node.data(), options_.node.data(), std::min(options_.node.size(), mine.node.size() - 1));
@@ -128,8 +130,9 @@ class NetworkCheck {
     return {};
   }
 
-  // A reading comes after its rank left a barrier, which the first rank had entered before, and before it entered the
-  // next one, which the first rank left after. The first rank reads its own clock before it enters and after it left.
+  // A reading is taken after its rank left a barrier, which the first rank had entered before that, and before its
+  // rank entered the next barrier, which the first rank left after that. The first rank reads its own clock before
+  // it enters and after it has left.
   static void compare(const Readings& first, const Readings& other, record::ClockOffset& clock) {
     for (size_t i = 1; i + 1 < first.size(); ++i) {
       clock.low = std::max(clock.low, other[i] - first[i + 1]);
@@ -151,7 +154,7 @@ class NetworkCheck {
     }
   }
 
-  // The communicator of the ranks of the nodes `edge` and the next one; made once.
+  // Returns the communicator of the ranks of node `edge` and of the next one; it is made once.
   Result<Communicator*> pair(int edge) {
     if (const auto made = groups_.find(edge); made != groups_.end()) return made->second.get();
     const int next = (edge + 1) % static_cast<int>(nodes_.size());
@@ -165,7 +168,7 @@ class NetworkCheck {
     return (groups_[edge] = std::move(*group)).get();
   }
 
-  // Looks again while a node stands out, and believes the best: what is slow once may have been busy.
+  // Measures again while a node stands out, and believes the best: what is slow once may have been busy.
   Result<void> measure_pairs() {
     const size_t count = nodes_.size();
     std::vector<record::PairBandwidth>& pairs = result_.measured.pairs;
@@ -183,7 +186,7 @@ class NetworkCheck {
     return {};
   }
 
-  // For each rank, the bandwidth of its node with the next one in the ring.
+  // Returns, for each rank, the bandwidth of its node with the next one in the ring.
   Result<std::vector<double>> look_at_pairs() {
     const auto count = static_cast<int>(nodes_.size());
     const int mine = node_of(world_->rank());
@@ -206,9 +209,9 @@ class NetworkCheck {
   const NetworkOptions& options_;
   comm::Meeting& meeting_;
   std::unique_ptr<Communicator> world_;
-  std::map<int, std::unique_ptr<Communicator>> groups_;  // of pairs
-  std::vector<int> nodes_;                               // numbers of those that take part, ascending
-  std::vector<std::string> names_;                       // theirs
+  std::map<int, std::unique_ptr<Communicator>> groups_;  // the communicators of pairs
+  std::vector<int> nodes_;                               // numbers of the nodes that take part, ascending
+  std::vector<std::string> names_;                       // their names
   std::vector<float> buffer_;
   NetworkResult result_;
 };

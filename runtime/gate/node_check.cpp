@@ -21,7 +21,7 @@ extern char** environ;
 namespace shardrun::gate {
 namespace {
 
-// Of a collective of the preflight; the rendezvous of a large job takes seconds.
+// The time limit of a collective in the preflight; the rendezvous of a large job takes seconds.
 constexpr std::chrono::seconds kTimeout{20};
 
 void check_disk(const spec::JobSpec& spec, const record::LaunchPlan& plan, record::NodeFacts& facts) {
@@ -37,7 +37,7 @@ void check_disk(const spec::JobSpec& spec, const record::LaunchPlan& plan, recor
       facts.disk_error = fmt::format("{}: {}", folder, std::strerror(errno));
       return;
     }
-    folder.erase(slash);  // the nearest that exists
+    folder.erase(slash);  // the nearest folder that exists
   }
   facts.free_bytes = static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
@@ -52,7 +52,7 @@ void check_provider(const comm::WorldOptions& options, int nodes, record::NodeFa
     facts.provider_error = opened.error().to_string();
 }
 
-// As the ranks will see them. Values that come by reference are secrets and stay out.
+// Returns the variables as the ranks will see them. Values that are given by reference are secrets and stay out.
 std::map<std::string, std::string> network_variables(const spec::JobSpec& spec) {
   std::map<std::string, std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {

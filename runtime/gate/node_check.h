@@ -11,15 +11,16 @@
 
 namespace shardrun::gate {
 
-// The plugin and the provider that the job asks for. A command program has its own network libraries: the ofi plugin
-// with what finds itself, or efa where [environment] names that to libfabric.
+// Returns the plugin and the provider that the job asks for. A command program has its own network libraries: for
+// it, the ofi plugin is taken with the provider that it finds itself, or efa where [environment] names that to
+// libfabric.
 comm::WorldOptions world_options(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 record::NodeFacts check_node(const std::string& node, const spec::JobSpec& spec,
                              const record::LaunchPlan& plan);
 
-// Checkpoints that are still to come and stay, `existing` being there: one more than are kept, for the newest is
-// complete before the oldest goes.
+// Returns how many more checkpoints will be written and stay when `existing` are there: the number includes one
+// more than are kept, because the newest is complete before the oldest is removed.
 int64_t checkpoints_to_come(const spec::JobSpec& spec, int64_t existing);
 
 }  // namespace shardrun::gate
