@@ -13,9 +13,9 @@ namespace {
 using record::Spread;
 using record::StepProbe;
 
-constexpr int kLayers = 2;         // of a probe; the first one of a pass finds colder caches
-constexpr int kRounds = 2;         // that count, at least
-constexpr double kSeconds = 0.06;  // of CPU, for one probe, then enough
+constexpr int kLayers = 2;         // layers of a probe; the first one of a pass finds colder caches
+constexpr int kRounds = 2;         // at least this many count
+constexpr double kSeconds = 0.06;  // CPU seconds that are enough for one probe
 constexpr int kMostRounds = 40;
 
 // Seconds by round.
@@ -83,7 +83,7 @@ class Bench {
   }
   std::span<float> gradient_of(int visit) { return std::span(gradient_).first(elements_of(visit)); }
 
-  // Small values of both signs: bf16 from the upper half of a float around 0.02.
+  // Makes small values of both signs: bf16 from the upper half of a float around 0.02.
   void make_parameters() {
     uint32_t state = 1;
     for (const model::BlockLayout& block : model_->blocks()) {
@@ -138,7 +138,7 @@ base::Result<Spread> pooled(comm::Communicator& world, const std::vector<double>
 }  // namespace
 
 std::vector<StepProbe> probes_to_make() {
-  // micro-batch, sequence, hidden, heads, heads of keys and values, ffn, vocabulary
+  // micro-batch, sequence, hidden, heads, key and value heads, ffn, vocabulary
   constexpr int64_t kShapes[][7] = {
       {2, 64, 128, 4, 4, 352, 256},   {2, 256, 256, 4, 4, 704, 4096},  {1, 512, 256, 8, 4, 1024, 1024},
       {2, 64, 256, 4, 4, 704, 2048},  {4, 128, 384, 6, 6, 1024, 2048}, {1, 128, 512, 8, 8, 1408, 8192},

@@ -20,15 +20,16 @@ using comm::Communicator;
 using record::CollectiveProbe;
 using record::Spread;
 
-constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20};  // of one rank
-constexpr double kLongest = 0.15;  // seconds that an operation may be expected to take
-constexpr double kFirst = 2e-3;    // that the first one is
-constexpr double kLate = 2e-2;     // that one takes longer beside computing, where cores are shared
-constexpr double kPatience = 0.2, kPatienceBeside = 0.8;  // for all that is timed of one size
+constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20};  // bytes of one rank's part
+constexpr double kLongest = 0.15;  // longest time, in seconds, that an operation may be expected to take
+constexpr double kFirst = 2e-3;    // the expected time of the first operation
+// How much longer an operation takes beside computing, where cores are shared.
+constexpr double kLate = 2e-2;
+constexpr double kPatience = 0.2, kPatienceBeside = 0.8;  // for all that is timed for one size
 constexpr int kUnderWay = 2;                              // collectives at once
 constexpr int kParts = 5, kLeastRounds = 3, kMostRounds = 50, kLeastStreams = 2, kMostStreams = 4;
 
-// Work of a rank that computes beside a collective: a product that stays in its caches.
+// The work of a rank that computes beside a collective: a product that stays in its caches.
 class Chunk {
  public:
   void run() { kernels::linear_forward(product_.data(), left_.data(), right_.data(), kSize, kSize, kSize); }
@@ -39,7 +40,7 @@ class Chunk {
   Matrix left_ = Matrix(kSize * kSize), right_ = left_, product_ = left_;
 };
 
-// Collectives of one kind and size, kUnderWay of them at once as the sharding engine has them.
+// Collectives of one kind and size, kUnderWay of them at once, as the sharding engine has them.
 class Stream {
  public:
   Stream(Communicator& group, const CollectiveProbe& probe, const Clocks& clocks)
@@ -52,9 +53,9 @@ class Stream {
 
   static int count_of(int parts, int rounds) { return (1 + parts * rounds) * kUnderWay; }
 
-  // Seconds of one collective in each of `parts` parts, of `rounds` times kUnderWay each. A part begins at the end of one
-  // collective and ends at the end of another, with as many others under way: one comes before the first part, and
-  // kUnderWay - 1 after the last, that nobody times.
+  // Returns the seconds of one collective in each of `parts` parts, of `rounds` times kUnderWay each. A part begins
+  // at the end of one collective and ends at the end of another, with as many others under way: one comes before
+  // the first part and kUnderWay - 1 after the last, which nobody times.
   Result<std::vector<double>> run(int parts, int rounds) {
     std::deque<comm::Pending> pending;
     std::vector<double> seconds;
@@ -101,7 +102,7 @@ class Measurement {
   Measurement(Communicator& world, const CollectiveGroup& group, const Clocks& clocks)
       : world_(world), group_(group), clocks_(clocks) {}
 
-  // `expected`: seconds of one collective; 0: nobody knows.
+  // `expected` is the seconds of one collective; 0 if nobody knows.
   Result<void> fill(CollectiveProbe& probe, double expected, Chunk& chunk) {
     Stream stream(*group_.group, probe, clocks_);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
@@ -133,9 +134,9 @@ class Measurement {
     return {};
   }
 
-  // The collectives on a helper thread, while this one computes until they are over. They go well or badly for as long as
-  // nothing disturbs how ranks take turns on shared CPUs, so that there are several short streams; one late rank is not
-  // what training waits for on average, so that the slowest stream of many does not count.
+  // Runs the collectives on a helper thread while this one computes until they are over. Whether they go well or
+  // badly lasts until something disturbs how ranks take turns on shared CPUs, so several short streams are timed.
+  // One late rank is not what training waits for on average, so the slowest stream of many does not count.
   Result<void> time_beside(Stream& stream, Chunk& chunk, CollectiveProbe& probe) {
     const double expected = probe.seconds.median + kLate;
     const int streams = std::clamp(static_cast<int>(kPatienceBeside / (Stream::count_of(1, 1) * expected)),
@@ -166,7 +167,7 @@ class Measurement {
     return {};
   }
 
-  // Of every rank's values, one by one.
+  // Returns the mean over all ranks of each value.
   Result<std::vector<double>> mean(std::vector<double> mine) {
     const size_t count = mine.size();
     const auto all = gather_values(world_, std::move(mine));

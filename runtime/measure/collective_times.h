@@ -1,6 +1,7 @@
-// Collective times: how long collectives take inside a node, between nodes and over both; with nothing beside them, and beside computing, which they take CPUs from and wait for.
+// Collective times: how long collectives take inside a node, between nodes and over both. They are timed with
+// nothing beside them, and beside computing, from which they take CPUs and for which they wait.
 //
-// Thread rule: one thread, the same calls on all ranks; one helper thread waits for collectives while this one computes.
+// Thread rule: one thread, the same calls on all ranks; a helper thread waits for collectives while this one computes.
 #pragma once
 
 #include <functional>
@@ -14,13 +15,15 @@
 namespace shardrun::measure {
 
 struct CollectiveGroup {
-  std::string among;                    // as CollectiveProbe says
-  comm::Communicator* group = nullptr;  // of this rank
-  int64_t nodes = 1, ranks = 0;         // of the job; ranks of one group
-  bool only_replicas = false;  // sharded jobs have no group like it, only replicas: no more than all_reduce
+  std::string among;                    // as in CollectiveProbe
+  comm::Communicator* group = nullptr;  // the one that this rank belongs to
+  int64_t nodes = 1, ranks = 0;         // nodes of the job; ranks of one group
+  // Sharded jobs have no group like it, only replicas do: nothing beyond all_reduce is timed.
+  bool only_replicas = false;
 };
 
-// `told` hears what comes next, on every rank. `clocks`: read from this thread and the helper, never from both at once.
+// `told` hears what comes next, on every rank. `clocks` are read from this thread and the helper, never from both
+// at once.
 // Test: tests/unit/measure/collective_times_test.cpp
 base::Result<std::vector<record::CollectiveProbe>> time_collectives(
     comm::Communicator& world, const std::vector<CollectiveGroup>& groups,

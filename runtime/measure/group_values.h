@@ -1,4 +1,4 @@
-// What ranks of a group measured, brought together; and the clocks.
+// Brings together what the ranks of a group measured; and the clocks.
 //
 // Thread rule: free functions; the same calls on all ranks of the group.
 #pragma once
@@ -18,7 +18,7 @@ inline Result<void> complete(comm::Communicator& group, Result<comm::Pending> pe
   return group.wait(*pending);
 }
 
-// Everybody's values, of as many each, by rank.
+// Returns everybody's values by rank; each rank has equally many.
 inline Result<std::vector<double>> gather_values(comm::Communicator& group, std::vector<double> mine) {
   std::vector<double> all(mine.size() * static_cast<size_t>(group.size()));
   RETURN_IF_ERROR(complete(group, group.all_gather(std::as_bytes(std::span<const double>(mine)),
@@ -26,7 +26,7 @@ inline Result<std::vector<double>> gather_values(comm::Communicator& group, std:
   return all;
 }
 
-// Seconds that this process's threads have had of CPUs. What other programs take meanwhile is not in it.
+// Returns the CPU seconds that this process's threads have had. What other programs take meanwhile is not in it.
 inline double cpu_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -39,7 +39,7 @@ inline double wall_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// What times are read from: those two, or what a test makes of them.
+// What times are read from: those two, or what a test puts in their place.
 struct Clocks {
   std::function<double()> wall = wall_seconds, cpu = cpu_seconds;
 };

@@ -14,10 +14,10 @@ using record::GemmRate;
 using record::Spread;
 
 constexpr int kRounds = 5;
-constexpr int64_t kCopied = 8 << 20;      // floats: past the caches that a core has to itself
-constexpr int64_t kParameters = 4 << 20;  // of an update: likewise
+constexpr int64_t kCopied = 8 << 20;      // floats: more than the caches that a core has to itself
+constexpr int64_t kParameters = 4 << 20;  // parameters of an update: likewise
 
-// Seconds of `work`, each round, on every rank.
+// Returns the seconds of `work` for each round, on every rank.
 template <typename Work>
 base::Result<std::vector<double>> time_rounds(comm::Communicator& world, int cpus, const Work& work) {
   work();

@@ -1,4 +1,4 @@
-// Machine rates: matrix products, memory and the optimizer, of one rank while all ranks are busy.
+// Machine rates: matrix products, memory and the optimizer of one rank while all ranks are busy.
 //
 // Thread rule: one thread, the same calls on all ranks.
 #pragma once
@@ -10,11 +10,12 @@
 
 namespace shardrun::measure {
 
-// Square products by the trainer's own linear layer, a few sizes in bf16 and fp32. `cpus`: OpenMP threads of this rank.
+// Times square products by the trainer's own linear layer, a few sizes in bf16 and fp32. `cpus` is the number of
+// OpenMP threads of this rank.
 base::Result<std::vector<record::GemmRate>> time_products(comm::Communicator& world, int cpus);
-// Bytes read and written a second by a copy that no cache holds.
+// Returns the bytes read and written a second by a copy that fits in no cache.
 base::Result<record::Spread> time_memory(comm::Communicator& world, int cpus);
-// The optimizer's update of a parameter, with the gradient's norm and the conversion to bf16.
+// Returns the rate of the optimizer's update of a parameter, with the gradient's norm and the conversion to bf16.
 base::Result<record::Spread> time_update(comm::Communicator& world, int cpus);
 
 }  // namespace shardrun::measure
