@@ -31,7 +31,7 @@ namespace {
 using base::Result;
 using record::Calibration;
 
-// The value behind "name:" in a file of /proc; "unknown" where there is none.
+// Returns the value behind "name:" in a file of /proc; "unknown" where there is none.
 std::string value_of(const char* path, const std::string& name) {
   const auto text = base::read_file(path);
   if (!text) return "unknown";
@@ -43,9 +43,9 @@ std::string value_of(const char* path, const std::string& name) {
   return begin < end ? text->substr(begin, end - begin) : "unknown";
 }
 
-// What every rank says of where it runs.
+// What every rank says about where it runs.
 struct Card {
-  std::array<char, 64> boot{};  // of the running kernel: nodes with the same one share a machine
+  std::array<char, 64> boot{};  // boot id of the running kernel: nodes with the same one share a machine
   std::array<char, 256> node{};
   cpu_set_t cpus{};
 };
@@ -72,7 +72,7 @@ class Calibrator {
     std::fflush(stdout);
   }
 
-  // What the node offers to its ranks: our supervisor is bound to no part of it.
+  // Returns the CPUs that the node offers to its ranks: our supervisor is bound to no part of them.
   static cpu_set_t offered_cpus() {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -190,7 +190,7 @@ class Calibrator {
   bool only_network_;
   Calibration c_;
   std::vector<measure::CollectiveGroup> groups_;
-  std::vector<std::vector<uint32_t>> members_;  // of their communicators, in the same order
+  std::vector<std::vector<uint32_t>> members_;  // members of their communicators, in the same order
   comm::World world_;
 };
 

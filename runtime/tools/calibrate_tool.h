@@ -1,5 +1,5 @@
-// `shardrun-rank calibrate FILE PARTS PROVIDER`: the program of the job that `shardrun calibrate` runs, one process a rank.
-// The first of all writes FILE (contract/calibration.h) and says on its output what is measured.
+// `shardrun-rank calibrate FILE PARTS PROVIDER`: the program of the job that `shardrun calibrate` runs, one process
+// per rank. The first rank writes FILE (contract/calibration.h) and says on its output what is being measured.
 //
 // Thread rule: called once, from the main thread.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace shardrun::tools {
 
-// PARTS: "all", or "network". Returns an exit code (contract/exit_code.h).
+// PARTS is "all" or "network". Returns an exit code (contract/exit_code.h).
 int run_calibrate_tool(std::span<char* const> arguments);
 
 }  // namespace shardrun::tools

@@ -100,7 +100,7 @@ Result<Options> read_options(std::span<char* const> arguments) {
   return options;
 }
 
-// "shardrun data:  45 %  12.3 of 27.0 MiB  5.1 MiB/s" on stderr, where that is a terminal.
+// Shows "shardrun data:  45 %  12.3 of 27.0 MiB  5.1 MiB/s" on stderr, where that is a terminal.
 class Progress {
  public:
   explicit Progress(int64_t total_bytes) : total_(total_bytes), shows_(::isatty(STDERR_FILENO) == 1) {}
@@ -127,7 +127,7 @@ class Progress {
   Clock::time_point begin_ = Clock::now(), last_ = begin_;
 };
 
-// Which documents are held out: exactly `held_out` of `documents`, chosen by the seed.
+// Decides which documents are held out: exactly `held_out` of `documents`, chosen by the seed.
 struct Split {
   int64_t documents = 0, held_out = 0;
   uint64_t key = 0;
@@ -152,7 +152,7 @@ Result<Split> make_split(const Options& options, int64_t documents) {
   return split;
 }
 
-// One of the two files that come out.
+// One of the two files that are written.
 struct Output {
   std::string path;
   data::TokenFileWriter writer;

@@ -1,4 +1,4 @@
-// A checkpoint as safetensors files that Hugging Face's transformers load.
+// Exports a checkpoint as safetensors files that Hugging Face's transformers load.
 //
 //   <output>/config.json                          LlamaForCausalLM or BertForPreTraining
 //   <output>/model.safetensors                    all tensors, or, above max_file_bytes,
@@ -23,8 +23,9 @@ using base::Result;
 struct ExportOptions {
   std::string output;                                     // a folder that does not exist yet, or is empty
   weights::TensorType type = weights::TensorType::kBf16;  // fp32 masters are rounded to nearest even
-  uint64_t max_file_bytes = 5'000'000'000;                // of tensors; a larger tensor has a file of its own
-  std::function<bool()> stop_requested = [] { return false; };  // asked between tensors
+  // Bytes of tensors; a larger tensor has a file of its own.
+  uint64_t max_file_bytes = 5'000'000'000;
+  std::function<bool()> stop_requested = [] { return false; };  // called between tensors
 };
 
 struct ExportSummary {
@@ -34,8 +35,8 @@ struct ExportSummary {
   int files = 0;
 };
 
-// The folder appears complete and on the disk, or not at all. Every byte that is read is verified. kRefused when there
-// is something at `output`; kCancelled when asked to stop; kCorrupt, kNotFound, kIo with the file.
+// The folder appears complete and on the disk, or not at all. Every byte that is read is verified. kRefused when
+// something exists at `output`; kCancelled when asked to stop; kCorrupt, kNotFound, kIo with the file.
 Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
                                         const ExportOptions& options);
 

@@ -1,7 +1,8 @@
-// `shardrun-rank export`: what `shardrun export` runs. A checkpoint in, safetensors in Hugging Face's names out.
+// `shardrun-rank export`: what `shardrun export` runs. It turns a checkpoint into safetensors with Hugging Face's
+// names.
 //
-// Arguments, each as --name=value: checkpoint (a folder of checkpoints, or one of them), output, dtype (bf16, fp32),
-// max-shard-bytes; flag --json. shardrun checks them for people; here a wrong one is refused just as well.
+// Arguments, each as --name=value: checkpoint (a folder of checkpoints, or one of them), output, dtype (bf16,
+// fp32), max-shard-bytes; flag --json. shardrun checks them for people; a wrong one is refused here just as well.
 // Thread rule: called once, from a process without threads.
 #pragma once
 
@@ -9,8 +10,8 @@
 
 namespace shardrun::tools {
 
-// Exports the checkpoint, or the newest one of a folder; one that is damaged is named on stderr and the one before it
-// is used. Says on stdout what was written. Returns the exit code (contract/exit_code.h); errors go to stderr on one
+// Exports the checkpoint, or the newest one of a folder; a damaged one is named on stderr and the one before it is
+// used. Says on stdout what was written. Returns the exit code (contract/exit_code.h); errors go to stderr on one
 // line. A signal that asks to stop removes what was begun.
 int run_export_tool(std::span<char* const> arguments);
 

@@ -1,4 +1,5 @@
-// shardrun-rank plan: what each rank of a job will hold, from the code that will allocate it, without allocating.
+// `shardrun-rank plan`: says what each rank of a job will hold, using the code that will allocate it, without
+// allocating.
 //
 // Thread rule: call from main.
 #pragma once

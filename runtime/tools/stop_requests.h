@@ -1,4 +1,4 @@
-// The signals that ask a tool to stop, looked at between two pieces of work, so that it can clean up.
+// The signals that ask a tool to stop; the tool looks for them between two pieces of work, so that it can clean up.
 //
 // Thread rule: one at a time, made by a process without threads.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace shardrun::tools {
 
-// Blocks SIGINT, SIGTERM and SIGHUP while it lives; when it goes, the process dies of the signal that came, as whoever
-// sent it expects.
+// Blocks SIGINT, SIGTERM and SIGHUP while it lives; when it is destroyed, the process dies of the signal that came,
+// as whoever sent it expects.
 class StopRequests {
  public:
   StopRequests();
