@@ -1,8 +1,9 @@
 // Redaction: takes secrets out of what a rank's program prints, before any file has it.
 //
-// A secret is the value of a variable that [environment] takes by reference, or of an inherited variable whose name looks
-// like a secret's (spec::looks_secret). It is found byte for byte, also when it arrives in pieces, and replaced by
-// "[redacted NAME]". Values of less than kShortestSecret bytes are left alone: they would be found everywhere.
+// A secret is the value of a variable that [environment] takes by reference, or of an inherited variable whose name
+// looks like a secret's (spec::looks_secret). It is found byte for byte, also when it arrives in pieces, and
+// replaced by "[redacted NAME]". Values of less than kShortestSecret bytes are left alone: they would be found
+// everywhere.
 //
 // Thread rule: thread-compatible; pure apart from the buffer.
 #pragma once
