@@ -57,7 +57,7 @@ Result<base::UniqueFd> connect_to(const std::string& text, uint16_t port, steady
   return fd;
 }
 
-// All that comes until the other side closes.
+// Returns all that comes until the other side closes.
 Result<std::string> ask(int fd, const std::string& line, steady_clock::time_point deadline) {
   RETURN_IF_ERROR(base::write_all(fd, line + "\n", "the conductor"));
   std::string text;

@@ -1,6 +1,7 @@
 // Look: asks the conductor of a running attempt what it knows of the ranks.
 //
-// Effect: one TCP connection to where attempt_<n>/watch.json says, bounded in time; nothing of the run is changed.
+// Effect: makes one TCP connection to where attempt_<n>/watch.json says, bounded in time; changes nothing of the
+// run.
 // Thread rule: any thread.
 #pragma once
 
@@ -13,7 +14,8 @@ namespace shardrun::launcher {
 
 inline constexpr double kLookSeconds = 2.0;  // for each address of the conductor
 
-// By global rank. kIo: no address answers within kLookSeconds, or what answers is not that conductor.
+// Returns what is known, by global rank. kIo: no address answers within kLookSeconds, or what answers is not that
+// conductor.
 base::Result<std::vector<contract::RankSight>> look_at_ranks(const contract::WatchPlace& place);
 
 }  // namespace shardrun::launcher

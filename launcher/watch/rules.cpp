@@ -47,7 +47,7 @@ void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
   } else if (moved) {
     rank.last_moved = now;
   }
-  // One that is stopped and continued all the time, as by a CPU limiter, is slow.
+  // A rank that is stopped and continued all the time, as by a CPU limiter, is slow, not stopped.
   if (beat.state != 'T' || moved) rank.stopped_since.reset();
   if (beat.state == 'T' && !rank.stopped_since) rank.stopped_since = now;
   rank.heard = true;
@@ -113,7 +113,8 @@ std::optional<Alarm> WatchRules::find_silence(double now) const {
     }
     const double quiet = now - last_of_node;
     if (others > 0 && quiet < policy_.node_timeout_seconds) {
-      // The others of its node speak: give the whole node the time to fall silent before one of it is blamed.
+      // The others of its node speak: give the whole node the time to fall silent before one of its ranks is
+      // blamed.
       if (now - rank.last_heard < policy_.node_timeout_seconds + 2 * contract::kBeatSeconds) continue;
       return hang(rank, rank.last_heard,
                   fmt::format("hangs: its supervisor has been silent for {:.1f} s", now - rank.last_heard));
@@ -128,7 +129,7 @@ std::optional<Alarm> WatchRules::find_silence(double now) const {
 }
 
 std::vector<std::string> WatchRules::silent_beside(const std::string& lost, double now) const {
-  std::map<std::string, double> last_heard;  // of watched nodes
+  std::map<std::string, double> last_heard;  // by watched node
   std::vector<std::string> silent;
   for (const RankWatch& rank : ranks_) {
     if (!is_watched(rank)) continue;

@@ -1,22 +1,24 @@
-// Rules of the watch: from what the ranks' heartbeats say to what is wrong, and whose fault it is.
+// Rules of the watch: decide from what the ranks' heartbeats say what is wrong, and whose fault it is.
 //
-//   a node is lost       none of its ranks has been heard for node_timeout; and with it others that have been silent for
+//   a node is lost       none of its ranks has been heard for node_timeout; lost with it are others that were
+//   silent for
 //                        kLeaseShare of that, unless half of all nodes are: then the fault may be on our side
-//   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or its supervisor alone is silent; or
+//   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or only its supervisor is silent; or
 //                        between two steps nothing moves although it waits for nobody
 //   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest
 //
-// While a rank is silent, nobody is blamed for not moving: what was heard last is old, and others may wait for a node
-// that is gone.
+// While a rank is silent, nobody is blamed for not moving: what was heard last is old, and others may be waiting
+// for a node that is gone.
 //
-// How long "nothing moves" may last: max(kFloorSeconds, 2.5 × the 99th percentile of the step seconds) for the trainer
-// between its steps, so that detection takes at most max(5 s, 3 × p99); a slow step is no alarm, for a step moves with
-// each of its blocks. hang_timeout replaces it. Before the third step and while a checkpoint is waited for it is
-// slow_phase_seconds. A rank in uninterruptible sleep (a dead disk or file server, which a restart does not mend) has
-// kStorageSeconds at least. A command moves when it writes a line or touches its heartbeat file, and hangs only when
-// hang_timeout is given and no rank has moved for so long: most programs write from one rank.
+// "Nothing moves" may last this long: max(kFloorSeconds, 2.5 × the 99th percentile of the step seconds) for the
+// trainer between its steps, so that detection takes at most max(5 s, 3 × p99). A slow step raises no alarm,
+// because a step moves with each of its blocks. hang_timeout replaces this limit. Before the third step and while a
+// checkpoint is waited for, the limit is slow_phase_seconds. A rank in uninterruptible sleep (a dead disk or file
+// server, which a restart does not mend) has at least kStorageSeconds. A command moves when it writes a line or
+// touches its heartbeat file, and hangs only when hang_timeout is given and no rank has moved for that long: most
+// programs write from one rank.
 //
-// A straggler is a rank that is busy kStragglerMargin longer than the median rank in each step, for
+// A straggler is a rank that is busy kStragglerMargin times as long as the median rank in each step, for
 // kStragglerWindows windows of kWindowSeconds one after the other.
 //
 // Thread rule: pure values and functions.
@@ -32,7 +34,7 @@
 
 namespace shardrun::launcher {
 
-// A supervisor gives up its program this much sooner than its node is called lost.
+// A supervisor gives up its program after this share of the time after which its node is called lost.
 inline constexpr double kLeaseShare = 0.75;
 inline constexpr double kFloorSeconds = 3.8;
 inline constexpr double kStoppedSeconds = 3.5;
@@ -55,7 +57,7 @@ struct WatchPolicy {
 struct RankWatch {
   int global_rank = 0;
   std::string node;
-  bool heard = false;  // since when it is watched
+  bool heard = false;  // it is watched from its first beat on
   bool left = false;   // it said farewell
   double last_heard = 0.0, last_moved = 0.0;
   std::optional<double> stopped_since;
@@ -67,14 +69,14 @@ struct Alarm {
   std::string node;
   std::optional<int> global_rank;      // the culprit, where it is one rank
   std::string line;                    // one line, naming it
-  double since = 0.0;                  // last sign of life, or of a move
+  double since = 0.0;                  // time of the last sign of life, or of the last move
   std::vector<std::string> also_lost;  // nodes that are lost with `node`
 };
 
 struct Straggler {
   int global_rank = 0;
   std::string node;
-  double busy_seconds = 0.0, median_seconds = 0.0;  // a step
+  double busy_seconds = 0.0, median_seconds = 0.0;  // for one step
 };
 
 // Keeps the ranks' state up to date and judges it.
@@ -85,23 +87,23 @@ class WatchRules {
 
   void on_beat(int global_rank, const contract::Beat& beat, double now);
   void on_farewell(int global_rank);
-  // We did not look for `seconds`: silence in that time is nobody's fault.
+  // Says that we did not look for `seconds`: silence in that time is nobody's fault.
   void forgive(double seconds);
 
-  // The first thing that is wrong.
+  // Returns the first thing that is wrong.
   std::optional<Alarm> find_alarm(double now) const;
-  // Stragglers that are newly so.
+  // Returns the ranks that have newly become stragglers.
   std::vector<Straggler> take_stragglers(double now);
-  // Once, kUnheardSeconds after the first call: the ranks that were never heard and are watched by nobody.
+  // Returns, once, kUnheardSeconds after the first call, the ranks that were never heard and are watched by nobody.
   std::vector<int> take_unheard(double now);
 
   const std::vector<RankWatch>& ranks() const { return ranks_; }
-  // How long nothing may move in this phase.
+  // Returns how long nothing may move in this phase.
   double patience_seconds(const RankWatch& rank) const;
 
  private:
   struct Window {
-    int64_t step = 0, busy_microseconds = 0;  // at its begin
+    int64_t step = 0, busy_microseconds = 0;  // at the beginning of the window
     int slow_windows = 0;
     bool reported = false;
   };
@@ -120,7 +122,7 @@ class WatchRules {
   double window_begin_ = 0.0;
   std::optional<double> first_look_;
   bool looked_for_unheard_ = false;
-  std::deque<double> step_seconds_;  // of rank 0, the newest last
+  std::deque<double> step_seconds_;  // those of rank 0, the newest last
   int64_t last_sampled_step_ = 0;
 };
 

@@ -28,7 +28,7 @@ using base::Result;
 using base::UniqueFd;
 
 constexpr int kTickMilliseconds = 100;
-// Later than this at our own work, we were asleep, not the ranks.
+// If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
 
@@ -50,7 +50,7 @@ Result<std::string> random_word() {
   return word;
 }
 
-// Takes as long for every wrong word.
+// Takes equally long for every wrong word of the same length.
 bool same_word(const std::string& left, const std::string& right) {
   if (left.size() != right.size()) return false;
   unsigned difference = 0;
@@ -58,7 +58,7 @@ bool same_word(const std::string& left, const std::string& right) {
   return difference == 0;
 }
 
-// One connection a rank; the limit that we were started with is left alone where it is enough.
+// Each rank needs one connection; the limit that we were started with is left alone where it is enough.
 void make_room_for(size_t ranks) {
   struct rlimit limit {};
   const rlim_t wanted = ranks + 256;
@@ -82,7 +82,7 @@ Result<UniqueFd> listen_on(bool loopback, uint16_t& port) {
   return fd;
 }
 
-// Of this machine, as other machines may reach it.
+// Returns the addresses of this machine at which other machines may reach it.
 std::vector<std::string> own_addresses() {
   std::vector<std::string> addresses;
   ifaddrs* list = nullptr;
@@ -201,7 +201,7 @@ void Watch::accept_peers(double now) {
   }
 }
 
-// False: the connection is over.
+// Returns false when the connection is over.
 bool Watch::read_peer(Peer& peer, double now) {
   std::array<char, 4096> chunk;
   const ssize_t got = ::recv(peer.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
@@ -216,7 +216,7 @@ bool Watch::read_peer(Peer& peer, double now) {
   return peer.received.size() <= kLongestLine;
 }
 
-// False: all is sent, or the connection is over.
+// Returns false when all is sent, or the connection is over.
 bool Watch::send_more(Peer& peer) {
   const ssize_t sent =
       ::send(peer.socket.get(), peer.to_send.data(), peer.to_send.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -256,7 +256,7 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
   const auto beat = contract::parse_beat(line);
   if (!beat) return false;
   rules_.on_beat(peer.global_rank, *beat, now);
-  // One that has hung up by now does not read it, but what it said last still counts.
+  // A peer that has hung up by now does not read it, but what it said last still counts.
   (void)send_line(peer.socket.get(), fmt::format("ack {}", beat->sequence));
   return true;
 }

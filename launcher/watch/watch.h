@@ -1,13 +1,13 @@
 // Watch: listens for the heartbeats of an attempt's ranks and raises the alarm (rules.h).
 //
-// Effect: a TCP listener and attempt_<n>/watch.json (0600) that tells the supervisors where it is and how to prove that
-// they belong here. On an alarm every connected supervisor is told to kill its program, at once and without Slurm's
-// help, and alarm_fd() becomes readable. A connection that does not say the right word within kHelloSeconds is closed.
-// A straggler, and ranks that nobody hears, are named on stderr once. Who shows the token and asks to look is told what is
-// known of each rank.
+// Effect: opens a TCP listener and writes attempt_<n>/watch.json (0600), which tells the supervisors where it is
+// and how to prove that they belong here. On an alarm every connected supervisor is told to kill its program, at
+// once and without Slurm's help, and alarm_fd() becomes readable. A connection that does not say the right word
+// within kHelloSeconds is closed. A straggler, and ranks that nobody hears, are named on stderr once. Whoever shows
+// the token and asks to look is told what is known of each rank.
 //
-// Thread rule: start, alarm, take_stragglers and stop from one thread; a thread of its own serves the connections and
-// hands over through a mutex. Block the stop signals before.
+// Thread rule: start, raised, stragglers and stop from one thread; a thread of its own serves the connections and
+// hands its findings over through a mutex. Block the stop signals before start.
 #pragma once
 
 #include <atomic>
@@ -28,19 +28,19 @@ inline constexpr double kHelloSeconds = 5.0;
 
 struct WatchOptions {
   WatchPolicy policy;
-  std::string place_path;               // of watch.json
+  std::string place_path;               // path of watch.json
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
 };
 
 class Watch {
  public:
-  // kIo when nothing can be listened on or the file cannot be written.
+  // kIo when no listener can be opened or the file cannot be written.
   static base::Result<std::unique_ptr<Watch>> start(WatchOptions options);
   Watch(const Watch&) = delete;
   ~Watch();
 
-  // An eventfd, readable from the moment of the alarm on.
+  // Returns an eventfd that is readable from the moment of the alarm on.
   int alarm_fd() const { return alarm_event_.get(); }
   struct Raised {
     Alarm alarm;
@@ -48,18 +48,18 @@ class Watch {
     double after_seconds = 0.0;  // since the last sign of life or move
   };
   std::optional<Raised> raised() const;
-  // All so far.
+  // Returns all stragglers found so far.
   std::vector<Straggler> stragglers() const;
-  // No more alarms; joins the thread. The destructor does the same.
+  // Raises no more alarms and joins the thread. The destructor does the same.
   void stop();
 
  private:
   struct Peer {
     base::UniqueFd socket;
-    int global_rank = -1;  // until its hello
+    int global_rank = -1;  // -1 until its hello
     double accepted = 0.0;
     std::string received;
-    std::string to_send;  // to one that looks; the connection ends with it
+    std::string to_send;  // for a peer that looks; the connection ends with it
   };
   Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd stop_event);
 
@@ -76,8 +76,8 @@ class Watch {
   WatchOptions options_;
   contract::WatchPlace place_;
   base::UniqueFd listener_, alarm_event_, stop_event_;
-  WatchRules rules_;          // of the thread
-  std::vector<Peer> peers_;   // of the thread
+  WatchRules rules_;          // owned by the thread
+  std::vector<Peer> peers_;   // owned by the thread
   mutable std::mutex mutex_;  // guards the two below
   std::optional<Raised> raised_;
   std::vector<Straggler> stragglers_;
