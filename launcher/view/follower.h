@@ -1,8 +1,8 @@
-// Follower: shows a run as it goes: the lines of all node logs of an attempt, and a progress bar on a
-// terminal.
+// Follower: shows a run as it goes: the lines of all node logs of an attempt, and a progress bar on a terminal.
 //
-// It only reads files of the run directory, so it works alike for a local run, a Slurm job and somebody
-// else's run. Thread rule: thread-compatible; poll() may be called by a thread of its own.
+// It only reads files of the run directory, so it works alike for a local run, a Slurm job and somebody else's run.
+//
+// Thread rule: thread-compatible; poll() may be called by a thread of its own.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ class Follower {
   // `print` receives whole pieces of output for stdout.
   Follower(record::RunDir run, FollowOptions options, std::function<void(const std::string&)> print);
 
-  // Shows what has come since the last call; lines still being written wait for their end, and new ones for the next
-  // call, in which copies of other ranks may come.
+  // Shows what has come since the last call; lines that are still being written wait for their end, and new ones
+  // for the next call, in which copies from other ranks may come.
   void poll();
-  // The last poll: also shows unfinished lines, and removes the bar.
+  // Is the last poll: also shows unfinished lines, and removes the bar.
   void finish();
 
  private:
@@ -43,12 +43,12 @@ class Follower {
   FollowOptions options_;
   std::function<void(const std::string&)> print_;
   GrowingText files_;
-  std::vector<LogGroup> begun_;  // not shown yet
+  std::vector<LogGroup> begun_;  // those not shown yet
   TrainingCurve curve_;
   std::string bar_;
 };
 
-// Columns of the terminal on `fd`, 80 if unknown.
+// Returns the number of columns of the terminal on `fd`, 80 if it is unknown.
 int terminal_columns(int fd);
 
 }  // namespace shardrun::launcher

@@ -11,9 +11,11 @@ namespace shardrun::launcher {
 
 class GrowingText {
  public:
-  // The bytes of `path` since the last call, up to the last newline unless `to_the_end`; "" when it cannot be read.
+  // Returns the bytes of `path` since the last call, up to the last newline unless `to_the_end`; "" when it cannot
+  // be read.
   std::string take_new(const std::string& path, bool to_the_end);
-  // Before the first take_new of `path`: skips all but about its last `bytes`, from the beginning of a line on.
+  // Call it before the first take_new of `path`: skips all but about its last `bytes`, starting at the beginning of
+  // a line.
   void skip_to_last(const std::string& path, int64_t bytes);
 
  private:

@@ -10,7 +10,8 @@
 namespace shardrun::launcher {
 namespace {
 
-// Seconds of a UTC time's minute and its fraction; enough to tell whether two near times lie within a second.
+// Returns the seconds since midnight with their fraction; enough to tell whether two near times lie within a
+// second.
 double seconds_of_day(const std::string& time) {
   if (time.size() < 19) return 0.0;
   const auto digits = [&](size_t at) { return (time[at] - '0') * 10 + (time[at + 1] - '0'); };

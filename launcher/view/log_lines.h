@@ -1,4 +1,4 @@
-// Lines of the node logs as people read them: parsed, put in time order, equal ones of many ranks put into
+// Lines of the node logs as people read them: parsed, put in time order, and equal lines of many ranks merged into
 // one.
 //
 // A node log's line is "<UTC time> <node>:<global rank> <text>" (docs/formats.md).
@@ -19,24 +19,24 @@ struct LogLine {
   std::string text;
 };
 
-// False for a line of another shape (a torn last line, say).
+// Returns false for a line of another shape (a torn last line, say).
 bool parse_log_line(std::string_view line, LogLine& out);
 
-// What is shown in the place of one or more lines.
+// What is shown in place of one or more lines.
 struct LogGroup {
   LogLine first;
-  std::set<int> ranks;  // that wrote the same text within a second of it
+  std::set<int> ranks;  // ranks that wrote the same text within a second of it
 };
 
-// Puts lines into time order (equal times keep theirs) behind `begun`, and folds those whose text is the same. A line may
-// join a group of `begun`, which stay the first ones.
+// Puts lines into time order (lines of equal times keep theirs) behind `begun`, and folds those whose text is the
+// same. A line may join a group of `begun`; these groups stay first.
 std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup> begun = {});
 
-// "[n1:0] text" or "[63 ranks] text"; with `colour`, the prefix is coloured by rank. Control bytes are
+// Returns "[n1:0] text" or "[63 ranks] text"; with `colour`, the prefix is coloured by rank. Control bytes are
 // escaped.
 std::string render(const LogGroup& group, bool colour);
 
-// Control bytes other than tab as \xNN, so that no program can steer a person's terminal.
+// Writes control bytes other than tab as \xNN, so that no program can steer a person's terminal.
 std::string escape_control(std::string_view text);
 
 }  // namespace shardrun::launcher

@@ -1,4 +1,4 @@
-// The loss curve of a run as an SVG picture, readable on light and dark pages.
+// Draws the loss curve of a run as an SVG picture that is readable on light and dark pages.
 //
 // Thread rule: pure function.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace shardrun::launcher {
 
-// Training loss as a line, validation losses as dots, the text's unigram entropy as a dashed line; axes in
-// steps and nats. Empty when the curve has fewer than two steps with a finite loss.
+// Shows training loss as a line, validation losses as dots, and the text's unigram entropy as a dashed line; the
+// axes are in steps and nats. Returns "" when the curve has fewer than two steps with a finite loss.
 std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title);
 
 }  // namespace shardrun::launcher

@@ -27,7 +27,7 @@ void add_metrics(std::string_view text, TrainingCurve& curve) {
     const auto object = base::parse_json(line);
     if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) continue;
     const int attempt = static_cast<int>(number(object, "attempt"));
-    if (attempt < curve.newest_attempt) continue;  // written by one that had been replaced
+    if (attempt < curve.newest_attempt) continue;  // written by an attempt that had been replaced
     curve.newest_attempt = attempt;
     StepPoint point;
     point.step = object["step"].get<int64_t>();

@@ -20,11 +20,11 @@ struct TrainingCurve {
   std::vector<StepPoint> steps;
   std::vector<StepPoint> validations;  // loss only
   double unigram_entropy = 0.0;        // 0 if unknown
-  int newest_attempt = 0;              // of the lines so far
+  int newest_attempt = 0;              // the newest attempt in the lines so far
 };
 
-// Adds the lines of `text` to `curve`; lines that are no JSON or of no interest are skipped. A step that
-// appears again (after a restart) replaces what came at and after it.
+// Adds the lines of `text` to `curve`; lines that are not JSON or of no interest are skipped. A step that appears
+// again (after a restart) replaces what came at and after it.
 void add_metrics(std::string_view text, TrainingCurve& curve);
 
 }  // namespace shardrun::launcher

@@ -10,7 +10,7 @@ namespace shardrun::launcher {
 std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int columns) {
   if (curve.steps.empty() || total_steps < 1) return "";
   const StepPoint& last = curve.steps.back();
-  constexpr size_t kWindow = 20;  // steps that the speed is averaged over
+  constexpr size_t kWindow = 20;  // steps over which the speed is averaged
   double seconds = 0.0, tokens = 0.0;
   const size_t window = std::min(kWindow, curve.steps.size());
   for (size_t i = curve.steps.size() - window; i < curve.steps.size(); ++i) {
@@ -45,7 +45,8 @@ std::string sparkline(const std::vector<double>& values, int columns) {
   std::string line;
   for (const double mean : means) {
     const double share = *high > *low ? (mean - *low) / (*high - *low) : 0.0;
-    line += kLevels[std::clamp(static_cast<int>(share * 7.999), 0, 7)];  // NaN: clamped by the cast's zero
+    // The clamp catches a NaN, too.
+    line += kLevels[std::clamp(static_cast<int>(share * 7.999), 0, 7)];
   }
   return line;
 }

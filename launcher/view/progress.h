@@ -1,4 +1,4 @@
-// The progress bar of a training run on a terminal, and the little pictures of numbers in tables.
+// The progress bar of a training run on a terminal, and the sparklines and number formats of tables.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -11,11 +11,11 @@
 
 namespace shardrun::launcher {
 
-// "━━━━━━────  120/200  loss 2.4137  6,812 tokens/s  eta 00:41", at most `columns` wide; empty before the
+// Returns "━━━━━━────  120/200  loss 2.4137  6,812 tokens/s  eta 00:41", at most `columns` wide; empty before the
 // first step.
 std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int columns);
 
-// "▇▅▃▂▁": the values over `columns` cells, each the mean of its share; empty for no values.
+// Returns "▇▅▃▂▁": the values over `columns` cells, each the mean of its share; empty for no values.
 std::string sparkline(const std::vector<double>& values, int columns);
 
 // 1234567 → "1,234,567".

@@ -27,7 +27,7 @@ std::string line_of(const ChartAxes& axes, const ScaleSeries& series) {
   return svg + "<polyline class=\"line\" points=\"" + line + "\"/>\n";
 }
 
-// The names of lines at their last points, moved down where they would lie over each other.
+// Writes the names of lines at their last points, moved down where they would overlap.
 std::string names_of(const ChartAxes& axes, const std::vector<ScaleSeries>& series) {
   constexpr double kLineHeight = 14.0;
   std::multimap<double, const ScaleSeries*> by_height;

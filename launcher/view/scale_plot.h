@@ -1,4 +1,4 @@
-// How well a job scales, as an SVG picture: efficiency over the number of nodes.
+// Draws how well a job scales as an SVG picture: efficiency over the number of nodes.
 //
 // Thread rule: pure function.
 #pragma once
@@ -11,17 +11,18 @@ namespace shardrun::launcher {
 
 struct ScalePoint {
   int64_t nodes = 0;
-  double efficiency = 0.0;  // speed of a node, as a share of that on the smallest number of nodes
+  double efficiency = 0.0;  // speed of a node, as a share of the speed on the smallest number of nodes
 };
 
 struct ScaleSeries {
-  std::string name;                // stands at the last point; empty: points carry their values instead
+  // Stands at the last point; if it is empty, points carry their values instead.
+  std::string name;
   std::vector<ScalePoint> points;  // ascending
 };
 
-// Numbers of nodes stand at distances of their logarithm. Empty when there are fewer than two points. `points` ascend.
+// The x axis is logarithmic in the number of nodes. Returns "" for fewer than two points. `points` ascend.
 std::string scale_plot_svg(const std::vector<ScalePoint>& points, const std::string& title);
-// Several lines in one picture; series of fewer than two points are left out.
+// Draws several lines in one picture; series of fewer than two points are left out.
 std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::string& title);
 
 }  // namespace shardrun::launcher

@@ -87,7 +87,7 @@ ScaleLine parse_line(const json& object) {
   return line;
 }
 
-// Sequences a second or tokens a second: only compared within one report.
+// Returns sequences a second or tokens a second; they are compared only within one report.
 std::optional<double> speed(const ScaleLine& line) {
   if (!line.result || line.result->status != "completed") return std::nullopt;
   if (line.result->tokens_per_second && *line.result->tokens_per_second > 0.0)
@@ -111,7 +111,7 @@ std::string result_text(const ScaleResult& result) {
   return text;
 }
 
-// "what is wrong", without where and without the mend.
+// Returns "what is wrong", without the place and without the mend.
 std::string short_refusal(const std::string& refusal) {
   const size_t begin = refusal.find(": ");
   const std::string what = refusal.substr(begin == std::string::npos ? 0 : begin + 2);

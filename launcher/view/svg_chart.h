@@ -1,4 +1,4 @@
-// What our SVG pictures share: the frame, its grid and its words, readable on light and dark pages.
+// The parts that our SVG pictures share: the frame, its grid and its words, readable on light and dark pages.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace shardrun::launcher {
 
-// Data → picture.
+// Maps data to the picture.
 struct ChartAxes {
   static constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 16, kTop = 36, kBottom = 40;
   double first = 0.0, last = 1.0;  // along x; last > first
@@ -18,22 +18,22 @@ struct ChartAxes {
   double y(double value) const { return kTop + (high - value) / (high - low) * (kHeight - kTop - kBottom); }
 };
 
-// A round distance that puts about `wanted` marks on `span`.
+// Returns a round distance that puts about `wanted` marks on `span`.
 double tick_distance(double span, int wanted);
-// `text` as the contents of an element or an attribute.
+// Returns `text` escaped for the contents of an element or an attribute.
 std::string xml_text(const std::string& text);
 
-// The opening element with the styles: classes title, grid, line, dot, reference.
+// Returns the opening element with the styles; their classes are title, grid, line, dot, reference.
 std::string chart_begin(const std::string& label);
-// Horizontal lines with their values and `unit` behind them.
+// Draws horizontal lines with their values and `unit` behind them.
 std::string chart_grid(const ChartAxes& axes, const std::string& unit = "");
-// A value below the picture, at `x` of the axes.
+// Draws a value below the picture, at `x` of the axes.
 std::string chart_x_mark(const ChartAxes& axes, double x, const std::string& text);
-// A dashed line across the picture at `y`, with words at its right end.
+// Draws a dashed line across the picture at `y`, with words at its right end.
 std::string chart_reference(const ChartAxes& axes, double y, const std::string& text);
-// A dot with words to its left.
+// Draws a dot with words to its left.
 std::string chart_dot(const ChartAxes& axes, double x, double y, const std::string& text);
-// Title, name of the x axis, closing element.
+// Draws the title and the name of the x axis, and closes the element.
 std::string chart_end(const std::string& title, const std::string& x_name);
 
 }  // namespace shardrun::launcher

@@ -47,7 +47,7 @@ T member(const json& object, const char* key, T otherwise) {
   }
 }
 
-// What metrics.jsonl says of one attempt.
+// What metrics.jsonl says about one attempt.
 struct Training {
   std::optional<double> barrier, first_step, last_checkpoint;
   int64_t first = 0, checkpoint = 0;
@@ -81,7 +81,7 @@ std::string how(const record::RankExit& exit) {
   return fmt::format("exit code {}", exit.exit_code.value_or(-1));
 }
 
-// One line for all ranks that ended alike.
+// Adds one line for all ranks that ended alike.
 void add_collateral(const record::Attempt& attempt, const std::vector<record::RankExit>& exits,
                     std::vector<TimelineEntry>& entries) {
   struct Group {
@@ -167,7 +167,7 @@ void add_preflight(const record::Attempt& attempt, std::vector<TimelineEntry>& e
     add(fmt::format("preflight: node {} is left out: {}", node.node, node.reason));
 }
 
-// Of an attempt that has another number of ranks than the one before it.
+// Returns the size of an attempt that has another number of ranks than the one before it.
 std::string size_of(const record::Attempt& attempt) {
   if (attempt.world_size == 0) return "";
   return fmt::format(": {} rank{}, {} sequences a step in {} micro-steps of {}", attempt.world_size,

@@ -1,7 +1,7 @@
-// Timeline: what happened to a run, in order, from what it left behind; `shardrun explain` prints it.
+// Timeline: tells what happened to a run, in order, from what it left behind; `shardrun explain` prints it.
 //
-// Each attempt: its start and nodes, first barrier, first step, checkpoints, stragglers, the first cause of its end
-// with how long its detection took, what ended because of it (collateral), and what followed.
+// Each attempt has its start and nodes, first barrier, first step, checkpoints, stragglers, the first cause of its
+// end with how long its detection took, what ended because of it (collateral), and what followed.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -18,7 +18,7 @@ namespace shardrun::launcher {
 struct TimelineSources {
   record::RunRecord record;
   std::string events, metrics;                       // texts of events.jsonl and metrics.jsonl; may be empty
-  std::vector<std::vector<record::RankExit>> exits;  // of the record's attempts, in their order
+  std::vector<std::vector<record::RankExit>> exits;  // exits of the record's attempts, in their order
 };
 
 struct TimelineEntry {
@@ -29,9 +29,9 @@ struct TimelineEntry {
   std::string text;
 };
 
-// In order of attempts, and of time within each. Lines of an attempt after a later one has begun are left out.
+// Orders entries by attempt, and by time within each. Lines of an attempt after a later one has begun are left out.
 std::vector<TimelineEntry> make_timeline(const TimelineSources& sources);
-// One line an entry: UTC time, seconds since the run began, attempt, text.
+// Returns one line per entry: UTC time, seconds since the run began, attempt, text.
 std::string render_timeline(const std::vector<TimelineEntry>& entries);
 std::string timeline_json(const std::vector<TimelineEntry>& entries);
 

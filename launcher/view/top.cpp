@@ -41,7 +41,8 @@ std::string phase_word(const contract::Beat& beat, bool trainer) {
   return "?";
 }
 
-// The first `columns` characters; all when that is 0. A byte that continues a character is none.
+// Returns the first `columns` characters; all when that is 0. A UTF-8 continuation byte does not count as a
+// character.
 std::string fit(const std::string& text, int columns) {
   if (columns <= 0) return text;
   int shown = 0;
@@ -57,7 +58,7 @@ std::string or_dash(const std::optional<T>& value, Text text) {
   return value ? text(*value) : "-";
 }
 
-// Characters of the columns that hold words.
+// The widths, in characters, of the columns that hold words.
 struct Widths {
   int node = 4, state = 5;
 };
@@ -84,7 +85,7 @@ void merge(std::optional<T>& into, const std::optional<T>& value, Choose choose)
   into = into ? choose(*into, *value) : *value;
 }
 
-// One row for each node: the state of the worst rank, the slowest figures, the memory of all.
+// Makes one row for each node: the state of the worst rank, the slowest figures, the memory of all.
 std::vector<Row> rows_of_nodes(const std::vector<TopRank>& ranks) {
   std::vector<Row> rows;
   std::vector<int> counts;
@@ -162,8 +163,8 @@ std::string render_top(const TopView& view, const TopSize& size) {
   if (!view.note.empty()) out += fit(view.note, size.columns) + "\n";
   std::vector<Row> rows;
   for (const TopRank& rank : view.ranks) rows.push_back({std::to_string(rank.global_rank), rank});
-  const auto used =
-      std::count(out.begin(), out.end(), '\n') + 2;  // the heads of the columns, and what is left out
+  // The columns' heads, and what is left out.
+  const auto used = std::count(out.begin(), out.end(), '\n') + 2;
   const auto room = static_cast<size_t>(std::max<int64_t>(1, size.rows - used));
   const char* who = "rank";
   if (size.rows > 0 && rows.size() > room) {

@@ -1,7 +1,7 @@
-// Top: the ranks of a running job as a screen or as plain text.
+// Top: shows the ranks of a running job as a screen or as plain text.
 //
-// With more ranks than rows there is one row for each node, and with more nodes than rows those come first that need
-// eyes: in trouble, then behind.
+// With more ranks than rows there is one row for each node, and with more nodes than rows those come first that
+// need attention: nodes in trouble, then nodes that are behind.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -22,8 +22,8 @@ struct TopRank {
   std::string state;     // a word or two
   bool trouble = false;  // somebody should look
   std::optional<int64_t> step;
-  std::optional<double> step_seconds;  // of the last step
-  std::optional<double> busy_seconds;  // a step, on average, without waits for others
+  std::optional<double> step_seconds;  // those of the last step
+  std::optional<double> busy_seconds;  // the average of a step, without waits for others
   std::optional<int64_t> memory_bytes;
   std::string last_line;  // of its output
 };
@@ -33,19 +33,19 @@ struct TopView {
   TrainingCurve curve;
   int64_t total_steps = 0;  // 0: a program whose steps we do not know
   std::vector<TopRank> ranks;
-  std::string note;  // why something is missing; empty: nothing is
+  std::string note;  // why something is missing; empty if nothing is
 };
 
-// What a look at a rank means. `trainer`: its steps are known.
+// Describes what is known of a rank. `trainer` says whether its steps are known.
 TopRank describe(const contract::RankSight& sight, bool trainer);
 
 struct TopSize {
   int columns = 0, rows = 0;  // 0: unlimited
   bool terminal = false;      // trouble is shown in colour
 };
-// Lines, each with its newline.
+// Returns lines, each with its newline.
 std::string render_top(const TopView& view, const TopSize& size);
-// One object; what is not known is null.
+// Returns one object; what is not known is null.
 std::string to_json(const TopView& view);
 
 }  // namespace shardrun::launcher
