@@ -16,7 +16,7 @@
 namespace shardrun::launcher {
 namespace {
 
-// In the child; only calls that are safe between fork and exec.
+// Runs in the child and makes only calls that are safe between fork and exec.
 [[noreturn]] void become(char* const* argv, pid_t parent, bool quiet_stdout) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);

@@ -41,7 +41,7 @@ double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// What is known of the compile job that went before.
+// Returns what is known of the compile job that went before.
 std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& plan) {
   if (plan.precompile_run.empty()) return std::nullopt;
   record::PrecompileNote note{plan.precompile_run, std::nullopt};
@@ -53,7 +53,7 @@ std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& 
   return note;
 }
 
-// Of this run, before the next one.
+// Returns the attempts of this run before the next one.
 std::vector<record::Attempt> attempts_so_far(const record::RunDir& paths) {
   const auto text = base::read_file(paths.record_json());
   if (!text) return {};
@@ -79,8 +79,8 @@ RunRecord begin_record(const ConductRequest& request, const record::RunDir& path
   return record;
 }
 
-// A rank that refused to start and left no trace does not see the run directory. It said so, but srun may lose the words
-// of a task that ends at once.
+// A rank that refused to start and left no trace does not see the run directory. It said so, but srun may lose the
+// words of a task that ends at once.
 void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
   const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0;
   if (exit.exit_code != contract::kExitRefused || left_a_trace) return;
@@ -89,7 +89,7 @@ void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
   exit.last_words = paths.unseen_by(exit.node);
 }
 
-// What each rank's supervisor wrote is more exact than what the scheduler saw, which is all there is for a
+// What each rank's supervisor wrote is more exact than what the scheduler saw, but the latter is all there is for a
 // rank whose supervisor was killed.
 std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
                                   const std::vector<RankExit>& seen) {
@@ -118,7 +118,7 @@ std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int 
   return merged;
 }
 
-// The "step" of the last whole line of metrics.jsonl.
+// Returns the "step" of the last whole line of metrics.jsonl.
 std::optional<int64_t> last_step(const std::string& path) {
   const auto text = base::read_file(path);
   if (!text) return std::nullopt;
@@ -156,7 +156,7 @@ Verdict could_not_start(const Error& error) {
   return verdict;
 }
 
-// The trainer knows its device, the request what that is.
+// The trainer knows the name of its device, the request what that device can do.
 std::vector<plan::PeakRate> peaks_of(const RunRecord& record, const ConductRequest& request) {
   std::vector<plan::PeakRate> peaks;
   if (record.predicted) peaks = record.predicted->peaks;
@@ -186,7 +186,7 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
 }
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
-// has nothing to tell.
+// then has nothing to tell.
 void write_end(const RunRecord& record, const record::RunDir& paths, int attempt) {
   if (auto ours = contract::check_epoch(paths, attempt); !ours) {
     fmt::print(stderr, "shardrun: {}\n", ours.error().to_string());
@@ -224,7 +224,7 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
   return options;
 }
 
-// A step of the attempt, which must outlive it, but for who rings its alarm.
+// Returns the step of the attempt, which must outlive it, except for who raises its alarm.
 Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attempt) {
   const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
   auto port = contract::choose_port(contract::ephemeral_ports(), seed, contract::can_bind);
@@ -241,7 +241,7 @@ Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attemp
   return step;
 }
 
-// Too few nodes are left to begin.
+// Is the verdict when too few nodes are left to begin.
 Verdict failed_preflight(const GateOutcome& gate) {
   const record::ExcludedNode& first = gate.note.excluded.front();
   Verdict verdict;
@@ -258,8 +258,8 @@ Verdict failed_preflight(const GateOutcome& gate) {
   return verdict;
 }
 
-// Nodes that the scheduler could not start ranks on are lost, unless they are more than half: then the fault is rather
-// on our side. Nobody has heard of their ranks, so the watch says nothing.
+// Nodes on which the scheduler could not start ranks are lost, unless they are more than half: then the fault is
+// more likely on our side. Nobody has heard of their ranks, so the watch says nothing.
 void note_unreachable(const std::vector<std::string>& nodes, const Attempt& attempt, VerdictInput& input,
                       record::Attempt& noted) {
   if (nodes.empty() || input.finding || 2 * nodes.size() > attempt.nodes.size()) return;
@@ -305,7 +305,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   return verdict;
 }
 
-// The newest step that the attempt says it saved.
+// Returns the newest step that the attempt says it saved.
 std::optional<int64_t> checkpoint_of(const std::string& metrics_path, int attempt) {
   const auto text = base::read_file(metrics_path);
   if (!text) return std::nullopt;
@@ -319,7 +319,7 @@ std::optional<int64_t> checkpoint_of(const std::string& metrics_path, int attemp
   return newest;
 }
 
-// One run in this process: attempts, one after the other, until nothing follows.
+// Runs one run in this process: attempts, one after the other, until nothing follows.
 class Conductor {
  public:
   Conductor(Scheduler& scheduler, const ConductRequest& request, RunDirectory& directory)
@@ -328,7 +328,7 @@ class Conductor {
   Result<RunRecord> run() {
     auto nodes = scheduler_.nodes(request_.plan);
     if (nodes) nodes_ = *nodes;
-    // Earlier starts of the job had other nodes, or the same ones again.
+    // Earlier starts of the job may have had other nodes, or the same ones.
     bad_.suspects = nodes_to_avoid(attempts_so_far(paths_));
     next_ = muster_nodes();
     while (true) {
@@ -366,7 +366,7 @@ class Conductor {
     return muster(*request_.spec, request_.plan, nodes_, bad_, request_.check_plan);
   }
 
-  // The attempt has the nodes and the plan that were mustered.
+  // Gives the attempt the nodes and the plan that were mustered.
   void settle(Attempt& attempt) {
     attempt.plan = next_->plan;
     record::Attempt& noted = record_.attempts.back();
@@ -380,7 +380,7 @@ class Conductor {
                                        base::Durability::kProcess);
   }
 
-  // Once its nodes are known for good.
+  // Announces the attempt once its nodes are final.
   Result<void> announce(const Attempt& attempt) {
     write_event(paths_, attempt.number, "attempt_started",
                 {{"nodes", attempt.nodes},
@@ -401,12 +401,12 @@ class Conductor {
     return write_record();
   }
 
-  // Once in an allocation: what fails later is found by the watch.
+  // The preflight runs once in an allocation: what fails later is found by the watch.
   bool needs_preflight() const {
     return restarts_ == 0 && spec::wants_preflight(request_.spec->fault_tolerance);
   }
 
-  // Looks at all nodes and takes the bad ones out; the verdict when the attempt cannot begin.
+  // Looks at all nodes and takes the bad ones out; returns the verdict when the attempt cannot begin.
   std::optional<Verdict> pass_gate(Attempt& attempt) {
     auto step = step_of(request_, attempt);
     if (!step) return could_not_start(step.error());
@@ -472,7 +472,7 @@ class Conductor {
     if (!next_) input.too_few = next_.error().message();
     input.can_requeue = static_cast<bool>(request_.requeue);
     for (const record::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
-    // Who was asleep while the job was given to others must neither start it nor queue it again.
+    // A conductor that was asleep while the job was given to others must neither start it nor queue it again.
     Decision decision = directory_.is_still_ours()
                             ? decide(input, request_.spec->fault_tolerance)
                             : Decision{Next::kStop, "another conductor has taken over"};
@@ -503,7 +503,7 @@ class Conductor {
       record_.status = RunStatus::kPreempted;
       record_.exit_code = contract::kExitPreempted;
       record_.verdict += "; queued again";
-      write_end(record_, paths_, attempt.number);  // Slurm ends us soon after the answer
+      write_end(record_, paths_, attempt.number);  // Slurm ends us soon after it answers
     }
     auto queued = request_.requeue(nodes_to_avoid(record_.attempts));
     if (!queued) {
@@ -528,7 +528,7 @@ class Conductor {
   BadNodes bad_;
   Result<Muster> next_ = Muster{};  // for the next attempt
   int restarts_ = 0;
-  std::string left_out_;  // of the verdict: which nodes the gate took out
+  std::string left_out_;  // for the verdict: which nodes the gate took out
   RunRecord record_;
 };
 

@@ -4,8 +4,8 @@
 //   → nodes and plan of the attempt (muster.h) → MASTER_ADDR/PORT → scheduler.run
 //   → exit files and summary.json → verdict → record.json, results.json → again, where restart.h says so
 //
-// A directory that holds earlier attempts (a requeued job) is continued: the next free attempt_<n>, the
-// earlier attempts kept in the record.
+// A directory that holds earlier attempts (a requeued job) is continued: the run gets the next free attempt_<n>,
+// and the earlier attempts stay in the record.
 //
 // Thread rule: one thread calls; block the stop signals (stop_signals.h) before any thread exists.
 #pragma once
@@ -27,24 +27,25 @@ namespace shardrun::launcher {
 
 struct ConductRequest {
   const spec::JobSpec* spec = nullptr;
-  std::string spec_text;  // job.toml, byte for byte what was given
+  std::string spec_text;  // the bytes of job.toml, exactly as given
   record::LaunchPlan plan;
   int stop_fd = -1;                             // signalfd, borrowed; -1: nobody can stop us
-  double launch_time = 0.0;                     // Unix seconds, when shardrun began
+  double launch_time = 0.0;                     // Unix seconds when shardrun began
   std::optional<record::Prediction> predicted;  // goes into the record
-  // What a rank's device does at most by its datasheet, from the name that its driver gives it. May be empty.
+  // Returns the most that a rank's device does by its datasheet, from the name that its driver gives it. May be
+  // empty.
   std::function<std::optional<plan::PeakRate>(const std::string& device)> peak_of_device;
-  // Called before the ranks of each attempt start, e.g. to follow the logs.
+  // Is called before the ranks of each attempt start, e.g. to follow the logs.
   std::function<void(const record::RunDir&, int attempt)> on_start;
-  // Called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not get. What
-  // became of them, in words or "", and an error are added to the verdict.
+  // Is called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not
+  // get. What became of these, in words or "", or an error, is added to the verdict.
   std::function<base::Result<std::string>(const std::vector<std::string>& avoid)> requeue;
-  PlanCheck check_plan;  // of a plan with fewer nodes; may be empty
+  PlanCheck check_plan;  // checks a plan with fewer nodes; may be empty
 };
 
 // Runs the attempts and returns the record, which is also on disk; its exit_code is the one to end with. A
-// scheduler that could not start the ranks is a record with status failed or refused, not an error. Errors:
-// the run directory is in use (kRefused, naming the holder), belongs to another job, or cannot be written.
+// scheduler that could not start the ranks makes a record with status failed or refused, not an error. Errors: the
+// run directory is in use (kRefused, naming the holder), belongs to another job, or cannot be written.
 base::Result<record::RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request);
 
 }  // namespace shardrun::launcher

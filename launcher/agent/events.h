@@ -1,8 +1,8 @@
-// Events: events.jsonl, what happened to a run and when, a line each; `shardrun explain` reads it.
+// Events: events.jsonl says what happened to a run and when, a line each; `shardrun explain` reads it.
 //
 //   {"time":1700000000.123,"event":"attempt_started","attempt":0,"nodes":["n1","n2"]}
 //
-// A line of an attempt that is not the newest any more is not written. A full disk costs lines, never the job.
+// An attempt that is no longer the newest writes no line. A full disk costs lines, never the job.
 // Thread rule: free function; one process of a run writes.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace shardrun::launcher {
 
-// Appends {"time", "event", "attempt"} and `members`.
+// Appends a line with {"time", "event", "attempt"} and `members`.
 void write_event(const record::RunDir& run, int attempt, const std::string& event,
                  const nlohmann::json& members);
 

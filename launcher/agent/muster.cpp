@@ -17,7 +17,7 @@ Names joined(Names left, const Names& right) {
   return left;
 }
 
-// With all nodes, or with as many fewer as can be used.
+// Makes the muster with all nodes, or with as many fewer as can be used.
 Result<Muster> muster_without(const Names& never, const spec::JobSpec& spec,
                               const record::LaunchPlan& original, const Names& all, const Names& suspects,
                               const PlanCheck& check) {

@@ -1,10 +1,11 @@
-// Muster: which nodes of the allocation the next attempt has, and its plan there.
+// Muster: decides which nodes of the allocation the next attempt gets, and its plan there.
 //
-// In this order: all that the job asked for, without bad nodes; fewer, down to [fault_tolerance] min_nodes; and only
-// then nodes where a rank hung. A node where a rank was killed is a suspect: others are preferred to it, but it is used
-// before the job gets smaller. So the plan that the job began with comes back as soon as there are nodes for it.
+// It tries, in this order: all nodes that the job asked for, without bad ones; fewer, down to [fault_tolerance]
+// min_nodes; and only then nodes where a rank hung. A node where a rank was killed is a suspect: others are
+// preferred to it, but it is used before the job gets smaller. So the plan that the job began with comes back as
+// soon as there are nodes for it.
 //
-// Thread rule: pure, but for `check`.
+// Thread rule: pure, except for `check`.
 #pragma once
 
 #include <string>
@@ -15,18 +16,18 @@
 
 namespace shardrun::launcher {
 
-// Each in the order in which it was found out.
+// The nodes of each kind, in the order in which they were found out.
 struct BadNodes {
-  std::vector<std::string> lost;      // or failed the preflight: never again in this allocation
+  std::vector<std::string> lost;      // lost, or failed the preflight: never used again in this allocation
   std::vector<std::string> hung;      // a rank hung, or was killed for the second time
   std::vector<std::string> suspects;  // a rank was killed
 };
 
-// Adds what an attempt that ended says of its nodes.
+// Adds what an attempt that has ended says about its nodes.
 void note_bad_nodes(const record::Attempt& attempt, BadNodes& bad);
 
-// The nodes that a job queued again should not get: those that its attempts lost, or that hung or failed the preflight.
-// Each once, the newest last.
+// Returns the nodes that a job queued again should not get: those that its attempts lost, or that hung or failed
+// the preflight. Each is there once, the newest last.
 std::vector<std::string> nodes_to_avoid(const std::vector<record::Attempt>& attempts);
 
 struct Muster {
@@ -34,13 +35,14 @@ struct Muster {
   std::vector<std::string> nodes;  // in node_index order
 };
 
-// `original`: the plan that the job began with; `all`: of the allocation. On a machine that stands for all nodes, as
-// under the local scheduler, `all` has fewer than the plan. kRefused, on one line: too few are left.
+// `original` is the plan that the job began with; `all` are the nodes of the allocation. On a machine that stands
+// for all nodes, as under the local scheduler, `all` has fewer than the plan. kRefused, on one line, when too few
+// are left.
 base::Result<Muster> muster(const spec::JobSpec& spec, const record::LaunchPlan& original,
                             const std::vector<std::string>& all, const BadNodes& bad, const PlanCheck& check);
 
-// `wanted` of `all`, in their order: none that is lost, and of the suspects only as many as are needed. Empty when
-// too few are left.
+// Returns `wanted` of `all`, in their order: none that is lost, and of the suspects only as many as are needed.
+// Empty when too few are left.
 std::vector<std::string> choose_nodes(const std::vector<std::string>& all,
                                       const std::vector<std::string>& lost,
                                       const std::vector<std::string>& suspects, size_t wanted);

@@ -1,10 +1,11 @@
-// Restart: what follows an attempt that did not complete. muster.h says on which nodes.
+// Restart: decides what follows an attempt that did not complete. muster.h says on which nodes.
 //
 // An attempt that failed is started again in the same allocation while max_restarts allows it and enough nodes are
-// left; where they are not, the job is queued again when requeue says so. Never: after exit code 93 (the program says
-// that another try cannot help), 2 (bad input), a refusal, lack of memory, or a request to stop. And not after kHopelessRestarts in a
-// row that wrote no newer checkpoint than the attempts before them, counted over all starts of the job; a command has
-// no checkpoints that we know of, so each of its restarts counts.
+// left; where they are not, the job is queued again when requeue says so. It is never started again after exit code
+// 93 (the program says that another try cannot help), exit code 2 (bad input), a refusal, lack of memory, or a
+// request to stop, and not after kHopelessRestarts in a row that wrote no newer checkpoint than the attempts before
+// them, counted over all starts of the job. A command has no checkpoints that we know of, so each of its restarts
+// counts.
 //
 // Thread rule: pure.
 #pragma once
@@ -26,22 +27,22 @@ struct RestartInput {
   record::RunStatus status = record::RunStatus::kFailed;
   int exit_code = 1;
   bool stop_requested = false;
-  bool out_of_memory = false;  // the first cause
-  int restarts_here = 0;       // in this allocation, so far
-  std::string too_few;         // why the nodes that are left cannot go on; empty: they can
+  bool out_of_memory = false;  // the first cause was lack of memory
+  int restarts_here = 0;       // restarts in this allocation so far
+  std::string too_few;         // why the nodes that are left cannot go on; empty if they can
   bool can_requeue = false;    // there is a queue to go back to
-  std::vector<std::optional<int64_t>>
-      checkpoints;  // newest step that each attempt wrote, oldest attempt first
+  // Newest step that each attempt wrote, oldest attempt first.
+  std::vector<std::optional<int64_t>> checkpoints;
 };
 
 struct Decision {
   Next next = Next::kStop;
-  std::string why;  // of a stop or a requeue that the settings alone do not explain; else ""
+  std::string why;  // explains a stop or a requeue that the settings alone do not explain; else ""
 };
 
 Decision decide(const RestartInput& input, const spec::FaultToleranceSpec& settings);
 
-// Restarts since one wrote a newer checkpoint than all attempts before it.
+// Returns the number of restarts since one wrote a newer checkpoint than all attempts before it.
 int restarts_without_progress(const std::vector<std::optional<int64_t>>& checkpoints);
 
 }  // namespace shardrun::launcher

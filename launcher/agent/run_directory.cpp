@@ -26,7 +26,7 @@ using base::Result;
 struct Holder {
   std::string host, run_id, user, slurm_job;  // slurm_job: "-" outside of Slurm
   long pid = 0;
-  unsigned long long start_time = 0;  // of the process, in clock ticks since boot
+  unsigned long long start_time = 0;  // start of the process, in clock ticks since boot
   long slurm_starts = 0;              // how often Slurm had started the job again
 };
 
@@ -35,7 +35,7 @@ std::string this_host() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-// Field 22 of /proc/<pid>/stat: two processes with the same pid never share it. 0 when there is no such
+// Returns field 22 of /proc/<pid>/stat: two processes with the same pid never share it. 0 when there is no such
 // process.
 unsigned long long process_start_time(long pid) {
   const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
@@ -90,7 +90,7 @@ bool is_gone(const Holder& holder, const Holder& us) {
   return us.slurm_job != "-" && holder.slurm_job == us.slurm_job && holder.slurm_starts < us.slurm_starts;
 }
 
-// Removes a lock that nobody holds any more. False when somebody else was faster.
+// Removes a lock that nobody holds any more. Returns false when somebody else was faster.
 bool remove_stale(const std::string& path, const std::string& stale_text) {
   const std::string aside = fmt::format("{}.stale.{}", path, ::getpid());
   if (::rename(path.c_str(), aside.c_str()) != 0) return false;
@@ -101,7 +101,7 @@ bool remove_stale(const std::string& path, const std::string& stale_text) {
   return was_stale;
 }
 
-// What only this run needs; no launch waits for the disk.
+// Writes what only this run needs; no launch waits for the disk.
 Result<void> write_small(const std::string& path, std::string_view text) {
   return base::write_file_atomically(path, text, 0644, base::Durability::kProcess);
 }

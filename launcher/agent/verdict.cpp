@@ -19,7 +19,7 @@ bool is_success(const RankExit& exit) {
   return exit.exit_code == contract::kExitDone;
 }
 
-// What a rank does when it is asked to stop and can.
+// Returns whether the rank did what a rank does when it is asked to stop and can.
 bool is_stop(const RankExit& exit) {
   return exit.exit_code == contract::kExitPreempted;
 }
@@ -30,7 +30,7 @@ int severity(const RankExit& exit) {
   return 2;
 }
 
-// Ended badly, and not because somebody told it to.
+// Returns whether the rank ended badly, and not because somebody told it to end.
 bool failed_by_itself(const RankExit& exit, bool stop_requested) {
   if (is_success(exit) || is_stop(exit)) return false;
   if (!exit.stopped_on_request) return true;
@@ -124,7 +124,7 @@ Verdict scheduler_failed(const VerdictInput& input, const std::string& words) {
   return verdict;
 }
 
-// Nobody failed by itself and everybody is accounted for.
+// Is the verdict when nobody failed by itself and everybody is accounted for.
 Verdict ended_quietly(const VerdictInput& input) {
   const auto count = [&](auto predicate) {
     return static_cast<size_t>(std::count_if(input.exits.begin(), input.exits.end(), predicate));

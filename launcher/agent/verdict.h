@@ -1,19 +1,19 @@
-// Verdict: from how every rank ended to what happened, in one line, and what the exit code says about a
+// Verdict: judges from how every rank ended what happened, in one line, and what the exit code says about a
 // restart.
 //
-// The first cause is searched among the ranks that ended badly by themselves, in this order; ties go to the
-// earlier one:
+// The first cause is searched among the ranks that ended badly by themselves, in this order; ties go to the earlier
+// one:
 //   1. ended by a signal that comes from outside or from a fault (SIGKILL, SIGSEGV, SIGBUS, …)
 //   2. a non-zero exit, or a signal that a program raises about itself (SIGABRT, SIGPIPE)
-//   3. a lost peer (exit 4 of the trainer): only when nobody owns up to something better
+//   3. a lost peer (exit 4 of the trainer): only when no rank reports something better
 // What the watch found comes before all of them, unless a rank had already failed by itself when it was found.
-// Ranks that were told to stop before they ended are collateral. After a stop request, exit 75 and death by
-// SIGTERM are what was asked for.
+// Ranks that were told to stop before they ended are collateral. After a stop request, exit 75 and death by SIGTERM
+// are what was asked for.
 //
-// Exit codes (contract/exit_code.h): 0 all ranks did; 75 all ranks ended with 75 or 0 and at least one with
-// 75; 93 any rank that failed by itself said so; 4 lost peers, a hang, a lost node, a scheduler's fault, or ranks that left no
-// account; 2 the trainer found bad input; else 1. A stopped program that has no checkpoint to show (it died
-// of SIGTERM) is kFailed with 1: starting it again would repeat the work.
+// Exit codes (contract/exit_code.h): 0 when all ranks ended with 0; 75 when all ranks ended with 75 or 0 and at
+// least one with 75; 93 when any rank that failed by itself ended with it; 4 for lost peers, a hang, a lost node, a
+// scheduler's fault, or ranks that left no account; 2 when the trainer found bad input; else 1. A stopped program
+// that has no checkpoint to show (it died of SIGTERM) is kFailed with 1: starting it again would repeat the work.
 //
 // Thread rule: pure.
 #pragma once
@@ -39,7 +39,7 @@ struct WatchFinding {
 struct VerdictInput {
   int world_size = 1;
   std::vector<record::RankExit> exits;  // at most one a rank
-  std::optional<int> stop_signal;       // that asked the run to stop
+  std::optional<int> stop_signal;       // the one that asked the run to stop
   std::optional<std::string> scheduler_fault;
   std::optional<WatchFinding> finding;
   std::optional<int64_t> last_step;  // the last step that the trainer reported
@@ -56,7 +56,7 @@ struct Verdict {
 
 Verdict judge(const VerdictInput& input);
 
-// "SIGKILL" for 9; "signal 77" where there is no name.
+// Returns "SIGKILL" for 9, and "signal 77" where there is no name.
 std::string signal_name(int signal);
 
 }  // namespace shardrun::launcher
