@@ -1,9 +1,9 @@
-// Bandwidth history: what this cluster's all-reduce had in healthy launches of this user, one small text file for each
-// kind of launch: a number a line, bytes a second, the newest last, at most kKept.
+// Bandwidth history: which all-reduce bandwidth this cluster had in healthy launches of this user, in one small
+// text file for each kind of launch: one number a line, bytes a second, the newest last, at most kKept.
 //
-// It lies in $XDG_STATE_HOME/shardrun/bandwidth or ~/.local/state/shardrun/bandwidth, mode 0600 in folders of mode 0700,
-// is replaced by an atomic rename, and is not believed when others can write into its folder. Launches that end at once
-// may lose one number; the median does not mind.
+// It lies in $XDG_STATE_HOME/shardrun/bandwidth or ~/.local/state/shardrun/bandwidth, mode 0600 in folders of mode
+// 0700, is replaced by an atomic rename, and is not believed when others can write into its folder. Launches that
+// end at the same time may lose one number; the median does not mind.
 //
 // Thread rule: free functions.
 #pragma once
@@ -22,15 +22,16 @@ inline constexpr size_t kKept = 32;
 struct LaunchKind {
   std::string cluster, partition;
   int nodes = 1, ranks_per_node = 1;
-  std::string provider;  // that the job asks for
+  std::string provider;  // the one that the job asks for
 };
 
-// Path of the file; letters, digits, dots, underscores and dashes. kInvalid when no variable names a home.
+// Returns the path of the file; it has only letters, digits, dots, underscores and dashes. kInvalid when no
+// variable names a home.
 base::Result<std::string> history_path(const LaunchKind& kind);
 
-// The median; nullopt where nothing is known yet. kRefused when others can write there; kIo.
+// Returns the median; nullopt where nothing is known yet. kRefused when others can write there; kIo.
 base::Result<std::optional<double>> usual_bandwidth(const std::string& path);
-// Appends one. Errors as above.
+// Appends one number. Errors as above.
 base::Result<void> remember_bandwidth(const std::string& path, double bytes_per_second);
 
 }  // namespace shardrun::launcher

@@ -54,7 +54,7 @@ class Gate {
  private:
   static void say(const std::string& line) { fmt::print(stderr, "shardrun: preflight: {}\n", line); }
 
-  // One step on all nodes that are left; true when another one should follow.
+  // Runs one step on all nodes that are left; returns true when another one should follow.
   bool look(int pass) {
     GateFacts facts;
     facts.run = record::RunDir{step_.plan->run_directory};
@@ -80,7 +80,7 @@ class Gate {
     return exclude(facts, judgement);
   }
 
-  // Where the past of such launches lies; "" where there is no place for it.
+  // Returns where the history of such launches lies; "" where there is no place for it.
   std::string find_history(GateFacts& facts) {
     LaunchKind kind;
     kind.cluster = step_.plan->scheduler == "slurm" ? variable("SLURM_CLUSTER_NAME") : step_.nodes.front();
@@ -129,7 +129,7 @@ class Gate {
     return {};
   }
 
-  // One node may be broken, and so may be several; but not all of them in the same way.
+  // One node may be broken, and so may several, but not all of them in the same way.
   bool is_the_jobs_own(const std::vector<record::ExcludedNode>& excluded) const {
     if (excluded.size() < 2 && step_.plan->scheduler != "local") return false;
     const record::ExcludedNode& first = excluded.front();

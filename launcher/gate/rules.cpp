@@ -22,7 +22,7 @@ std::string rate(double bytes_per_second) {
   return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
 }
 
-// What a node says of itself.
+// Returns the fault that a node reports about itself.
 std::optional<ExcludedNode> fault_of(const NodeFacts& node, int gpus_per_node) {
   if (!node.provider_error.empty()) return ExcludedNode{node.node, "provider", node.provider_error};
   if (!node.disk_error.empty())
@@ -52,8 +52,8 @@ std::optional<ExcludedNode> fault_of(const NodeFacts& node, int gpus_per_node) {
   return std::nullopt;
 }
 
-// The nodes that could not even say what is wrong. When one does not see the run directory, Slurm ends the others
-// before they may have said anything.
+// Returns the nodes that could not even say what is wrong. When one does not see the run directory, Slurm ends the
+// others before they may have said anything.
 std::vector<ExcludedNode> find_speechless(const GateFacts& facts) {
   std::vector<ExcludedNode> unseen, silent;
   std::set<std::string> refused;
@@ -72,7 +72,7 @@ std::vector<ExcludedNode> find_speechless(const GateFacts& facts) {
   return unseen.empty() ? silent : unseen;
 }
 
-// The node that more than half of those who could not measure blame.
+// Returns the node that more than half of those that could not measure blame.
 std::optional<ExcludedNode> find_blamed(const GateFacts& facts) {
   std::map<std::string, int> votes;
   std::string words;
@@ -117,7 +117,7 @@ void judge_bandwidth(const GateFacts& facts, GateJudgement& judgement) {
 }
 
 void judge_clocks(const std::vector<ClockOffset>& clocks, GateJudgement& judgement) {
-  // Two nodes do not say which of them is right: the first one counts.
+  // With two nodes nothing says which of them is right: the first one counts.
   std::vector<double> middles;
   for (const ClockOffset& clock : clocks) middles.push_back((clock.low + clock.high) / 2);
   const double right = clocks.size() > 2 ? base::lower_median(middles) : 0.0;
