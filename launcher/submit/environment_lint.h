@@ -1,4 +1,4 @@
-// Environment lint: variables that used to help on EFA and now do nothing, or harm.
+// Environment lint: finds variables that used to help on EFA and now do nothing, or harm.
 //
 // Source: doc/efa-env-var.md and src/platform-aws.cpp of aws-ofi-nccl, the EFA cheat sheet of
 // awsome-distributed-training. With libfabric ≥ 1.18 and aws-ofi-nccl ≥ 1.7 nothing has to be set.
@@ -19,10 +19,10 @@ struct VariableFinding {
   std::string reason;  // what it does today, and what to do
 };
 
-// In the order of their names.
+// Returns the findings in the order of the variables' names.
 std::vector<VariableFinding> lint_environment(const std::map<std::string, std::string>& environment);
 
-// What aws-ofi-nccl sets by itself, a line each: so nobody has to.
+// Returns what aws-ofi-nccl sets by itself, one setting a line, so that nobody else has to.
 std::vector<std::string> set_by_the_plugin();
 
 }  // namespace shardrun::launcher

@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::seconds kCommandTime{5};
 constexpr int kOldestNccl = 21701;  // plugins/nccl/libraries.h
 
-// A library that stays loaded: some cannot be unloaded once their constructors ran.
+// Opens a library that stays loaded: some cannot be unloaded once their constructors have run.
 void* open_library(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (void* library = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL)) return library;
@@ -63,7 +63,7 @@ Component ofi_nccl() {
   return found;
 }
 
-// Of libnccl.so.2 as the loader finds it, e.g. 22809; 0: none.
+// Returns the version of libnccl.so.2 as the loader finds it, e.g. 22809; 0 if there is none.
 int nccl_number() {
   const auto version = symbol<int (*)(int*)>(open_library({"libnccl.so.2"}), "ncclGetVersion");
   int number = 0;
@@ -101,7 +101,7 @@ Component pmix() {
   Component found{"PMIx", "", "install libpmix2"};
   const auto version = symbol<const char* (*)()>(open_library({"libpmix.so.2"}), "PMIx_Get_version");
   if (version == nullptr) return found;
-  // "OpenPMIx 4.2.2 (PMIx Standard: …)"
+  // The text is "OpenPMIx 4.2.2 (PMIx Standard: …)".
   std::istringstream words(version());
   std::string word;
   while (words >> word && (word.empty() || word.front() < '0' || word.front() > '9')) {

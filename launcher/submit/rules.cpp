@@ -52,7 +52,7 @@ Result<void> check_text_file(const spec::JobSpec& spec, const std::string& key, 
   return {};
 }
 
-// As execvp would find it.
+// Looks for the program as execvp would.
 bool on_path(const std::string& program) {
   const char* variable = std::getenv("PATH");
   std::string path = variable != nullptr ? variable : "/usr/bin:/bin";
@@ -64,7 +64,7 @@ bool on_path(const std::string& program) {
   return false;
 }
 
-// `key`: of the argv, e.g. "program.command".
+// `key` is the key of the argv, e.g. "program.command".
 Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
                            const std::vector<std::string>& command, const std::string& working_directory) {
   const std::string& program = command.front();
@@ -104,8 +104,8 @@ Result<void> check_weights(const spec::JobSpec& spec, const std::string& working
                   spec.origin("model.init"), full, std::strerror(errno)));
 }
 
-// An image is a file or a folder here: ranks that each fetched it from a registry would all do so at once. What pyxis
-// gets is srun's to check.
+// An image must be a local file or folder: ranks that each fetched it from a registry would all do so at once. srun
+// checks what pyxis gets.
 Result<void> check_container(const spec::JobSpec& spec, const std::string& working_directory) {
   if (!spec.container.is_given() || spec.container.runtime == spec::ContainerRuntime::kPyxis) return {};
   const std::string full = absolute(spec.container.image, working_directory);
@@ -119,7 +119,7 @@ Result<void> check_container(const spec::JobSpec& spec, const std::string& worki
   return {};
 }
 
-// The folder itself, or the nearest above it that exists, must take new entries.
+// Either the folder itself, or the nearest one above it that exists, must take new entries.
 Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::string& working_directory) {
   std::string folder = absolute(spec.checkpoint.directory, working_directory);
   struct stat status {};
@@ -136,7 +136,7 @@ Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::strin
                                            origin, folder, std::strerror(errno)));
 }
 
-// Errors of what only the ranks need, in the order of the spec.
+// Returns the errors of what only the ranks need, in the order of the spec.
 std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string& working_directory) {
   std::vector<Error> errors;
   const auto keep = [&](Result<void> checked) {
@@ -153,7 +153,7 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   return errors;
 }
 
-// What a rank on a GPU loads; compiling for GPUs that are named needs none.
+// Checks what a rank on a GPU loads; compiling for GPUs that are named needs none of it.
 Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec.resources.device == spec::TrainingDevice::kCpu) return {};
   if (plan.kernels_only && !spec.precompile.architecture.empty()) return {};
@@ -165,7 +165,7 @@ Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPl
                            spec.origin("resources.device"), library));
 }
 
-// A min_nodes that cannot help.
+// Refuses a min_nodes that cannot help.
 Result<void> check_fewer_nodes(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec::fewest_nodes(spec.fault_tolerance, plan.nodes) == plan.nodes) return {};
   const auto fewer = plan_on_fewer(spec, plan, plan.nodes - 1, {});
@@ -187,7 +187,7 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
       RETURN_IF_ERROR(check_text_file(spec, fmt::format("{}[{}]", name, i), (*files)[i], working_directory));
     }
   }
-  // What an image has cannot be seen from here.
+  // What is inside an image cannot be seen from here.
   const bool on_host = !spec.container.is_given();
   if (on_host && !spec.program.command.empty())
     RETURN_IF_ERROR(check_command(spec, "program.command", spec.program.command, working_directory));

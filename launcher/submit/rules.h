@@ -1,4 +1,4 @@
-// Refusals before anything is queued or started: what a job spec names must be there.
+// Refusals before anything is queued or started: what a job spec names must exist.
 //
 // Thread rule: free functions that look at files.
 #pragma once
@@ -12,20 +12,21 @@
 
 namespace shardrun::launcher {
 
-// Where the ranks will run. What only they need (initial weights, the files of secrets, the checkpoints' folder) may be missing on a
-// head node: that is a warning there and a refusal here.
+// Where the ranks will run. What only they need (initial weights, the files of secrets, the checkpoints' folder)
+// may be missing on a head node: that is a warning there and a refusal here.
 enum class RanksRun { kHere, kElsewhere };
 
-// "file:line:column: what; mend", one each.
+// Each is "file:line:column: what; mend".
 using Warnings = std::vector<std::string>;
 
-// The files that the spec names: data and validation text, a command's program, files that secrets come from, the
-// checkpoints' folder. Relative paths start at `working_directory`. Errors: kInvalid, "file:line:column: what; mend".
+// Checks the files that the spec names: data and validation text, a command's program, files that secrets come
+// from, the checkpoints' folder. Relative paths start at `working_directory`. Errors: kInvalid, "file:line:column:
+// what; mend".
 base::Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                                    RanksRun where);
 
-// The same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin. Warns of a min_nodes with
-// which the job fits on no smaller number of nodes.
+// Checks the same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin. Warns of a
+// min_nodes with which the job fits on no smaller number of nodes.
 base::Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 }  // namespace shardrun::launcher

@@ -50,7 +50,7 @@ std::vector<std::string> allocation_options(const spec::JobSpec& spec) {
   if (resources.exclusive) options.push_back("--exclusive");
   if (resources.gpus_per_node > 0)
     options.push_back(fmt::format("--gpus-per-node={}", resources.gpus_per_node));
-  // A node that fails must not take the allocation with it: the job goes on without it.
+  // A node that fails must not take the allocation with it: the job goes on without that node.
   if (spec.fault_tolerance.max_restarts > 0) options.push_back("--no-kill");
   return options;
 }

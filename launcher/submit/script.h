@@ -1,8 +1,9 @@
 // The sbatch script of a job: what Slurm must know, and one line that starts the conductor.
 //
-// Nothing of the job spec is ever read by a shell: #SBATCH lines carry only values of the spec's checked
-// character sets, and the body names two paths in single quotes. Everything else travels in job.toml and
-// plan.json. Thread rule: pure functions.
+// No shell ever reads anything of the job spec: #SBATCH lines carry only values of the spec's checked character
+// sets, and the body names two paths in single quotes. Everything else travels in job.toml and plan.json.
+//
+// Thread rule: pure functions.
 #pragma once
 
 #include <string>
@@ -13,22 +14,24 @@
 
 namespace shardrun::launcher {
 
-// What sbatch and salloc share: --job-name, --nodes, --ntasks-per-node, --cpus-per-task, --time, --partition…
+// Returns what sbatch and salloc share: --job-name, --nodes, --ntasks-per-node, --cpus-per-task, --time,
+// --partition…
 std::vector<std::string> allocation_options(const spec::JobSpec& spec);
 
 struct ScriptPaths {
   std::string shardrun_program;   // absolute
   std::string runs_directory;     // absolute; the run directory is <runs_directory>/<job id>
   std::string working_directory;  // absolute
-  std::string after;              // a job that must have ended well before this one starts; empty: none
-  int array_elements =
-      0;  // > 0: an array of as many jobs, one after the other; directories are <array id>_<index>
+  // A job that must have ended well before this one starts; empty if there is none.
+  std::string after;
+  // > 0: an array of as many jobs, one after the other; directories are <array id>_<index>.
+  int array_elements = 0;
 };
 
 // kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.
 base::Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& paths);
 
-// `text` as one word of a POSIX shell.
+// Returns `text` as one word of a POSIX shell.
 std::string shell_quoted(const std::string& text);
 
 }  // namespace shardrun::launcher
