@@ -15,8 +15,7 @@ using base::Result;
 
 constexpr int64_t kLargestBatch = int64_t{1} << 40;
 
-// The largest number of ranks ≤ `limit` that divides `units`, and the smallest > `limit` (0 if there is
-// none).
+// The largest number of ranks ≤ `limit` that divides `units`, and the smallest > `limit` (0 if there is none).
 struct Nearest {
   int64_t below = 0, above = 0;
 };
@@ -25,7 +24,7 @@ Nearest nearest_divisors(int64_t units, int64_t limit) {
   for (int64_t ranks = std::min(limit, units); ranks >= 1 && nearest.below == 0; --ranks) {
     if (units % ranks == 0) nearest.below = ranks;
   }
-  constexpr int64_t kSearch = 1 << 17;  // more ranks than a job may have
+  constexpr int64_t kSearch = 1 << 17;  // exceeds the number of ranks that a job may have
   for (int64_t ranks = limit + 1; ranks <= std::min(units, limit + kSearch) && nearest.above == 0; ++ranks) {
     if (units % ranks == 0) nearest.above = ranks;
   }
@@ -72,7 +71,7 @@ bool can_be_solved(const spec::JobSpec& spec, int64_t nodes) {
 
 NearestNodes nearest_nodes(const spec::JobSpec& spec, int64_t nodes) {
   int64_t most_ranks = record::LaunchPlan::kLargestWorld;
-  if (spec.batch.global_batch)  // a rank has one sequence at least
+  if (spec.batch.global_batch)  // a rank has at least one sequence
     most_ranks = std::min(most_ranks, *spec.batch.global_batch * spec.sharding.tensor_parallel);
   const int64_t most = most_ranks / spec.resources.ranks_per_node;
   NearestNodes nearest;

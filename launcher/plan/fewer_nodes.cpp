@@ -19,7 +19,7 @@ using base::Result;
 using record::LaunchPlan;
 using spec::JobSpec;
 
-// Of "where: what; mend" the what: where and mend are for a job that has not begun.
+// Returns the what of "where: what; mend": where and mend are for a job that has not begun.
 std::string what_of(const std::string& refusal) {
   const size_t begin = refusal.find(": ") + 2;
   return refusal.substr(begin, refusal.find("; ") - begin);
@@ -29,7 +29,7 @@ std::string count_of(int64_t nodes) {
   return fmt::format("{} node{}", nodes, nodes == 1 ? "" : "s");
 }
 
-// "1, 2 or 4 nodes", the largest few below all of them; "" for none.
+// Returns "1, 2 or 4 nodes", the largest few below all of them; "" for none.
 std::string fitting(const JobSpec& spec, const LaunchPlan& original) {
   constexpr size_t kMost = 4;
   std::vector<int> fit;
@@ -67,7 +67,7 @@ Result<LaunchPlan> plan_on_fewer(const JobSpec& spec, const LaunchPlan& original
   if (left < fewest)
     return Error(Code::kRefused,
                  fmt::format("{} of {}, and the job needs {}", are_left, original.nodes, fewest));
-  std::string reason;  // why not on the largest
+  std::string reason;  // why it does not work on the largest number
   for (int nodes = std::min(left, original.nodes - 1); nodes >= fewest; --nodes) {
     auto plan = plan_on_nodes(spec, original, nodes);
     const auto checked = plan && check ? check(*plan) : Result<void>();

@@ -10,7 +10,7 @@ namespace shardrun::launcher {
 
 namespace {
 
-// "2 or 4 nodes work", or nothing.
+// Returns "2 or 4 nodes work", or nothing.
 std::string nodes_that_work(const spec::JobSpec& spec) {
   const NearestNodes nearest = nearest_nodes(spec, spec.resources.nodes);
   const int64_t one = nearest.below > 0 ? nearest.below : nearest.above;

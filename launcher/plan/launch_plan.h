@@ -1,4 +1,4 @@
-// From a checked job spec to a LaunchPlan: everything that is decided before anything starts.
+// Turns a checked job spec into a LaunchPlan: everything that is decided before anything starts.
 //
 // Thread rule: pure functions.
 #pragma once

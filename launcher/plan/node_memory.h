@@ -1,6 +1,6 @@
-// Whether what the ranks of a node plan to hold (runtime/plan/model_plan.h) fits into the node.
+// Decides whether what the ranks of a node plan to hold (runtime/plan/model_plan.h) fits into the node.
 //
-// Thread rule: pure functions, but for machine_memory_bytes().
+// Thread rule: pure functions, except for machine_memory_bytes().
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace shardrun::launcher {
 
-// Of this machine, as the kernel reports it; nullopt where it does not.
+// Returns the memory of this machine, as the kernel reports it; nullopt where it does not.
 std::optional<int64_t> machine_memory_bytes();
 
-// What a Slurm job may use of a node: SLURM_MEM_PER_NODE, or SLURM_MEM_PER_CPU × SLURM_CPUS_ON_NODE (MiB; 0 is all of
-// it), and at most `machine_bytes`. nullopt: nothing is known.
+// Returns what a Slurm job may use of a node: SLURM_MEM_PER_NODE, or SLURM_MEM_PER_CPU × SLURM_CPUS_ON_NODE (MiB; 0
+// stands for all of it), and at most `machine_bytes`. nullopt: nothing is known.
 std::optional<int64_t> node_memory_bytes(const contract::EnvironmentLookup& lookup,
                                          std::optional<int64_t> machine_bytes);
 
-// kRefused when `ranks` of them need more than `node_bytes` of the host's memory.
+// kRefused when `ranks` such ranks need more than `node_bytes` of host memory.
 base::Result<void> fits_in_memory(const plan::MemoryPlan& rank, int ranks, std::optional<int64_t> node_bytes);
 
 }  // namespace shardrun::launcher

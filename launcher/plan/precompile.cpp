@@ -9,7 +9,7 @@
 namespace shardrun::launcher {
 namespace {
 
-constexpr int kMostCpus = 4096;  // of one rank, as [resources] has it
+constexpr int kMostCpus = 4096;  // CPUs of one rank, as [resources] allows them
 constexpr const char* kSuffix = "-precompile";
 constexpr size_t kLongestName = 64;
 
@@ -19,7 +19,7 @@ std::string toml_array(const std::vector<std::string>& texts) {
   return "[" + out + "]";
 }
 
-// A compile job has nobody to spare and nothing to lose: its nodes are looked at when the job itself starts.
+// A compile job needs no spares and has nothing to lose: its nodes are checked when the job itself starts.
 void add_one_plain_attempt(record::LaunchPlan& plan) {
   for (const char* assignment : {"fault_tolerance.requeue=false", "fault_tolerance.spares=0",
                                  "fault_tolerance.min_nodes=0", "fault_tolerance.preflight=false"})

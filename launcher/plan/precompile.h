@@ -1,8 +1,10 @@
 // What [precompile] means for a command program: one cache for all nodes, and a job that fills it before training.
 //
-// The compile job is the same job.toml with overrides, so it has a run directory, logs and a record like any other run.
-// Of a command program it starts one process a node, with all CPUs that the node's ranks will have; what it runs may
-// start ranks of its own. Of the built-in trainer it starts the job's ranks, which end when the kernels are there.
+// The compile job is the same job.toml with overrides, so it has a run directory, logs and a record like any other
+// run. For a command program it starts one process per node, with all CPUs that the node's ranks will have; what it
+// runs may start ranks of its own. For the built-in trainer it starts the job's ranks, which end when the kernels
+// are compiled.
+//
 // Thread rule: pure functions.
 #pragma once
 
@@ -15,18 +17,19 @@
 
 namespace shardrun::launcher {
 
-// Whether the job has a compile job that goes first.
+// Returns whether the job has a compile job that goes first.
 bool compiles_by_command(const spec::JobSpec& spec);
-// Whether its ranks compile kernels when they start, which a compile job can do before.
+// Returns whether its ranks compile kernels when they start, which a compile job can do beforehand.
 bool compiles_kernels(const spec::JobSpec& spec);
 
-// The variables that point compilers at `cache`, an absolute folder. Names: AWS Neuron's "Persistent Cache" and
-// "TorchNeuron environment variables", PyTorch's "Compile Time Caching Configuration" and cpp_extension, Triton's
-// knobs, the CUDA programming guide, JAX's "Persistent compilation cache".
+// Returns the variables that point compilers at `cache`, an absolute folder. Sources of the names: AWS Neuron's
+// "Persistent Cache" and "TorchNeuron environment variables", PyTorch's "Compile Time Caching Configuration" and
+// cpp_extension, Triton's knobs, the CUDA programming guide, JAX's "Persistent compilation cache".
 std::map<std::string, std::string> cache_variables(const std::string& cache);
 
-// The plan of the compile job, from that of the job it is for: without id and run directory, with the overrides that
-// make job.toml the compile job. Its batch is the job's own, for what is compiled depends on it.
+// Returns the plan of the compile job, made from the plan of the job that it is for: without id and run directory,
+// with the overrides that make job.toml the compile job. Its batch is the job's own, because what is compiled
+// depends on it.
 record::LaunchPlan compile_plan(const spec::JobSpec& spec, const record::LaunchPlan& job);
 
 // kInvalid, "origin: what; mend", when the spec's environment keeps a compiler away from the cache.

@@ -14,7 +14,7 @@ using base::Error;
 using base::Result;
 using spec::Scaling;
 
-// A job with its scaling exchanged, on one number of nodes.
+// A job with its scaling replaced, on one number of nodes.
 struct Variant {
   spec::JobSpec spec;
   std::optional<Error> refusal;
@@ -41,7 +41,7 @@ Variant exchanged(spec::JobSpec spec, Scaling scaling, const record::LaunchPlan&
   return variant;
 }
 
-// What must be set on top of the job's file to make it this plan.
+// Returns what must be set on top of the job's file to make it this plan.
 std::vector<std::string> overrides_of(const spec::JobSpec& spec, bool is_exchanged,
                                       const record::LaunchPlan& plan) {
   std::vector<std::string> overrides = {fmt::format("resources.nodes={}", plan.nodes)};
