@@ -99,7 +99,7 @@ const Instance* Catalogue::find(std::string_view type) const {
 
 namespace {
 
-// Lower-case words of letters and digits.
+// Returns the words of letters and digits in lower case.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words(1);
   for (const char letter : text) {

@@ -13,19 +13,20 @@
 
 namespace shardrun::launcher {
 
-// The overrides ("section.key=value") that give `spec` what it leaves open and `instance` decides:
+// Returns the overrides ("section.key=value") that give `spec` what it leaves open and `instance` decides:
 //   resources.ranks_per_node  one for each accelerator, or for each NeuronCore that a framework counts
 //   resources.cpus_per_rank   the node's cores over its ranks
 //   communication.provider    "efa", for the built-in trainer on several nodes of Slurm
-//   precompile.architecture   of its GPU, for a trainer on GPUs
-// What the spec says itself is never changed.
+//   precompile.architecture   that of its GPU, for a trainer on GPUs
+// What the spec itself says is never changed.
 std::vector<std::string> instance_overrides(const spec::JobSpec& spec, const Instance& instance);
 
-// The instance that `spec` names in [cluster] instance. Errors: kInvalid at the key's place, with the nearest name.
+// Returns the instance that `spec` names in [cluster] instance. Errors: kInvalid at the key's place, with
+// the nearest name.
 base::Result<const Instance*> find_job_instance(const spec::JobSpec& spec, const Catalogue& catalogue);
 
-// The instance of the queue of `config` that [resources] partition names, or of its first queue; null where the catalogue
-// lacks it. Errors: kInvalid at the partition's place when the cluster has no such queue.
+// Returns the instance of the queue of `config` that [resources] partition names, or of its first queue; null where
+// the catalogue lacks it. Errors: kInvalid at the partition's place when the cluster has no such queue.
 base::Result<const Instance*> find_queue_instance(const spec::JobSpec& spec, const ClusterConfig& config,
                                                   const Catalogue& catalogue);
 

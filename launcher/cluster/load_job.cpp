@@ -10,7 +10,7 @@ namespace {
 
 using base::Result;
 
-// Nothing is left for the machine to decide: a job in a pod has no file of its cluster.
+// Returns whether nothing is left for the machine to decide: a job in a pod has no file of its cluster.
 bool is_complete(const spec::JobSpec& spec) {
   const auto given = [&](const char* key) { return spec.origins.contains(key); };
   return given("resources.ranks_per_node") && given("resources.cpus_per_rank") &&

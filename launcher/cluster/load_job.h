@@ -17,14 +17,16 @@ namespace shardrun::launcher {
 struct LoadedSpec {
   spec::JobSpec spec;
   std::string text;
-  std::vector<std::string> overrides;  // those asked for, and those that follow from the machine it names
+  // Those asked for, and those that follow from the machine that it names.
+  std::vector<std::string> overrides;
 };
 base::Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides);
-// What `submit` or `run` wrote, whose overrides are complete: no machine is looked up again.
+// Loads what `submit` or `run` wrote, whose overrides are complete: no machine is looked up again.
 base::Result<LoadedSpec> load_prepared_spec(const std::string& path,
                                             const std::vector<std::string>& overrides);
 
-// The machine that a job names, directly or through its cluster; none, or one that the catalogue lacks: nullopt.
+// Returns the machine that a job names, directly or through its cluster; nullopt for none, or one that the
+// catalogue lacks.
 base::Result<std::optional<Instance>> machine_of(const spec::JobSpec& spec);
 
 }  // namespace shardrun::launcher
