@@ -1,5 +1,5 @@
-// How a shared object for the CPU travels as a cubin: tests/support/fake_cubin.h with its functions, then a word, its size,
-// and the object's bytes.
+// How a shared object for the CPU travels as a cubin: the bytes of tests/support/fake_cubin.h with its functions,
+// then a word, the object's size, and the object's bytes.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace shardrun::emulation {
 
-inline constexpr unsigned kArchitecture = 90;  // that the emulated GPU has
+inline constexpr unsigned kArchitecture = 90;  // the architecture of the emulated GPU
 inline constexpr char kWord[8] = {'e', 'm', 'u', 'l', 'a', 't', 'e', 'd'};
 
 inline std::string with_object(const std::string& cubin, std::string_view object) {

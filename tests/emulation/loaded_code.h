@@ -1,5 +1,5 @@
-// Code that a program loads into the emulated GPU: a file laid out as a cubin, behind which lies a shared object for the CPU
-// (tests/emulation/nvrtc.cpp makes both).
+// Code that a program loads into the emulated GPU: a file laid out as a cubin, followed by a shared object for the
+// CPU (tests/emulation/nvrtc.cpp makes both).
 //
 // Thread rule: under the runtime's lock.
 #pragma once
@@ -13,14 +13,14 @@ namespace shardrun::emulation {
 class LoadedCode {
  public:
   enum class Refusal { kNoCode, kOtherArchitecture };
-  // `code` is as long as it says itself.
+  // The header of `code` says how long it is.
   static std::variant<std::unique_ptr<LoadedCode>, Refusal> load(const void* code);
-  // Null: no such function.
+  // Returns null if there is no such function.
   void* find(const std::string& name) const;
 
  private:
   explicit LoadedCode(void* library) : library_(library) {}
-  void* library_;  // for good
+  void* library_;  // it stays loaded
 };
 
 }  // namespace shardrun::emulation

@@ -1,7 +1,8 @@
-// NVRTC for the emulated GPU: the same calls, the same texts in, and out comes a shared object for the CPU that is laid out
-// as a cubin. So all that stands between a job's shapes and the start of its kernels runs without NVIDIA's libraries.
+// NVRTC for the emulated GPU: the same calls and the same texts go in, and out comes a shared object for the CPU
+// that is laid out as a cubin. So all that stands between a job's shapes and the start of its kernels runs without
+// NVIDIA's libraries.
 //
-// The texts are C++ but for a few words of CUDA's, which are given to g++ as macros; what a kernel promises its compiler
+// The texts are C++ except for a few words of CUDA's, which g++ gets as macros; what a kernel promises its compiler
 // by __builtin_assume is checked when it runs. Standard headers are the compiler's own.
 #include <fcntl.h>
 #include <spawn.h>
@@ -46,7 +47,7 @@ void write(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// Its exit status; what it says is in folder/log.
+// Returns its exit status; what it says is in folder/log.
 int run_compiler(const fs::path& folder) {
   const std::string include = "-I" + folder.string(), source = folder / "kernel.cpp",
                     object = folder / "kernel.so", log = folder / "log";

@@ -1,4 +1,4 @@
-// The calls of include/cuda_runtime.h, but for memory: the device, launches, streams, events, graphs, loaded code.
+// The calls of include/cuda_runtime.h except for memory: the device, launches, streams, events, graphs, loaded code.
 #include <cuda_runtime.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// A file as a cubin is laid out, with a symbol for each function and no code, for tests without a compiler for GPUs.
+// Makes a file laid out like a cubin, with a symbol for each function and no code, for tests without a GPU compiler.
 //
 // Thread rule: pure.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace shardrun::tests {
 
-// `architecture`: 90 for sm_90. `new_layout`: as CUDA 13 writes it.
+// `architecture` is 90 for sm_90. `new_layout` is the one that CUDA 13 writes.
 inline std::string fake_cubin(unsigned architecture, const std::vector<std::string>& functions,
                               bool new_layout = true) {
   std::string names(1, '\0');
@@ -47,7 +47,7 @@ inline std::string fake_cubin(unsigned architecture, const std::vector<std::stri
   return bytes + names;
 }
 
-// The names of a translation unit's kernels (kernels/cuda/specialised.h).
+// Returns the names of a translation unit's kernels (kernels/cuda/specialised.h).
 inline std::vector<std::string> kernels_in(const std::string& source) {
   std::vector<std::string> names;
   const std::string before = "void shardrun_";
