@@ -57,7 +57,7 @@ class Endpoint {
   struct Place {
     std::string provider;  // as above
     std::string source;    // numeric address of the interface, or a unique name for shm
-    // for the choice among the devices of other providers (device.h)
+    // They choose among the devices of other providers (device.h).
     uint32_t local_rank = 0, local_world_size = 0;
   };
   static Status open(const Place& place, std::unique_ptr<Endpoint>* endpoint);
