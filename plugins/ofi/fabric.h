@@ -1,4 +1,4 @@
-// Endpoint: one libfabric reliable-datagram endpoint with its completion queue. No other pair of files calls
+// Endpoint: one libfabric reliable-datagram endpoint with its completion queue. No other pair of files talks to
 // libfabric.
 //
 // The providers "tcp" (tcp;ofi_rxm in libfabric 1.17, native tcp later) and "shm" come from the libfabric that is
