@@ -97,7 +97,7 @@ std::string exclusion(const spec::JobSpec& spec, const std::vector<std::string>&
   return fmt::format("{}{}{}", own, own.empty() ? "" : ",", fmt::join(avoid, ","));
 }
 
-// Asks Slurm about a job like this one, without having it queued.
+// Asks Slurm whether a job like this one could start without these nodes; nothing is queued.
 bool could_start_without(const spec::JobSpec& spec, const std::vector<std::string>& avoid) {
   std::vector<std::string> argv = {"sbatch", "--test-only", "--wrap=true"};
   for (std::string& option : allocation_options(spec)) argv.push_back(std::move(option));
