@@ -115,11 +115,13 @@ class Manifest {
       const auto memory = static_cast<int64_t>(static_cast<double>(instance_->memory_mib) * kMemoryForPods);
       wanted.set("cpu", std::to_string(std::max(1, instance_->vcpus - kCpusForNode)));
       wanted.set("memory", fmt::format("{}Mi", memory));
-      if (instance_->accelerator) {
-        const bool nvidia = instance_->accelerator->maker == "nvidia";
-        wanted.set(nvidia ? "nvidia.com/gpu" : "aws.amazon.com/neuron",
-                   std::to_string(instance_->accelerators));
-      }
+    }
+    if (spec_.resources.gpus_per_node > 0)
+      wanted.set("nvidia.com/gpu", std::to_string(spec_.resources.gpus_per_node));
+    if (instance_ != nullptr) {
+      const bool neuron = instance_->accelerator && instance_->accelerator->maker == "aws";
+      if (neuron && !spec_.program.command.empty())  // the built-in trainer does not compute on them
+        wanted.set("aws.amazon.com/neuron", std::to_string(instance_->accelerators));
       if (efa()) {
         wanted.set("vpc.amazonaws.com/efa", std::to_string(instance_->efa_interfaces));
         wanted.set("hugepages-2Mi", fmt::format("{}Mi", kHugePagesMib));

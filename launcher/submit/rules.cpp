@@ -201,7 +201,7 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
   return warnings;
 }
 
-Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan, bool dry_run) {
   auto warnings = check_files(spec, plan.working_directory,
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
@@ -233,7 +233,10 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
                                spec.origin("communication.plugin"), missing));
     }
   }
-  RETURN_IF_ERROR(check_gpu_library(spec, plan));
+  if (auto there = check_gpu_library(spec, plan); !there) {
+    if (!dry_run) return std::move(there).error();
+    warnings->push_back(there.error().to_string());
+  }
   return warnings;
 }
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
@@ -74,7 +75,8 @@ struct OnMeasuredMachine {
 // Absent where nobody has calibrated, or where nothing can be said of the job.
 std::optional<OnMeasuredMachine> on_measured_machine(const spec::JobSpec& spec,
                                                      const record::LaunchPlan& plan) {
-  if (spec.program.trainer.empty()) return std::nullopt;
+  const bool on_cpu = spec.resources.device == spec::TrainingDevice::kCpu;  // what is calibrated
+  if (spec.program.trainer.empty() || !on_cpu) return std::nullopt;
   const auto path = calibration_path(spec);
   if (!path) return std::nullopt;
   const auto machine = load_calibration(*path);
@@ -106,6 +108,33 @@ std::string measured_json(const OnMeasuredMachine& found) {
   return fmt::format("{{\"basis\": \"{}\", \"written\": {{{}}}, \"combinations\": {}, {}, {}}}", found.basis,
                      phases_json(found.written), found.best.combinations, layout_json(found.best.layout),
                      phases_json(found.best.step));
+}
+
+const char* device_name(const spec::JobSpec& spec) {
+  return spec.resources.device == spec::TrainingDevice::kGpu ? "gpu" : "cpu";
+}
+
+// What the ranks compute with and talk through, and what of it the machine decided.
+void print_device(const LoadedSpec& loaded) {
+  const spec::JobSpec& spec = loaded.spec;
+  if (!spec.program.trainer.empty()) {
+    const int gpus = spec.resources.gpus_per_node;
+    fmt::print("device       {}{}, plugin {}, provider {}\n", device_name(spec),
+               gpus > 0 ? fmt::format(", {} a node", gpus) : "", spec.communication.plugin,
+               spec.communication.provider);
+  }
+  if (const std::string text = filled_in_text(loaded); !text.empty()) fmt::print("machine      {}\n", text);
+}
+
+std::string device_json(const LoadedSpec& loaded) {
+  const spec::JobSpec& spec = loaded.spec;
+  std::string json = fmt::format(", \"gpus_per_node\": {}", spec.resources.gpus_per_node);
+  if (!spec.program.trainer.empty())
+    json += fmt::format(", \"device\": \"{}\", \"plugin\": \"{}\", \"provider\": \"{}\"", device_name(spec),
+                        spec.communication.plugin, spec.communication.provider);
+  if (loaded.filled_in.empty()) return json;
+  return json + fmt::format(", \"machine\": \"{}\", \"filled_in\": [\"{}\"]", loaded.machine,
+                            fmt::join(loaded.filled_in, "\", \""));
 }
 
 // The picture that --plot asks for.
@@ -149,6 +178,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (common.json) {
     fmt::print("{{\"name\": \"{}\", \"nodes\": {}, \"ranks_per_node\": {}, \"world_size\": {}, \"batch\": {}",
                spec.name, solved->nodes, solved->ranks_per_node, solved->world_size(), batch_json(batch));
+    fmt::print("{}", device_json(*loaded));
     if (model)
       fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, record::to_json(*model));
     if (forecast) fmt::print(", \"forecast\": {}", forecast_json(*forecast));
@@ -159,6 +189,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   fmt::print("job          {}\n", spec.name);
   fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", solved->nodes, solved->ranks_per_node,
              solved->world_size(), solved->cpus_per_rank);
+  print_device(*loaded);
   fmt::print("batch        {}\n", describe_batch(batch));
   if (compiles_by_command(spec)) {
     const record::LaunchPlan compile = compile_plan(spec, *solved);

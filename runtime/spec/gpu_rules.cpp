@@ -71,6 +71,9 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(section.origin(section.has("device") ? "device" : "ranks_per_gpu"),
                         "a command program chooses its device itself", "remove the key");
   }
+  // The machine that the job names decides, and what it decides is read again (launcher/cluster/load_job).
+  const bool names_machine = !spec.cluster.instance.empty() || !spec.cluster.config.empty();
+  if (names_machine && !section.has("device") && !spec.program.trainer.empty()) return;
   if (resources.device == TrainingDevice::kCpu) {
     SectionReader precompile(document, "precompile", reading);
     if (const SectionReader gpu(document, "gpu", reading); gpu.present() && spec.program.command.empty()) {
