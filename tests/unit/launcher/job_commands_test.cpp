@@ -23,6 +23,7 @@ struct Accepted {
   std::set<std::string> flags, values;
   bool starts = false;  // another command
   std::string shell;    // the option whose value a shell reads
+  std::string source;   // where its parser was read
 };
 using Table = std::map<std::string, Accepted>;
 
@@ -42,6 +43,7 @@ const Table& table() {
       strings("values", accepted.values);
       if (const auto* starts = program.value.find("starts")) accepted.starts = starts->boolean;
       if (const auto* shell = program.value.find("shell")) accepted.shell = shell->text;
+      if (const auto* source = program.value.find("source")) accepted.source = source->text;
     }
     return all;
   }();
@@ -217,6 +219,27 @@ TEST_CASE("job commands: an option of jobs/ that lost a letter is refused, where
     }
   }
   CHECK(planted >= 50);
+}
+
+TEST_CASE("job commands: the table of a script of jobs/ is what its parser says") {
+  int scripts = 0;
+  for (const auto& [program, accepted] : table()) {
+    CAPTURE(program);
+    CHECK_FALSE(accepted.source.empty());
+    if (accepted.source.starts_with("https://")) continue;
+    ++scripts;
+    const std::string text = base::read_file(SOURCE_DIR "/" + accepted.source).value();
+    std::set<std::string> flags, values;
+    const std::string call = "add_argument(\"";
+    for (size_t at = text.find(call); at != std::string::npos; at = text.find(call, at + 1)) {
+      const size_t begin = at + call.size(), end = text.find('"', begin);
+      const std::string line = text.substr(at, text.find('\n', at) - at);
+      (line.find("store_true") == std::string::npos ? values : flags).insert(text.substr(begin, end - begin));
+    }
+    CHECK(accepted.flags == flags);
+    CHECK(accepted.values == values);
+  }
+  CHECK(scripts == 1);
 }
 
 TEST_CASE("job commands: what a program does not take is refused by name") {
