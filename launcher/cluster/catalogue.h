@@ -21,9 +21,8 @@ struct PeakTflops {
 };
 
 struct Accelerator {
-  std::string name;          // "h100"
-  std::string maker;         // "nvidia" or "aws"
-  std::string architecture;  // "sm_90", as compilers name it; empty for other makers
+  std::string name;   // "h100"
+  std::string maker;  // "nvidia" or "aws"
   int64_t memory_mib = 0;
   double memory_gbytes_per_second = 0;  // bandwidth of its own memory
   double link_gbytes_per_second = 0;    // bandwidth to the others of its node, both directions together

@@ -99,8 +99,6 @@ Result<std::vector<std::string>> instance_overrides(const spec::JobSpec& spec, c
       spec.resources.nodes > 1 && (spec.cluster.scheduler == spec::SchedulerKind::kSlurm ||
                                    spec.cluster.scheduler == spec::SchedulerKind::kMpirun);
   if (between_nodes && instance.efa_interfaces > 0 && trains) fill("communication.provider", "efa");
-  if (spec.precompile.enabled && on_gpu && !instance.accelerator->architecture.empty())
-    fill("precompile.architecture", instance.accelerator->architecture);
   return overrides;
 }
 

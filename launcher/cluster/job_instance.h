@@ -21,7 +21,6 @@ namespace shardrun::launcher {
 //   resources.cpus_per_rank   the node's cores over its ranks
 //   communication.plugin      of the built-in trainer on GPUs: "nccl" where several ranks have one each, else "ofi"
 //   communication.provider    "efa", for the built-in trainer on several nodes of Slurm
-//   precompile.architecture   that of its GPU, for a trainer on GPUs
 // What the spec itself says is never changed. Errors: kInvalid, "file:line:column: what; mend", where the spec asks for GPUs
 // that the machine lacks, and where the built-in trainer would leave accelerators alone without device = "cpu".
 base::Result<std::vector<std::string>> instance_overrides(const spec::JobSpec& spec,

@@ -153,10 +153,9 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   return errors;
 }
 
-// Checks what a rank on a GPU loads; compiling for GPUs that are named needs none of it.
+// Checks what a rank on a GPU loads.
 Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec.resources.device == spec::TrainingDevice::kCpu) return {};
-  if (plan.kernels_only && !spec.precompile.architecture.empty()) return {};
   const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
   if (::access(library.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,

@@ -42,8 +42,6 @@ std::string to_json(const LaunchPlan& plan) {
                     {"cpus_per_rank", plan.cpus_per_rank},
                     {"world_size", plan.world_size()},
                     {"variables", plan.variables},
-                    {"kernels_only", plan.kernels_only},
-                    {"retry_kernels", plan.retry_kernels},
                     {"precompile_run", plan.precompile_run},
                     {"batch",
                      {{"global_batch", plan.batch.global_batch},
@@ -85,11 +83,6 @@ Result<LaunchPlan> parse_launch_plan(std::string_view text) {
       if (value.is_string()) plan.variables[name] = value.get<std::string>();
     }
   }
-  std::optional<bool> kernels_only, retry_kernels;
-  reader.read_optional("kernels_only", kernels_only);
-  reader.read_optional("retry_kernels", retry_kernels);
-  plan.kernels_only = kernels_only.value_or(false);
-  plan.retry_kernels = retry_kernels.value_or(false);
   std::optional<std::string> precompile_run;
   reader.read_optional("precompile_run", precompile_run);
   plan.precompile_run = precompile_run.value_or("");

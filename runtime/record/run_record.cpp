@@ -16,27 +16,6 @@ json optional_json(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
-json kernels_json(const std::optional<KernelMetrics>& kernels) {
-  if (!kernels) return nullptr;
-  return {{"wanted", kernels->wanted},
-          {"compiled", kernels->compiled},
-          {"compile_seconds", kernels->compile_seconds},
-          {"saved_seconds", kernels->saved_seconds},
-          {"prepare_seconds", kernels->prepare_seconds}};
-}
-
-Result<KernelMetrics> read_kernels(const json& object) {
-  JsonReader reader(object, "kernels");
-  KernelMetrics kernels;
-  reader.read("wanted", kernels.wanted);
-  reader.read("compiled", kernels.compiled);
-  reader.read("compile_seconds", kernels.compile_seconds);
-  reader.read("saved_seconds", kernels.saved_seconds);
-  reader.read("prepare_seconds", kernels.prepare_seconds);
-  RETURN_IF_ERROR(reader.finish());
-  return kernels;
-}
-
 json metrics_json(const TrainingMetrics& metrics) {
   return {{"steps", metrics.steps},
           {"first_loss", optional_json(metrics.first_loss)},
@@ -52,7 +31,6 @@ json metrics_json(const TrainingMetrics& metrics) {
           {"full_flops_per_token", metrics.flops_per_token.full},
           {"checkpoint", metrics.checkpoint},
           {"first_barrier_seconds", metrics.first_barrier_seconds},
-          {"kernels", kernels_json(metrics.kernels)},
           {"versions", metrics.versions}};
 }
 
@@ -78,11 +56,6 @@ Result<TrainingMetrics> read_metrics(const json& object) {
   metrics.utilization = read_utilizations(reader.member("utilization"));
   reader.read("checkpoint", metrics.checkpoint);
   reader.read("first_barrier_seconds", metrics.first_barrier_seconds);
-  if (const json* kernels = reader.member("kernels"); kernels != nullptr && !kernels->is_null()) {
-    auto read = read_kernels(*kernels);
-    if (!read) return std::move(read).error();
-    metrics.kernels = *read;
-  }
   if (const json* planned = reader.member("planned_memory_bytes")) {
     auto memory = read_memory(*planned);
     if (!memory) return std::move(memory).error();

@@ -444,10 +444,6 @@ void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
   }
 }
 
-void assume(bool holds, const char* condition) {
-  if (!holds) machine().fail(std::string("was compiled for ") + condition + ", which does not hold");
-}
-
 }  // namespace shardrun::emulation
 
 void __syncthreads() {

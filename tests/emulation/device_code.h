@@ -107,8 +107,6 @@ inline float fast_exp2(float value) {
   const float power = std::exp2(value);
   return power < 0x1p-126F ? 0.0F : power;  // NaN stays
 }
-// Ends a kernel with a finding when it does not keep what it promises its compiler.
-void assume(bool holds, const char* condition);
 
 }  // namespace shardrun::emulation
 

@@ -33,9 +33,6 @@ enum cudaError_t {
   cudaErrorStreamCaptureWrongThread,
   cudaErrorIllegalState,
   cudaErrorLaunchFailure,
-  cudaErrorInvalidKernelImage,
-  cudaErrorNoKernelImageForDevice,
-  cudaErrorSymbolNotFound,
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -139,17 +136,6 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream;
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-
-// ---- code that is loaded: what tests/emulation/nvrtc.cpp makes
-typedef struct CUlib_st* cudaLibrary_t;
-typedef struct CUkern_st* cudaKernel_t;  // may stand where a kernel's address is launched, for it is one
-enum cudaJitOption {};
-enum cudaLibraryOption {};
-cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption* jit_options,
-                                void** jit_values, unsigned jit_count, cudaLibraryOption* options,
-                                void** values, unsigned count);
-cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name);
-cudaError_t cudaLibraryUnload(cudaLibrary_t library);
 
 namespace shardrun::emulation {
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body);

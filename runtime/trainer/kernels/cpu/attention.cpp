@@ -13,7 +13,6 @@
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/cpu/needs.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
-#include "runtime/trainer/kernels/cpu/specialise.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
@@ -191,7 +190,7 @@ void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys,
 template <typename Type>
 void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
                      float* lse, const Type* qkv, int64_t h, int64_t i) {
-  const int64_t D = sized(slice.shape.D), rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
   load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   vector::scale(s.q, 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
   std::fill_n(s.out, kQueries * D, 0.0f);
@@ -217,7 +216,6 @@ void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Se
 template <typename Type>
 void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
                        const Visibility& visibility) {
-  SHARDRUN_HAND_OVER(Op::kAttentionForward, Type, shape.D, out, lse, qkv, &shape, &visibility);
   const int64_t group = shape.H / shape.K;
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
@@ -256,7 +254,7 @@ struct BackwardScratch {
 template <typename Type>
 void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
                   int64_t h) {
-  const int64_t D = sized(slice.shape.D);
+  const int64_t D = slice.shape.D;
   for (int64_t t = 0; t < slice.shape.T; ++t) {
     const float* a = vector::load(dout + slice.out_at(t, h), s.dout, D);
     const float* b = vector::load(out + slice.out_at(t, h), s.o, D);
@@ -269,7 +267,7 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
 template <typename Type>
 void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Seen& seen, const Type* qkv,
                    const Type* dout, const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
-  const int64_t D = sized(slice.shape.D), rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
   const Columns all = seen.of(i, rows);
   if (all.end <= j || all.begin >= j + kKeys) return;
   const int64_t keys = std::min(kKeys, all.end - j);
@@ -302,8 +300,7 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
 template <typename Type>
 void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
                         const AttentionShape& shape, const Visibility& visibility) {
-  SHARDRUN_HAND_OVER(Op::kAttentionBackward, Type, shape.D, dqkv, dout, out, qkv, lse, &shape, &visibility);
-  const int64_t T = shape.T, D = sized(shape.D), group = shape.H / shape.K;
+  const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
@@ -339,13 +336,11 @@ int64_t attention_workspace_bytes(const AttentionShape& shape) {
   return std::max(scratch_bytes<ForwardScratch>(shape), scratch_bytes<BackwardScratch>(shape));
 }
 
-#ifndef SHARDRUN_SPECIALISED
 template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);
 template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&, const Visibility&);
 template void attention_backward(float*, const float*, const float*, const float*, const float*,
                                  const AttentionShape&, const Visibility&);
 template void attention_backward(Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
                                  const AttentionShape&, const Visibility&);
-#endif
 
 }  // namespace shardrun::kernels

@@ -6,7 +6,6 @@
 
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
-#include "runtime/trainer/kernels/cpu/specialise.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
 
@@ -118,10 +117,9 @@ void rope_table(float* table, int64_t T, int64_t D, double theta) {
 }
 
 template <typename Type>
-void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t size, int64_t stride,
+void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t D, int64_t stride,
           bool inverse) {
-  SHARDRUN_HAND_OVER(Op::kRope, Type, size, x, table, B, T, heads, stride, inverse);
-  const int64_t D = sized(size), half = D / 2;
+  const int64_t half = D / 2;
   parallel_for(B * T, kSmallestRows, [&](int64_t begin, int64_t end) {
     std::vector<float> wide = scratch(D);
     for (int64_t n = begin; n < end; ++n) {
@@ -137,10 +135,8 @@ void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int6
 }
 
 template <typename T>
-void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t size) {
-  SHARDRUN_HAND_OVER(Op::kSwiGluForward, T, size, y, gate_up, N);
+void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t F) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    const int64_t F = sized(size);
     std::vector<float> buffers = scratch(3 * F);
     for (int64_t n = begin; n < end; ++n) {
       const float* both = vector::load(gate_up + n * 2 * F, buffers.data(), 2 * F);
@@ -152,10 +148,8 @@ void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t size) {
 }
 
 template <typename T>
-void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t size) {
-  SHARDRUN_HAND_OVER(Op::kSwiGluBackward, T, size, dgate_up, dy, gate_up, N);
+void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    const int64_t F = sized(size);
     std::vector<float> buffers = scratch(5 * F);
     for (int64_t n = begin; n < end; ++n) {
       const float* both = vector::load(gate_up + n * 2 * F, buffers.data(), 2 * F);
@@ -299,7 +293,6 @@ void lamb_apply(std::span<float> master, std::span<const float> moment1, std::sp
   });
 }
 
-#ifndef SHARDRUN_SPECIALISED
 #define SHARDRUN_INSTANTIATE(T)                                                                        \
   template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                     \
   template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t, bool); \
@@ -319,6 +312,5 @@ void lamb_apply(std::span<float> master, std::span<const float> moment1, std::sp
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-#endif
 
 }  // namespace shardrun::kernels
