@@ -121,15 +121,16 @@ void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int6
           bool inverse) {
   const int64_t half = D / 2;
   parallel_for(B * T, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> wide = scratch(D);
+    std::vector<float> wide = scratch(heads * D);
     for (int64_t n = begin; n < end; ++n) {
       const float* angles = table + n % T * D;
+      Type* row = x + n * stride;
+      float* values = const_cast<float*>(vector::load(row, wide.data(), heads * D));
       for (int64_t head = 0; head < heads; ++head) {
-        Type* row = x + n * stride + head * D;
-        float* values = const_cast<float*>(vector::load(row, wide.data(), D));
-        vector::rotate(values, values + half, angles, angles + half, inverse ? -1.0f : 1.0f, half);
-        vector::store(row, values, D);
+        float* at = values + head * D;
+        vector::rotate(at, at + half, angles, angles + half, inverse ? -1.0f : 1.0f, half);
       }
+      vector::store(row, values, heads * D);
     }
   });
 }
