@@ -378,7 +378,7 @@ void add_completion_options(const CLI::App& verb, std::vector<std::string>& opti
   }
 }
 
-// The verbs and their options as the completion scripts need them, from the very tree that parses.
+// Returns the verbs and their options as the completion scripts need them, from the very tree that parses.
 std::vector<launcher::CompletionVerb> completion_verbs(const CLI::App& app) {
   std::vector<launcher::CompletionVerb> verbs;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
