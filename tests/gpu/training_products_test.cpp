@@ -1,5 +1,5 @@
-// The table of matrix products of a job (train/products.h), on the emulated GPU alone: its cublasLt has three algorithms,
-// which cut the inner dimension into one, two or three parts, so what a table says is seen in the bits.
+// Tests the table of matrix products of a job (train/products.h), on the emulated GPU alone: its cublasLt has three
+// algorithms, which cut the inner dimension into one, two or three parts, so what a table says is seen in the bits.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -268,8 +268,8 @@ Run fp8_run(int64_t steps) {
 
 }  // namespace
 
-// E4M3 has three bits of mantissa where bf16 has seven, so a layer's output is off by about 1 %, of either sign. At this
-// learning rate the curve is smooth and follows bf16's within 5e-2 nats; at 5e-3 both jump after ten steps, apart.
+// E4M3 has three bits of mantissa where bf16 has seven, so a layer's output is off by about 1 %, of either sign. At
+// this learning rate the curve is smooth and follows bf16's within 5e-2 nats; at 5e-3 both jump after ten steps, apart.
 TEST_CASE("training on a GPU: twenty steps with linear layers in fp8 have bf16's losses within 5e-2 each") {
   const tests::Folder folder;
   Run fp8 = fp8_run(20);
