@@ -22,7 +22,7 @@ using kernels::Bf16;
 
 constexpr int64_t kRanks = 2;
 
-// Nobody reads or writes there.
+// Returns a place where nobody reads or writes.
 template <typename T>
 T* somewhere() {
   return reinterpret_cast<T*>(uintptr_t{1} << 30);
