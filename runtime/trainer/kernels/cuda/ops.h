@@ -1,7 +1,8 @@
 // The ops of kernels/ops.h on an NVIDIA GPU: the same names, shapes and numerics, with the device first and all
 // pointers into its memory. What differs:
 //
-//   - ops are put on the device's stream in the order of the calls and never wait; failures: kernels/cuda/device.h
+//   - ops are put on the device's stream in the order of the calls and never wait; kernels/cuda/device.h says how they
+//     fail
 //   - what an op returns on the CPU, it writes to the device's memory, and what another op needs of that it reads there
 //   - matrix products choose their kernels (Device::tune_products); everything else has the same bits on every run,
 //     for any order of the GPU's blocks: sums have a fixed order, nothing is added atomically
