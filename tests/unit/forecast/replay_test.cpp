@@ -1,5 +1,5 @@
-// A machine whose seconds are known exactly: computing is 1 ns for each two FLOP of a product, a collective is 1 ms and
-// 1 ns a byte that a rank sends.
+// A machine whose seconds are known exactly: computing takes 1 ns for every two FLOP of a product, a collective
+// takes 1 ms and 1 ns for each byte that a rank sends.
 #include <doctest/doctest.h>
 
 #include "launcher/forecast/replay.h"

@@ -9,7 +9,7 @@ using namespace shardrun::shard;
 
 namespace {
 
-// What a slice of the tensor 0, 1, 2, … holds.
+// Returns what a slice of the tensor 0, 1, 2, … holds.
 std::vector<float> values_of(const TensorSlice& slice, int64_t columns) {
   std::vector<float> values;
   for (int64_t row = slice.row_begin; row < slice.row_end(); ++row) {

@@ -22,7 +22,7 @@ shard::ShardLayout layout_for(int group_size) {
   return shard::make_layout(elements, group_size);
 }
 
-// The whole blocks, put together from every rank's shard.
+// Returns the whole blocks, put together from every rank's shard.
 std::vector<float> whole_model(int group_size, uint64_t seed) {
   const auto layout = layout_for(group_size);
   std::vector<float> whole;

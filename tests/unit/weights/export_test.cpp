@@ -20,7 +20,7 @@ std::vector<model::BlockLayout> blocks() {
           block_of("layer", {{"norm", {6}}, {"w", {6, 6}}, {"bias", {7}}})};
 }
 
-// A checkpoint of two ranks, and its manifest.
+// Saves a checkpoint of two ranks and returns its manifest.
 checkpoint::Manifest save(const checkpoint::Store& store) {
   checkpoint::Manifest manifest;
   manifest.step = 5;

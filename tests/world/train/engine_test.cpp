@@ -38,7 +38,7 @@ struct Rig {
         arena(Arena::create(Engine::planned_bytes(layout, options)).value()),
         engine(layout, options, {&gather, &reduce}, arena) {}
 
-  // Element e of block b is 1000·b + e + `offset`.
+  // Writes 1000·b + e + `offset` to element e of block b.
   void fill_master(int rank, float offset) {
     for (int block = 0; block < layout.block_count(); ++block) {
       const ElementRange owned = layout.owned(block, rank);
@@ -70,7 +70,7 @@ struct Rig {
   Engine engine;
 };
 
-// The gradient that `rank` computes for an element in a micro-step: whole numbers, so that sums are exact.
+// Returns the gradient that `rank` computes for an element in a micro-step: whole numbers, so that sums are exact.
 float gradient_of(int rank, int micro_step, int block, int64_t element) {
   return static_cast<float>((rank + 1) * 100 + micro_step * 10 + block) + static_cast<float>(element);
 }

@@ -13,7 +13,7 @@ using namespace training;
 
 namespace {
 
-// The last but one rank's gradient of every third reduce-scatter is lost.
+// Loses the gradient of the last rank but one in every third reduce-scatter.
 class ForgetfulCommunicator : public SpoiledCommunicator {
  public:
   using SpoiledCommunicator::SpoiledCommunicator;
@@ -162,7 +162,7 @@ TEST_CASE("training: tied embeddings follow one curve on every mesh, which is no
   }
 }
 
-// The sum over replicas of every fifth block is skipped: each replica goes on with its own gradient.
+// Skips the sum over replicas of every fifth block: each replica goes on with its own gradient.
 class SkippingCommunicator : public SpoiledCommunicator {
  public:
   using SpoiledCommunicator::SpoiledCommunicator;
