@@ -32,20 +32,14 @@ struct AttentionProblem {
             causal};
   }
   // Where a token's part of a head begins in qkv, and in out.
-  __device__ int64_t at(int b, int t, int head) const {
-    return (int64_t{b} * T + t) * stride + head * D;
-  }
+  __device__ int64_t at(int b, int t, int head) const { return (int64_t{b} * T + t) * stride + head * D; }
   __device__ int64_t out_at(int b, int t, int head) const {
     return (int64_t{b} * T + t) * out_stride + head * D;
   }
   // Where a head's numbers for each token begin: lse, delta (B,H,T).
-  __device__ int64_t stat_at(int b, int head) const {
-    return (int64_t{b} * H + head) * T;
-  }
+  __device__ int64_t stat_at(int b, int head) const { return (int64_t{b} * H + head) * T; }
   // The keys that a head of queries looks at; their values are K heads further.
-  __device__ int key_head(int head) const {
-    return H + head / (H / K);
-  }
+  __device__ int key_head(int head) const { return H + head / (H / K); }
 };
 
 // Blocks of `rows` tokens, of one head, of one sequence.
