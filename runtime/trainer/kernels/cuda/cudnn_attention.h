@@ -5,7 +5,7 @@
 // repeats; backward is asked to be deterministic. Built only where cudnn-frontend's headers are; elsewhere create() says
 // so and our kernels (attention_tensor.cu) do the work.
 // Thread rule: as Device.
-// State: graphs are accepted by cuDNN 9.19 for compute capability 9.0 without a GPU (tests/process/compile/cudnn_plans_test.cpp);
+// State: graphs are accepted by cuDNN 9.19 for compute capability 9.0 without a GPU (tests/gpu/cudnn_plans_test.cpp);
 // never run on a GPU yet.
 // Source: https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html
 #pragma once
