@@ -23,7 +23,7 @@ struct MemoryPlan {
   int64_t communication = 0;  // what sums over ranks receive
   int64_t saving = 0;         // copies of state that checkpoints are written from beside training
   int64_t in_files = 0;       // on disk, not part of the total
-  // Before anything was allocated: programs, libraries, connections, compiled kernels. Of a run it is measured, before
+  // Before anything was allocated: programs, libraries and connections. Of a run it is measured, before
   // it is what process_bytes() says.
   int64_t process = 0;
   // 1: the model's state, `gathered`, `activations` and `workspace` lie in a GPU's memory; the rest is the host's.
