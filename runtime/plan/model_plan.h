@@ -23,8 +23,8 @@ struct MemoryPlan {
   int64_t communication = 0;  // what sums over ranks receive
   int64_t saving = 0;         // copies of state that checkpoints are written from beside training
   int64_t in_files = 0;       // bytes on disk, which are no part of the total
-  // What is there before anything is allocated: programs, libraries, connections, compiled kernels. For a run it is
-  // measured, before the run it is what process_bytes() says.
+  // What is there before anything is allocated: programs, libraries and connections. For a run it is measured, before the
+  // run it is what process_bytes() says.
   int64_t process = 0;
   // 1: the model's state, `gathered`, `activations` and `workspace` lie in a GPU's memory; the rest is the host's.
   int64_t on_gpu = 0;

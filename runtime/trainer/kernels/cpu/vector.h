@@ -21,13 +21,13 @@ InstructionSet instruction_set();
 
 void widen(float* out, const Bf16* in, int64_t count);
 void narrow(Bf16* out, const float* in, int64_t count);
-// Convert tiles of rows × count, which are dense in fp32 and `stride` elements apart in bf16.
+// A tile has rows × count elements: dense in fp32, with rows that are `stride` elements apart in bf16.
 void widen_rows(float* out, const Bf16* in, int64_t rows, int64_t count, int64_t stride);
 void narrow_rows(Bf16* out, const float* in, int64_t rows, int64_t count, int64_t stride);
-// Write the transposed tile to out (count, out_stride).
+// Writes the tile `in`, whose rows are `stride` apart, transposed to out (count, out_stride).
 void transpose(float* out, int64_t out_stride, const float* in, int64_t rows, int64_t count, int64_t stride);
 void transpose(float* out, int64_t out_stride, const Bf16* in, int64_t rows, int64_t count, int64_t stride);
-// Computes dp = p · (dp - delta of the row), (rows, count), both `stride` apart.
+// dp = p · (dp - delta of the row), both (rows, count) with rows that are `stride` apart.
 void softmax_gradient(float* dp, const float* p, const float* delta, int64_t rows, int64_t count,
                       int64_t stride);
 
