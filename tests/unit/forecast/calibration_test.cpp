@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/forecast/search.h"
 #include "tests/unit/forecast/fit.h"
