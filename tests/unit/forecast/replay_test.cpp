@@ -230,6 +230,41 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("replay: the seconds, the exposed part and the bytes of six jobs, to the digit") {
+  const struct {
+    int64_t degree;
+    int layers, prefetch;
+    int64_t accumulation;
+    bool keeps;
+    double seconds, exposed, gather, reduce, replica;
+  } jobs[] = {
+      {1, 2, 1, 1, false, 0.72710744536800009, 0.0061309405911111892, 0.0, 0.0, 8524800.0},
+      {1, 2, 1, 3, false, 2.1623459764400002, 0.0061309405911109671, 0.0, 0.0, 8524800.0},
+      {2, 2, 1, 1, false, 0.73107633999662625, 0.0091963531248484068, 3196672.0, 4262400.0, 0.0},
+      {2, 3, 0, 2, false, 2.1110014641806156, 0.054251377063430695, 10951168.0, 11738112.0, 0.0},
+      {2, 5, 3, 3, false, 4.9687171994219979, 0.0086607879404510153, 13885696.0, 27247104.0, 0.0},
+      {2, 2, 1, 2, true, 1.4509317147326262, 0.008660801124848079, 2131200.0, 8524800.0, 0.0},
+  };
+  Calibration calibration = known();
+  for (auto& one : calibration.collectives) one.cpu_seconds = 0.2 * one.beside_seconds;
+  for (const auto& expected : jobs) {
+    ReplayQuestion question = job(2, expected.degree);
+    question.model.layers = expected.layers;
+    question.prefetch = expected.prefetch;
+    question.layout.accumulation = expected.accumulation;
+    if (expected.keeps) question.layout.strategy = spec::Strategy::kShardGradOp;
+
+    const StepForecast step = replay(calibration, question);
+
+    CAPTURE(expected.seconds);
+    CHECK_EQ(step.seconds, doctest::Approx(expected.seconds).epsilon(1e-12));
+    CHECK_EQ(step.phases.exposed, doctest::Approx(expected.exposed).epsilon(1e-9));
+    CHECK_EQ(step.volumes.gather, expected.gather);
+    CHECK_EQ(step.volumes.reduce, expected.reduce);
+    CHECK_EQ(step.volumes.replica, expected.replica);
+  }
+}
+
 TEST_CASE("replay: what was not measured is named, not guessed") {
   ReplayQuestion tensor = job(2, 1);
   tensor.layout.tensor_parallel = 2;
