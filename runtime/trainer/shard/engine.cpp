@@ -14,7 +14,7 @@ using Kind = StepEvent::Kind;
 Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena)
     : layout_(std::move(layout)), options_(options), groups_(groups) {
   SHARDRUN_CHECK(groups.gather->size() == layout_.group_size && groups.reduce->size() == layout_.group_size);
-  const plan::ShardedState state = plan::sharded_state(layout_, options.state());
+  const plan::ShardedState state = plan::sharded_state(layout_, options.state);
   master_ = arena.take<float>(state.masters.elements);
   gradient_ = arena.take<float>(state.gradients.elements);
   half_ = arena.take<uint16_t>(state.compute_copy.elements);
@@ -84,7 +84,7 @@ Result<void> Engine::execute(const StepEvent& event) {
 Work Engine::work(const StepEvent& event) {
   const int64_t elements = layout_.block(event.block).elements;
   const auto count = static_cast<size_t>(elements);
-  const auto bytes = static_cast<size_t>(elements * kernels::size_of(options_.compute));
+  const auto bytes = static_cast<size_t>(elements * options_.state.compute_bytes);
   Work work{event.kind == Kind::kForward, event.block, event.visit, {}, {}, event.adds};
   work.parameters =
       event.slot < 0 ? compute_shard(event.block) : slots_[static_cast<size_t>(event.slot)].memory;
@@ -125,7 +125,7 @@ std::span<float> Engine::gradient_shard(int block) {
 Result<void> Engine::gather(const StepEvent& event) {
   ParameterSlot& slot = slots_[static_cast<size_t>(event.slot)];
   const auto mine =
-      options_.state().converts() ? converted_shard(event.block, slot.memory) : compute_shard(event.block);
+      options_.state.converts() ? converted_shard(event.block, slot.memory) : compute_shard(event.block);
   if (layout_.group_size == 1) return {};
   auto pending = groups_.gather->all_gather(
       mine, slot.memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));

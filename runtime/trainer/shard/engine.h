@@ -16,7 +16,6 @@
 // On a GPU nothing here waits for it: the communicators and the ops order themselves (comm/communicator.h).
 // Determinism: sums run in group-rank order inside a contribution and in the order of contributions after that.
 // Thread rule: thread-compatible.
-// Source: the buffers that are known by what they hold follow llmq's doc.md.
 #pragma once
 
 #include <cstddef>
@@ -40,18 +39,9 @@ namespace shardrun::shard {
 using base::Result;
 
 struct EngineOptions {
-  kernels::DType compute = kernels::DType::kFp32;
-  int prefetch = 1;                // blocks that are gathered ahead
-  bool accumulates = false;        // whether blocks get contributions from more than one micro-step
-  bool revisits = false;           // whether one block gets two in a micro-step
-  bool keeps_parameters = false;   // gathered blocks stay to the end of a plan
-  bool keeps_compute_copy = true;  // of the masters, when the compute dtype is not theirs
-  kernels::Backend* backend =
-      &kernels::cpu_backend();  // of the arena, of the communicators and of who computes
-
-  plan::StateOptions state() const {
-    return {kernels::size_of(compute), prefetch, accumulates, revisits, keeps_parameters, keeps_compute_copy};
-  }
+  plan::StateOptions state;  // which buffers it has
+  // Of the arena, of the communicators and of who computes.
+  kernels::Backend* backend = &kernels::cpu_backend();
 };
 
 // The groups of one rank. `gather` and `reduce` span the shard group; `replica` spans the ranks that own the same
@@ -121,7 +111,7 @@ class Engine {
   EngineOptions options_;
   EngineGroups groups_;
   std::span<float> master_, gradient_;
-  std::span<uint16_t> half_;  // master_ as bf16; empty when the compute dtype is fp32, or no copy is kept
+  std::span<uint16_t> half_;  // master_ as bf16; empty when fp32 is computed with, or no copy is kept
   std::vector<ParameterSlot> slots_;
   std::vector<GradientBuffer> gradients_;  // of whole blocks
   std::vector<std::span<float>> scratches_;

@@ -11,13 +11,13 @@
 namespace shardrun::train {
 
 shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend) {
-  return {.compute = options.compute,
-          .prefetch = options.prefetch,
-          .accumulates = options.gradient_accumulation > 1,
-          .revisits = revisits_blocks(options.model),
-          .keeps_parameters = options.keeps_parameters,
-          .keeps_compute_copy = !options.optimizer.offload_to_host,
-          .backend = &backend};
+  return {{.compute_bytes = kernels::size_of(options.compute),
+           .prefetch = options.prefetch,
+           .accumulates = options.gradient_accumulation > 1,
+           .revisits = revisits_blocks(options.model),
+           .keeps_parameters = options.keeps_parameters,
+           .keeps_compute_copy = !options.optimizer.offload_to_host},
+          &backend};
 }
 
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
@@ -100,7 +100,7 @@ plan::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int 
     elements.push_back(block.elements);
   const plan::ShardLayout layout = plan::make_layout(elements, shard_degree);
   plan::MemoryPlan& memory = plan.memory;
-  const plan::ShardedState state = plan::sharded_state(layout, engine_options(options).state());
+  const plan::ShardedState state = plan::sharded_state(layout, engine_options(options).state);
   memory.masters = state.masters.bytes();
   memory.gradients = state.gradients.bytes();
   memory.compute_copy = state.compute_copy.bytes();

@@ -59,7 +59,7 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   if (!model) return std::move(model).error();
   auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
   auto arena =
-      shard::Arena::create(plan::sharded_state(layout, engine_options(options).state()).bytes(), backend);
+      shard::Arena::create(plan::sharded_state(layout, engine_options(options).state).bytes(), backend);
   if (!arena) return std::move(arena).error();
   auto sums = backend.allocate(sizeof(Sums));
   if (!sums) return std::move(sums).error();
@@ -125,7 +125,7 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 }
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
-  const auto state = engine_options(options_).state();
+  const auto state = engine_options(options_).state;
   return plan::StepPlan(
       {.visits = {model_->visits().begin(), model_->visits().end()},
        .micro_steps = micro_steps,

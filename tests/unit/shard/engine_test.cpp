@@ -96,7 +96,7 @@ class LateCommunicator : public comm::Communicator {
 };
 
 // An engine on rank 0 that executes a step, and what it was seen to do, in the words of the plan. Block b's parameters
-// are b + 1 everywhere; every rank contributes 1 to every element of a gradient in every visit.
+// are b + 1 everywhere; the n-th backward of every rank contributes n to every element of its block's gradient.
 class Watched {
  public:
   explicit Watched(const tests::RandomStep& step)
@@ -107,12 +107,8 @@ class Watched {
         gather_(step.group_size, [this](auto what, auto from, auto to) { note_gather(what, from, to); }),
         reduce_(step.group_size, [this](auto what, auto from, auto to) { note_reduce(what, from, to); }),
         replica_(2, [this](auto what, auto, auto to) { note_sum(what, to); }),
-        engine_(layout_,
-                {.prefetch = step.options.prefetch,
-                 .accumulates = step.options.accumulates,
-                 .revisits = step.options.revisits,
-                 .keeps_parameters = step.options.keeps_parameters},
-                {&gather_, &reduce_, step.shape.replicated ? &replica_ : nullptr}, arena_) {
+        engine_(layout_, {step.options}, {&gather_, &reduce_, step.shape.replicated ? &replica_ : nullptr},
+                arena_) {
     for (size_t block = 0; block < layout_.blocks.size(); ++block) {
       const auto shard = of_shard(engine_.master(), static_cast<int>(block));
       std::fill(shard.begin(), shard.end(), static_cast<float>(block + 1));
@@ -143,8 +139,7 @@ class Watched {
     const int copies = step_.shape.replicated ? 2 : 1;
     int wrong = 0;
     for (int block = 0; block < layout_.block_count(); ++block) {
-      const auto visits = std::count(step_.shape.visits.begin(), step_.shape.visits.end(), block);
-      const auto expected = static_cast<float>(visits * step_.shape.micro_steps * step_.group_size * copies);
+      const auto expected = static_cast<float>(contributed_[block] * step_.group_size * copies);
       const auto shard = of_shard(engine_.gradient(), block).first(kElements / 4);
       wrong +=
           static_cast<int>(std::count_if(shard.begin(), shard.end(), [&](float v) { return v != expected; }));
@@ -223,7 +218,10 @@ class Watched {
          .gradient = work.is_forward
                          ? -1
                          : buffer_at(first_gradient(), state_.whole_gradients, work.gradient.data())});
-    for (float& value : work.gradient) value = work.adds ? value + 1.0F : 1.0F;
+    if (work.is_forward) return;
+    contributed_[work.block] += ++backwards_;
+    const auto contribution = static_cast<float>(backwards_);
+    for (float& value : work.gradient) value = work.adds ? value + contribution : contribution;
   }
 
   tests::RandomStep step_;
@@ -233,7 +231,9 @@ class Watched {
   LateCommunicator gather_, reduce_, replica_;
   Engine engine_;
   std::vector<std::string> seen_;
-  std::map<int, int> reduced_;  // block by gradient buffer
+  std::map<int, int> reduced_;          // block by gradient buffer
+  std::map<int, int64_t> contributed_;  // by block
+  int64_t backwards_ = 0;
   int computed_ = -1, wrong_parameters_ = 0;
 };
 

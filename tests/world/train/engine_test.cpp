@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <numeric>
 #include <vector>
 
@@ -40,8 +41,8 @@ class CountingCommunicator : public training::SpoiledCommunicator {
 struct Rig {
   Rig(int group_size, const EngineOptions& options, comm::Communicator& gather, comm::Communicator& reduce)
       : layout(make_layout(kBlocks, group_size)),
-        state(options.state()),
-        arena(Arena::create(plan::sharded_state(layout, options.state()).bytes()).value()),
+        state(options.state),
+        arena(Arena::create(plan::sharded_state(layout, options.state).bytes()).value()),
         engine(layout, options, {&gather, &reduce}, arena) {}
 
   // Element e of block b is 1000·b + e + `offset`.
@@ -110,7 +111,7 @@ TEST_CASE("engine: every rank computes with whole blocks, before and after a pub
       fakes::ThreadWorld world(group_size);
       std::vector<int> right(static_cast<size_t>(group_size), 0);
       world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-        Rig rig(group_size, {.prefetch = prefetch}, *channels[0], *channels[1]);
+        Rig rig(group_size, {{.prefetch = prefetch}}, *channels[0], *channels[1]);
         for (float offset : {0.0F, 0.5F}) {
           rig.fill_master(rank, offset);
           REQUIRE(rig.run({0, 1, 2, 3}, 1, /*backward=*/true, [&](int64_t, const Work& work) {
@@ -129,7 +130,7 @@ TEST_CASE(
   fakes::ThreadWorld world(2);
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     CountingCommunicator gather(*channels[0]), reduce(*channels[1]);
-    Rig rig(2, {.prefetch = 1}, gather, reduce);
+    Rig rig(2, {{.prefetch = 1}}, gather, reduce);
     rig.fill_master(rank, 0.0F);
     REQUIRE(rig.run({0, 1, 2, 3}, 1, /*backward=*/true, [](int64_t, const Work&) {}));
     // Forward 0 1 2 3; backward finds 3 and 2 still there and gathers 1 0.
@@ -142,7 +143,7 @@ TEST_CASE("engine: gradients are summed over ranks and micro-steps, and padding 
     fakes::ThreadWorld world(group_size);
     std::vector<int> wrong(static_cast<size_t>(group_size), 0);
     world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-      Rig rig(group_size, {.accumulates = true}, *channels[0], *channels[1]);
+      Rig rig(group_size, {{.accumulates = true}}, *channels[0], *channels[1]);
       int& mine_wrong = wrong[static_cast<size_t>(rank)];
       rig.fill_master(rank, 0.0F);
       for (int optimizer_step = 0; optimizer_step < 2; ++optimizer_step) {
@@ -178,7 +179,7 @@ TEST_CASE("engine: a group of one never talks to its communicators and needs no 
   fakes::ThreadWorld world(1);
   world.run([&](int, std::span<comm::Communicator* const> channels) {
     CountingCommunicator gather(*channels[0]), reduce(*channels[1]);
-    Rig rig(1, {.prefetch = 1}, gather, reduce);
+    Rig rig(1, {{.prefetch = 1}}, gather, reduce);
     rig.fill_master(0, 0.0F);
     REQUIRE(rig.run({0, 1, 2, 3}, 1, /*backward=*/true,
                     [](int64_t, const Work& work) { CHECK(Rig::right(work, 0.0F)); }));
@@ -195,9 +196,9 @@ TEST_CASE(
       fakes::ThreadWorld world(group_size);
       std::vector<int> wrong(static_cast<size_t>(group_size), 0);
       world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-        EngineOptions options{.compute = kernels::DType::kBf16, .keeps_parameters = keeps_parameters};
+        EngineOptions options{{.compute_bytes = 2, .keeps_parameters = keeps_parameters}};
         Rig kept(group_size, options, *channels[0], *channels[1]);
-        options.keeps_compute_copy = false;
+        options.state.keeps_compute_copy = false;
         Rig made(group_size, options, *channels[0], *channels[1]);
         for (const float offset : {0.0F, 0.3F}) {
           kept.fill_master(rank, offset);
@@ -224,13 +225,16 @@ TEST_CASE(
 
 TEST_CASE("engine: it uses exactly the bytes it planned, under every option") {
   for (int group_size : {1, 2}) {
-    for (const EngineOptions& options :
-         {EngineOptions{kernels::DType::kFp32, 0, false}, EngineOptions{kernels::DType::kFp32, 1, true},
-          EngineOptions{kernels::DType::kBf16, 0, true}, EngineOptions{kernels::DType::kBf16, 1, false},
-          EngineOptions{.compute = kernels::DType::kBf16, .keeps_compute_copy = false}}) {
+    for (const plan::StateOptions& state :
+         std::initializer_list<plan::StateOptions>{{.prefetch = 0},
+                                                   {.accumulates = true},
+                                                   {.compute_bytes = 2, .prefetch = 0, .accumulates = true},
+                                                   {.compute_bytes = 2, .revisits = true},
+                                                   {.compute_bytes = 2, .keeps_parameters = true},
+                                                   {.compute_bytes = 2, .keeps_compute_copy = false}}) {
       fakes::ThreadWorld world(group_size);
       const auto gather = world.communicator(0, 0), reduce = world.communicator(0, 1);
-      const Rig rig(group_size, options, *gather, *reduce);
+      const Rig rig(group_size, {state}, *gather, *reduce);
       CHECK(rig.arena.used_bytes() == rig.arena.planned_bytes());
     }
   }
@@ -239,7 +243,7 @@ TEST_CASE("engine: it uses exactly the bytes it planned, under every option") {
 TEST_CASE("engine: a rank alone adds later contributions where the first one is, without memory for them") {
   fakes::ThreadWorld world(1);
   const auto gather = world.communicator(0, 0), reduce = world.communicator(0, 1);
-  Rig rig(1, {.accumulates = true, .revisits = true}, *gather, *reduce);
+  Rig rig(1, {{.accumulates = true, .revisits = true}}, *gather, *reduce);
   rig.fill_master(0, 0.0F);
   const float* const there = rig.engine.gradient().data() + rig.layout.block(1).shard_offset;
   std::vector<bool> adds;
@@ -260,7 +264,7 @@ TEST_CASE("engine: a lost peer ends a step with an error that names the rank and
   fakes::ThreadWorld world(2);
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     if (rank == 1) return world.kill(1);
-    Rig rig(2, {.prefetch = 0}, *channels[0], *channels[1]);
+    Rig rig(2, {{.prefetch = 0}}, *channels[0], *channels[1]);
     rig.fill_master(rank, 0.0F);
 
     const auto ended = rig.run({2, 0, 1, 3}, 1, /*backward=*/true, [](int64_t, const Work&) {});
