@@ -20,13 +20,13 @@
 
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/strategy.h"
 
 namespace shardrun::spec {
 
 using base::Result;
 
 enum class SchedulerKind { kAuto, kLocal, kSlurm, kMpirun };
-enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
 enum class Precision { kFp32, kBf16 };
