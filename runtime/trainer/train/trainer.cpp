@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -250,7 +251,7 @@ class Trainer {
 
  private:
   Result<void> prepare() {
-    const double begin = unix_time_now();
+    const double begin = base::unix_now();
     const auto prepared = compile_kernels(spec_, {.working_directory = plan_.working_directory,
                                                   .local_rank = env_.local_rank,
                                                   .ranks_on_node = env_.local_world_size,
@@ -266,13 +267,13 @@ class Trainer {
     }
     if (plan_.kernels_only) {
       fmt::print("kernels: {} ready in {:.1f} s, {} of them compiled by rank {} in {:.1f} s\n",
-                 prepared->label(), unix_time_now() - begin, done.compiled, env_.global_rank,
+                 prepared->label(), base::unix_now() - begin, done.compiled, env_.global_rank,
                  done.compile_seconds);
       return {};
     }
     kernels_label_ = prepared->label();
     kernels_ = {static_cast<int64_t>(done.kernels.size()), done.compiled, done.compile_seconds,
-                done.recorded_seconds, unix_time_now() - begin};
+                done.recorded_seconds, base::unix_now() - begin};
     return {};
   }
 
@@ -339,7 +340,7 @@ class Trainer {
                       run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh->data_parallel()));
     }
     if (env_.global_rank != 0) return {};
-    if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
+    if (env_.launch_time > 0.0) first_barrier_seconds_ = base::unix_now() - env_.launch_time;
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
     auto metrics = MetricsLog::open(run_dir_, env_.attempt);
     if (!metrics) return std::move(metrics).error();

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-using namespace shardrun::contract;
+using namespace shardrun::record;
 
 TEST_CASE("preflight: a node's facts survive their file") {
   NodeFacts facts;
