@@ -35,7 +35,7 @@ struct JsonStyle {
 inline constexpr JsonStyle kJsonLine{-1, false, false};   // of .jsonl files
 inline constexpr JsonStyle kJsonReport{-1, false, true};  // of what --json prints on one line
 
-// Bytes that are no UTF-8 become U+FFFD; numbers that are not finite become null.
+// Return the JSON of one value. Bytes that are not UTF-8 become U+FFFD, numbers that are not finite become null.
 std::string json_text_of(std::string_view text);
 std::string json_text_of(double value, Digits digits);
 
@@ -47,10 +47,7 @@ class JsonWriter {
   void operator()(std::string_view key, const T& value, Digits digits = {}) {
     add(key, text_of(value, digits));
   }
-  template <typename T>
-  void later(std::string_view key, const T& value, Digits digits = {}) {
-    add(key, text_of(value, digits));
-  }
+  void later(std::string_view key, const auto& value, Digits digits = {}) { (*this)(key, value, digits); }
   template <typename T>
   void where_known(std::string_view key, const std::optional<T>& value, Digits digits = {}) {
     if (value) add(key, text_of(*value, digits));
@@ -61,10 +58,7 @@ class JsonWriter {
     }
     SHARDRUN_CHECK(false, "a value without a word");
   }
-  template <typename T>
-  void derived(std::string_view key, const T& value, Digits digits = {}) {
-    add(key, text_of(value, digits));
-  }
+  void derived(std::string_view key, const auto& value, Digits digits = {}) { (*this)(key, value, digits); }
   void version(int newest) { add("format_version", std::to_string(newest)); }
   void object(std::string_view key, const auto& members) {
     JsonWriter inner(style_, depth_ + 1);
@@ -76,7 +70,7 @@ class JsonWriter {
     if (value) fields(*this, *value);
   }
 
-  // The text of any value as one of this object's members.
+  // Returns the text of any value as one of this object's members.
   template <typename T>
   std::string text_of(const T& value, Digits digits) const {
     if constexpr (std::same_as<T, bool>) {
@@ -91,7 +85,7 @@ class JsonWriter {
       return text_of_many(value, digits);
     }
   }
-  // The object with all that was visited.
+  // Returns the object with all that was visited.
   std::string finish();
 
  private:
@@ -125,7 +119,7 @@ class JsonWriter {
   std::vector<std::pair<std::string, std::string>> items_;  // key and text
 };
 
-// A struct with fields, or a list of such, with a newline at its end.
+// Returns the text of a struct with fields, or of a list of such, with a newline at its end.
 template <typename T>
 std::string json_of(const T& value, JsonStyle style = {}) {
   return JsonWriter(style, 0).text_of(value, {}) + "\n";
@@ -136,7 +130,7 @@ inline constexpr bool kIsOptional = false;
 template <typename T>
 inline constexpr bool kIsOptional<std::optional<T>> = true;
 
-// After the first error every further call does nothing.
+// Reads the members of one object. After the first error every further call does nothing.
 class JsonReader {
  public:
   // `object` is one; `where`: the document, then keys. `object` and `error` outlive the reader.
@@ -212,9 +206,9 @@ class JsonReader {
     visit_object(key, from, [&](JsonReader& inner) { fields(inner, out); });
   }
 
-  // nullptr where it is missing or null, and after an error.
+  // Returns nullptr where it is missing or null, and after an error.
   const nlohmann::json* member(std::string_view key) const;
-  // A value that has no type where it is missing.
+  // Returns a discarded value where it is missing.
   const nlohmann::json& find(std::string_view key) const;
   static bool is_null(const nlohmann::json& value);
   void take(std::string_view key, const nlohmann::json& from, std::string& out);
@@ -247,7 +241,7 @@ Result<T> parse_fields(std::string_view text, std::string_view document) {
   return value;
 }
 
-// Takes the first line off `text`.
+// Takes the first line off `text` and returns it without its newline.
 std::string_view take_line(std::string_view& text);
 
 }  // namespace shardrun::base
