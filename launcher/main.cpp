@@ -151,8 +151,6 @@ void add_start_verbs(CLI::App& app, Arguments& arguments, int& exit_code) {
   precompile->add_option("spec", arguments.precompile.spec.path, "job.toml")->required();
   add_overrides(*precompile, arguments.precompile.spec.overrides);
   precompile->add_flag("--dry-run", arguments.precompile.dry_run, "Print what would be run; start nothing");
-  precompile->add_flag("--retry", arguments.precompile.retry,
-                       "Compile again the trainer's kernels that did not compile before");
   precompile->add_flag("--quiet", arguments.precompile.quiet, "Show only the end");
   add_common(*precompile, arguments.common, true);
   precompile->footer("Example:\n  shardrun precompile jobs/bert-large-trn1.toml");

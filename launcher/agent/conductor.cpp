@@ -500,7 +500,7 @@ class Conductor {
   const ConductRequest& request_;
   RunDirectory& directory_;
   const record::RunDir& paths_;
-  std::vector<std::string> nodes_;  // of the allocation
+  std::vector<std::string> nodes_;  // those of the allocation
   BadNodes bad_;
   Result<Muster> next_ = Muster{};  // for the next attempt
   int restarts_ = 0;

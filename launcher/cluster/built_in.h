@@ -1,13 +1,13 @@
 // Files of cluster-configs that are built into shardrun, so that a binary alone is complete.
 //
-// built_in.cpp.in becomes the source of it, in the build folder. Thread rule: pure functions.
+// The build folder's source of it is made from built_in.cpp.in. Thread rule: pure functions.
 #pragma once
 
 #include <string_view>
 
 namespace shardrun::launcher {
 
-// cluster-configs/instances.toml.
+// Returns cluster-configs/instances.toml.
 std::string_view built_in_instances();
 
 }  // namespace shardrun::launcher

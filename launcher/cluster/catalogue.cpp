@@ -36,7 +36,6 @@ Accelerator read_accelerator(const TomlValue& table, const std::string& name, Sp
   unit.name = name;
   SectionReader section(table, name, reading);
   section.word("maker", "", unit.maker);
-  section.word("architecture", "_", unit.architecture);
   section.integer("memory_mib", 1, int64_t{1} << 30, unit.memory_mib);
   section.number("memory_gbytes_per_second", 1, kMostBandwidth, unit.memory_gbytes_per_second);
   section.number("link_gbytes_per_second", 1, kMostBandwidth, unit.link_gbytes_per_second);
@@ -99,7 +98,7 @@ const Instance* Catalogue::find(std::string_view type) const {
 
 namespace {
 
-// Lower-case words of letters and digits.
+// Returns the words of letters and digits in lower case.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words(1);
   for (const char letter : text) {

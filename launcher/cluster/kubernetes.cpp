@@ -14,7 +14,7 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr size_t kLongestName = 52;  // of 63, for the operators add "-launcher-xxxxx"
+constexpr size_t kLongestName = 52;  // 63 is the limit, and the operators add "-launcher-xxxxx"
 constexpr int64_t kHugePagesMib = 5120;
 constexpr double kMemoryForPods = 0.85;  // the node and its daemons keep the rest
 constexpr int kCpusForNode = 2;
@@ -62,7 +62,7 @@ class Manifest {
     return {};
   }
 
-  // The image of a job is that of its pods, when a registry has it.
+  // A job's pods use its own image, when that is in a registry.
   std::string image() const {
     const std::string& own = spec_.container.image;
     const bool is_file =
@@ -105,7 +105,8 @@ class Manifest {
     return policy;
   }
 
-  // What a pod asks for and is limited to; Kubernetes wants both the same for all of these but CPUs and memory.
+  // Returns what a pod asks for and is limited to; Kubernetes wants both to be the same for all of these but
+  // CPUs and memory.
   Yaml resources() const {
     Yaml wanted = Yaml::map();
     if (instance_ == nullptr) {
@@ -114,11 +115,13 @@ class Manifest {
       const auto memory = static_cast<int64_t>(static_cast<double>(instance_->memory_mib) * kMemoryForPods);
       wanted.set("cpu", std::to_string(std::max(1, instance_->vcpus - kCpusForNode)));
       wanted.set("memory", fmt::format("{}Mi", memory));
-      if (instance_->accelerator) {
-        const bool nvidia = instance_->accelerator->maker == "nvidia";
-        wanted.set(nvidia ? "nvidia.com/gpu" : "aws.amazon.com/neuron",
-                   std::to_string(instance_->accelerators));
-      }
+    }
+    if (spec_.resources.gpus_per_node > 0)
+      wanted.set("nvidia.com/gpu", std::to_string(spec_.resources.gpus_per_node));
+    if (instance_ != nullptr) {
+      const bool neuron = instance_->accelerator && instance_->accelerator->maker == "aws";
+      if (neuron && !spec_.program.command.empty())  // the built-in trainer does not compute on them
+        wanted.set("aws.amazon.com/neuron", std::to_string(instance_->accelerators));
       if (efa()) {
         wanted.set("vpc.amazonaws.com/efa", std::to_string(instance_->efa_interfaces));
         wanted.set("hugepages-2Mi", fmt::format("{}Mi", kHugePagesMib));
@@ -146,7 +149,7 @@ class Manifest {
     return list;
   }
 
-  // A pod of the machine, with all of it.
+  // Makes a pod that gets all of the machine.
   Yaml machine_pod(Yaml container) const {
     container.set("resources", resources());
     if (efa())  // registered memory is locked
@@ -180,7 +183,7 @@ class Manifest {
     launcher.set("containers", Yaml::list().add(conductor)).set("volumes", volumes(/*job=*/true));
     Yaml worker = Yaml::map();
     worker.set("name", "shardrun").set("image", image());
-    worker.set("command", Yaml::list({"/usr/sbin/sshd", "-De"}));  // through which mpirun starts the ranks
+    worker.set("command", Yaml::list({"/usr/sbin/sshd", "-De"}));  // mpirun starts the ranks through it
 
     Yaml job = Yaml::map();
     job.set("slotsPerWorker", plan_.ranks_per_node).set("mpiImplementation", "OpenMPI");
@@ -200,7 +203,7 @@ class Manifest {
     return Yaml::map().set("name", name).set("value", value);
   }
 
-  // What shardrun-rank would set for a command, as far as it is the same for all ranks, then [environment].
+  // Returns what shardrun-rank would set for a command, as far as it is the same for all ranks, then [environment].
   Result<Yaml> environment() const {
     const auto text = [](int64_t value) { return std::to_string(value); };
     const plan::BatchPlan& batch = plan_.batch;
@@ -236,7 +239,7 @@ class Manifest {
     if (!variables) return std::move(variables).error();
     Yaml container = Yaml::map();
     container.set("name", "pytorch").set("image", image());
-    // Nodes, ranks and the meeting point come from the PET_ variables of the operator.
+    // Nodes, ranks and the rendezvous address come from the operator's PET_ variables.
     container.set("command", Yaml::list({"torchrun", "--no-python"}));
     container.set("args", Yaml::list(spec_.program.command)).set("env", *variables);
     container.set("workingDir", options_.mount);

@@ -1,5 +1,10 @@
 #include "launcher/cluster/load_job.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "launcher/cluster/built_in.h"
 #include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/rules.h"
@@ -10,11 +15,23 @@ namespace {
 
 using base::Result;
 
-// Nothing is left for the machine to decide: a job in a pod has no file of its cluster.
+// Returns whether nothing is left for the machine to decide: a job in a pod has no file of its cluster.
 bool is_complete(const spec::JobSpec& spec) {
   const auto given = [&](const char* key) { return spec.origins.contains(key); };
-  return given("resources.ranks_per_node") && given("resources.cpus_per_rank") &&
-         (spec.resources.nodes == 1 || !spec.program.command.empty() || given("communication.provider"));
+  if (!given("resources.ranks_per_node") || !given("resources.cpus_per_rank")) return false;
+  if (!spec.program.command.empty()) return given("resources.gpus_per_node");
+  if (!given("resources.device") || (spec.resources.nodes > 1 && !given("communication.provider")))
+    return false;
+  return spec.resources.device == spec::TrainingDevice::kCpu ||
+         (given("resources.gpus_per_node") && given("communication.plugin"));
+}
+
+bool names_machine(const spec::JobSpec& spec) {
+  return !spec.cluster.instance.empty() || !spec.cluster.config.empty();
+}
+
+std::string key_of(const std::string& assignment) {
+  return assignment.substr(0, assignment.find('='));
 }
 
 }  // namespace
@@ -41,19 +58,40 @@ Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector
   return LoadedSpec{std::move(spec).value(), std::move(text).value(), overrides};
 }
 
+bool LoadedSpec::says(const std::string& key) const {
+  const bool filled = std::any_of(filled_in.begin(), filled_in.end(),
+                                  [&](const std::string& one) { return key_of(one) == key; });
+  return spec.origins.contains(key) && !filled;
+}
+
 Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto loaded = load_prepared_spec(path, overrides);
   if (!loaded || is_complete(loaded->spec)) return loaded;
   const auto instance = machine_of(loaded->spec);
   if (!instance) return instance.error();
-  if (!*instance) return loaded;
-  const auto own = instance_overrides(loaded->spec, **instance);
-  if (own.empty()) return loaded;
-  loaded->overrides.insert(loaded->overrides.end(), own.begin(), own.end());
+  const spec::JobSpec& spec = loaded->spec;
+  if (*instance) {
+    auto own = instance_overrides(spec, **instance);
+    if (!own) return std::move(own).error();
+    loaded->machine = (*instance)->type;
+    loaded->filled_in = std::move(own).value();
+  } else if (names_machine(spec) && !spec.program.trainer.empty() &&
+             !spec.origins.contains("resources.device")) {
+    loaded->filled_in = {"resources.device=cpu"};  // of a machine that the catalogue lacks
+  }
+  if (loaded->filled_in.empty()) return loaded;
+  const std::string origin = spec.origin(spec.cluster.config.empty() ? "cluster.instance" : "cluster.config");
+  loaded->overrides.insert(loaded->overrides.end(), loaded->filled_in.begin(), loaded->filled_in.end());
   auto complete = spec::parse_job_spec(loaded->text, path, loaded->overrides);
   if (!complete) return std::move(complete).error();
   loaded->spec = std::move(complete).value();
+  for (const std::string& one : loaded->filled_in) loaded->spec.origins[key_of(one)] = origin;
   return loaded;
+}
+
+std::string filled_in_text(const LoadedSpec& loaded) {
+  if (loaded.filled_in.empty() || loaded.machine.empty()) return "";
+  return fmt::format("{} fills in {}", loaded.machine, fmt::join(loaded.filled_in, ", "));
 }
 
 }  // namespace shardrun::launcher

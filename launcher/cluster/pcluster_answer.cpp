@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr size_t kLongestWords = 2000;
 
-// A string member made fit for a terminal; empty where there is none.
+// Returns a string member made fit for a terminal; empty where there is none.
 std::string text_of(const json& object, const char* key) {
   if (!object.is_object()) return "";
   const auto found = object.find(key);
@@ -33,7 +33,7 @@ const json* member(const json& object, const char* key) {
   return found == object.end() ? nullptr : &*found;
 }
 
-// "level: message" of each validator.
+// Returns "level: message" for each validator.
 std::vector<std::string> messages_of(const json* list) {
   std::vector<std::string> messages;
   if (list == nullptr || !list->is_array()) return messages;
@@ -50,8 +50,8 @@ ClusterState state_of(const json& cluster) {
   state.region = text_of(cluster, "region");
   state.version = text_of(cluster, "version");
   state.status = text_of(cluster, "clusterStatus");
-  state.stack_status =
-      text_of(cluster, "cloudFormationStackStatus");  // of describe; the others write a small f
+  // Describe's answer has it under this name; the others write a small f.
+  state.stack_status = text_of(cluster, "cloudFormationStackStatus");
   if (state.stack_status.empty()) state.stack_status = text_of(cluster, "cloudformationStackStatus");
   state.fleet_status = text_of(cluster, "computeFleetStatus");
   state.created = text_of(cluster, "creationTime");

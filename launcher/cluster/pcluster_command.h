@@ -1,4 +1,4 @@
-// Calls the installed pcluster command: argv, never a shell, bounded in time.
+// Calls the installed pcluster command by its argv, never through a shell, with a time limit.
 //
 // Thread rule: thread-compatible; each call starts a process and waits for it.
 #pragma once
@@ -14,23 +14,23 @@
 namespace shardrun::launcher {
 
 struct PclusterCall {
-  std::string region;  // empty: as AWS's own configuration says
+  std::string region;  // if it is empty, AWS's own configuration decides
   std::chrono::seconds limit{300};
   std::function<void(int seconds)> waiting;  // called about every ten seconds of a slow answer; may be empty
 };
 
-// The argument vectors, as --dry-run shows them.
+// Return the argument vectors, as --dry-run shows them.
 std::vector<std::string> create_command(const std::string& name, const std::string& configuration,
                                         const PclusterCall& call);
 std::vector<std::string> describe_command(const std::string& name, const PclusterCall& call);
 std::vector<std::string> delete_command(const std::string& name, const PclusterCall& call);
 
-// What the command printed when it ended well. Errors: kNotFound, no pcluster is installed; kTimeout, after `limit`; and
-// those of explain_refusal(). `cluster` is named in them.
+// Returns what the command printed when it ended well. Errors: kNotFound if no pcluster is installed; kTimeout
+// after `limit`; and those of explain_refusal(). They name `cluster`.
 base::Result<std::string> call_pcluster(const std::vector<std::string>& argv, const std::string& cluster,
                                         const PclusterCall& call);
 
-// Every cluster of the region, page after page.
+// Returns every cluster of the region, page after page.
 base::Result<std::vector<ClusterState>> list_clusters(const PclusterCall& call);
 
 }  // namespace shardrun::launcher

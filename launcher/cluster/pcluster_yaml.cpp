@@ -17,7 +17,7 @@ Yaml custom_actions(const NodeScript& node) {
   return Yaml::map().set("OnNodeConfigured", script);
 }
 
-// Of head node and queues alike: the node's script lies in a bucket, and so may data.
+// Head node and queues alike get it: the node's script lies in a bucket, and so may data.
 void add_access(Yaml& node, const ClusterConfig& config) {
   Yaml access = Yaml::list();
   for (const std::string& bucket : config.s3_read) access.add(Yaml::map().set("BucketName", bucket));
@@ -45,7 +45,7 @@ Yaml compute_resource(const Queue& queue, const ComputeResource& resource, const
   node.set("Name", resource.name);
   if (resource.instances.size() == 1 && queue.subnets.size() == 1) {
     node.set("InstanceType", resource.instances.front());
-  } else {  // several types, or subnets, take the other form
+  } else {  // several types, or several subnets, take the other form
     Yaml types = Yaml::list();
     for (const std::string& type : resource.instances) types.add(Yaml::map().set("InstanceType", type));
     node.set("Instances", types);
@@ -56,7 +56,8 @@ Yaml compute_resource(const Queue& queue, const ComputeResource& resource, const
   return node;
 }
 
-// EFA nodes must say whether they want a group. A reservation may have a group of its own, a block always has.
+// EFA nodes must say whether they want a placement group. A reservation may have a group of its own, a capacity
+// block always has one.
 void add_placement(Yaml& networking, const Queue& queue, bool efa) {
   const bool reserved = !queue.reservation.empty() || !queue.reservation_group.empty();
   if (queue.capacity == Capacity::kCapacityBlock || (!efa && !queue.placement_group)) return;

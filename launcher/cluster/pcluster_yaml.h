@@ -1,7 +1,8 @@
-// From a checked ClusterConfig to the YAML that `pcluster create-cluster` takes.
+// Renders a checked ClusterConfig as the YAML that `pcluster create-cluster` takes.
 //
-// Source: the configuration file of AWS ParallelCluster, https://docs.aws.amazon.com/parallelcluster/latest/ug/cluster-configuration-file-v3.html,
-// as aws-parallelcluster 3.16.1 reads it. Thread rule: pure functions.
+// Source: the configuration file of AWS ParallelCluster,
+// https://docs.aws.amazon.com/parallelcluster/latest/ug/cluster-configuration-file-v3.html, as aws-parallelcluster
+// 3.16.1 reads it. Thread rule: pure functions.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace shardrun::launcher {
 
-// `origin` is named in the first line, e.g. "cluster-configs/p5.toml".
+// The first line names `origin`, e.g. "cluster-configs/p5.toml".
 std::string render_pcluster(const ClusterConfig& config, const Catalogue& catalogue, std::string_view origin);
 
 }  // namespace shardrun::launcher

@@ -24,15 +24,15 @@ std::vector<std::string_view> split(std::string_view text, char at) {
   }
 }
 
-// sinfo writes "96+" for nodes of different sizes.
+// Parses a number; sinfo writes "96+" for nodes of different sizes.
 bool number(std::string_view text, int64_t& out) {
   if (text.ends_with('+')) text.remove_suffix(1);
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), out);
   return failure == std::errc() && end == text.data() + text.size() && out >= 0 && out < (int64_t{1} << 30);
 }
 
-// Where nodes in a state such as "idle~" belong. The last character: ~ given back, # starting, % and ! going away, * not
-// answering, $ and @ in maintenance or rebooting.
+// Returns the count to which nodes in a state such as "idle~" belong. The last character means: ~ given back, #
+// starting, % and ! going away, * not answering, $ and @ in maintenance or rebooting.
 int& count_of(QueueState& queue, std::string_view state) {
   const char mark = state.empty() ? ' ' : state.back();
   const auto is = [&](std::string_view word) { return state.starts_with(word); };

@@ -1,4 +1,5 @@
-// The queues of a Slurm cluster as sinfo tells of them, in plain words: nodes that work, that wait, that come when needed.
+// The queues of a Slurm cluster as sinfo reports them, in plain words: nodes that work, that wait, that
+// come when needed.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -19,14 +20,14 @@ struct QueueState {
   int starting = 0;   // on their way
   int on_demand = 0;  // given back: they come when a job needs them
   int out = 0;        // down, drained, failing or leaving
-  int cpus = 0;       // of a node
+  int cpus = 0;       // CPUs of a node
   int64_t memory_mib = 0;
   std::string time_limit;
 };
 
-// sinfo's argv, whose output parse_queues() reads.
+// Returns the argv of the sinfo whose output parse_queues() reads.
 std::vector<std::string> queues_command();
-// Errors: kCorrupt, with the line that is no line of it.
+// Errors: kCorrupt, with the line that is not one of sinfo's.
 base::Result<std::vector<QueueState>> parse_queues(std::string_view text);
 std::string queues_table(const std::vector<QueueState>& queues);
 

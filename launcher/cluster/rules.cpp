@@ -239,7 +239,7 @@ class Rules {
            "keep one subnet, or write efa = false");
   }
 
-  // Of the same accelerator or of none, with EFA.
+  // Returns a type with EFA that has the same accelerator as `instance`, or also has none.
   std::string efa_type_like(const Instance& instance) const {
     const auto name = [](const Instance& one) { return one.accelerator ? one.accelerator->name : ""; };
     for (const Instance& other : catalogue_.instances) {

@@ -26,7 +26,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// "<prefix>-" and 8 or 17 hexadecimal digits, or only 17.
+// Returns whether the text is "<prefix>-" and 8 or 17 hexadecimal digits, or only 17.
 bool is_id(std::string_view text, std::string_view prefix, bool may_be_short) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
@@ -34,7 +34,7 @@ bool is_id(std::string_view text, std::string_view prefix, bool may_be_short) {
   return std::all_of(text.begin(), text.end(), [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); });
 }
 
-// "p5.48xlarge", "p6-b200.48xlarge", "hpc7a.96xlarge".
+// Returns whether the text has the form of "p5.48xlarge", "p6-b200.48xlarge", "hpc7a.96xlarge".
 bool is_instance_type(std::string_view text) {
   const size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || dot + 1 == text.size() || !is_lower(text[0])) return false;
@@ -54,7 +54,7 @@ void shaped(SectionReader& section, SpecReading& reading, std::string_view key, 
   }
 }
 
-// The same for each of an array of strings.
+// Does the same for each of an array of strings.
 template <typename Fits>
 void all_shaped(SectionReader& section, SpecReading& reading, std::string_view key,
                 std::vector<std::string>& out, Fits fits, const std::string& mend) {
@@ -94,7 +94,7 @@ bool is_region(std::string_view text) {
 }
 
 void read_top(const TomlValue& document, SpecReading& reading, ClusterConfig& config) {
-  // The systems of ParallelCluster 3.16.
+  // The operating systems of ParallelCluster 3.16.
   constexpr Choice<const char*> kSystems[] = {{"alinux2023", "alinux2023"}, {"ubuntu2204", "ubuntu2204"},
                                               {"ubuntu2404", "ubuntu2404"}, {"rhel8", "rhel8"},
                                               {"rhel9", "rhel9"},           {"rocky8", "rocky8"},
@@ -145,7 +145,7 @@ void read_script(const TomlValue& document, SpecReading& reading, NodeScript& no
             "write script = \"s3://bucket/on-node.sh\", or remove the section");
 }
 
-// A table of names and strings, such as [tags].
+// Reads a table of names and strings, such as [tags].
 void read_names(const TomlValue& table, const std::string& key, SpecReading& reading,
                 std::map<std::string, std::string>& out) {
   SectionReader section(table, key, reading);
@@ -175,8 +175,8 @@ void read_accounting(const TomlValue& document, SpecReading& reading, ClusterCon
   section.text("password_secret", accounting.password_secret, 2048);
   const std::string& secret = accounting.password_secret;
   if (!secret.empty() && (!secret.starts_with("arn:") || secret.find(":secret") == std::string::npos)) {
-    reading.fail(section.origin("password_secret"),  // which may be the password: not quoted
-                 "accounting.password_secret is no ARN of a secret",
+    // The value may be the password itself, so it is not quoted.
+    reading.fail(section.origin("password_secret"), "accounting.password_secret is no ARN of a secret",
                  "write arn:aws:secretsmanager:…:secret:…; the password itself never stands here");
   }
   section.word("database", "_", accounting.database);
@@ -188,7 +188,7 @@ void read_accounting(const TomlValue& document, SpecReading& reading, ClusterCon
   config.accounting = accounting;
 }
 
-// The tables of an array of tables, each under its label "name[3]"; another kind of value is refused.
+// Returns the tables of an array of tables, each under its label "name[3]"; another kind of value is refused.
 std::vector<const TomlValue*> tables_of(const TomlValue& parent, std::string_view name,
                                         SpecReading& reading) {
   std::vector<const TomlValue*> tables;
@@ -240,7 +240,7 @@ Storage read_storage(const TomlValue& table, const std::string& label, SpecReadi
   return storage;
 }
 
-// The keys of a compute resource, which a queue of one resource has itself.
+// Reads the keys of a compute resource, which stand in the queue itself if it has one resource.
 void read_resource(SectionReader& section, SpecReading& reading, ComputeResource& resource) {
   std::string one;
   shaped(section, reading, "instance", one, is_instance_type, kTypeMend);

@@ -1,9 +1,9 @@
-// ClusterConfig: what a cluster's TOML asks for, checked: the small description that `shardrun cluster render` turns
-// into a configuration of AWS ParallelCluster, and that a job may name with [cluster] config.
+// ClusterConfig: what a cluster's TOML asks for, checked. It is the small description that `shardrun cluster
+// render` turns into a configuration of AWS ParallelCluster, and that a job may name with [cluster] config.
 //
-// parse_cluster refuses as job specs are refused: "file:line:column: what is wrong; what to do". It looks at each value
-// alone; launcher/cluster/rules.h looks at them together and against the catalogue. The grammar with an example is
-// docs/formats.md.
+// parse_cluster refuses as job specs are refused: "file:line:column: what is wrong; what to do". It checks each
+// value alone; launcher/cluster/rules.h checks them together and against the catalogue. docs/formats.md has the
+// grammar and an example.
 // Thread rule: plain values.
 #pragma once
 
@@ -20,8 +20,8 @@ namespace shardrun::launcher {
 
 struct HeadNode {  // [head_node]
   std::string instance, subnet;
-  std::string key;   // of SSH; empty: only through the session manager
-  int disk_gib = 0;  // of the root volume; 0: the image's
+  std::string key;   // name of the SSH key; empty: only through the session manager
+  int disk_gib = 0;  // size of the root volume; 0: the image's
 };
 
 struct NodeScript {    // [on_node_configured]: runs as root on every node when it has started
@@ -31,14 +31,14 @@ struct NodeScript {    // [on_node_configured]: runs as root on every node when 
 
 struct SlurmSettings {                          // [slurm]
   int idle_minutes = 10;                        // a node without work for so long is given back; -1: never
-  std::map<std::string, std::string> settings;  // of slurm.conf
+  std::map<std::string, std::string> settings;  // settings of slurm.conf
 };
 
 struct Accounting {  // [accounting]
   std::string uri;   // host[:port] of a MySQL server
   std::string user;
   std::string password_secret;  // the ARN of a secret
-  std::string database;         // empty: named as the cluster
+  std::string database;         // if it is empty, it is named as the cluster
 };
 
 enum class StorageKind { kFsxLustre, kEfs };
@@ -46,11 +46,11 @@ enum class StorageKind { kFsxLustre, kEfs };
 struct Storage {  // [[storage]]
   StorageKind kind = StorageKind::kFsxLustre;
   std::string name, mount;
-  std::string id;  // of one that exists; then the rest is not given
+  std::string id;  // id of a file system that exists; then the rest is not given
   int64_t capacity_gib = 0;
-  std::string deployment;  // of Lustre
-  int64_t throughput = 0;  // of Lustre: MB/s for each TiB; of EFS: MiB/s, provisioned
-  bool keep = false;       // when the cluster is deleted
+  std::string deployment;  // for Lustre
+  int64_t throughput = 0;  // for Lustre: MB/s for each TiB; for EFS: MiB/s, provisioned
+  bool keep = false;       // whether it stays when the cluster is deleted
 };
 
 enum class Capacity { kOnDemand, kSpot, kCapacityBlock };
@@ -69,9 +69,9 @@ struct Queue {  // [[queue]]
   std::vector<std::string> subnets;
   std::string reservation, reservation_group;  // an id, or the ARN of a resource group
   std::optional<bool> placement_group;         // absent: with EFA, unless a reservation brings its own
-  std::string placement_group_name;            // of one that exists
+  std::string placement_group_name;            // name of one that exists
   bool public_ip = false;
-  bool exclusive = false;         // one job a node
+  bool exclusive = false;         // one job per node
   bool gpu_health_check = false;  // DCGM before each job
   std::string custom_ami;
   std::vector<ComputeResource> resources;

@@ -8,7 +8,7 @@
 
 namespace shardrun::launcher {
 
-// The first that does not hold goes into `reading`, unless it has an error already.
+// Reports the first rule that does not hold in `reading`, unless that has an error already.
 void check_storage(const ClusterConfig& config, spec::SpecReading& reading);
 
 }  // namespace shardrun::launcher

@@ -32,10 +32,6 @@ bool compiles_by_command(const spec::JobSpec& spec) {
   return spec.precompile.enabled && !spec.program.command.empty() && !spec.precompile.command.empty();
 }
 
-bool compiles_kernels(const spec::JobSpec& spec) {
-  return spec.precompile.enabled && !spec.program.trainer.empty();
-}
-
 std::map<std::string, std::string> cache_variables(const std::string& cache) {
   return {{"SHARDRUN_COMPILE_CACHE", cache},
           {"NEURON_COMPILE_CACHE_URL", cache + "/neuron"},
@@ -53,12 +49,6 @@ record::LaunchPlan compile_plan(const spec::JobSpec& spec, const record::LaunchP
   plan.id.clear();
   plan.run_directory.clear();
   plan.name = job.name.substr(0, kLongestName - std::string_view(kSuffix).size()) + kSuffix;
-  if (compiles_kernels(spec)) {
-    plan.kernels_only = true;
-    plan.overrides.push_back("name=" + spec::toml_string(plan.name));
-    add_one_plain_attempt(plan);
-    return plan;
-  }
   plan.nodes = spec.precompile.nodes > 0 ? spec.precompile.nodes : job.nodes;
   plan.ranks_per_node = 1;
   plan.cpus_per_rank =

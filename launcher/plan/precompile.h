@@ -1,10 +1,8 @@
 // What [precompile] means for a command program: one cache for all nodes, and a job that fills it before training.
 //
 // The compile job is the same job.toml with overrides, so it has a run directory, logs and a record like any other
-// run. For a command program it starts one process per node, with all CPUs that the node's ranks will have; what it
-// runs may start ranks of its own. For the built-in trainer it starts the job's ranks, which end when the kernels
-// are compiled.
-//
+// run. It starts one process per node, with all CPUs that the node's ranks will have; what it runs may start ranks of its
+// own.
 // Thread rule: pure functions.
 #pragma once
 
@@ -19,8 +17,6 @@ namespace shardrun::launcher {
 
 // Returns whether the job has a compile job that goes first.
 bool compiles_by_command(const spec::JobSpec& spec);
-// Returns whether its ranks compile kernels when they start, which a compile job can do beforehand.
-bool compiles_kernels(const spec::JobSpec& spec);
 
 // Returns the variables that point compilers at `cache`, an absolute folder. Sources of the names: AWS Neuron's
 // "Persistent Cache" and "TorchNeuron environment variables", PyTorch's "Compile Time Caching Configuration" and

@@ -31,7 +31,7 @@ struct StepRequest {
   const spec::JobSpec* spec = nullptr;
   const record::LaunchPlan* plan = nullptr;
   int attempt = 0;
-  std::vector<std::string> arguments;  // of the rank program; empty: it is a rank
+  std::vector<std::string> arguments;  // arguments of the rank program; empty: it is a rank
   std::vector<std::string> nodes;      // host names, in node_index order
   std::string master_addr;
   uint16_t master_port = 0;
@@ -52,7 +52,8 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
   virtual const char* name() const = 0;
-  // Host names of all nodes this process may use, at least plan.nodes; the conductor chooses among them, in order.
+  // Returns the host names of all nodes that this process may use, at least plan.nodes; the conductor chooses among
+  // them, in order.
   virtual base::Result<std::vector<std::string>> nodes(const record::LaunchPlan& plan) = 0;
   virtual base::Result<StepOutcome> run(const StepRequest& request) = 0;
 };

@@ -47,7 +47,7 @@ void StepCommand::watch() {
                         {ended || alarmed_ ? -1 : request_.alarm_fd, POLLIN, 0}};
     const int got = ::poll(polled, 5, ended ? 200 : milliseconds_to_kill());
     if (got < 0 && errno != EINTR) break;
-    if (got == 0 && ended) break;  // a grandchild that keeps a stream open must not keep us
+    if (got == 0 && ended) break;  // a grandchild that keeps a stream open must not hold us up
     if (polled[1].revents != 0) forward(command_.out.get(), out_);
     if (polled[2].revents != 0) forward(command_.err.get(), err_);
     if (polled[3].revents != 0) take_stop_request();
@@ -110,7 +110,7 @@ void StepCommand::signal_command(int signal) const {
   ::kill(command_.pid, signal);
 }
 
-// A command that ends with 0 says that all ranks did: known even where a full disk took no exit file.
+// A command that ends with 0 says that all ranks did: this is known even where a full disk took no exit file.
 void StepCommand::finish(const std::string& name, int status) {
   std::map<int, record::RankExit> exits;
   for (const record::RankExit& exit : known_exits()) exits.emplace(exit.global_rank, exit);

@@ -1,7 +1,8 @@
-// StepCommand: the command that starts all ranks of a step (srun, mpirun) while it runs: its words are passed on line by
-// line, a request to stop and an alarm are heard, and it is ended when a time has come.
+// StepCommand: handles the command that starts all ranks of a step (srun, mpirun) while it runs: passes its output
+// on line by line, listens for a request to stop and for an alarm, and ends it when its time has come.
 //
-// How a step is stopped and killed is the subclass's to say; its functions are called between run() and its return, on the
+// The subclass decides how a step is stopped and killed; its functions are called between the start of run() and
+// its return, on the thread that called run().
 // thread that called run().
 //
 // Thread rule: one thread calls.
@@ -25,29 +26,29 @@ class StepCommand {
   StepCommand(const StepCommand&) = delete;
   virtual ~StepCommand() = default;
 
-  // Starts argv with `environment` on top of ours, and returns when it has ended and its output is drained. Errors: of
-  // base::spawn_command.
+  // Starts argv with `environment` on top of ours, and returns when it has ended and its output is drained. Errors:
+  // those of base::spawn_command.
   base::Result<StepOutcome> run(const std::vector<std::string>& argv,
                                 const std::map<std::string, std::string>& environment);
 
  protected:
   using Clock = std::chrono::steady_clock;
 
-  // A whole line, without its end, that was passed on to our own stream.
+  // Receives a whole line, without its end, that was passed on to our own stream.
   virtual void on_line(const std::string& line, bool is_error) = 0;
-  // The first request to stop; a second one makes the time to kill come at once.
+  // Is called at the first request to stop; a second one makes the time to kill come at once.
   virtual void on_stop() = 0;
   virtual void on_alarm() = 0;
-  // The time of schedule_kill has come.
+  // Is called when the time of schedule_kill has come.
   virtual void on_kill_time() = 0;
-  // Ranks that are known to have ended otherwise than well.
+  // Returns the ranks that are known to have ended otherwise than well.
   virtual std::vector<record::RankExit> known_exits() const { return {}; }
 
-  // Earlier wins.
+  // Sets the time to kill; an earlier time wins.
   void schedule_kill(std::chrono::milliseconds in);
-  // Of the command, for a verdict where no rank is known to be at fault.
+  // Keeps the command's words, for a verdict where no rank is known to be at fault.
   void keep_words(const std::string& line);
-  // No rank could be started there.
+  // Notes that no rank could be started on the node.
   void note_unreachable(const std::string& node) { outcome_.unreachable.push_back(node); }
   void signal_command(int signal) const;
 
@@ -76,7 +77,7 @@ class StepCommand {
   StepOutcome outcome_;
 };
 
-// What a step's ranks find in their environment, whoever starts them (runtime/contract/rank_env.h).
+// Returns what a step's ranks find in their environment, whoever starts them (runtime/contract/rank_env.h).
 std::map<std::string, std::string> step_environment(const StepRequest& request);
 
 }  // namespace shardrun::launcher

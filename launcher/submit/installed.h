@@ -19,8 +19,8 @@ struct Component {
 // Returns libfabric, aws-ofi-nccl, NCCL, the NVIDIA driver, PMIx, Slurm and its PMIx plugins, in this order.
 std::vector<Component> find_components();
 
-// Says what ranks of this machine lack for the comm plugin nccl, and what to do; empty if nothing can be seen from
-// here.
+// Says what ranks of this machine lack for the comm plugin nccl, and what to do; empty if nothing is missing as far
+// as can be seen from here.
 std::string missing_for_nccl();
 
 // Finds the version in the bytes of the plugin: "Initializing aws-ofi-nccl 1.13.2-aws" → "1.13.2-aws"; empty if it

@@ -153,10 +153,9 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   return errors;
 }
 
-// Checks what a rank on a GPU loads; compiling for GPUs that are named needs none of it.
+// Checks what a rank on a GPU loads.
 Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec.resources.device == spec::TrainingDevice::kCpu) return {};
-  if (plan.kernels_only && !spec.precompile.architecture.empty()) return {};
   const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
   if (::access(library.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,
@@ -201,7 +200,7 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
   return warnings;
 }
 
-Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan, bool dry_run) {
   auto warnings = check_files(spec, plan.working_directory,
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
@@ -233,7 +232,10 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
                                spec.origin("communication.plugin"), missing));
     }
   }
-  RETURN_IF_ERROR(check_gpu_library(spec, plan));
+  if (auto there = check_gpu_library(spec, plan); !there) {
+    if (!dry_run) return std::move(there).error();
+    warnings->push_back(there.error().to_string());
+  }
   return warnings;
 }
 

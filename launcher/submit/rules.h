@@ -25,8 +25,10 @@ using Warnings = std::vector<std::string>;
 base::Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                                    RanksRun where);
 
-// Checks the same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin. Warns of a
-// min_nodes with which the job fits on no smaller number of nodes.
-base::Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan);
+// Checks the same, and the parts of shardrun that the plan names: shardrun-rank and the comm plugin. Warns of a min_nodes with
+// which the job fits on no smaller number of nodes. A `dry_run`, which starts nothing, is only warned of a missing library for
+// GPUs.
+base::Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan,
+                                    bool dry_run = false);
 
 }  // namespace shardrun::launcher

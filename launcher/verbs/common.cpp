@@ -103,7 +103,7 @@ Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& 
   context.rank_program = installed.rank_program;
   context.plugin_directory = installed.plugin_directory;
   context.overrides = overrides;
-  if (compiles_by_command(spec) || compiles_kernels(spec)) {
+  if (compiles_by_command(spec)) {
     auto cache = contract::compile_cache_folder(spec, context.working_directory);
     if (!cache) return std::move(cache).error();
     context.cache = std::move(cache).value();

@@ -75,7 +75,7 @@ Result<std::vector<std::string>> machine_names(const PlanOptions& options, const
   return names;
 }
 
-// The overrides that make the job the candidate.
+// The overrides that make the job the candidate, on GPUs of the machine.
 std::vector<std::string> overrides_of(const Candidate& candidate, const Question& question) {
   const Layout& layout = candidate.layout;
   std::vector<std::string> overrides = {
@@ -83,6 +83,8 @@ std::vector<std::string> overrides_of(const Candidate& candidate, const Question
       fmt::format("resources.ranks_per_node={}", question.machine.per_node),
       fmt::format("batch.global_batch={}", question.global_batch),
       fmt::format("batch.micro_batch={}", layout.micro_batch),
+      "resources.device=gpu",
+      fmt::format("resources.gpus_per_node={}", question.machine.per_node),
       fmt::format("sharding.strategy=\"{}\"", name_of(layout.strategy)),
       fmt::format("sharding.tensor_parallel={}", layout.tensor_parallel),
       fmt::format("memory.activation_checkpointing=\"{}\"", name_of(layout.checkpointing)),
@@ -180,8 +182,26 @@ std::optional<StepForecast> written_forecast(const spec::JobSpec& spec, const Qu
   return forecast_step(question.machine, question.model, layout, question.traits, question.constants);
 }
 
-Result<Question> question_of(const PlanOptions& options, const spec::JobSpec& spec,
+// Without --software a prediction is of the built-in trainer, which must be able to compute on the accelerators and not
+// be told to leave them alone.
+Result<void> check_own(const LoadedSpec& loaded, const Instance& instance) {
+  const spec::JobSpec& spec = loaded.spec;
+  if (instance.accelerator && instance.accelerator->maker != "nvidia")
+    return Error(Code::kInvalid,
+                 fmt::format("the built-in trainer does not compute on the {} of {}; name the program that "
+                             "does by --software, one of {}",
+                             instance.accelerator->name, instance.type, stack_names()));
+  if (spec.resources.device == spec::TrainingDevice::kCpu && loaded.says("resources.device"))
+    return Error(Code::kInvalid,
+                 fmt::format("{}: the job trains on CPUs, and predictions are of accelerators; remove the "
+                             "key, or name another program by --software",
+                             spec.origin("resources.device")));
+  return {};
+}
+
+Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loaded,
                              const std::string& machine) {
+  const spec::JobSpec& spec = loaded.spec;
   const Catalogue catalogue = built_in_catalogue();
   spec::JobSpec named = spec;
   named.cluster.instance = machine;
@@ -190,6 +210,8 @@ Result<Question> question_of(const PlanOptions& options, const spec::JobSpec& sp
   if (!instance) return instance.error();
   auto known = machine_of(**instance);
   if (!known) return std::move(known).error();
+  const bool own = options.software.empty();
+  if (own) RETURN_IF_ERROR(check_own(loaded, **instance));
   const auto stack = find_stack(options.software.empty() ? "fsdp" : options.software);
   if (!stack)
     return Error(Code::kInvalid,
@@ -197,12 +219,10 @@ Result<Question> question_of(const PlanOptions& options, const spec::JobSpec& sp
   Question question;
   question.machine = std::move(known).value();
   question.machine.dollars_per_hour = options.dollars_per_hour;
-  if (spec.resources.device == spec::TrainingDevice::kGpu &&
-      spec.origins.contains("resources.ranks_per_node"))
+  if (spec.resources.device == spec::TrainingDevice::kGpu && loaded.says("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(spec.model, spec.program.trainer);
   question.traits = traits(*stack);
-  const bool own = options.software.empty() && spec.resources.device == spec::TrainingDevice::kGpu;
   question.traits.streams_moments = own;
   question.traits.delayed_scales = own;
   question.fp8 = spec.precision.fp8;
@@ -229,9 +249,10 @@ Result<int64_t> batch_of(const spec::JobSpec& spec, const Question& question) {
   return batch->global_batch;
 }
 
-Result<void> add_machine(const PlanOptions& options, const spec::JobSpec& spec, const std::string& machine,
+Result<void> add_machine(const PlanOptions& options, const LoadedSpec& loaded, const std::string& machine,
                          ForecastReport& report) {
-  auto question = question_of(options, spec, machine);
+  const spec::JobSpec& spec = loaded.spec;
+  auto question = question_of(options, loaded, machine);
   if (!question) return std::move(question).error();
   const auto counts = node_counts(options, spec);
   if (!counts) return counts.error();
@@ -358,6 +379,7 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
       !options.plot.empty() || options.tokens > 0.0)
     return true;
   if (loaded.spec.program.trainer.empty()) return false;
+  if (loaded.spec.resources.device == spec::TrainingDevice::kCpu) return false;
   const auto type = machine_of_job(loaded.spec);
   if (!type) return false;  // load_spec() has told
   const Catalogue catalogue = built_in_catalogue();
@@ -393,7 +415,7 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
   if (machines.size() > 1 && options.dollars_per_hour > 0.0)
     return Error(Code::kInvalid,
                  "--dollars-per-hour is the price of one type; ask for one --machine at a time");
-  for (const std::string& machine : machines) RETURN_IF_ERROR(add_machine(options, spec, machine, report));
+  for (const std::string& machine : machines) RETURN_IF_ERROR(add_machine(options, *loaded, machine, report));
   return report;
 }
 

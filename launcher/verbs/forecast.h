@@ -44,10 +44,11 @@ base::Result<Machine> machine_of(const Instance& instance);
 // What a rank of the built-in trainer will hold, asked of the program that will hold it.
 base::Result<plan::ModelPlan> plan_model(const std::string& spec_path, const record::LaunchPlan& plan);
 
-// Errors: kInvalid for a machine, a stack or a number of nodes that nobody knows, and for a job without a [model].
+// Errors: kInvalid for a machine, a stack or a number of nodes that nobody knows, for a job without a [model], and, of the
+// built-in trainer, for a job that trains on CPUs and for accelerators that it does not compute on.
 base::Result<ForecastReport> forecast_job(const PlanOptions& options);
 
-// Whether a prediction is asked for: by an option, or by a job that names a machine with accelerators.
+// Whether a prediction is asked for: by an option, or by a job that trains on the accelerators of the machine that it names.
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);
 
 // The words that a job spec has for them.

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
@@ -68,7 +69,8 @@ struct OnMeasuredMachine {
 // Absent where nobody has calibrated, or where nothing can be said of the job.
 std::optional<OnMeasuredMachine> on_measured_machine(const spec::JobSpec& spec,
                                                      const record::LaunchPlan& plan) {
-  if (spec.program.trainer.empty()) return std::nullopt;
+  const bool on_cpu = spec.resources.device == spec::TrainingDevice::kCpu;  // what is calibrated
+  if (spec.program.trainer.empty() || !on_cpu) return std::nullopt;
   const auto path = calibration_path(spec);
   if (!path) return std::nullopt;
   const auto machine = load_calibration(*path);
@@ -104,8 +106,25 @@ void fields(auto& visit, const OnMeasuredMachine& found) {
   fields(visit, found.best.step);
 }
 
+const char* device_name(const spec::JobSpec& spec) {
+  return spec.resources.device == spec::TrainingDevice::kGpu ? "gpu" : "cpu";
+}
+
+// What the ranks compute with and talk through, and what of it the machine decided.
+void print_device(const LoadedSpec& loaded) {
+  const spec::JobSpec& spec = loaded.spec;
+  if (!spec.program.trainer.empty()) {
+    const int gpus = spec.resources.gpus_per_node;
+    fmt::print("device       {}{}, plugin {}, provider {}\n", device_name(spec),
+               gpus > 0 ? fmt::format(", {} a node", gpus) : "", spec.communication.plugin,
+               spec.communication.provider);
+  }
+  if (const std::string text = filled_in_text(loaded); !text.empty()) fmt::print("machine      {}\n", text);
+}
+
 // What the verb found out, for --json.
 struct PlanReport {
+  const LoadedSpec& loaded;
   const record::LaunchPlan& plan;
   int64_t tokens_per_step = 0;
   std::optional<plan::ModelPlan> model = {};  // of the built-in trainer
@@ -119,17 +138,30 @@ void fields(auto& visit, const PlanReport& report) {
   visit("ranks_per_node", report.plan.ranks_per_node);
   visit("world_size", report.plan.world_size());
   visit("batch", report.plan.batch);
+  const spec::JobSpec& spec = report.loaded.spec;
+  visit("gpus_per_node", spec.resources.gpus_per_node);
+  if (!spec.program.trainer.empty()) {
+    visit("device", device_name(spec));
+    visit("plugin", spec.communication.plugin);
+    visit("provider", spec.communication.provider);
+  }
+  if (!report.loaded.filled_in.empty()) {
+    visit("machine", report.loaded.machine);
+    visit("filled_in", report.loaded.filled_in);
+  }
   if (report.model) visit("tokens_per_step", report.tokens_per_step);
   visit.where_known("model", report.model);
   visit.where_known("forecast", report.forecast);
   visit.where_known("calibrated", report.calibrated);
 }
 
-void print(const PlanReport& report, const spec::JobSpec& spec, const PlanContext& context) {
+void print(const PlanReport& report, const PlanContext& context) {
+  const spec::JobSpec& spec = report.loaded.spec;
   const record::LaunchPlan& plan = report.plan;
   fmt::print("job          {}\n", spec.name);
   fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", plan.nodes, plan.ranks_per_node,
              plan.world_size(), plan.cpus_per_rank);
+  print_device(report.loaded);
   fmt::print("batch        {}\n", describe_batch(plan.batch));
   if (compiles_by_command(spec)) {
     const record::LaunchPlan compile = compile_plan(spec, plan);
@@ -163,7 +195,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (!context) return fail(context.error(), common);
   auto solved = solve_launch_plan(spec, *context);
   if (!solved) return fail(solved.error(), common);
-  PlanReport report{*solved, solved->batch.global_batch * spec.data.sequence_length};
+  PlanReport report{*loaded, *solved, solved->batch.global_batch * spec.data.sequence_length};
   if (spec.program.command.empty()) {
     auto planned = plan_model(path, *solved);
     if (!planned) return fail(planned.error(), common);
@@ -180,7 +212,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (common.json) {
     fmt::print("{}", base::json_of(report, base::kJsonReport));
   } else {
-    print(report, spec, *context);
+    print(report, *context);
   }
   return contract::kExitDone;
 }

@@ -22,12 +22,12 @@ using base::Error;
 using base::Result;
 
 Result<void> check_compiles(const spec::JobSpec& spec) {
-  if (compiles_by_command(spec) || compiles_kernels(spec)) return {};
-  const char* mend = spec.program.trainer.empty()
-                         ? "write [precompile] command = [\"…\"] and do not disable it"
-                         : "write a section [precompile] and do not disable it";
-  return Error(Code::kInvalid,
-               fmt::format("{}: nothing is to be compiled; {}", spec.origin("precompile"), mend));
+  if (compiles_by_command(spec)) return {};
+  const char* what =
+      spec.program.trainer.empty()
+          ? "nothing is to be compiled; write [precompile] command = [\"…\"] and do not disable it"
+          : "the trainer's kernels come compiled; [precompile] is for command programs";
+  return Error(Code::kInvalid, fmt::format("{}: {}", spec.origin("precompile"), what));
 }
 
 int submit_alone(const CompileJob& compile, const Installation& installed, bool dry_run,
@@ -102,19 +102,11 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   if (!context) return fail(context.error(), common);
   auto plan = solve_launch_plan(loaded->spec, *context);
   if (!plan) return fail(plan.error(), common);
-  plan->kernels_only = compiles_kernels(loaded->spec);
   auto warnings = check_launch(loaded->spec, *plan);
   if (!warnings) return fail(warnings.error(), common);
   warn(*warnings);
   auto compile = make_compile_job(*loaded, *plan);
   if (!compile) return fail(compile.error(), common);
-  if (options.retry && !compile->plan.kernels_only) {
-    return fail(Error(Code::kInvalid, fmt::format("{}: --retry is for the kernels of the built-in trainer; a "
-                                                  "command keeps account of its failures itself",
-                                                  loaded->spec.origin("precompile.command"))),
-                common);
-  }
-  compile->plan.retry_kernels = options.retry;
   if (!options.dry_run) {
     if (auto cache = prepare_cache(loaded->spec, context->cache); !cache) return fail(cache.error(), common);
   }

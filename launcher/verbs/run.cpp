@@ -253,7 +253,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   auto job = options.run_directory.empty() ? prepare_new(options, *installed)
                                            : prepare_existing(options.run_directory);
   if (!job) return fail(job.error(), common);
-  auto warnings = check_launch(job->spec, job->plan);
+  auto warnings = check_launch(job->spec, job->plan, options.dry_run);
   if (!warnings) return fail(warnings.error(), common);
   warn(*warnings);
   if (options.dry_run) return dry_run(*job, options, *installed);

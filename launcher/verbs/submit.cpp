@@ -12,7 +12,7 @@
 namespace shardrun::launcher {
 namespace {
 
-base::Result<SubmitRequest> prepare(LoadedSpec& loaded) {
+base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
   auto installed = find_installation();
   if (!installed) return std::move(installed).error();
   const auto scheduler = loaded.spec.cluster.scheduler;
@@ -26,7 +26,7 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded) {
   if (!context) return std::move(context).error();
   auto solved = solve_launch_plan(loaded.spec, *context);
   if (!solved) return std::move(solved).error();
-  auto warnings = check_launch(loaded.spec, *solved);
+  auto warnings = check_launch(loaded.spec, *solved, dry_run);
   if (!warnings) return std::move(warnings).error();
   warn(*warnings);
   return SubmitRequest{&loaded.spec,
@@ -37,16 +37,17 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded) {
                        ""};
 }
 
-// What --dry-run prints: the compile job's script, when there is one, and the job's.
+// What --dry-run prints: what the machine decided, the compile job's script, when there is one, and the job's.
 base::Result<std::string> describe(const SubmitRequest& request, const LoadedSpec& loaded) {
-  std::string text;
+  std::string text = filled_in_text(loaded);
+  if (!text.empty()) text = "# " + text + "\n";
   SubmitRequest job = request;
   if (compiles_by_command(loaded.spec)) {
     auto compile = make_compile_job(loaded, request.plan);
     if (!compile) return std::move(compile).error();
     auto first = describe_submission(submit_request(*compile, request.shardrun_program));
     if (!first) return std::move(first).error();
-    text = std::move(first).value() + "\n";
+    text += std::move(first).value() + "\n";
     job.after = "<compile job id>";
   }
   auto own = describe_submission(job);
@@ -73,7 +74,7 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
 int submit(const SubmitOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
-  auto request = prepare(*loaded);
+  auto request = prepare(*loaded, options.dry_run);
   if (!request) return fail(request.error(), common);
   if (options.dry_run) {
     auto text = describe(*request, *loaded);

@@ -9,9 +9,8 @@
 namespace shardrun::launcher {
 namespace {
 
-base::Result<Warnings> validate_one(const std::string& path, const std::vector<std::string>& overrides) {
-  auto loaded = load_spec(path, overrides);
-  if (!loaded) return std::move(loaded).error();
+base::Result<Warnings> validate_one(const base::Result<LoadedSpec>& loaded) {
+  if (!loaded) return loaded.error();
   const auto& resources = loaded->spec.resources;
   auto mesh = plan::solve_mesh(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node,
                                resources.ranks_per_node);
@@ -28,11 +27,13 @@ int validate(const std::vector<std::string>& paths, const std::vector<std::strin
              const CommonOptions& common) {
   int exit_code = contract::kExitDone;
   for (const std::string& path : paths) {
-    if (auto valid = validate_one(path, overrides); !valid) {
+    const auto loaded = load_spec(path, overrides);
+    if (auto valid = validate_one(loaded); !valid) {
       exit_code = fail(valid.error(), common);
     } else {
       warn(*valid);
-      fmt::print("{}: ok\n", path);
+      const std::string filled_in = filled_in_text(*loaded);
+      fmt::print("{}: ok{}{}\n", path, filled_in.empty() ? "" : "; ", filled_in);
     }
   }
   return exit_code;

@@ -52,7 +52,6 @@ struct PrecompileOptions {
   SpecOptions spec;
   bool dry_run = false;
   bool quiet = false;
-  bool retry = false;  // kernels of the built-in trainer that did not compile before
 };
 // Fills the job's cache of compiled code: here, or as a Slurm job of its own.
 int precompile(const PrecompileOptions& options, const CommonOptions& common);

@@ -25,7 +25,7 @@ struct TopRank {
   std::optional<double> step_seconds;  // those of the last step
   std::optional<double> busy_seconds;  // the average of a step, without waits for others
   std::optional<int64_t> memory_bytes;
-  std::string last_line;  // of its output
+  std::string last_line;  // the last line of its output
 };
 
 struct TopView {

@@ -1,8 +1,8 @@
 // Rules of the watch: decide from what the ranks' heartbeats say what is wrong, and whose fault it is.
 //
-//   a node is lost       none of its ranks has been heard for node_timeout; lost with it are others that were
-//   silent for
-//                        kLeaseShare of that, unless half of all nodes are: then the fault may be on our side
+//   a node is lost       none of its ranks has been heard for node_timeout; lost with it are others that have been
+//                        silent for kLeaseShare of that, unless half of all nodes are: then the fault may be on our
+//                        side
 //   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or only its supervisor is silent; or
 //                        between two steps nothing moves although it waits for nobody
 //   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest

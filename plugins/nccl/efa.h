@@ -19,7 +19,7 @@ using common::Status;
 bool has_efa(const std::string& root);
 
 struct OfiPlugin {
-  std::string path;     // of the library that NCCL will load; empty if there is none
+  std::string path;     // the library that NCCL will load; empty if there is none
   std::string version;  // "1.13.2-aws"; empty if the library is not aws-ofi-nccl
 };
 // Finds what NCCL will load, by the loader's rules. `wanted` is the value of NCCL_NET_PLUGIN, or "".

@@ -12,7 +12,7 @@
 namespace shardrun::nccl {
 namespace {
 
-constexpr std::chrono::seconds kHaltTime{5};  // in which NCCL must come back from an abort
+constexpr std::chrono::seconds kHaltTime{5};  // NCCL must come back from an abort within it
 // in which a communicator must finish its remaining work before it is aborted
 constexpr std::chrono::seconds kCloseTime{10};
 // The number of channels assumed for a caller that does not say it. It is prime, because ids are assigned by

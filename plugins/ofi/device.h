@@ -12,7 +12,7 @@ namespace shardrun::ofi {
 
 // One way to reach the network, as a provider lists it.
 struct Device {
-  std::string name;     // of its domain; a device may be listed several times
+  std::string name;     // the name of its domain; a device may be listed several times
   bool on_bus = false;  // its place on the PCI bus is known
   uint64_t place = 0;   // domain, bus, device, function; devices with close values are close in the machine
 };

@@ -14,8 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAnswerTime{400};    // in which the others must say how far they are
-constexpr milliseconds kHaltTime{3000};     // in which the thread must end
+constexpr milliseconds kAnswerTime{400};    // the others must say within it how far they are
+constexpr milliseconds kHaltTime{3000};     // the thread must end within it
 constexpr milliseconds kLookInterval{500};  // between looks at the thread
 constexpr int kStuckLooks = 8;              // looks in a row without a turn of the thread: no turn takes 4 s
 

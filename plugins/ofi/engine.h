@@ -105,7 +105,7 @@ class Engine {
     uint64_t ticket = 0;
     bool asked = false;
     std::map<uint32_t, uint64_t> answers;  // rank → its newest ticket
-    // by our own operation; names the missing ranks if everyone has started it
+    // The ranks that our own operation awaits; they are named if everyone has started it.
     std::vector<uint32_t> awaited;
   };
   struct Suspect {
@@ -190,7 +190,7 @@ class Engine {
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;    // under mutex_
   std::vector<std::unique_ptr<ActiveOperation>> submitted_;  // under mutex_
   std::optional<Question> question_;                         // under mutex_
-  // under mutex_; our own, and the one as passed on
+  // Both are under mutex_: our own failure, and the one that is passed on.
   Status failure_, told_failure_;
   uint32_t failure_origin_ = 0;  // under mutex_
   bool stopping_ = false;        // under mutex_

@@ -1,4 +1,4 @@
-// Endpoint: one libfabric reliable-datagram endpoint with its completion queue. No other pair of files calls
+// Endpoint: one libfabric reliable-datagram endpoint with its completion queue. No other pair of files talks to
 // libfabric.
 //
 // The providers "tcp" (tcp;ofi_rxm in libfabric 1.17, native tcp later) and "shm" come from the libfabric that is
@@ -57,7 +57,7 @@ class Endpoint {
   struct Place {
     std::string provider;  // as above
     std::string source;    // numeric address of the interface, or a unique name for shm
-    // for the choice among the devices of other providers (device.h)
+    // They choose among the devices of other providers (device.h).
     uint32_t local_rank = 0, local_world_size = 0;
   };
   static Status open(const Place& place, std::unique_ptr<Endpoint>* endpoint);

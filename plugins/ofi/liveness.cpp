@@ -16,7 +16,7 @@ namespace {
 
 enum MessageKind : uint32_t { kHello = 1, kBye = 2, kFailureNews = 3 };
 constexpr size_t kLongestText = 1000;
-constexpr size_t kMostRanks = 256;  // that a failure names
+constexpr size_t kMostRanks = 256;  // at most this many ranks of a failure are named
 
 Status system_error(const char* what) {
   return {SHARDRUN_COMM_IO, fmt::format("{} for the liveness links: {}", what, std::strerror(errno))};
@@ -45,10 +45,10 @@ sockaddr_in socket_address(uint32_t ipv4, uint16_t port) {
 struct Liveness::Header {
   uint32_t kind;
   uint32_t global_rank;
-  uint64_t cookie;  // of the rank that the message is sent to
+  uint64_t cookie;  // the cookie of the rank that the message is sent to
   int32_t code;
-  uint32_t text_bytes;  // of the text that follows
-  uint32_t rank_count;  // of the failure's ranks, 4 bytes each, which follow the text
+  uint32_t text_bytes;  // length of the text that follows
+  uint32_t rank_count;  // number of the failure's ranks, 4 bytes each, which follow the text
   uint32_t reserved;
 
   size_t following_bytes() const { return text_bytes + rank_count * sizeof(uint32_t); }

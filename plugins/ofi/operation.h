@@ -80,7 +80,7 @@ class Operation {
   // Prepares a flow; its limit starts at `limit_bytes`.
   Flow& add_flow(const Group& group, uint32_t group_rank, bool is_send, uint64_t tag, void* base,
                  uint64_t total_bytes, uint64_t segment_bytes, uint64_t limit_bytes);
-  // Sends the flow's data to scratch: all of it, or the segments of its window.
+  // Places the flow's data in scratch: all of it, or the segments of its window.
   void put_in_scratch(Flow& flow, uint64_t bytes);
   void make_ring(Flow& flow);
 

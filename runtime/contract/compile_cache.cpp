@@ -10,9 +10,10 @@ Result<std::string> compile_cache_folder(const spec::JobSpec& spec, const std::s
   if (!given.empty()) return given.front() == '/' ? given : working_directory + "/" + given;
   const auto home = lookup("HOME");
   if (!home || !home->starts_with('/')) {
-    return base::Error(base::Code::kInvalid,
-                       fmt::format("{}: HOME names no folder for compiled code; write [precompile] cache",
-                                   spec.origin("precompile")));
+    const bool may_write = spec.program.trainer.empty();
+    return base::Error(base::Code::kInvalid, fmt::format("{}: HOME names no folder for what is cached; {}",
+                                                         spec.origin("precompile"),
+                                                         may_write ? "write [precompile] cache" : "set it"));
   }
   return *home + "/.cache/shardrun/compile";
 }

@@ -1,4 +1,5 @@
-// Where compiled code lies: the folder of [precompile] cache, which launcher and ranks must agree on.
+// Where compiled code lies, and a GPU's tables of matrix products: the folder of [precompile] cache, or the default, which
+// is the trainer's always. Launcher and ranks must agree on it.
 //
 // Thread rule: calls the lookup, by default of the environment, which no thread may change meanwhile.
 #pragma once

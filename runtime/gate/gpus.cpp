@@ -20,7 +20,7 @@ using base::Result;
 
 // A driver without its persistence daemon takes seconds to load.
 constexpr std::chrono::seconds kPatience{20};
-// The first query whose fields the driver all knows is used; before release 535 the reasons had another name.
+// They are tried in this order until the driver knows every field; before release 535 the reasons had another name.
 constexpr std::string_view kOfGpus[] = {
     "--query-gpu=index,name,gpu_uuid,ecc.errors.uncorrected.volatile.total,clocks_event_reasons.hw_slowdown",
     "--query-gpu=index,name,gpu_uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_"

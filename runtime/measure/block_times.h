@@ -12,7 +12,7 @@
 
 namespace shardrun::measure {
 
-// Returns shapes from small to large; the times of shapes between them are interpolated.
+// Returns shapes from small to large; the times of the shapes between follow from theirs.
 std::vector<record::StepProbe> probes_to_make();
 
 // Fills in the seconds, pooled over all ranks. `cpus` is the number of OpenMP threads of this rank.

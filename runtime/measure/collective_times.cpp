@@ -134,8 +134,8 @@ class Measurement {
     return {};
   }
 
-  // Runs the collectives on a helper thread while this one computes until they are over. Whether they go well or
-  // badly lasts until something disturbs how ranks take turns on shared CPUs, so several short streams are timed.
+  // Runs the collectives on a helper thread while this one computes until they are over. A stream goes well
+  // or badly for as long as nothing disturbs how ranks take turns on shared CPUs, so several short ones are timed.
   // One late rank is not what training waits for on average, so the slowest stream of many does not count.
   Result<void> time_beside(Stream& stream, Chunk& chunk, CollectiveProbe& probe) {
     const double expected = probe.seconds.median + kLate;

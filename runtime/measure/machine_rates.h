@@ -15,7 +15,7 @@ namespace shardrun::measure {
 base::Result<std::vector<record::GemmRate>> time_products(comm::Communicator& world, int cpus);
 // Returns the bytes read and written a second by a copy that fits in no cache.
 base::Result<record::Spread> time_memory(comm::Communicator& world, int cpus);
-// Returns the rate of the optimizer's update of a parameter, with the gradient's norm and the conversion to bf16.
+// Returns the seconds of the optimizer's update per parameter, with the gradient's norm and the conversion to bf16.
 base::Result<record::Spread> time_update(comm::Communicator& world, int cpus);
 
 }  // namespace shardrun::measure

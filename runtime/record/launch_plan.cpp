@@ -44,8 +44,6 @@ void fields(auto& visit, base::Is<LaunchPlan> auto& plan) {
   visit("cpus_per_rank", plan.cpus_per_rank);
   visit.derived("world_size", plan.world_size());
   visit.later("variables", plan.variables);
-  visit.later("kernels_only", plan.kernels_only);
-  visit.later("retry_kernels", plan.retry_kernels);
   visit.later("precompile_run", plan.precompile_run);
   visit("batch", plan.batch);
 }

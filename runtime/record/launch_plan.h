@@ -37,8 +37,6 @@ struct LaunchPlan {
   plan::BatchPlan batch;
   std::map<std::string, std::string>
       variables;               // of command programs, no secrets; [environment] is applied later
-  bool kernels_only = false;   // ranks of the built-in trainer compile its kernels, and no more
-  bool retry_kernels = false;  // and try again those that did not compile before
   std::string precompile_run;  // run directory of the compile job that went before; empty: none
 
   int world_size() const { return nodes * ranks_per_node; }

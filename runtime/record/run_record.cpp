@@ -86,14 +86,6 @@ void fields(auto& visit, const Results& results) {
 
 }  // namespace
 
-void fields(auto& visit, base::Is<KernelMetrics> auto& kernels) {
-  visit("wanted", kernels.wanted);
-  visit("compiled", kernels.compiled);
-  visit("compile_seconds", kernels.compile_seconds);
-  visit("saved_seconds", kernels.saved_seconds);
-  visit("prepare_seconds", kernels.prepare_seconds);
-}
-
 void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
   visit("steps", metrics.steps);
   visit("first_loss", metrics.first_loss);
@@ -113,7 +105,6 @@ void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
   visit.later("utilization", metrics.utilization);
   visit("checkpoint", metrics.checkpoint);
   visit("first_barrier_seconds", metrics.first_barrier_seconds);
-  visit("kernels", metrics.kernels);
   visit.later("versions", metrics.versions);
 }
 

@@ -38,15 +38,6 @@ struct RankExit {
   std::string last_words;  // the error line it reported, if any; at most 500 bytes
 };
 
-// What [precompile] did for a run of the built-in trainer, in the whole job.
-struct KernelMetrics {
-  int64_t wanted = 0;            // kernels, each counted once however many ranks run it
-  int64_t compiled = 0;          // by any rank of this run; the others were found
-  double compile_seconds = 0.0;  // of the compiled ones, added up
-  double saved_seconds = 0.0;    // what compiling the found ones took once
-  double prepare_seconds = 0.0;  // that rank 0 waited until all were there and loaded
-};
-
 // What was said of a run before it started (launcher/forecast), beside which the record keeps what was measured.
 struct Prediction {
   std::optional<double> step_seconds, tokens_per_second;
@@ -66,7 +57,6 @@ struct TrainingMetrics {
   std::vector<plan::Utilization> utilization;   // by the launcher, of each peak that it knows
   std::string checkpoint;                       // the newest one, absolute; empty if none
   double first_barrier_seconds = 0.0;           // from SHARDRUN_LAUNCH_TIME to the end of the first barrier
-  std::optional<KernelMetrics> kernels;         // of a job with [precompile]
   plan::MemoryPlan planned;                     // per rank, from before step 0
   std::map<std::string, std::string> versions;  // "libfabric": "1.17.0", …
 };

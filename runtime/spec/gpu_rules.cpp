@@ -71,17 +71,16 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(section.origin(section.has("device") ? "device" : "ranks_per_gpu"),
                         "a command program chooses its device itself", "remove the key");
   }
+  // The machine that the job names decides, and what it decides is read again (launcher/cluster/load_job).
+  const bool names_machine = !spec.cluster.instance.empty() || !spec.cluster.config.empty();
+  if (names_machine && !section.has("device") && !spec.program.trainer.empty()) return;
   if (resources.device == TrainingDevice::kCpu) {
-    SectionReader precompile(document, "precompile", reading);
     if (const SectionReader gpu(document, "gpu", reading); gpu.present() && spec.program.command.empty()) {
       reading.fail(gpu.origin(), "[gpu] has no effect on CPUs",
                    "set [resources] device = \"gpu\", or remove the section");
     } else if (section.has("ranks_per_gpu")) {
       reading.fail(section.origin("ranks_per_gpu"), "ranks_per_gpu has no effect on CPUs",
                    "set device = \"gpu\", or remove the key");
-    } else if (!spec.precompile.architecture.empty()) {
-      reading.fail(precompile.origin("architecture"), "architecture is of GPUs, and the job trains on CPUs",
-                   "set [resources] device = \"gpu\", or remove the key");
     }
     return check_fp8(document, reading, spec);
   }

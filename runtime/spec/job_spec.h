@@ -130,13 +130,12 @@ struct CommunicationSpec {  // [communication]
   std::chrono::seconds timeout{300};
 };
 
-struct PrecompileSpec {              // [precompile]
+struct PrecompileSpec {              // [precompile], of a command program
   bool enabled = false;              // true where the section stands and does not say otherwise
-  std::vector<std::string> command;  // argv that fills the cache, of a command program
+  std::vector<std::string> command;  // argv that fills the cache
   std::string cache;                 // folder that all nodes share; empty: ~/.cache/shardrun/compile
   int nodes = 0;                     // of the command's job; 0: those of the job
   int workers = 0;                   // compilers at once on each node; 0: one a CPU
-  std::string architecture;          // of the GPUs to compile for, "sm_90"; empty: that of the rank's GPU
 };
 
 struct CheckpointSpec {     // [checkpoint]

@@ -1,4 +1,4 @@
-// The [precompile] section of a job spec, which says other things to the trainer than to a command.
+// The [precompile] section of a job spec, which is for command programs alone.
 //
 // Thread rule: pure but for `reading`.
 #pragma once

@@ -1,8 +1,9 @@
 // Training speed of one rank without communication: forward and backward of a Llama or a BERT, and what they are
 // made of.
 //
-// Before anything is timed, the loss of random weights must be ln V. A BERT predicts every seventh token. The peak is the best that oneDNN's fp32
-// or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a table and one JSON object.
+// Before anything is timed, the loss of random weights must be ln V. A BERT predicts every seventh token. The peak is the
+// best that oneDNN's fp32 or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a table and one JSON
+// object.
 //
 //   kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH LENGTH]
 //   kernels_bench bert-fp32|bert-bf16 THREADS [LAYERS HIDDEN HEADS FFN VOCAB MICRO_BATCH LENGTH]

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kLanes = 32;
 constexpr std::byte kRubbish{0xff};  // NaN in every floating-point type
-constexpr size_t kGuard = 128;       // also what dynamic shared memory is aligned to
+constexpr size_t kGuard = 128;       // also the alignment of dynamic shared memory
 
 enum class State { kReady, kAtBarrier, kAtStep, kEnded };
 
@@ -35,13 +35,13 @@ struct Thread {
   uint3 index{};
   State state = State::kEnded;
   Step step = Step::kShuffle;
-  std::vector<Copy> copies;  // under way
-  uint64_t groups = 0;       // committed
+  std::vector<Copy> copies;  // those under way
+  uint64_t groups = 0;       // those that are committed
 };
 
 struct Warp {
-  std::array<std::array<LaneWords, kLanes>, 2>
-      words;  // of this step and of the one before, which may still be read
+  // The words of this step and of the previous one, which may still be read.
+  std::array<std::array<LaneWords, kLanes>, 2> words;
   std::array<int, kLanes> steps;
 };
 
@@ -53,7 +53,7 @@ class Machine {
  public:
   bool run(const Kernel& kernel);
 
-  // From the running thread.
+  // These are called by the running thread.
   void wait_at_barrier() { pause(State::kAtBarrier); }
   const LaneWords* take_step(Step step, unsigned lanes, const LaneWords& mine);
   void start_copy(void* to, const void* from);
@@ -93,7 +93,7 @@ class Machine {
   GuardedMemory dynamic_memory_{kMostSharedBytes + kGuard};
   std::byte* dynamic_ = nullptr;
   size_t static_bytes_ = 0;
-  std::vector<std::pair<const std::byte*, size_t>> parts_;  // that this block has
+  std::vector<std::pair<const std::byte*, size_t>> parts_;  // those that this block has
 };
 
 Machine& machine() {
@@ -199,7 +199,7 @@ void Machine::begin_block() {
   ++block_number_;
   static_bytes_ = 0;
   parts_.clear();
-  // Its end is the last that can be read.
+  // Its end is the last byte that can be read.
   const size_t rounded = (kernel_->shared_bytes + kGuard - 1) / kGuard * kGuard;
   dynamic_ = dynamic_memory_.end() - rounded;
   std::memset(dynamic_ - kGuard, static_cast<int>(kRubbish), rounded + kGuard);
@@ -225,7 +225,7 @@ void Machine::end_block() {
   }
 }
 
-// The lanes [begin, end) go on if all of them have come to the same step.
+// Lets the lanes [begin, end) go on if all of them have come to the same step.
 bool Machine::release_step(int begin, int end) {
   const auto at = [&](int i) -> Thread& { return *threads_[static_cast<size_t>(i)]; };
   int waiting = 0, first = -1;
@@ -250,7 +250,7 @@ bool Machine::release_step(int begin, int end) {
   return true;
 }
 
-// Until every lane has ended or is at a barrier.
+// Runs until every lane has ended or is at a barrier.
 void Machine::run_warp(int warp) {
   const int begin = warp * kLanes, end = std::min(begin + kLanes, count_);
   const bool backwards = choice() == Choice::kLast;
@@ -425,8 +425,8 @@ void load_matrices_transposed(uint32_t (&r)[4], const void* from) {
   load_matrices_at(r, from, true);
 }
 
-// Element (row, k) of a is in lane 4·(row % 8) + k % 8 / 2, in register row / 8 + 2·(k / 8); element (k, column) of b in
-// lane 4·column + k % 8 / 2, register k / 8.
+// Element (row, k) of a is in lane 4·(row % 8) + k % 8 / 2, in register row / 8 + 2·(k / 8); element (k, column) of
+// b is in lane 4·column + k % 8 / 2, in register k / 8.
 void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const LaneWords* const all =
       machine().take_step(Step::kMultiplyAdd, 0xffffffffU, {a[0], a[1], a[2], a[3], b0, b1});
@@ -442,10 +442,6 @@ void multiply_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
     }
     sum[i] = static_cast<float>(total);
   }
-}
-
-void assume(bool holds, const char* condition) {
-  if (!holds) machine().fail(std::string("was compiled for ") + condition + ", which does not hold");
 }
 
 }  // namespace shardrun::emulation

@@ -20,8 +20,8 @@
 using GraphWork = std::vector<shardrun::emulation::Work>;
 struct CUstream_st {
   uint64_t number;
-  bool is_blocking;                          // waits for the stream null, which waits for it
-  std::unique_ptr<GraphWork> captured = {};  // null: it is not captured
+  bool is_blocking;                          // waits for the null stream, which waits for it
+  std::unique_ptr<GraphWork> captured = {};  // null if it is not being captured
 };
 struct CUgraph_st {
   GraphWork work;
@@ -31,13 +31,13 @@ struct CUgraphExec_st {
 };
 struct CUevent_st {
   bool is_timed;
-  shardrun::emulation::Marker marker;  // of the last record
+  shardrun::emulation::Marker marker;  // marks the last record
   std::shared_ptr<std::optional<std::chrono::steady_clock::time_point>> time;
 };
 
 namespace shardrun::emulation {
 
-// Of the calling thread.
+// The state of the calling thread.
 struct ThreadState {
   cudaError_t last_error = cudaSuccess;
   bool has_named_device = false;
@@ -46,7 +46,7 @@ struct ThreadState {
 };
 extern thread_local ThreadState of_thread;
 
-// All that the runtime knows; one of the process, as a driver is.
+// All that the runtime knows; there is one per process, as with a driver.
 struct Context {
   Context() { explain_faults(); }
 
@@ -56,8 +56,8 @@ struct Context {
   PinnedMemory pinned;
   CUstream_st null_stream{queues.create(), true};
   std::set<CUstream_st*> streams;
-  std::map<const void*, size_t> allowed_bytes;  // of kernels
-  cudaError_t failure = cudaSuccess;            // of work; nothing runs after it
+  std::map<const void*, size_t> allowed_bytes;  // by kernel
+  cudaError_t failure = cudaSuccess;            // failure of work; nothing runs after it
   bool skips_computing = false;
 };
 Context& context();
@@ -75,7 +75,8 @@ cudaError_t answer_anywhere(const Call& call) {
   return error;
 }
 
-// Of a call that needs a context: CUDA makes one on the first GPU, whosever that is, for a thread that has named none.
+// Answers a call that needs a context: for a thread that has named no GPU, CUDA makes one on the first GPU,
+// whosever that is.
 template <typename Call>
 cudaError_t answer(const Call& call) {
   return answer_anywhere([&](Context& c) {
@@ -84,7 +85,7 @@ cudaError_t answer(const Call& call) {
   });
 }
 
-// The same of a call that a thread that captures may not make.
+// Does the same for a call that a capturing thread may not make.
 template <typename Call>
 cudaError_t answer_outside_capture(const Call& call) {
   return answer([&](Context& c) {
@@ -95,9 +96,9 @@ cudaError_t answer_outside_capture(const Call& call) {
 }
 
 CUstream_st& stream_of(Context& c, cudaStream_t stream);
-// Orders what comes next on a stream behind what CUDA says that the stream null, or a blocking one, waits for.
+// Orders what comes next on a stream behind what CUDA says that the null stream, or a blocking one, waits for.
 void keep_default_order(Context& c, const CUstream_st& stream);
-// Nothing may ask for the marker of what is captured.
+// Puts work on a stream. Nothing may ask for the marker of what is captured.
 Marker put(Context& c, cudaStream_t stream, Work work);
 
 // Runs work with the GPU's memory open.

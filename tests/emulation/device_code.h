@@ -1,7 +1,7 @@
-// What a kernel sees of the emulated GPU: its indices, barriers, steps of a warp, shared memory, copies, tensor cores.
+// What a kernel sees of the emulated GPU: its indices, barriers, warp-level steps, shared memory, copies, tensor cores.
 //
-// Names without a namespace are CUDA's own. Steps of a warp want all 32 lanes; what a real GPU leaves undefined ends the
-// kernel with a finding (tests/emulation/block.h). Thread rule: from kernels only.
+// Names without a namespace are CUDA's own. Warp-level steps want all 32 lanes; what a real GPU leaves undefined
+// ends the kernel with a finding (tests/emulation/block.h). Thread rule: call these from kernels only.
 #pragma once
 
 #include <array>
@@ -48,7 +48,7 @@ inline uint32_t __float_as_uint(float value) {
 
 namespace shardrun::emulation {
 
-// A step that the lanes of a warp take together: each one leaves some words and sees those of all.
+// A step that the lanes of a warp take together: each leaves some words and sees those of all.
 enum class Step { kShuffle, kLoadMatrices, kMultiplyAdd };
 using LaneWords = std::array<uint64_t, 6>;
 const LaneWords* take_step(Step step, unsigned lanes, const LaneWords& mine);
@@ -64,7 +64,7 @@ T shuffled(unsigned lanes, T value, int from) {
   return value;
 }
 
-// One block's memory between unreadable pages; filled with rubbish when a block first asks for it.
+// One block's memory between unreadable pages; it is filled with rubbish when a block first asks for it.
 class SharedPart {
  public:
   SharedPart(size_t bytes, size_t alignment);
@@ -107,8 +107,6 @@ inline float fast_exp2(float value) {
   const float power = std::exp2(value);
   return power < 0x1p-126F ? 0.0F : power;  // NaN stays
 }
-// What a kernel promises its compiler and does not keep ends it with a finding.
-void assume(bool holds, const char* condition);
 
 }  // namespace shardrun::emulation
 

@@ -1,4 +1,4 @@
-// Whether the emulated GPU finds faults: kernels and orders of calls with one fault each, and the same without it.
+// Tests that the emulated GPU finds faults: kernels and orders of calls with one fault each, and the same without it.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ using namespace shardrun::emulation;
 
 namespace {
 
-const bool names_device = cudaSetDevice(0) == cudaSuccess;  // of all cases, on their thread
+const bool names_device = cudaSetDevice(0) == cudaSuccess;  // applies to all cases, on their thread
 constexpr int kThreads = 128;
 using Values = std::vector<float>;
 
@@ -32,7 +32,7 @@ Values reversed(Values values) {
   return {values.rbegin(), values.rend()};
 }
 
-// Memory of the GPU for as long as a case runs.
+// GPU memory for as long as a case runs.
 class OnGpu {
  public:
   explicit OnGpu(const Values& values) : count_(values.size()) {
@@ -65,7 +65,7 @@ cudaError_t start(void (*kernel)(Parameters...), int threads, size_t shared,
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// out of kernel(out, in) for numbers 1, 2, 3 …, by the seed's order.
+// Returns the out of kernel(out, in) for numbers 1, 2, 3 …, in the seed's order.
 Values result_of(void (*kernel)(float*, const float*), uint64_t seed, size_t shared = 0) {
   set_seed(seed);
   const OnGpu in(counted(kThreads)), out(Values(kThreads, 0.0F));
@@ -73,14 +73,14 @@ Values result_of(void (*kernel)(float*, const float*), uint64_t seed, size_t sha
   return out.read();
 }
 
-// Whether one of the first seeds shows that results are not what they should be.
+// Returns whether one of the first seeds shows that results are not what they should be.
 bool is_found_wrong(void (*kernel)(float*, const float*), const Values& right, size_t shared = 0) {
   bool is_found = false;
   for (uint64_t seed = 0; seed < 4; ++seed) is_found = is_found || result_of(kernel, seed, shared) != right;
   return is_found;
 }
 
-// What is printed and found, and that the GPU goes on failing.
+// Checks what is printed and found, and that the GPU goes on failing.
 void check_finding(void (*kernel)(float*, const float*), const char* words) {
   set_seed(0);
   const OnGpu in(counted(kThreads)), out(Values(kThreads, 0.0F));
@@ -92,7 +92,7 @@ void check_finding(void (*kernel)(float*, const float*), const char* words) {
   CHECK_NE(found.find(words), std::string::npos);
 }
 
-// What a process prints that `fault` ends by SIGSEGV or SIGILL; "" if it does not.
+// Returns what a process that `fault` ends by SIGSEGV or SIGILL prints; "" if it does not end so.
 template <typename Fault>
 std::string last_words(const Fault& fault) {
   int ends[2] = {};
@@ -128,7 +128,8 @@ __global__ void reverse(float* out, const float* in) {
   out[threadIdx.x] = values[kThreads - 1 - threadIdx.x];
 }
 
-// Rounds of "everyone writes, everyone reads another's", where the second barrier keeps the next write off the reads.
+// Runs rounds of "everyone writes, everyone reads another's", where the second barrier keeps the next
+// write off the reads.
 template <bool kWaitsForReaders>
 __global__ void rotate_twice(float* out, const float* in) {
   auto& values = shared_memory<float[kThreads]>();
@@ -159,7 +160,7 @@ __global__ void never_waits_for_copies(float* out, const float* in) {
   out[threadIdx.x] = 1.0F;
 }
 
-// Weights (16,16) · the same: with kShift, lanes take the fragment of the next row.
+// Multiplies the (16,16) identity by itself; with kShift, lanes take the fragment of the next row.
 template <int kShift>
 __global__ void square_of_identity(float* out, const float*) {
   auto& tile = shared_memory<uint16_t[16][8 * 2]>();
@@ -266,7 +267,7 @@ TEST_CASE("emulation: barriers and steps of a warp that not all threads come to 
 TEST_CASE("emulation: shared memory beside what a block has") {
   set_seed(0);
   const OnGpu out(Values(kThreads, 0.0F));
-  // Rubbish that is no number, behind the 100 bytes but before the next 128.
+  // It is rubbish that is no number, behind the 100 bytes but before the next multiple of 128.
   CHECK_EQ(start(read_shared_at, 1, 100, out.data(), 31), cudaSuccess);
   CHECK(std::isnan(out.read()[0]));
   const auto kernel_dies = [&](const auto& launch_it) {
@@ -343,7 +344,7 @@ TEST_CASE("emulation: a write behind an allocation's end is found when it is fre
   REQUIRE_EQ(cudaMalloc(reinterpret_cast<void**>(&memory), 100), cudaSuccess);
   set_seed(0);
   (void)cudaMemsetAsync(memory, 0, 100);
-  CHECK_EQ(start(read_at, 26, 0, memory, memory, 0), cudaSuccess);  // writes 26 numbers, 25 are there
+  CHECK_EQ(start(read_at, 26, 0, memory, memory, 0), cudaSuccess);  // it writes 26 numbers where 25 fit
   (void)cudaFree(memory);
   CHECK_NE(forget_findings().find("wrote at byte 100 of 100 bytes"), std::string::npos);
 }

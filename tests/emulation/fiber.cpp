@@ -16,7 +16,7 @@ constexpr size_t kPage = 4096, kStack = size_t{128} << 10;
 
 }  // namespace
 
-// Keeps the registers that a callee has to keep on the stack of `from`, and goes on where `to` was left.
+// Saves the registers that a callee has to preserve on the stack of `from`, and continues where `to` was left.
 extern "C" void shardrun_switch_stacks(void** from, void* to);
 asm(R"(
 .text

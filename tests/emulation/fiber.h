@@ -1,6 +1,6 @@
-// A stack that runs in turns with its caller's: one emulated thread of a GPU.
+// A stack that runs in turns with its caller's: one emulated GPU thread.
 //
-// Switching keeps what a function call keeps, so it costs as much as one. Thread rule: one thread at a time.
+// Switching saves what a function call saves, so it costs as much as a call. Thread rule: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,13 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // The next resume() calls body(argument), which ends with pause() and never returns. What ran before is forgotten.
+  // Makes the next resume() call body(argument), which ends with pause() and never returns. What ran
+  // before is forgotten.
   void prepare(void (*body)(void*), void* argument);
-  // Until pause() is called on the fiber's stack.
+  // Runs until pause() is called on the fiber's stack.
   void resume();
   void pause();
-  // Whether the address is in the page below the stack.
+  // Returns whether the address is in the page below the stack.
   bool has_overflown_to(const void* address) const;
 
  private:

@@ -25,7 +25,7 @@ constexpr size_t rounded(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// `bytes` of whole pages between two that cannot be read.
+// Maps `bytes` of whole pages between two that cannot be read.
 std::byte* map_guarded(size_t bytes) {
   void* const all =
       mmap(nullptr, bytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -34,7 +34,7 @@ std::byte* map_guarded(size_t bytes) {
   return mprotect(usable, bytes, PROT_READ | PROT_WRITE) == 0 ? usable : nullptr;
 }
 
-// Pages of a file of rubbish, of which only those that are written to become memory of their own.
+// Maps pages of a file of rubbish, of which only those that are written become memory of their own.
 void fill_with_rubbish(std::byte* memory, size_t bytes) {
   constexpr size_t kFile = size_t{16} << 20;
   static const int file = [] {
@@ -51,7 +51,7 @@ void fill_with_rubbish(std::byte* memory, size_t bytes) {
 }
 
 void say_who(int signal, siginfo_t* info, void*) {
-  if (signal == SIGILL) {  // as the compiler is told to check every access
+  if (signal == SIGILL) {  // the compiler is told to check every access, and this is how it reports
     std::fprintf(stderr, "emulated GPU: %s takes a word that is not aligned to its size\n",
                  who_runs().c_str());
   } else {
@@ -61,7 +61,7 @@ void say_who(int signal, siginfo_t* info, void*) {
         overflown ? "below its stack: too many variables for an emulated thread"
                   : "which is closed to it: memory of the GPU outside of its work, freed, or behind an end");
   }
-  std::signal(signal, SIG_DFL);  // and the instruction faults again
+  std::signal(signal, SIG_DFL);  // so that the instruction faults again
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// The emulated GPU's memory, closed to the host, and which memory of the host is pinned.
+// The emulated GPU's memory, which is closed to the host, and the record of which host memory is pinned.
 //
-// Every allocation ends at a page that nobody can read, is filled with NaN, and is closed while no work of the GPU runs.
-// Whoever touches what is closed, freed or behind an end ends the process with a line that says who. Writes between an
-// allocation's end and the next multiple of 256 are found when it is freed. Thread rule: under the runtime's lock.
+// Every allocation ends at a page that nobody can read, is filled with NaN, and is closed while no work of the GPU
+// runs. Whoever touches what is closed, freed or behind an end ends the process with a line that says who it was.
+// Writes between an allocation's end and the next multiple of 256 are found when it is freed.
+//
+// Thread rule: under the runtime's lock.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +12,7 @@
 
 namespace shardrun::emulation {
 
-// Pages whose neighbours cannot be read; never given back.
+// Pages whose neighbours cannot be read; they are never given back.
 class GuardedMemory {
  public:
   explicit GuardedMemory(size_t bytes);
@@ -22,14 +24,14 @@ class GuardedMemory {
 
 class DeviceMemory {
  public:
-  // Null: more than there is.
+  // Returns null for more than there is.
   std::byte* allocate(size_t bytes);
-  // False: not the beginning of an allocation.
+  // Returns false if it is not the beginning of an allocation.
   bool release(void* begin);
-  // Whether [at, at + bytes) lies in one allocation.
+  // Returns whether [at, at + bytes) lies in one allocation.
   bool has(const void* at, size_t bytes) const;
   size_t free_bytes() const;
-  size_t asked_bytes() const;  // of all allocations, without what they are rounded up by
+  size_t asked_bytes() const;  // sum over all allocations, without rounding
 
   void open();
   void close();

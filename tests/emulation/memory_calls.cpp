@@ -113,7 +113,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return cudaSuccess;
   });
 }
-// From pageable memory to the GPU it may return before the GPU has the bytes, which are its own by then.
+// When it copies from pageable memory to the GPU, it may return before the GPU has the bytes, which are
+// its own by then.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   return answer_outside_capture([&](Context& c) {
     if (bytes == 0) return cudaSuccess;

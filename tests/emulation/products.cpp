@@ -1,4 +1,4 @@
-// The calls of include/cublasLt.h: plain loops with fp32 sums, in an order that the algorithm says.
+// The calls of include/cublasLt.h: plain loops with fp32 sums, in an order that the algorithm sets.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 struct EmulatedProduct {
   cublasOperation_t a_operation = CUBLAS_OP_N, b_operation = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int32_t bias_type = -1;  // the result's
+  int32_t bias_type = -1;  // the type of the result
   const void* bias = nullptr;
   int8_t adds_fast = 0;
   const float *a_scale = nullptr, *b_scale = nullptr;
@@ -33,7 +33,7 @@ struct EmulatedPreference {
 namespace shardrun::emulation {
 namespace {
 
-constexpr uint64_t kMark = 0x656d756c61746564;  // of algorithms of ours
+constexpr uint64_t kMark = 0x656d756c61746564;  // marks algorithms of ours
 constexpr uint64_t kAlgorithms = 3;
 constexpr size_t kWorkspaceOfOne = 4096;
 
@@ -80,7 +80,7 @@ void write_at(void* matrix, cudaDataType_t type, int64_t i, float value) {
       is_nan ? uint16_t{0x7fff} : static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-// Element (row, column) of op(matrix) at [column · rows + row].
+// Returns element (row, column) of op(matrix) at [column · rows + row].
 std::vector<float> numbers_of(const void* matrix, const EmulatedMatrix& layout, bool transposed) {
   const int64_t rows = transposed ? layout.columns : layout.rows,
                 columns = transposed ? layout.rows : layout.columns;
@@ -100,7 +100,7 @@ struct Call {
   const void *a, *b, *c;
   void* d;
   EmulatedMatrix a_layout, b_layout, c_layout, d_layout;
-  int64_t parts;  // of the inner dimension, each summed by itself
+  int64_t parts;  // parts of the inner dimension, each summed by itself
 };
 
 void multiply(const Call& call) {
@@ -171,7 +171,7 @@ bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// What an algorithm was promised of the addresses of a, b, c and d, and may therefore need of each.
+// Returns the alignments of a, b, c and d that an algorithm was promised, and may therefore need.
 std::array<uint16_t, 4> promised(const EmulatedPreference& preference) {
   const auto of = [&](cublasLtMatmulPreferenceAttributes_t attribute) {
     return static_cast<uint16_t>(preference.of(attribute, 256));
@@ -216,7 +216,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 }
 
 size_t cublasLtGetVersion() {
-  return 0;  // of no library
+  return 0;  // no library has this version
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   static int one;

@@ -1,9 +1,11 @@
-// Streams of work that runs when somebody waits for it, in an order that CUDA allows and that is rarely the order in
-// which it was put in.
+// Streams of work that runs when somebody waits for it, in an order that CUDA allows and that is rarely the order
+// in which it was put there.
 //
-// Work of one stream keeps its order, and waits for what it was told to wait for; nothing else holds streams together.
-// The order is of tests/emulation/settings.h: other streams' work as late as possible, as early as possible, or by chance.
-// So an event that is missing shows as old values, or as values of later. Thread rule: under the runtime's lock.
+// Work of one stream keeps its order, and waits for what it was told to wait for; nothing else ties streams
+// together. The order is that of tests/emulation/settings.h: other streams' work comes as late as possible, as
+// early as possible, or by chance. So a missing event shows as old values, or as values of later.
+//
+// Thread rule: under the runtime's lock.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@
 
 namespace shardrun::emulation {
 
-// All that was put on a stream up to some moment.
+// Stands for all that was put on a stream up to some moment.
 struct Marker {
   uint64_t stream = 0, position = 0;
 };
@@ -41,7 +43,7 @@ class Queues {
   };
   bool can_step(const Stream& stream) const;
   void step(Stream& stream);         // its next item, which is ready
-  void step_late(uint64_t stream);   // its next item, after what that waits for
+  void step_late(uint64_t stream);   // its next item, after what that one waits for
   void run_others(uint64_t stream);  // as far as they go without it
   bool step_by_chance();
 

@@ -1,4 +1,4 @@
-// The calls of include/cuda_runtime.h, but for memory: the device, launches, streams, events, graphs, loaded code.
+// The calls of include/cuda_runtime.h except for memory: the device, launches, streams, events, graphs.
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -10,7 +10,6 @@
 
 #include "tests/emulation/context.h"
 #include "tests/emulation/emulated_gpu.h"
-#include "tests/emulation/loaded_code.h"
 #include "tests/emulation/settings.h"
 
 using Clock = std::chrono::steady_clock;
@@ -113,9 +112,6 @@ const char* cudaGetErrorName(cudaError_t error) {
     SHARDRUN_NAME(cudaErrorStreamCaptureWrongThread)
     SHARDRUN_NAME(cudaErrorIllegalState)
     SHARDRUN_NAME(cudaErrorLaunchFailure)
-    SHARDRUN_NAME(cudaErrorInvalidKernelImage)
-    SHARDRUN_NAME(cudaErrorNoKernelImageForDevice)
-    SHARDRUN_NAME(cudaErrorSymbolNotFound)
 #undef SHARDRUN_NAME
   }
   return "unknown";
@@ -327,38 +323,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   return answer_outside_capture([&](Context& c) {
     for (const Work& work : graph->work) put(c, stream, work);
-    return cudaSuccess;
-  });
-}
-
-// ---- loaded code
-
-struct CUlib_st {
-  std::unique_ptr<LoadedCode> code;
-};
-
-cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
-                                cudaLibraryOption*, void**, unsigned) {
-  return answer_outside_capture([&](Context&) {
-    auto loaded = LoadedCode::load(code);
-    if (const auto* refusal = std::get_if<LoadedCode::Refusal>(&loaded)) {
-      return *refusal == LoadedCode::Refusal::kNoCode ? cudaErrorInvalidKernelImage
-                                                      : cudaErrorNoKernelImageForDevice;
-    }
-    *library = new CUlib_st{std::move(std::get<std::unique_ptr<LoadedCode>>(loaded))};
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
-  return answer([&](Context&) {
-    *kernel = static_cast<cudaKernel_t>(library->code->find(name));
-    return *kernel != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;
-  });
-}
-cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
-  return answer_outside_capture([&](Context& c) {
-    finish_all(c);
-    delete library;
     return cudaSuccess;
   });
 }

@@ -1,4 +1,4 @@
-// What the emulated GPU does where a real one may do either: one number chooses it all.
+// Decides what the emulated GPU does where a real one may do either: one number chooses it all.
 //
 // EMULATED_GPU, read once: "seed=1,products=none,memory=open,memory_mib=512", each part optional.
 //   seed=0    work of other streams as late as allowed, copies into shared memory when they are waited for, blocks and
@@ -20,15 +20,15 @@ struct Settings {
   uint64_t seed = 0;
   bool has_products = true, closes_memory = true;
   size_t memory_bytes = size_t{4} << 30;
-  int refused_products = 0;  // so many products from now on are refused when they are asked for; -1: all
+  int refused_products = 0;  // this many products from now on are refused when they are asked for; -1: all
 };
 
 Settings& settings();
 
-// One of the two extremes, or by chance.
+// Takes one of the two extremes, or chooses by chance.
 enum class Choice { kFirst, kLast, kRandom };
 Choice choice();
-// For Choice::kRandom; begins anew when the seed is changed by set_seed.
+// The generator for Choice::kRandom; it begins anew when set_seed changes the seed.
 std::mt19937_64& chance();
 void set_seed(uint64_t seed);
 

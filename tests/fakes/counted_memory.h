@@ -1,4 +1,4 @@
-// CountedMemory: what stands in for pinned memory of the host, counted as long as it lives.
+// CountedMemory: stands in for pinned host memory, and is counted as long as it lives.
 //
 // Thread rule: any thread makes and destroys them. The count outlives them: a link's owner keeps it.
 #pragma once

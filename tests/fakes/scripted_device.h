@@ -1,5 +1,5 @@
-// ScriptedDevice: a device of the host's memory whose streams are threads that dawdle as scripted, with the promises of
-// runtime/base/device_link.h and nothing beyond them. For tests of what must hold at any timing.
+// ScriptedDevice: a device in host memory whose streams are threads that dawdle as scripted, with the promises of
+// runtime/base/device_link.h and nothing beyond them. It is for tests of what must hold at any timing.
 //
 // Each piece of work on a stream waits a random time first, up to the stream's limit: a copy that nothing orders after
 // the work it needs is then done before or after it by chance. Faults can be scripted.
@@ -19,10 +19,11 @@ namespace shardrun::fakes {
 
 struct DeviceScript {
   uint64_t seed = 1;
-  // The longest that a piece of work is put off, of kCompute, kOut, kIn.
+  // The longest delay of a piece of work on kCompute, kOut and kIn.
   std::array<std::chrono::microseconds, 3> dawdles{};
-  bool ignores_marks = false;  // of waits between streams: to see that a test notices
-  int failing_copy = -1;       // this copy on kOut and kIn, counted from 0, fails and every call after it
+  bool ignores_marks = false;  // skips waits between streams: to see that a test notices
+  // This copy on kOut and kIn, counted from 0, fails, as does every call after it.
+  int failing_copy = -1;
 };
 
 class ScriptedDevice {
@@ -32,13 +33,13 @@ class ScriptedDevice {
   ScriptedDevice(const ScriptedDevice&) = delete;
   ScriptedDevice& operator=(const ScriptedDevice&) = delete;
 
-  // A link whose kOut and kIn are its own.
+  // Returns a link that has its own kOut and kIn.
   std::unique_ptr<base::DeviceLink> link();
   // Puts `work` on the compute stream.
   void compute(std::function<void()> work);
   // Waits for the compute stream.
   void synchronize();
-  // Bytes of pinned memory that links hold now.
+  // Returns the bytes of pinned memory that links hold now.
   int64_t pinned_bytes() const;
 
   struct Shared;

@@ -125,7 +125,7 @@ struct ThreadWorld::Shared {
   std::vector<Channel> channels;
   std::vector<uint64_t> silent_from;  // by rank; 0 = never
   std::optional<int> killed;
-  std::optional<Error> failure;  // first broken rule; ends every wait
+  std::optional<Error> failure;  // the first broken rule; it ends every wait
 
   // Adds one rank's part; the last to arrive does the work for all. The mutex is held by the caller.
   void add(Channel& channel, uint64_t ticket, int rank, const Post& post) {

@@ -20,7 +20,7 @@ using Stream = WatchedStreams::Stream;
 
 constexpr size_t kLines = 4, kHost = 3;  // the three streams, and what the host does itself
 constexpr std::array<const char*, kLines> kNames = {"compute", "out", "in", "host"};
-using Clock = std::array<int64_t, kLines>;  // up to which place of each
+using Clock = std::array<int64_t, kLines>;  // the place of each line up to which it comes later
 
 struct Touched {
   size_t line;

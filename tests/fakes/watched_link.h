@@ -1,8 +1,8 @@
-// WatchedStreams: a device of the host's memory that does everything at once, and finds what its streams leave to chance:
+// WatchedStreams: a device in host memory that does everything at once, and finds what its streams leave to chance:
 // two accesses to the same bytes, one of them a write, that no mark, stream or wait of the host orders.
 //
-// Every access has the number of its place on its stream, and every stream knows up to which place of the others its
-// work comes after theirs. So one run finds a missing order, whatever a real device would have made of it.
+// Every access has the number of its place on its stream, and every stream knows up to which place of each other
+// stream its work comes later. So one run finds a missing order, whatever a real device would have made of it.
 //
 // Thread rule: one thread.
 // Source: vector clocks (Fidge 1988, Mattern 1988), as race detectors use them.
@@ -27,21 +27,21 @@ class WatchedStreams {
 
   WatchedStreams();
 
-  // Any number of links may be made, of the same streams. Links share what is found.
+  // Returns a link; any number of them may be made, over the same streams. Links share what is found.
   std::unique_ptr<base::DeviceLink> link();
-  // Work on a stream, and the host's own, that touches these bytes.
+  // Note work on a stream, or the host's own, that touches these bytes.
   void touch(Stream stream, Access access, std::span<const std::byte> bytes);
   void touch_from_host(Access access, std::span<const std::byte> bytes);
-  // Whether the last copy on `later` comes after the last work on `earlier`, as far as marks say.
+  // Returns whether the last copy on `later` comes after the last work on `earlier`, as far as marks say.
   bool comes_after(Stream later, Stream earlier) const;
 
-  // One line for each two accesses that may happen in either order.
+  // Returns one line for each two accesses that may happen in either order.
   const std::vector<std::string>& races() const;
-  // Elements of float that each copy on kIn and kOut had, in their order.
+  // Return how many floats each copy on kIn and on kOut had, in their order.
   const std::vector<int64_t>& copies_in() const;
   const std::vector<int64_t>& copies_out() const;
   int64_t pinned_bytes() const;
-  // This copy on kIn and kOut, counted from 0, fails, and every call after it.
+  // Makes this copy on kIn and kOut, counted from 0, fail, and every call after it.
   void fail_copy(int number);
 
   struct State;

@@ -1,4 +1,5 @@
-// Worker: runs work in order, on a thread of its own, each piece after a random delay: a device's stream, for tests.
+// Worker: runs work in order, on a thread of its own, each piece after a random delay; it is a device's
+// stream for tests.
 //
 // Destroying it runs what is left. Thread rule: put from any thread.
 #pragma once

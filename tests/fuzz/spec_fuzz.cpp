@@ -1,4 +1,4 @@
-// libFuzzer over every parser of outside bytes in runtime/contract: a spec, an override, and the JSON files.
+// libFuzzer over every parser of outside bytes of the shared ground: a spec, an override, and the JSON files.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 #include "runtime/spec/job_spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace shardrun::contract;
+  using namespace shardrun::spec;
   const std::string text(reinterpret_cast<const char*>(data), size);
   (void)parse_job_spec(text, "fuzz.toml");
   const std::vector<std::string> overrides = {text.substr(0, text.find('\n'))};

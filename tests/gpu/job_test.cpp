@@ -190,36 +190,11 @@ TEST_CASE("a traced job on GPUs: blocks, gathers and reductions have the GPU's t
   }
 }
 
-TEST_CASE(
-    "a job on GPUs with [precompile] trains with kernels of its shapes, to the same bits, and compiles them "
-    "once") {
-  REQUIRE_EQ(::setenv("LD_LIBRARY_PATH", EMULATED_NVRTC_FOLDER, 1), 0);
-  testing::TrainerJob job(kBert);
-  const tests::Folder folder;
-  const auto facts = tests::bert_facts(257);
-  std::vector<std::string> settings = {
-      "resources.device=\"gpu\"", "gpu.tune_products=false", "checkpoint.every_steps=0",
-      "data.files=[\"" +
-          tests::token_file(folder, "files.tokens", facts, tests::worded_documents(40, 1, 180)) + "\"]"};
-  CHECK_FALSE(job.run(settings).metrics->kernels);
-  const auto plain = job.losses();
-  settings.push_back("precompile.cache=\"" + (folder / "cache") + "\"");
-  const auto first = job.run(settings);
-  REQUIRE(first.metrics);
-  REQUIRE(first.metrics->kernels);
-  CHECK_EQ(first.metrics->kernels->wanted, 5);  // attention and LayerNorm both ways, and the classifier
-  CHECK_EQ(first.metrics->kernels->compiled, 5);
-  CHECK_EQ(job.losses(), plain);
-  CHECK_EQ(job.run(settings).metrics->kernels->compiled, 0);
-  CHECK_EQ(job.losses(), plain);
-}
-
 TEST_CASE("a job on GPUs times its matrix products once, keeps their table, says so, and repeats its bits") {
   testing::TrainerJob job(kLlama);
   const tests::Folder folder;
-  const std::string cache = folder / "cache";
-  const std::vector<std::string> settings = {"gpu.tune_products=true", "precompile.enabled=false",
-                                             "precompile.cache=\"" + cache + "\""};
+  REQUIRE_EQ(::setenv("HOME", folder.path().c_str(), 1), 0);
+  const std::vector<std::string> settings = {"gpu.tune_products=true"};
   const auto first = job.run(settings);
   const auto losses = job.losses();
   REQUIRE(first.metrics);
@@ -232,7 +207,8 @@ TEST_CASE("a job on GPUs times its matrix products once, keeps their table, says
 
   const auto second = job.run(settings);
 
-  CHECK_NE(second.metrics->versions.at("matrix products").find("from " + cache + "/products/"),
+  CHECK_NE(second.metrics->versions.at("matrix products")
+               .find("from " + folder.path() + "/.cache/shardrun/compile/products/"),
            std::string::npos);
   CHECK_EQ(second.metrics->versions.at("matrix products").find(" timed"), std::string::npos);
   CHECK_EQ(job.losses(), losses);

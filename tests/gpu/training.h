@@ -30,10 +30,9 @@ struct Run {
   double learning_rate = 5e-3;
   int layers = 2;
   bool moments_on_host = false, activations_on_host = false;
-  bool specialised = false;  // with kernels compiled for its shapes
-  std::string products{};    // a cache of tables of matrix products; empty: no table is settled
-  bool tunes = true;         // with `products`
-  bool graphs = false;       // a layer's ops are started as one
+  std::string products{};  // a cache of tables of matrix products; empty: no table is settled
+  bool tunes = true;       // with `products`
+  bool graphs = false;     // a layer's ops are started as one
   train::ProductsReport* report = nullptr;  // rank 0's; may be null
 };
 

@@ -13,7 +13,6 @@
 #include "runtime/trainer/kernels/cuda/backend.h"
 #include "runtime/trainer/train/loop.h"
 #include "tests/fakes/thread_world.h"
-#include "tests/gpu/specialised.h"
 #include "tests/support/prose.h"
 
 namespace gpu_training {
@@ -98,12 +97,6 @@ std::vector<double> train(const tests::Folder& folder, const Run& asked) {
   fakes::ThreadWorld world(run.ranks, {.channels = 3});
   std::vector<Losses> losses(static_cast<size_t>(run.ranks));
   std::vector<std::string> errors(static_cast<size_t>(run.ranks)), tables(errors.size());
-  std::vector<kernels::KernelCode> code;
-  if (run.specialised) {
-    code = gpu_test::compiled(
-        train::kernel_shapes(options.model, run.compute, run.tensor_parallel, kernels::Target::kCuda),
-        kernels::cuda::Device::create({}).value()->architecture());
-  }
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     ::omp_set_num_threads(1);
     fakes::ThreadWorld alone(1, {.channels = 3});
@@ -116,7 +109,6 @@ std::vector<double> train(const tests::Folder& folder, const Run& asked) {
       auto made = kernels::cuda::make_backend(std::move(device).value());
       REQUIRE(made);
       gpu = std::move(made).value();
-      if (run.specialised) REQUIRE(gpu->load_kernels(code));
     }
     kernels::Backend& backend = gpu ? *gpu : kernels::cpu_backend();
     const bool shards = run.tensor_parallel == 1;
@@ -135,10 +127,6 @@ std::vector<double> train(const tests::Folder& folder, const Run& asked) {
     if (on != nullptr) {
       const bool may = run.graphs && run.tensor_parallel == 1 && !run.activations_on_host;
       CHECK_EQ(on->graph_launches() > 0, may);
-    }
-    if (run.specialised) {
-      CHECK_GT(on->kernel_calls().served, 0);
-      CHECK_EQ(on->kernel_calls().missed, 0);  // the list of shapes was whole
     }
   });
   for (const std::string& error : errors) REQUIRE_MESSAGE(error.empty(), error);
@@ -387,17 +375,6 @@ TEST_CASE("training on a CPU: fp8 is refused with the mend") {
   REQUIRE_FALSE(session);
   CHECK_EQ(session.error().code(), base::Code::kUnsupported);
   CHECK_NE(session.error().to_string().find("remove [precision] fp8"), std::string::npos);
-}
-
-TEST_CASE("training on a GPU: with kernels compiled for its shapes every call finds one, and losses stay") {
-  const tests::Folder folder;
-  for (const Run& plain :
-       {Run{.compute = kBf16, .steps = 4}, Run{.steps = 2, .ranks = 2, .tensor_parallel = 2}}) {
-    Run specialised = plain;
-    specialised.specialised = true;
-    const double difference = largest_difference(train(folder, plain), train(folder, specialised));
-    CHECK_LE(difference, gpu_test::kEmulated ? 0.0 : 2e-2);
-  }
 }
 
 }  // namespace gpu_training

@@ -11,6 +11,7 @@ venv=build/peers/venv
 packages=(
   torch==2.15.0
   transformers==5.23.0
+  accelerate==1.15.0
   safetensors==0.8.0
   numpy==2.4.6
   gguf==0.19.0

@@ -1,4 +1,4 @@
-// A temporary folder of a test's own, which goes away with it.
+// A temporary folder that belongs to one test and is removed with it.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -24,7 +24,7 @@ class Folder {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  // The path of a file that is made with this text.
+  // Makes a file with this text and returns its path.
   std::string file(const std::string& name, const std::string& text) const {
     std::ofstream(*this / name, std::ios::binary) << text;
     return *this / name;

@@ -8,7 +8,7 @@
 
 namespace shardrun::tests {
 
-// The same sentences for the same chapter, on every machine.
+// Returns the same sentences for the same chapter, on every machine.
 inline std::string prose(int sentences, uint64_t chapter) {
   const char* const who[] = {"the rank", "a node", "the launcher", "one shard", "the master"};
   const char* const does[] = {"sends", "keeps", "waits for", "reads", "sums"};

@@ -1,4 +1,4 @@
-// Token files for tests, and documents of a language that a BERT of two layers learns something of.
+// Token files for tests, and documents of a language from which a BERT of two layers learns something.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace shardrun::tests {
 
-// A tokenizer like BERT's over `vocabulary` ids, the first five of which are special.
+// Returns the facts of a tokenizer like BERT's over `vocabulary` ids, the first five of which are special.
 inline data::TokenizerFacts bert_facts(int32_t vocabulary) {
   return {.kind = "wordpiece", .hash = 7, .vocabulary = vocabulary, .special = {1, 2, 3, 0, 4}};
 }
@@ -31,8 +31,8 @@ inline std::string token_file(const Folder& folder, const std::string& name,
   return path;
 }
 
-// Documents of 9 to 208 words among the ids from 5 to 5 + `words`, of which few are said often. Most words follow from
-// the one before and the document's subject.
+// Returns documents of 9 to 208 words among the ids from 5 to 5 + `words`, a few of which are frequent. Most words
+// follow from the one before and from the document's subject.
 inline std::vector<std::vector<int32_t>> worded_documents(int count, uint64_t chapter, int32_t words) {
   std::vector<std::vector<int32_t>> documents;
   for (int i = 0; i < count; ++i) {

@@ -33,9 +33,9 @@ using record::RankExit;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How long a supervisor has to file its program's last words once it was told to kill it.
+// How long a supervisor has to file its program's last words after it was told to kill the program.
 constexpr milliseconds kLastWordsTime{350};
-// How long a killed supervisor may take to go before we say that it hangs.
+// How long a killed supervisor may take to disappear before we say that it hangs.
 constexpr milliseconds kHangTime{5000};
 // How often orphans of the ranks are looked for; they wait as zombies until then.
 constexpr milliseconds kOrphanTime{5000};
@@ -48,7 +48,7 @@ std::string host_name() {
   return name;
 }
 
-// The variables of one rank, the later ones winning over the earlier.
+// The variables of one rank; later ones win over earlier ones.
 class Environment {
  public:
   Environment() {
@@ -70,7 +70,7 @@ class Environment {
   }
 
  private:
-  // What srun or mpirun told this process about itself must not reach ranks that have another launcher: us.
+  // What srun or mpirun told this process about itself must not reach ranks that have another launcher: this one.
   static bool belongs_to_outer_launcher(std::string_view variable) {
     constexpr std::string_view kPrefixes[] = {"PMIX_NAMESPACE=", "PMIX_RANK=",       "PMIX_SERVER_",
                                               "PMIX_ID=",        "OMPI_COMM_WORLD_", "OMPI_MCA_orte_",
@@ -95,24 +95,24 @@ Environment job_environment(const StepRequest& request, int world_size) {
   environment.set("SHARDRUN_WORLD_SIZE", std::to_string(world_size));
   environment.set("SHARDRUN_LOCAL_WORLD_SIZE", std::to_string(world_size));
   environment.set("SHARDRUN_NODE_NAME", request.nodes.at(0));
-  // Open MPI 4 believes that it was started through PMIx only under launchers that it knows by name, and
-  // would else start as a singleton of size 1. This is the variable of the one whose rules are ours: PMIx,
-  // ranks bound from outside. Open MPI 5 asks PMIx alone.
+  // Open MPI 4 believes that it was started through PMIx only under launchers that it knows by name, and would
+  // otherwise start as a singleton of size 1. This is the variable of the one whose rules are ours: PMIx, ranks
+  // bound from outside. Open MPI 5 asks PMIx alone.
   environment.set_default("JSM_JSRUN_PORT", "shardrun");
-  // All ranks share this machine's memory, which ob1 uses; left to itself Open MPI ends there too, after it
-  // has asked every network library on the machine, which takes longer than all the rest of a start.
+  // All ranks share this machine's memory, which ob1 uses; left to itself Open MPI ends up there too, after it has
+  // asked every network library on the machine, which takes longer than all the rest of a start.
   environment.set_default("OMPI_MCA_pml", "ob1");
   // ob1 opens TCP beside shared memory as its second way to each rank, and Open MPI 5 prints an error in every
   // rank where it finds no route for that (docs/decisions/0040-one-source-for-debian-12-to-forky.md).
   environment.set_default("OMPI_MCA_btl", "^tcp");
-  // More ranks than CPUs: a rank that waits must let the others run.
+  // There are more ranks than CPUs: a rank that waits must let the others run.
   if (world_size > static_cast<int>(std::thread::hardware_concurrency())) {
     environment.set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   }
   return environment;
 }
 
-// The ranks of one attempt, from their start to their end.
+// Carries the ranks of one attempt from their start to their end.
 class LocalStep {
  public:
   LocalStep(const StepRequest& request, PmixServer& server, PmixJob job, base::DescendantReaper& reaper)
@@ -244,7 +244,7 @@ class LocalStep {
         deadline_ = now + request_.spec->fault_tolerance.stop_grace;
         break;
       case Phase::kTerminating:
-        // A rank that called abort is on its way out, with the exit code it wants to be known for.
+        // A rank that called abort is ending already, with the exit code that it wants to be known for.
         signal_ranks(SIGTERM, abort_ ? abort_->global_rank : -1);
         deadline_ = now + request_.kill_grace;
         break;
@@ -319,7 +319,7 @@ class LocalScheduler final : public Scheduler {
   }
 
  private:
-  // Declared first so that it is removed after the server has closed its files.
+  // It is declared first so that it is removed after the server has closed its files.
   std::optional<TemporaryDirectory> directory_;
   std::unique_ptr<PmixServer> server_;
   int steps_ = 0;

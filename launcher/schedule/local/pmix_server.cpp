@@ -22,8 +22,8 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-// What the server's threads tell us. libpmix passes no pointer of ours to its callbacks, so there is one for
-// the process, made by PmixServer::start and never destroyed.
+// What the server's threads tell us. libpmix passes no pointer of ours to its callbacks, so there is one mailbox
+// for the process, made by PmixServer::start and never destroyed.
 struct AbortMailbox {
   std::mutex mutex;
   std::optional<PmixAbort> first;
@@ -125,13 +125,13 @@ pmix_status_t on_fence(const pmix_proc_t*, size_t, const pmix_info_t*, size_t, c
   return PMIX_SUCCESS;
 }
 
-// Asked only for ranks on other machines, of which there are none.
+// The library asks this only for ranks on other machines, of which there are none.
 pmix_status_t on_direct_modex(const pmix_proc_t*, const pmix_info_t*, size_t, pmix_modex_cbfunc_t, void*) {
   return PMIX_ERR_NOT_FOUND;
 }
 
-// The library itself notes the files that a client wants removed after its end (MPI libraries ask for their
-// shared memory), but only for a host that has this function. What else there is to control is refused.
+// The library itself notes the files that a client wants removed after its end (MPI libraries ask for their shared
+// memory), but only for a host that has this function. All other job control is refused.
 pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
                              pmix_info_cbfunc_t, void*) {
   return PMIX_ERR_NOT_SUPPORTED;
@@ -227,8 +227,8 @@ Result<std::unique_ptr<PmixServer>> PmixServer::start(const std::string& directo
   box.event = base::UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!box.event) return base::errno_error(Code::kIo, "eventfd", errno);
 
-  // The job's facts go to the ranks over their sockets and not through shared memory, whose locks a killed
-  // rank could hold for ever.
+  // The job's facts go to the ranks over their sockets and not through shared memory, whose locks a killed rank
+  // could hold for ever.
   ::setenv("PMIX_MCA_gds", "hash", /*overwrite=*/0);
   pmix_server_module_t module = server_module();
   InfoList options;

@@ -1,11 +1,10 @@
 // PmixServer: the PMIx server of the local scheduler, and the only code that includes PMIx's server headers.
 //
-// It carries what PMIx clients on one machine need: the job's facts, fences with data, and abort. Publish,
-// spawn, connect and groups are refused, as Slurm's server refuses them (DESIGN.md, "PMIx is the one
-// bootstrap").
+// It carries what PMIx clients on one machine need: the job's facts, fences with data, and abort. Publish, spawn,
+// connect and groups are refused, as Slurm's server refuses them (docs/decisions/0003-pmix-is-the-one-bootstrap.md).
 //
-// libpmix 4.2.2 can be started once in a process (its listener is not made again after a finalize), so there
-// is at most one PmixServer in a process's life and it serves any number of jobs, one namespace each.
+// libpmix 4.2.2 can be started once in a process (its listener is not made again after a finalize), so there is at
+// most one PmixServer in a process's life and it serves any number of jobs, one namespace each.
 //
 // Thread rule: one thread calls; libpmix's own two threads call back and touch only the abort mailbox.
 #pragma once
@@ -34,8 +33,8 @@ struct PmixAbort {
 
 class PmixServer {
  public:
-  // `directory` holds the server's own files; it exists and is private to this user.
-  // kRefused on the second call in a process; kIo with PMIx's words otherwise.
+  // `directory` holds the server's own files; it exists and is private to this user. kRefused on the second call in
+  // a process; kIo with PMIx's words otherwise.
   static base::Result<std::unique_ptr<PmixServer>> start(const std::string& directory);
   ~PmixServer();
   PmixServer(const PmixServer&) = delete;
@@ -45,10 +44,10 @@ class PmixServer {
   base::Result<void> add_job(const PmixJob& job);
   void remove_job(const PmixJob& job);
 
-  // "NAME=value" for each variable that this rank needs to find the server.
+  // Returns "NAME=value" for each variable that this rank needs to find the server.
   base::Result<std::vector<std::string>> client_environment(const PmixJob& job, int global_rank);
 
-  // Becomes readable when a rank called PMIx_Abort or MPI_Abort.
+  // Returns a descriptor that becomes readable when a rank called PMIx_Abort or MPI_Abort.
   int abort_fd() const;
   std::optional<PmixAbort> take_abort();
 

@@ -16,7 +16,7 @@ using base::Result;
 
 namespace {
 
-// As exec wants them; they point into `words`.
+// Returns the words in the form that exec wants; the pointers point into `words`.
 std::vector<char*> pointers_to(const std::vector<std::string>& words) {
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);

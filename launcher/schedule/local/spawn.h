@@ -1,5 +1,4 @@
-// Process tree: starting a rank's process from a launcher that has threads, and making sure that nothing
-// below us is left.
+// Process tree: starts a rank's process from a launcher that has threads, and makes sure that nothing below us is left.
 //
 // Thread rule: one thread calls.
 #pragma once
@@ -19,9 +18,9 @@ struct Process {
   base::UniqueFd pidfd;
 };
 
-// Starts argv[0] in its own session with exactly this environment ("NAME=value"), no signal blocked or
-// ignored, and /dev/null as stdin and nothing open but the three standard streams. posix_spawn: safe in a
-// process with threads. kIo names the program.
+// Starts argv[0] in its own session with exactly this environment ("NAME=value"), with no signal blocked or
+// ignored, /dev/null as stdin and nothing open but the three standard streams. It uses posix_spawn, which is safe
+// in a process with threads. kIo names the program.
 base::Result<Process> start_process(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment);
 

@@ -1,7 +1,7 @@
 // TemporaryDirectory: a private folder under TMPDIR (or /tmp) that is removed with all it holds.
 //
-// A launcher that was killed cannot remove its own; the next one does. Each holds a lock on its folder while
-// it lives, so that a live one's is never taken for a dead one's.
+// A launcher that was killed cannot remove its own; the next one does. Each holds a lock on its folder while it
+// lives, so that the folder of a live launcher is never taken for that of a dead one.
 //
 // Thread rule: thread-compatible.
 #pragma once

@@ -19,8 +19,8 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr std::chrono::seconds kPatience{5};  // with mpirun, once it was told to end
-// One mpirun, from its start to its end.
+constexpr std::chrono::seconds kPatience{5};  // how long mpirun may take once it was told to end
+// Carries one mpirun from its start to its end.
 class Step : public StepCommand {
  public:
   using StepCommand::StepCommand;
@@ -36,14 +36,15 @@ class Step : public StepCommand {
     schedule_kill(trainer ? request().spec->fault_tolerance.stop_grace : kPatience);
   }
 
-  // The watch has told the supervisors to kill their programs; what does not hear it goes with mpirun's connections.
+  // The watch has told the supervisors to kill their programs; supervisors that do not hear it end with
+  // mpirun's connections.
   void on_alarm() override {
     signal_command(SIGTERM);
     terminated_ = true;
     schedule_kill(std::chrono::seconds(2));
   }
 
-  // First mpirun is told to end its ranks, then it goes itself.
+  // At first mpirun is told to end its ranks; the second time it is killed itself.
   void on_kill_time() override {
     signal_command(terminated_ ? SIGKILL : SIGTERM);
     terminated_ = true;
@@ -101,7 +102,7 @@ std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root
   for (size_t i = 0; i < static_cast<size_t>(plan.nodes); ++i)
     hosts += fmt::format("{}{}:{}", i == 0 ? "" : ",", request.nodes.at(i), plan.ranks_per_node);
   std::vector<std::string> argv = {"mpirun"};
-  if (as_root) argv.emplace_back("--allow-run-as-root");  // as containers are
+  if (as_root) argv.emplace_back("--allow-run-as-root");  // containers run as root
   argv.insert(argv.end(), {"-np", std::to_string(plan.world_size()), "--host", hosts, "--map-by",
                            fmt::format("ppr:{}:node:OVERSUBSCRIBE", plan.ranks_per_node), "--bind-to", "none",
                            "--mca", "odls_base_sigkill_timeout", "1", "-wdir", plan.working_directory});

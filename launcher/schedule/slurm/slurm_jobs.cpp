@@ -34,14 +34,14 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.size() < 20 && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// "123", or "123_4": element 4 of array 123.
+// Returns whether the id is "123", or "123_4": element 4 of array 123.
 bool is_job_id(const std::string& id) {
   const size_t element = id.find('_');
   return is_number(id.substr(0, element)) &&
          (element == std::string::npos || is_number(id.substr(element + 1)));
 }
 
-// The job of a run's id: "123-2" is the second run inside job 123.
+// Returns the job of a run's id: "123-2" is the second run inside job 123.
 Result<std::string> job_of(const std::string& id) {
   const std::string job = id.substr(0, id.find('-'));
   if (!is_job_id(job)) return Error(Code::kInvalid, "\"" + id + "\" is no Slurm job id");
@@ -56,7 +56,7 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
   return base::write_file_atomically(run.submit_sh(), script, 0600);
 }
 
-// The value of "Key=" in the output of `scontrol --oneliner show job`, up to a blank.
+// Returns the value of "Key=" in the output of `scontrol --oneliner show job`, up to a blank.
 std::string field(const std::string& text, const std::string& key) {
   size_t at = text.find(" " + key + "=");
   if (at == std::string::npos) return "";
@@ -64,7 +64,8 @@ std::string field(const std::string& text, const std::string& key) {
   return text.substr(at, text.find_first_of(" \n", at) - at);
 }
 
-// Submits `script` held, lets `prepare` make what the job needs, and releases it; what fails is cancelled again.
+// Submits `script` held, lets `prepare` make what the job needs, and releases it; if something fails, the job is
+// cancelled again.
 Result<std::string> submit_prepared(const std::string& script,
                                     const std::function<Result<void>(const std::string& id)>& prepare) {
   auto answer = ask_slurm(kSubmit, script);
@@ -96,7 +97,7 @@ std::string exclusion(const spec::JobSpec& spec, const std::vector<std::string>&
   return fmt::format("{}{}{}", own, own.empty() ? "" : ",", fmt::join(avoid, ","));
 }
 
-// What Slurm says of a job like this one, without having it queued.
+// Asks Slurm whether a job like this one could start without these nodes; nothing is queued.
 bool could_start_without(const spec::JobSpec& spec, const std::vector<std::string>& avoid) {
   std::vector<std::string> argv = {"sbatch", "--test-only", "--wrap=true"};
   for (std::string& option : allocation_options(spec)) argv.push_back(std::move(option));
@@ -104,8 +105,8 @@ bool could_start_without(const spec::JobSpec& spec, const std::vector<std::strin
   return base::run_command(argv, "", std::chrono::seconds(10)).has_value();
 }
 
-// Of a job that has just been queued again. Slurm takes it while the nodes are being cleaned up, and ends us meanwhile:
-// the command may get the signal that is meant for us.
+// Excludes nodes for a job that has just been queued again. Slurm accepts this while the nodes are being cleaned
+// up, and ends us meanwhile: the command may get the signal that is meant for us.
 Result<void> exclude_nodes(const std::string& job, const spec::JobSpec& spec,
                            const std::vector<std::string>& avoid) {
   constexpr int kTries = 3;
@@ -140,7 +141,7 @@ Result<std::string> describe_submission(const SubmitRequest& request) {
 Result<record::LaunchPlan> submit_job(SubmitRequest request) {
   auto script = script_of(request);
   if (!script) return std::move(script).error();
-  // Before anything is queued: the one thing that could fail afterwards for a reason of ours.
+  // This is done before anything is queued: nothing else could fail afterwards for a reason of ours.
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
   auto id =
       submit_prepared(*script, [&](const std::string& job) { return prepare_run(request, job, *script); });
@@ -235,7 +236,8 @@ Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec
   }
   const std::vector<std::string> asked = avoid;
   while (!avoid.empty() && !could_start_without(spec, avoid)) avoid.erase(avoid.begin());
-  // Slurm starts it again once its credential has expired: two minutes, unless AuthInfo's cred_expire says otherwise.
+  // Slurm starts it again once its credential has expired: after two minutes, unless AuthInfo's cred_expire
+  // says otherwise.
   auto answer = ask_slurm({"scontrol", "requeue", *job});
   if (!answer) return std::move(answer).error();
   if (asked.empty()) return std::string();

@@ -1,8 +1,9 @@
-// Jobs as Slurm's commands see them: submit, look up, cancel, start again.
+// Jobs as Slurm's commands see them: submits them, looks them up, cancels them, starts them again.
 //
-// Slurm is driven through sbatch, squeue, sacct, scontrol and scancel with argv vectors, never through a
-// shell, so one binary serves every site's version. Errors quote Slurm's own words. Thread rule: free
-// functions; each runs commands and waits for them.
+// Slurm is driven through sbatch, squeue, sacct, scontrol and scancel with argv vectors, never through a shell, so
+// one binary serves every site's version. Errors quote Slurm's own words.
+//
+// Thread rule: free functions; each runs commands and waits for them.
 #pragma once
 
 #include <optional>
@@ -17,18 +18,18 @@ namespace shardrun::launcher {
 
 struct SubmitRequest {
   const spec::JobSpec* spec = nullptr;
-  std::string spec_text;       // job.toml, byte for byte what was given
+  std::string spec_text;       // the bytes of job.toml, exactly as given
   record::LaunchPlan plan;     // id and run_directory are filled in here
   std::string runs_directory;  // absolute <logging.directory>/<name>: run directories are made in it
   std::string shardrun_program;
-  std::string after;  // job that must have ended well before; empty: none
+  std::string after;  // a job that must have ended well before; empty: none
 };
 
-// The sbatch command and the script it reads, as `submit --dry-run` prints them.
+// Returns the sbatch command and the script that it reads, as `submit --dry-run` prints them.
 base::Result<std::string> describe_submission(const SubmitRequest& request);
 
-// Submits held, makes the run directory <runs_directory>/<job id> with job.toml, plan.json and submit.sh,
-// then releases the job: when it starts its directory is there. A failure after sbatch cancels the job again.
+// Submits the job held, makes the run directory <runs_directory>/<job id> with job.toml, plan.json and submit.sh,
+// then releases the job, so that its directory exists when it starts. A failure after sbatch cancels the job again.
 // Returns the plan with its id and run directory.
 base::Result<record::LaunchPlan> submit_job(SubmitRequest request);
 
@@ -39,15 +40,15 @@ struct Chain {
 };
 base::Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second);
 
-// The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest.
+// The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest number.
 struct ArrayRequest {
   SubmitRequest job;
-  std::vector<record::LaunchPlan> plans;  // one an element; at most the nodes of job.plan
+  std::vector<record::LaunchPlan> plans;  // one per element; none has more nodes than job.plan
 };
 base::Result<std::string> describe_array(const ArrayRequest& request);
 
-// As submit_job, for each element: run directories <runs_directory>/<array id>_<index>. All elements of an array are
-// submitted with one size; those that are smaller are made so while they are held. Returns the plans with ids.
+// Does what submit_job does for each element: run directories are <runs_directory>/<array id>_<index>. All elements of
+// an array are submitted with one size; smaller ones are made smaller while they are held. Returns the plans with ids.
 base::Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request);
 
 struct SlurmJob {
@@ -55,16 +56,16 @@ struct SlurmJob {
   std::string reason;  // why it waits, "" otherwise
 };
 
-// nullopt when Slurm has forgotten the job. Works without accounting.
+// Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
-// Has Slurm start a running job again, on other nodes than those of `avoid` (the newest last). Where the job could then
-// never start, the oldest of them are forgiven. Returns in words what became of `avoid`; "" when it is empty. kCancelled
-// when the job is being cancelled or is over.
+// Makes Slurm start a running job again, on other nodes than those of `avoid` (the newest last). Where the job
+// could then never start, the oldest of them are allowed again. Returns in words what became of `avoid`; "" when it
+// is empty. kCancelled when the job is being cancelled or is over.
 base::Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec,
                                       std::vector<std::string> avoid);
 
-// argv of salloc with this job's needs around `command`.
+// Returns the argv of a salloc with this job's needs around `command`.
 std::vector<std::string> salloc_command(const spec::JobSpec& spec, const std::vector<std::string>& command);
 
 }  // namespace shardrun::launcher

@@ -55,7 +55,7 @@ class Step : public StepCommand {
         "--cpu-bind=none",
         "--distribution=block",
         "--job-name=" + name_,
-        "--overlap",  // a step that a lost node keeps from ending must not hold the next one up
+        "--overlap",  // a step that a lost node keeps from ending must not hold up the next one
         fmt::format("--nodes={}", plan.nodes),
         fmt::format("--nodelist={}", fmt::join(request().nodes, ",")),
         fmt::format("--ntasks={}", plan.world_size()),
@@ -69,7 +69,7 @@ class Step : public StepCommand {
 
   std::map<std::string, std::string> environment() const {
     auto variables = step_environment(request());
-    // In a job that was submitted with --shardrun: supervisors are no tasks of a plain srun.
+    // In a job that was submitted with --shardrun, the supervisors are not tasks of a plain srun.
     if (std::getenv(contract::kSlurmJobSpecVariable) != nullptr)
       variables[contract::kSlurmJobSpecVariable] = "";
     return variables;
@@ -97,8 +97,8 @@ class Step : public StepCommand {
     schedule_kill(request().spec->fault_tolerance.stop_grace);
   }
 
-  // The watch has told the supervisors to kill their programs. What does not hear it is Slurm's to kill, and what
-  // Slurm cannot reach is not waited for.
+  // The watch has told the supervisors to kill their programs. Slurm kills those that do not hear it, and nobody
+  // waits for those that Slurm cannot reach.
   void on_alarm() override {
     aborted_ = true;
     schedule_kill(request().kill_grace);
@@ -108,7 +108,7 @@ class Step : public StepCommand {
   void signal_step(const char* signal) {
     if (step_.empty()) find_step();
     if (step_.empty()) {
-      signal_command(SIGTERM);  // not started yet: srun gives up
+      signal_command(SIGTERM);  // it has not started yet: srun gives up
       return;
     }
     const std::vector<std::string> argv = {"scancel", fmt::format("--signal={}", signal), step_};
@@ -139,7 +139,7 @@ class Step : public StepCommand {
     if (++kills_ == 1) {
       signal_step("KILL");
       schedule_kill(std::chrono::seconds(
-          alarmed() ? 1 : 10));  // srun itself is stuck: it goes, and Slurm ends its step
+          alarmed() ? 1 : 10));  // srun itself is stuck: it is killed, and Slurm ends its step
     } else {
       signal_command(SIGKILL);
     }

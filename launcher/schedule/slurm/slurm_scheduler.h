@@ -1,8 +1,7 @@
-// The slurm scheduler: all ranks of an attempt as one srun step with --mpi=pmix, one task a rank.
+// The slurm scheduler: runs all ranks of an attempt as one srun step with --mpi=pmix, one task per rank.
 //
-// Runs inside an allocation (the batch step, or salloc). srun's own words are parsed only for ranks whose
-// supervisor was killed; everything else comes from the exit files that the supervisors leave in the run
-// directory.
+// It runs inside an allocation (the batch step, or salloc). srun's own words are parsed only for ranks whose
+// supervisor was killed; everything else comes from the exit files that the supervisors leave in the run directory.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,7 @@
 namespace shardrun::launcher {
 namespace {
 
-// srun uses strsignal's words, some followed by " (core dumped)".
+// Returns the signal; srun uses strsignal's words, some followed by " (core dumped)".
 std::optional<int> signal_of(std::string_view words) {
   if (const size_t core = words.find(" (core dumped)"); core != std::string_view::npos)
     words = words.substr(0, core);

@@ -1,7 +1,6 @@
-// What srun says about tasks that ended badly, as exits of ranks.
+// Turns what srun says about tasks that ended badly into exits of ranks.
 //
-// Only ranks whose supervisor was itself killed need this; the others leave an exit file. Formats of Slurm 20
-// to 24:
+// Only ranks whose supervisor was itself killed need this; the others leave an exit file. Formats of Slurm 20 to 24:
 //   srun: error: n2: task 1: Killed
 //   srun: error: n1: tasks 0,2-3: Exited with exit code 1
 //   slurmstepd: error: … STEP 3.0 ON n1 CANCELLED AT …        (from here on, ends are our own doing)
@@ -26,11 +25,10 @@ struct SrunMessage {
   std::string unreachable;              // node on which no task could be started; "" for none
 };
 
-// nullopt: the line says nothing of the kind. World sizes beyond `world_size` and malformed lists are
-// ignored.
+// Returns nullopt if the line says nothing of the kind. Ranks beyond `world_size` and malformed lists are ignored.
 std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size);
 
-// "0,2-3" → 0 2 3; empty when malformed or beyond `limit`.
+// Parses "0,2-3" → 0 2 3; empty when it is malformed or beyond `limit`.
 std::vector<int> parse_task_list(std::string_view text, int limit);
 
 }  // namespace shardrun::launcher

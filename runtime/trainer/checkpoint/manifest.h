@@ -97,7 +97,7 @@ struct Manifest {
   std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it
   Spread spread;
   std::vector<BlockInfo> blocks;
-  // For a run with fp8, one for every tensor that is quantized, in the model's order; all ranks have the same.
+  // A run with fp8 has one for every tensor that is quantized, in the model's order; all ranks have the same.
   std::vector<kernels::Fp8History> fp8{};
   GpuKernels gpu{};
 };

@@ -216,7 +216,8 @@ void Staged::run() {
     const Operation& operation = operations_.at(completed_ + 1);  // stays until it was waited for
     lock.unlock();
     auto done = carry_out(operation);
-    if (!done) {  // no copy may touch a buffer after wait() has returned; but a device that does not come ends no wait
+    // No copy may touch a buffer after wait() has returned; but wait() does not wait for a device that does not come.
+    if (!done) {
       (void)link_->drain(Stream::kIn);
       if (device_came_) (void)link_->drain(Stream::kOut);
     }

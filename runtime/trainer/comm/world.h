@@ -29,7 +29,7 @@ namespace shardrun::comm {
 struct DeviceUse {
   int index = 0;           // as CUDA counts them
   void* stream = nullptr;  // its compute stream, a cudaStream_t
-  // For each group in WorldOptions::groups: the bytes of the largest part of one rank that lies on the device, or
+  // One for each group in WorldOptions::groups: the bytes of the largest part of one rank that lies on the device, or
   // -1 if the group's buffers are in host memory.
   std::vector<int64_t> largest_parts;
   // Is called for plugins that know only host memory; their collectives are staged (staged_communicator.h).

@@ -2,8 +2,7 @@
 //
 //   byte           token = byte value; a document ends with token 0
 //   sentencepiece  a model file of the SentencePiece library, like Llama's tokenizer.model; a document stands
-//   between
-//                  the model's begin and end tokens, where it has them
+//                  between the model's begin and end tokens, where it has them
 //   wordpiece      BERT's vocab.txt; documents get no special tokens, runtime/trainer/data/bert_loader.h places them
 //
 // Text never becomes a special token: "</s>" or "[MASK]" in a document are letters, whoever wrote them.

@@ -25,7 +25,6 @@
 #include "runtime/trainer/kernels/ops.h"
 #include "runtime/trainer/kernels/repetition.h"
 #include "runtime/trainer/kernels/sliced_ops.h"
-#include "runtime/trainer/kernels/specialised.h"
 #include "runtime/trainer/kernels/typed_ops.h"
 
 namespace shardrun::kernels {
@@ -51,11 +50,6 @@ class Backend {
   // CPU. Links go before the backend.
   virtual void* stream() const = 0;
   virtual Result<std::unique_ptr<base::DeviceLink>> make_link() = 0;
-  // Of a GPU: "sm_90", what its specialised kernels are compiled for. Empty: the CPU, whose are of the whole process
-  // (compile/load.h).
-  virtual std::string architecture() const = 0;
-  // From now on ops start these where their sizes are right. kCorrupt: no code for this GPU. kUnsupported: the CPU.
-  virtual Result<void> load_kernels(std::span<const KernelCode> kernels) = 0;
 
   // The ops on float or Bf16.
   template <typename T>

@@ -1,4 +1,4 @@
-// Types that ops of every processor share. Needs nothing but <cstdint>, so that NVRTC can read it too.
+// Types that ops of every processor share.
 //
 // Thread rule: pure.
 #pragma once

@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/trainer/kernels/specialised.h"
 #include "runtime/trainer/kernels/workspace.h"
 #include "runtime/trainer/model/model.h"
 #include "runtime/trainer/model/options.h"
@@ -43,9 +42,6 @@ struct BertConfig {
 // kInvalid with what and the mend: hidden % heads, non-positive sizes.
 base::Result<void> check(const BertConfig& config);
 std::vector<BlockLayout> block_layouts(const BertConfig& config);
-// The specialisable ops (kernels/specialised.h) that it runs: a dry trace of the model.
-std::vector<kernels::KernelShape> kernel_shapes(const BertConfig& config, kernels::DType compute,
-                                                kernels::Target target = kernels::Target::kCpu);
 // Model FLOPs of one token, forward and backward: 6·(matmul parameters of the layers) + 12·layers·C·T, and the head
 // of masked tokens for the share of tokens that are predicted.
 double flops_per_token(const BertConfig& config, int sequence_length, double predicted_share = 0.15);

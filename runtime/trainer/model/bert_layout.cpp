@@ -141,21 +141,4 @@ kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options)
   return list;
 }
 
-std::vector<kernels::KernelShape> kernel_shapes(const BertConfig& config, kernels::DType compute,
-                                                kernels::Target target) {
-  using kernels::Op;
-  const int64_t head_size = config.hidden / config.heads;
-  if (target == kernels::Target::kCuda) {
-    return {{Op::kAttentionForward, compute, head_size, target, config.heads, config.heads},
-            {Op::kAttentionBackward, compute, head_size, target, config.heads, config.heads},
-            {Op::kLayerNormForward, compute, config.hidden, target},
-            {Op::kLayerNormBackward, compute, config.hidden, target},
-            {Op::kCrossEntropy, compute, config.vocab, target}};
-  }
-  return {{Op::kAttentionForward, compute, head_size},
-          {Op::kAttentionBackward, compute, head_size},
-          {Op::kLayerNormForward, compute, config.hidden},
-          {Op::kLayerNormBackward, compute, config.hidden}};
-}
-
 }  // namespace shardrun::model

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/trainer/kernels/specialised.h"
 #include "runtime/trainer/kernels/workspace.h"
 #include "runtime/trainer/model/model.h"
 #include "runtime/trainer/model/options.h"
@@ -41,10 +40,6 @@ base::Result<void> check(const LlamaConfig& config);
 // Of rank `tensor_rank` of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
 std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank = 0,
                                        int tensor_parallel = 1);
-// The specialisable ops (kernels/specialised.h) that a rank of such a group runs: a dry trace of the model.
-std::vector<kernels::KernelShape> kernel_shapes(const LlamaConfig& config, kernels::DType compute,
-                                                int tensor_parallel,
-                                                kernels::Target target = kernels::Target::kCpu);
 // Model FLOPs of one token, forward and backward: 6·(matmul parameters) + 6·layers·C·T with causal credit, 12·layers·C·T
 // without. Keys and values that heads share save products, but no scores.
 double flops_per_token(const LlamaConfig& config, int sequence_length,

@@ -75,7 +75,7 @@ class Lamb {
   LambOptions options_;
   std::span<float> moment1_, moment2_;
   kernels::Backend* backend_ = &kernels::cpu_backend();
-  base::Memory memory_;       // as long as `own_`; none on the CPU
+  base::Memory memory_;       // it is as long as `own_`; none on the CPU
   std::vector<Scratch> own_;  // in host memory
 };
 

@@ -63,13 +63,6 @@ std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor
   return model::block_layouts(std::get<BertConfig>(network));
 }
 
-std::vector<kernels::KernelShape> kernel_shapes(const Network& network, kernels::DType compute,
-                                                int tensor_parallel, kernels::Target target) {
-  if (const auto* llama = std::get_if<LlamaConfig>(&network))
-    return model::kernel_shapes(*llama, compute, tensor_parallel, target);
-  return model::kernel_shapes(std::get<BertConfig>(network), compute, target);
-}
-
 int vocabulary(const Network& network) {
   return std::visit([](const auto& config) { return config.vocab; }, network);
 }

@@ -35,9 +35,6 @@ bool revisits_blocks(const Network& network);
 
 // Of one rank of a tensor group.
 std::vector<model::BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel);
-// The specialisable ops that a rank of a tensor group runs.
-std::vector<kernels::KernelShape> kernel_shapes(const Network& network, kernels::DType compute,
-                                                int tensor_parallel, kernels::Target target);
 int vocabulary(const Network& network);
 int hidden(const Network& network);
 // As Hugging Face's config.json has it, one line.

@@ -62,7 +62,8 @@ struct SessionOptions {
       false;  // reserves the memory that start_save() needs not to wait for a disk later
 };
 
-// The communicators of one rank, `world` of the host's memory and the others of the backend's, which outlive the session unless an error made them useless. Null: a group of one.
+// The communicators of one rank: `world` for the host's memory, the others for the backend's. They outlive the session unless
+// an error made them useless. Null stands for a group of one.
 struct Groups {
   comm::Communicator* world = nullptr;
   comm::Communicator* gather = nullptr;   // of the shard group

@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
@@ -29,11 +30,8 @@
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
 #include "runtime/trainer/comm/world.h"
-#include "runtime/trainer/compile/kernel_cache.h"
-#include "runtime/trainer/compile/load.h"
 #include "runtime/trainer/kernels/gpu.h"
 #include "runtime/trainer/train/attention_choice.h"
-#include "runtime/trainer/train/kernel_setup.h"
 #include "runtime/trainer/train/loop.h"
 #include "runtime/trainer/train/memory_plan.h"
 #include "runtime/trainer/train/metrics.h"
@@ -207,12 +205,9 @@ class Trainer {
 
   Result<int> run() {
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
-    if (!plan_.kernels_only || spec_.precompile.architecture.empty()) RETURN_IF_ERROR(open_gpu());
-    if (spec_.precompile.enabled) RETURN_IF_ERROR(prepare());
-    if (plan_.kernels_only) return contract::kExitDone;
+    RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());
     install_stop_signals();
-    if (kernels_) RETURN_IF_ERROR(add_up_compilations());
     const SessionOptions options = session_options(spec_, plan_);
     if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
@@ -250,33 +245,6 @@ class Trainer {
   }
 
  private:
-  Result<void> prepare() {
-    const double begin = base::unix_now();
-    const auto prepared = compile_kernels(spec_, {.working_directory = plan_.working_directory,
-                                                  .local_rank = env_.local_rank,
-                                                  .ranks_on_node = env_.local_world_size,
-                                                  .cpus = plan_.cpus_per_rank,
-                                                  .forget_failures = plan_.retry_kernels,
-                                                  .architecture = gpu_ ? backend().architecture() : ""});
-    if (!prepared) return prepared.error();
-    const compile::Preparation& done = prepared->prepared;
-    if (gpu_) {
-      RETURN_IF_ERROR(backend().load_kernels(done.kernels));
-    } else if (prepared->architecture.empty()) {
-      RETURN_IF_ERROR(compile::load(done.kernels));
-    }
-    if (plan_.kernels_only) {
-      fmt::print("kernels: {} ready in {:.1f} s, {} of them compiled by rank {} in {:.1f} s\n",
-                 prepared->label(), base::unix_now() - begin, done.compiled, env_.global_rank,
-                 done.compile_seconds);
-      return {};
-    }
-    kernels_label_ = prepared->label();
-    kernels_ = {static_cast<int64_t>(done.kernels.size()), done.compiled, done.compile_seconds,
-                done.recorded_seconds, base::unix_now() - begin};
-    return {};
-  }
-
   // Before anything else: a node without its GPU should cost nobody's time.
   Result<void> open_gpu() {
     if (spec_.resources.device != spec::TrainingDevice::kGpu) return {};
@@ -295,24 +263,6 @@ class Trainer {
   }
 
   kernels::Backend& backend() const { return gpu_ ? gpu_->backend() : kernels::cpu_backend(); }
-
-  // From what this rank compiled to what the whole job did.
-  Result<void> add_up_compilations() {
-    double sums[] = {static_cast<double>(kernels_->compiled), kernels_->compile_seconds};
-    comm::Communicator& world = *world_.communicators.front();
-    auto pending = world.all_reduce(std::span(sums));
-    if (!pending) return std::move(pending).error();
-    RETURN_IF_ERROR(world.wait(*pending));
-    kernels_->compiled = std::llround(sums[0]);
-    kernels_->compile_seconds = sums[1];
-    kernels_->saved_seconds = std::max(0.0, kernels_->saved_seconds - sums[1]);
-    if (reporter_) {
-      Reporter::print(fmt::format("kernels: {} loaded in {:.1f} s, {} compiled, {:.1f} s of compiling saved",
-                                  kernels_label_, kernels_->prepare_seconds, kernels_->compiled,
-                                  kernels_->saved_seconds));
-    }
-    return {};
-  }
 
   Result<void> connect() {
     comm::WorldOptions options;
@@ -399,11 +349,11 @@ class Trainer {
   // The cache's; empty where it is nowhere, or anybody's to write.
   std::string table_folder() const {
     const auto folder = contract::compile_cache_folder(spec_, plan_.working_directory);
-    const auto cache =
-        folder ? compile::KernelCache::open(*folder) : Result<compile::KernelCache>(folder.error());
-    if (cache) return cache->folder();
+    Result<void> ours = folder ? base::make_directories(*folder, 0700) : Result<void>(folder.error());
+    if (ours) ours = base::refuse_if_others_write(*folder);
+    if (ours) return *folder;
     fmt::print(stderr, "shardrun: no table of matrix products is read or kept: {}\n",
-               cache.error().to_string());
+               ours.error().to_string());
     return "";
   }
 
@@ -446,7 +396,6 @@ class Trainer {
   Result<void> write_summary(const LoopOutcome& outcome) {
     record::TrainingMetrics summary = summarize(*session_, outcome);
     summary.first_barrier_seconds = first_barrier_seconds_;
-    summary.kernels = kernels_;
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;
     summary.versions["device"] = backend().name();
@@ -467,8 +416,6 @@ class Trainer {
   const record::LaunchPlan& plan_;
   record::RunDir run_dir_;
   double first_barrier_seconds_ = 0.0;
-  std::optional<record::KernelMetrics> kernels_;  // of this rank, then of the job
-  std::string kernels_label_;
   int64_t process_bytes_ = 0;
   std::string resumed_from_;
   std::string attention_, products_;  // of a GPU: whose and why, and where their table is from

@@ -1,8 +1,8 @@
-// Matrix products of cublasLt as far as runtime/trainer/kernels/cuda/gemm.cu asks for them, on the emulated GPU.
+// The matrix products of cublasLt that runtime/trainer/kernels/cuda/gemm.cu asks for, on the emulated GPU.
 //
-// Names and promises are those of NVIDIA's cuBLAS reference, version 13; values of enumerators are not. Matrices are by
-// columns. A product has three algorithms, which add in different orders; products of fp8 exist only where they do on
-// Hopper: a transposed, b not, sizes and pointers multiples of 16, results not fp8. Thread rule: as cublasLt's.
+// Names and promises are those of NVIDIA's cuBLAS reference, version 13; values of enumerators are not. Matrices are
+// column-major. A product has three algorithms, which add in different orders; fp8 products exist only where they do on
+// Hopper: a transposed, b not, sizes and pointers multiples of 16, results not fp8. Thread rule: as for cublasLt.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result);
-// d = alpha · scale of a · scale of b · op(a)·op(b) + beta · c [+ bias]
+// Computes d = alpha · scale of a · scale of b · op(a)·op(b) + beta · c [+ bias].
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,

@@ -1,5 +1,5 @@
-// The one conversion to fp8 that runtime/trainer/kernels/cuda uses, for the emulated GPU: to nearest even among all numbers there
-// are, what is too large to the largest.
+// The one conversion to fp8 that runtime/trainer/kernels/cuda uses, for the emulated GPU: rounds to nearest even among all
+// numbers that exist, and what is too large to the largest.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float value, __nv_saturation_t,
   if (magnitude >= largest) return static_cast<unsigned char>(sign | (format == __NV_E4M3 ? 0x7e : 0x7b));
   if (magnitude == 0.0F) return sign;
   const int exponent = std::max(std::ilogb(magnitude), least_exponent);
-  // In units of the last place; a carry out of the mantissa is the next exponent's beginning.
+  // The value is in units of the last place; a carry out of the mantissa is the beginning of the next exponent.
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent)));
   return static_cast<unsigned char>(sign | (((exponent - least_exponent) << mantissa_bits) + units));
 }

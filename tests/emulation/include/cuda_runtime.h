@@ -1,9 +1,10 @@
-// CUDA's runtime as far as runtime/trainer/kernels/cuda and the trainer use it, on the emulated GPU (tests/emulation).
+// The part of CUDA's runtime that runtime/trainer/kernels/cuda and the trainer use, on the emulated GPU (tests/emulation).
 //
-// Names, arguments and promises are those of NVIDIA's CUDA Runtime API reference, version 13; the values of enumerators
-// are not. What is put on a stream runs when somebody waits (tests/emulation/queue.h). Memory of the GPU is closed to the
-// host (tests/emulation/memory.h). The emulated GPU is one device of compute capability 9.0.
-// Thread rule: as CUDA's; calls take turns.
+// Names, arguments and promises are those of NVIDIA's CUDA Runtime API reference, version 13; the values of
+// enumerators are not. What is put on a stream runs when somebody waits (tests/emulation/queue.h). GPU memory is
+// closed to the host (tests/emulation/memory.h). The emulated GPU is one device of compute capability 9.0.
+//
+// Thread rule: as for CUDA; calls take turns.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +33,6 @@ enum cudaError_t {
   cudaErrorStreamCaptureWrongThread,
   cudaErrorIllegalState,
   cudaErrorLaunchFailure,
-  cudaErrorInvalidKernelImage,
-  cudaErrorNoKernelImageForDevice,
-  cudaErrorSymbolNotFound,
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
@@ -87,8 +85,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
 
-// ---- graphs: of one stream, captured by one thread. What may be captured are kernels, libraries' work, memsets and copies
-// within the GPU. What CUDA forbids or leaves unsafe while a thread captures, and some that it allows, is refused to it.
+// ---- graphs: each of one stream, captured by one thread. Kernels, libraries' work, memsets and copies within the
+// GPU may be captured. What CUDA forbids or leaves unsafe while a thread captures, and some calls that it allows,
+// are refused to that thread.
 typedef struct CUgraph_st* cudaGraph_t;
 typedef struct CUgraphExec_st* cudaGraphExec_t;
 enum cudaStreamCaptureMode {
@@ -115,7 +114,7 @@ constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHost
                    cudaHostRegisterPortable = 1;
 
 cudaError_t cudaMalloc(void** memory, size_t bytes);
-cudaError_t cudaFree(void* memory);  // after all work
+cudaError_t cudaFree(void* memory);  // runs after all work
 cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
 cudaError_t cudaMallocHost(void** memory, size_t bytes);
@@ -123,7 +122,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* memory);
-// From or to the host's memory that is not pinned it waits for the stream and has then copied: as bad as a copy gets.
+// Copies from or to host memory that is not pinned wait for the stream and have then copied: as bad as a copy gets.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream = nullptr);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -138,21 +137,10 @@ struct cudaLaunchConfig_t {
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
-// ---- code that is loaded: what tests/emulation/nvrtc.cpp makes
-typedef struct CUlib_st* cudaLibrary_t;
-typedef struct CUkern_st* cudaKernel_t;  // launched where a kernel's address is, for it is one
-enum cudaJitOption {};
-enum cudaLibraryOption {};
-cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption* jit_options,
-                                void** jit_values, unsigned jit_count, cudaLibraryOption* options,
-                                void** values, unsigned count);
-cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name);
-cudaError_t cudaLibraryUnload(cudaLibrary_t library);
-
 namespace shardrun::emulation {
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body);
 cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
-// Puts what a library does on a stream: cublasLt, cub. It runs with the GPU's memory open.
+// Puts what a library (cublasLt, cub) does on a stream. It runs with the GPU's memory open.
 cudaError_t put_on(cudaStream_t stream, std::function<void()> work);
 }  // namespace shardrun::emulation
 

@@ -1,5 +1,5 @@
-// A stand-in for libcuda.so.1: the few functions that the nccl plugin uses, on the host's memory, with streams that are
-// threads and dawdle as scripted. Only to test order and faults where there is no GPU.
+// A stand-in for libcuda.so.1: the few functions that the nccl plugin uses, on host memory, with streams that are
+// threads and dawdle as scripted. It serves only to test order and faults where there is no GPU.
 #include <cstdlib>
 #include <cstring>
 #include <future>

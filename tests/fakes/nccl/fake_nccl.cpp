@@ -1,6 +1,6 @@
 // A stand-in for libnccl.so.2: communicators among threads of one process, whose operations are put on the caller's
-// stream and move real bytes. It is as unkind as the interface allows: no call is carried out before it has been asked
-// for asynchronous errors some times, sums run in descending rank order, and ranks that disagree wait for ever.
+// stream and move real bytes. It is as unkind as the interface allows: no call is carried out before it has been polled
+// for asynchronous errors several times, sums run in descending rank order, and ranks that disagree wait for ever.
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -110,7 +110,7 @@ void carry_out(std::vector<Post>& posts) {
   }
 }
 
-// On the stream's thread.
+// Runs on the stream's thread.
 void take_part(Member& member, uint64_t number, const Post& post) {
   Clique& clique = *member.clique;
   std::unique_lock lock(clique.mutex);
@@ -135,8 +135,8 @@ namespace shardrun::nccl {
 struct Comm {
   std::shared_ptr<Member> member;
   std::mutex mutex;
-  int polls_left = 0;            // under mutex, like all that follows
-  std::function<void()> launch;  // what the newest call is to do when it is carried out
+  int polls_left = 0;            // under mutex, as is all that follows
+  std::function<void()> launch;  // what the newest call does when it is carried out
   uint64_t operations = 0;
   std::string last_error;
   bool connected = false, finalizing = false;
@@ -211,7 +211,7 @@ Result ncclCommInitRankConfig(Comm** out, int ranks, UniqueId id, int rank, Conf
     Clique& clique = *comm->member->clique;
     const std::lock_guard guard(clique.mutex);
     clique.ranks = static_cast<size_t>(ranks);
-    if (++clique.joined > clique.ranks) return kInvalidUsage;  // an id that has been used
+    if (++clique.joined > clique.ranks) return kInvalidUsage;  // an id that has been used already
   }
   *out = comm.release();
   return kInProgress;

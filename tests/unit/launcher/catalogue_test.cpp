@@ -2,6 +2,8 @@
 
 #include "launcher/cluster/catalogue.h"
 #include "launcher/cluster/job_instance.h"
+#include "launcher/cluster/load_job.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 using launcher::Catalogue;
@@ -19,7 +21,34 @@ spec::JobSpec job(const std::string& cluster, const std::string& resources = "no
   return *spec;
 }
 
+spec::JobSpec command_job(const std::string& instance, const std::string& resources) {
+  auto spec = spec::parse_job_spec("name = \"x\"\n[resources]\n" + resources + "[cluster]\ninstance = \"" +
+                                       instance + "\"\n[program]\ncommand = [\"env\"]\n",
+                                   "job.toml");
+  REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+  return *spec;
+}
+
 using Overrides = std::vector<std::string>;
+
+base::Result<Overrides> decide(const spec::JobSpec& spec) {
+  const Catalogue catalogue = launcher::built_in_catalogue();
+  const auto instance = launcher::find_job_instance(spec, catalogue);
+  if (!instance) return instance.error();
+  return launcher::instance_overrides(spec, **instance);
+}
+
+Overrides filled_in(const spec::JobSpec& spec) {
+  const auto overrides = decide(spec);
+  REQUIRE_MESSAGE(overrides.has_value(), overrides.error().to_string());
+  return *overrides;
+}
+
+std::string refusal(const spec::JobSpec& spec) {
+  const auto overrides = decide(spec);
+  REQUIRE_FALSE(overrides.has_value());
+  return overrides.error().message();
+}
 
 }  // namespace
 
@@ -72,25 +101,92 @@ TEST_CASE("catalogue: an unknown key of a machine is refused with the one that w
   CHECK(catalogue.error().message() == "i.toml:2:8: [x.large] has no key \"vcpu\"; did you mean \"vcpus\"?");
 }
 
-TEST_CASE("job instance: ranks, CPUs and the network follow from the machine that a job names") {
-  const Catalogue catalogue = launcher::built_in_catalogue();
-  const spec::JobSpec spec = job("instance = \"p4de.24xlarge\"\n");
+TEST_CASE(
+    "job instance: device, GPUs, plugin and network of a trainer follow from the machine that a job names") {
+  CHECK(filled_in(job("instance = \"p4de.24xlarge\"\n")) ==
+        Overrides{"resources.device=gpu", "resources.gpus_per_node=8", "resources.ranks_per_node=8",
+                  "resources.cpus_per_rank=6", "communication.plugin=nccl", "communication.provider=efa"});
+  CHECK(filled_in(job("instance = \"hpc7a.96xlarge\"\n")) ==
+        Overrides{"resources.device=cpu", "resources.ranks_per_node=1", "resources.cpus_per_rank=192",
+                  "communication.provider=efa"});
+}
 
-  const auto instance = launcher::find_job_instance(spec, catalogue);
-
-  REQUIRE(instance.has_value());
-  CHECK(launcher::instance_overrides(spec, **instance) ==
-        Overrides{"resources.ranks_per_node=8", "resources.cpus_per_rank=6", "communication.provider=efa"});
+TEST_CASE("job instance: a command gets the GPUs of the machine, and no key of the trainer") {
+  CHECK(filled_in(command_job("p5.48xlarge", "nodes = 2\n")) ==
+        Overrides{"resources.gpus_per_node=8", "resources.ranks_per_node=8", "resources.cpus_per_rank=12"});
+  CHECK(filled_in(command_job("trn1.32xlarge", "nodes = 2\n")) ==
+        Overrides{"resources.gpus_per_node=0", "resources.ranks_per_node=32", "resources.cpus_per_rank=2"});
 }
 
 TEST_CASE("job instance: what a job says itself is left alone") {
-  const Catalogue catalogue = launcher::built_in_catalogue();
-  const spec::JobSpec spec = job("instance = \"trn1.32xlarge\"\n", "nodes = 1\nranks_per_node = 16\n");
+  CHECK(filled_in(command_job("trn1.32xlarge", "nodes = 1\nranks_per_node = 16\ngpus_per_node = 0\n")) ==
+        Overrides{"resources.cpus_per_rank=4"});
+  CHECK(filled_in(job("instance = \"p5.48xlarge\"\n", "nodes = 1\ngpus_per_node = 4\n")) ==
+        Overrides{"resources.device=gpu", "resources.ranks_per_node=4", "resources.cpus_per_rank=24",
+                  "communication.plugin=nccl"});
+  CHECK(filled_in(job("instance = \"p5.48xlarge\"\n",
+                      "nodes = 1\nranks_per_node = 4\ncpus_per_rank = 2\ndevice = \"cpu\"\n"))
+            .empty());
+}
 
-  const auto instance = launcher::find_job_instance(spec, catalogue);
+TEST_CASE("job instance: NCCL is for several ranks that have a GPU each") {
+  const std::string alone = "nodes = 1\nranks_per_node = 1\n";
+  const std::string shared = "nodes = 1\nranks_per_gpu = 2\n";
 
-  REQUIRE(instance.has_value());
-  CHECK(launcher::instance_overrides(spec, **instance) == Overrides{"resources.cpus_per_rank=4"});
+  CHECK(filled_in(job("instance = \"p5.48xlarge\"\n", alone)) ==
+        Overrides{"resources.device=gpu", "resources.gpus_per_node=8", "resources.cpus_per_rank=96",
+                  "communication.plugin=ofi"});
+  CHECK(filled_in(job("instance = \"p5.48xlarge\"\n", shared)) ==
+        Overrides{"resources.device=gpu", "resources.gpus_per_node=8", "resources.ranks_per_node=16",
+                  "resources.cpus_per_rank=6", "communication.plugin=ofi"});
+}
+
+TEST_CASE("job instance: accelerators that a trainer would leave alone are refused, unless the job says so") {
+  CHECK(refusal(job("instance = \"trn1.32xlarge\"\n")) ==
+        "job.toml:6:12: the built-in trainer does not compute on the trainium-trn1 of trn1.32xlarge; write a "
+        "[program] command that does, or set [resources] device = \"cpu\" to train on its CPUs");
+  CHECK(refusal(job("instance = \"p5.48xlarge\"\n", "nodes = 2\ngpus_per_node = 0\n")) ==
+        "job.toml:4:17: without GPUs the built-in trainer would train on the CPUs of p5.48xlarge; remove the "
+        "key, or set device = \"cpu\", too");
+  CHECK(filled_in(job("instance = \"trn1.32xlarge\"\n", "nodes = 1\ndevice = \"cpu\"\n")) ==
+        Overrides{"resources.ranks_per_node=32", "resources.cpus_per_rank=2"});
+}
+
+TEST_CASE("job instance: GPUs that a machine lacks are refused") {
+  const std::string on_gpu = "nodes = 1\nranks_per_node = 1\ngpus_per_node = 1\ndevice = \"gpu\"\n";
+
+  CHECK(refusal(job("instance = \"g5.12xlarge\"\n", "nodes = 2\ngpus_per_node = 8\n")) ==
+        "job.toml:4:17: gpus_per_node = 8, but g5.12xlarge has 4; correct it, or name another instance");
+  CHECK(refusal(job("instance = \"c7i.48xlarge\"\n", on_gpu)) ==
+        "job.toml:5:17: gpus_per_node = 1, but c7i.48xlarge has no NVIDIA GPU; correct it, or name another "
+        "instance");
+}
+
+TEST_CASE("job instance: sections of GPUs wait for what the machine decides") {
+  const auto text = [](const std::string& instance) {
+    return "name = \"x\"\n[cluster]\ninstance = \"" + instance +
+           "\"\n[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-2-7b\"\n[precision]\nfp8 = "
+           "true\n[gpu]\ngraphs = false\n[data]\nfiles = [\"/usr/share/common-licenses/GPL-3\"]\n";
+  };
+  const tests::Folder folder;
+  const std::string path = folder.file("job.toml", text("p5.48xlarge"));
+
+  const auto on_gpu = launcher::load_spec(path, {});
+  REQUIRE_MESSAGE(on_gpu.has_value(), on_gpu.error().to_string());
+  CHECK(on_gpu->spec.resources.device == spec::TrainingDevice::kGpu);
+  CHECK(on_gpu->spec.resources.gpus_per_node == 8);
+  CHECK(on_gpu->spec.origin("resources.device") == path + ":3:12");
+  CHECK_FALSE(on_gpu->says("resources.device"));
+  CHECK(on_gpu->says("precision.fp8"));
+  CHECK(launcher::filled_in_text(*on_gpu) ==
+        "p5.48xlarge fills in resources.device=gpu, resources.gpus_per_node=8, resources.ranks_per_node=8, "
+        "resources.cpus_per_rank=12, communication.plugin=nccl");
+
+  folder.file("job.toml", text("c7i.48xlarge"));
+  const auto on_cpu = launcher::load_spec(path, {});
+  REQUIRE_FALSE(on_cpu.has_value());
+  CHECK(on_cpu.error().message() ==
+        path + ":10:1: [gpu] has no effect on CPUs; set [resources] device = \"gpu\", or remove the section");
 }
 
 TEST_CASE("job instance: a machine that nobody knows is refused with the nearest") {

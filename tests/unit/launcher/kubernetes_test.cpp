@@ -2,6 +2,7 @@
 // tests/peers/cluster_schemas.sh, that mpirun takes their command by tests/process/schedule/mpirun_test.
 #include <doctest/doctest.h>
 
+#include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/plan/launch_plan.h"
 #include "runtime/base/io.h"
@@ -18,10 +19,17 @@ base::Result<std::string> rendered(const std::string& text, const char* type,
                                    launcher::KubernetesKind kind = launcher::KubernetesKind::kAuto,
                                    const std::string& image = "example.com/shardrun:1") {
   const auto catalogue = launcher::built_in_catalogue();
-  auto spec = spec::parse_job_spec(text, "job.toml");
-  REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
   launcher::PlanContext context;
   context.overrides = {std::string("cluster.instance=") + type, "cluster.scheduler=mpirun"};
+  auto spec = spec::parse_job_spec(text, "job.toml", context.overrides);
+  REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+  if (const launcher::Instance* instance = catalogue.find(type)) {
+    const auto own = launcher::instance_overrides(*spec, *instance);
+    REQUIRE_MESSAGE(own.has_value(), own.error().to_string());
+    context.overrides.insert(context.overrides.end(), own->begin(), own->end());
+    spec = spec::parse_job_spec(text, "job.toml", context.overrides);
+    REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+  }
   const auto plan = launcher::solve_launch_plan(*spec, context);
   REQUIRE_MESSAGE(plan.has_value(), plan.error().to_string());
   launcher::KubernetesOptions options;
@@ -86,6 +94,21 @@ TEST_CASE("kubernetes: one node needs no EFA, and a machine that nobody knows ge
   const std::string unknown = rendered(one, "m5.large").value();
   CHECK(has(unknown, "cpu: \"6\""));
   CHECK_FALSE(has(unknown, "nodeSelector"));
+}
+
+TEST_CASE("kubernetes: pods ask for the accelerators that the job uses") {
+  const std::string trainer =
+      "name = \"x\"\n[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-1m\"\n[data]\nfiles = "
+      "[\"/t\"]\n"
+      "[resources]\nranks_per_node = 2\ncpus_per_rank = 1\n";
+
+  CHECK(has(rendered(trainer + "gpus_per_node = 2\n", "p5.48xlarge").value(), "nvidia.com/gpu: \"2\""));
+  CHECK_FALSE(has(rendered(trainer + "device = \"cpu\"\n", "p5.48xlarge").value(), "nvidia.com/gpu"));
+  CHECK(has(rendered(trainer + "device = \"gpu\"\ngpus_per_node = 2\n", "elsewhere").value(),
+            "nvidia.com/gpu: \"2\""));
+  CHECK_FALSE(
+      has(rendered(trainer + "device = \"cpu\"\n", "trn1.32xlarge").value(), "aws.amazon.com/neuron"));
+  CHECK(has(rendered(kCommand, "trn1.32xlarge").value(), "aws.amazon.com/neuron: \"16\""));
 }
 
 TEST_CASE("kubernetes: what a manifest cannot say is refused with the mend") {

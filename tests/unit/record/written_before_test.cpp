@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_lines.h"
@@ -15,6 +16,20 @@ std::string file(const std::string& name) {
   const auto text = base::read_file(SOURCE_DIR "/tests/unit/record/data/" + name);
   REQUIRE(text);
   return *text;
+}
+
+// Returns the file without the lines of members that no version writes any more.
+std::string file_as_written_now(const std::string& name) {
+  std::string kept;
+  const std::string text = file(name);
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string line(base::take_line(rest));
+    if (line.find("\"kernels\"") == line.npos && line.find("\"kernels_only\"") == line.npos &&
+        line.find("\"retry_kernels\"") == line.npos)
+      kept += line + "\n";
+  }
+  return kept;
 }
 
 template <typename Line>
@@ -41,7 +56,7 @@ TEST_CASE(
   CHECK_EQ(record->metrics->versions.at("comm provider"), "shm");
   CHECK_EQ(record->peak_memory_bytes.at(1), 74678272);
   CHECK_EQ(record->predicted->step_seconds, std::nullopt);
-  CHECK_EQ(to_json(*record), file("trained_record.json"));
+  CHECK_EQ(to_json(*record), file_as_written_now("trained_record.json"));
   CHECK_EQ(record::to_results_json(*record), file("trained_results.json"));
 }
 
@@ -64,13 +79,13 @@ TEST_CASE("records that were written before are read: plan, summary, exit files 
   REQUIRE(plan);
   CHECK_EQ(plan->overrides.at(0), "optimizer.steps=20");
   CHECK_EQ(plan->batch.global_batch, 16);
-  CHECK_EQ(to_json(*plan), file("plan.json"));
+  CHECK_EQ(to_json(*plan), file_as_written_now("plan.json"));
 
   const auto summary = record::parse_training_metrics(file("summary.json"));
   REQUIRE(summary);
   CHECK_EQ(summary->steps, 20);
   CHECK_EQ(summary->planned.masters, 1607936);
-  CHECK_EQ(to_json(*summary), file("summary.json"));
+  CHECK_EQ(to_json(*summary), file_as_written_now("summary.json"));
 
   const auto failed = record::parse_rank_exit(file("rank_1.exit.json"));
   const auto stopped = record::parse_rank_exit(file("rank_0.exit.json"));

@@ -13,7 +13,6 @@
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/cpu/needs.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
-#include "runtime/trainer/kernels/cpu/specialise.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
@@ -28,33 +27,26 @@ constexpr int64_t kKeys = 64;
 constexpr int64_t kLargestHead = 1024;
 
 // rows × D of `in` (row stride given) as fp32, dense.
-template <typename Type>
-void load_tile(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = vector::load(in + r * stride, out + r * D, D);
-    if (row != out + r * D) std::memcpy(out + r * D, row, static_cast<size_t>(D) * sizeof(float));
-  }
+void load_tile(float* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(out + r * D, in + r * stride, static_cast<size_t>(D) * sizeof(float));
+}
+void load_tile(float* out, const Bf16* in, int64_t rows, int64_t D, int64_t stride) {
+  vector::widen_rows(out, in, rows, D, stride);
 }
 
 // The same, transposed to D × kKeys.
 template <typename Type>
 void load_transposed(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
-  float wide[kLargestHead];
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = vector::load(in + r * stride, wide, D);
-    for (int64_t d = 0; d < D; ++d) out[d * kKeys + r] = row[d];
-  }
+  vector::transpose(out, kKeys, in, rows, D, stride);
 }
 
-template <typename Type>
-void store_tile(Type* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    if constexpr (std::is_same_v<Type, float>) {
-      std::memcpy(out + r * stride, in + r * D, static_cast<size_t>(D) * sizeof(float));
-    } else {
-      vector::narrow(out + r * stride, in + r * D, D);
-    }
-  }
+void store_tile(float* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(out + r * stride, in + r * D, static_cast<size_t>(D) * sizeof(float));
+}
+void store_tile(Bf16* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  vector::narrow_rows(out, in, rows, D, stride);
 }
 
 // One sequence and one key/value head of a tensor laid out as attention's input.
@@ -191,7 +183,7 @@ void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys,
 template <typename Type>
 void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
                      float* lse, const Type* qkv, int64_t h, int64_t i) {
-  const int64_t D = sized(slice.shape.D), rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
   load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   vector::scale(s.q, 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
   std::fill_n(s.out, kQueries * D, 0.0f);
@@ -217,7 +209,6 @@ void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Se
 template <typename Type>
 void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
                        const Visibility& visibility) {
-  SHARDRUN_HAND_OVER(Op::kAttentionForward, Type, shape.D, out, lse, qkv, &shape, &visibility);
   const int64_t group = shape.H / shape.K;
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
@@ -256,11 +247,12 @@ struct BackwardScratch {
 template <typename Type>
 void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
                   int64_t h) {
-  const int64_t D = sized(slice.shape.D);
-  for (int64_t t = 0; t < slice.shape.T; ++t) {
-    const float* a = vector::load(dout + slice.out_at(t, h), s.dout, D);
-    const float* b = vector::load(out + slice.out_at(t, h), s.o, D);
-    s.delta[t] = vector::dot(a, b, D);
+  const int64_t T = slice.shape.T, D = slice.shape.D, stride = slice.shape.H * D;
+  for (int64_t i = 0; i < T; i += kQueries) {
+    const int64_t rows = std::min(kQueries, T - i);
+    load_tile(s.dout, dout + slice.out_at(i, h), rows, D, stride);
+    load_tile(s.o, out + slice.out_at(i, h), rows, D, stride);
+    for (int64_t r = 0; r < rows; ++r) s.delta[i + r] = vector::dot(s.dout + r * D, s.o + r * D, D);
   }
 }
 
@@ -269,7 +261,7 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
 template <typename Type>
 void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Seen& seen, const Type* qkv,
                    const Type* dout, const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
-  const int64_t D = sized(slice.shape.D), rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
   const Columns all = seen.of(i, rows);
   if (all.end <= j || all.begin >= j + kKeys) return;
   const int64_t keys = std::min(kKeys, all.end - j);
@@ -288,11 +280,7 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
   vector::multiply_add_transposed(s.dv + j * D, D, s.p, kKeys, s.dout, D, keys, rows, D);
   std::fill_n(s.dp, kQueries * kKeys, 0.0f);
   vector::multiply_add(s.dp, kKeys, s.dout, D, s.v_transposed, kKeys, rows, D, keys);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < keys; ++c) {
-      s.dp[r * kKeys + c] = s.p[r * kKeys + c] * (s.dp[r * kKeys + c] - s.delta[i + r]);
-    }
-  }
+  vector::softmax_gradient(s.dp, s.p, s.delta + i, rows, keys, kKeys);
   vector::multiply_add(s.dq + i * D, D, s.dp, kKeys, s.k, D, rows, keys, D);
   vector::multiply_add_transposed(s.dk + j * D, D, s.dp, kKeys, s.q, D, keys, rows, D);
 }
@@ -302,8 +290,7 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
 template <typename Type>
 void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
                         const AttentionShape& shape, const Visibility& visibility) {
-  SHARDRUN_HAND_OVER(Op::kAttentionBackward, Type, shape.D, dqkv, dout, out, qkv, lse, &shape, &visibility);
-  const int64_t T = shape.T, D = sized(shape.D), group = shape.H / shape.K;
+  const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
   SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
@@ -339,13 +326,11 @@ int64_t attention_workspace_bytes(const AttentionShape& shape) {
   return std::max(scratch_bytes<ForwardScratch>(shape), scratch_bytes<BackwardScratch>(shape));
 }
 
-#ifndef SHARDRUN_SPECIALISED
 template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);
 template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&, const Visibility&);
 template void attention_backward(float*, const float*, const float*, const float*, const float*,
                                  const AttentionShape&, const Visibility&);
 template void attention_backward(Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
                                  const AttentionShape&, const Visibility&);
-#endif
 
 }  // namespace shardrun::kernels

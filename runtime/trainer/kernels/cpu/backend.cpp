@@ -156,10 +156,6 @@ class CpuBackend final : public Backend {
         base::Code::kUnsupported,
         "CPUs do not multiply fp8; remove [precision] fp8, or set [resources] device = \"gpu\"");
   }
-  std::string architecture() const override { return ""; }
-  Result<void> load_kernels(std::span<const KernelCode>) override {
-    return base::Error(base::Code::kUnsupported, "the CPU has no kernels of its own");
-  }
 
   Result<base::Memory> allocate(int64_t bytes) override { return base::Memory::create(bytes); }
   void zero(void* memory, int64_t bytes) override { std::memset(memory, 0, static_cast<size_t>(bytes)); }

@@ -31,19 +31,6 @@ SHARDRUN_AVX512 auto on_avx512(Arguments... arguments) {
   return Body(arguments...);
 }
 
-#ifdef SHARDRUN_SPECIALISED
-// A specialised kernel is translated for one kind of processor as a whole.
-template <auto Baseline, auto Avx2 = Baseline, auto Avx512 = Baseline, typename... Arguments>
-SHARDRUN_INLINE auto dispatch(Arguments... arguments) {
-#if defined(__AVX512BW__)
-  return Avx512(arguments...);
-#elif defined(__AVX2__)
-  return Avx2(arguments...);
-#else
-  return Baseline(arguments...);
-#endif
-}
-#else
 // Runs the body in the shell of this machine. A body may differ by level, e.g. in the width of its tiles.
 template <auto Baseline, auto Avx2 = Baseline, auto Avx512 = Baseline, typename... Arguments>
 SHARDRUN_INLINE auto dispatch(Arguments... arguments) {
@@ -57,6 +44,5 @@ SHARDRUN_INLINE auto dispatch(Arguments... arguments) {
   }
   return on_baseline<Baseline>(arguments...);
 }
-#endif
 
 }  // namespace shardrun::kernels::vector

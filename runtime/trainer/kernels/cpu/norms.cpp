@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "runtime/trainer/kernels/cpu/parallel.h"
-#include "runtime/trainer/kernels/cpu/specialise.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
 
@@ -48,10 +47,8 @@ std::vector<float> scratch(int64_t count) {
 }  // namespace
 
 template <typename T>
-void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t size, float epsilon) {
-  SHARDRUN_HAND_OVER(Op::kRmsNormForward, T, size, y, rrms, x, w, N, epsilon);
+void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C, float epsilon) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    const int64_t C = sized(size);
     std::vector<float> buffers = scratch(3 * C);
     const float* weights = vector::load(w, buffers.data(), C);
     for (int64_t n = begin; n < end; ++n) {
@@ -67,11 +64,9 @@ void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64
 // With r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
 template <typename T>
 void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
-                      int64_t size) {
-  SHARDRUN_HAND_OVER(Op::kRmsNormBackward, T, size, dx, dw, dy, x, w, rrms, N);
-  ColumnSums sums(N, size);
+                      int64_t C) {
+  ColumnSums sums(N, C);
   sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
-    const int64_t C = sized(size);
     std::vector<float> buffers = scratch(5 * C);
     float* const product = buffers.data() + 4 * C;
     const float* weights = vector::load(w, buffers.data(), C);
@@ -90,15 +85,13 @@ void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, con
       vector::store(dx + n * C, out, C);
     }
   });
-  sums.add_up(dw, 0, size);
+  sums.add_up(dw, 0, C);
 }
 
 template <typename T>
 void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma, const T* beta,
-                       int64_t N, int64_t columns, float epsilon) {
-  SHARDRUN_HAND_OVER(Op::kLayerNormForward, T, columns, y, mean, rstd, x, residual, gamma, beta, N, epsilon);
+                       int64_t N, int64_t C, float epsilon) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    const int64_t C = sized(columns);
     std::vector<float> buffers(static_cast<size_t>(5 * C));
     float *wide = buffers.data(), *wide_residual = wide + C, *result = wide + 2 * C;
     const float* g = vector::load(gamma, wide + 3 * C, C);
@@ -124,11 +117,9 @@ void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, 
 
 template <typename T>
 void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
-                        const float* mean, const float* rstd, int64_t N, int64_t size) {
-  SHARDRUN_HAND_OVER(Op::kLayerNormBackward, T, size, dx, dgamma, dbeta, dy, x, gamma, mean, rstd, N);
-  ColumnSums sums(N, 2 * size);
+                        const float* mean, const float* rstd, int64_t N, int64_t C) {
+  ColumnSums sums(N, 2 * C);
   sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
-    const int64_t C = sized(size);
     std::vector<float> buffers = scratch(3 * C);
     float *wide_gradient = buffers.data(), *wide_x = wide_gradient + C;
     const float* g = vector::load(gamma, wide_gradient + 2 * C, C);
@@ -142,11 +133,10 @@ void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T
       vector::store(dx + n * C, out, C);
     }
   });
-  sums.add_up(dgamma, 0, size);
-  sums.add_up(dbeta, size, size);
+  sums.add_up(dgamma, 0, C);
+  sums.add_up(dbeta, C, C);
 }
 
-#ifndef SHARDRUN_SPECIALISED
 #define SHARDRUN_INSTANTIATE(T)                                                                             \
   template void rmsnorm_forward(T*, float*, const T*, const T*, int64_t, int64_t, float);                   \
   template void rmsnorm_backward(T*, float*, const T*, const T*, const T*, const float*, int64_t, int64_t); \
@@ -157,6 +147,5 @@ void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-#endif
 
 }  // namespace shardrun::kernels

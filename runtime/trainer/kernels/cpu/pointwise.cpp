@@ -6,7 +6,6 @@
 
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
-#include "runtime/trainer/kernels/cpu/specialise.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
 
@@ -118,29 +117,27 @@ void rope_table(float* table, int64_t T, int64_t D, double theta) {
 }
 
 template <typename Type>
-void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t size, int64_t stride,
+void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t D, int64_t stride,
           bool inverse) {
-  SHARDRUN_HAND_OVER(Op::kRope, Type, size, x, table, B, T, heads, stride, inverse);
-  const int64_t D = sized(size), half = D / 2;
+  const int64_t half = D / 2;
   parallel_for(B * T, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> wide = scratch(D);
+    std::vector<float> wide = scratch(heads * D);
     for (int64_t n = begin; n < end; ++n) {
       const float* angles = table + n % T * D;
+      Type* row = x + n * stride;
+      float* values = const_cast<float*>(vector::load(row, wide.data(), heads * D));
       for (int64_t head = 0; head < heads; ++head) {
-        Type* row = x + n * stride + head * D;
-        float* values = const_cast<float*>(vector::load(row, wide.data(), D));
-        vector::rotate(values, values + half, angles, angles + half, inverse ? -1.0f : 1.0f, half);
-        vector::store(row, values, D);
+        float* at = values + head * D;
+        vector::rotate(at, at + half, angles, angles + half, inverse ? -1.0f : 1.0f, half);
       }
+      vector::store(row, values, heads * D);
     }
   });
 }
 
 template <typename T>
-void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t size) {
-  SHARDRUN_HAND_OVER(Op::kSwiGluForward, T, size, y, gate_up, N);
+void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t F) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    const int64_t F = sized(size);
     std::vector<float> buffers = scratch(3 * F);
     for (int64_t n = begin; n < end; ++n) {
       const float* both = vector::load(gate_up + n * 2 * F, buffers.data(), 2 * F);
@@ -152,10 +149,8 @@ void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t size) {
 }
 
 template <typename T>
-void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t size) {
-  SHARDRUN_HAND_OVER(Op::kSwiGluBackward, T, size, dgate_up, dy, gate_up, N);
+void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    const int64_t F = sized(size);
     std::vector<float> buffers = scratch(5 * F);
     for (int64_t n = begin; n < end; ++n) {
       const float* both = vector::load(gate_up + n * 2 * F, buffers.data(), 2 * F);
@@ -299,7 +294,6 @@ void lamb_apply(std::span<float> master, std::span<const float> moment1, std::sp
   });
 }
 
-#ifndef SHARDRUN_SPECIALISED
 #define SHARDRUN_INSTANTIATE(T)                                                                        \
   template void embedding_forward(T*, const int32_t*, const T*, int64_t, int64_t);                     \
   template void embedding_backward(float*, const int32_t*, const T*, int64_t, int64_t, int64_t, bool); \
@@ -319,6 +313,5 @@ void lamb_apply(std::span<float> master, std::span<const float> moment1, std::sp
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-#endif
 
 }  // namespace shardrun::kernels

@@ -75,6 +75,34 @@ SHARDRUN_INLINE void narrow(Bf16* __restrict out, const float* __restrict in, in
   }
 }
 
+SHARDRUN_INLINE void widen_rows(float* out, const Bf16* in, int64_t rows, int64_t count, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) widen(out + r * count, in + r * stride, count);
+}
+SHARDRUN_INLINE void narrow_rows(Bf16* out, const float* in, int64_t rows, int64_t count, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) narrow(out + r * stride, in + r * count, count);
+}
+SHARDRUN_INLINE float wide(float value) {
+  return value;
+}
+SHARDRUN_INLINE float wide(Bf16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
+template <typename T>
+SHARDRUN_INLINE void transpose(float* __restrict out, int64_t out_stride, const T* __restrict in,
+                               int64_t rows, int64_t count, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t d = 0; d < count; ++d) out[d * out_stride + r] = wide(in[r * stride + d]);
+  }
+}
+SHARDRUN_INLINE void softmax_gradient(float* __restrict dp, const float* __restrict p,
+                                      const float* __restrict delta, int64_t rows, int64_t count,
+                                      int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < count; ++c)
+      dp[r * stride + c] = p[r * stride + c] * (dp[r * stride + c] - delta[r]);
+  }
+}
+
 SHARDRUN_INLINE float dot(const float* __restrict a, const float* __restrict b, int64_t count) {
   float partial[kLanes] = {};
   const int64_t whole = count / kLanes * kLanes;
@@ -300,6 +328,22 @@ void widen(float* out, const Bf16* in, int64_t count) {
 }
 void narrow(Bf16* out, const float* in, int64_t count) {
   dispatch<body::narrow>(out, in, count);
+}
+void widen_rows(float* out, const Bf16* in, int64_t rows, int64_t count, int64_t stride) {
+  dispatch<body::widen_rows>(out, in, rows, count, stride);
+}
+void narrow_rows(Bf16* out, const float* in, int64_t rows, int64_t count, int64_t stride) {
+  dispatch<body::narrow_rows>(out, in, rows, count, stride);
+}
+void transpose(float* out, int64_t out_stride, const float* in, int64_t rows, int64_t count, int64_t stride) {
+  dispatch<body::transpose<float>>(out, out_stride, in, rows, count, stride);
+}
+void transpose(float* out, int64_t out_stride, const Bf16* in, int64_t rows, int64_t count, int64_t stride) {
+  dispatch<body::transpose<Bf16>>(out, out_stride, in, rows, count, stride);
+}
+void softmax_gradient(float* dp, const float* p, const float* delta, int64_t rows, int64_t count,
+                      int64_t stride) {
+  dispatch<body::softmax_gradient>(dp, p, delta, rows, count, stride);
 }
 float dot(const float* a, const float* b, int64_t count) {
   return dispatch<body::dot>(a, b, count);

@@ -20,6 +20,15 @@ InstructionSet instruction_set();
 
 void widen(float* out, const Bf16* in, int64_t count);
 void narrow(Bf16* out, const float* in, int64_t count);
+// Tiles of rows × count, which are dense in fp32 and `stride` elements apart in bf16.
+void widen_rows(float* out, const Bf16* in, int64_t rows, int64_t count, int64_t stride);
+void narrow_rows(Bf16* out, const float* in, int64_t rows, int64_t count, int64_t stride);
+// out (count, out_stride) = the tile transposed.
+void transpose(float* out, int64_t out_stride, const float* in, int64_t rows, int64_t count, int64_t stride);
+void transpose(float* out, int64_t out_stride, const Bf16* in, int64_t rows, int64_t count, int64_t stride);
+// dp = p · (dp - delta of the row), (rows, count), both `stride` apart.
+void softmax_gradient(float* dp, const float* p, const float* delta, int64_t rows, int64_t count,
+                      int64_t stride);
 
 float dot(const float* a, const float* b, int64_t count);
 float sum_of_squares(const float* x, int64_t count);

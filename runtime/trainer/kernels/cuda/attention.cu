@@ -1,11 +1,9 @@
 // Attention: the choice between the tensor cores (attention_tensor.cu) and the plain kernels below, which take any head
 // size up to 256 and any type, a block a query or a key, in fp32. The plain ones are for tests and small heads.
 #include "runtime/trainer/kernels/cuda/attention_problem.cuh"
-#include "runtime/trainer/kernels/cuda/vectors.cuh"
-#ifndef __CUDACC_RTC__
 #include "runtime/trainer/kernels/cuda/attention_tensor.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
-#endif
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -173,10 +171,7 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
   if (threadIdx.x % 32 == 0) delta[(token / length * heads + head) * length + token % length] = sum;
 }
 
-}  // namespace
-
-#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
-namespace {
+// What follows puts the kernels on a stream.
 
 // Runs `pass` by cuDNN if the device has it for this; else somebody else has to.
 template <typename Run>
@@ -215,10 +210,8 @@ void attention_forward(Device& device, Type* out, float* lse, const Type* qkv, c
     if (tensor_attention_takes(shape) && are_aligned(out, qkv))
       return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
   }
-  launch(op.stream(),
-         {attention_grid(shape, shape.H, 1), kThreads, 0,
-          specialised_attention<Type>(op, Op::kAttentionForward, shape, kOnlyEntry, /*in_tiles=*/false)},
-         forward_plainly<Type>, out, lse, qkv, AttentionProblem(shape, visibility));
+  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, forward_plainly<Type>, out, lse, qkv,
+         AttentionProblem(shape, visibility));
 }
 
 template <typename Type>
@@ -245,13 +238,10 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
       return tensor_attention_backward(op, dqkv, dout, qkv, lse, delta, shape, visibility);
   }
   const AttentionProblem problem(shape, visibility);
-  const auto specialised = [&](size_t entry) {
-    return specialised_attention<Type>(op, Op::kAttentionBackward, shape, entry, /*in_tiles=*/false);
-  };
-  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads, 0, specialised(kOfQueries)},
-         query_gradient_plainly<Type>, dqkv, dout, qkv, lse, delta, problem);
-  launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads, 0, specialised(kOfKeys)},
-         key_gradient_plainly<Type>, dqkv, dout, qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, query_gradient_plainly<Type>, dqkv, dout,
+         qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads}, key_gradient_plainly<Type>, dqkv, dout,
+         qkv, lse, delta, problem);
 }
 
 #define SHARDRUN_INSTANTIATE(T)                                                                             \
@@ -261,7 +251,5 @@ void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-
-#endif
 
 }  // namespace shardrun::kernels::cuda

@@ -3,9 +3,7 @@
 // Heads of qkv are counted through: H of queries, then K of keys, then K of values. Thread rule: pure functions.
 #pragma once
 
-#ifndef __CUDACC_RTC__
 #include "runtime/trainer/kernels/cuda/launch.cuh"
-#endif
 #include "runtime/trainer/kernels/cuda/tiles.h"
 
 namespace shardrun::kernels::cuda {
@@ -17,7 +15,6 @@ struct AttentionProblem {
   const int32_t *begins, *lengths;
   float scale;
 
-#ifndef __CUDACC_RTC__
   AttentionProblem(const AttentionShape& s, const Visibility& v)
       : stride(s.qkv_stride()),
         out_stride(s.H * s.D),
@@ -29,7 +26,6 @@ struct AttentionProblem {
         begins(v.begins),
         lengths(v.lengths),
         scale(1.0F / sqrtf(static_cast<float>(s.D))) {}
-#endif
 
   __device__ Sight sight(int b) const {
     return {T, lengths == nullptr ? T : lengths[b], begins == nullptr ? nullptr : begins + int64_t{b} * T,
@@ -52,20 +48,10 @@ struct AttentionProblem {
   }
 };
 
-#ifndef __CUDACC_RTC__
-// The specialised kernel of a call: of tiles, if the call goes to the tensor cores.
-template <typename T>
-SpecialisedEntry specialised_attention(OpScope& op, Op pass, const AttentionShape& s, size_t entry,
-                                       bool in_tiles) {
-  return op.specialised({pass, kDTypeOf<T>, s.D, Target::kCuda, s.H, s.K}, entry,
-                        in_tiles == fits_tensor_cores(kDTypeOf<T>, s.D));
-}
-
 // Blocks of `rows` tokens, of one head, of one sequence.
 inline dim3 attention_grid(const AttentionShape& s, int64_t heads, int64_t rows) {
   return {static_cast<unsigned>(quotient_up(s.T, rows)), static_cast<unsigned>(heads),
           static_cast<unsigned>(s.B)};
 }
-#endif
 
 }  // namespace shardrun::kernels::cuda

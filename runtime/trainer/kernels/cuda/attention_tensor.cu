@@ -7,10 +7,8 @@
 // Tiles in shared memory are rows of D without padding; the 16-byte chunks of a row are swapped by its number's last
 // three bits, so that the eight rows which ldmatrix reads at once lie in different banks.
 #include "runtime/trainer/kernels/cuda/attention_problem.cuh"
-#include "runtime/trainer/kernels/cuda/vectors.cuh"
-#ifndef __CUDACC_RTC__
 #include "runtime/trainer/kernels/cuda/attention_tensor.cuh"
-#endif
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -380,10 +378,7 @@ __global__ void __launch_bounds__(kThreads)
   write_rows<D>(dqkv + v_offset, problem.stride, u0, problem.T, dv, 1.0F, 1.0F);
 }
 
-}  // namespace
-
-#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
-namespace {
+// What follows puts the kernels on a stream.
 
 constexpr size_t tile_bytes(int rows, int D) {
   return static_cast<size_t>(rows) * static_cast<size_t>(D) * sizeof(Bf16);
@@ -393,10 +388,8 @@ template <int D>
 void launch_forward(OpScope& op, Bf16* out, float* lse, const Bf16* qkv, const AttentionShape& s,
                     const Visibility& visibility) {
   constexpr size_t kShared = 3 * tile_bytes(kRows, D);
-  launch(op.stream(),
-         {attention_grid(s, s.H, kRows), kThreads, kShared,
-          specialised_attention<Bf16>(op, Op::kAttentionForward, s, kOnlyEntry, /*in_tiles=*/true)},
-         forward_tiles<D>, out, lse, qkv, AttentionProblem(s, visibility));
+  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kShared}, forward_tiles<D>, out, lse, qkv,
+         AttentionProblem(s, visibility));
 }
 
 template <int D>
@@ -405,19 +398,16 @@ void launch_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const Bf16* qkv,
   const AttentionProblem problem(s, visibility);
   constexpr size_t kBytesOfQueries = 4 * tile_bytes(kRows, D);
   constexpr size_t kBytesOfKeys = 2 * tile_bytes(kRows, D) + 2 * tile_bytes(kQueries<D>, D);
-  const auto specialised = [&](size_t entry) {
-    return specialised_attention<Bf16>(op, Op::kAttentionBackward, s, entry, /*in_tiles=*/true);
-  };
-  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kBytesOfQueries, specialised(kOfQueries)},
-         query_gradient_tiles<D>, dqkv, dout, qkv, lse, delta, problem);
-  launch(op.stream(), {attention_grid(s, s.K, kRows), kThreads, kBytesOfKeys, specialised(kOfKeys)},
-         key_gradient_tiles<D>, dqkv, dout, qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(s, s.H, kRows), kThreads, kBytesOfQueries}, query_gradient_tiles<D>,
+         dqkv, dout, qkv, lse, delta, problem);
+  launch(op.stream(), {attention_grid(s, s.K, kRows), kThreads, kBytesOfKeys}, key_gradient_tiles<D>, dqkv,
+         dout, qkv, lse, delta, problem);
 }
 
 }  // namespace
 
 bool tensor_attention_takes(const AttentionShape& shape) {
-  return fits_tensor_cores(DType::kBf16, shape.D);
+  return shape.D == 64 || shape.D == 128;
 }
 
 void tensor_attention_forward(OpScope& op, Bf16* out, float* lse, const Bf16* qkv,
@@ -438,7 +428,5 @@ void tensor_attention_backward(OpScope& op, Bf16* dqkv, const Bf16* dout, const 
     launch_backward<128>(op, dqkv, dout, qkv, lse, delta, shape, visibility);
   }
 }
-
-#endif
 
 }  // namespace shardrun::kernels::cuda

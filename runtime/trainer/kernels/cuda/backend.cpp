@@ -251,10 +251,6 @@ class GpuBackend final : public Backend {
   int index() const override { return device_->index(); }
   void* stream() const override { return device_->stream(); }
   Result<std::unique_ptr<base::DeviceLink>> make_link() override { return device_->make_link(); }
-  std::string architecture() const override { return device_->architecture(); }
-  Result<void> load_kernels(std::span<const KernelCode> kernels) override {
-    return device_->load_kernels(kernels);
-  }
 
   Result<const Fp8Ops*> fp8_ops() const override {
     constexpr int kOldest = 89;

@@ -5,12 +5,10 @@
 #include <cfloat>
 #include <type_traits>
 
-#include "runtime/trainer/kernels/cuda/vectors.cuh"
-#ifndef __CUDACC_RTC__
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
 #include "runtime/trainer/kernels/sliced_ops.h"
-#endif
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -170,10 +168,7 @@ __global__ void __launch_bounds__(kThreads) sum_losses(double* sum, const double
   if (threadIdx.x == 0) *sum = total[0];
 }
 
-}  // namespace
-
-#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
-namespace {
+// What follows puts the kernels on a stream.
 
 // The losses of the rows in scratch, filled by `classify(losses)`, summed into *loss_sum.
 template <typename Classify>
@@ -192,12 +187,8 @@ void classify(Device& device, const char* name, double* loss_sum, T* dlogits, co
     constexpr int W = kWidth<T> < kWidth<L> ? kWidth<T> : kWidth<L>;
     const auto rows = static_cast<unsigned>(N);
     const bool vectors = V % W == 0 && are_aligned(dlogits, logits);
-    const bool fits = (vectors ? W : 1) == width_for(kDTypeOf<L>, V);
-    const KernelShape shape{Op::kCrossEntropy, kDTypeOf<T>, V, Target::kCuda};
-    const size_t entry = std::is_same_v<L, float> ? kLogitsInFp32 : kLogitsInBf16;
-    launch(op.stream(), {rows, kThreads, 0, op.specialised(shape, entry, fits)},
-           vectors ? classify_rows<W, T, L> : classify_rows<1, T, L>, losses, dlogits, logits, targets, V,
-           loss_scale);
+    launch(op.stream(), {rows, kThreads}, vectors ? classify_rows<W, T, L> : classify_rows<1, T, L>, losses,
+           dlogits, logits, targets, V, loss_scale);
   });
 }
 
@@ -220,12 +211,8 @@ void classifier_slice_stats(Device& device, float* stats, const float* logits, c
   if (!op.runs() || N == 0) return;
   const auto rows = static_cast<unsigned>(N);
   const bool vectors = V % 4 == 0 && are_aligned(logits);
-  // The same for every type that a model computes in.
-  KernelShape shape{Op::kCrossEntropySlice, DType::kBf16, V, Target::kCuda};
-  if (!op.state().specialised.has(shape)) shape.dtype = DType::kFp32;
-  const bool fits = (vectors ? 4 : 1) == width_for(DType::kFp32, V);
-  launch(op.stream(), {rows, kThreads, 0, op.specialised(shape, kSliceMeasured, fits)},
-         vectors ? measure_slices<4> : measure_slices<1>, stats, logits, targets, V, first);
+  launch(op.stream(), {rows, kThreads}, vectors ? measure_slices<4> : measure_slices<1>, stats, logits,
+         targets, V, first);
 }
 
 template <typename T>
@@ -236,11 +223,8 @@ void cross_entropy_slice(Device& device, double* loss_sum, T* dlogits, const flo
   with_losses(op, loss_sum, N, [&](double* losses) {
     const auto rows = static_cast<unsigned>(N);
     const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
-    const bool fits = (vectors ? 4 : 1) == width_for(DType::kFp32, V);
-    const KernelShape shape{Op::kCrossEntropySlice, kDTypeOf<T>, V, Target::kCuda};
-    launch(op.stream(), {rows, kThreads, 0, op.specialised(shape, kSliceWithGradient, fits)},
-           vectors ? classify_slices<4, T> : classify_slices<1, T>, losses, dlogits, logits, gathered,
-           targets, N, V, first, ranks, loss_scale);
+    launch(op.stream(), {rows, kThreads}, vectors ? classify_slices<4, T> : classify_slices<1, T>, losses,
+           dlogits, logits, gathered, targets, N, V, first, ranks, loss_scale);
   });
 }
 
@@ -251,7 +235,5 @@ void cross_entropy_slice(Device& device, double* loss_sum, T* dlogits, const flo
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-
-#endif
 
 }  // namespace shardrun::kernels::cuda

@@ -151,7 +151,6 @@ Result<std::unique_ptr<Device>> Device::create(const Options& options) {
   state.multiprocessors = properties.multiProcessorCount;
   state.capability = 10 * properties.major + properties.minor;
   state.name = properties.name;
-  state.architecture = "sm_" + std::to_string(10 * properties.major + properties.minor);
   state.wait_after_each_op = options.wait_after_each_op;
   state.table = ProductTable(std::to_string(cublasLtGetVersion()) + " on " + state.name);
   RETURN_IF_CUDA("cudaStreamCreate", cudaStreamCreateWithFlags(&state.stream, cudaStreamNonBlocking));
@@ -248,21 +247,6 @@ void Device::copy(void* to, const void* from, size_t bytes) {
   OpScope op(*this, "copy");
   if (op.runs() && bytes > 0)
     op.check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, op.stream()));
-}
-
-const std::string& Device::architecture() const {
-  return state_->architecture;
-}
-
-Result<void> Device::load_kernels(std::span<const KernelCode> kernels) {
-  RETURN_IF_CUDA("cudaSetDevice", cudaSetDevice(state_->index));
-  state_->graphs.clear(state_->stream);
-  for (const KernelCode& kernel : kernels) RETURN_IF_ERROR(state_->specialised.add(kernel));
-  return {};
-}
-
-Device::KernelCalls Device::kernel_calls() const {
-  return {state_->specialised.calls_served(), state_->specialised.calls_missed()};
 }
 
 Result<void> Device::mark(int which) {

@@ -21,7 +21,6 @@
 #include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/repetition.h"
-#include "runtime/trainer/kernels/specialised.h"
 
 namespace shardrun::kernels {
 struct AttentionShape;
@@ -91,17 +90,6 @@ class Device {
     RETURN_IF_ERROR(mark(1));
     return milliseconds_between_marks();
   }
-
-  // "sm_90": what specialised kernels are compiled for.
-  const std::string& architecture() const;
-  // From now on ops start these where they would start their own of the same shape; a second one of a shape is ignored.
-  // They go with the device. kCorrupt: no code for this GPU, or not of its shape.
-  base::Result<void> load_kernels(std::span<const KernelCode> kernels);
-  // Calls of the ops that have such kernels, by whether there was one; not counted while none is loaded.
-  struct KernelCalls {
-    int64_t served, missed;
-  };
-  KernelCalls kernel_calls() const;
 
   // From now on cuDNN (cudnn_attention.h) runs attention of this shape in bf16, without documents or padding, and our
   // kernels everything else. Compiles its plans, which takes seconds, and makes the workspace as large as they want: the

@@ -5,9 +5,7 @@
 // Thread rule: as kernels; functions of a warp are called by all of its 32 lanes.
 #pragma once
 
-#ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
-#endif
 
 #include <cstdint>
 

@@ -12,12 +12,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/trainer/kernels/cuda/blocks.h"
 #include "runtime/trainer/kernels/cuda/cudnn_attention.h"
 #include "runtime/trainer/kernels/cuda/device.h"
 #include "runtime/trainer/kernels/cuda/graphs.cuh"
 #include "runtime/trainer/kernels/cuda/instructions.cuh"
-#include "runtime/trainer/kernels/cuda/loaded_kernels.cuh"
 #include "runtime/trainer/kernels/cuda/product_table.h"
 #include "runtime/trainer/kernels/cuda/vectors.cuh"
 #include "runtime/trainer/kernels/ops.h"
@@ -28,7 +26,7 @@ struct ProductPlans;  // gemm.cu
 
 struct Device::State {
   int index = 0, multiprocessors = 0, capability = 0;
-  std::string name, architecture;
+  std::string name;
   bool wait_after_each_op = false, tuning = false, uses_graphs = false;
   cudaStream_t stream = nullptr;
   cudaEvent_t marks[2] = {nullptr, nullptr};
@@ -38,7 +36,6 @@ struct Device::State {
   std::unique_ptr<CudnnAttention> cudnn;  // null: attention is ours
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
-  LoadedKernels specialised;
   ProductTable table{""};
   std::shared_ptr<ProductPlans> plans;
   std::vector<std::string> plain_products;
@@ -67,11 +64,6 @@ class OpScope {
   std::byte* scratch(size_t bytes);
   bool check(cudaError_t error);
   void fail(base::Code code, std::string why) { state_.fail(name_, code, std::move(why)); }
-  // The entry (kernels/cuda/specialised.h) of the device's specialised kernel for `shape`, where it has one and the call
-  // `fits` it: vectors are as wide, pointers aligned as it takes them.
-  SpecialisedEntry specialised(const KernelShape& shape, size_t entry, bool fits) {
-    return state_.specialised.entry(shape, entry, fits);
-  }
   Device::State& state() { return state_; }
 
  private:
@@ -79,16 +71,13 @@ class OpScope {
   const char* name_;
 };
 
-// What a kernel is started with: its blocks, the threads of a block, the block's dynamic shared memory, and the
-// specialised kernel that does the same, if there is one.
+// What a kernel is started with: its blocks, the threads of a block, and the block's dynamic shared memory.
 struct LaunchShape {
   dim3 blocks, threads;
   size_t shared_bytes = 0;
-  SpecialisedEntry specialised{};
 };
 
-// `kernel`, or the specialised one in its place, with the same arguments: their signatures are equal. A failure is found
-// where every op looks for one: ~OpScope.
+// Starts `kernel`. A failure is found where every op looks for one: ~OpScope.
 template <typename... Parameters>
 void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             std::type_identity_t<Parameters>... arguments) {
@@ -99,15 +88,23 @@ void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parame
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  if (shape.specialised.kernel != nullptr) {
-    SHARDRUN_CHECK(shape.threads.x == shape.specialised.threads);
-    kernel = reinterpret_cast<decltype(kernel)>(shape.specialised.kernel);  // CUDA takes its handles so
-  }
   if (shape.shared_bytes > kMoreShared) {
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes));
   }
   (void)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+constexpr int64_t rounded_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+constexpr int64_t quotient_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit;
+}
+// Threads of a block that takes a row of `packs` vectors.
+constexpr unsigned row_threads(int64_t packs, int64_t most = 256) {
+  const int64_t wanted = rounded_up(packs, 32);
+  return static_cast<unsigned>(wanted < 32 ? 32 : wanted > most ? most : wanted);
 }
 
 constexpr int64_t kAlignment = 256;  // of every part of a scratch

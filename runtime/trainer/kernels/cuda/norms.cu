@@ -4,13 +4,11 @@
 // Gradients of weights are summed in two steps of fixed order: block b takes the rows b, b + blocks, b + 2·blocks … and
 // keeps its sums in shared memory, where every thread owns its columns; then the blocks' sums are added in order. The
 // number of blocks depends on the number of rows alone, so the bits do not depend on the GPU's size.
-#include "runtime/trainer/kernels/cuda/vectors.cuh"
-#ifndef __CUDACC_RTC__
 #include <algorithm>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
-#endif
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -199,10 +197,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-}  // namespace
-
-#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
-namespace {
+// What follows puts the kernels on a stream.
 
 // Elements that a thread takes at once in rows of C.
 template <typename T, typename... Pointers>
@@ -210,19 +205,11 @@ int width_of(int64_t C, const Pointers*... pointers) {
   return C % kWidth<T> == 0 && are_aligned(pointers...) ? kWidth<T> : 1;
 }
 
-// The specialised kernel that takes rows of C in vectors of `width`.
-template <typename T>
-SpecialisedEntry specialised_rows(OpScope& op, Op norm, int64_t C, int width, size_t entry) {
-  constexpr DType kType = kDTypeOf<T>;
-  return op.specialised({norm, kType, C, Target::kCuda}, entry, width == width_for(kType, C));
-}
-
 // A block a row of `packs` vectors.
 template <typename... Parameters>
-void launch_rows(OpScope& op, int64_t N, int64_t packs, SpecialisedEntry specialised,
-                 void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads), 0, specialised}, kernel,
-         arguments...);
+void launch_rows(OpScope& op, int64_t N, int64_t packs, void (*kernel)(Parameters...),
+                 std::type_identity_t<Parameters>... arguments) {
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, arguments...);
 }
 
 // A backward pass: blocks that keep the sums of `arrays` gradients of weights, (blocks, C) each, then their sums.
@@ -240,12 +227,11 @@ class WeightGradients {
 
   // `kernel` takes rows of C / width vectors and fills the arrays.
   template <typename... Parameters>
-  void launch_blocks(int width, SpecialisedEntry specialised, void (*kernel)(Parameters...),
+  void launch_blocks(int width, void (*kernel)(Parameters...),
                      std::type_identity_t<Parameters>... arguments) {
     const size_t shared = static_cast<size_t>(arrays_) * static_cast<size_t>(C_) * sizeof(float);
     if (!op_.runs() || blocks_ == 0) return;
-    launch(op_.stream(),
-           {static_cast<unsigned>(blocks_), row_threads(C_ / width, kMostThreads), shared, specialised},
+    launch(op_.stream(), {static_cast<unsigned>(blocks_), row_threads(C_ / width, kMostThreads), shared},
            kernel, arguments...);
   }
   void sum_into(float* out, int which) {
@@ -270,9 +256,7 @@ void rmsnorm(OpScope& op, T* y, float* rrms, T* x, const T* residual, const T* w
   const auto kernel = residual == nullptr ? width == W ? rmsnorm_rows<W, false, T> : rmsnorm_rows<1, false, T>
                       : width == W ? rmsnorm_rows<W, true, T>
                                           : rmsnorm_rows<1, true, T>;
-  const size_t entry = residual == nullptr ? kWithoutResidual : kWithResidual;
-  launch_rows(op, N, C / width, specialised_rows<T>(op, Op::kRmsNormForward, C, width, entry), kernel, y,
-              rrms, x, residual, w, C, epsilon);
+  launch_rows(op, N, C / width, kernel, y, rrms, x, residual, w, C, epsilon);
 }
 
 }  // namespace
@@ -299,8 +283,7 @@ void rmsnorm_backward(Device& device, T* dx, float* dw, const T* dy, const T* x,
   WeightGradients gradients(op, N, C, 1);
   constexpr int W = kWidth<T>;
   const int width = width_of<T>(C, dx, dy, x, w);
-  gradients.launch_blocks(width, specialised_rows<T>(op, Op::kRmsNormBackward, C, width, kOnlyEntry),
-                          width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
+  gradients.launch_blocks(width, width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
                           gradients.array(0), dy, x, w, rrms, N, C);
   gradients.sum_into(dw, 0);
 }
@@ -316,9 +299,7 @@ void layernorm_forward(Device& device, T* y, float* mean, float* rstd, T* x, con
                           ? width == W ? layernorm_rows<W, false, T> : layernorm_rows<1, false, T>
                       : width == W ? layernorm_rows<W, true, T>
                                    : layernorm_rows<1, true, T>;
-  const size_t entry = residual == nullptr ? kWithoutResidual : kWithResidual;
-  launch_rows(op, N, C / width, specialised_rows<T>(op, Op::kLayerNormForward, C, width, entry), kernel, y,
-              mean, rstd, x, residual, gamma, beta, C, epsilon);
+  launch_rows(op, N, C / width, kernel, y, mean, rstd, x, residual, gamma, beta, C, epsilon);
 }
 
 template <typename T>
@@ -328,9 +309,8 @@ void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, cons
   WeightGradients gradients(op, N, C, 2);
   constexpr int W = kWidth<T>;
   const int width = width_of<T>(C, dx, dy, x, gamma);
-  gradients.launch_blocks(width, specialised_rows<T>(op, Op::kLayerNormBackward, C, width, kOnlyEntry),
-                          width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>, dx,
-                          gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
+  gradients.launch_blocks(width, width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>,
+                          dx, gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
   gradients.sum_into(dgamma, 0);
   gradients.sum_into(dbeta, 1);
 }
@@ -348,7 +328,5 @@ void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, cons
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-
-#endif
 
 }  // namespace shardrun::kernels::cuda

@@ -1,11 +1,9 @@
 // Ops that treat every element, or every pair, by itself: conversions, SwiGLU, GELU, tanh, residual, rotary embedding.
-#include "runtime/trainer/kernels/cuda/vectors.cuh"
-#ifndef __CUDACC_RTC__
 #include <algorithm>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
-#endif
+#include "runtime/trainer/kernels/cuda/vectors.cuh"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -153,10 +151,7 @@ __global__ void __launch_bounds__(kThreads)
   table[t * D + half + pair] = static_cast<float>(sin(angle));
 }
 
-}  // namespace
-
-#ifndef __CUDACC_RTC__  // what follows puts the kernels on a stream
-namespace {
+// What follows puts the kernels on a stream.
 
 template <int kVectorWidth, typename Body>
 void launch_over(Device& device, const char* name, int64_t count, bool aligned, const Body& body) {
@@ -224,11 +219,7 @@ void swiglu_forward(Device& device, T* y, const T* gate_up, int64_t N, int64_t F
   if (!op.runs() || N == 0 || F == 0) return;
   constexpr int W = kWidth<T>;
   const bool vectors = F % W == 0 && are_aligned(y, gate_up);
-  const KernelShape shape{Op::kSwiGluForward, kDTypeOf<T>, F, Target::kCuda};
-  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, F);
-  launch(op.stream(),
-         {static_cast<unsigned>(N), row_threads(vectors ? F / W : F), 0,
-          op.specialised(shape, kOnlyEntry, fits)},
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
          vectors ? swiglu_rows<W, T> : swiglu_rows<1, T>, y, gate_up, F);
 }
 
@@ -238,11 +229,7 @@ void swiglu_backward(Device& device, T* dgate_up, const T* dy, const T* gate_up,
   if (!op.runs() || N == 0 || F == 0) return;
   constexpr int W = kWidth<T>;
   const bool vectors = F % W == 0 && are_aligned(dgate_up, dy, gate_up);
-  const KernelShape shape{Op::kSwiGluBackward, kDTypeOf<T>, F, Target::kCuda};
-  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, F);
-  launch(op.stream(),
-         {static_cast<unsigned>(N), row_threads(vectors ? F / W : F), 0,
-          op.specialised(shape, kOnlyEntry, fits)},
+  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
          vectors ? swiglu_gradient_rows<W, T> : swiglu_gradient_rows<1, T>, dgate_up, dy, gate_up, F);
 }
 
@@ -265,12 +252,7 @@ void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int
   const auto rows = static_cast<unsigned>(B * T);
   const int heads32 = static_cast<int>(heads), half32 = static_cast<int>(half);
   const bool vectors = half % W == 0 && stride % W == 0 && are_aligned(x, table);
-  const int64_t kv_heads = stride / D - heads;  // where x is the queries and keys of qkv
-  const KernelShape shape{Op::kRope, kDTypeOf<Type>, D, Target::kCuda, heads - kv_heads, kv_heads};
-  const bool fits = (vectors ? W : 1) == width_for(shape.dtype, half) && stride % D == 0;
-  launch(op.stream(),
-         {rows, row_threads(vectors ? heads * half / W : heads * half), 0,
-          op.specialised(shape, kOnlyEntry, fits)},
+  launch(op.stream(), {rows, row_threads(vectors ? heads * half / W : heads * half)},
          vectors ? rope_rows<W, Type> : rope_rows<1, Type>, x, table, T, heads32, half32, stride, sign);
 }
 
@@ -287,7 +269,5 @@ void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int
 SHARDRUN_INSTANTIATE(float)
 SHARDRUN_INSTANTIATE(Bf16)
 #undef SHARDRUN_INSTANTIATE
-
-#endif
 
 }  // namespace shardrun::kernels::cuda

@@ -1,6 +1,6 @@
 // What kernels are written with: vector loads that widen, stores that narrow, sums of a block.
 //
-// Device code alone, which nvcc and NVRTC read. Kernels are templates over a width: elements a thread takes at once, 16
+// Device code alone. Kernels are templates over a width: elements a thread takes at once, 16
 // bytes where every pointer and row length allows it, else 1. Thread rule: as Device.
 #pragma once
 

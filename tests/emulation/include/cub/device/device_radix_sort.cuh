@@ -10,8 +10,8 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // Without `space`: how many bytes of it there must be, as CUB's one-sweep sort asks: keys and values once more, and a
-  // table of 256 digits for each of its tiles. It is filled with rubbish.
+  // A null `space` asks how many bytes of it there must be. As for CUB's one-sweep sort, it holds keys and values once
+  // more, and a table of 256 digits for each tile. It is filled with rubbish.
   template <typename Key, typename Value>
   static cudaError_t SortPairs(void* space, size_t& space_bytes, const Key* keys, Key* keys_out,
                                const Value* values, Value* values_out, int count, int begin_bit, int end_bit,
