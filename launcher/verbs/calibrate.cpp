@@ -11,7 +11,7 @@
 #include "launcher/agent/child_program.h"
 #include "launcher/agent/stop_signals.h"
 #include "launcher/verbs/calibration_file.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
@@ -27,6 +27,13 @@ using base::Error;
 using base::Result;
 using record::Calibration;
 using spec::toml_string;
+
+struct CalibrateOptions {
+  SpecOptions spec;      // whose nodes, ranks and queue are measured; empty: this machine
+  bool network = false;  // measure only the network again
+  bool report = false;   // measure nothing
+  std::string output;    // empty: where jobs look for it
+};
 
 // A run that was predicted and measured.
 struct Past {
@@ -311,8 +318,6 @@ Result<Measured> measure_anew(const spec::JobSpec& spec, const CalibrateOptions&
   return measure_all(spec, options, json, scratch.folder);
 }
 
-}  // namespace
-
 int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
   spec::JobSpec spec = spec_of_this_machine(common);
   if (!options.spec.path.empty()) {
@@ -350,6 +355,29 @@ int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
   if (!report.machine) fmt::print("calibrated   not yet: {} is not there\n", *path);
   print_past(report.past, report.runs);
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<CalibrateOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "calibrate",
+      "Measure this machine or a job's cluster, for predictions; say how far the last ones were off");
+  verb->add_option("spec", options.spec.path,
+                   "job.toml, whose nodes, ranks and queue are measured; default: this machine");
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_flag("--network", options.network, "Measure only the network again, and keep the rest");
+  verb->add_flag("--report", options.report, "Measure nothing; show what is known");
+  verb->add_option("--output", options.output, "Write to this file, in the place of where jobs look for it");
+  verb->add_option("--runs", line.common.runs_directory,
+                   "Without a job: where run directories are looked for")
+      ->capture_default_str();
+  add_common(*verb, line, true);
+  verb->footer(
+      "Takes about a minute. Nothing else should run on the nodes.\nExample:\n  shardrun calibrate\n"
+      "  shardrun calibrate jobs/four-ranks.toml --set resources.nodes=4");
+  verb->callback([&] { line.exit_code = calibrate(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

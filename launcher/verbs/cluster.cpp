@@ -1,4 +1,4 @@
-#include "launcher/verbs/cluster.h"
+#include "launcher/verbs/command_line.h"
 
 #include <unistd.h>
 
@@ -22,6 +22,18 @@ namespace shardrun::launcher {
 namespace {
 
 using base::Result;
+
+struct ClusterOptions {
+  std::string spec;    // a cluster's TOML, for render and create
+  std::string output;  // of render: a file in the place of stdout
+  std::string name;    // of a cluster, for describe and delete
+  std::string region;  // empty: pcluster's own choice
+  bool wait = false;   // show progress until the end
+  bool dry_run = false;
+  bool yes = false;           // delete indeed
+  int every_seconds = 15;     // between two looks of wait
+  int timeout_seconds = 300;  // for each answer of pcluster
+};
 
 struct Rendered {
   ClusterConfig config;
@@ -120,8 +132,6 @@ int ask(const std::vector<std::string>& argv, const std::string& name, bool unti
   return options.wait ? follow(name, until_gone, options, common) : contract::kExitDone;
 }
 
-}  // namespace
-
 int cluster_render(const ClusterOptions& options, const CommonOptions& common) {
   const auto rendered = render(options.spec);
   if (!rendered) return fail(rendered.error(), common);
@@ -193,6 +203,74 @@ int cluster_queues(const CommonOptions& common) {
   if (!queues) return fail(queues.error(), common);
   fmt::print("{}", queues_table(*queues));
   return contract::kExitDone;
+}
+
+void add_pcluster_options(CLI::App& verb, ClusterOptions& options, bool may_wait) {
+  verb.add_option("--region", options.region, "An AWS region; default: AWS's own configuration");
+  verb.add_option("--timeout", options.timeout_seconds, "Seconds that pcluster may take to answer")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  if (!may_wait) return;
+  verb.add_flag("--wait", options.wait, "Show progress until the end");
+  verb.add_option("--every", options.every_seconds, "With --wait: seconds between two looks")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+}
+
+void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
+  CLI::App* create = cluster.add_subcommand("create", "Make a cluster with the installed pcluster");
+  create->add_option("spec", options.spec, "A cluster's TOML, e.g. of cluster-configs")->required();
+  create->add_flag("--dry-run", options.dry_run, "Print the configuration and the command; make nothing");
+  add_pcluster_options(*create, options, /*may_wait=*/true);
+  add_common(*create, line, true);
+  create->footer("Example:\n  shardrun cluster create cluster-configs/p5.toml --wait");
+  create->callback([&] { line.exit_code = cluster_create(options, line.common); });
+
+  CLI::App* describe =
+      cluster.add_subcommand("describe", "Show a cluster: its status, head node and failures");
+  describe->add_option("name", options.name, "A cluster's name")->required();
+  add_pcluster_options(*describe, options, /*may_wait=*/true);
+  add_common(*describe, line, true);
+  describe->footer("Example:\n  shardrun cluster describe p5 --region us-east-1");
+  describe->callback([&] { line.exit_code = cluster_describe(options, line.common); });
+
+  CLI::App* list = cluster.add_subcommand("list", "List the clusters of a region");
+  add_pcluster_options(*list, options, /*may_wait=*/false);
+  add_common(*list, line, false);
+  list->footer("Example:\n  shardrun cluster list --region us-east-1");
+  list->callback([&] { line.exit_code = cluster_list(options, line.common); });
+
+  CLI::App* remove = cluster.add_subcommand("delete", "Delete a cluster");
+  remove->add_option("name", options.name, "A cluster's name")->required();
+  remove->add_flag("--yes", options.yes, "Delete it indeed");
+  remove->add_flag("--dry-run", options.dry_run, "Print the command; delete nothing");
+  add_pcluster_options(*remove, options, /*may_wait=*/true);
+  add_common(*remove, line, true);
+  remove->footer("Example:\n  shardrun cluster delete p5 --yes --wait");
+  remove->callback([&] { line.exit_code = cluster_delete(options, line.common); });
+
+  CLI::App* queues = cluster.add_subcommand("queues", "Show the queues of the Slurm cluster at hand");
+  add_common(*queues, line, false);
+  queues->footer("Example:\n  shardrun cluster queues");
+  queues->callback([&] { line.exit_code = cluster_queues(line.common); });
+}
+
+}  // namespace
+
+void add_cluster(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<ClusterOptions>();
+  CLI::App* cluster =
+      app.add_subcommand("cluster", "Describe, make and look at clusters of AWS ParallelCluster");
+  cluster->require_subcommand(1);
+  cluster->footer("Example:\n  shardrun cluster render cluster-configs/p5.toml");
+
+  CLI::App* render = cluster->add_subcommand("render", "Turn a cluster's TOML into pcluster's configuration");
+  render->add_option("spec", options.spec, "A cluster's TOML, e.g. of cluster-configs")->required();
+  render->add_option("--output", options.output, "A file in the place of the terminal");
+  add_common(*render, line, false);
+  render->footer("Example:\n  shardrun cluster render cluster-configs/p5.toml --output p5.yaml");
+  render->callback([&] { line.exit_code = cluster_render(options, line.common); });
+  add_pcluster_verbs(*cluster, options, line);
 }
 
 }  // namespace shardrun::launcher

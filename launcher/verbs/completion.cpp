@@ -1,6 +1,11 @@
 #include "launcher/verbs/completion.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include <fmt/format.h>
+
+#include "launcher/verbs/command_line.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -61,6 +66,51 @@ std::string fish(const std::vector<CompletionVerb>& verbs) {
 std::string completion_script(const std::string& shell, const std::vector<CompletionVerb>& verbs) {
   if (shell == "fish") return fish(verbs);
   return shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" + bash(verbs) : bash(verbs);
+}
+
+namespace {
+
+struct CompletionOptions {
+  std::string shell;
+};
+
+void add_completion_options(const CLI::App& verb, std::vector<std::string>& options) {
+  const auto add = [&options](const std::string& name) {
+    if (std::find(options.begin(), options.end(), name) == options.end()) options.push_back(name);
+  };
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const std::string& name : option->get_lnames()) add("--" + name);
+    for (const std::string& name : option->get_snames()) add("-" + name);
+  }
+}
+
+// The verbs and their options as the completion scripts need them, from the very tree that parses.
+std::vector<CompletionVerb> completion_verbs(const CLI::App& app) {
+  std::vector<CompletionVerb> verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    CompletionVerb entry{verb->get_name(), verb->get_description(), {}, {}};
+    add_completion_options(*verb, entry.options);
+    for (const CLI::App* below : verb->get_subcommands(nullptr)) {
+      entry.verbs.push_back(below->get_name());
+      add_completion_options(*below, entry.options);
+    }
+    verbs.push_back(std::move(entry));
+  }
+  return verbs;
+}
+
+}  // namespace
+
+void add_completion(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<CompletionOptions>();
+  CLI::App* verb = app.add_subcommand("completion", "Print a completion script for a shell");
+  verb->add_option("shell", options.shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  verb->footer("Example:\n  source <(shardrun completion bash)");
+  verb->callback(
+      [&] { std::fputs(completion_script(options.shell, completion_verbs(app)).c_str(), stdout); });
 }
 
 }  // namespace shardrun::launcher

@@ -4,9 +4,18 @@
 
 #include <fmt/format.h>
 
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 
 namespace shardrun::launcher {
+namespace {
+
+struct DataOptions {
+  std::string tokenizer, output, chat_template;
+  double validation = 0.0;
+  uint64_t seed = 1;
+  bool split_on_blank_lines = false;
+  std::vector<std::string> files;
+};
 
 int data(const DataOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
@@ -27,6 +36,28 @@ int data(const DataOptions& options, const CommonOptions& common) {
   argv.push_back(nullptr);
   ::execv(argv[0], argv.data());
   return fail(base::errno_error(base::Code::kIo, "starting " + installation->rank_program, errno), common);
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<DataOptions>();
+  CLI::App* verb = app.add_subcommand("data", "Turn text into token files for [data] files and validation");
+  verb->add_option("files", options.files, "Text files, or .jsonl with text or messages in each line")
+      ->required();
+  verb->add_option("--tokenizer", options.tokenizer,
+                   "byte, the path of a SentencePiece .model, or the path of BERT's vocab.txt")
+      ->required();
+  verb->add_option("--output", options.output, "Folder for train.tokens and validation.tokens")->required();
+  verb->add_option("--validation", options.validation, "Share of the documents to hold out, e.g. 0.01")
+      ->capture_default_str();
+  verb->add_option("--seed", options.seed, "Decides which documents are held out")->capture_default_str();
+  verb->add_option("--template", options.chat_template, "How conversations become text: llama2 or chatml");
+  verb->add_flag("--split-on-blank-lines", options.split_on_blank_lines,
+                 "Each paragraph of a text file is a document, not the whole file");
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun data --tokenizer byte --validation 0.1 --output tokens *.txt");
+  verb->callback([&] { line.exit_code = data(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

@@ -9,7 +9,7 @@
 
 #include "launcher/submit/environment_lint.h"
 #include "launcher/submit/installed.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
 
@@ -66,8 +66,6 @@ std::vector<std::string> machine_lines() {
   return lines;
 }
 
-}  // namespace
-
 int doctor(const SpecOptions& options, const CommonOptions& common) {
   auto environment = job_environment(options);
   if (!environment) return fail(environment.error(), common);
@@ -93,6 +91,21 @@ int doctor(const SpecOptions& options, const CommonOptions& common) {
   if (findings.empty()) fmt::print("  none that is obsolete or harmful\n");
   fmt::print("  aws-ofi-nccl sets by itself: {}\n", fmt::join(set_by_the_plugin(), ", "));
   return harm ? contract::kExitProgramFailed : contract::kExitDone;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<SpecOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "doctor", "Look for what will hurt jobs on this machine: versions, variables, ports, limits");
+  verb->add_option("spec", options.path, "job.toml, whose [environment] is looked at, too");
+  add_overrides(*verb, options.overrides);
+  add_common(*verb, line, false);
+  verb->footer(
+      "[fault_tolerance] preflight looks at the variables on every node of a job.\nExample:\n  shardrun "
+      "doctor jobs/llama-2-7b-p5.toml");
+  verb->callback([&] { line.exit_code = doctor(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

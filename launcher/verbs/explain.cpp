@@ -1,7 +1,7 @@
 // The verb that tells what happened to a run, attempt by attempt.
 #include <fmt/format.h>
 
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/view/timeline.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -18,8 +18,6 @@ std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, i
   }
   return exits;
 }
-
-}  // namespace
 
 int explain(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
@@ -43,6 +41,18 @@ int explain(const std::string& run_name, const CommonOptions& common) {
              record::status_name(sources.record.status), sources.record.exit_code, sources.record.verdict,
              render_timeline(entries));
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RunName>();
+  CLI::App* verb = app.add_subcommand(
+      "explain", "Tell what happened to a run: each attempt, its first cause, what followed");
+  add_run_name(*verb, options.run, line, true);
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun explain tiny-llama");
+  verb->callback([&] { line.exit_code = explain(options.run, line.common); });
 }
 
 }  // namespace shardrun::launcher

@@ -5,12 +5,19 @@
 
 #include <fmt/format.h>
 
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 
 namespace shardrun::launcher {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct ExportOptions {
+  std::string checkpoint;  // a run, a folder of checkpoints, or one of them
+  std::string output;
+  std::string dtype = "bf16";
+  uint64_t max_shard_bytes = 5'000'000'000;
+};
 
 // The folder that a run keeps its checkpoints in.
 base::Result<std::string> checkpoints_of(const record::RunDir& run) {
@@ -35,8 +42,6 @@ base::Result<std::string> find_checkpoints(const std::string& name, const Common
   return std::move(run).error();
 }
 
-}  // namespace
-
 int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
   if (!installation) return fail(installation.error(), common);
@@ -52,6 +57,28 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
   argv.push_back(nullptr);
   ::execv(argv[0], argv.data());
   return fail(base::errno_error(base::Code::kIo, "starting " + installation->rank_program, errno), common);
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<ExportOptions>();
+  CLI::App* verb = app.add_subcommand("export", "Turn a checkpoint into safetensors that transformers load");
+  verb->add_option("checkpoint", options.checkpoint,
+                   "A run (its newest checkpoint), a folder of checkpoints, or one of them")
+      ->required();
+  verb->add_option("--output", options.output, "Folder to make")->required();
+  verb->add_option("--dtype", options.dtype, "bf16 or fp32")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  verb->add_option("--max-shard-size", options.max_shard_bytes, "Largest file, e.g. 5GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->default_str("5GB");
+  verb->add_option("--runs", line.common.runs_directory, "Where run directories are looked for")
+      ->capture_default_str();
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun export tiny-llama --output tiny-llama-hf");
+  verb->callback([&] { line.exit_code = export_weights(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

@@ -11,10 +11,22 @@
 
 #include "launcher/cluster/catalogue.h"
 #include "launcher/forecast/search.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "runtime/plan/model_plan.h"
 
 namespace shardrun::launcher {
+
+// The options of `shardrun plan`.
+struct PlanOptions {
+  SpecOptions spec;
+  std::string machines;  // types of the catalogue, "p4d.24xlarge,p5.48xlarge"; empty: the job's own
+  std::string software;  // a stack that predictions know; empty: the built-in trainer, as fast as "fsdp"
+  std::string nodes;     // "16,32,64", "1-8"; empty: the job's own
+  std::string scaling;   // "strong", "weak", or the spec's own
+  std::string plot;      // file of an SVG
+  double tokens = 0.0;   // to train, for hours and dollars
+  double dollars_per_hour = 0.0;  // of a node
+};
 
 struct ForecastLine {
   std::string machine;

@@ -7,8 +7,8 @@
 #include "launcher/plan/batch.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/verbs/calibration_file.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/verbs/forecast_fields.h"
-#include "launcher/verbs/verbs.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
@@ -183,8 +183,6 @@ base::Result<void> draw(const PlanOptions& options, const ForecastReport& foreca
   return base::write_file_atomically(options.plot, svg);
 }
 
-}  // namespace
-
 int plan(const PlanOptions& options, const CommonOptions& common) {
   const std::string& path = options.spec.path;
   auto loaded = load_spec(path, options.spec.overrides);
@@ -215,6 +213,34 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     print(report, *context);
   }
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<PlanOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "plan", "Show ranks, batch and memory of a job, and predict its speed on machines; nothing is started");
+  verb->add_option("spec", options.spec.path, "job.toml")->required();
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_option("--machine", options.machines,
+                   "Types to predict for, e.g. p4d.24xlarge,p5.48xlarge; default: [cluster] instance");
+  verb->add_option("--nodes", options.nodes, "Numbers of nodes to predict for, e.g. 16,32,64,128");
+  verb->add_option("--scaling", options.scaling, "strong or weak; default: the job's own")
+      ->check(CLI::IsMember({"strong", "weak"}));
+  verb->add_option("--software", options.software,
+                   "Predict for another program's stack and its memory: smp, fsdp, torchtitan, …");
+  verb->add_option("--tokens", options.tokens, "Say how long so many tokens take")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--dollars-per-hour", options.dollars_per_hour,
+                   "Price of a node, for the cost of --tokens")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--plot", options.plot, "Write the scaling efficiency of --nodes as SVG to this file");
+  add_common(*verb, line, true);
+  verb->footer(
+      "Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4\n"
+      "  shardrun plan jobs/llama-2-7b-p4de.toml --nodes 16,32,64,128 --plot 7b.svg");
+  verb->callback([&] { line.exit_code = plan(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

@@ -10,7 +10,8 @@
 #include "launcher/plan/precompile.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
+#include "launcher/verbs/run.h"
 #include "launcher/view/log_lines.h"
 #include "runtime/contract/exit_code.h"
 
@@ -20,6 +21,12 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
+
+struct PrecompileOptions {
+  SpecOptions spec;
+  bool dry_run = false;
+  bool quiet = false;
+};
 
 Result<void> check_compiles(const spec::JobSpec& spec) {
   if (compiles_by_command(spec)) return {};
@@ -91,6 +98,8 @@ Result<int> compile_first(const LoadedSpec& loaded, record::LaunchPlan& plan, co
   return code;
 }
 
+namespace {
+
 int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   auto installed = find_installation();
   if (!installed) return fail(installed.error(), common);
@@ -122,6 +131,20 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   run_options.run_directory = directory->root;
   run_options.quiet = options.quiet;
   return run(run_options, common);
+}
+
+}  // namespace
+
+void add_precompile(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<PrecompileOptions>();
+  CLI::App* verb = app.add_subcommand("precompile", "Fill a job's cache of compiled code, without training");
+  verb->add_option("spec", options.spec.path, "job.toml")->required();
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  verb->add_flag("--quiet", options.quiet, "Show only the end");
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun precompile jobs/bert-large-trn1.toml");
+  verb->callback([&] { line.exit_code = precompile(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

@@ -2,12 +2,19 @@
 
 #include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/kubernetes.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
+
+struct RenderOptions {
+  SpecOptions spec;
+  std::string to = "kubernetes";
+  std::string kind = "auto";  // or "mpijob", "pytorchjob"
+  std::string image, claim, name_space = "default", mount = "/fsx";
+};
 
 base::Result<std::string> render_job(const RenderOptions& options) {
   std::vector<std::string> overrides = options.spec.overrides;
@@ -31,13 +38,35 @@ base::Result<std::string> render_job(const RenderOptions& options) {
   return render_kubernetes(loaded->spec, loaded->text, *plan, *machine ? &**machine : nullptr, to);
 }
 
-}  // namespace
-
 int render(const RenderOptions& options, const CommonOptions& common) {
   const auto text = render_job(options);
   if (!text) return fail(text.error(), common);
   fmt::print("{}", *text);
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_render(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RenderOptions>();
+  CLI::App* verb = app.add_subcommand("render", "Turn a job into a manifest of Kubernetes");
+  verb->add_option("spec", options.spec.path, "job.toml")->required();
+  verb->add_option("--to", options.to, "kubernetes")->required()->check(CLI::IsMember({"kubernetes"}));
+  verb->add_option("--image", options.image, "The container image of all pods; default: [container] image");
+  verb->add_option("--claim", options.claim, "A PersistentVolumeClaim that all pods may write")->required();
+  verb->add_option("--mount", options.mount, "Where it is mounted; the job runs there")
+      ->capture_default_str();
+  verb->add_option("--namespace", options.name_space, "Of Kubernetes")->capture_default_str();
+  verb->add_option("--kind", options.kind, "auto: a command is a PyTorchJob, the trainer an MPIJob")
+      ->check(CLI::IsMember({"auto", "mpijob", "pytorchjob"}))
+      ->capture_default_str();
+  add_overrides(*verb, options.spec.overrides);
+  add_common(*verb, line, false);
+  verb->footer(
+      "Example:\n  shardrun render --to kubernetes jobs/llama-2-7b-p5.toml --image "
+      "registry.example.com/shardrun "
+      "--claim fsx | kubectl apply -f -");
+  verb->callback([&] { line.exit_code = render(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

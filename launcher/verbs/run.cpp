@@ -23,9 +23,10 @@
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/calibration_file.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/verbs/forecast.h"
 #include "launcher/verbs/precompile.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/run.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
@@ -272,6 +273,27 @@ int run(const RunOptions& options, const CommonOptions& common) {
     if (*compiled != contract::kExitDone) return *compiled;
   }
   return conduct_and_show(*job, options, common, launch_time, *signals);
+}
+
+void add_run(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RunOptions>();
+  CLI::App* verb = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
+  CLI::Option* spec = verb->add_option("spec", options.spec.path, "job.toml");
+  CLI::Option* directory =
+      verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
+  spec->excludes(directory);
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  verb->add_flag("--quiet", options.quiet, "Show only the end");
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun run jobs/tiny-llama.toml --set optimizer.steps=50");
+  verb->callback([&, spec, directory] {
+    if (spec->count() + directory->count() == 0) {
+      line.exit_code = usage_error("run needs a job spec, e.g. shardrun run jobs/tiny-llama.toml");
+      return;
+    }
+    line.exit_code = run(options, line.common);
+  });
 }
 
 }  // namespace shardrun::launcher

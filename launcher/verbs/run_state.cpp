@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -83,6 +84,12 @@ base::Result<RunState> RunWatcher::look() {
     state->status = slurm_status_;  // it waits
   }
   return state;
+}
+
+TrainingCurve read_curve(const record::RunDir& run) {
+  TrainingCurve curve;
+  if (auto text = base::read_file(run.metrics_jsonl())) add_metrics(*text, curve);
+  return curve;
 }
 
 }  // namespace shardrun::launcher

@@ -7,7 +7,7 @@
 #include "launcher/plan/scale.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/rules.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/view/scale_plot.h"
 #include "launcher/view/scale_report.h"
 #include "runtime/base/io.h"
@@ -20,6 +20,15 @@ using base::Code;
 using base::Error;
 using base::Result;
 using spec::Scaling;
+
+struct ScaleOptions {
+  SpecOptions spec;
+  std::string nodes;    // "1,2,4", "1-8"
+  std::string scaling;  // "strong", "weak", or the spec's own
+  bool run = false;     // submit the sweep, wait for it, measure
+  bool dry_run = false;
+  std::string report;  // the folder of a sweep that was submitted before
+};
 
 struct Sweep {
   LoadedSpec loaded;
@@ -189,8 +198,6 @@ int report_sweep(const std::string& given, const CommonOptions& common) {
   return finish_sweep(std::move(report).value(), directory, common);
 }
 
-}  // namespace
-
 int scale(const ScaleOptions& options, const CommonOptions& common) {
   if (!options.report.empty()) return report_sweep(options.report, common);
   auto sweep = plan_sweep(options);
@@ -206,6 +213,36 @@ int scale(const ScaleOptions& options, const CommonOptions& common) {
     fmt::print("{}{}", common.json ? "" : "\n", *text);
   }
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_scale(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<ScaleOptions>();
+  CLI::App* verb =
+      app.add_subcommand("scale", "Show a job's batch on several numbers of nodes, and measure it there");
+  CLI::Option* spec = verb->add_option("spec", options.spec.path, "job.toml");
+  CLI::Option* nodes = verb->add_option("--nodes", options.nodes, "Numbers of nodes, e.g. 1,2,4 or 1-8,16");
+  verb->add_option("--scaling", options.scaling, "strong or weak; default: the job's own")
+      ->check(CLI::IsMember({"strong", "weak"}));
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_flag("--run", options.run,
+                 "Submit one Slurm array with a run for each, wait, and print the efficiency");
+  verb->add_flag("--dry-run", options.dry_run,
+                 "With --run: print the script and the commands; submit nothing");
+  CLI::Option* report =
+      verb->add_option("--report", options.report, "Wait for a sweep submitted before: its folder");
+  report->excludes(spec)->excludes(nodes);
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun scale jobs/bert-large.toml --nodes 1,2,4,8,16,32,64,128,256");
+  verb->callback([&, spec, nodes, report] {
+    if (report->count() == 0 && (spec->count() == 0 || nodes->count() == 0)) {
+      line.exit_code =
+          usage_error("scale needs a job spec and --nodes, e.g. shardrun scale job.toml --nodes 1,2,4");
+      return;
+    }
+    line.exit_code = scale(options, line.common);
+  });
 }
 
 }  // namespace shardrun::launcher

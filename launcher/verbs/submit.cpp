@@ -4,13 +4,18 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/verbs/precompile.h"
-#include "launcher/verbs/verbs.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
+
+struct SubmitOptions {
+  SpecOptions spec;
+  bool dry_run = false;
+};
 
 base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
   auto installed = find_installation();
@@ -69,8 +74,6 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
   return std::move(chain->second);
 }
 
-}  // namespace
-
 int submit(const SubmitOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
@@ -95,6 +98,21 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
   if (!submitted->precompile_run.empty())
     fmt::print("  starts after   {} has compiled\n", submitted->precompile_run);
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_submit(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<SubmitOptions>();
+  CLI::App* verb = app.add_subcommand("submit", "Submit a job to Slurm with sbatch");
+  verb->add_option("spec", options.spec.path, "job.toml")->required();
+  add_overrides(*verb, options.spec.overrides);
+  verb->add_flag("--dry-run", options.dry_run, "Print the script and the command; submit nothing");
+  add_common(*verb, line, true);
+  verb->footer(
+      "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
+      "--set resources.ranks_per_node=1");
+  verb->callback([&] { line.exit_code = submit(options, line.common); });
 }
 
 }  // namespace shardrun::launcher

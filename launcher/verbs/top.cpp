@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "launcher/agent/stop_signals.h"
+#include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run_state.h"
-#include "launcher/verbs/verbs.h"
 #include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
@@ -196,8 +196,6 @@ Result<void> show_on_screen(TopSource& source) {
   }
 }
 
-}  // namespace
-
 int top(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
@@ -215,6 +213,18 @@ int top(const std::string& run_name, const CommonOptions& common) {
   if (terminal && !seen->over) return contract::kExitDone;  // the person left
   fmt::print("{}", common.json ? to_json(seen->view) : render_top(seen->view, {}));
   return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_top(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RunName>();
+  CLI::App* verb = app.add_subcommand(
+      "top", "Watch the ranks of a run: state, step, time, memory, last line; q leaves it running");
+  add_run_name(*verb, options.run, line, true);
+  add_common(*verb, line, true);
+  verb->footer("Where the output is no terminal, it shows them once.\nExample:\n  shardrun top tiny-llama");
+  verb->callback([&] { line.exit_code = top(options.run, line.common); });
 }
 
 }  // namespace shardrun::launcher

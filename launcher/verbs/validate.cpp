@@ -2,12 +2,17 @@
 
 #include "launcher/plan/batch.h"
 #include "launcher/submit/rules.h"
-#include "launcher/verbs/verbs.h"
+#include "launcher/verbs/command_line.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {
 namespace {
+
+struct ValidateOptions {
+  std::vector<std::string> paths;      // of job.toml files
+  std::vector<std::string> overrides;  // --set
+};
 
 base::Result<Warnings> validate_one(const base::Result<LoadedSpec>& loaded) {
   if (!loaded) return loaded.error();
@@ -20,8 +25,6 @@ base::Result<Warnings> validate_one(const base::Result<LoadedSpec>& loaded) {
   const bool slurm = loaded->spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
   return check_files(loaded->spec, current_directory(), slurm ? RanksRun::kElsewhere : RanksRun::kHere);
 }
-
-}  // namespace
 
 int validate(const std::vector<std::string>& paths, const std::vector<std::string>& overrides,
              const CommonOptions& common) {
@@ -37,6 +40,18 @@ int validate(const std::vector<std::string>& paths, const std::vector<std::strin
     }
   }
   return exit_code;
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<ValidateOptions>();
+  CLI::App* verb = app.add_subcommand("validate", "Check job specs; nothing is started");
+  verb->add_option("spec", options.paths, "job.toml files")->required();
+  add_overrides(*verb, options.overrides);
+  add_common(*verb, line, false);
+  verb->footer("Example:\n  shardrun validate jobs/*.toml");
+  verb->callback([&] { line.exit_code = validate(options.paths, options.overrides, line.common); });
 }
 
 }  // namespace shardrun::launcher

@@ -1,0 +1,64 @@
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/verbs/command_line.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+int cancel(const std::string& run_name, const CommonOptions& common) {
+  auto run = find_run(run_name, common);
+  if (!run) return fail(run.error(), common);
+  auto plan = read_plan(*run);
+  if (!plan) return fail(plan.error(), common);
+  if (plan->scheduler == "slurm") {
+    if (auto cancelled = cancel_job(plan->id); !cancelled) return fail(cancelled.error(), common);
+    fmt::print("asked Slurm to cancel job {}\n", plan->id);
+    return contract::kExitDone;
+  }
+  auto lock = base::read_file(run->root + "/conductor.lock", 4096);
+  if (!lock) {
+    return fail(base::Error(base::Code::kRefused, run->root + ": nobody conducts this run; it is over"),
+                common);
+  }
+  std::istringstream fields(*lock);
+  std::string host;
+  pid_t pid = 0;
+  fields >> host >> pid;
+  char here[256] = {};
+  ::gethostname(here, sizeof(here) - 1);
+  if (host != here) {
+    return fail(
+        base::Error(base::Code::kRefused, fmt::format("the run is conducted on {}; cancel it there", host)),
+        common);
+  }
+  if (pid <= 1 || ::kill(pid, SIGTERM) != 0) {
+    return fail(
+        base::errno_error(base::Code::kIo, fmt::format("process {} cannot be asked to stop", pid), errno),
+        common);
+  }
+  fmt::print("asked process {} to stop the run\n", pid);
+  return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_cancel(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RunName>();
+  CLI::App* verb = app.add_subcommand("cancel", "Stop a run: its ranks are asked to checkpoint and end");
+  add_run_name(*verb, options.run, line, true);
+  add_common(*verb, line, false);
+  verb->footer("Example:\n  shardrun cancel tiny-llama");
+  verb->callback([&] { line.exit_code = cancel(options.run, line.common); });
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,56 @@
+// The command line as its verbs make it: each source of this folder that has a verb defines add_VERB(), which adds the verb
+// with its help and options, and launcher/main parses.
+//
+// A verb's options are filled before its callback runs, which does the verb's work and sets the exit code. Results go to
+// stdout, errors to stderr as one line (contract/exit_code.h). Thread rule: the main thread only.
+#pragma once
+
+#include <any>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "launcher/verbs/common.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+
+struct CommandLine {
+  CommonOptions common;
+  int exit_code = contract::kExitDone;
+
+  // Returns new options of a verb, which live as long as the command line.
+  template <typename Options>
+  Options& keep() {
+    return *std::any_cast<Options>(&kept.emplace_back(std::in_place_type<Options>));
+  }
+  std::deque<std::any> kept;
+};
+
+// A job.toml, with what --set changes in it.
+struct SpecOptions {
+  std::string path;
+  std::vector<std::string> overrides;
+};
+
+// The name of a run, as find_run() takes it.
+struct RunName {
+  std::string run;
+};
+
+// Adds --verbose, and --json where a verb has it.
+void add_common(CLI::App& verb, CommandLine& line, bool json);
+// Adds --set.
+void add_overrides(CLI::App& verb, std::vector<std::string>& overrides);
+// Adds the run that a verb is about, and --runs.
+void add_run_name(CLI::App& verb, std::string& name, CommandLine& line, bool required);
+
+// Says on one line what is wrong with the command line; returns the exit code for it.
+int usage_error(const char* what);
+
+// Adds every verb. The definition is made from the list in this folder's CMakeLists.txt: it calls add_VERB(app, line) of each.
+void add_verbs(CLI::App& app, CommandLine& line);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,84 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "launcher/plan/batch.h"
+#include "launcher/verbs/command_line.h"
+#include "launcher/verbs/run_state.h"
+#include "launcher/view/progress.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+// What was said before the run, beside what came.
+void print_predicted(const record::RunRecord& record) {
+  if (!record.predicted || !record.metrics) return;
+  const record::Prediction& said = *record.predicted;
+  const record::TrainingMetrics& metrics = *record.metrics;
+  if (said.step_seconds && metrics.step_seconds_p50 > 0.0) {
+    fmt::print("predicted   step {:.4f} s, {:.0f} tokens/s: off by {:+.1f} %; from {}\n", *said.step_seconds,
+               said.tokens_per_second.value_or(0.0),
+               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0), said.basis);
+  } else if (!said.unknown_because.empty()) {
+    fmt::print("predicted   nothing: {}\n", said.unknown_because);
+  }
+  int64_t highest = 0;
+  for (const auto& bytes : record.peak_memory_bytes) highest = std::max(highest, bytes.value_or(0));
+  if (said.memory_bytes && highest > 0)
+    fmt::print("memory      {} at most on a rank, predicted {}: off by {:+.1f} %\n", bytes_text(highest),
+               bytes_text(*said.memory_bytes),
+               100.0 * (static_cast<double>(*said.memory_bytes) / static_cast<double>(highest) - 1.0));
+}
+
+int results(const std::string& run_name, const CommonOptions& common) {
+  auto run = find_run(run_name, common);
+  if (!run) return fail(run.error(), common);
+  auto record = find_record(*run);
+  if (!record) return fail(record.error(), common);
+  if (common.json) {
+    fmt::print("{}", to_json(*record));
+    return contract::kExitDone;
+  }
+  fmt::print("{} {}: {}, exit code {}\n{}\n", record->name, record->id, record::status_name(record->status),
+             record->exit_code, record->verdict);
+  fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
+             record->attempts.size());
+  fmt::print("batch       {}\n", describe_batch(record->batch));
+  if (record->precompile && record->precompile->seconds)
+    fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds, record->precompile->run);
+  if (!record->metrics) return contract::kExitDone;
+  const record::TrainingMetrics& metrics = *record->metrics;
+  std::vector<double> losses;
+  for (const StepPoint& point : read_curve(*run).steps) losses.push_back(point.loss);
+  if (metrics.first_loss && metrics.final_loss) {
+    fmt::print("loss        {:.4f} → {:.4f}  {}\n", *metrics.first_loss, *metrics.final_loss,
+               sparkline(losses, 40));
+  }
+  if (metrics.validation_loss) {
+    fmt::print("validation  {:.4f} nats{}\n", *metrics.validation_loss,
+               metrics.unigram_entropy
+                   ? fmt::format(" (unigram entropy of its text {:.4f})", *metrics.unigram_entropy)
+                   : "");
+  }
+  fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
+             metrics.step_seconds_p50, metrics.step_seconds_p99);
+  for (const plan::Utilization& utilization : metrics.utilization)
+    fmt::print("utilization {}\n", to_string(utilization));
+  print_predicted(*record);
+  fmt::print("checkpoint  {}\n", metrics.checkpoint);
+  return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_results(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RunName>();
+  CLI::App* verb = app.add_subcommand("results", "Show what came out of a run");
+  add_run_name(*verb, options.run, line, true);
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun results tiny-llama --json");
+  verb->callback([&] { line.exit_code = results(options.run, line.common); });
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,21 @@
+// The verb that runs a job here, for the verbs that end in it.
+//
+// Thread rule: the main thread only.
+#pragma once
+
+#include <string>
+
+#include "launcher/verbs/command_line.h"
+
+namespace shardrun::launcher {
+
+struct RunOptions {
+  SpecOptions spec;
+  std::string run_directory;  // continue a prepared directory in the place of a new one
+  bool dry_run = false;
+  bool quiet = false;
+};
+// Returns the run's exit code.
+int run(const RunOptions& options, const CommonOptions& common);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include "launcher/verbs/command_line.h"
+#include "launcher/verbs/run_state.h"
+#include "runtime/contract/exit_code.h"
+
+namespace shardrun::launcher {
+namespace {
+
+std::string row(const record::RunDir& run, const RunState& state) {
+  const TrainingCurve curve = read_curve(run);
+  const std::string step = curve.steps.empty() ? "-" : std::to_string(curve.steps.back().step);
+  const std::string loss = curve.steps.empty() ? "-" : fmt::format("{:.4f}", curve.steps.back().loss);
+  // "3/4": with fewer nodes than it asked for.
+  std::string nodes = std::to_string(state.plan.nodes);
+  const int ranks = state.record ? state.record->world_size : 0;
+  if (ranks > 0 && ranks < state.plan.world_size())
+    nodes = fmt::format("{}/{}", ranks / state.plan.ranks_per_node, nodes);
+  return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", state.plan.name, state.plan.id,
+                     state.plan.scheduler, nodes, state.plan.ranks_per_node, step, loss, state.status);
+}
+
+int status(const std::string& run_name, const CommonOptions& common) {
+  if (!run_name.empty()) {
+    auto run = find_run(run_name, common);
+    if (!run) return fail(run.error(), common);
+    if (common.json) {
+      const auto record = find_record(*run);
+      if (!record) return fail(record.error(), common);
+      fmt::print("{}", to_json(*record));
+      return contract::kExitDone;
+    }
+    auto state = look_at(*run);
+    if (!state) return fail(state.error(), common);
+    fmt::print("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler", "nodes×ranks",
+               "step", "loss", "status");
+    fmt::print("{}", row(*run, *state));
+    if (state->record) fmt::print("{}\n", state->record->verdict);
+    return contract::kExitDone;
+  }
+  const std::vector<record::RunDir> runs = all_runs(common);
+  if (runs.empty() && !common.json) {
+    fmt::print("no runs in {}; start one with `shardrun run job.toml`\n",
+               absolute_path(common.runs_directory));
+    return contract::kExitDone;
+  }
+  std::string out = fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler",
+                                "nodes×ranks", "step", "loss", "status");
+  std::vector<record::RunRecord> records;
+  for (const record::RunDir& run : runs) {
+    auto state = look_at(run);
+    if (!state) continue;
+    out += row(run, *state);
+    if (state->record) records.push_back(std::move(*state->record));
+  }
+  fmt::print("{}", common.json ? to_json(records) : out);
+  return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_status(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<RunName>();
+  CLI::App* verb = app.add_subcommand("status", "List runs, or show one");
+  add_run_name(*verb, options.run, line, false);
+  add_common(*verb, line, true);
+  verb->footer("Example:\n  shardrun status tiny-llama");
+  verb->callback([&] { line.exit_code = status(options.run, line.common); });
+}
+
+}  // namespace shardrun::launcher
