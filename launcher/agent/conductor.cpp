@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -12,7 +11,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "launcher/agent/events.h"
 #include "launcher/agent/muster.h"
@@ -23,10 +21,11 @@
 #include "launcher/plan/batch.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
-#include "runtime/base/json.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
+#include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -37,10 +36,6 @@ using base::Result;
 using record::RankExit;
 using record::RunRecord;
 using record::RunStatus;
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Returns what is known of the compile job that went before.
 std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& plan) {
@@ -75,7 +70,7 @@ RunRecord begin_record(const ConductRequest& request, const record::RunDir& path
   record.versions["shardrun"] = SHARDRUN_VERSION;
   record::Attempt attempt;
   attempt.number = number;
-  attempt.started = unix_now();
+  attempt.started = base::unix_now();
   record.attempts.push_back(attempt);
   return record;
 }
@@ -119,28 +114,11 @@ std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int 
   return merged;
 }
 
-// Returns the "step" of the last whole line of metrics.jsonl.
-std::optional<int64_t> last_step(const std::string& path) {
-  const auto text = base::read_file(path);
-  if (!text) return std::nullopt;
-  size_t end = text->rfind('\n');
-  while (end != std::string::npos && end > 0) {
-    const size_t newline = text->rfind('\n', end - 1);
-    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const auto event = base::parse_json(std::string_view(*text).substr(begin, end - begin));
-    if (event.is_object() && event.contains("step") && event["step"].is_number_integer()) {
-      return event["step"].get<int64_t>();
-    }
-    end = newline;
-  }
-  return std::nullopt;
-}
-
 void apply_verdict(RunRecord& record, Verdict verdict) {
   record.status = verdict.status;
   record.verdict = std::move(verdict.line);
   record.exit_code = verdict.exit_code;
-  record.attempts.back().ended = unix_now();
+  record.attempts.back().ended = base::unix_now();
   record.attempts.back().verdict = record.verdict;
   record.attempts.back().first_cause = std::move(verdict.first_cause);
 }
@@ -173,7 +151,11 @@ std::vector<plan::PeakRate> peaks_of(const RunRecord& record, const ConductReque
 void fill_metrics(RunRecord& record, const ConductRequest& request, const record::RunDir& paths, int attempt,
                   const std::vector<RankExit>& exits) {
   for (const RankExit& exit : exits) {
-    if (exit.peak_memory_bytes > 0) record.peak_memory_bytes[exit.global_rank] = exit.peak_memory_bytes;
+    if (exit.peak_memory_bytes <= 0 || exit.global_rank < 0 || exit.global_rank >= record.world_size)
+      continue;
+    const auto rank = static_cast<size_t>(exit.global_rank);
+    record.peak_memory_bytes.resize(static_cast<size_t>(record.world_size));
+    record.peak_memory_bytes[rank] = exit.peak_memory_bytes;
   }
   const auto text = base::read_file(paths.summary_json(attempt));
   if (!text) return;
@@ -287,7 +269,8 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, outcome->exits);
   input.stop_signal = outcome->stop_signal;
   input.scheduler_fault = outcome->scheduler_fault;
-  input.last_step = last_step(attempt.paths.metrics_jsonl());
+  if (const auto metrics = base::read_file(attempt.paths.metrics_jsonl()))
+    input.last_step = record::last_step(*metrics);
   input.trainer = request.spec->program.command.empty();
   if (const auto raised = (*watch)->raised()) {
     const Alarm& alarm = raised->alarm;
@@ -304,20 +287,6 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   Verdict verdict = judge(input);
   verdict.stop_requested = input.stop_signal.has_value();
   return verdict;
-}
-
-// Returns the newest step that the attempt says it saved.
-std::optional<int64_t> checkpoint_of(const std::string& metrics_path, int attempt) {
-  const auto text = base::read_file(metrics_path);
-  if (!text) return std::nullopt;
-  std::optional<int64_t> newest;
-  for (size_t at = 0; (at = text->find("\"event\":\"checkpoint\"", at)) != std::string::npos; ++at) {
-    const size_t begin = text->rfind('\n', at) == std::string::npos ? 0 : text->rfind('\n', at) + 1;
-    const size_t end = std::min(text->find('\n', at), text->size());
-    const auto event = base::parse_json(std::string_view(*text).substr(begin, end - begin));
-    if (event.is_object() && event.value("attempt", -1) == attempt) newest = event.value("step", int64_t{0});
-  }
-  return newest;
 }
 
 // Runs one run in this process: attempts, one after the other, until nothing follows.
@@ -383,21 +352,23 @@ class Conductor {
 
   // Announces the attempt once its nodes are final.
   Result<void> announce(const Attempt& attempt) {
-    write_event(paths_, attempt.number, "attempt_started",
-                {{"nodes", attempt.nodes},
-                 {"world_size", attempt.plan.world_size()},
-                 {"global_batch", attempt.plan.batch.global_batch},
-                 {"gradient_accumulation", attempt.plan.batch.gradient_accumulation}});
+    write_event(paths_, attempt.number,
+                {.event = "attempt_started",
+                 .global_batch = attempt.plan.batch.global_batch,
+                 .gradient_accumulation = attempt.plan.batch.gradient_accumulation,
+                 .nodes = attempt.nodes,
+                 .world_size = attempt.plan.world_size()});
     const auto& preflight = record_.attempts.back().preflight;
     if (!preflight) return {};
-    write_event(paths_, attempt.number, "preflight",
-                {{"seconds", preflight->seconds},
-                 {"bytes_per_second", preflight->bytes_per_second.value_or(0.0)},
-                 {"usual_bytes_per_second", preflight->usual_bytes_per_second.value_or(0.0)},
-                 {"warnings", preflight->warnings}});
+    write_event(paths_, attempt.number,
+                {.event = "preflight",
+                 .bytes_per_second = preflight->bytes_per_second.value_or(0.0),
+                 .seconds = preflight->seconds,
+                 .usual_bytes_per_second = preflight->usual_bytes_per_second.value_or(0.0),
+                 .warnings = preflight->warnings});
     for (const record::ExcludedNode& node : preflight->excluded) {
-      write_event(paths_, attempt.number, "node_excluded",
-                  {{"node", node.node}, {"kind", node.kind}, {"reason", node.reason}});
+      write_event(paths_, attempt.number,
+                  {.event = "node_excluded", .kind = node.kind, .node = node.node, .reason = node.reason});
     }
     return write_record();
   }
@@ -448,21 +419,25 @@ class Conductor {
   Decision end(const Attempt& attempt, Verdict verdict) {
     const bool stopped = verdict.stop_requested;
     record::Attempt& noted = record_.attempts.back();
-    noted.checkpoint_step = checkpoint_of(paths_.metrics_jsonl(), attempt.number);
+    if (const auto metrics = base::read_file(paths_.metrics_jsonl()))
+      noted.checkpoint_step = record::last_checkpoint(*metrics, attempt.number);
     apply_verdict(record_, std::move(verdict));
     note_bad_nodes(noted, bad_);
     if (record_.status == RunStatus::kFailed) next_ = muster_nodes();
     if (noted.first_cause) {
-      write_event(
-          paths_, attempt.number, "fault",
-          {{"kind", noted.first_cause->kind}, {"node", noted.first_cause->node}, {"line", noted.verdict}});
+      write_event(paths_, attempt.number,
+                  {.event = "fault",
+                   .kind = noted.first_cause->kind,
+                   .line = noted.verdict,
+                   .node = noted.first_cause->node});
     }
     for (const record::StragglerNote& slow : noted.stragglers) {
-      write_event(paths_, attempt.number, "straggler",
-                  {{"global_rank", slow.global_rank},
-                   {"node", slow.node},
-                   {"busy_seconds", slow.busy_seconds},
-                   {"median_seconds", slow.median_seconds}});
+      write_event(paths_, attempt.number,
+                  {.event = "straggler",
+                   .busy_seconds = slow.busy_seconds,
+                   .global_rank = slow.global_rank,
+                   .median_seconds = slow.median_seconds,
+                   .node = slow.node});
     }
     RestartInput input;
     input.status = record_.status;
@@ -486,11 +461,12 @@ class Conductor {
     }
     if (!decision.why.empty()) record_.verdict += "; " + decision.why;
     constexpr const char* kWords[] = {"stop", "restart", "requeue"};
-    write_event(paths_, attempt.number, "attempt_ended",
-                {{"status", record::status_name(record_.status)},
-                 {"exit_code", record_.exit_code},
-                 {"verdict", record_.verdict},
-                 {"next", kWords[static_cast<int>(decision.next)]}});
+    write_event(paths_, attempt.number,
+                {.event = "attempt_ended",
+                 .exit_code = record_.exit_code,
+                 .next = kWords[static_cast<int>(decision.next)],
+                 .status = record::status_name(record_.status),
+                 .verdict = record_.verdict});
     if (decision.next == Next::kRestart) {
       fmt::print(stderr, "shardrun: attempt {}: {}; starting again\n", attempt.number, record_.verdict);
     }
@@ -516,7 +492,7 @@ class Conductor {
       write_end(record_, paths_, attempt.number);
     } else if (!queued->empty()) {
       record_.verdict += "; " + *queued;
-      write_event(paths_, attempt.number, "queued_again", {{"line", *queued}});
+      write_event(paths_, attempt.number, {.event = "queued_again", .line = *queued});
       write_end(record_, paths_, attempt.number);
     }
   }

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -118,7 +119,7 @@ void StepCommand::finish(const std::string& name, int status) {
     record::RankExit exit;
     exit.global_rank = rank;
     exit.node = request_.nodes.at(static_cast<size_t>(rank / request_.plan->ranks_per_node));
-    exit.ended = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    exit.ended = base::unix_now();
     exit.exit_code = 0;
     exits.emplace(rank, exit);
   }

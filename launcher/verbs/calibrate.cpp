@@ -14,6 +14,7 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/spec/toml_text.h"
 
@@ -115,9 +116,15 @@ spec::JobSpec spec_of_this_machine(const CommonOptions& common) {
   return spec;
 }
 
-// Runs the job and reads what it measured. The run's own lines go to stderr with --json, its exit code to `code`.
-Result<Calibration> measure(const spec::JobSpec& spec, const CalibrateOptions& options, bool json,
-                            const std::string& folder, int& code) {
+// How the run that measures ended, and what it measured where that is kExitDone.
+struct Measured {
+  int exit_code = contract::kExitDone;
+  Calibration calibration = {};
+};
+
+// Runs the job and reads what it measured. The run's own lines go to stderr with --json.
+Result<Measured> measure(const spec::JobSpec& spec, const CalibrateOptions& options, bool json,
+                         const std::string& folder) {
   auto installed = find_installation();
   if (!installed) return std::move(installed).error();
   auto signals = StopSignals::block();
@@ -128,29 +135,31 @@ Result<Calibration> measure(const spec::JobSpec& spec, const CalibrateOptions& o
   RETURN_IF_ERROR(base::write_file_atomically(job, job_text(spec, command)));
   auto ended = run_child_program({installed->shardrun_program, "run", job}, signals->fd(), json);
   if (!ended) return std::move(ended).error();
-  code = *ended;
-  if (code != contract::kExitDone)
-    return Error(Code::kIo, "the cluster could not be measured; what the run says is above");
+  if (*ended != contract::kExitDone) return Measured{*ended};
   const auto text = base::read_file(measured);
   if (!text) return text.error();
-  return record::parse_calibration(*text, measured);
+  auto calibration = record::parse_calibration(*text, measured);
+  if (!calibration) return std::move(calibration).error();
+  return Measured{*ended, std::move(*calibration)};
 }
 
 // All that was asked for on all nodes, and the network on fewer of them: one run each, for ranks that only wait would take
 // CPUs from those that measure.
-Result<Calibration> measure_all(spec::JobSpec spec, const CalibrateOptions& options, bool json,
-                                const std::string& folder, int& code) {
+Result<Measured> measure_all(spec::JobSpec spec, const CalibrateOptions& options, bool json,
+                             const std::string& folder) {
   const int nodes = spec.resources.nodes;
-  auto whole = measure(spec, options, json, folder, code);
+  auto whole = measure(spec, options, json, folder);
   CalibrateOptions network = options;
   network.network = true;
   int measured = 0;
-  for (int count = 1; whole && count < nodes && measured < 3; count *= 2, ++measured) {
+  for (int count = 1; whole && whole->exit_code == contract::kExitDone && count < nodes && measured < 3;
+       count *= 2, ++measured) {
     if (count == 1 && spec.resources.ranks_per_node == 1) continue;  // it has nobody to talk to
     spec.resources.nodes = count;
-    auto part = measure(spec, network, json, folder, code);
-    if (!part) return part;
-    whole->collectives.insert(whole->collectives.end(), part->collectives.begin(), part->collectives.end());
+    auto part = measure(spec, network, json, folder);
+    if (!part || part->exit_code != contract::kExitDone) return part;
+    auto& all = whole->calibration.collectives;
+    all.insert(all.end(), part->calibration.collectives.begin(), part->calibration.collectives.end());
   }
   return whole;
 }
@@ -237,32 +246,49 @@ void print_machine(const MeasuredMachine& machine, const std::string& path) {
   fmt::print("kept in      {}\n", path);
 }
 
-std::string json_of(const std::optional<MeasuredMachine>& machine, const std::string& path,
-                    const std::vector<Past>& past) {
-  std::string json = "{";
-  if (machine) {
-    const Calibration& c = machine->calibration();
-    json += fmt::format(
-        "\"file\": \"{}\", \"nodes\": {}, \"machines\": {}, \"ranks_per_node\": {}, "
-        "\"cpus_per_rank\": {}, \"measured_at\": {:.3f}, \"network_measured_at\": {:.3f}, "
-        "\"bf16_flops_per_second\": {:.6e}, \"memory_bytes_per_second\": {:.6e}, "
-        "\"worst_fit\": {:.4f}, \"collectives\": [",
-        path, c.nodes, c.machines, c.ranks_per_node, c.cpus_per_rank, c.measured_at, c.network_measured_at,
-        machine->peak("bf16"), c.memory_bytes_per_second.median, machine->worst_fit());
-    const auto largest = largest_of(c);
-    for (size_t i = 0; i < largest.size(); ++i)
-      json += fmt::format(
-          "{}{{\"kind\": \"{}\", \"among\": \"{}\", \"nodes\": {}, \"ranks\": {}, "
-          "\"bytes_per_second\": {:.6e}}}",
-          i > 0 ? ", " : "", largest[i].kind, largest[i].among, largest[i].nodes, largest[i].ranks,
-          rate_of(largest[i]));
-    json += "], ";
+// What the verb found out, for --json.
+struct CalibrateReport {
+  std::string path, runs;                  // of the calibration; of the runs that were predicted
+  std::optional<MeasuredMachine> machine;  // absent: nobody has calibrated yet
+  std::vector<Past> past;
+};
+
+struct CollectiveRate {
+  record::CollectiveProbe probe;
+};
+
+void fields(auto& visit, const CollectiveRate& rate) {
+  visit("kind", rate.probe.kind);
+  visit("among", rate.probe.among);
+  visit("nodes", rate.probe.nodes);
+  visit("ranks", rate.probe.ranks);
+  visit("bytes_per_second", rate_of(rate.probe), base::significant(7));
+}
+
+void fields(auto& visit, const Past& past) {
+  visit("run", past.run);
+  visit("predicted_seconds", past.predicted, base::significant(7));
+  visit("measured_seconds", past.measured, base::significant(7));
+}
+
+void fields(auto& visit, const CalibrateReport& report) {
+  if (report.machine) {
+    const Calibration& c = report.machine->calibration();
+    visit("file", report.path);
+    visit("nodes", c.nodes);
+    visit("machines", c.machines);
+    visit("ranks_per_node", c.ranks_per_node);
+    visit("cpus_per_rank", c.cpus_per_rank);
+    visit("measured_at", c.measured_at, base::decimals(3));
+    visit("network_measured_at", c.network_measured_at, base::decimals(3));
+    visit("bf16_flops_per_second", report.machine->peak("bf16"), base::significant(7));
+    visit("memory_bytes_per_second", c.memory_bytes_per_second.median, base::significant(7));
+    visit("worst_fit", report.machine->worst_fit(), base::decimals(4));
+    std::vector<CollectiveRate> rates;
+    for (record::CollectiveProbe& probe : largest_of(c)) rates.push_back({std::move(probe)});
+    visit("collectives", rates);
   }
-  json += "\"predictions\": [";
-  for (size_t i = 0; i < past.size(); ++i)
-    json += fmt::format("{}{{\"run\": \"{}\", \"predicted_seconds\": {:.6e}, \"measured_seconds\": {:.6e}}}",
-                        i > 0 ? ", " : "", past[i].run, past[i].predicted, past[i].measured);
-  return json + "]}";
+  visit("predictions", report.past);
 }
 
 // Removes the folder that the measuring job wrote into.
@@ -274,20 +300,22 @@ struct Scratch {
   }
 };
 
-Result<MeasuredMachine> calibrate_anew(const spec::JobSpec& spec, const CalibrateOptions& options,
-                                       const std::string& path, bool json, int& code) {
-  const std::string runs = absolute_path(spec.logging.directory) + "/calibrate";
-  const Scratch scratch{fmt::format("{}/.measured-{}", runs, ::getpid())};
-  RETURN_IF_ERROR(base::make_directories(scratch.folder));
-  auto measured = measure_all(spec, options, json, scratch.folder, code);
-  if (!measured) return std::move(measured).error();
-  auto kept = options.network ? with_network(path, *measured) : std::move(measured);
+// Writes the calibration that was measured to `path`.
+Result<MeasuredMachine> keep(Calibration measured, const CalibrateOptions& options, const std::string& path) {
+  auto kept = options.network ? with_network(path, measured) : std::move(measured);
   if (!kept) return std::move(kept).error();
   auto machine = MeasuredMachine::of(*kept);
   if (!machine) return machine;
   RETURN_IF_ERROR(base::make_directories(path.substr(0, path.find_last_of('/'))));
   RETURN_IF_ERROR(base::write_file_atomically(path, record::to_toml(*kept)));
   return machine;
+}
+
+Result<Measured> measure_anew(const spec::JobSpec& spec, const CalibrateOptions& options, bool json) {
+  const std::string runs = absolute_path(spec.logging.directory) + "/calibrate";
+  const Scratch scratch{fmt::format("{}/.measured-{}", runs, ::getpid())};
+  RETURN_IF_ERROR(base::make_directories(scratch.folder));
+  return measure_all(spec, options, json, scratch.folder);
 }
 
 int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
@@ -302,29 +330,30 @@ int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
   if (!path) return fail(path.error(), common);
   CommonOptions where = common;
   where.runs_directory = absolute_path(spec.logging.directory);
-  std::optional<MeasuredMachine> machine;
+  CalibrateReport report{*path, where.runs_directory, std::nullopt, {}};
   if (options.report) {
     auto before = load_calibration(*path);
     if (!before) return fail(before.error(), common);
-    machine = std::move(*before);
+    report.machine = std::move(*before);
   } else {
-    int code = contract::kExitDone;
-    auto fresh = calibrate_anew(spec, options, *path, common.json, code);
-    if (!fresh && code != contract::kExitDone) {
-      fail(fresh.error(), common);
-      return code;
+    auto measured = measure_anew(spec, options, common.json);
+    if (!measured) return fail(measured.error(), common);
+    if (measured->exit_code != contract::kExitDone) {
+      fail(Error(Code::kIo, "the cluster could not be measured; what the run says is above"), common);
+      return measured->exit_code;
     }
+    auto fresh = keep(std::move(measured->calibration), options, *path);
     if (!fresh) return fail(fresh.error(), common);
-    machine = std::move(*fresh);
+    report.machine = std::move(*fresh);
   }
-  const std::vector<Past> past = past_predictions(where);
+  report.past = past_predictions(where);
   if (common.json) {
-    fmt::print("{}\n", json_of(machine, *path, past));
+    fmt::print("{}", base::json_of(report, base::kJsonReport));
     return contract::kExitDone;
   }
-  if (machine) print_machine(*machine, *path);
-  if (!machine) fmt::print("calibrated   not yet: {} is not there\n", *path);
-  print_past(past, where.runs_directory);
+  if (report.machine) print_machine(*report.machine, *path);
+  if (!report.machine) fmt::print("calibrated   not yet: {} is not there\n", *path);
+  print_past(report.past, report.runs);
   return contract::kExitDone;
 }
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -125,10 +124,6 @@ std::string absolute_path(const std::string& path) {
 
 std::string runs_of(const spec::JobSpec& spec) {
   return absolute_path(spec.logging.directory) + "/" + spec.name;
-}
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::vector<record::RunDir> all_runs(const CommonOptions& common) {

@@ -54,7 +54,6 @@ std::string current_directory();
 std::string absolute_path(const std::string& path);
 // <logging.directory>/<name>, absolute.
 std::string runs_of(const spec::JobSpec& spec);
-double unix_now();
 
 // A run named by its directory, by its job's name (the newest), or by its id. kNotFound lists where was
 // looked.

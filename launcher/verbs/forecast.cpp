@@ -8,29 +8,32 @@
 #include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/rules.h"
 #include "launcher/plan/scale.h"
+#include "launcher/verbs/forecast_fields.h"
 #include "launcher/view/progress.h"
 #include "launcher/view/scale_plot.h"
 #include "runtime/base/command.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/record/model_plan_json.h"
 
 namespace shardrun::launcher {
-namespace {
 
 using base::Code;
 using base::Error;
 using base::Result;
 using spec::Checkpointing;
 
+const char* name_of(Checkpointing kind) {
+  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
+}
+
+namespace {
+
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kHostPci4 = 12e9,
                  kHostPci5 = 50e9;  // bytes/s of one accelerator; p4d's pairs share a switch
 constexpr double kNoLink = 25e9;    // of accelerators that only PCIe connects
 constexpr int kMostPlans = 64;      // layouts whose exact memory is asked for
-
-const char* name_of(Checkpointing kind) {
-  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
-}
 
 // The type that the job names, directly or through a queue of its cluster; empty: none that the catalogue has.
 Result<std::string> machine_of_job(const spec::JobSpec& spec) {
@@ -321,56 +324,6 @@ void print_line(const ForecastLine& line) {
 
 }  // namespace
 
-std::string phases_json(const StepForecast& step) {
-  const Phases& phases = step.phases;
-  const Volumes& volumes = step.volumes;
-  return fmt::format(
-      "\"step_seconds\": {:.6g}, \"tokens_per_step\": {:.0f}, \"tokens_per_second\": {:.6g}, "
-      "\"model_tflops_per_accelerator\": {:.6g}, \"seconds\": {{\"kernels\": {:.6g}, \"exposed\": {:.6g}, "
-      "\"optimizer\": {:.6g}, \"host\": {:.6g}, \"straggle\": {:.6g}, \"gather\": {:.6g}, \"reduce\": "
-      "{:.6g}, "
-      "\"replica\": {:.6g}, \"tensor\": {:.6g}, \"offload\": {:.6g}}}, \"bytes_per_rank\": {{\"gather\": "
-      "{:.0f}, "
-      "\"reduce\": {:.0f}, \"replica\": {:.0f}, \"tensor\": {:.0f}, \"offload\": {:.0f}}}",
-      step.seconds, step.tokens, step.tokens_per_second(), step.model_flops / 1e12, phases.compute,
-      phases.exposed, phases.optimizer, phases.host, phases.straggle, phases.gather, phases.reduce,
-      phases.replica, phases.tensor, phases.offload, volumes.gather, volumes.reduce, volumes.replica,
-      volumes.tensor, volumes.offload);
-}
-
-std::string layout_json(const Layout& layout) {
-  return fmt::format(
-      "\"best\": {{\"strategy\": \"{}\", \"shard_degree\": {}, \"tensor_parallel\": {}, \"micro_batch\": {}, "
-      "\"gradient_accumulation\": {}, \"activation_checkpointing\": \"{}\", \"activation_offload\": {}, "
-      "\"optimizer_offload\": {}}}",
-      spec::rules_of(layout.strategy).name, layout.shard_degree, layout.tensor_parallel, layout.micro_batch,
-      layout.accumulation, name_of(layout.checkpointing), layout.activation_offload,
-      layout.optimizer_offload);
-}
-
-namespace {
-
-std::string line_json(const ForecastLine& line) {
-  std::string json = fmt::format(
-      "{{\"machine\": \"{}\", \"nodes\": {}, \"accelerators\": {}, \"global_batch\": {}, \"combinations\": "
-      "{}",
-      line.machine, line.nodes, line.accelerators, line.global_batch, line.combinations);
-  if (line.best) {
-    json += fmt::format(", {}, {}, \"efficiency\": {:.6g}, \"estimated_bytes\": {:.0f}",
-                        layout_json(line.best->layout), phases_json(line.step), line.efficiency,
-                        line.best->bytes);
-  }
-  if (line.planned_bytes) json += fmt::format(", \"planned_bytes\": {}", *line.planned_bytes);
-  if (line.hours) json += fmt::format(", \"hours\": {:.6g}", *line.hours);
-  if (line.dollars) json += fmt::format(", \"dollars\": {:.6g}", *line.dollars);
-  json += ", \"reasons\": [";
-  for (size_t i = 0; i < line.reasons.size(); ++i)
-    json += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", line.reasons[i]);
-  return json + "]}";
-}
-
-}  // namespace
-
 Result<plan::ModelPlan> plan_model(const std::string& spec_path, const record::LaunchPlan& plan) {
   const auto installation = find_installation();
   if (!installation) return installation.error();
@@ -471,18 +424,8 @@ void print_forecast(const ForecastReport& report) {
   for (const ForecastLine& line : report.lines) print_line(line);
 }
 
-std::string forecast_json(const ForecastReport& report) {
-  std::string json = fmt::format("{{\"kind\": \"prediction\", \"software\": \"{}\", \"scaling\": \"{}\"",
-                                 report.software, report.weak ? "weak" : "strong");
-  if (report.fp8) json += ", \"fp8\": true";
-  if (report.tokens > 0.0) json += fmt::format(", \"tokens\": {:.6g}", report.tokens);
-  if (report.written) json += ", \"written\": {" + phases_json(*report.written) + "}";
-  json += ", \"lines\": [";
-  for (const ForecastLine& line : report.lines) {
-    if (&line != &report.lines.front()) json += ", ";
-    json += line_json(line);
-  }
-  return json + "]}";
+std::string to_json(const ForecastReport& report) {
+  return base::json_of(report, base::kJsonReport);
 }
 
 std::string forecast_svg(const ForecastReport& report) {

@@ -63,14 +63,14 @@ base::Result<ForecastReport> forecast_job(const PlanOptions& options);
 // Whether a prediction is asked for: by an option, or by a job that trains on the accelerators of the machine that it names.
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);
 
+// The words that a job spec has for them.
+const char* name_of(spec::Checkpointing kind);
+
 // "full_shard over 8, tensor 1, micro-batch 2 x 1, checkpointing none"
 std::string layout_text(const Layout& layout);
-// The member `best` of a prediction, and those of a step (docs/formats.md).
-std::string layout_json(const Layout& layout);
-std::string phases_json(const StepForecast& step);
 
 void print_forecast(const ForecastReport& report);
-std::string forecast_json(const ForecastReport& report);
+std::string to_json(const ForecastReport& report);
 std::string forecast_svg(const ForecastReport& report);
 
 }  // namespace shardrun::launcher

@@ -8,21 +8,15 @@
 #include "launcher/plan/precompile.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
-#include "launcher/verbs/forecast.h"
+#include "launcher/verbs/forecast_fields.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/plan/model_plan.h"
-#include "runtime/record/model_plan_json.h"
 
 namespace shardrun::launcher {
 namespace {
-
-std::string batch_json(const plan::BatchPlan& batch) {
-  return fmt::format(
-      "{{\"global_batch\": {}, \"micro_batch\": {}, \"gradient_accumulation\": {}, \"data_parallel\": {}}}",
-      batch.global_batch, batch.micro_batch, batch.gradient_accumulation, batch.data_parallel);
-}
 
 void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
   fmt::print("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
@@ -104,10 +98,12 @@ void print_measured(const OnMeasuredMachine& found) {
   fmt::print("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
 }
 
-std::string measured_json(const OnMeasuredMachine& found) {
-  return fmt::format("{{\"basis\": \"{}\", \"written\": {{{}}}, \"combinations\": {}, {}, {}}}", found.basis,
-                     phases_json(found.written), found.best.combinations, layout_json(found.best.layout),
-                     phases_json(found.best.step));
+void fields(auto& visit, const OnMeasuredMachine& found) {
+  visit("basis", found.basis);
+  visit("written", found.written);
+  visit("combinations", found.best.combinations);
+  visit("best", found.best.layout);
+  fields(visit, found.best.step);
 }
 
 const char* device_name(const spec::JobSpec& spec) {
@@ -126,15 +122,55 @@ void print_device(const LoadedSpec& loaded) {
   if (const std::string text = filled_in_text(loaded); !text.empty()) fmt::print("machine      {}\n", text);
 }
 
-std::string device_json(const LoadedSpec& loaded) {
-  const spec::JobSpec& spec = loaded.spec;
-  std::string json = fmt::format(", \"gpus_per_node\": {}", spec.resources.gpus_per_node);
-  if (!spec.program.trainer.empty())
-    json += fmt::format(", \"device\": \"{}\", \"plugin\": \"{}\", \"provider\": \"{}\"", device_name(spec),
-                        spec.communication.plugin, spec.communication.provider);
-  if (loaded.filled_in.empty()) return json;
-  return json + fmt::format(", \"machine\": \"{}\", \"filled_in\": [\"{}\"]", loaded.machine,
-                            fmt::join(loaded.filled_in, "\", \""));
+// What the verb found out, for --json.
+struct PlanReport {
+  const LoadedSpec& loaded;
+  const record::LaunchPlan& plan;
+  int64_t tokens_per_step = 0;
+  std::optional<plan::ModelPlan> model = {};  // of the built-in trainer
+  std::optional<ForecastReport> forecast = {};
+  std::optional<OnMeasuredMachine> calibrated = {};
+};
+
+void fields(auto& visit, const PlanReport& report) {
+  visit("name", report.plan.name);
+  visit("nodes", report.plan.nodes);
+  visit("ranks_per_node", report.plan.ranks_per_node);
+  visit("world_size", report.plan.world_size());
+  visit("batch", report.plan.batch);
+  const spec::JobSpec& spec = report.loaded.spec;
+  visit("gpus_per_node", spec.resources.gpus_per_node);
+  if (!spec.program.trainer.empty()) {
+    visit("device", device_name(spec));
+    visit("plugin", spec.communication.plugin);
+    visit("provider", spec.communication.provider);
+  }
+  if (!report.loaded.filled_in.empty()) {
+    visit("machine", report.loaded.machine);
+    visit("filled_in", report.loaded.filled_in);
+  }
+  if (report.model) visit("tokens_per_step", report.tokens_per_step);
+  visit.where_known("model", report.model);
+  visit.where_known("forecast", report.forecast);
+  visit.where_known("calibrated", report.calibrated);
+}
+
+void print(const PlanReport& report, const PlanContext& context) {
+  const spec::JobSpec& spec = report.loaded.spec;
+  const record::LaunchPlan& plan = report.plan;
+  fmt::print("job          {}\n", spec.name);
+  fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", plan.nodes, plan.ranks_per_node,
+             plan.world_size(), plan.cpus_per_rank);
+  print_device(report.loaded);
+  fmt::print("batch        {}\n", describe_batch(plan.batch));
+  if (compiles_by_command(spec)) {
+    const record::LaunchPlan compile = compile_plan(spec, plan);
+    fmt::print("precompile   {} on {} nodes, {} CPUs each, into {}\n",
+               fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context.cache);
+  }
+  if (report.model) print_model(*report.model, report.tokens_per_step);
+  if (report.forecast) print_forecast(*report.forecast);
+  if (report.calibrated) print_measured(*report.calibrated);
 }
 
 // The picture that --plot asks for.
@@ -157,46 +193,25 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (!context) return fail(context.error(), common);
   auto solved = solve_launch_plan(spec, *context);
   if (!solved) return fail(solved.error(), common);
-  std::optional<plan::ModelPlan> model;
+  PlanReport report{*loaded, *solved, solved->batch.global_batch * spec.data.sequence_length};
   if (spec.program.command.empty()) {
     auto planned = plan_model(path, *solved);
     if (!planned) return fail(planned.error(), common);
-    model = *planned;
+    report.model = *planned;
   }
-  std::optional<ForecastReport> forecast;
   if (wants_forecast(options, *loaded)) {
     auto predicted = forecast_job(options);
     if (!predicted) return fail(predicted.error(), common);
-    forecast = std::move(predicted).value();
-    if (const auto drawn = draw(options, *forecast); !drawn) return fail(drawn.error(), common);
+    report.forecast = std::move(predicted).value();
+    if (const auto drawn = draw(options, *report.forecast); !drawn) return fail(drawn.error(), common);
+  } else {
+    report.calibrated = on_measured_machine(spec, *solved);
   }
-  const auto measured = forecast ? std::nullopt : on_measured_machine(spec, *solved);
-  const plan::BatchPlan& batch = solved->batch;
-  const int64_t tokens_per_step = batch.global_batch * spec.data.sequence_length;
   if (common.json) {
-    fmt::print("{{\"name\": \"{}\", \"nodes\": {}, \"ranks_per_node\": {}, \"world_size\": {}, \"batch\": {}",
-               spec.name, solved->nodes, solved->ranks_per_node, solved->world_size(), batch_json(batch));
-    fmt::print("{}", device_json(*loaded));
-    if (model)
-      fmt::print(", \"tokens_per_step\": {}, \"model\": {}", tokens_per_step, record::to_json(*model));
-    if (forecast) fmt::print(", \"forecast\": {}", forecast_json(*forecast));
-    if (measured) fmt::print(", \"calibrated\": {}", measured_json(*measured));
-    fmt::print("}}\n");
-    return contract::kExitDone;
+    fmt::print("{}", base::json_of(report, base::kJsonReport));
+  } else {
+    print(report, *context);
   }
-  fmt::print("job          {}\n", spec.name);
-  fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", solved->nodes, solved->ranks_per_node,
-             solved->world_size(), solved->cpus_per_rank);
-  print_device(*loaded);
-  fmt::print("batch        {}\n", describe_batch(batch));
-  if (compiles_by_command(spec)) {
-    const record::LaunchPlan compile = compile_plan(spec, *solved);
-    fmt::print("precompile   {} on {} nodes, {} CPUs each, into {}\n",
-               fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context->cache);
-  }
-  if (model) print_model(*model, tokens_per_step);
-  if (forecast) print_forecast(*forecast);
-  if (measured) print_measured(*measured);
   return contract::kExitDone;
 }
 

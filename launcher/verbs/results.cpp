@@ -24,7 +24,7 @@ void print_predicted(const record::RunRecord& record) {
     fmt::print("predicted   nothing: {}\n", said.unknown_because);
   }
   int64_t highest = 0;
-  for (const auto& [rank, bytes] : record.peak_memory_bytes) highest = std::max(highest, bytes);
+  for (const auto& bytes : record.peak_memory_bytes) highest = std::max(highest, bytes.value_or(0));
   if (said.memory_bytes && highest > 0)
     fmt::print("memory      {} at most on a rank, predicted {}: off by {:+.1f} %\n", bytes_text(highest),
                bytes_text(*said.memory_bytes),

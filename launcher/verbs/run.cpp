@@ -31,6 +31,7 @@
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -248,7 +249,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
 }  // namespace
 
 int run(const RunOptions& options, const CommonOptions& common) {
-  const double launch_time = unix_now();
+  const double launch_time = base::unix_now();
   auto installed = find_installation();
   if (!installed) return fail(installed.error(), common);
   auto job = options.run_directory.empty() ? prepare_new(options, *installed)

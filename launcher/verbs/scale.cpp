@@ -61,9 +61,11 @@ ScaleReport report_of(const Sweep& sweep, const std::string& scaling) {
     ScaleLine line;
     line.nodes = row.nodes;
     line.ranks = row.nodes * spec.resources.ranks_per_node;
-    line.refusal = row.refusal;
-    line.nearest_below = row.nearest.below;
-    line.nearest_above = row.nearest.above;
+    if (!row.refusal.empty()) {
+      line.refusal = ScaleRefusal{row.refusal, {}};
+      for (const int64_t count : {row.nearest.below, row.nearest.above})
+        if (count > 0) line.refusal->nearest_nodes.push_back(count);
+    }
     if (row.plan) {
       line.batch = row.plan->batch;
       line.micro_steps = row.micro_steps();
@@ -95,43 +97,44 @@ bool is_over(const std::string& status) {
   return status != "queued" && status != "running";
 }
 
-// What the run's record says, or Slurm where there is no record.
-void look_up(ScaleResult& result) {
+// Returns what the run's record says now, or Slurm where there is no record.
+ScaleResult looked_up(ScaleResult result) {
   const record::RunDir run{result.run};
   if (auto record = read_record(run)) {
     result.status = record::status_name(record->status);
     if (!record->attempts.empty() && record->attempts.back().ended)
       result.seconds = *record->attempts.back().ended - record->attempts.back().started;
     if (record->metrics) result.tokens_per_second = record->metrics->tokens_per_second;
-    if (is_over(result.status)) return;
+    if (is_over(result.status)) return result;
   }
   const auto job = find_job(run.root.substr(run.root.find_last_of('/') + 1));
-  if (!job) return;  // Slurm does not answer now
+  if (!job) return result;  // Slurm does not answer now
   const std::string state = *job ? (*job)->state : "";
   const bool waits_or_runs = state == "PENDING" || state == "RUNNING" || state == "COMPLETING" ||
                              state == "CONFIGURING" || state == "REQUEUED" || state == "SUSPENDED";
   if (!waits_or_runs) result.status = state.empty() ? "forgotten by Slurm" : "ended as " + state;
+  return result;
 }
 
-// Until every run is over, asking Slurm and the records once a second.
-void wait_for_runs(ScaleReport& report, bool tells) {
+// Returns the report once every run is over, asking Slurm and the records once a second.
+ScaleReport when_over(ScaleReport report, bool tells) {
   while (true) {
     int open = 0;
     for (ScaleLine& line : report.lines) {
       if (!line.result || is_over(line.result->status)) continue;
-      look_up(*line.result);
+      line.result = looked_up(std::move(*line.result));
       open += is_over(line.result->status) ? 0 : 1;
       if (tells && is_over(line.result->status))
         fmt::print(stderr, "shardrun: {} nodes: {}\n", line.nodes, line.result->status);
     }
-    if (open == 0) return;
+    if (open == 0) return report;
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }
 
 // Waits, writes scale.json and scale.svg into `directory`, and prints what was measured.
 int finish_sweep(ScaleReport report, const std::string& directory, const CommonOptions& common) {
-  wait_for_runs(report, !common.json);
+  report = when_over(std::move(report), !common.json);
   measure_efficiency(report);
   const std::string json_path = directory + "/scale.json", plot_path = directory + "/scale.svg";
   if (auto written = base::write_file_atomically(json_path, to_json(report)); !written)
@@ -170,8 +173,7 @@ int run_sweep(const Sweep& sweep, ScaleReport report, const CommonOptions& commo
   report.id = submitted->front().id.substr(0, submitted->front().id.find('_'));
   size_t next = 0;
   for (ScaleLine& line : report.lines) {
-    if (line.refusal.empty())
-      line.result = ScaleResult{(*submitted)[next++].run_directory, "queued", {}, {}, {}};
+    if (!line.refusal) line.result = ScaleResult{(*submitted)[next++].run_directory, "queued", {}, {}, {}};
   }
   const std::string directory = runs + "/" + report.id;
   if (auto made = base::make_directories(directory); !made) return fail(made.error(), common);

@@ -44,21 +44,16 @@ int status(const std::string& run_name, const CommonOptions& common) {
                absolute_path(common.runs_directory));
     return contract::kExitDone;
   }
-  std::string out = common.json ? "["
-                                : fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id",
-                                              "scheduler", "nodes×ranks", "step", "loss", "status");
-  bool first = true;
+  std::string out = fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler",
+                                "nodes×ranks", "step", "loss", "status");
+  std::vector<record::RunRecord> records;
   for (const record::RunDir& run : runs) {
     auto state = look_at(run);
     if (!state) continue;
-    if (!common.json) {
-      out += row(run, *state);
-    } else if (state->record) {
-      out += (first ? "\n" : ",\n") + to_json(*state->record);
-      first = false;
-    }
+    out += row(run, *state);
+    if (state->record) records.push_back(std::move(*state->record));
   }
-  fmt::print("{}{}", out, common.json ? "]\n" : "");
+  fmt::print("{}", common.json ? to_json(records) : out);
   return contract::kExitDone;
 }
 

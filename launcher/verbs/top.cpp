@@ -18,6 +18,7 @@
 #include "launcher/view/top.h"
 #include "launcher/watch/look.h"
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -70,7 +71,7 @@ class TopSource {
     std::string title = fmt::format("{} {}: {}", state.plan.name, state.plan.id, state.status);
     if (!state.record || state.record->attempts.empty()) return title;
     const record::Attempt& attempt = state.record->attempts.back();
-    const double seconds = attempt.ended.value_or(unix_now()) - attempt.started;
+    const double seconds = attempt.ended.value_or(base::unix_now()) - attempt.started;
     return title + fmt::format(", attempt {} for {}, {} ranks on {} node{}", attempt.number,
                                clock_time(seconds), state.record->world_size, attempt.nodes.size(),
                                attempt.nodes.size() == 1 ? "" : "s");

@@ -24,13 +24,18 @@ struct ScaleResult {
   std::optional<double> efficiency;
 };
 
+// Says why a number of nodes cannot be, and names at most two numbers that can.
+struct ScaleRefusal {
+  std::string why;
+  std::vector<int64_t> nearest_nodes;  // ascending
+};
+
 struct ScaleLine {
   int64_t nodes = 0, ranks = 0;
-  plan::BatchPlan batch;                         // zeros when refused
-  int64_t micro_steps = 0;                       // micro-batches of a step that are not empty, over all ranks
-  std::optional<int64_t> tokens_per_step;        // for the built-in trainer
-  std::string refusal;                           // empty: it can run
-  int64_t nearest_below = 0, nearest_above = 0;  // for a refusal: numbers of nodes that would work
+  plan::BatchPlan batch;                   // zeros when refused
+  int64_t micro_steps = 0;                 // micro-batches of a step that are not empty, over all ranks
+  std::optional<int64_t> tokens_per_step;  // for the built-in trainer
+  std::optional<ScaleRefusal> refusal;
   std::optional<ScaleResult> result;
 };
 

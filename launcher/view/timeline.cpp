@@ -9,43 +9,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "launcher/view/progress.h"
-#include "runtime/base/json.h"
+#include "runtime/base/json_fields.h"
+#include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
 namespace {
 
-using nlohmann::json;
+using record::EventLine;
+using record::MetricsLine;
 using Mark = TimelineEntry::Mark;
-
-std::vector<json> objects_of(std::string_view text) {
-  std::vector<json> objects;
-  int newest = 0;
-  while (!text.empty()) {
-    const size_t newline = std::min(text.find('\n'), text.size());
-    auto object = base::parse_json(text.substr(0, newline));
-    text.remove_prefix(std::min(newline + 1, text.size()));
-    if (!object.is_object()) continue;
-    const auto attempt = object.find("attempt");
-    if (attempt == object.end() || !attempt->is_number_integer() || attempt->get<int>() < newest) continue;
-    newest = attempt->get<int>();
-    objects.push_back(std::move(object));
-  }
-  return objects;
-}
-
-template <typename T>
-T member(const json& object, const char* key, T otherwise) {
-  const auto found = object.find(key);
-  if (found == object.end()) return otherwise;
-  if constexpr (std::is_same_v<T, std::string>) {
-    return found->is_string() ? found->get<std::string>() : otherwise;
-  } else {
-    return found->is_number() ? found->get<T>() : otherwise;
-  }
-}
 
 // What metrics.jsonl says about one attempt.
 struct Training {
@@ -56,17 +30,16 @@ struct Training {
 
 std::map<int, Training> training_of(const std::string& metrics) {
   std::map<int, Training> found;
-  for (const json& line : objects_of(metrics)) {
-    Training& training = found[member(line, "attempt", 0)];
-    const std::string event = member(line, "event", std::string());
-    if (event == "first_barrier") training.barrier = member(line, "unix_time", 0.0);
-    if (event.empty() && !training.first_step) {
-      training.first_step = member(line, "time", 0.0);
-      training.first = member(line, "step", int64_t{0});
+  for (const MetricsLine& line : record::parse_metrics(metrics)) {
+    Training& training = found[line.attempt];
+    if (line.event == "first_barrier") training.barrier = line.unix_time;
+    if (!line.event && !training.first_step) {
+      training.first_step = line.time.value_or(0.0);
+      training.first = line.step.value_or(0);
     }
-    if (event != "checkpoint") continue;
-    training.last_checkpoint = member(line, "time", 0.0);
-    training.checkpoint = member(line, "step", int64_t{0});
+    if (line.event != "checkpoint") continue;
+    training.last_checkpoint = line.time.value_or(0.0);
+    training.checkpoint = line.step.value_or(0);
     ++training.checkpoints;
   }
   return found;
@@ -123,8 +96,8 @@ void add_training(const Training& training, int attempt, std::optional<double> f
   }
 }
 
-void add_end(const record::Attempt& attempt, const std::vector<record::RankExit>& exits, const json& ended,
-             std::vector<TimelineEntry>& entries) {
+void add_end(const record::Attempt& attempt, const std::vector<record::RankExit>& exits,
+             const std::string& next, std::vector<TimelineEntry>& entries) {
   double when = attempt.ended.value_or(0.0);
   const auto& cause = attempt.first_cause;
   if (cause) {
@@ -140,7 +113,6 @@ void add_end(const record::Attempt& attempt, const std::vector<record::RankExit>
     add_collateral(attempt, exits, entries);
   }
   if (!attempt.ended) return;
-  const std::string next = member(ended, "next", std::string("stop"));
   const char* words = next == "restart" ? "; starts again" : next == "requeue" ? "; queued again" : "";
   entries.push_back({when, attempt.number, Mark::kNone,
                      cause
@@ -188,23 +160,20 @@ std::string utc_clock(double time) {
 
 std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
   const auto training = training_of(sources.metrics);
-  std::map<int, json> ends;
+  std::map<int, std::string> nexts;  // what came after an attempt
   std::vector<TimelineEntry> all;
   std::map<int, std::vector<TimelineEntry>> from_events;
-  for (const json& event : objects_of(sources.events)) {
-    const int attempt = member(event, "attempt", 0);
-    const std::string kind = member(event, "event", std::string());
-    if (kind == "attempt_ended") ends[attempt] = event;
-    if (kind == "queued_again") {
-      from_events[attempt].push_back({member(event, "time", 0.0), attempt, Mark::kNone,
-                                      "queued again: " + member(event, "line", std::string())});
-    }
-    if (kind != "straggler") continue;
-    from_events[attempt].push_back(
-        {member(event, "time", 0.0), attempt, Mark::kNone,
+  for (const EventLine& event : record::parse_events(sources.events)) {
+    if (event.event == "attempt_ended") nexts[event.attempt] = event.next.value_or("stop");
+    if (event.event == "queued_again")
+      from_events[event.attempt].push_back(
+          {event.time, event.attempt, Mark::kNone, "queued again: " + event.line.value_or("")});
+    if (event.event != "straggler") continue;
+    from_events[event.attempt].push_back(
+        {event.time, event.attempt, Mark::kNone,
          fmt::format("rank {} on node {} is slow: busy {:.3f} s a step, the median rank {:.3f} s",
-                     member(event, "global_rank", 0), member(event, "node", std::string()),
-                     member(event, "busy_seconds", 0.0), member(event, "median_seconds", 0.0))});
+                     event.global_rank.value_or(0), event.node.value_or(""), event.busy_seconds.value_or(0.0),
+                     event.median_seconds.value_or(0.0))});
   }
   std::optional<double> fault;
   for (size_t i = 0; i < sources.record.attempts.size(); ++i) {
@@ -218,7 +187,7 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     if (const auto found = training.find(attempt.number); found != training.end())
       add_training(found->second, attempt.number, fault, entries);
     add_end(attempt, i < sources.exits.size() ? sources.exits[i] : std::vector<record::RankExit>{},
-            ends[attempt.number], entries);
+            nexts[attempt.number], entries);
     // The first cause comes before what it caused, whatever the nodes' clocks say.
     double caused = 0.0;
     for (const TimelineEntry& entry : entries) {
@@ -246,16 +215,18 @@ std::string render_timeline(const std::vector<TimelineEntry>& entries) {
   return out;
 }
 
+constexpr base::Word<Mark> kMarks[] = {
+    {"", Mark::kNone}, {"first_cause", Mark::kFirstCause}, {"collateral", Mark::kCollateral}};
+
+void fields(auto& visit, const TimelineEntry& entry) {
+  visit("time", entry.time);
+  visit("attempt", entry.attempt);
+  visit.choice("mark", entry.mark, kMarks);
+  visit("text", entry.text);
+}
+
 std::string timeline_json(const std::vector<TimelineEntry>& entries) {
-  constexpr const char* kMarks[] = {"", "first_cause", "collateral"};
-  json list = json::array();
-  for (const TimelineEntry& entry : entries) {
-    list.push_back({{"time", entry.time},
-                    {"attempt", entry.attempt},
-                    {"mark", kMarks[static_cast<int>(entry.mark)]},
-                    {"text", entry.text}});
-  }
-  return base::json_text(list, 2) + "\n";
+  return base::json_of(entries);
 }
 
 }  // namespace shardrun::launcher

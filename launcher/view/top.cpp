@@ -4,11 +4,10 @@
 #include <tuple>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
-#include "runtime/base/json.h"
+#include "runtime/base/json_fields.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -191,30 +190,36 @@ std::string render_top(const TopView& view, const TopSize& size) {
   return out;
 }
 
-std::string to_json(const TopView& view) {
-  const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
-  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
-  for (const TopRank& rank : view.ranks) {
-    ranks.push_back({{"rank", rank.global_rank},
-                     {"node", rank.node},
-                     {"state", rank.state},
-                     {"trouble", rank.trouble},
-                     {"step", or_null(rank.step)},
-                     {"step_seconds", or_null(rank.step_seconds)},
-                     {"busy_seconds", or_null(rank.busy_seconds)},
-                     {"memory_bytes", or_null(rank.memory_bytes)},
-                     {"last_line", rank.last_line}});
+void fields(auto& visit, const TopRank& rank) {
+  visit("rank", rank.global_rank);
+  visit("node", rank.node);
+  visit("state", rank.state);
+  visit("trouble", rank.trouble);
+  visit("step", rank.step);
+  visit("step_seconds", rank.step_seconds);
+  visit("busy_seconds", rank.busy_seconds);
+  visit("memory_bytes", rank.memory_bytes);
+  visit("last_line", rank.last_line);
+}
+
+void fields(auto& visit, const TopView& view) {
+  std::optional<int64_t> step;
+  std::optional<double> loss, tokens_per_second;
+  if (!view.curve.steps.empty()) {
+    step = view.curve.steps.back().step;
+    loss = view.curve.steps.back().loss;
+    tokens_per_second = view.curve.steps.back().tokens_per_second;
   }
-  const bool steps = !view.curve.steps.empty();
-  const nlohmann::ordered_json object = {
-      {"title", view.title},
-      {"note", view.note},
-      {"step", steps ? nlohmann::json(view.curve.steps.back().step) : nlohmann::json()},
-      {"loss", steps ? nlohmann::json(view.curve.steps.back().loss) : nlohmann::json()},
-      {"tokens_per_second",
-       steps ? nlohmann::json(view.curve.steps.back().tokens_per_second) : nlohmann::json()},
-      {"ranks", std::move(ranks)}};
-  return base::json_text(object, 1) + "\n";
+  visit("title", view.title);
+  visit("note", view.note);
+  visit("step", step);
+  visit("loss", loss);
+  visit("tokens_per_second", tokens_per_second);
+  visit("ranks", view.ranks);
+}
+
+std::string to_json(const TopView& view) {
+  return base::json_of(view, {.indent = 1, .sorted = false});
 }
 
 }  // namespace shardrun::launcher

@@ -1,4 +1,5 @@
 #include "launcher/watch/watch.h"
+#include "runtime/base/unix_time.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -34,10 +35,6 @@ constexpr size_t kLongestLine = 4096;
 
 double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 Result<std::string> random_word() {
@@ -289,7 +286,7 @@ void Watch::judge(double now) {
   if (!alarm) return;
   {
     const std::lock_guard lock(mutex_);
-    raised_ = Raised{*alarm, unix_now(), now - alarm->since};
+    raised_ = Raised{*alarm, base::unix_now(), now - alarm->since};
   }
   order_kill(alarm->line);
   ::eventfd_write(alarm_event_.get(), 1);

@@ -117,9 +117,6 @@ class [[nodiscard]] Result<void> {
 
 }  // namespace shardrun::base
 
-#define SHARDRUN_CONCAT_INNER(a, b) a##b
-#define SHARDRUN_CONCAT(a, b) SHARDRUN_CONCAT_INNER(a, b)
-
 // Returns from the function with the error of `expression` if it failed.
 #define RETURN_IF_ERROR(expression)                                \
   do {                                                             \

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/record/json_reader.h"
+#include "runtime/base/json_fields.h"
 
 namespace shardrun::contract {
 namespace {
@@ -132,31 +132,21 @@ std::optional<std::string> parse_look(std::string_view line) {
   return std::string(line);
 }
 
+void fields(auto& visit, base::Is<WatchPlace> auto& place) {
+  visit.version(1);
+  visit("token", place.token);
+  visit("answer", place.answer);
+  visit("port", place.port);
+  visit.later("addresses", place.addresses);
+  visit("lease_seconds", place.lease_seconds);
+}
+
 std::string to_json(const WatchPlace& place) {
-  return record::dump_json({{"format_version", 1},
-                            {"token", place.token},
-                            {"answer", place.answer},
-                            {"port", place.port},
-                            {"addresses", place.addresses},
-                            {"lease_seconds", place.lease_seconds}});
+  return base::json_of(place);
 }
 
 Result<WatchPlace> parse_watch_place(std::string_view text) {
-  auto json = record::parse_json(text, "watch.json");
-  if (!json) return std::move(json).error();
-  record::JsonReader reader(*json, "watch.json");
-  WatchPlace place;
-  reader.read("token", place.token);
-  reader.read("answer", place.answer);
-  reader.read("port", place.port);
-  reader.read("lease_seconds", place.lease_seconds);
-  RETURN_IF_ERROR(reader.finish());
-  if (const auto* addresses = reader.member("addresses"); addresses != nullptr && addresses->is_array()) {
-    for (const auto& address : *addresses) {
-      if (address.is_string()) place.addresses.push_back(address.get<std::string>());
-    }
-  }
-  return place;
+  return base::parse_fields<WatchPlace>(text, "watch.json");
 }
 
 }  // namespace shardrun::contract

@@ -1,4 +1,5 @@
 #include "runtime/gate/network_check.h"
+#include "runtime/base/unix_time.h"
 
 #include <algorithm>
 #include <array>
@@ -25,10 +26,6 @@ constexpr double kLongPatience = 1.5;    // they are slower than what is usual
 constexpr int kMostLooks = 3;
 constexpr size_t kFewestFloats = size_t{1} << 18, kMostFloats = size_t{1} << 24;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 Result<void> complete(Communicator& group, Result<Pending> started) {
   if (!started) return std::move(started).error();
@@ -113,7 +110,7 @@ class NetworkCheck {
     Card mine{};
     std::memcpy(mine.node.data(), options_.node.data(), std::min(options_.node.size(), mine.node.size() - 1));
     for (double& reading : mine.readings) {
-      reading = unix_now();
+      reading = base::unix_now();
       RETURN_IF_ERROR(complete(*world_, world_->barrier()));
     }
     const auto cards = gather(*world_, mine);

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "runtime/base/fields.h"
+
 namespace shardrun::plan {
 
 struct BatchPlan {
@@ -33,6 +35,13 @@ struct BatchPlan {
     return global_batch % micro_batch == 0 && global_batch / micro_batch % data_parallel == 0;
   }
 };
+
+void fields(auto& visit, base::Is<BatchPlan> auto& batch) {
+  visit("global_batch", batch.global_batch);
+  visit("micro_batch", batch.micro_batch);
+  visit("gradient_accumulation", batch.gradient_accumulation);
+  visit("data_parallel", batch.data_parallel);
+}
 
 // Returns the plan whose global_batch is the product of the three.
 BatchPlan even_batch(int64_t micro_batch, int64_t gradient_accumulation, int64_t data_parallel);

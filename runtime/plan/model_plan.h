@@ -41,12 +41,42 @@ struct MemoryPlan {
   }
 };
 
+// Kinds are added: documents of before lack them.
+void fields(auto& visit, base::Is<MemoryPlan> auto& memory) {
+  visit.later("masters", memory.masters);
+  visit.later("compute_copy", memory.compute_copy);
+  visit.later("gradients", memory.gradients);
+  visit.later("moments", memory.moments);
+  visit.later("gathered", memory.gathered);
+  visit.later("activations", memory.activations);
+  visit.later("offloaded", memory.offloaded);
+  visit.later("workspace", memory.workspace);
+  visit.later("communication", memory.communication);
+  visit.later("saving", memory.saving);
+  visit.later("in_files", memory.in_files);
+  visit.later("process", memory.process);
+  visit.later("on_gpu", memory.on_gpu);
+  visit.later("context", memory.context);
+  visit.derived("total", memory.total());
+}
+
 struct ModelPlan {
   int64_t parameters = 0, blocks = 0;
   FlopsPerToken flops_per_token;
   int shard_degree = 1, replicas = 1, tensor_parallel = 1;
   MemoryPlan memory;
 };
+
+void fields(auto& visit, base::Is<ModelPlan> auto& model) {
+  visit("parameters", model.parameters);
+  visit("blocks", model.blocks);
+  visit("flops_per_token", model.flops_per_token.causal);
+  visit("full_flops_per_token", model.flops_per_token.full);
+  visit("shard_degree", model.shard_degree);
+  visit("replicas", model.replicas);
+  visit("tensor_parallel", model.tensor_parallel);
+  visit("bytes_per_rank", model.memory);
+}
 
 // Returns what a rank holds before it has allocated anything, as it was measured: the program with its libraries
 // and compiled products, and in a world of more than one rank the endpoints of the comm plugin too. On a GPU it

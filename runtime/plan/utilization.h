@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/fields.h"
+
 namespace shardrun::plan {
 
 // The FLOPs of one token, forward and backward; 0: not known.
@@ -30,12 +32,24 @@ struct PeakRate {
   friend bool operator==(const PeakRate&, const PeakRate&) = default;
 };
 
+void fields(auto& visit, base::Is<PeakRate> auto& peak) {
+  visit.later("kind", peak.kind);
+  visit.later("flops", peak.flops);
+  visit.later("source", peak.source);
+}
+
 struct Utilization {
   PeakRate peak;
   double causal = 0.0, full = 0.0;  // shares of the peak
 
   friend bool operator==(const Utilization&, const Utilization&) = default;
 };
+
+void fields(auto& visit, base::Is<Utilization> auto& one) {
+  fields(visit, one.peak);
+  visit.later("causal", one.causal);
+  visit.later("full", one.full);
+}
 
 // Returns the utilizations of `ranks` ranks that train so many tokens per second together, one for each peak; none
 // where FLOPs are not known.

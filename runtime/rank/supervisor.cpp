@@ -21,6 +21,7 @@
 
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
@@ -279,7 +280,7 @@ class Supervisor {
     record::RankExit exit;
     exit.global_rank = request_.env.global_rank;
     exit.node = request_.env.node_name;
-    exit.ended = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    exit.ended = base::unix_now();
     if (WIFSIGNALED(ending.status)) {
       exit.signal = WTERMSIG(ending.status);
     } else {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/fields.h"
 #include "runtime/spec/spec_reader.h"
 #include "runtime/spec/toml_text.h"
 
@@ -13,24 +14,6 @@ namespace {
 
 constexpr double kMost = 1e18;
 constexpr int64_t kMostCount = int64_t{1} << 40;
-
-// Kinds of a probe that are all read and written alike.
-struct SpreadOfStep {
-  const char* name;
-  Spread StepProbe::*spread;
-};
-constexpr SpreadOfStep kStepSpreads[] = {{"table_forward", &StepProbe::table_forward},
-                                         {"table_backward", &StepProbe::table_backward},
-                                         {"layer_forward", &StepProbe::layer_forward},
-                                         {"layer_backward", &StepProbe::layer_backward},
-                                         {"layer_backward_selective", &StepProbe::layer_backward_selective},
-                                         {"head_forward", &StepProbe::head_forward},
-                                         {"head_backward", &StepProbe::head_backward}};
-
-std::string spread_text(const Spread& spread) {
-  return fmt::format("{{ low = {:.6e}, median = {:.6e}, high = {:.6e} }}", spread.low, spread.median,
-                     spread.high);
-}
 
 std::string date_text(double unix_seconds) {
   const auto seconds = static_cast<std::time_t>(unix_seconds);
@@ -41,74 +24,148 @@ std::string date_text(double unix_seconds) {
   return text;
 }
 
-void read_spread(const spec::TomlValue& table, spec::SectionReader& section, const char* key,
-                 spec::SpecReading& reading, Spread& out) {
-  section.know(key);
-  const spec::TomlValue* own = table.find(key);
-  if (own == nullptr) return;
-  spec::SectionReader members(table, key, reading);
-  members.number("low", 0.0, kMost, out.low);
-  members.number("median", 0.0, kMost, out.median);
-  members.number("high", 0.0, kMost, out.high);
-  members.finish();
-}
-
-GemmRate read_gemm(const spec::TomlValue& table, spec::SpecReading& reading) {
-  GemmRate gemm;
-  spec::SectionReader section(spec::SectionReader::Table{table}, "gemm", reading);
-  section.word("type", "", gemm.type);
-  section.integer("size", 1, kMostCount, gemm.size);
-  read_spread(table, section, "flops_per_second", reading, gemm.flops_per_second);
-  section.finish();
-  return gemm;
-}
-
-StepProbe read_step(const spec::TomlValue& table, spec::SpecReading& reading) {
-  StepProbe step;
-  spec::SectionReader section(spec::SectionReader::Table{table}, "step", reading);
-  section.integer("micro_batch", 1, kMostCount, step.micro_batch);
-  section.integer("sequence_length", 1, kMostCount, step.sequence_length);
-  section.integer("hidden", 1, kMostCount, step.hidden);
-  section.integer("heads", 1, kMostCount, step.heads);
-  section.integer("kv_heads", 1, kMostCount, step.kv_heads);
-  section.integer("ffn", 1, kMostCount, step.ffn);
-  section.integer("vocab", 1, kMostCount, step.vocab);
-  for (const SpreadOfStep& one : kStepSpreads)
-    read_spread(table, section, one.name, reading, step.*one.spread);
-  section.finish();
-  return step;
-}
-
-CollectiveProbe read_collective(const spec::TomlValue& table, spec::SpecReading& reading) {
-  CollectiveProbe probe;
-  spec::SectionReader section(spec::SectionReader::Table{table}, "collective", reading);
-  section.word("kind", "_", probe.kind);
-  section.word("among", "", probe.among);
-  section.integer("nodes", 1, kMostCount, probe.nodes);
-  section.integer("ranks", 2, kMostCount, probe.ranks);
-  section.integer("bytes", 1, kMostCount, probe.bytes);
-  read_spread(table, section, "seconds", reading, probe.seconds);
-  section.number("cpu_seconds", 0.0, kMost, probe.cpu_seconds);
-  section.number("beside_seconds", 0.0, kMost, probe.beside_seconds);
-  section.finish();
-  return probe;
-}
-
-template <typename Read>
-void read_array(const spec::TomlValue& document, spec::SectionReader& root, const char* key,
-                spec::SpecReading& reading, const Read& read) {
-  root.know(key);
-  const spec::TomlValue* list = document.find(key);
-  if (list == nullptr) return;
-  for (const spec::TomlValue& item : list->items) {
-    if (item.kind != spec::TomlValue::Kind::kTable)
-      return reading.fail(item.origin, fmt::format("{} holds something that is no table", key),
-                          "calibrate again");
-    read(item);
+// Writes a table's members, then the tables below it. A visitor as runtime/base/fields.h has them, for the types of this file;
+// integers have their least value as a third argument.
+class TomlWriter {
+ public:
+  void operator()(const char* key, const std::string& text) { add(key, spec::toml_string(text)); }
+  void operator()(const char* key, int64_t number, int64_t = 1) { add(key, std::to_string(number)); }
+  void operator()(const char* key, double number) { add(key, fmt::format("{:.6e}", number)); }
+  void time(const char* key, double seconds) { add(key, fmt::format("{:.3f}", seconds)); }
+  void word(const char* key, std::string_view, const std::string& text) { (*this)(key, text); }
+  void version(int newest) { (*this)("format_version", int64_t{newest}); }
+  void operator()(const char* key, const std::vector<std::string>& texts) {
+    std::string items;
+    for (const std::string& text : texts) items += (items.empty() ? "" : ", ") + spec::toml_string(text);
+    add(key, "[" + items + "]");
   }
-}
+  void operator()(const char* key, const Spread& spread) {
+    add(key, fmt::format("{{ low = {:.6e}, median = {:.6e}, high = {:.6e} }}", spread.low, spread.median,
+                         spread.high));
+  }
+  template <typename T>
+  void operator()(const char* key, const std::vector<T>& tables) {
+    for (const T& table : tables) {
+      text_ += fmt::format("\n[[{}]]\n", key);
+      fields(*this, table);
+    }
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void add(const char* key, const std::string& value) { text_ += fmt::format("{} = {}\n", key, value); }
+
+  std::string text_;
+};
+
+// Reads what TomlWriter writes. Call finish() last.
+class TomlReader {
+ public:
+  TomlReader(const spec::TomlValue& table, const char* label, spec::SpecReading& reading)
+      : table_(table), section_(spec::SectionReader::Table{table}, label, reading), reading_(reading) {}
+
+  void operator()(const char* key, std::string& text) { section_.text(key, text); }
+  void operator()(const char* key, int64_t& number, int64_t least = 1) {
+    section_.integer(key, least, kMostCount, number);
+  }
+  void operator()(const char* key, double& number) { section_.number(key, 0.0, kMost, number); }
+  void time(const char* key, double& seconds) { (*this)(key, seconds); }
+  void word(const char* key, std::string_view allowed, std::string& text) {
+    section_.word(key, allowed, text);
+  }
+  void operator()(const char* key, std::vector<std::string>& texts) { section_.texts(key, texts); }
+  void version(int) { (*this)("format_version", version_); }
+  void operator()(const char* key, Spread& spread) {
+    section_.know(key);
+    if (table_.find(key) == nullptr) return;
+    spec::SectionReader members(table_, key, reading_);
+    members.number("low", 0.0, kMost, spread.low);
+    members.number("median", 0.0, kMost, spread.median);
+    members.number("high", 0.0, kMost, spread.high);
+    members.finish();
+  }
+  template <typename T>
+  void operator()(const char* key, std::vector<T>& tables) {
+    section_.know(key);
+    const spec::TomlValue* list = table_.find(key);
+    if (list == nullptr) return;
+    for (const spec::TomlValue& item : list->items) {
+      if (item.kind != spec::TomlValue::Kind::kTable)
+        return reading_.fail(item.origin, fmt::format("{} holds something that is no table", key),
+                             "calibrate again");
+      TomlReader members(item, key, reading_);
+      fields(members, tables.emplace_back());
+      members.finish();
+    }
+  }
+  void finish() { section_.finish(); }
+  // Returns 0 where there is none.
+  int64_t version() const { return version_; }
+
+ private:
+  const spec::TomlValue& table_;
+  spec::SectionReader section_;
+  spec::SpecReading& reading_;
+  int64_t version_ = 0;
+};
 
 }  // namespace
+
+void fields(auto& visit, base::Is<GemmRate> auto& gemm) {
+  visit.word("type", "", gemm.type);
+  visit("size", gemm.size);
+  visit("flops_per_second", gemm.flops_per_second);
+}
+
+void fields(auto& visit, base::Is<StepProbe> auto& step) {
+  visit("micro_batch", step.micro_batch);
+  visit("sequence_length", step.sequence_length);
+  visit("hidden", step.hidden);
+  visit("heads", step.heads);
+  visit("kv_heads", step.kv_heads);
+  visit("ffn", step.ffn);
+  visit("vocab", step.vocab);
+  visit("table_forward", step.table_forward);
+  visit("table_backward", step.table_backward);
+  visit("layer_forward", step.layer_forward);
+  visit("layer_backward", step.layer_backward);
+  visit("layer_backward_selective", step.layer_backward_selective);
+  visit("head_forward", step.head_forward);
+  visit("head_backward", step.head_backward);
+}
+
+void fields(auto& visit, base::Is<CollectiveProbe> auto& probe) {
+  visit.word("kind", "_", probe.kind);
+  visit.word("among", "", probe.among);
+  visit("nodes", probe.nodes);
+  visit("ranks", probe.ranks, 2);
+  visit("bytes", probe.bytes);
+  visit("seconds", probe.seconds);
+  visit("cpu_seconds", probe.cpu_seconds);
+  visit("beside_seconds", probe.beside_seconds);
+}
+
+void fields(auto& visit, base::Is<Calibration> auto& c) {
+  visit.version(Calibration::kFormatVersion);
+  visit.time("measured_at", c.measured_at);
+  visit.time("network_measured_at", c.network_measured_at);
+  visit("shardrun", c.shardrun);
+  visit("plugin", c.plugin);
+  visit("provider", c.provider);
+  visit("cpu", c.cpu);
+  visit("node_names", c.node_names);
+  visit("nodes", c.nodes);
+  visit("ranks_per_node", c.ranks_per_node);
+  visit("cpus_per_rank", c.cpus_per_rank);
+  visit("machines", c.machines);
+  visit("cpus_per_node", c.cpus_per_node);
+  visit("memory_bytes", c.memory_bytes, 0);
+  visit("memory_bytes_per_second", c.memory_bytes_per_second);
+  visit("update_seconds_per_parameter", c.update_seconds_per_parameter);
+  visit("gemm", c.gemms);
+  visit("step", c.steps);
+  visit("collective", c.collectives);
+}
 
 Spread Spread::of(std::vector<double> values) {
   if (values.empty()) return {};
@@ -120,39 +177,14 @@ Spread Spread::of(std::vector<double> values) {
 }
 
 std::string to_toml(const Calibration& c) {
-  std::string names;
-  for (const std::string& name : c.node_names) names += (names.empty() ? "" : ", ") + spec::toml_string(name);
-  std::string text = fmt::format(
-      "# Measured by `shardrun calibrate` on {}, the network on {}; docs/formats.md says what each part is.\n"
-      "# Written anew by every calibration: notes belong elsewhere.\n"
-      "format_version = {}\nmeasured_at = {:.3f}\nnetwork_measured_at = {:.3f}\nshardrun = {}\nplugin = {}\n"
-      "provider = {}\ncpu = {}\nnode_names = [{}]\nnodes = {}\nranks_per_node = {}\ncpus_per_rank = {}\n"
-      "machines = {}\ncpus_per_node = {}\nmemory_bytes = {}\n",
-      date_text(c.measured_at), date_text(c.network_measured_at), Calibration::kFormatVersion, c.measured_at,
-      c.network_measured_at, spec::toml_string(c.shardrun), spec::toml_string(c.plugin),
-      spec::toml_string(c.provider), spec::toml_string(c.cpu), names, c.nodes, c.ranks_per_node,
-      c.cpus_per_rank, c.machines, c.cpus_per_node, c.memory_bytes);
-  text += "memory_bytes_per_second = " + spread_text(c.memory_bytes_per_second) + "\n";
-  text += "update_seconds_per_parameter = " + spread_text(c.update_seconds_per_parameter) + "\n";
-  for (const GemmRate& gemm : c.gemms)
-    text += fmt::format("\n[[gemm]]\ntype = {}\nsize = {}\nflops_per_second = {}\n",
-                        spec::toml_string(gemm.type), gemm.size, spread_text(gemm.flops_per_second));
-  for (const StepProbe& step : c.steps) {
-    text += fmt::format(
-        "\n[[step]]\nmicro_batch = {}\nsequence_length = {}\nhidden = {}\nheads = {}\nkv_heads = {}\nffn = "
-        "{}\nvocab = {}\n",
-        step.micro_batch, step.sequence_length, step.hidden, step.heads, step.kv_heads, step.ffn, step.vocab);
-    for (const SpreadOfStep& one : kStepSpreads)
-      text += fmt::format("{} = {}\n", one.name, spread_text(step.*one.spread));
-  }
-  for (const CollectiveProbe& probe : c.collectives) {
-    text += fmt::format(
-        "\n[[collective]]\nkind = {}\namong = {}\nnodes = {}\nranks = {}\nbytes = {}\nseconds = {}\n"
-        "cpu_seconds = {:.6e}\nbeside_seconds = {:.6e}\n",
-        spec::toml_string(probe.kind), spec::toml_string(probe.among), probe.nodes, probe.ranks, probe.bytes,
-        spread_text(probe.seconds), probe.cpu_seconds, probe.beside_seconds);
-  }
-  return text;
+  TomlWriter writer;
+  fields(writer, c);
+  return fmt::format(
+             "# Measured by `shardrun calibrate` on {}, the network on {}; docs/formats.md says what each "
+             "part is.\n"
+             "# Written anew by every calibration: notes belong elsewhere.\n",
+             date_text(c.measured_at), date_text(c.network_measured_at)) +
+         writer.text();
 }
 
 Result<Calibration> parse_calibration(std::string_view text, std::string_view file_name) {
@@ -161,36 +193,14 @@ Result<Calibration> parse_calibration(std::string_view text, std::string_view fi
   spec::SpecReading reading;
   reading.document = "a calibration";
   Calibration c;
-  int64_t version = 0;
-  spec::SectionReader root(spec::SectionReader::Table{*document}, "", reading);
-  root.integer("format_version", 1, kMostCount, version);
-  if (version != 0 && version != Calibration::kFormatVersion)
+  TomlReader root(*document, "", reading);
+  fields(root, c);
+  if (root.version() != 0 && root.version() != Calibration::kFormatVersion)
     return base::Error(base::Code::kUnsupported,
                        fmt::format("{} has format {}, this version reads {}; calibrate again", file_name,
-                                   version, Calibration::kFormatVersion));
-  root.number("measured_at", 0.0, kMost, c.measured_at);
-  root.number("network_measured_at", 0.0, kMost, c.network_measured_at);
-  root.text("shardrun", c.shardrun);
-  root.text("plugin", c.plugin);
-  root.text("provider", c.provider);
-  root.text("cpu", c.cpu);
-  root.texts("node_names", c.node_names);
-  root.integer("nodes", 1, kMostCount, c.nodes);
-  root.integer("ranks_per_node", 1, kMostCount, c.ranks_per_node);
-  root.integer("cpus_per_rank", 1, kMostCount, c.cpus_per_rank);
-  root.integer("machines", 1, kMostCount, c.machines);
-  root.integer("cpus_per_node", 1, kMostCount, c.cpus_per_node);
-  root.integer("memory_bytes", 0, kMostCount, c.memory_bytes);
-  read_spread(*document, root, "memory_bytes_per_second", reading, c.memory_bytes_per_second);
-  read_spread(*document, root, "update_seconds_per_parameter", reading, c.update_seconds_per_parameter);
-  read_array(*document, root, "gemm", reading,
-             [&](const spec::TomlValue& item) { c.gemms.push_back(read_gemm(item, reading)); });
-  read_array(*document, root, "step", reading,
-             [&](const spec::TomlValue& item) { c.steps.push_back(read_step(item, reading)); });
-  read_array(*document, root, "collective", reading,
-             [&](const spec::TomlValue& item) { c.collectives.push_back(read_collective(item, reading)); });
+                                   root.version(), Calibration::kFormatVersion));
   root.finish();
-  if (!reading.error && (version == 0 || c.nodes == 0 || c.ranks_per_node == 0))
+  if (!reading.error && (root.version() == 0 || c.nodes == 0 || c.ranks_per_node == 0))
     reading.fail(std::string(file_name), "it lacks its version or its nodes", "calibrate again");
   if (reading.error) return std::move(*reading.error);
   return c;

@@ -1,6 +1,8 @@
 #include "runtime/record/launch_plan.h"
 
-#include "runtime/record/json_reader.h"
+#include <fmt/format.h>
+
+#include "runtime/base/json_fields.h"
 
 namespace shardrun::record {
 namespace {
@@ -27,75 +29,32 @@ Result<void> check_sizes(const LaunchPlan& plan) {
 
 }  // namespace
 
+void fields(auto& visit, base::Is<LaunchPlan> auto& plan) {
+  visit.version(LaunchPlan::kFormatVersion);
+  visit("name", plan.name);
+  visit("id", plan.id);
+  visit("scheduler", plan.scheduler);
+  visit("run_directory", plan.run_directory);
+  visit("working_directory", plan.working_directory);
+  visit("rank_program", plan.rank_program);
+  visit("plugin_directory", plan.plugin_directory);
+  visit.later("overrides", plan.overrides);
+  visit("nodes", plan.nodes);
+  visit("ranks_per_node", plan.ranks_per_node);
+  visit("cpus_per_rank", plan.cpus_per_rank);
+  visit.derived("world_size", plan.world_size());
+  visit.later("variables", plan.variables);
+  visit.later("precompile_run", plan.precompile_run);
+  visit("batch", plan.batch);
+}
+
 std::string to_json(const LaunchPlan& plan) {
-  return dump_json({{"format_version", LaunchPlan::kFormatVersion},
-                    {"name", plan.name},
-                    {"id", plan.id},
-                    {"scheduler", plan.scheduler},
-                    {"run_directory", plan.run_directory},
-                    {"working_directory", plan.working_directory},
-                    {"rank_program", plan.rank_program},
-                    {"plugin_directory", plan.plugin_directory},
-                    {"overrides", plan.overrides},
-                    {"nodes", plan.nodes},
-                    {"ranks_per_node", plan.ranks_per_node},
-                    {"cpus_per_rank", plan.cpus_per_rank},
-                    {"world_size", plan.world_size()},
-                    {"variables", plan.variables},
-                    {"precompile_run", plan.precompile_run},
-                    {"batch",
-                     {{"global_batch", plan.batch.global_batch},
-                      {"micro_batch", plan.batch.micro_batch},
-                      {"gradient_accumulation", plan.batch.gradient_accumulation},
-                      {"data_parallel", plan.batch.data_parallel}}}});
+  return base::json_of(plan);
 }
 
 Result<LaunchPlan> parse_launch_plan(std::string_view text) {
-  auto json = parse_json(text, "plan.json");
-  if (!json) return std::move(json).error();
-  JsonReader reader(*json, "plan.json");
-  int version = 0;
-  reader.read("format_version", version);
-  RETURN_IF_ERROR(reader.finish());
-  if (version > LaunchPlan::kFormatVersion) {
-    return base::Error(base::Code::kUnsupported,
-                       fmt::format("plan.json has format {}, this version reads {}; use a newer shardrun",
-                                   version, LaunchPlan::kFormatVersion));
-  }
-  LaunchPlan plan;
-  reader.read("name", plan.name);
-  reader.read("id", plan.id);
-  reader.read("scheduler", plan.scheduler);
-  reader.read("run_directory", plan.run_directory);
-  reader.read("working_directory", plan.working_directory);
-  reader.read("rank_program", plan.rank_program);
-  reader.read("plugin_directory", plan.plugin_directory);
-  reader.read("nodes", plan.nodes);
-  reader.read("ranks_per_node", plan.ranks_per_node);
-  reader.read("cpus_per_rank", plan.cpus_per_rank);
-  if (const auto* overrides = reader.member("overrides"); overrides != nullptr && overrides->is_array()) {
-    for (const auto& item : *overrides) {
-      if (item.is_string()) plan.overrides.push_back(item.get<std::string>());
-    }
-  }
-  if (const auto* variables = reader.member("variables"); variables != nullptr && variables->is_object()) {
-    for (const auto& [name, value] : variables->items()) {
-      if (value.is_string()) plan.variables[name] = value.get<std::string>();
-    }
-  }
-  std::optional<std::string> precompile_run;
-  reader.read_optional("precompile_run", precompile_run);
-  plan.precompile_run = precompile_run.value_or("");
-  const nlohmann::json* batch = reader.member("batch");
-  if (batch == nullptr) reader.fail("plan.json: \"batch\" is missing");
-  RETURN_IF_ERROR(reader.finish());
-  JsonReader sizes(*batch, "plan.json batch");
-  sizes.read("global_batch", plan.batch.global_batch);
-  sizes.read("micro_batch", plan.batch.micro_batch);
-  sizes.read("gradient_accumulation", plan.batch.gradient_accumulation);
-  sizes.read("data_parallel", plan.batch.data_parallel);
-  RETURN_IF_ERROR(sizes.finish());
-  RETURN_IF_ERROR(check_sizes(plan));
+  auto plan = base::parse_fields<LaunchPlan>(text, "plan.json");
+  if (plan) RETURN_IF_ERROR(check_sizes(*plan));
   return plan;
 }
 

@@ -3,30 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/json_fields.h"
 #include "runtime/base/median.h"
-#include "runtime/record/json_reader.h"
 
 namespace shardrun::record {
-namespace {
-
-using nlohmann::json;
-
-// Calls `read` with a reader of each object in the list `key`.
-template <typename Read>
-Result<void> for_each(const JsonReader& reader, const char* key, Read read) {
-  const json* list = reader.member(key);
-  if (list == nullptr || !list->is_array()) {
-    return base::Error(base::Code::kCorrupt, fmt::format("\"{}\" is no list", key));
-  }
-  for (const json& item : *list) {
-    JsonReader members(item, key);
-    read(members, item);
-    RETURN_IF_ERROR(members.finish());
-  }
-  return {};
-}
-
-}  // namespace
 
 std::vector<NodeBandwidth> node_bandwidths(const std::vector<PairBandwidth>& pairs) {
   std::vector<NodeBandwidth> nodes;
@@ -58,98 +38,63 @@ bool is_network_variable(std::string_view name) {
   return name.starts_with("FI_") || name.starts_with("NCCL_") || name.starts_with("RDMAV_");
 }
 
+void fields(auto& visit, base::Is<GpuFacts> auto& gpu) {
+  visit("index", gpu.index);
+  visit("name", gpu.name);
+  visit.later("faults", gpu.faults);
+}
+
+void fields(auto& visit, base::Is<NodeFacts> auto& facts) {
+  visit.version(1);
+  visit("node", facts.node);
+  visit("checkpoint_folder", facts.checkpoint_folder);
+  visit("free_bytes", facts.free_bytes);
+  visit("needed_bytes", facts.needed_bytes);
+  visit("disk_error", facts.disk_error);
+  visit("provider_error", facts.provider_error);
+  visit("gpus", facts.gpus);
+  visit("gpu_error", facts.gpu_error);
+  visit.later("variables", facts.variables);
+  visit("network_error", facts.network_error);
+  visit.later("network_ranks", facts.network_ranks);
+}
+
+void fields(auto& visit, base::Is<ClockOffset> auto& clock) {
+  visit("node", clock.node);
+  visit("low", clock.low);
+  visit("high", clock.high);
+}
+
+void fields(auto& visit, base::Is<PairBandwidth> auto& pair) {
+  visit("left", pair.left);
+  visit("right", pair.right);
+  visit("bytes_per_second", pair.bytes_per_second);
+}
+
+void fields(auto& visit, base::Is<Measurement> auto& measured) {
+  visit.version(1);
+  visit("provider", measured.provider);
+  visit("ranks", measured.ranks);
+  visit("bytes", measured.bytes);
+  visit("bytes_per_second", measured.bytes_per_second);
+  visit("clocks", measured.clocks);
+  visit("pairs", measured.pairs);
+}
+
 std::string to_json(const NodeFacts& facts) {
-  json gpus = json::array();
-  for (const GpuFacts& gpu : facts.gpus)
-    gpus.push_back({{"index", gpu.index}, {"name", gpu.name}, {"faults", gpu.faults}});
-  return dump_json({{"format_version", 1},
-                    {"node", facts.node},
-                    {"checkpoint_folder", facts.checkpoint_folder},
-                    {"free_bytes", facts.free_bytes},
-                    {"needed_bytes", facts.needed_bytes},
-                    {"disk_error", facts.disk_error},
-                    {"provider_error", facts.provider_error},
-                    {"gpus", gpus},
-                    {"gpu_error", facts.gpu_error},
-                    {"variables", facts.variables},
-                    {"network_error", facts.network_error},
-                    {"network_ranks", facts.network_ranks}});
+  return base::json_of(facts);
 }
 
 Result<NodeFacts> parse_node_facts(std::string_view text) {
-  const auto object = parse_json(text, "a node's facts");
-  if (!object) return object.error();
-  JsonReader reader(*object, "a node's facts");
-  NodeFacts facts;
-  reader.read("node", facts.node);
-  reader.read("checkpoint_folder", facts.checkpoint_folder);
-  reader.read("free_bytes", facts.free_bytes);
-  reader.read("needed_bytes", facts.needed_bytes);
-  reader.read("disk_error", facts.disk_error);
-  reader.read("provider_error", facts.provider_error);
-  reader.read("gpu_error", facts.gpu_error);
-  reader.read("network_error", facts.network_error);
-  RETURN_IF_ERROR(reader.finish());
-  RETURN_IF_ERROR(for_each(reader, "gpus", [&](JsonReader& members, const json& item) {
-    GpuFacts gpu;
-    members.read("index", gpu.index);
-    members.read("name", gpu.name);
-    if (item.contains("faults") && item["faults"].is_array()) {
-      for (const json& fault : item["faults"])
-        if (fault.is_string()) gpu.faults.push_back(fault.get<std::string>());
-    }
-    facts.gpus.push_back(std::move(gpu));
-  }));
-  if (const json* ranks = reader.member("network_ranks"); ranks != nullptr && ranks->is_array()) {
-    for (const json& rank : *ranks)
-      if (rank.is_number_integer()) facts.network_ranks.push_back(rank.get<int>());
-  }
-  if (const json* variables = reader.member("variables"); variables != nullptr && variables->is_object()) {
-    for (const auto& [name, value] : variables->items())
-      if (value.is_string()) facts.variables[name] = value.get<std::string>();
-  }
-  return facts;
+  return base::parse_fields<NodeFacts>(text, "a node's facts");
 }
 
 std::string to_json(const Measurement& measured) {
-  json clocks = json::array(), pairs = json::array();
-  for (const ClockOffset& clock : measured.clocks)
-    clocks.push_back({{"node", clock.node}, {"low", clock.low}, {"high", clock.high}});
-  for (const PairBandwidth& pair : measured.pairs)
-    pairs.push_back(
-        {{"left", pair.left}, {"right", pair.right}, {"bytes_per_second", pair.bytes_per_second}});
-  return dump_json({{"format_version", 1},
-                    {"provider", measured.provider},
-                    {"ranks", measured.ranks},
-                    {"bytes", measured.bytes},
-                    {"bytes_per_second", measured.bytes_per_second},
-                    {"clocks", clocks},
-                    {"pairs", pairs}});
+  return base::json_of(measured);
 }
 
 Result<Measurement> parse_measurement(std::string_view text) {
-  const auto object = parse_json(text, "measured.json");
-  if (!object) return object.error();
-  JsonReader reader(*object, "measured.json");
-  Measurement measured;
-  reader.read("provider", measured.provider);
-  reader.read("ranks", measured.ranks);
-  reader.read("bytes", measured.bytes);
-  reader.read("bytes_per_second", measured.bytes_per_second);
-  RETURN_IF_ERROR(reader.finish());
-  RETURN_IF_ERROR(for_each(reader, "clocks", [&](JsonReader& members, const json&) {
-    ClockOffset& clock = measured.clocks.emplace_back();
-    members.read("node", clock.node);
-    members.read("low", clock.low);
-    members.read("high", clock.high);
-  }));
-  RETURN_IF_ERROR(for_each(reader, "pairs", [&](JsonReader& members, const json&) {
-    PairBandwidth& pair = measured.pairs.emplace_back();
-    members.read("left", pair.left);
-    members.read("right", pair.right);
-    members.read("bytes_per_second", pair.bytes_per_second);
-  }));
-  return measured;
+  return base::parse_fields<Measurement>(text, "measured.json");
 }
 
 }  // namespace shardrun::record

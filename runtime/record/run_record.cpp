@@ -2,326 +2,18 @@
 
 #include <ctime>
 
-#include "runtime/record/json_reader.h"
-#include "runtime/record/model_plan_json.h"
-#include "runtime/record/utilization_json.h"
+#include <fmt/format.h>
+
+#include "runtime/base/json_fields.h"
 
 namespace shardrun::record {
 namespace {
 
-using nlohmann::json;
-
-template <typename T>
-json optional_json(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
-json metrics_json(const TrainingMetrics& metrics) {
-  return {{"steps", metrics.steps},
-          {"first_loss", optional_json(metrics.first_loss)},
-          {"final_loss", optional_json(metrics.final_loss)},
-          {"validation_loss", optional_json(metrics.validation_loss)},
-          {"unigram_entropy", optional_json(metrics.unigram_entropy)},
-          {"tokens_per_second", metrics.tokens_per_second},
-          {"step_seconds", {{"p50", metrics.step_seconds_p50}, {"p99", metrics.step_seconds_p99}}},
-          {"model_flops_utilization",
-           metrics.utilization.empty() ? json() : json(metrics.utilization.front().causal)},
-          {"utilization", utilizations_json(metrics.utilization)},
-          {"flops_per_token", metrics.flops_per_token.causal},
-          {"full_flops_per_token", metrics.flops_per_token.full},
-          {"checkpoint", metrics.checkpoint},
-          {"first_barrier_seconds", metrics.first_barrier_seconds},
-          {"versions", metrics.versions}};
-}
-
-Result<TrainingMetrics> read_metrics(const json& object) {
-  JsonReader reader(object, "training metrics");
-  TrainingMetrics metrics;
-  reader.read("steps", metrics.steps);
-  reader.read_optional("first_loss", metrics.first_loss);
-  reader.read_optional("final_loss", metrics.final_loss);
-  reader.read_optional("validation_loss", metrics.validation_loss);
-  reader.read_optional("unigram_entropy", metrics.unigram_entropy);
-  reader.read("tokens_per_second", metrics.tokens_per_second);
-  if (const json* seconds = reader.member("step_seconds")) {
-    JsonReader quantiles(*seconds, "step_seconds");
-    quantiles.read("p50", metrics.step_seconds_p50);
-    quantiles.read("p99", metrics.step_seconds_p99);
-    RETURN_IF_ERROR(quantiles.finish());
-  }
-  std::optional<double> causal, full;  // of later versions
-  reader.read_optional("flops_per_token", causal);
-  reader.read_optional("full_flops_per_token", full);
-  metrics.flops_per_token = {causal.value_or(0.0), full.value_or(0.0)};
-  metrics.utilization = read_utilizations(reader.member("utilization"));
-  reader.read("checkpoint", metrics.checkpoint);
-  reader.read("first_barrier_seconds", metrics.first_barrier_seconds);
-  if (const json* planned = reader.member("planned_memory_bytes")) {
-    auto memory = read_memory(*planned);
-    if (!memory) return std::move(memory).error();
-    metrics.planned = *memory;
-  }
-  if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
-    for (const auto& [library, version] : versions->items()) {
-      if (version.is_string()) metrics.versions[library] = version.get<std::string>();
-    }
-  }
-  RETURN_IF_ERROR(reader.finish());
-  return metrics;
-}
-
-std::vector<std::string> texts_of(const JsonReader& reader, const char* key) {
-  std::vector<std::string> texts;
-  const json* list = reader.member(key);
-  if (list == nullptr || !list->is_array()) return texts;
-  for (const json& item : *list) {
-    if (item.is_string()) texts.push_back(item.get<std::string>());
-  }
-  return texts;
-}
-
-json prediction_json(const std::optional<Prediction>& prediction) {
-  if (!prediction) return nullptr;
-  const plan::PeakRate first = prediction->peaks.empty() ? plan::PeakRate() : prediction->peaks.front();
-  return {{"step_seconds", optional_json(prediction->step_seconds)},
-          {"tokens_per_second", optional_json(prediction->tokens_per_second)},
-          {"memory_bytes", optional_json(prediction->memory_bytes)},
-          {"basis", prediction->basis},
-          {"unknown_because", prediction->unknown_because},
-          {"peaks", peaks_json(prediction->peaks)},
-          {"peak_flops", first.flops},
-          {"peak_source", first.source}};
-}
-
-Result<Prediction> read_prediction(const json& object) {
-  JsonReader reader(object, "predicted");
-  Prediction prediction;
-  reader.read_optional("step_seconds", prediction.step_seconds);
-  reader.read_optional("tokens_per_second", prediction.tokens_per_second);
-  reader.read_optional("memory_bytes", prediction.memory_bytes);
-  reader.read("basis", prediction.basis);
-  reader.read("unknown_because", prediction.unknown_because);
-  prediction.peaks = read_peaks(reader.member("peaks"));
-  RETURN_IF_ERROR(reader.finish());
-  return prediction;
-}
-
-json preflight_json(const std::optional<PreflightNote>& note) {
-  if (!note) return nullptr;
-  json excluded = json::array();
-  for (const ExcludedNode& node : note->excluded)
-    excluded.push_back({{"node", node.node}, {"kind", node.kind}, {"reason", node.reason}});
-  return {{"seconds", note->seconds},
-          {"bytes_per_second", optional_json(note->bytes_per_second)},
-          {"usual_bytes_per_second", optional_json(note->usual_bytes_per_second)},
-          {"excluded", excluded},
-          {"warnings", note->warnings}};
-}
-
-Result<PreflightNote> read_preflight(const json& object) {
-  JsonReader reader(object, "preflight");
-  PreflightNote note;
-  reader.read("seconds", note.seconds);
-  reader.read_optional("bytes_per_second", note.bytes_per_second);
-  reader.read_optional("usual_bytes_per_second", note.usual_bytes_per_second);
-  RETURN_IF_ERROR(reader.finish());
-  if (const json* list = reader.member("excluded"); list != nullptr && list->is_array()) {
-    for (const json& item : *list) {
-      JsonReader members(item, "excluded");
-      ExcludedNode& node = note.excluded.emplace_back();
-      members.read("node", node.node);
-      members.read("kind", node.kind);
-      members.read("reason", node.reason);
-      RETURN_IF_ERROR(members.finish());
-    }
-  }
-  note.warnings = texts_of(reader, "warnings");
-  return note;
-}
-
-json batch_json(const plan::BatchPlan& batch) {
-  return {{"global_batch", batch.global_batch},
-          {"micro_batch", batch.micro_batch},
-          {"gradient_accumulation", batch.gradient_accumulation},
-          {"data_parallel", batch.data_parallel}};
-}
-
-Result<plan::BatchPlan> read_batch(const json& object) {
-  JsonReader reader(object, "batch");
-  plan::BatchPlan batch;
-  reader.read("global_batch", batch.global_batch);
-  reader.read("micro_batch", batch.micro_batch);
-  reader.read("gradient_accumulation", batch.gradient_accumulation);
-  reader.read("data_parallel", batch.data_parallel);
-  RETURN_IF_ERROR(reader.finish());
-  return batch;
-}
-
-json attempt_json(const Attempt& attempt) {
-  json cause = nullptr;
-  if (attempt.first_cause) {
-    cause = {{"kind", attempt.first_cause->kind},
-             {"node", attempt.first_cause->node},
-             {"global_rank", optional_json(attempt.first_cause->global_rank)},
-             {"signal", optional_json(attempt.first_cause->signal)},
-             {"exit_code", optional_json(attempt.first_cause->exit_code)}};
-  }
-  json stragglers = json::array();
-  for (const StragglerNote& note : attempt.stragglers) {
-    stragglers.push_back({{"global_rank", note.global_rank},
-                          {"node", note.node},
-                          {"busy_seconds", note.busy_seconds},
-                          {"median_seconds", note.median_seconds}});
-  }
-  return {{"attempt", attempt.number},
-          {"started", attempt.started},
-          {"ended", optional_json(attempt.ended)},
-          {"first_cause", cause},
-          {"verdict", attempt.verdict},
-          {"nodes", attempt.nodes},
-          {"world_size", attempt.world_size},
-          {"batch", batch_json(attempt.batch)},
-          {"also_lost", attempt.also_lost},
-          {"detection_seconds", optional_json(attempt.detection_seconds)},
-          {"checkpoint_step", optional_json(attempt.checkpoint_step)},
-          {"stragglers", stragglers},
-          {"preflight", preflight_json(attempt.preflight)}};
-}
-
-Result<StragglerNote> read_straggler(const json& object) {
-  JsonReader reader(object, "straggler");
-  StragglerNote note;
-  reader.read("global_rank", note.global_rank);
-  reader.read("node", note.node);
-  reader.read("busy_seconds", note.busy_seconds);
-  reader.read("median_seconds", note.median_seconds);
-  RETURN_IF_ERROR(reader.finish());
-  return note;
-}
-
-// What earlier versions did not write.
-Result<void> read_later_members(JsonReader& reader, Attempt& attempt) {
-  std::optional<std::string> verdict;
-  std::optional<int> number;
-  reader.read_optional("attempt", number);
-  reader.read_optional("verdict", verdict);
-  reader.read_optional("detection_seconds", attempt.detection_seconds);
-  reader.read_optional("checkpoint_step", attempt.checkpoint_step);
-  attempt.number = number.value_or(0);
-  attempt.verdict = verdict.value_or("");
-  attempt.nodes = texts_of(reader, "nodes");
-  attempt.also_lost = texts_of(reader, "also_lost");
-  std::optional<int> world_size;
-  reader.read_optional("world_size", world_size);
-  attempt.world_size = world_size.value_or(0);
-  if (attempt.world_size < 0 || attempt.world_size > LaunchPlan::kLargestWorld) {
-    return base::Error(base::Code::kCorrupt,
-                       fmt::format("record.json: {} is no number of ranks", attempt.world_size));
-  }
-  if (const json* batch = reader.member("batch"); batch != nullptr && batch->is_object()) {
-    auto read = read_batch(*batch);
-    if (!read) return std::move(read).error();
-    attempt.batch = *read;
-  }
-  if (const json* stragglers = reader.member("stragglers"); stragglers != nullptr && stragglers->is_array()) {
-    for (const auto& item : *stragglers) {
-      auto note = read_straggler(item);
-      if (!note) return std::move(note).error();
-      attempt.stragglers.push_back(std::move(note).value());
-    }
-  }
-  if (const json* preflight = reader.member("preflight"); preflight != nullptr && preflight->is_object()) {
-    auto note = read_preflight(*preflight);
-    if (!note) return std::move(note).error();
-    attempt.preflight = std::move(note).value();
-  }
-  return reader.finish();
-}
-
-Result<Attempt> read_attempt(const json& object) {
-  JsonReader reader(object, "attempt");
-  Attempt attempt;
-  reader.read("started", attempt.started);
-  reader.read_optional("ended", attempt.ended);
-  RETURN_IF_ERROR(read_later_members(reader, attempt));
-  if (const json* cause = reader.member("first_cause"); cause != nullptr && !cause->is_null()) {
-    JsonReader details(*cause, "first_cause");
-    FirstCause first;
-    details.read("kind", first.kind);
-    details.read("node", first.node);
-    details.read_optional("global_rank", first.global_rank);
-    details.read_optional("signal", first.signal);
-    details.read_optional("exit_code", first.exit_code);
-    RETURN_IF_ERROR(details.finish());
-    attempt.first_cause = first;
-  }
-  return attempt;
-}
-
-constexpr RunStatus kStatuses[] = {RunStatus::kRunning, RunStatus::kCompleted, RunStatus::kFailed,
-                                   RunStatus::kRefused, RunStatus::kPreempted};
-
-json precompile_json(const std::optional<PrecompileNote>& note) {
-  if (!note) return nullptr;
-  return {{"run", note->run}, {"seconds", note->seconds ? json(*note->seconds) : json(nullptr)}};
-}
-
-// The lists and nested objects of a record whose scalars were read already.
-Result<void> read_record_members(const JsonReader& reader, RunRecord& record) {
-  if (const json* batch = reader.member("batch")) {
-    auto read = read_batch(*batch);
-    if (!read) return std::move(read).error();
-    record.batch = *read;
-  }
-  record.nodes = texts_of(reader, "nodes");
-  if (const json* attempts = reader.member("attempts"); attempts != nullptr && attempts->is_array()) {
-    for (const auto& item : *attempts) {
-      auto attempt = read_attempt(item);
-      if (!attempt) return std::move(attempt).error();
-      record.attempts.push_back(std::move(attempt).value());
-    }
-  }
-  if (const json* note = reader.member("precompile"); note != nullptr && note->is_object()) {
-    JsonReader members(*note, "precompile");
-    record.precompile.emplace();
-    members.read("run", record.precompile->run);
-    members.read_optional("seconds", record.precompile->seconds);
-    RETURN_IF_ERROR(members.finish());
-  }
-  if (const json* said = reader.member("predicted"); said != nullptr && said->is_object()) {
-    auto prediction = read_prediction(*said);
-    if (!prediction) return std::move(prediction).error();
-    record.predicted = std::move(*prediction);
-  }
-  if (const json* versions = reader.member("versions"); versions != nullptr && versions->is_object()) {
-    for (const auto& [library, version] : versions->items()) {
-      if (version.is_string()) record.versions[library] = version.get<std::string>();
-    }
-  }
-  const json* metrics = reader.member("metrics");
-  if (metrics == nullptr || metrics->is_null()) return {};
-  if (const json* peaks = metrics->is_object() && metrics->contains("peak_memory_bytes")
-                              ? &(*metrics)["peak_memory_bytes"]
-                              : nullptr;
-      peaks != nullptr && peaks->is_array()) {
-    for (size_t rank = 0; rank < peaks->size() && rank < static_cast<size_t>(record.world_size); ++rank) {
-      if ((*peaks)[rank].is_number_integer()) {
-        record.peak_memory_bytes[static_cast<int>(rank)] = (*peaks)[rank].get<int64_t>();
-      }
-    }
-  }
-  if (!metrics->is_object() || !metrics->contains("steps")) return {};
-  auto training = read_metrics(*metrics);
-  if (!training) return std::move(training).error();
-  record.metrics = std::move(training).value();
-  const json* planned = reader.member("planned");
-  if (planned != nullptr && planned->is_object() && planned->contains("memory_bytes")) {
-    auto memory = read_memory((*planned)["memory_bytes"]);
-    if (!memory) return std::move(memory).error();
-    record.metrics->planned = *memory;
-  }
-  return {};
-}
+constexpr base::Word<RunStatus> kStatuses[] = {{"running", RunStatus::kRunning},
+                                               {"completed", RunStatus::kCompleted},
+                                               {"failed", RunStatus::kFailed},
+                                               {"refused", RunStatus::kRefused},
+                                               {"preempted", RunStatus::kPreempted}};
 
 std::string utc_time(double unix_seconds) {
   constexpr double kYear10000 = 253402300800.0;
@@ -334,169 +26,249 @@ std::string utc_time(double unix_seconds) {
   return text;
 }
 
+Result<void> check_world_size(int ranks) {
+  if (ranks >= 0 && ranks <= LaunchPlan::kLargestWorld) return {};
+  return base::Error(base::Code::kCorrupt, fmt::format("record.json: {} is no number of ranks", ranks));
+}
+
+// summary.json: metrics that stand alone.
+struct Summary {
+  TrainingMetrics metrics;
+};
+
+void fields(auto& visit, base::Is<Summary> auto& summary) {
+  visit.version(1);
+  fields(visit, summary.metrics);
+  visit.later("planned_memory_bytes", summary.metrics.planned);
+}
+
+// An entry of results.json.
+struct Figure {
+  std::string name;
+  double value = 0.0;
+  std::string units, timestamp;
+  std::optional<plan::PeakRate> of = std::nullopt;  // what it is a share of
+};
+
+void fields(auto& visit, const Figure& figure) {
+  visit("MetricName", figure.name);
+  visit("MeasuredValue", figure.value);
+  visit("Units", figure.units);
+  visit("Timestamp", figure.timestamp);
+  visit.object("AdditionalData", [&](auto& additional) {
+    if (!figure.of) return;
+    additional("Peak", figure.of->kind);
+    additional("Peak FLOP/s of a rank", figure.of->flops);
+    additional("Source", figure.of->source);
+  });
+}
+
+// results.json.
+struct Results {
+  const RunRecord& record;
+  std::vector<Figure> figures;
+};
+
+void fields(auto& visit, const Results& results) {
+  const RunRecord& record = results.record;
+  visit.object("results", [&](auto& inner) {
+    inner.object("parameters", [&](auto& parameters) {
+      parameters("Model", record.name);
+      parameters("World size", record.world_size);
+      parameters("Data parallel degree", record.batch.data_parallel);
+      parameters("Batch size", record.batch.micro_batch);
+      parameters("Gradient accumulation microsteps", record.batch.gradient_accumulation);
+      if (record.metrics) parameters("Total steps", record.metrics->steps);
+    });
+    inner("metrics", results.figures);
+  });
+}
+
 }  // namespace
 
+void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
+  visit("steps", metrics.steps);
+  visit("first_loss", metrics.first_loss);
+  visit("final_loss", metrics.final_loss);
+  visit("validation_loss", metrics.validation_loss);
+  visit("unigram_entropy", metrics.unigram_entropy);
+  visit("tokens_per_second", metrics.tokens_per_second);
+  visit.object("step_seconds", [&](auto& quantiles) {
+    quantiles("p50", metrics.step_seconds_p50);
+    quantiles("p99", metrics.step_seconds_p99);
+  });
+  visit.later("flops_per_token", metrics.flops_per_token.causal);
+  visit.later("full_flops_per_token", metrics.flops_per_token.full);
+  visit.derived("model_flops_utilization", metrics.utilization.empty()
+                                               ? std::optional<double>()
+                                               : std::optional(metrics.utilization.front().causal));
+  visit.later("utilization", metrics.utilization);
+  visit("checkpoint", metrics.checkpoint);
+  visit("first_barrier_seconds", metrics.first_barrier_seconds);
+  visit.later("versions", metrics.versions);
+}
+
+void fields(auto& visit, base::Is<Prediction> auto& prediction) {
+  visit("step_seconds", prediction.step_seconds);
+  visit("tokens_per_second", prediction.tokens_per_second);
+  visit("memory_bytes", prediction.memory_bytes);
+  visit("basis", prediction.basis);
+  visit("unknown_because", prediction.unknown_because);
+  visit.later("peaks", prediction.peaks);
+  const plan::PeakRate first = prediction.peaks.empty() ? plan::PeakRate() : prediction.peaks.front();
+  visit.derived("peak_flops", first.flops);
+  visit.derived("peak_source", first.source);
+}
+
+void fields(auto& visit, base::Is<ExcludedNode> auto& node) {
+  visit("node", node.node);
+  visit("kind", node.kind);
+  visit("reason", node.reason);
+}
+
+void fields(auto& visit, base::Is<PreflightNote> auto& note) {
+  visit("seconds", note.seconds);
+  visit("bytes_per_second", note.bytes_per_second);
+  visit("usual_bytes_per_second", note.usual_bytes_per_second);
+  visit.later("excluded", note.excluded);
+  visit.later("warnings", note.warnings);
+}
+
+void fields(auto& visit, base::Is<FirstCause> auto& cause) {
+  visit("kind", cause.kind);
+  visit("node", cause.node);
+  visit("global_rank", cause.global_rank);
+  visit("signal", cause.signal);
+  visit("exit_code", cause.exit_code);
+}
+
+void fields(auto& visit, base::Is<StragglerNote> auto& note) {
+  visit("global_rank", note.global_rank);
+  visit("node", note.node);
+  visit("busy_seconds", note.busy_seconds);
+  visit("median_seconds", note.median_seconds);
+}
+
+void fields(auto& visit, base::Is<Attempt> auto& attempt) {
+  visit.later("attempt", attempt.number);
+  visit("started", attempt.started);
+  visit("ended", attempt.ended);
+  visit("first_cause", attempt.first_cause);
+  visit.later("verdict", attempt.verdict);
+  visit.later("nodes", attempt.nodes);
+  visit.later("world_size", attempt.world_size);
+  visit.later("batch", attempt.batch);
+  visit.later("also_lost", attempt.also_lost);
+  visit("detection_seconds", attempt.detection_seconds);
+  visit("checkpoint_step", attempt.checkpoint_step);
+  visit.later("stragglers", attempt.stragglers);
+  visit("preflight", attempt.preflight);
+}
+
+void fields(auto& visit, base::Is<PrecompileNote> auto& note) {
+  visit("run", note.run);
+  visit("seconds", note.seconds);
+}
+
+void fields(auto& visit, base::Is<RunRecord> auto& record) {
+  visit.version(RunRecord::kFormatVersion);
+  visit("name", record.name);
+  visit("id", record.id);
+  visit("scheduler", record.scheduler);
+  visit.choice("status", record.status, kStatuses);
+  visit("verdict", record.verdict);
+  visit("exit_code", record.exit_code);
+  visit("world_size", record.world_size);
+  visit.later("nodes", record.nodes);
+  visit.later("batch", record.batch);
+  visit.later("attempts", record.attempts);
+  visit.object("metrics", [&](auto& metrics) {
+    metrics.part("steps", record.metrics);
+    metrics.later("peak_memory_bytes", record.peak_memory_bytes);
+  });
+  visit.object("planned", [&](auto& planned) {
+    if (record.metrics) planned.later("memory_bytes", record.metrics->planned);
+  });
+  visit("predicted", record.predicted);
+  visit("precompile", record.precompile);
+  visit.later("versions", record.versions);
+}
+
+void fields(auto& visit, base::Is<RankExit> auto& exit) {
+  visit.version(1);
+  visit("global_rank", exit.global_rank);
+  visit("node", exit.node);
+  visit("ended", exit.ended);
+  visit("exit_code", exit.exit_code);
+  visit("signal", exit.signal);
+  visit("peer_lost", exit.peer_lost);
+  visit("stopped_on_request", exit.stopped_on_request);
+  visit("peak_memory_bytes", exit.peak_memory_bytes);
+  visit("out_of_memory", exit.out_of_memory);
+  visit("last_words", exit.last_words);
+}
+
 const char* status_name(RunStatus status) {
-  switch (status) {
-    case RunStatus::kRunning:
-      return "running";
-    case RunStatus::kCompleted:
-      return "completed";
-    case RunStatus::kFailed:
-      return "failed";
-    case RunStatus::kRefused:
-      return "refused";
-    case RunStatus::kPreempted:
-      return "preempted";
+  for (const auto& word : kStatuses) {
+    if (word.value == status) return word.name;
   }
   return "unknown";
 }
 
 std::string to_json(const RunRecord& record) {
-  json attempts = json::array();
-  for (const Attempt& attempt : record.attempts) attempts.push_back(attempt_json(attempt));
-  json metrics = record.metrics ? metrics_json(*record.metrics) : json::object();
-  json peaks = json::array();
-  for (int rank = 0; rank < record.world_size && !record.peak_memory_bytes.empty(); ++rank) {
-    const auto found = record.peak_memory_bytes.find(rank);
-    peaks.push_back(found == record.peak_memory_bytes.end() ? json(nullptr) : json(found->second));
-  }
-  metrics["peak_memory_bytes"] = peaks;
-  json planned = json::object();
-  if (record.metrics) planned["memory_bytes"] = memory_json(record.metrics->planned);
-  return dump_json({{"format_version", RunRecord::kFormatVersion},
-                    {"name", record.name},
-                    {"id", record.id},
-                    {"scheduler", record.scheduler},
-                    {"status", status_name(record.status)},
-                    {"verdict", record.verdict},
-                    {"exit_code", record.exit_code},
-                    {"world_size", record.world_size},
-                    {"nodes", record.nodes},
-                    {"batch", batch_json(record.batch)},
-                    {"attempts", attempts},
-                    {"metrics", metrics},
-                    {"planned", planned},
-                    {"predicted", prediction_json(record.predicted)},
-                    {"precompile", precompile_json(record.precompile)},
-                    {"versions", record.versions}});
+  return base::json_of(record);
+}
+
+std::string to_json(const std::vector<RunRecord>& records) {
+  return base::json_of(records);
 }
 
 Result<RunRecord> parse_run_record(std::string_view text) {
-  auto object = parse_json(text, "record.json");
-  if (!object) return std::move(object).error();
-  JsonReader reader(*object, "record.json");
-  int version = 0;
-  reader.read("format_version", version);
-  RETURN_IF_ERROR(reader.finish());
-  if (version > RunRecord::kFormatVersion) {
-    return base::Error(base::Code::kUnsupported,
-                       fmt::format("record.json has format {}, this version reads {}; use a newer shardrun",
-                                   version, RunRecord::kFormatVersion));
-  }
-  RunRecord record;
-  std::string status;
-  reader.read("name", record.name);
-  reader.read("id", record.id);
-  reader.read("scheduler", record.scheduler);
-  reader.read("status", status);
-  reader.read("verdict", record.verdict);
-  reader.read("exit_code", record.exit_code);
-  reader.read("world_size", record.world_size);
-  RETURN_IF_ERROR(reader.finish());
-  if (record.world_size < 0 || record.world_size > LaunchPlan::kLargestWorld) {
-    return base::Error(base::Code::kCorrupt,
-                       fmt::format("record.json: {} is no number of ranks", record.world_size));
-  }
-  bool known = false;
-  for (const RunStatus candidate : kStatuses) {
-    if (status != status_name(candidate)) continue;
-    record.status = candidate;
-    known = true;
-  }
-  if (!known) return base::Error(base::Code::kCorrupt, "record.json: unknown status \"" + status + "\"");
-  RETURN_IF_ERROR(read_record_members(reader, record));
+  auto record = base::parse_fields<RunRecord>(text, "record.json");
+  if (!record) return record;
+  RETURN_IF_ERROR(check_world_size(record->world_size));
+  for (const Attempt& attempt : record->attempts) RETURN_IF_ERROR(check_world_size(attempt.world_size));
   return record;
 }
 
 std::string to_json(const RankExit& exit) {
-  return dump_json({{"format_version", 1},
-                    {"global_rank", exit.global_rank},
-                    {"node", exit.node},
-                    {"ended", exit.ended},
-                    {"exit_code", optional_json(exit.exit_code)},
-                    {"signal", optional_json(exit.signal)},
-                    {"peer_lost", exit.peer_lost},
-                    {"stopped_on_request", exit.stopped_on_request},
-                    {"peak_memory_bytes", exit.peak_memory_bytes},
-                    {"out_of_memory", optional_json(exit.out_of_memory)},
-                    {"last_words", exit.last_words}});
+  return base::json_of(exit);
 }
 
 Result<RankExit> parse_rank_exit(std::string_view text) {
-  auto object = parse_json(text, "the rank's exit file");
-  if (!object) return std::move(object).error();
-  JsonReader reader(*object, "the rank's exit file");
-  RankExit exit;
-  reader.read("global_rank", exit.global_rank);
-  reader.read("node", exit.node);
-  reader.read("ended", exit.ended);
-  reader.read_optional("exit_code", exit.exit_code);
-  reader.read_optional("signal", exit.signal);
-  reader.read("peer_lost", exit.peer_lost);
-  reader.read("stopped_on_request", exit.stopped_on_request);
-  reader.read("peak_memory_bytes", exit.peak_memory_bytes);
-  reader.read_optional("out_of_memory", exit.out_of_memory);
-  reader.read("last_words", exit.last_words);
-  RETURN_IF_ERROR(reader.finish());
-  return exit;
+  return base::parse_fields<RankExit>(text, "the rank's exit file");
 }
 
 std::string to_json(const TrainingMetrics& metrics) {
-  json object = metrics_json(metrics);
-  object["planned_memory_bytes"] = memory_json(metrics.planned);
-  object["format_version"] = 1;
-  return dump_json(object);
+  return base::json_of(Summary{metrics});
 }
 
 Result<TrainingMetrics> parse_training_metrics(std::string_view text) {
-  auto object = parse_json(text, "summary.json");
-  if (!object) return std::move(object).error();
-  return read_metrics(*object);
+  auto summary = base::parse_fields<Summary>(text, "summary.json");
+  if (!summary) return std::move(summary).error();
+  return std::move(summary->metrics);
 }
 
 std::string to_results_json(const RunRecord& record) {
-  json list = json::array();
+  Results results{record, {}};
   const double ended = record.attempts.empty() ? 0.0 : record.attempts.back().ended.value_or(0.0);
   const double started = record.attempts.empty() ? 0.0 : record.attempts.front().started;
-  const auto add = [&](const char* name, const json& value, const char* units,
-                       const json& additional = json::object()) {
-    list.push_back({{"MetricName", name},
-                    {"MeasuredValue", value},
-                    {"Units", units},
-                    {"Timestamp", utc_time(ended)},
-                    {"AdditionalData", additional}});
+  const auto add = [&](const char* name, double value, const char* units,
+                       std::optional<plan::PeakRate> of = std::nullopt) {
+    results.figures.push_back({name, value, units, utc_time(ended), std::move(of)});
   };
-  json parameters = {{"Model", record.name},
-                     {"World size", record.world_size},
-                     {"Data parallel degree", record.batch.data_parallel},
-                     {"Batch size", record.batch.micro_batch},
-                     {"Gradient accumulation microsteps", record.batch.gradient_accumulation}};
   if (record.metrics) {
-    parameters["Total steps"] = record.metrics->steps;
     if (record.metrics->final_loss) add("Final loss", *record.metrics->final_loss, "");
     if (ended > started) add("Time to train", (ended - started) / 60.0, "minutes");
     add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
     for (const plan::Utilization& one : record.metrics->utilization) {
-      const json of = {
-          {"Peak", one.peak.kind}, {"Peak FLOP/s of a rank", one.peak.flops}, {"Source", one.peak.source}};
-      add("Model FLOPs utilization", one.causal, "", of);
-      add("Model FLOPs utilization, all scores", one.full, "", of);
+      add("Model FLOPs utilization", one.causal, "", one.peak);
+      add("Model FLOPs utilization, all scores", one.full, "", one.peak);
     }
     if (record.predicted && record.predicted->tokens_per_second)
       add("Predicted throughput", *record.predicted->tokens_per_second, "tokens/s");
   }
-  return dump_json({{"results", {{"parameters", parameters}, {"metrics", list}}}});
+  return base::json_of(results);
 }
 
 }  // namespace shardrun::record

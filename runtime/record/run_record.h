@@ -112,13 +112,14 @@ struct RunRecord {
   plan::BatchPlan batch;
   std::vector<Attempt> attempts;
   std::optional<TrainingMetrics> metrics;
-  std::map<int, int64_t> peak_memory_bytes;  // by global rank
+  std::vector<std::optional<int64_t>> peak_memory_bytes;  // by global rank; empty: of none
   std::map<std::string, std::string> versions;
   std::optional<PrecompileNote> precompile;
   std::optional<Prediction> predicted;  // of the built-in trainer
 };
 
 std::string to_json(const RunRecord& record);
+std::string to_json(const std::vector<RunRecord>& records);
 std::string to_json(const RankExit& exit);
 std::string to_json(const TrainingMetrics& metrics);
 // kCorrupt with what is wrong; a newer format_version is kUnsupported.

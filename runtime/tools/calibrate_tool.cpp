@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/rank_job.h"
@@ -166,7 +167,7 @@ class Calibrator {
                       probe.sequence_length));
       RETURN_IF_ERROR(measure::time_blocks(all, cpus, probe));
     }
-    c_.measured_at = unix_now();
+    c_.measured_at = base::unix_now();
     return {};
   }
 
@@ -175,14 +176,8 @@ class Calibrator {
                                             [&](const std::string& what) { say(what); });
     if (!probes) return std::move(probes).error();
     c_.collectives = std::move(*probes);
-    c_.network_measured_at = unix_now();
+    c_.network_measured_at = base::unix_now();
     return {};
-  }
-
-  static double unix_now() {
-    timespec now{};
-    ::clock_gettime(CLOCK_REALTIME, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
   }
 
   const contract::RankJob& job_;

@@ -15,11 +15,10 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/io.h"
-#include "runtime/base/json.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/spec/toml_value.h"
 #include "runtime/tools/stop_requests.h"
@@ -199,27 +198,47 @@ Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& pro
   return {};
 }
 
+// What --json prints.
+struct WrittenFile {
+  std::string path;
+  int64_t documents = 0, tokens = 0;
+};
+
+void fields(auto& visit, const WrittenFile& file) {
+  visit("path", file.path);
+  visit("documents", file.documents);
+  visit("tokens", file.tokens);
+}
+
+struct Summary {
+  std::vector<WrittenFile> files;
+  std::string tokenizer;
+  int64_t vocabulary = 0, empty_documents = 0;
+};
+
+void fields(auto& visit, const Summary& summary) {
+  visit("files", summary.files);
+  visit("tokenizer", summary.tokenizer);
+  visit("vocabulary", summary.vocabulary);
+  visit("empty_documents", summary.empty_documents);
+}
+
 void print_summary(const Job& job) {
-  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  const data::TokenizerFacts& facts = job.tokenizer.facts();
+  Summary summary{{}, facts.kind, facts.vocabulary, job.empty_documents};
   for (const Output* output : {&job.train, job.validation ? &*job.validation : nullptr}) {
     if (output == nullptr) continue;
-    const int64_t documents = output->writer.documents(), tokens = output->writer.tokens();
-    if (!job.options.json) fmt::print("{}: {} documents, {} tokens\n", output->path, documents, tokens);
-    files.push_back({{"path", output->path}, {"documents", documents}, {"tokens", tokens}});
+    summary.files.push_back({output->path, output->writer.documents(), output->writer.tokens()});
   }
-  const data::TokenizerFacts& facts = job.tokenizer.facts();
-  if (!job.options.json) {
-    fmt::print("tokenizer {}, vocabulary {}: put [model] vocab = {} or more into the job\n", facts.kind,
-               facts.vocabulary, facts.vocabulary);
-    if (job.empty_documents > 0)
-      fmt::print("{} documents were empty and are left out\n", job.empty_documents);
+  if (job.options.json) {
+    fmt::print("{}", base::json_of(summary, {.sorted = false}));
     return;
   }
-  const nlohmann::ordered_json summary{{"files", files},
-                                       {"tokenizer", facts.kind},
-                                       {"vocabulary", facts.vocabulary},
-                                       {"empty_documents", job.empty_documents}};
-  fmt::print("{}\n", base::json_text(summary, 2));
+  for (const WrittenFile& file : summary.files)
+    fmt::print("{}: {} documents, {} tokens\n", file.path, file.documents, file.tokens);
+  fmt::print("tokenizer {}, vocabulary {}: put [model] vocab = {} or more into the job\n", facts.kind,
+             facts.vocabulary, facts.vocabulary);
+  if (job.empty_documents > 0) fmt::print("{} documents were empty and are left out\n", job.empty_documents);
 }
 
 Result<void> run(const Options& options, StopRequests& stop) {

@@ -8,9 +8,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "runtime/base/json.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/spec/toml_value.h"
 #include "runtime/tools/export_checkpoint.h"
@@ -113,16 +112,25 @@ int fail(const Error& error) {
   return contract::exit_code_of(error.code());
 }
 
+// What --json prints.
+struct Exported {
+  std::string output, dtype;
+  ExportSummary summary;
+};
+
+void fields(auto& visit, const Exported& exported) {
+  visit("output", exported.output);
+  visit("step", exported.summary.step);
+  visit("dtype", exported.dtype);
+  visit("tensors", exported.summary.tensors);
+  visit("tensor_bytes", exported.summary.tensor_bytes);
+  visit("files", exported.summary.files);
+}
+
 void report(const Options& options, const ExportSummary& summary) {
   const char* dtype = options.run.type == weights::TensorType::kF32 ? "fp32" : "bf16";
   if (options.json) {
-    const nlohmann::json object = {{"output", options.run.output},
-                                   {"step", summary.step},
-                                   {"dtype", dtype},
-                                   {"tensors", summary.tensors},
-                                   {"tensor_bytes", summary.tensor_bytes},
-                                   {"files", summary.files}};
-    fmt::print("{}\n", base::json_text(object, 2));
+    fmt::print("{}", base::json_of(Exported{options.run.output, dtype, summary}));
     return;
   }
   fmt::print("{}: {} tensors of step {} in {}, {:.1f} MB in {} file{}\n", options.run.output, summary.tensors,

@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -31,14 +30,11 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json.h"
+#include "runtime/base/unix_time.h"
 
 extern char** environ;
 
 namespace {
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Runs argv with its output in `log`; returns the exit code, or 128 + signal. A launch that hangs is killed
 // after a minute.
@@ -140,7 +136,7 @@ struct Bench {
               fmt::format("--ntasks-per-node={}", ranks_per_node)};
     }
     argv.insert(argv.end(), {bin + "/mpi_barrier", folder + "/peer.stamp"});
-    const double started = unix_now();
+    const double started = base::unix_now();
     if (run(argv, folder + "/peer.log") != 0) return 0.0;
     return stamp(folder + "/peer.stamp", started, "peer");
   }
@@ -149,7 +145,7 @@ struct Bench {
     std::filesystem::remove(folder + "/program.stamp");
     std::filesystem::remove_all(folder + "/runs");
     const std::string log = folder + "/" + kind + ".log";
-    const double started = unix_now();
+    const double started = base::unix_now();
     if (run({bin + "/shardrun", "run", folder + "/" + kind + ".toml"}, log) != 0) return 0.0;
     if (kind == "program") return stamp(folder + "/program.stamp", started, kind);
     std::ifstream metrics(folder + "/runs/trainer/latest/metrics.jsonl");

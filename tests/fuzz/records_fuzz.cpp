@@ -10,14 +10,15 @@
 #include "launcher/view/metrics_log.h"
 #include "launcher/view/scale_report.h"
 #include "runtime/base/result.h"
-#include "runtime/plan/model_plan.h"
 #include "runtime/record/launch_plan.h"
+#include "runtime/record/model_plan_json.h"
 #include "runtime/record/preflight.h"
 #include "runtime/record/run_record.h"
 
 namespace {
 
 using namespace shardrun;
+using record::to_json;  // of a ModelPlan, whose namespace has none
 
 template <typename Parse>
 void check(std::string_view text, Parse parse) {
@@ -55,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(text, record::parse_training_metrics);
   check(text, record::parse_node_facts);
   check(text, record::parse_measurement);
-  check(text, plan::parse_model_plan);
+  check(text, record::parse_model_plan);
   check(text, launcher::parse_scale_report);
   launcher::TrainingCurve curve;
   add_metrics(text, curve);

@@ -55,7 +55,7 @@ BEGIN {
   home("^(dnnl|oneapi)", "runtime/trainer/kernels", "oneDNN")
   home("^(cuda|cub|cudnn|nv)", "runtime/trainer/kernels/cuda", "CUDA")
   home("^nccl", "plugins/nccl", "NCCL")
-  home("^nlohmann/", "runtime/base runtime/record runtime/contract runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/data runtime/tools runtime/trainer/train launcher/cluster launcher/agent launcher/view", "nlohmann-json")
+  home("^nlohmann/", "runtime/base runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/data launcher/cluster", "nlohmann-json")
   home("^sentencepiece", "runtime/trainer/data", "SentencePiece")
   home("^utf8proc", "runtime/trainer/data", "utf8proc")
   home("^slurm/", "plugins/spank", "libslurm")

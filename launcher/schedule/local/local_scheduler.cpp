@@ -20,6 +20,7 @@
 #include "launcher/schedule/local/temporary_directory.h"
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
 
 extern char** environ;
@@ -40,10 +41,6 @@ constexpr milliseconds kHangTime{5000};
 constexpr milliseconds kOrphanTime{5000};
 // Two stop signals closer than this are one request: a terminal and a parent often send two.
 constexpr milliseconds kOneRequest{100};
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string host_name() {
   char name[256] = {};
@@ -217,7 +214,7 @@ class LocalStep {
     RankExit exit;
     exit.global_rank = rank.global_rank;
     exit.node = request_.nodes.at(0);
-    exit.ended = unix_now();
+    exit.ended = base::unix_now();
     exit.stopped_on_request = phase_ != Phase::kRunning;
     if (WIFSIGNALED(status)) {
       exit.signal = WTERMSIG(status);

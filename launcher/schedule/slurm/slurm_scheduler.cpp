@@ -15,6 +15,7 @@
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "launcher/schedule/step_command.h"
 #include "runtime/base/command.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/rank_env.h"
 
 namespace shardrun::launcher {
@@ -23,10 +24,6 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -89,7 +86,7 @@ class Step : public StepCommand {
       schedule_kill(request().kill_grace);
     }
     for (record::RankExit exit : message->exits) {
-      exit.ended = unix_now();
+      exit.ended = base::unix_now();
       exit.stopped_on_request = aborted_ || stopped();
       if (exits_.emplace(exit.global_rank, exit).second && !aborted_) schedule_kill(request().kill_grace);
     }

@@ -4,17 +4,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "runtime/base/json.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 
 namespace shardrun::train {
+
+using record::MetricsLine;
+
 namespace {
 
 std::string with_thousands(int64_t value) {
@@ -40,38 +41,42 @@ Result<MetricsLog> MetricsLog::open(const record::RunDir& run, int attempt) {
   return MetricsLog(std::move(fd), run, attempt);
 }
 
-void MetricsLog::write(const std::string& members) {
-  const std::string line = fmt::format("{{{},\"attempt\":{}}}\n", members, attempt_);
+void MetricsLog::write(MetricsLine line) {
+  line.attempt = attempt_;
   const bool ours = contract::check_epoch(run_, attempt_).has_value();
-  if (!ours || !base::write_all(fd_.get(), line, run_.metrics_jsonl())) ++lines_lost_;
+  if (!ours || !base::write_all(fd_.get(), to_json(line), run_.metrics_jsonl())) ++lines_lost_;
 }
 
 void MetricsLog::first_barrier(double seconds) {
-  write(fmt::format(R"("event":"first_barrier","seconds":{:.6f},"unix_time":{:.6f})", seconds,
-                    unix_time_now()));
+  write({.event = "first_barrier", .seconds = seconds, .unix_time = base::unix_now()});
 }
 
 void MetricsLog::step(const StepReport& report, double step_seconds, int64_t tokens_per_step) {
-  write(fmt::format(R"("step":{},"loss":{:.9g},"loss_hex":"{:a}","learning_rate":{:.9g},"grad_norm":{:.9g},)"
-                    R"("tokens_per_second":{:.1f},"step_seconds":{:.6f},"time":{:.3f})",
-                    report.step, report.loss, report.loss, report.learning_rate, report.gradient_norm,
-                    static_cast<double>(tokens_per_step) / step_seconds, step_seconds, unix_time_now()));
+  write({.step = report.step,
+         .loss = report.loss,
+         .loss_hex = fmt::format("{:a}", report.loss),
+         .learning_rate = report.learning_rate,
+         .grad_norm = report.gradient_norm,
+         .tokens_per_second = static_cast<double>(tokens_per_step) / step_seconds,
+         .step_seconds = step_seconds,
+         .time = base::unix_now()});
 }
 
 void MetricsLog::validation(int64_t step, double loss, double unigram_entropy) {
-  write(fmt::format(
-      R"("event":"validation","step":{},"loss":{:.9g},"loss_hex":"{:a}","unigram_entropy":{:.9g},"time":{:.3f})",
-      step, loss, loss, unigram_entropy, unix_time_now()));
+  write({.event = "validation",
+         .step = step,
+         .loss = loss,
+         .loss_hex = fmt::format("{:a}", loss),
+         .unigram_entropy = unigram_entropy,
+         .time = base::unix_now()});
 }
 
 void MetricsLog::checkpoint(int64_t step, const std::string& path, double stall_seconds) {
-  const nlohmann::json quoted = path;
-  write(fmt::format(R"("event":"checkpoint","step":{},"path":{},"stall_seconds":{:.6f},"time":{:.3f})", step,
-                    base::json_text(quoted), stall_seconds, unix_time_now()));
-}
-
-double unix_time_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  write({.event = "checkpoint",
+         .step = step,
+         .path = path,
+         .stall_seconds = stall_seconds,
+         .time = base::unix_now()});
 }
 
 double percentile(std::span<const double> values, double share) {

@@ -21,6 +21,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
 #include "runtime/record/run_dir.h"
+#include "runtime/record/run_lines.h"
 #include "runtime/trainer/train/session.h"
 
 namespace shardrun::train {
@@ -42,15 +43,13 @@ class MetricsLog {
  private:
   MetricsLog(base::UniqueFd fd, record::RunDir run, int attempt)
       : fd_(std::move(fd)), run_(std::move(run)), attempt_(attempt) {}
-  void write(const std::string& members);
+  void write(record::MetricsLine line);
 
   base::UniqueFd fd_;
   record::RunDir run_;
   int attempt_ = 0;
   int64_t lines_lost_ = 0;
 };
-
-double unix_time_now();
 
 // `share` in [0,1] of the values; nearest rank. 0 for no values.
 double percentile(std::span<const double> values, double share);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/json_fields.h"
 
 namespace shardrun::train {
 namespace {
@@ -17,6 +18,33 @@ const char* lane_name(Trace::Lane lane) {
 
 bool tells_later(const kernels::Backend& backend) {
   return backend.kind() == kernels::DeviceKind::kGpu;
+}
+
+// An event of the trace format that Perfetto and Chrome read.
+struct TraceEvent {
+  std::string ph, name;
+  int pid = 0;
+  std::optional<int> tid = {};
+  std::optional<std::string> names = {};  // the process or the thread that the event names
+  std::optional<double> begin_microseconds = {}, microseconds = {};
+};
+
+void fields(auto& visit, const TraceEvent& event) {
+  visit("ph", event.ph);
+  visit("name", event.name);
+  visit("pid", event.pid);
+  visit.where_known("tid", event.tid);
+  if (event.names) visit.object("args", [&](auto& named) { named("name", *event.names); });
+  visit.where_known("ts", event.begin_microseconds, base::decimals(3));
+  visit.where_known("dur", event.microseconds, base::decimals(3));
+}
+
+struct TraceFile {
+  std::vector<TraceEvent> events;
+};
+
+void fields(auto& visit, const TraceFile& file) {
+  visit("traceEvents", file.events);
 }
 
 class TracedCommunicator : public comm::Communicator {
@@ -149,24 +177,25 @@ void Trace::add(Lane lane, std::string name, int64_t begin_nanoseconds, int64_t 
 }
 
 Result<void> Trace::write(const std::string& path, int global_rank, const std::string& node_name) const {
-  std::string text = fmt::format(
-      "{{\"traceEvents\": [\n{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": "
-      "\"rank {} on "
-      "{}\"}}}}",
-      global_rank, global_rank, node_name);
-  for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane) {
-    text += fmt::format(
-        ",\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": "
-        "\"{}\"}}}}",
-        global_rank, lane, lane_name(static_cast<Lane>(lane)));
-  }
-  for (const Event& event : events_) {
-    text += fmt::format(
-        ",\n{{\"ph\": \"X\", \"name\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}}}",
-        event.name, global_rank, static_cast<int>(event.lane), static_cast<double>(event.begin) * 1e-3,
-        static_cast<double>(event.end - event.begin) * 1e-3);
-  }
-  return base::write_file_atomically(path, text + "\n]}\n");
+  TraceFile file;
+  file.events.push_back({.ph = "M",
+                         .name = "process_name",
+                         .pid = global_rank,
+                         .names = fmt::format("rank {} on {}", global_rank, node_name)});
+  for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane)
+    file.events.push_back({.ph = "M",
+                           .name = "thread_name",
+                           .pid = global_rank,
+                           .tid = lane,
+                           .names = lane_name(static_cast<Lane>(lane))});
+  for (const Event& event : events_)
+    file.events.push_back({.ph = "X",
+                           .name = event.name,
+                           .pid = global_rank,
+                           .tid = static_cast<int>(event.lane),
+                           .begin_microseconds = static_cast<double>(event.begin) * 1e-3,
+                           .microseconds = static_cast<double>(event.end - event.begin) * 1e-3});
+  return base::write_file_atomically(path, base::json_of(file, base::kJsonReport));
 }
 
 std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane,

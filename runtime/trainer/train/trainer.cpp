@@ -22,6 +22,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/trust.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -289,7 +290,7 @@ class Trainer {
                       run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh->data_parallel()));
     }
     if (env_.global_rank != 0) return {};
-    if (env_.launch_time > 0.0) first_barrier_seconds_ = unix_time_now() - env_.launch_time;
+    if (env_.launch_time > 0.0) first_barrier_seconds_ = base::unix_now() - env_.launch_time;
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
     auto metrics = MetricsLog::open(run_dir_, env_.attempt);
     if (!metrics) return std::move(metrics).error();

@@ -88,7 +88,7 @@ record::RunRecord check(const testing::TrainerJob& job, const Case& tried) {
   REQUIRE(record.metrics);
   const plan::MemoryPlan& plan = record.metrics->planned;
   int64_t highest = 0;
-  for (const auto& [rank, bytes] : record.peak_memory_bytes) highest = std::max(highest, bytes);
+  for (const auto& bytes : record.peak_memory_bytes) highest = std::max(highest, bytes.value_or(0));
   const double ratio = static_cast<double>(highest) / static_cast<double>(plan.total());
   MESSAGE(tried.name << ": planned " << plan.total() / 1000000 << " MB, measured " << highest / 1000000
                      << " MB, " << (ratio - 1.0) * 100.0 << " %");

@@ -38,10 +38,10 @@ TEST_CASE("forecast: a number of nodes that cannot run the job says why, in the 
       {.machine = "p4d.24xlarge", .nodes = 3, .accelerators = 24, .reasons = {"does not divide"}});
 
   CHECK_EQ(
-      forecast_json(report),
+      to_json(report),
       "{\"kind\": \"prediction\", \"software\": \"fsdp\", \"scaling\": \"strong\", \"lines\": [{\"machine\": "
       "\"p4d.24xlarge\", \"nodes\": 3, \"accelerators\": 24, \"global_batch\": 0, \"combinations\": 0, "
-      "\"reasons\": [\"does not divide\"]}]}");
+      "\"reasons\": [\"does not divide\"]}]}\n");
   CHECK_EQ(forecast_svg(report), "");
 }
 

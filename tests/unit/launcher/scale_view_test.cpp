@@ -52,9 +52,7 @@ TEST_CASE("scale report: what is written is read back, and damage is refused") {
   ScaleReport report{"x", "weak", "7", {}};
   report.lines = {line_of(2, 64, {"/r/7_0", "completed", 1000.0, 60.0, 1.0}), {}};
   report.lines[1].nodes = 3;
-  report.lines[1].refusal = "job.toml:1:1: \"no\"; mend";
-  report.lines[1].nearest_below = 2;
-  report.lines[1].nearest_above = 4;
+  report.lines[1].refusal = ScaleRefusal{"job.toml:1:1: \"no\"; mend", {2, 4}};
 
   const auto back = parse_scale_report(to_json(report));
 
@@ -62,7 +60,8 @@ TEST_CASE("scale report: what is written is read back, and damage is refused") {
   CHECK_EQ(to_json(*back), to_json(report));
   CHECK_EQ(scale_table_text(*back), scale_table_text(report));
   CHECK_NE(scale_table_text(report).find("3       0 refused: \"no\"; nearest: 2 or 4\n"), std::string::npos);
-  CHECK_EQ(parse_scale_report("{}").error().to_string(), "scale.json is no report of a sweep");
+  CHECK_EQ(parse_scale_report("{}").error().to_string(),
+           "scale.json: \"format_version\" is missing, not an integer in range");
   CHECK_FALSE(parse_scale_report("{\"format_version\": 2, \"rows\": []}"));
   CHECK_FALSE(parse_scale_report("{\"format_version\": 1, \"rows\": [{\"nodes\": 1}]}"));
 }

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/record/run_record.h"
-#include "runtime/record/utilization_json.h"
 
 using namespace shardrun;
 using plan::PeakRate;
@@ -72,12 +71,16 @@ TEST_CASE("utilization: a record keeps peaks and shares, and results.json names 
   CHECK(results.find("\"Model FLOPs utilization, all scores\"") != std::string::npos);
 }
 
-TEST_CASE("utilization: lists of another shape are nothing, missing members are empty") {
-  const auto broken = base::parse_json(R"(["x", {"flops": "many"}, {"kind": "measured", "causal": 0.5}])");
-  const std::vector<PeakRate> peaks = {{"", 0.0, ""}, {"measured", 0.0, ""}};
-  CHECK(record::read_peaks(&broken) == peaks);
-  CHECK(record::read_utilizations(&broken).at(1) == Utilization{{"measured", 0.0, ""}, 0.5, 0.0});
-  const nlohmann::json none = 7;
-  CHECK(record::read_peaks(&none).empty());
-  CHECK(record::read_utilizations(nullptr).empty());
+TEST_CASE("utilization: a record's peaks may lack members, and one of another type is refused by name") {
+  record::RunRecord record;
+  record.predicted.emplace();
+  record.predicted->peaks = {kMeasured};
+  auto json = base::parse_json(to_json(record));
+  json["predicted"]["peaks"] = {{{"kind", "measured"}}};
+  const auto read = record::parse_run_record(json.dump());
+  REQUIRE(read);
+  CHECK(read->predicted->peaks == std::vector<PeakRate>{{"measured", 0.0, ""}});
+  json["predicted"]["peaks"][0]["flops"] = "many";
+  CHECK(record::parse_run_record(json.dump()).error().to_string() ==
+        "record.json predicted peaks: \"flops\" is string, not a number");
 }

@@ -70,7 +70,7 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   record.metrics = record::TrainingMetrics{};
   record.metrics->final_loss = 2.25;
   record.metrics->planned.masters = 4096;
-  record.peak_memory_bytes = {{1, 77}};
+  record.peak_memory_bytes = {std::nullopt, 77};
 
   const auto back = record::parse_run_record(to_json(record));
 
@@ -91,6 +91,7 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   CHECK_EQ(back->attempts.at(0).stragglers.at(0).busy_seconds, 0.25);
   CHECK_EQ(back->metrics->final_loss, 2.25);
   CHECK_EQ(back->metrics->planned.masters, 4096);
+  CHECK_EQ(back->peak_memory_bytes.at(0), std::nullopt);
   CHECK_EQ(back->peak_memory_bytes.at(1), 77);
 }
 

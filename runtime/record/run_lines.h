@@ -1,0 +1,63 @@
+// The lines of a run's metrics.jsonl, which rank 0 of the trainer appends to, and of its events.jsonl, which the conductor
+// does. docs/formats.md has both. A line has those members of its struct that are known.
+//
+// Thread rule: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::record {
+
+struct MetricsLine {
+  std::optional<std::string> event;  // "first_barrier", "validation", "checkpoint"; none: a step
+  std::optional<double> seconds, unix_time;
+  std::optional<int64_t> step;
+  std::optional<double> loss;
+  std::optional<std::string> loss_hex;  // the exact double
+  std::optional<double> learning_rate, grad_norm, unigram_entropy, tokens_per_second, step_seconds;
+  std::optional<std::string> path;  // of a checkpoint
+  std::optional<double> stall_seconds, time;
+  int attempt = 0;
+};
+
+struct EventLine {
+  double time = 0.0;
+  std::string
+      event;  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "attempt_ended", "queued_again"
+  int attempt = 0;
+  std::optional<double> busy_seconds, bytes_per_second;
+  std::optional<int> exit_code;
+  std::optional<int64_t> global_batch;
+  std::optional<int> global_rank;
+  std::optional<int64_t> gradient_accumulation;
+  std::optional<std::string> kind, line;
+  std::optional<double> median_seconds;
+  std::optional<std::string> next, node;
+  std::optional<std::vector<std::string>> nodes;
+  std::optional<std::string> reason;
+  std::optional<double> seconds;
+  std::optional<std::string> status;
+  std::optional<double> usual_bytes_per_second;
+  std::optional<std::string> verdict;
+  std::optional<std::vector<std::string>> warnings;
+  std::optional<int> world_size;
+};
+
+// One line, with its newline.
+std::string to_json(const MetricsLine& line);
+std::string to_json(const EventLine& line);
+
+// Return the lines of `text` in their order. Left out are lines that are none (the last may be torn), and those of an
+// attempt before `from_attempt` or before that of an earlier line: it had been replaced when it wrote them.
+std::vector<MetricsLine> parse_metrics(std::string_view text, int from_attempt = 0);
+std::vector<EventLine> parse_events(std::string_view text);
+
+// Return the newest step in the whole lines of metrics.jsonl, and that of the newest checkpoint that `attempt` wrote.
+std::optional<int64_t> last_step(std::string_view metrics);
+std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt);
+
+}  // namespace shardrun::record
