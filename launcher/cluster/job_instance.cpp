@@ -25,7 +25,7 @@ std::vector<std::string> instance_overrides(const spec::JobSpec& spec, const Ins
       !spec.origins.contains("communication.provider"))
     overrides.emplace_back("communication.provider=efa");
   const bool compiles_for_gpus = spec.precompile.enabled && !spec.program.trainer.empty() &&
-                                 spec.resources.device == spec::TrainingDevice::kGpu && instance.accelerator;
+                                 spec.resources.device == spec::DeviceKind::kGpu && instance.accelerator;
   if (compiles_for_gpus && spec.precompile.architecture.empty() &&
       !instance.accelerator->architecture.empty())
     overrides.push_back("precompile.architecture=" + instance.accelerator->architecture);

@@ -12,6 +12,7 @@
 #include "launcher/view/scale_plot.h"
 #include "runtime/base/command.h"
 #include "runtime/plan/mesh.h"
+#include "runtime/plan/model/network.h"
 #include "runtime/record/model_plan_json.h"
 
 namespace shardrun::launcher {
@@ -194,12 +195,12 @@ Result<Question> question_of(const PlanOptions& options, const spec::JobSpec& sp
   Question question;
   question.machine = std::move(known).value();
   question.machine.dollars_per_hour = options.dollars_per_hour;
-  if (spec.resources.device == spec::TrainingDevice::kGpu &&
+  if (spec.resources.device == spec::DeviceKind::kGpu &&
       spec.origins.contains("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
-  question.model = shape_of(spec.model, spec.program.trainer);
+  question.model = shape_of(plan::network_of(spec));
   question.traits = traits(*stack);
-  const bool own = options.software.empty() && spec.resources.device == spec::TrainingDevice::kGpu;
+  const bool own = options.software.empty() && spec.resources.device == spec::DeviceKind::kGpu;
   question.traits.streams_moments = own;
   question.traits.delayed_scales = own;
   question.fp8 = spec.precision.fp8;
@@ -421,7 +422,7 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
                  fmt::format("{}: a prediction needs a job of the built-in trainer, whose [model] says "
                              "what is computed",
                              spec.origin("program")));
-  if (spec.precision.parameters != spec::Precision::kBf16)
+  if (spec.precision.parameters != spec::DType::kBf16)
     return Error(Code::kInvalid,
                  fmt::format("{}: predictions are of bf16", spec.origin("precision.parameters")));
   ForecastReport report;

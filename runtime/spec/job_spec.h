@@ -18,22 +18,23 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
 
 namespace shardrun::spec {
 
+using base::DeviceKind;
+using base::DType;
 using base::Result;
 
 enum class SchedulerKind { kAuto, kLocal, kSlurm, kMpirun };
 enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
-enum class Precision { kFp32, kBf16 };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
-enum class TrainingDevice { kCpu, kGpu };
 enum class GpuAttention { kAuto, kCudnn, kOwn };
 
 struct ResourcesSpec {  // [resources]
@@ -44,7 +45,7 @@ struct ResourcesSpec {  // [resources]
   std::string partition, account, constraint, exclude;
   bool exclusive = false;
   int gpus_per_node = 0;                         // asked of Slurm, and looked for by the preflight
-  TrainingDevice device = TrainingDevice::kCpu;  // what the built-in trainer computes with
+  DeviceKind device = DeviceKind::kCpu;  // what the built-in trainer computes with
   int ranks_per_gpu = 1;                         // that share one
 };
 
@@ -95,7 +96,7 @@ struct ShardingSpec {  // [sharding]
 };
 
 struct PrecisionSpec {                      // [precision]
-  Precision parameters = Precision::kBf16;  // of gathered parameters and activations; masters are fp32
+  DType parameters = DType::kBf16;  // of gathered parameters and activations; masters are fp32
   bool fp8 = false;                         // the linear layers of a Llama's blocks, on GPUs
 };
 

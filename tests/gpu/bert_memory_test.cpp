@@ -41,7 +41,7 @@ TEST_CASE("training a BERT on a GPU: a session holds the bytes of its plan, and 
         options.checkpointing = level;
         options.micro_batch = 2;
         options.gradient_accumulation = 2;
-        options.schedule = {optim::Shape::kConstant, 1e-3, 0.0, 0, 1};
+        options.schedule = {optim::Schedule::kConstant, 1e-3, 0.0, 0, 1};
         if (lamb) options.optimizer.kind = optim::LambOptions{};
         take_bert(folder, options);
         const plan::MemoryPlan plan = train::plan_model(options, 1, 1, 1).memory;

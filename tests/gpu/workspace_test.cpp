@@ -177,7 +177,7 @@ void check_job(train::SessionOptions options, int tensor_parallel) {
   options.device = kernels::DeviceKind::kGpu;
   options.compute = std::is_same_v<T, Bf16> ? kernels::DType::kBf16 : kernels::DType::kFp32;
   const int64_t C = train::hidden(options.model), N = options.micro_batch * options.sequence_length;
-  const auto list = train::ops(options.model, train::model_options(options, nullptr), tensor_parallel);
+  const auto list = plan::ops(options.model, train::model_options(options, nullptr), tensor_parallel);
   Planned planned(train::gpu_workspace_bytes(options, tensor_parallel));
   for (const kernels::LinearCall& call : list.linears) {
     check_linear<T>(planned, call);

@@ -45,8 +45,6 @@ class BertLoader {
   int64_t sequences() const { return first_examples_.back(); }
   int sequence_length() const { return sequence_length_; }
 
-  // Tokens of a sequence with a target, at most.
-  static int64_t most_targets(int sequence_length);
   // Targets of the whole step that starts at `position`; every rank computes the same. Each of its sequences has a
   // next-sentence label.
   int64_t training_targets(int64_t position, const plan::BatchPlan& plan) const;

@@ -32,7 +32,7 @@ namespace shardrun::kernels {
 
 using base::Result;
 
-enum class DeviceKind { kCpu, kGpu };
+using base::DeviceKind;
 
 // Of a GPU's attention by cuDNN.
 struct CudnnAttentionUse {

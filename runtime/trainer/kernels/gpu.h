@@ -15,33 +15,16 @@
 #include "plugins/abi/plugin.h"
 #include "runtime/base/plugin_host.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/workspace.h"
 #include "runtime/trainer/kernels/backend.h"
-#include "runtime/trainer/kernels/workspace.h"
 
 namespace shardrun::kernels {
-
-// Of the GPU, that ops share, at least: products take 32 MiB of it.
-inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
-// Beside all that is allocated: CUDA's context, cublasLt's handle and the code of kernels, which is loaded when they are
-// first launched. A context alone took 555 MiB of a GPU with 188 multiprocessors and 107 MiB of one with 34
-// (ggml-org/llama.cpp, pull request 23604), so about 400 of an H200's 132; our kernels and cublasLt's come to it. To be
-// replaced by what nvidia-smi shows of a rank.
-inline constexpr int64_t kGpuContextBytes = int64_t{600} << 20;
-// Of a workspace in which no op of the list has to ask for more, nor the norms of rows of `hidden`; more than
-// three million tokens of a micro-batch are not thought of.
-int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden);
-// Of a workspace for attention by cuDNN, whose deterministic backward on Hopper keeps the gradients of all scores in bf16,
-// of tiles of 64, a sum a row, and the gradients of keys and values for each query head in fp32 where heads share them.
-// Source: cudnn-frontend's node/scaled_dot_product_flash_attention.h; never measured. What wants more is refused.
-int64_t cudnn_attention_bytes(const AttentionShape& shape);
-// More than that is only given to it on demand.
-inline constexpr int64_t kMostCudnnBytes = int64_t{4} << 30;
 
 struct GpuOptions {
   int local_rank = 0;
   int gpus_per_node = 1;  // that the job asked for
   int ranks_per_gpu = 1;
-  int64_t workspace_bytes = kGpuWorkspaceBytes;  // grows when an op needs more
+  int64_t workspace_bytes = plan::kGpuWorkspaceBytes;  // grows when an op needs more
 };
 
 // Which of the `visible` GPUs is a rank's. kNotFound in plain words when there are too few, with `why_none` where there

@@ -1,16 +1,16 @@
-// Types that ops of every processor share. Needs nothing but <cstdint>, so that NVRTC can read it too.
+// Types that ops of every processor share. Needs nothing but <cstdint> and one header like it, so that NVRTC can read it too.
 //
 // Thread rule: pure.
 #pragma once
 
 #include <cstdint>
 
+#include "runtime/base/compute.h"
+
 namespace shardrun::kernels {
 
-enum class DType { kFp32, kBf16 };
-constexpr int size_of(DType dtype) {
-  return dtype == DType::kFp32 ? 4 : 2;
-}
+using base::DType;
+using base::size_of;
 
 // The upper half of an fp32; conversions round to nearest even.
 struct Bf16 {

@@ -44,7 +44,7 @@ std::string JobKernels::label() const {
 }
 
 std::vector<kernels::KernelShape> kernel_shapes(const spec::JobSpec& spec, kernels::Target target) {
-  return kernel_shapes(network_of(spec), compute_type(spec), spec.sharding.tensor_parallel, target);
+  return kernel_shapes(plan::network_of(spec), spec.precision.parameters, spec.sharding.tensor_parallel, target);
 }
 
 Result<JobKernels> compile_kernels(const spec::JobSpec& spec, const KernelSetup& setup) {
@@ -57,7 +57,7 @@ Result<JobKernels> compile_kernels(const spec::JobSpec& spec, const KernelSetup&
   options.forget_failures = setup.forget_failures;
   options.notice = [](const std::string& text) { fmt::print(stderr, "shardrun: {}\n", text); };
 
-  if (spec.resources.device == spec::TrainingDevice::kCpu) {
+  if (spec.resources.device == spec::DeviceKind::kCpu) {
     const auto compiler = compile::CxxCompiler::find();
     if (!compiler) return compiler.error();
     auto done = compile::prepare(*cache, *compiler, kernel_shapes(spec, kernels::Target::kCpu), options);

@@ -1,12 +1,14 @@
 #include "runtime/trainer/train/memory_plan.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <vector>
 
+#include "runtime/plan/workspace.h"
 #include "runtime/trainer/checkpoint/shard_file.h"
-#include "runtime/trainer/comm/planned_bytes.h"
-#include "runtime/trainer/kernels/gpu.h"
-#include "runtime/trainer/model/fp8_state.h"
+#include "runtime/plan/communication.h"
+#include "runtime/trainer/kernels/workspace.h"
 
 namespace shardrun::train {
 
@@ -14,7 +16,7 @@ shard::EngineOptions engine_options(const SessionOptions& options, kernels::Back
   return {.compute = options.compute,
           .prefetch = options.prefetch,
           .accumulates = options.gradient_accumulation > 1,
-          .revisits = revisits_blocks(options.model),
+          .revisits = plan::shape_of(options.model).tied,
           .keeps_parameters = options.keeps_parameters,
           .keeps_compute_copy = !options.optimizer.offload_to_host,
           .backend = &backend};
@@ -22,18 +24,21 @@ shard::EngineOptions engine_options(const SessionOptions& options, kernels::Back
 
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
                                   kernels::Backend& backend) {
-  return {.compute = options.compute,
-          .micro_batch = static_cast<int>(options.micro_batch),
-          .sequence_length = options.sequence_length,
-          .checkpointing = options.checkpointing,
-          .offload_directory = options.activation_offload_directory,
-          .offload_to_host = options.activation_offload_to_host,
-          .tensor = tensor,
-          .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
-          .device = options.device,
-          .backend = &backend,
-          .fp8 = options.fp8,
-          .accumulates = options.gradient_accumulation > 1};
+  model::ModelOptions made;
+  static_cast<plan::ModelRun&>(made) = {
+      .compute = options.compute,
+      .micro_batch = static_cast<int>(options.micro_batch),
+      .sequence_length = options.sequence_length,
+      .checkpointing = options.checkpointing,
+      .offload = options.activation_offload_to_host || !options.activation_offload_directory.empty(),
+      .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
+      .device = options.device,
+      .fp8 = options.fp8,
+      .accumulates = options.gradient_accumulation > 1};
+  made.offload_directory = options.activation_offload_directory;
+  made.tensor = tensor;
+  made.backend = &backend;
+  return made;
 }
 
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {
@@ -46,18 +51,18 @@ void prepare_products(const SessionOptions& options, int tensor_parallel) {
 }
 
 int64_t gpu_workspace_bytes(const SessionOptions& options, int tensor_parallel) {
-  return kernels::gpu_workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel),
-                                      hidden(options.model));
+  return plan::gpu_workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel),
+                                      plan::shape_of(options.model).hidden);
 }
 
 int64_t cudnn_bytes(const SessionOptions& options, int tensor_parallel) {
   if (options.attention == spec::GpuAttention::kOwn || options.compute != kernels::DType::kBf16 ||
-      !std::holds_alternative<model::LlamaConfig>(options.model))
+      !plan::shape_of(options.model).causal)
     return 0;
-  const int64_t bytes = kernels::cudnn_attention_bytes(
+  const int64_t bytes = plan::cudnn_attention_bytes(
       ops(options.model, model_options(options, nullptr), tensor_parallel).attention);
   const bool is_asked = options.attention == spec::GpuAttention::kCudnn;
-  return is_asked || bytes <= kernels::kMostCudnnBytes ? bytes : 0;
+  return is_asked || bytes <= plan::kMostCudnnBytes ? bytes : 0;
 }
 
 namespace {
@@ -68,10 +73,15 @@ int64_t communication_bytes(const SessionOptions& options, const shard::ShardLay
   const auto fp32 = static_cast<int64_t>(sizeof(float));
   const int64_t shard = layout.largest_shard_elements * fp32;
   const int64_t tokens = options.micro_batch * options.sequence_length;
-  const int64_t rows = tokens / tensor_parallel * hidden(options.model) * fp32;
-  return comm::kRunningSums * comm::reduce_scatter_bytes(layout.group_size, shard) +
-         comm::kRunningSums * comm::all_reduce_bytes(replicas, shard) +
-         comm::reduce_scatter_bytes(tensor_parallel, rows);  // one at a time
+  const int64_t rows = tokens / tensor_parallel * plan::shape_of(options.model).hidden * fp32;
+  return plan::kRunningSums * plan::reduce_scatter_bytes(layout.group_size, shard) +
+         plan::kRunningSums * plan::all_reduce_bytes(replicas, shard) +
+         plan::reduce_scatter_bytes(tensor_parallel, rows);  // one at a time
+}
+
+int64_t cpu_workspace_bytes(const SessionOptions& options, int tensor_parallel) {
+  const auto list = ops(options.model, model_options(options, nullptr), tensor_parallel);
+  return plan::cpu_workspace_bytes(list, ::omp_get_max_threads(), kernels::product_bytes(list));
 }
 
 }  // namespace
@@ -120,20 +130,20 @@ plan::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int 
   memory.workspace =
       memory.on_gpu != 0
           ? std::max(gpu_workspace_bytes(options, tensor_parallel), cudnn_bytes(options, tensor_parallel))
-          : kernels::workspace_bytes(ops(options.model, model_options(options, nullptr), tensor_parallel));
-  if (memory.on_gpu != 0) memory.context = kernels::kGpuContextBytes;
+          : cpu_workspace_bytes(options, tensor_parallel);
+  if (memory.on_gpu != 0) memory.context = plan::kGpuContextBytes;
   constexpr auto kWriterBuffer =
       static_cast<int64_t>(checkpoint::ShardFileWriter::kChunkElements * sizeof(float));
   memory.saving = kWriterBuffer + (options.saves_while_training ? staging_bytes(layout, replicas) : 0);
   memory.communication = communication_bytes(options, layout, replicas, tensor_parallel);
   if (options.fp8) {  // the largest values that each rank saw
-    const auto blocks = std::get<model::LlamaConfig>(options.model).layers;
+    const int64_t blocks = plan::shape_of(options.model).layers;
     memory.communication += int64_t{shard_degree} * replicas * tensor_parallel * blocks *
-                            model::kFp8TensorsOfBlock * static_cast<int64_t>(sizeof(float));
+                            plan::kFp8TensorsOfBlock * static_cast<int64_t>(sizeof(float));
   }
   if (memory.on_gpu != 0) {
     const auto pinned = [](int size) {
-      return comm::staging_bytes(size, comm::staging_piece_bytes(size, kLargestStagedPart));
+      return plan::staging_bytes(size, plan::staging_piece_bytes(size, plan::kLargestStagedPart));
     };
     memory.communication += 2 * pinned(shard_degree) + pinned(replicas) + pinned(tensor_parallel);
   }

@@ -21,8 +21,6 @@ model::ModelOptions model_options(const SessionOptions& options, comm::Communica
                                   kernels::Backend& backend = kernels::cpu_backend());
 // Of the copies that checkpoints are written from beside training.
 int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
-// Bytes of one rank's part that the staged communicators of a GPU may be given, as far as their memory depends on it.
-inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
 // Of one checkpoint on the disk, without the little that headers take.
 int64_t checkpoint_bytes(const Network& network);
 // Of the ops that a rank on a GPU runs, but for attention by cuDNN.

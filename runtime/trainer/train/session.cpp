@@ -191,12 +191,12 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t count
 }
 
 Session::Attention Session::attention() const {
-  const bool is_llama = std::holds_alternative<model::LlamaConfig>(options_.model);
+  const bool is_causal = plan::shape_of(options_.model).causal;
   Attention attention{
-      ops(options_.model, model_options(options_, nullptr), groups_.tensor_parallel()).attention, is_llama,
+      ops(options_.model, model_options(options_, nullptr), groups_.tensor_parallel()).attention, is_causal,
       cudnn_bytes(options_, groups_.tensor_parallel()), ""};
-  if (!is_llama) {
-    attention.refusal = "cuDNN's masks no padding, which a BERT has";
+  if (!is_causal) {
+    attention.refusal = fmt::format("cuDNN's masks no padding, which {} has", plan::shape_of(options_.model).name);
   } else if (options_.compute != kernels::DType::kBf16) {
     attention.refusal = "cuDNN's is of bf16";
   } else if (batches_->training_corpus().packs_documents()) {
@@ -204,7 +204,7 @@ Session::Attention Session::attention() const {
   } else if (attention.most_cudnn_bytes == 0) {
     attention.refusal = fmt::format(
         "cuDNN's may want {} MiB of workspace, more than the {} that [gpu] attention = \"auto\" gives it",
-        kernels::cudnn_attention_bytes(attention.shape) >> 20, kernels::kMostCudnnBytes >> 20);
+        plan::cudnn_attention_bytes(attention.shape) >> 20, plan::kMostCudnnBytes >> 20);
   }
   return attention;
 }

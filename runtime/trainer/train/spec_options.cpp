@@ -3,54 +3,6 @@
 #include <cmath>
 
 namespace shardrun::train {
-namespace {
-
-optim::Shape shape_of(spec::Schedule schedule) {
-  switch (schedule) {
-    case spec::Schedule::kConstant:
-      return optim::Shape::kConstant;
-    case spec::Schedule::kLinear:
-      return optim::Shape::kLinear;
-    case spec::Schedule::kWarmupStableDecay:
-      return optim::Shape::kWsd;
-    case spec::Schedule::kCosine:
-      return optim::Shape::kCosine;
-  }
-  return optim::Shape::kCosine;
-}
-
-model::Checkpointing checkpointing_of(spec::Checkpointing level) {
-  switch (level) {
-    case spec::Checkpointing::kNone:
-      return model::Checkpointing::kNone;
-    case spec::Checkpointing::kSelective:
-      return model::Checkpointing::kSelective;
-    case spec::Checkpointing::kFull:
-      return model::Checkpointing::kFull;
-  }
-  return model::Checkpointing::kNone;
-}
-
-}  // namespace
-
-Network network_of(const spec::JobSpec& spec) {
-  const spec::ModelSpec& model = spec.model;
-  if (spec.program.trainer == "bert") {
-    return model::BertConfig{.layers = model.layers,
-                             .hidden = model.hidden,
-                             .heads = model.heads,
-                             .ffn = model.ffn,
-                             .vocab = model.vocab,
-                             .max_positions = model.max_positions};
-  }
-  return model::LlamaConfig{model.layers,     model.hidden,       model.heads,
-                            model.kv_heads,   model.ffn,          model.vocab,
-                            model.rope_theta, model.norm_epsilon, model.tied_embeddings};
-}
-
-kernels::DType compute_type(const spec::JobSpec& spec) {
-  return spec.precision.parameters == spec::Precision::kBf16 ? kernels::DType::kBf16 : kernels::DType::kFp32;
-}
 
 std::string absolute_path(const std::string& path, const record::LaunchPlan& plan) {
   return path.empty() || path.front() == '/' ? path : plan.working_directory + "/" + path;
@@ -58,12 +10,12 @@ std::string absolute_path(const std::string& path, const record::LaunchPlan& pla
 
 SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   SessionOptions options;
-  options.model = network_of(spec);
+  options.model = plan::network_of(spec);
   if (spec.model.init != "random") options.initial_weights = absolute_path(spec.model.init, plan);
-  options.compute = compute_type(spec);
+  options.compute = spec.precision.parameters;
   options.fp8 = spec.precision.fp8;
   options.attention = spec.gpu.attention;
-  if (spec.resources.device == spec::TrainingDevice::kGpu) options.device = kernels::DeviceKind::kGpu;
+  options.device = spec.resources.device;
   options.prefetch = spec.sharding.prefetch;
   options.keeps_parameters = spec.sharding.strategy == spec::Strategy::kShardGradOp;
   options.sequence_length = spec.data.sequence_length;
@@ -92,8 +44,8 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
     if (spec.memory.optimizer_offload) options.optimizer.offload_directory = offload;
     if (spec.memory.activation_offload) options.activation_offload_directory = offload;
   }
-  options.checkpointing = checkpointing_of(spec.memory.activation_checkpointing);
-  options.schedule = {shape_of(optimizer.schedule),
+  options.checkpointing = spec.memory.activation_checkpointing;
+  options.schedule = {optimizer.schedule,
                       optimizer.learning_rate,
                       optimizer.min_learning_rate,
                       optimizer.warmup_steps,

@@ -24,6 +24,7 @@
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/plan/communication.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
@@ -278,7 +279,7 @@ class Trainer {
 
   // Before anything else: a node without its GPU should cost nobody's time.
   Result<void> open_gpu() {
-    if (spec_.resources.device != spec::TrainingDevice::kGpu) return {};
+    if (spec_.resources.device != spec::DeviceKind::kGpu) return {};
     auto gpu = kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
                                   {.local_rank = env_.local_rank,
                                    .gpus_per_node = spec_.resources.gpus_per_node,
@@ -351,7 +352,7 @@ class Trainer {
   // The world's buffers are the host's, every other group's the GPU's.
   std::optional<comm::DeviceUse> device_use(size_t groups) const {
     if (!gpu_) return std::nullopt;
-    std::vector<int64_t> largest(groups, kLargestStagedPart);
+    std::vector<int64_t> largest(groups, plan::kLargestStagedPart);
     largest.front() = -1;
     kernels::Backend& gpu = backend();
     return comm::DeviceUse{gpu.index(), gpu.stream(), std::move(largest), [&gpu] { return gpu.make_link(); }};

@@ -240,7 +240,7 @@ TEST_CASE("training: the model learns the text, better than any model that ignor
 TEST_CASE("training: a diverging run stops with the step and a mend on every rank") {
   const Folder folder;
   auto options = tiny_options(folder, 2);
-  options.schedule = {optim::Shape::kConstant, 1e30, 0.0, 0, 40};
+  options.schedule = {optim::Schedule::kConstant, 1e30, 0.0, 0, 40};
 
   const auto ranks = run_world(2, options, {.loop = {.steps = 40}});
 

@@ -1,4 +1,4 @@
-// What a communicator holds beside the buffers that it is given. For sums, by plugins/abi/comm_v1.h: most of all
+// What communicators hold beside the buffers that they are given. For sums, by plugins/abi/comm_v1.h: most of all
 // plugins. For buffers of a device over a communicator of the host: pinned memory.
 //
 // Thread rule: pure functions.
@@ -9,7 +9,7 @@
 
 #include "plugins/abi/comm_v1.h"
 
-namespace shardrun::comm {
+namespace shardrun::plan {
 
 // Operations of one communicator that hold memory at a time, at most; others wait without.
 constexpr int64_t kRunningSums = SHARDRUN_COMM_V1_RUNNING;
@@ -40,4 +40,7 @@ inline int64_t staging_bytes(int group_size, int64_t piece_bytes) {
   return group_size > 1 ? 2 * (group_size + 1) * piece_bytes : 0;
 }
 
-}  // namespace shardrun::comm
+// Bytes of one rank's part that the staged communicators of a GPU may be given, as far as their memory depends on it.
+inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
+
+}  // namespace shardrun::plan
