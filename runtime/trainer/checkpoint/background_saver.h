@@ -47,7 +47,7 @@ class BackgroundSaver {
 
   // Begins saving manifest.step. `state` is not to change before before_update() has returned, and stays in memory
   // until the save is over. A save in flight is a bug (CHECK).
-  void start(const Manifest& manifest, const Place& place, const shard::ShardLayout& layout,
+  void start(const Manifest& manifest, const Place& place, const plan::ShardLayout& layout,
              const ShardState& state);
   bool in_flight() const { return phase_ != Phase::kIdle; }
 

@@ -6,57 +6,9 @@
 #include <fmt/format.h>
 
 namespace shardrun::shard {
-namespace {
 
-// Whether masters become parameters block by block, and no copy of them all is kept.
-bool converts(const EngineOptions& options) {
-  return options.compute == kernels::DType::kBf16 && !options.keeps_compute_copy;
-}
-
-bool keeps_copy(const EngineOptions& options) {
-  return options.compute == kernels::DType::kBf16 && options.keeps_compute_copy;
-}
-
-// The sizes, in elements, of the buffers for gathered blocks.
-std::vector<int64_t> parameter_buffers(const ShardLayout& layout, const EngineOptions& options) {
-  std::vector<int64_t> sizes;
-  if (layout.group_size == 1) {
-    if (converts(options)) sizes.push_back(layout.largest_padded_elements);
-  } else if (options.keeps_parameters) {
-    for (const BlockShards& block : layout.blocks) sizes.push_back(block.padded_elements);
-  } else {
-    sizes.assign(static_cast<size_t>(std::min(options.prefetch + 1, layout.block_count())),
-                 layout.largest_padded_elements);
-  }
-  return sizes;
-}
-
-bool adds_up(const EngineOptions& options) {
-  return options.accumulates || options.revisits;
-}
-
-int gradient_buffers(const ShardLayout& layout) {
-  return layout.group_size > 1 ? 2 : 0;
-}
-
-// Where contributions arrive that are added to earlier ones. A single block that is visited twice needs one.
-int gradient_scratches(const ShardLayout& layout, const EngineOptions& options) {
-  if (layout.group_size == 1 || !adds_up(options)) return 0;
-  return options.accumulates ? 2 : 1;
-}
-
-}  // namespace
-
-int64_t Engine::planned_bytes(const ShardLayout& layout, const EngineOptions& options) {
-  int64_t bytes = 2 * Arena::bytes_of<float>(layout.flat_shard_elements);
-  if (keeps_copy(options)) bytes += Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
-  for (const int64_t elements : parameter_buffers(layout, options))
-    bytes += Arena::bytes_of<std::byte>(elements * kernels::size_of(options.compute));
-  const int gradients = gradient_buffers(layout);
-  bytes += gradients * Arena::bytes_of<float>(layout.largest_padded_elements);
-  bytes += gradient_scratches(layout, options) * Arena::bytes_of<float>(layout.largest_shard_elements);
-  return bytes;
-}
+using plan::BlockShards;
+using plan::ShardLayout;
 
 Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena)
     : layout_(std::move(layout)),
@@ -66,21 +18,17 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
   SHARDRUN_CHECK(groups.gather->size() == layout_.group_size && groups.reduce->size() == layout_.group_size);
   SHARDRUN_CHECK(options.prefetch >= 0);
   if (groups_.replica != nullptr && groups_.replica->size() == 1) groups_.replica = nullptr;
-  master_ = arena.take<float>(layout_.flat_shard_elements);
-  gradient_ = arena.take<float>(layout_.flat_shard_elements);
-  if (keeps_copy(options)) half_ = arena.take<uint16_t>(layout_.flat_shard_elements);
-  for (const int64_t elements : parameter_buffers(layout_, options)) {
-    parameter_slots_.emplace_back().memory =
-        arena.take<std::byte>(elements * kernels::size_of(options.compute));
-  }
-  for (int i = 0; i < gradient_buffers(layout_); ++i) {
-    GradientSlot& slot = gradient_slots_[static_cast<size_t>(i)];
-    slot.full = arena.take<float>(layout_.largest_padded_elements);
-  }
-  const int scratches = gradient_scratches(layout_, options);
-  for (int i = 0; i < scratches; ++i)
-    gradient_slots_[static_cast<size_t>(i)].scratch = arena.take<float>(layout_.largest_shard_elements);
-  if (scratches == 1) gradient_slots_[1].scratch = gradient_slots_[0].scratch;
+  const plan::ShardedState state = plan::sharded_state(layout_, options.state());
+  master_ = arena.take<float>(state.masters.elements);
+  gradient_ = arena.take<float>(state.gradients.elements);
+  half_ = arena.take<uint16_t>(state.compute_copy.elements);
+  for (const plan::Buffer& whole : state.gathered)
+    parameter_slots_.emplace_back().memory = arena.take<std::byte>(whole.elements * whole.element_bytes);
+  for (size_t i = 0; i < state.whole_gradients.size(); ++i)
+    gradient_slots_[i].full = arena.take<float>(state.whole_gradients[i].elements);
+  for (size_t i = 0; i < state.scratches.size(); ++i)
+    gradient_slots_[i].scratch = arena.take<float>(state.scratches[i].elements);
+  if (state.scratches.size() == 1) gradient_slots_[1].scratch = gradient_slots_[0].scratch;
 }
 
 void Engine::publish() {
@@ -139,7 +87,7 @@ Result<bool> Engine::start_gather(int block, std::span<const int> upcoming) {
   ParameterSlot* slot = free_slot(block, upcoming);
   if (slot == nullptr) return false;
   if (slot->pending) RETURN_IF_ERROR(groups_.gather->wait(*std::exchange(slot->pending, std::nullopt)));
-  const auto mine = converts(options_) ? converted_shard(block, slot->memory) : compute_shard(block);
+  const auto mine = options_.state().converts() ? converted_shard(block, slot->memory) : compute_shard(block);
   auto pending = groups_.gather->all_gather(
       mine, slot->memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
   if (!pending) return std::move(pending).error();
@@ -161,7 +109,8 @@ Result<std::span<const std::byte>> Engine::acquire(int block, std::span<const in
   SHARDRUN_CHECK(acquired_block_ < 0 && version_ > 0);
   const auto bytes = static_cast<size_t>(layout_.block(block).elements * kernels::size_of(options_.compute));
   acquired_block_ = block;
-  if (alone()) return (converts(options_) ? converted_alone(block) : compute_shard(block)).first(bytes);
+  if (alone())
+    return (options_.state().converts() ? converted_alone(block) : compute_shard(block)).first(bytes);
   const auto ahead = upcoming.first(std::min(upcoming.size(), static_cast<size_t>(options_.prefetch)));
   if (find_slot(block) == nullptr) {
     auto started = start_gather(block, ahead);
@@ -205,7 +154,7 @@ Result<GradientBuffer> Engine::gradient_buffer(int block) {
 
 Result<void> Engine::reduce(int block, bool last) {
   const bool adds = has_gradient_[static_cast<size_t>(block)];
-  SHARDRUN_CHECK(!adds || adds_up(options_));
+  SHARDRUN_CHECK(!adds || options_.accumulates || options_.revisits);
   has_gradient_[static_cast<size_t>(block)] = true;
   if (alone()) return last ? sum_over_replicas(block) : Result<void>();
   GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];

@@ -40,11 +40,12 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/sharded_state.h"
 #include "runtime/trainer/comm/communicator.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/ops.h"
 #include "runtime/trainer/shard/arena.h"
-#include "runtime/trainer/shard/layout.h"
 
 namespace shardrun::shard {
 
@@ -59,6 +60,10 @@ struct EngineOptions {
   bool keeps_compute_copy = true;  // of the masters, when the compute dtype is not theirs
   kernels::Backend* backend =
       &kernels::cpu_backend();  // of the arena, of the communicators and of who computes
+
+  plan::StateOptions state() const {
+    return {kernels::size_of(compute), prefetch, accumulates, revisits, keeps_parameters, keeps_compute_copy};
+  }
 };
 
 // The groups of one rank. `gather` and `reduce` span the shard group; `replica` spans the ranks that own the same
@@ -78,13 +83,11 @@ struct GradientBuffer {
 
 class Engine {
  public:
-  // Bytes that the constructor takes from the arena.
-  static int64_t planned_bytes(const ShardLayout& layout, const EngineOptions& options);
-  // Communicators and the arena outlive the engine (see Errors for their order); layout.group_size is the shard
+  // Takes plan::sharded_state() from the arena. Communicators and the arena outlive the engine (see Errors for their order); layout.group_size is the shard
   // group's size.
-  Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena);
+  Engine(plan::ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena);
 
-  const ShardLayout& layout() const { return layout_; }
+  const plan::ShardLayout& layout() const { return layout_; }
   // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero.
   std::span<float> master() { return master_; }
   std::span<float> gradient() { return gradient_; }
@@ -132,7 +135,7 @@ class Engine {
   Result<void> complete(GradientSlot& slot);
   Result<void> sum_over_replicas(int block);
 
-  ShardLayout layout_;
+  plan::ShardLayout layout_;
   EngineOptions options_;
   EngineGroups groups_;
   std::span<float> master_, gradient_;

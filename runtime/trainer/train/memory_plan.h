@@ -20,7 +20,7 @@ shard::EngineOptions engine_options(const SessionOptions& options,
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
                                   kernels::Backend& backend = kernels::cpu_backend());
 // Of the copies that checkpoints are written from beside training.
-int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
+int64_t staging_bytes(const plan::ShardLayout& layout, int replicas);
 // Of one checkpoint on the disk, without the little that headers take.
 int64_t checkpoint_bytes(const Network& network);
 // Of the ops that a rank on a GPU runs, but for attention by cuDNN.

@@ -63,8 +63,9 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   if (!batches) return std::move(batches).error();
   auto model = create_model(options.model, model_options(options, groups.tensor, backend));
   if (!model) return std::move(model).error();
-  auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options)), backend);
+  auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
+  auto arena =
+      shard::Arena::create(plan::sharded_state(layout, engine_options(options).state()).bytes(), backend);
   if (!arena) return std::move(arena).error();
   auto sums = backend.allocate(sizeof(Sums));
   if (!sums) return std::move(sums).error();
@@ -83,7 +84,7 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
 }
 
 Session::Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
-                 kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+                 kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
                  shard::Arena arena, base::Memory sums, Optimizer optimizer)
     : options_(options),
       groups_(groups),

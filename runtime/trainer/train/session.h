@@ -151,7 +151,7 @@ class Session {
 
  private:
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
-          kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+          kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
           shard::Arena arena, base::Memory sums, Optimizer optimizer);
   Result<void> forward();
   Result<void> backward(bool last_micro_step);

@@ -38,13 +38,13 @@ std::vector<model::BlockLayout> blocks() {
 
 struct Shards {
   explicit Shards(float value)
-      : layout(shard::make_layout(std::vector<int64_t>{40000, 130}, 1)),
+      : layout(plan::make_layout(std::vector<int64_t>{40000, 130}, 1)),
         master(static_cast<size_t>(layout.flat_shard_elements), value),
         moment1(master.size(), value + 0.25F),
         moment2(master.size(), value + 0.5F) {}
   ShardState state() { return {master, moment1, moment2}; }
 
-  shard::ShardLayout layout;
+  plan::ShardLayout layout;
   std::vector<float> master, moment1, moment2;
 };
 

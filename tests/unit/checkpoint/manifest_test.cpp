@@ -127,8 +127,8 @@ TEST_CASE("place: files are numbered as global ranks are, and replicas share a s
   CHECK(place.shard_rank == 1);
   CHECK(place.replica_rank == 1);
   CHECK(place.file() == 9);
-  CHECK(Place{kSpread, 1, 1, 0}.part_of({10, 21}) == shard::ElementRange{10, 15});
-  CHECK(place.part_of({10, 21}) == shard::ElementRange{15, 21});
+  CHECK(Place{kSpread, 1, 1, 0}.part_of({10, 21}) == plan::ElementRange{10, 15});
+  CHECK(place.part_of({10, 21}) == plan::ElementRange{15, 21});
   CHECK(place.part_of({4, 4}).count() == 0);
 }
 

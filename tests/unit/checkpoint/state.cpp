@@ -76,7 +76,7 @@ RankState::RankState(const Place& place, bool fill, float shift)
     : blocks(blocks_of(place.tensor_rank, place.spread.tensor_parallel)), shard_rank(place.shard_rank) {
   std::vector<int64_t> elements;
   for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
-  layout = shard::make_layout(elements, place.spread.shard_degree);
+  layout = plan::make_layout(elements, place.spread.shard_degree);
   for (auto* tensor : {&master, &moment1, &moment2}) {
     tensor->assign(static_cast<size_t>(layout.flat_shard_elements), 0.0F);
   }

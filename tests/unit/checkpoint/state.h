@@ -27,7 +27,7 @@ struct RankState {
   LoadTarget target() const { return {blocks, layout, shard_rank}; }
 
   std::vector<model::BlockLayout> blocks;
-  shard::ShardLayout layout;
+  plan::ShardLayout layout;
   int shard_rank;
   std::vector<float> master, moment1, moment2;
 };

@@ -49,14 +49,14 @@ std::vector<model::BlockLayout> blocks_of(int rank, int ranks) {
   return blocks;
 }
 
-shard::ShardLayout layout_of(const std::vector<model::BlockLayout>& blocks, int degree) {
+plan::ShardLayout layout_of(const std::vector<model::BlockLayout>& blocks, int degree) {
   std::vector<int64_t> elements;
   for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
-  return shard::make_layout(elements, degree);
+  return plan::make_layout(elements, degree);
 }
 
 // What a rank's flat shard should hold; -1 in the padding.
-std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const shard::ShardLayout& layout,
+std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const plan::ShardLayout& layout,
                           int rank) {
   std::vector<float> master(static_cast<size_t>(layout.flat_shard_elements), -1.0F);
   for (int b = 0; b < layout.block_count(); ++b) {

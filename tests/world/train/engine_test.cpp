@@ -12,6 +12,10 @@
 
 using namespace shardrun;
 using namespace shardrun::shard;
+using plan::BlockShards;
+using plan::ElementRange;
+using plan::make_layout;
+using plan::ShardLayout;
 
 namespace {
 
@@ -35,7 +39,7 @@ class CountingCommunicator : public training::SpoiledCommunicator {
 struct Rig {
   Rig(int group_size, const EngineOptions& options, comm::Communicator& gather, comm::Communicator& reduce)
       : layout(make_layout(kBlocks, group_size)),
-        arena(Arena::create(Engine::planned_bytes(layout, options)).value()),
+        arena(Arena::create(plan::sharded_state(layout, options.state()).bytes()).value()),
         engine(layout, options, {&gather, &reduce}, arena) {}
 
   // Element e of block b is 1000·b + e + `offset`.

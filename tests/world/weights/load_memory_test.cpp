@@ -82,7 +82,7 @@ int64_t load(const std::string& path) {
   const auto layouts = blocks();
   std::vector<int64_t> elements;
   for (const auto& block : layouts) elements.push_back(block.elements);
-  const auto layout = shard::make_layout(elements, kRanks);
+  const auto layout = plan::make_layout(elements, kRanks);
   fakes::ThreadWorld world(kRanks);
   std::vector<base::Memory> shards(kRanks);
   const auto floats = [&](size_t rank) {
