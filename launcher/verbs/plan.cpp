@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/batch.h"
+#include "launcher/plan/node_memory.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/forecast.h"
@@ -121,8 +122,7 @@ base::Result<void> draw(const PlanOptions& options, const ForecastReport& foreca
 }  // namespace
 
 int plan(const PlanOptions& options, const CommonOptions& common) {
-  const std::string& path = options.spec.path;
-  auto loaded = load_spec(path, options.spec.overrides);
+  auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
   const spec::JobSpec& spec = loaded->spec;
   const bool slurm = spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
@@ -132,13 +132,13 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (!solved) return fail(solved.error(), common);
   std::optional<plan::ModelPlan> model;
   if (spec.program.command.empty()) {
-    auto planned = plan_model(path, *solved);
+    auto planned = plan::job_memory(spec, solved->batch, rank_place(*solved));
     if (!planned) return fail(planned.error(), common);
     model = *planned;
   }
   std::optional<ForecastReport> forecast;
   if (wants_forecast(options, *loaded)) {
-    auto predicted = forecast_job(options);
+    auto predicted = forecast_job(options, spec);
     if (!predicted) return fail(predicted.error(), common);
     forecast = std::move(predicted).value();
     if (const auto drawn = draw(options, *forecast); !drawn) return fail(drawn.error(), common);

@@ -57,25 +57,4 @@ std::string to_json(const plan::ModelPlan& plan) {
                     {"bytes_per_rank", memory_json(plan.memory)}});
 }
 
-Result<plan::ModelPlan> parse_model_plan(std::string_view text) {
-  auto object = parse_json(text, "the model's plan");
-  if (!object) return std::move(object).error();
-  plan::ModelPlan plan;
-  JsonReader reader(*object, "the model's plan");
-  reader.read("parameters", plan.parameters);
-  reader.read("blocks", plan.blocks);
-  reader.read("flops_per_token", plan.flops_per_token.causal);
-  reader.read("full_flops_per_token", plan.flops_per_token.full);
-  reader.read("shard_degree", plan.shard_degree);
-  reader.read("replicas", plan.replicas);
-  reader.read("tensor_parallel", plan.tensor_parallel);
-  const nlohmann::json* memory = reader.member("bytes_per_rank");
-  if (memory == nullptr) reader.fail("the model's plan: \"bytes_per_rank\" is missing");
-  RETURN_IF_ERROR(reader.finish());
-  auto bytes = read_memory(*memory);
-  if (!bytes) return std::move(bytes).error();
-  plan.memory = *bytes;
-  return plan;
-}
-
 }  // namespace shardrun::record

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -20,7 +19,5 @@ nlohmann::json memory_json(const plan::MemoryPlan& plan);
 Result<plan::MemoryPlan> read_memory(const nlohmann::json& object);
 
 std::string to_json(const plan::ModelPlan& plan);
-// kCorrupt.
-Result<plan::ModelPlan> parse_model_plan(std::string_view json);
 
 }  // namespace shardrun::record

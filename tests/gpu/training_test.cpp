@@ -77,10 +77,10 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.gradient_accumulation = 2;
   options.seed = 5;
   options.checkpointing = run.checkpointing;
-  options.optimizer.offload_to_host = run.moments_on_host;
-  options.optimizer.offload_piece = 4096;
-  options.activation_offload_to_host = run.activations_on_host;
-  if (run.lamb) options.optimizer.kind = optim::LambOptions{};
+  options.optimizer_offload = run.moments_on_host;
+  options.moment_piece = 4096;
+  options.activation_offload = run.activations_on_host;
+  if (run.lamb) options.optimizer = optim::LambOptions{};
   options.training_files = {folder.file("training.txt", tests::prose(80, 1))};
   options.validation_files = {folder.file("validation.txt", tests::prose(20, 2))};
   options.validation_sequences = 4;

@@ -9,7 +9,7 @@
 #include "runtime/spec/job_spec.h"
 #include "runtime/trainer/kernels/cuda/ops.h"
 #include "runtime/trainer/kernels/gpu.h"
-#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/train/spec_options.h"
 #include "tests/emulation/emulated_gpu.h"
 
@@ -176,9 +176,9 @@ template <typename T>
 void check_job(train::SessionOptions options, int tensor_parallel) {
   options.device = kernels::DeviceKind::kGpu;
   options.compute = std::is_same_v<T, Bf16> ? kernels::DType::kBf16 : kernels::DType::kFp32;
-  const int64_t C = train::hidden(options.model), N = options.micro_batch * options.sequence_length;
-  const auto list = plan::ops(options.model, train::model_options(options, nullptr), tensor_parallel);
-  Planned planned(train::gpu_workspace_bytes(options, tensor_parallel));
+  const int64_t C = plan::shape_of(options.model).hidden, N = options.micro_batch * options.sequence_length;
+  const auto list = plan::ops(options, tensor_parallel);
+  Planned planned(plan::gpu_workspace_bytes(options, tensor_parallel));
   for (const kernels::LinearCall& call : list.linears) {
     check_linear<T>(planned, call);
     if (std::is_same_v<T, Bf16>) check_fp8(planned, call);

@@ -119,6 +119,7 @@ ModelShape shape_of(const BertConfig& config) {
   shape.tied = true;
   shape.causal = false;
   shape.paired = true;
+  shape.sliceable = false;
   shape.name = "a BERT";
   return shape;
 }

@@ -10,6 +10,7 @@ struct ModelShape {
   bool tied = false;    // the classifier uses the embedding's matrix, so that a micro-step visits that block twice
   bool causal = true;   // a token sees no later one, and there is no padding
   bool paired = false;  // trains on pairs of sentences with masked tokens, instead of on text
+  bool sliceable = true;  // each matrix can be cut for the ranks of a tensor group
   const char* name = "a Llama";
 
   // The products of a layer, attention's projections among them, with two norms.

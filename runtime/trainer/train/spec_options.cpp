@@ -10,17 +10,10 @@ std::string absolute_path(const std::string& path, const record::LaunchPlan& pla
 
 SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   SessionOptions options;
-  options.model = plan::network_of(spec);
+  static_cast<plan::RankOptions&>(options) = plan::rank_options(spec, plan.batch);
+  options.offload_directory =
+      spec.memory.directory.empty() ? plan.run_directory : absolute_path(spec.memory.directory, plan);
   if (spec.model.init != "random") options.initial_weights = absolute_path(spec.model.init, plan);
-  options.compute = spec.precision.parameters;
-  options.fp8 = spec.precision.fp8;
-  options.attention = spec.gpu.attention;
-  options.device = spec.resources.device;
-  options.prefetch = spec.sharding.prefetch;
-  options.keeps_parameters = spec.sharding.strategy == spec::Strategy::kShardGradOp;
-  options.sequence_length = spec.data.sequence_length;
-  options.micro_batch = plan.batch.micro_batch;
-  options.gradient_accumulation = plan.batch.gradient_accumulation;
   options.global_batch = plan.batch.global_batch;
   options.seed = spec.data.seed;
   for (const std::string& file : spec.data.files) options.training_files.push_back(absolute_path(file, plan));
@@ -29,22 +22,12 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
   options.validation_sequences = spec.data.validation_sequences;
   const spec::OptimizerSpec& optimizer = spec.optimizer;
   if (optimizer.kind == spec::OptimizerKind::kLamb) {
-    options.optimizer.kind =
+    options.optimizer =
         optim::LambOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
   } else {
-    options.optimizer.kind =
+    options.optimizer =
         optim::AdamWOptions{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
   }
-  if (options.device == kernels::DeviceKind::kGpu) {
-    options.optimizer.offload_to_host = spec.memory.optimizer_offload;
-    options.activation_offload_to_host = spec.memory.activation_offload;
-  } else {
-    const std::string offload =
-        spec.memory.directory.empty() ? plan.run_directory : absolute_path(spec.memory.directory, plan);
-    if (spec.memory.optimizer_offload) options.optimizer.offload_directory = offload;
-    if (spec.memory.activation_offload) options.activation_offload_directory = offload;
-  }
-  options.checkpointing = spec.memory.activation_checkpointing;
   options.schedule = {optimizer.schedule,
                       optimizer.learning_rate,
                       optimizer.min_learning_rate,
@@ -52,7 +35,6 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
                       optimizer.steps,
                       std::llround(optimizer.decay_fraction * static_cast<double>(optimizer.steps))};
   options.clip_norm = optimizer.clip_norm;
-  options.saves_while_training = spec.checkpoint.every_steps > 0;
   return options;
 }
 

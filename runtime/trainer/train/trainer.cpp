@@ -35,11 +35,11 @@
 #include "runtime/trainer/train/attention_choice.h"
 #include "runtime/trainer/train/kernel_setup.h"
 #include "runtime/trainer/train/loop.h"
-#include "runtime/trainer/train/memory_plan.h"
 #include "runtime/trainer/train/metrics.h"
 #include "runtime/trainer/train/products.h"
 #include "runtime/trainer/train/progress.h"
 #include "runtime/trainer/train/session.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/train/spec_options.h"
 #include "runtime/trainer/train/stop_signal.h"
 #include "runtime/trainer/train/trace.h"
@@ -284,7 +284,7 @@ class Trainer {
                                   {.local_rank = env_.local_rank,
                                    .gpus_per_node = spec_.resources.gpus_per_node,
                                    .ranks_per_gpu = spec_.resources.ranks_per_gpu,
-                                   .workspace_bytes = gpu_workspace_bytes(session_options(spec_, plan_),
+                                   .workspace_bytes = plan::gpu_workspace_bytes(session_options(spec_, plan_),
                                                                           spec_.sharding.tensor_parallel)});
     if (!gpu) return std::move(gpu).error();
     gpu_.emplace(std::move(gpu).value());
