@@ -2,13 +2,12 @@
 
 #include <unistd.h>
 
-#include <cmath>
 
 #include <fmt/format.h>
 
 #include "launcher/forecast/memory.h"
-#include "launcher/forecast/own_memory.h"
 #include "launcher/forecast/replay.h"
+#include "launcher/plan/node_memory.h"
 #include "launcher/verbs/common.h"
 #include "runtime/base/io.h"
 #include "runtime/base/state_folder.h"
@@ -49,16 +48,6 @@ Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::Laun
   layout.activation_offload = spec.memory.activation_offload;
   layout.optimizer_offload = spec.memory.optimizer_offload;
   return question;
-}
-
-OwnMemoryQuestion memory_question(const spec::JobSpec& spec, const record::LaunchPlan& plan,
-                                  const Layout& layout) {
-  return {.model = shape_of(plan::network_of(spec)),
-          .layout = layout,
-          .world = plan.world_size(),
-          .heads = spec.model.heads,
-          .prefetch = spec.sharding.prefetch,
-          .saves_while_training = spec.checkpoint.every_steps > 0};
 }
 
 }  // namespace
@@ -111,6 +100,10 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
   const auto written = question_of(spec, plan);
   if (!written) return written.error();
   const int64_t world = plan.world_size(), local = plan.batch.global_batch / world;
+  const plan::RankOptions job = plan::rank_options(spec, plan.batch);
+  const plan::RankPlace place = rank_place(plan);
+  const double room = static_cast<double>(machine.calibration().memory_bytes) * kUsableMemory /
+                      static_cast<double>(plan.ranks_per_node);
   std::optional<MeasuredChoice> best;
   std::optional<Error> why;
   int64_t combinations = 0;
@@ -131,9 +124,7 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
         layout.accumulation = local / micro;
         layout.checkpointing = kind;
         ++combinations;
-        const double room = static_cast<double>(machine.calibration().memory_bytes) * kUsableMemory /
-                            static_cast<double>(plan.ranks_per_node);
-        if (own_memory(memory_question(spec, plan, layout)) > room) continue;
+        if (static_cast<double>(planned_memory(job, layout, place).total()) > room) continue;
         auto step = replay_step(machine, question);
         if (!step) {
           why = std::move(step).error();
@@ -203,9 +194,8 @@ record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPl
     prediction.unknown_because = kOfCpus;
     return prediction;
   }
-  const bool bf16 = spec.precision.parameters == spec::DType::kBf16;
-  if (const auto question = question_of(spec, plan); question && bf16 && spec.program.trainer == "llama")
-    prediction.memory_bytes = std::llround(own_memory(memory_question(spec, plan, question->layout)));
+  if (const auto model = plan::job_memory(spec, plan.batch, rank_place(plan)))
+    prediction.memory_bytes = model->memory.total();
   const auto path = calibration_path(spec);
   if (!path) return prediction;
   const auto machine = load_calibration(*path);

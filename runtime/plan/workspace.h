@@ -23,8 +23,8 @@ struct Widened {
 };
 int64_t widened_bytes(const LinearCall& call);
 
-// Returns about what oneDNN 2.6 answers for the largest product of the list on a rank with `threads` threads, with the
-// copies that a CPU without bf16 instructions needs. Exact for none: see the measured distances in workspace.cpp.
+// Returns about what oneDNN 2.6 answers for the largest product of the list on a rank with `threads` threads (workspace.cpp
+// says how far off), with the copies that a CPU without bf16 instructions needs, which are exact.
 int64_t expected_product_bytes(const OpList& ops, int threads, bool multiplies_bf16);
 
 // Returns the bytes of all threads of a rank: products run on the caller's workspace of `product_bytes`, attention on one

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/backend.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "tests/gpu/training.h"
 
 namespace gpu_training {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/workspace.h"
 
 using namespace shardrun;
 
