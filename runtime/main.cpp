@@ -10,7 +10,6 @@
 #include "runtime/tools/calibrate_tool.h"
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
-#include "runtime/tools/plan_tool.h"
 #include "runtime/tools/preflight_tool.h"
 #include "runtime/trainer/train/trainer.h"
 
@@ -22,8 +21,7 @@ struct Tool {
 };
 constexpr std::array kTools{
     Tool{"calibrate", shardrun::tools::run_calibrate_tool}, Tool{"data", shardrun::tools::run_data_tool},
-    Tool{"export", shardrun::tools::run_export_tool},       Tool{"plan", shardrun::tools::run_plan_tool},
-    Tool{"preflight", shardrun::tools::run_preflight_tool},
+    Tool{"export", shardrun::tools::run_export_tool},       Tool{"preflight", shardrun::tools::run_preflight_tool},
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using spec::TrainingDevice;
+using spec::DeviceKind;
 
 bool has_gpus(const Instance& instance) {
   return instance.accelerator && instance.accelerator->maker == "nvidia";
@@ -33,7 +33,7 @@ Result<void> check_gpus(const spec::JobSpec& spec, const Instance& instance) {
                  fmt::format("{}: gpus_per_node = {}, but {} has {}; correct it, or name another instance",
                              spec.origin("resources.gpus_per_node"), spec.resources.gpus_per_node,
                              instance.type, there == 0 ? "no NVIDIA GPU" : std::to_string(there)));
-  const bool on_gpu = spec.resources.device == TrainingDevice::kGpu;
+  const bool on_gpu = spec.resources.device == DeviceKind::kGpu;
   if (on_gpu && there == 0)
     return Error(
         Code::kInvalid,
@@ -44,9 +44,9 @@ Result<void> check_gpus(const spec::JobSpec& spec, const Instance& instance) {
 }
 
 // What the built-in trainer computes with there, where the spec does not say it.
-Result<TrainingDevice> device_of(const spec::JobSpec& spec, const Instance& instance) {
+Result<DeviceKind> device_of(const spec::JobSpec& spec, const Instance& instance) {
   if (spec.origins.contains("resources.device")) return spec.resources.device;
-  if (!instance.accelerator) return TrainingDevice::kCpu;
+  if (!instance.accelerator) return DeviceKind::kCpu;
   if (!has_gpus(instance))
     return Error(Code::kInvalid,
                  fmt::format("{}: the built-in trainer does not compute on the {} of {}; write a [program] "
@@ -59,7 +59,7 @@ Result<TrainingDevice> device_of(const spec::JobSpec& spec, const Instance& inst
             "{}: without GPUs the built-in trainer would train on the CPUs of {}; remove the key, or set "
             "device = \"cpu\", too",
             spec.origin("resources.gpus_per_node"), instance.type));
-  return TrainingDevice::kGpu;
+  return DeviceKind::kGpu;
 }
 
 // Ranks of a node: one for each GPU, or as many as share one; of machines without GPUs what the catalogue counts.
@@ -82,7 +82,7 @@ Result<std::vector<std::string>> instance_overrides(const spec::JobSpec& spec, c
   if (trains) {
     const auto device = device_of(spec, instance);
     if (!device) return device.error();
-    on_gpu = *device == TrainingDevice::kGpu;
+    on_gpu = *device == DeviceKind::kGpu;
     fill("resources.device", on_gpu ? "gpu" : "cpu");
   }
   int gpus = spec.resources.gpus_per_node;

@@ -22,7 +22,7 @@ bool is_complete(const spec::JobSpec& spec) {
   if (!spec.program.command.empty()) return given("resources.gpus_per_node");
   if (!given("resources.device") || (spec.resources.nodes > 1 && !given("communication.provider")))
     return false;
-  return spec.resources.device == spec::TrainingDevice::kCpu ||
+  return spec.resources.device == spec::DeviceKind::kCpu ||
          (given("resources.gpus_per_node") && given("communication.plugin"));
 }
 

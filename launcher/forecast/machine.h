@@ -1,13 +1,13 @@
-// What a prediction knows of a machine and of the model that it trains: counts and peaks, no measurements.
+// What a prediction knows of a machine, and of the model that it trains: counts and peaks, no measurements.
 //
 // Units: bytes, seconds, FLOP; one accelerator, one direction of a link, unless a name says otherwise.
-// Thread rule: plain values and pure functions.
+// Thread rule: plain values.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "runtime/spec/job_spec.h"
+#include "runtime/plan/model/shape.h"
 
 namespace shardrun::launcher {
 
@@ -29,21 +29,6 @@ struct Machine {
   double dollars_per_hour = 0.0;  // of a node; 0: not known
 };
 
-struct ModelShape {
-  int layers = 0, hidden = 0, kv_width = 0, ffn = 0, ffn_matrices = 3, vocab = 0;
-  bool tied = false;
-  bool causal = true;
-
-  double layer_parameters() const;
-  double table_parameters() const { return static_cast<double>(vocab) * hidden; }
-  double parameters() const { return layers * layer_parameters() + (tied ? 1.0 : 2.0) * table_parameters(); }
-  // Forward and backward, without recomputation; half of the attention matrix where it is causal.
-  double flops_per_token(int sequence_length) const;
-  // Of them, those of the linear layers of blocks: without attention's scores and the head.
-  double linear_flops_per_token() const { return 6.0 * layers * (layer_parameters() - 2.0 * hidden); }
-};
-
-// `trainer`: "llama" or "bert", as [program] says it.
-ModelShape shape_of(const spec::ModelSpec& model, const std::string& trainer);
+using plan::ModelShape;
 
 }  // namespace shardrun::launcher

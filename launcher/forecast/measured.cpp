@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/model/llama.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -18,13 +20,12 @@ using record::StepProbe;
 using Terms = std::array<double, 5>;
 
 ModelShape shape_of_probe(const StepProbe& probe) {
-  ModelShape shape;
-  shape.layers = 1;
-  shape.hidden = static_cast<int>(probe.hidden);
-  shape.kv_width = static_cast<int>(probe.hidden / probe.heads * probe.kv_heads);
-  shape.ffn = static_cast<int>(probe.ffn);
-  shape.vocab = static_cast<int>(probe.vocab);
-  return shape;
+  return plan::shape_of(plan::LlamaConfig{.layers = 1,
+                                          .hidden = static_cast<int>(probe.hidden),
+                                          .heads = static_cast<int>(probe.heads),
+                                          .kv_heads = static_cast<int>(probe.kv_heads),
+                                          .ffn = static_cast<int>(probe.ffn),
+                                          .vocab = static_cast<int>(probe.vocab)});
 }
 
 // In units that make the coefficients of a few: microseconds, GFLOP, millions of values.

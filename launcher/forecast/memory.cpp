@@ -78,4 +78,17 @@ MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, co
   return memory;
 }
 
+plan::MemoryPlan planned_memory(plan::RankOptions job, const Layout& layout, const plan::RankPlace& place) {
+  job.keeps_parameters = spec::rules_of(layout.strategy).keeps_parameters;
+  job.checkpointing = layout.checkpointing;
+  job.activation_offload = layout.activation_offload;
+  job.optimizer_offload = layout.optimizer_offload;
+  job.micro_batch = layout.micro_batch;
+  job.gradient_accumulation = layout.accumulation;
+  const int64_t replicas = place.world_size / (layout.shard_degree * layout.tensor_parallel);
+  const plan::Degrees degrees{static_cast<int>(layout.shard_degree), static_cast<int>(replicas),
+                              layout.tensor_parallel};
+  return plan::job_memory(job, degrees, place).memory;
+}
+
 }  // namespace shardrun::launcher

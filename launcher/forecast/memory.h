@@ -1,10 +1,11 @@
 // What a rank holds while it trains, estimated for any stack: what the search discards layouts by, thousands at a time.
-// The built-in trainer's own plan (runtime/plan/model_plan.h) is exact, and is asked about the layout that is chosen.
+// The built-in trainer's own plan (runtime/plan/rank_memory.h) is exact, and is asked about the layout that is chosen.
 //
 // Units: bytes of one rank. Thread rule: pure functions.
 #pragma once
 
 #include "launcher/forecast/step.h"
+#include "runtime/plan/rank_memory.h"
 
 namespace shardrun::launcher {
 
@@ -23,5 +24,8 @@ inline constexpr double kUsableMemory = 0.95;
 
 MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits,
                                int per_node);
+
+// Returns what a rank of the built-in trainer holds where `job` runs as `layout` has it.
+plan::MemoryPlan planned_memory(plan::RankOptions job, const Layout& layout, const plan::RankPlace& place);
 
 }  // namespace shardrun::launcher

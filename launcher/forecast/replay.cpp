@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -232,7 +233,7 @@ std::optional<Error> not_measured(const ReplayQuestion& question) {
   const char* what = nullptr;
   if (layout.tensor_parallel > 1) what = "tensor_parallel";
   if (layout.activation_offload || layout.optimizer_offload) what = "offloading";
-  if (question.model.ffn_matrices != 3) what = "a BERT";
+  if (std::string_view(question.model.name) != ModelShape().name) what = question.model.name;
   if (question.model.tied) what = "tied embeddings";
   if (what == nullptr) return std::nullopt;
   return Error(Code::kInvalid, std::string("the calibration has no measurements of ") + what);

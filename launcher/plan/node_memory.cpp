@@ -28,6 +28,18 @@ double gib(int64_t bytes) {
 
 }  // namespace
 
+plan::RankPlace rank_place(const record::LaunchPlan& plan) {
+#if defined(__x86_64__)
+  const bool multiplies_bf16 = __builtin_cpu_supports("avx512bf16");
+#else
+  const bool multiplies_bf16 = false;
+#endif
+  return {.world_size = plan.world_size(),
+          .ranks_per_node = plan.ranks_per_node,
+          .threads = plan.cpus_per_rank,
+          .multiplies_bf16 = multiplies_bf16};
+}
+
 std::optional<int64_t> machine_memory_bytes() {
   const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page_bytes = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return std::nullopt;

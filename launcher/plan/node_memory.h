@@ -1,6 +1,6 @@
-// Decides whether what the ranks of a node plan to hold (runtime/plan/model_plan.h) fits into the node.
+// Says what the ranks of a launch plan will hold (runtime/plan/rank_memory.h), and whether it fits into a node.
 //
-// Thread rule: pure functions, except for machine_memory_bytes().
+// Thread rule: pure functions, except for rank_place() and machine_memory_bytes(), which ask this machine.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,13 @@
 
 #include "runtime/base/result.h"
 #include "runtime/contract/rank_env.h"
-#include "runtime/plan/model_plan.h"
+#include "runtime/plan/rank_memory.h"
+#include "runtime/record/launch_plan.h"
 
 namespace shardrun::launcher {
+
+// Returns where the ranks of `plan` run; where nothing else is known, on CPUs like this machine's.
+plan::RankPlace rank_place(const record::LaunchPlan& plan);
 
 // Returns the memory of this machine, as the kernel reports it; nullopt where it does not.
 std::optional<int64_t> machine_memory_bytes();

@@ -155,7 +155,7 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
 
 // Checks what a rank on a GPU loads.
 Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
-  if (spec.resources.device == spec::TrainingDevice::kCpu) return {};
+  if (spec.resources.device == spec::DeviceKind::kCpu) return {};
   const std::string library = plan.plugin_directory + "/libshardrun_gpu.so";
   if (::access(library.c_str(), R_OK) == 0) return {};
   return Error(Code::kInvalid,

@@ -2,17 +2,17 @@
 
 #include <unistd.h>
 
-#include <cmath>
 
 #include <fmt/format.h>
 
 #include "launcher/forecast/memory.h"
-#include "launcher/forecast/own_memory.h"
 #include "launcher/forecast/replay.h"
+#include "launcher/plan/node_memory.h"
 #include "launcher/verbs/common.h"
 #include "runtime/base/io.h"
 #include "runtime/base/state_folder.h"
 #include "runtime/plan/mesh.h"
+#include "runtime/plan/model/network.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -29,11 +29,11 @@ std::string this_host() {
 constexpr const char* kOfCpus = "shardrun calibrate measures CPUs, the job computes on GPUs";
 
 Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
-  if (spec.resources.device == spec::TrainingDevice::kGpu) return Error(Code::kInvalid, kOfCpus);
+  if (spec.resources.device == spec::DeviceKind::kGpu) return Error(Code::kInvalid, kOfCpus);
   const auto mesh = plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
   if (!mesh) return mesh.error();
   ReplayQuestion question;
-  question.model = shape_of(spec.model, spec.program.trainer);
+  question.model = shape_of(plan::network_of(spec));
   question.ranks_per_node = plan.ranks_per_node;
   question.prefetch = spec.sharding.prefetch;
   Layout& layout = question.layout;
@@ -48,16 +48,6 @@ Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::Laun
   layout.activation_offload = spec.memory.activation_offload;
   layout.optimizer_offload = spec.memory.optimizer_offload;
   return question;
-}
-
-OwnMemoryQuestion memory_question(const spec::JobSpec& spec, const record::LaunchPlan& plan,
-                                  const Layout& layout) {
-  return {.model = shape_of(spec.model, spec.program.trainer),
-          .layout = layout,
-          .world = plan.world_size(),
-          .heads = spec.model.heads,
-          .prefetch = spec.sharding.prefetch,
-          .saves_while_training = spec.checkpoint.every_steps > 0};
 }
 
 }  // namespace
@@ -97,7 +87,7 @@ Result<StepForecast> forecast_measured(const spec::JobSpec& spec, const record::
     return Error(Code::kInvalid,
                  fmt::format("collectives are calibrated with {} ranks a node, the job has {}",
                              calibration.ranks_per_node, plan.ranks_per_node));
-  if (spec.precision.parameters != spec::Precision::kBf16)
+  if (spec.precision.parameters != spec::DType::kBf16)
     return Error(Code::kInvalid, "steps are calibrated in bf16, the job computes in fp32");
   auto question = question_of(spec, plan);
   if (!question) return std::move(question).error();
@@ -110,6 +100,10 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
   const auto written = question_of(spec, plan);
   if (!written) return written.error();
   const int64_t world = plan.world_size(), local = plan.batch.global_batch / world;
+  const plan::RankOptions job = plan::rank_options(spec, plan.batch);
+  const plan::RankPlace place = rank_place(plan);
+  const double room = static_cast<double>(machine.calibration().memory_bytes) * kUsableMemory /
+                      static_cast<double>(plan.ranks_per_node);
   std::optional<MeasuredChoice> best;
   std::optional<Error> why;
   int64_t combinations = 0;
@@ -128,9 +122,7 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
         layout.accumulation = local / micro;
         layout.checkpointing = kind;
         ++combinations;
-        const double room = static_cast<double>(machine.calibration().memory_bytes) * kUsableMemory /
-                            static_cast<double>(plan.ranks_per_node);
-        if (own_memory(memory_question(spec, plan, layout)) > room) continue;
+        if (static_cast<double>(planned_memory(job, layout, place).total()) > room) continue;
         auto step = replay_step(machine, question);
         if (!step) {
           why = std::move(step).error();
@@ -149,17 +141,17 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
 namespace {
 
 const char* type_name(const spec::JobSpec& spec) {
-  return spec.precision.parameters == spec::Precision::kBf16 ? "bf16" : "fp32";
+  return spec.precision.parameters == spec::DType::kBf16 ? "bf16" : "fp32";
 }
 
 // Of hardware that `ranks` ranks share; nothing where it has no path for the job's type.
 std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const PeakTflops& peak, double ranks,
                                              const std::string& whose) {
-  const bool bf16 = spec.precision.parameters == spec::Precision::kBf16;
+  const bool bf16 = spec.precision.parameters == spec::DType::kBf16;
   const double tflops = bf16 ? peak.bf16 : peak.fp32;
   if (tflops <= 0.0) return std::nullopt;
   if (spec.precision.fp8 && peak.fp8 > 0.0) {
-    const ModelShape model = shape_of(spec.model, spec.program.trainer);
+    const ModelShape model = shape_of(plan::network_of(spec));
     const double share = model.linear_flops_per_token() / model.flops_per_token(spec.data.sequence_length);
     const double mixed = 1.0 / (share / peak.fp8 + (1.0 - share) / tflops);
     return plan::PeakRate{
@@ -174,7 +166,7 @@ std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const Pe
 std::optional<plan::PeakRate> peak_of_machine(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   const auto instance = machine_of(spec);
   if (!instance || !*instance) return std::nullopt;
-  if (spec.resources.device == spec::TrainingDevice::kCpu)
+  if (spec.resources.device == spec::DeviceKind::kCpu)
     return datasheet_peak(spec, (*instance)->cpu_peak, plan.ranks_per_node, (*instance)->type);
   const auto& unit = (*instance)->accelerator;
   if (!unit || unit->maker != "nvidia") return std::nullopt;
@@ -184,7 +176,7 @@ std::optional<plan::PeakRate> peak_of_machine(const spec::JobSpec& spec, const r
 }  // namespace
 
 std::optional<plan::PeakRate> peak_of_device(const spec::JobSpec& spec, const std::string& device) {
-  if (spec.resources.device == spec::TrainingDevice::kCpu) return std::nullopt;
+  if (spec.resources.device == spec::DeviceKind::kCpu) return std::nullopt;
   const Catalogue catalogue = built_in_catalogue();
   const Accelerator* const unit = catalogue.find_accelerator(device);
   if (unit == nullptr) return std::nullopt;
@@ -196,13 +188,12 @@ record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPl
   if (spec.program.trainer.empty()) return prediction;
   auto datasheet = peak_of_machine(spec, plan);
   if (datasheet) prediction.peaks.push_back(std::move(*datasheet));
-  if (spec.resources.device == spec::TrainingDevice::kGpu) {
+  if (spec.resources.device == spec::DeviceKind::kGpu) {
     prediction.unknown_because = kOfCpus;
     return prediction;
   }
-  const bool bf16 = spec.precision.parameters == spec::Precision::kBf16;
-  if (const auto question = question_of(spec, plan); question && bf16 && spec.program.trainer == "llama")
-    prediction.memory_bytes = std::llround(own_memory(memory_question(spec, plan, question->layout)));
+  if (const auto model = plan::job_memory(spec, plan.batch, rank_place(plan)))
+    prediction.memory_bytes = model->memory.total();
   const auto path = calibration_path(spec);
   if (!path) return prediction;
   const auto machine = load_calibration(*path);

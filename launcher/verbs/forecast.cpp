@@ -7,14 +7,13 @@
 
 #include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/rules.h"
+#include "launcher/plan/node_memory.h"
 #include "launcher/plan/scale.h"
 #include "launcher/verbs/forecast_fields.h"
 #include "launcher/view/progress.h"
 #include "launcher/view/scale_plot.h"
-#include "runtime/base/command.h"
-#include "runtime/base/json_fields.h"
 #include "runtime/plan/mesh.h"
-#include "runtime/record/model_plan_json.h"
+#include "runtime/plan/model/network.h"
 
 namespace shardrun::launcher {
 
@@ -60,42 +59,6 @@ Result<std::vector<std::string>> machine_names(const PlanOptions& options, const
   return names;
 }
 
-// The overrides that make the job the candidate, on GPUs of the machine.
-std::vector<std::string> overrides_of(const Candidate& candidate, const Question& question) {
-  const Layout& layout = candidate.layout;
-  std::vector<std::string> overrides = {
-      fmt::format("resources.nodes={}", layout.nodes),
-      fmt::format("resources.ranks_per_node={}", question.machine.per_node),
-      fmt::format("batch.global_batch={}", question.global_batch),
-      fmt::format("batch.micro_batch={}", layout.micro_batch),
-      "resources.device=gpu",
-      fmt::format("resources.gpus_per_node={}", question.machine.per_node),
-      fmt::format("sharding.strategy=\"{}\"", spec::rules_of(layout.strategy).name),
-      fmt::format("sharding.tensor_parallel={}", layout.tensor_parallel),
-      fmt::format("memory.activation_checkpointing=\"{}\"", name_of(layout.checkpointing)),
-      fmt::format("memory.activation_offload={}", layout.activation_offload),
-      fmt::format("memory.optimizer_offload={}", layout.optimizer_offload)};
-  if (spec::rules_of(layout.strategy).degree == spec::ShardDegree::kAsked)
-    overrides.push_back(fmt::format("sharding.shard_degree={}", layout.shard_degree));
-  return overrides;
-}
-
-// What the trainer itself plans to hold as the candidate.
-Result<plan::MemoryPlan> planned_memory(const PlanOptions& options, const Candidate& candidate,
-                                        const Question& question) {
-  std::vector<std::string> overrides = options.spec.overrides;
-  for (std::string& one : overrides_of(candidate, question)) overrides.push_back(std::move(one));
-  auto loaded = load_prepared_spec(options.spec.path, overrides);
-  if (!loaded) return std::move(loaded).error();
-  auto context = plan_context(loaded->spec, {}, overrides, "slurm");
-  if (!context) return std::move(context).error();
-  auto solved = solve_launch_plan(loaded->spec, *context);
-  if (!solved) return std::move(solved).error();
-  auto planned = plan_model(options.spec.path, *solved);
-  if (!planned) return std::move(planned).error();
-  return planned->memory;
-}
-
 // Of an accelerator: a GPU's memory, where the trainer computes on it.
 int64_t accelerator_bytes(const plan::MemoryPlan& memory) {
   return memory.on_gpu != 0 ? memory.gpu_total() : memory.total();
@@ -107,18 +70,33 @@ bool fits(const plan::MemoryPlan& memory, const Machine& machine) {
   return static_cast<double>(memory.host_total()) * machine.per_node <= machine.host_memory * kUsableMemory;
 }
 
-// Chooses, and with the built-in trainer asks it what it would hold, until the choice fits by its own plan.
-Result<Answer> answer_of(const PlanOptions& options, bool own, const Question& question, ForecastLine& line) {
+// Whether the built-in trainer refuses what a layout has.
+bool is_refused(const spec::JobSpec& spec, const Question& question, const Layout& layout) {
+  return (layout.tensor_parallel > 1 && !question.model.sliceable) ||
+         (layout.optimizer_offload && spec.optimizer.kind == spec::OptimizerKind::kLamb);
+}
+
+// Chooses, and with the built-in trainer plans what it would hold, until the choice fits.
+Answer answer_of(const spec::JobSpec& spec, bool own, const Question& question, ForecastLine& line) {
   Answer answer = search(question);
-  for (int asked = 0; own && answer.best; ++asked) {
+  if (!own) return answer;
+  const plan::RankPlace place = rank_place({.nodes = static_cast<int>(question.nodes),
+                                            .ranks_per_node = question.machine.per_node,
+                                            .cpus_per_rank = spec.resources.cpus_per_rank});
+  const plan::RankOptions job = plan::rank_options(spec, {});
+  for (int asked = 0; answer.best; ++asked) {
     if (asked == kMostPlans) {
       answer.best.reset();
       break;
     }
-    const auto memory = planned_memory(options, *answer.best, question);
-    if (!memory) return memory.error();
-    line.planned_bytes = accelerator_bytes(*memory);
-    if (fits(*memory, question.machine)) break;
+    if (is_refused(spec, question, answer.best->layout)) {
+      const double bytes = answer.best->bytes;
+      answer = without_best(question, std::move(answer), bytes);
+      continue;
+    }
+    const plan::MemoryPlan memory = planned_memory(job, answer.best->layout, place);
+    line.planned_bytes = accelerator_bytes(memory);
+    if (fits(memory, question.machine)) break;
     answer = without_best(question, std::move(answer), static_cast<double>(*line.planned_bytes));
   }
   if (!answer.best) line.planned_bytes.reset();
@@ -176,7 +154,7 @@ Result<void> check_own(const LoadedSpec& loaded, const Instance& instance) {
                  fmt::format("the built-in trainer does not compute on the {} of {}; name the program that "
                              "does by --software, one of {}",
                              instance.accelerator->name, instance.type, stack_names()));
-  if (spec.resources.device == spec::TrainingDevice::kCpu && loaded.says("resources.device"))
+  if (spec.resources.device == spec::DeviceKind::kCpu && loaded.says("resources.device"))
     return Error(Code::kInvalid,
                  fmt::format("{}: the job trains on CPUs, and predictions are of accelerators; remove the "
                              "key, or name another program by --software",
@@ -204,9 +182,9 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
   Question question;
   question.machine = std::move(known).value();
   question.machine.dollars_per_hour = options.dollars_per_hour;
-  if (spec.resources.device == spec::TrainingDevice::kGpu && loaded.says("resources.ranks_per_node"))
+  if (spec.resources.device == spec::DeviceKind::kGpu && loaded.says("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
-  question.model = shape_of(spec.model, spec.program.trainer);
+  question.model = shape_of(plan::network_of(spec));
   question.traits = traits(*stack);
   question.traits.streams_moments = own;
   question.traits.delayed_scales = own;
@@ -256,9 +234,7 @@ Result<void> add_machine(const PlanOptions& options, const LoadedSpec& loaded, c
       report.lines.push_back(std::move(line));
       continue;
     }
-    const auto answer = answer_of(options, options.software.empty(), *question, line);
-    if (!answer) return answer.error();
-    fill(line, options, *question, *answer);
+    fill(line, options, *question, answer_of(spec, options.software.empty(), *question, line));
     if (line.best) {
       const double speed = line.step.tokens_per_second() / static_cast<double>(nodes);
       if (first == 0.0) first = speed;
@@ -324,14 +300,6 @@ void print_line(const ForecastLine& line) {
 
 }  // namespace
 
-Result<plan::ModelPlan> plan_model(const std::string& spec_path, const record::LaunchPlan& plan) {
-  const auto installation = find_installation();
-  if (!installation) return installation.error();
-  auto answer = base::run_command({installation->rank_program, "plan", spec_path}, to_json(plan));
-  if (!answer) return std::move(answer).error();
-  return record::parse_model_plan(answer->out);
-}
-
 Result<Machine> machine_of(const Instance& instance) {
   if (!instance.accelerator)
     return Error(Code::kInvalid,
@@ -364,7 +332,7 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
       !options.plot.empty() || options.tokens > 0.0)
     return true;
   if (loaded.spec.program.trainer.empty()) return false;
-  if (loaded.spec.resources.device == spec::TrainingDevice::kCpu) return false;
+  if (loaded.spec.resources.device == spec::DeviceKind::kCpu) return false;
   const auto type = machine_of_job(loaded.spec);
   if (!type) return false;  // load_spec() has told
   const Catalogue catalogue = built_in_catalogue();
@@ -372,16 +340,14 @@ bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
   return instance != nullptr && instance->accelerator.has_value();
 }
 
-Result<ForecastReport> forecast_job(const PlanOptions& options) {
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
-  if (!loaded) return std::move(loaded).error();
-  const spec::JobSpec& spec = loaded->spec;
+Result<ForecastReport> forecast_job(const PlanOptions& options, const LoadedSpec& loaded) {
+  const spec::JobSpec& spec = loaded.spec;
   if (spec.program.trainer.empty() || spec.model.layers == 0)
     return Error(Code::kInvalid,
                  fmt::format("{}: a prediction needs a job of the built-in trainer, whose [model] says "
                              "what is computed",
                              spec.origin("program")));
-  if (spec.precision.parameters != spec::Precision::kBf16)
+  if (spec.precision.parameters != spec::DType::kBf16)
     return Error(Code::kInvalid,
                  fmt::format("{}: predictions are of bf16", spec.origin("precision.parameters")));
   ForecastReport report;
@@ -400,7 +366,7 @@ Result<ForecastReport> forecast_job(const PlanOptions& options) {
   if (machines.size() > 1 && options.dollars_per_hour > 0.0)
     return Error(Code::kInvalid,
                  "--dollars-per-hour is the price of one type; ask for one --machine at a time");
-  for (const std::string& machine : machines) RETURN_IF_ERROR(add_machine(options, *loaded, machine, report));
+  for (const std::string& machine : machines) RETURN_IF_ERROR(add_machine(options, loaded, machine, report));
   return report;
 }
 

@@ -1,7 +1,7 @@
 // What `shardrun plan` predicts of a job on machines of the catalogue: the best layout for each number of nodes, its
 // step, its memory and its price (launcher/forecast).
 //
-// Thread rule: free functions of the main thread; forecast_job() asks shardrun-rank what the trainer will hold.
+// Thread rule: free functions of the main thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,6 @@
 #include "launcher/cluster/catalogue.h"
 #include "launcher/forecast/search.h"
 #include "launcher/verbs/command_line.h"
-#include "runtime/plan/model_plan.h"
 
 namespace shardrun::launcher {
 
@@ -53,12 +52,9 @@ struct ForecastReport {
 // A rank of `instance` as one accelerator. Errors: kInvalid for a type without accelerators.
 base::Result<Machine> machine_of(const Instance& instance);
 
-// What a rank of the built-in trainer will hold, asked of the program that will hold it.
-base::Result<plan::ModelPlan> plan_model(const std::string& spec_path, const record::LaunchPlan& plan);
-
 // Errors: kInvalid for a machine, a stack or a number of nodes that nobody knows, for a job without a [model], and, of the
 // built-in trainer, for a job that trains on CPUs and for accelerators that it does not compute on.
-base::Result<ForecastReport> forecast_job(const PlanOptions& options);
+base::Result<ForecastReport> forecast_job(const PlanOptions& options, const LoadedSpec& loaded);
 
 // Whether a prediction is asked for: by an option, or by a job that trains on the accelerators of the machine that it names.
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
+#include "launcher/plan/node_memory.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
@@ -69,7 +70,7 @@ struct OnMeasuredMachine {
 // Absent where nobody has calibrated, or where nothing can be said of the job.
 std::optional<OnMeasuredMachine> on_measured_machine(const spec::JobSpec& spec,
                                                      const record::LaunchPlan& plan) {
-  const bool on_cpu = spec.resources.device == spec::TrainingDevice::kCpu;  // what is calibrated
+  const bool on_cpu = spec.resources.device == spec::DeviceKind::kCpu;  // what is calibrated
   if (spec.program.trainer.empty() || !on_cpu) return std::nullopt;
   const auto path = calibration_path(spec);
   if (!path) return std::nullopt;
@@ -107,7 +108,7 @@ void fields(auto& visit, const OnMeasuredMachine& found) {
 }
 
 const char* device_name(const spec::JobSpec& spec) {
-  return spec.resources.device == spec::TrainingDevice::kGpu ? "gpu" : "cpu";
+  return spec.resources.device == spec::DeviceKind::kGpu ? "gpu" : "cpu";
 }
 
 // What the ranks compute with and talk through, and what of it the machine decided.
@@ -184,8 +185,7 @@ base::Result<void> draw(const PlanOptions& options, const ForecastReport& foreca
 }
 
 int plan(const PlanOptions& options, const CommonOptions& common) {
-  const std::string& path = options.spec.path;
-  auto loaded = load_spec(path, options.spec.overrides);
+  auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
   const spec::JobSpec& spec = loaded->spec;
   const bool slurm = spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
@@ -195,12 +195,12 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (!solved) return fail(solved.error(), common);
   PlanReport report{*loaded, *solved, solved->batch.global_batch * spec.data.sequence_length};
   if (spec.program.command.empty()) {
-    auto planned = plan_model(path, *solved);
+    auto planned = plan::job_memory(spec, solved->batch, rank_place(*solved));
     if (!planned) return fail(planned.error(), common);
     report.model = *planned;
   }
   if (wants_forecast(options, *loaded)) {
-    auto predicted = forecast_job(options);
+    auto predicted = forecast_job(options, *loaded);
     if (!predicted) return fail(predicted.error(), common);
     report.forecast = std::move(predicted).value();
     if (const auto drawn = draw(options, *report.forecast); !drawn) return fail(drawn.error(), common);

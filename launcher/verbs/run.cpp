@@ -25,7 +25,6 @@
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
-#include "launcher/verbs/forecast.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/run.h"
 #include "launcher/view/follower.h"
@@ -227,7 +226,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     if (job.spec.program.command.empty()) {
       const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
       request.check_plan = [&, memory](const record::LaunchPlan& plan) -> Result<void> {
-        auto model = plan_model(run.job_toml(), plan);
+        auto model = plan::job_memory(job.spec, plan.batch, rank_place(plan));
         if (!model) return std::move(model).error();
         return fits_in_memory(model->memory, plan.ranks_per_node, memory);
       };

@@ -12,9 +12,8 @@
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/gate/gpus.h"
+#include "runtime/plan/rank_memory.h"
 #include "runtime/trainer/checkpoint/store.h"
-#include "runtime/trainer/train/memory_plan.h"
-#include "runtime/trainer/train/spec_options.h"
 
 extern char** environ;
 
@@ -28,7 +27,7 @@ void check_disk(const spec::JobSpec& spec, const record::LaunchPlan& plan, recor
   facts.checkpoint_folder = contract::checkpoint_directory(spec, plan);
   const auto existing = checkpoint::Store(facts.checkpoint_folder, spec.checkpoint.keep).steps();
   const auto count = existing ? static_cast<int64_t>(existing->size()) : 0;
-  facts.needed_bytes = checkpoints_to_come(spec, count) * train::checkpoint_bytes(train::network_of(spec));
+  facts.needed_bytes = checkpoints_to_come(spec, count) * plan::checkpoint_bytes(plan::network_of(spec));
   std::string folder = facts.checkpoint_folder;
   struct statvfs space {};
   while (::statvfs(folder.c_str(), &space) != 0) {

@@ -34,10 +34,10 @@ class Bench {
                                     .kv_heads = static_cast<int>(probe.kv_heads),
                                     .ffn = static_cast<int>(probe.ffn),
                                     .vocab = static_cast<int>(probe.vocab)};
-    auto model = model::Llama::create(config, {.compute = kernels::DType::kBf16,
-                                               .micro_batch = static_cast<int>(probe.micro_batch),
-                                               .sequence_length = static_cast<int>(probe.sequence_length),
-                                               .checkpointing = checkpointing});
+    auto model = model::Llama::create(config, {{.compute = kernels::DType::kBf16,
+                                                .micro_batch = static_cast<int>(probe.micro_batch),
+                                                .sequence_length = static_cast<int>(probe.sequence_length),
+                                                .checkpointing = checkpointing}});
     if (!model) return std::move(model).error();
     Bench bench;
     bench.cpus_ = cpus;

@@ -1,5 +1,5 @@
-// ModelPlan: what one rank of a training job will hold, planned before anything is allocated. The trainer allocates
-// exactly this; `shardrun plan` shows it, and the run record keeps it beside what was measured.
+// ModelPlan: what one rank of a training job will hold, planned before anything is allocated (rank_memory.h). The trainer
+// allocates exactly this; `shardrun plan` shows it, and the run record keeps it beside what was measured.
 //
 // Thread rule: plain values.
 #pragma once

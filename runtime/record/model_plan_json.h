@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "runtime/base/result.h"
 #include "runtime/plan/model_plan.h"
@@ -14,7 +13,5 @@ namespace shardrun::record {
 using base::Result;
 
 std::string to_json(const plan::ModelPlan& plan);
-// kCorrupt.
-Result<plan::ModelPlan> parse_model_plan(std::string_view json);
 
 }  // namespace shardrun::record

@@ -13,13 +13,13 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
   const auto refuse = [&](const std::string& what, const std::string& mend) {
     reading.fail(origin, what, mend);
   };
-  if (spec.resources.device == TrainingDevice::kCpu)
+  if (spec.resources.device == DeviceKind::kCpu)
     return refuse("CPUs do not multiply fp8",
                   "set [resources] device = \"gpu\" and have GPUs of compute capability 8.9 or later, or "
                   "remove the key");
   if (spec.program.trainer != "llama")
     return refuse("fp8 is for the linear layers of a Llama", "remove the key");
-  if (spec.precision.parameters != Precision::kBf16)
+  if (spec.precision.parameters != DType::kBf16)
     return refuse("fp8 stands beside bf16", "set parameters = \"bf16\", or remove the key");
   const int64_t ranks = spec.sharding.tensor_parallel, head_size = spec.model.hidden / spec.model.heads;
   const struct {
@@ -42,7 +42,7 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
 void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (spec.gpu.attention != GpuAttention::kCudnn || reading.error) return;
   const bool is_bert = spec.program.trainer == "bert";
-  if (!is_bert && spec.precision.parameters == Precision::kBf16) return;
+  if (!is_bert && spec.precision.parameters == DType::kBf16) return;
   reading.fail(
       SectionReader(document, "gpu", reading).origin("attention"),
       is_bert ? "cuDNN's attention masks no padding, which a BERT has" : "cuDNN's attention is of bf16",
@@ -74,7 +74,7 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
   // The machine that the job names decides, and what it decides is read again (launcher/cluster/load_job).
   const bool names_machine = !spec.cluster.instance.empty() || !spec.cluster.config.empty();
   if (names_machine && !section.has("device") && !spec.program.trainer.empty()) return;
-  if (resources.device == TrainingDevice::kCpu) {
+  if (resources.device == DeviceKind::kCpu) {
     if (const SectionReader gpu(document, "gpu", reading); gpu.present() && spec.program.command.empty()) {
       reading.fail(gpu.origin(), "[gpu] has no effect on CPUs",
                    "set [resources] device = \"gpu\", or remove the section");

@@ -51,8 +51,8 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
   section.word("exclude", "._-,[]", resources.exclude);
   section.boolean("exclusive", resources.exclusive);
   section.integer("gpus_per_node", 0, 1024, resources.gpus_per_node);
-  constexpr Choice<TrainingDevice> kDevices[] = {{"cpu", TrainingDevice::kCpu},
-                                                 {"gpu", TrainingDevice::kGpu}};
+  constexpr Choice<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu},
+                                                 {"gpu", DeviceKind::kGpu}};
   section.choice("device", kDevices, resources.device);
   section.integer("ranks_per_gpu", 1, 64, resources.ranks_per_gpu);
   section.finish();
@@ -286,7 +286,7 @@ void read_memory(const TomlValue& document, SpecReading& reading, MemorySpec& me
 }
 
 void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSpec& precision) {
-  constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}};
+  constexpr Choice<DType> kPrecisions[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "precision", reading);
   section.choice("parameters", kPrecisions, precision.parameters);
   section.boolean("fp8", precision.fp8);

@@ -18,22 +18,23 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
 #include "runtime/spec/strategy.h"
 
 namespace shardrun::spec {
 
+using base::DeviceKind;
+using base::DType;
 using base::Result;
 
 enum class SchedulerKind { kAuto, kLocal, kSlurm, kMpirun };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
-enum class Precision { kFp32, kBf16 };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
-enum class TrainingDevice { kCpu, kGpu };
 enum class GpuAttention { kAuto, kCudnn, kOwn };
 
 struct ResourcesSpec {  // [resources]
@@ -43,9 +44,9 @@ struct ResourcesSpec {  // [resources]
   std::optional<std::chrono::seconds> time_limit;  // "HH:MM:SS", "MM:SS" or "D-HH:MM:SS", as Slurm writes it
   std::string partition, account, constraint, exclude;
   bool exclusive = false;
-  int gpus_per_node = 0;                         // requested from Slurm, and looked for by the preflight
-  TrainingDevice device = TrainingDevice::kCpu;  // what the built-in trainer computes with
-  int ranks_per_gpu = 1;                         // ranks that share one GPU
+  int gpus_per_node = 0;                 // requested from Slurm, and looked for by the preflight
+  DeviceKind device = DeviceKind::kCpu;  // what the built-in trainer computes with
+  int ranks_per_gpu = 1;                 // ranks that share one GPU
 };
 
 struct ClusterSpec {                               // [cluster]
@@ -97,7 +98,7 @@ struct ShardingSpec {  // [sharding]
 
 struct PrecisionSpec {  // [precision]
   // Type of gathered parameters and activations; master weights are fp32.
-  Precision parameters = Precision::kBf16;
+  DType parameters = DType::kBf16;
   // Whether the linear layers of a Llama's blocks compute in fp8, on GPUs.
   bool fp8 = false;
 };

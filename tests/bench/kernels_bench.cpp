@@ -260,7 +260,7 @@ int measure(const Shape& shape, std::string_view dtype, int threads) {
                                  {"backward", seconds_of([&] { rank.backward(); })}};
   const double step = figures[0].seconds + figures[1].seconds;
   const double rate = static_cast<double>(shape.tokens()) / step;
-  const double share = rate * model::flops_per_token(shape.config, shape.length) / peak;
+  const double share = rate * plan::flops_per_token(shape.config, shape.length).causal / peak;
   for (const Figure& part : parts<T>(shape)) figures.push_back(part);
 
   nlohmann::json result = {{"dtype", dtype},
@@ -298,7 +298,7 @@ int main(int argc, char** argv) {
   }
   const bool known = dtype == "fp32" || dtype == "bf16";
   if (!known || threads < 1 || (!sizes.empty() && sizes.size() != (is_bert ? 7 : 8)) ||
-      !(is_bert ? model::check(bert.config) : model::check(llama.config)) || llama.tokens() < 1 ||
+      !(is_bert ? plan::check(bert.config) : plan::check(llama.config)) || llama.tokens() < 1 ||
       bert.tokens() < 1) {
     fmt::print(stderr,
                "usage: kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH "

@@ -56,7 +56,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(text, record::parse_training_metrics);
   check(text, record::parse_node_facts);
   check(text, record::parse_measurement);
-  check(text, record::parse_model_plan);
   check(text, launcher::parse_scale_report);
   launcher::TrainingCurve curve;
   add_metrics(text, curve);

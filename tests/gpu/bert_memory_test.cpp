@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/backend.h"
-#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "tests/emulation/emulated_gpu.h"
 #include "tests/fakes/thread_world.h"
 #include "tests/gpu/training.h"
@@ -41,10 +41,10 @@ TEST_CASE("training a BERT on a GPU: a session holds the bytes of its plan, and 
         options.checkpointing = level;
         options.micro_batch = 2;
         options.gradient_accumulation = 2;
-        options.schedule = {optim::Shape::kConstant, 1e-3, 0.0, 0, 1};
-        if (lamb) options.optimizer.kind = optim::LambOptions{};
+        options.schedule = {optim::Schedule::kConstant, 1e-3, 0.0, 0, 1};
+        if (lamb) options.optimizer = optim::LambOptions{};
         take_bert(folder, options);
-        const plan::MemoryPlan plan = train::plan_model(options, 1, 1, 1).memory;
+        const plan::MemoryPlan plan = train::plan_model(options, {}).memory;
         // The workspace belongs to the device and is there before the session; what a step adds up and LAMB's rates
         // are in no plan.
         const int64_t planned = plan.model_state() + plan.gathered + plan.activations;

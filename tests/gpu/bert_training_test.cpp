@@ -27,7 +27,7 @@ void take_bert(const tests::Folder& folder, train::SessionOptions& options, int 
   options.validation_files = {
       tests::token_file(folder, "validation.tokens", facts, tests::worded_documents(10, 2, kWords))};
   options.validation_sequences = 6;  // the last batch is half padding
-  if (std::holds_alternative<optim::LambOptions>(options.optimizer.kind)) options.schedule.peak = 2e-2;
+  if (std::holds_alternative<optim::LambOptions>(options.optimizer)) options.schedule.peak = 2e-2;
 }
 
 TEST_CASE("training a BERT on a GPU: twenty steps in fp32 have the CPU's losses within 1e-5 each") {

@@ -46,11 +46,12 @@ class Trained {
  public:
   template <typename Config>
   Trained(const Config& config, bool graphs) : backend_(gpu_backend(graphs)) {
-    auto made = Model::create(config, {.micro_batch = kBatch,
-                                       .sequence_length = kLength,
-                                       .device = kernels::DeviceKind::kGpu,
-                                       .backend = backend_.get(),
-                                       .accumulates = true});
+    model::ModelOptions options{{.micro_batch = kBatch,
+                                 .sequence_length = kLength,
+                                 .device = kernels::DeviceKind::kGpu,
+                                 .accumulates = true}};
+    options.backend = backend_.get();
+    auto made = Model::create(config, options);
     REQUIRE(made);
     model_ = std::move(made).value();
     for (const model::BlockLayout& block : model_->blocks()) {

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/backend.h"
-#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "tests/emulation/emulated_gpu.h"
 #include "tests/emulation/settings.h"
 #include "tests/fakes/thread_world.h"
@@ -80,7 +80,7 @@ TEST_CASE(
             train::Session::create(options, {world.get(), gather.get(), reduce.get()}, **backend);
         REQUIRE(session);
         const auto held = emulation::held_memory();
-        const plan::MemoryPlan planned = train::plan_model(options, 1, 1, 1).memory;
+        const plan::MemoryPlan planned = train::plan_model(options, {}).memory;
         constexpr int64_t kSums = 32;
         CHECK_EQ(held.gpu - before.gpu, planned.gpu_total() - planned.workspace - planned.context + kSums);
         CHECK_EQ(held.pinned - before.pinned, planned.offloaded);

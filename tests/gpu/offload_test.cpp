@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/backend.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "tests/gpu/training.h"
 
 namespace gpu_training {
@@ -196,7 +197,7 @@ TEST_CASE("offload on a GPU: LAMB is refused with what to change") {
   REQUIRE(backend);
   const auto options = options_of(folder, run);
   const auto layout = plan::make_layout(std::vector<int64_t>{64}, 1);
-  const auto refused = train::Optimizer::create(options.optimizer, {}, layout, 0, **backend);
+  const auto refused = train::Optimizer::create(train::optimizer_options(options), {}, layout, 0, **backend);
   REQUIRE_FALSE(refused);
   CHECK_NE(refused.error().to_string().find("optimizer_offload = false"), std::string::npos);
 }

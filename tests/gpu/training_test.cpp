@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/plan/communication.h"
 #include "runtime/trainer/comm/staged_communicator.h"
 #include "runtime/trainer/kernels/cuda/backend.h"
 #include "runtime/trainer/train/loop.h"
@@ -31,7 +31,7 @@ std::unique_ptr<comm::Communicator> staged(std::unique_ptr<comm::Communicator> h
   REQUIRE(link);
   const int size = host->size();
   auto result = comm::make_staged(std::move(host), std::move(link).value(),
-                                  {.piece_bytes = comm::staging_piece_bytes(size, int64_t{1} << 14)});
+                                  {.piece_bytes = plan::staging_piece_bytes(size, int64_t{1} << 14)});
   REQUIRE(result);
   return std::move(result).value();
 }
@@ -76,14 +76,14 @@ train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   options.gradient_accumulation = 2;
   options.seed = 5;
   options.checkpointing = run.checkpointing;
-  options.optimizer.offload_to_host = run.moments_on_host;
-  options.optimizer.offload_piece = 4096;
-  options.activation_offload_to_host = run.activations_on_host;
-  if (run.lamb) options.optimizer.kind = optim::LambOptions{};
+  options.optimizer_offload = run.moments_on_host;
+  options.moment_piece = 4096;
+  options.activation_offload = run.activations_on_host;
+  if (run.lamb) options.optimizer = optim::LambOptions{};
   options.training_files = {folder.file("training.txt", tests::prose(80, 1))};
   options.validation_files = {folder.file("validation.txt", tests::prose(20, 2))};
   options.validation_sequences = 4;
-  options.schedule = {optim::Shape::kCosine, run.learning_rate, run.learning_rate / 10, 4, 40};
+  options.schedule = {optim::Schedule::kCosine, run.learning_rate, run.learning_rate / 10, 4, 40};
   options.saves_while_training = run.save_every > 0;
   if (run.bert) take_bert(folder, options, run.layers);
   return options;

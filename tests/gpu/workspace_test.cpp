@@ -9,7 +9,7 @@
 #include "runtime/spec/job_spec.h"
 #include "runtime/trainer/kernels/cuda/ops.h"
 #include "runtime/trainer/kernels/gpu.h"
-#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/train/spec_options.h"
 #include "tests/emulation/emulated_gpu.h"
 
@@ -60,8 +60,8 @@ class Planned {
 };
 
 template <typename T>
-void check_linear(Planned& planned, const kernels::LinearCall& call) {
-  using Op = kernels::LinearCall::Op;
+void check_linear(Planned& planned, const plan::LinearCall& call) {
+  using Op = plan::LinearCall::Op;
   const auto [N, C, O] = std::array{call.N, call.C, call.O};
   const T* const in = somewhere<T>();
   const T* const bias = call.bias ? in : nullptr;
@@ -141,7 +141,7 @@ void check_ends(Planned& planned, int64_t N, int64_t C, int64_t V) {
   });
 }
 
-void check_fp8(Planned& planned, const kernels::LinearCall& call) {
+void check_fp8(Planned& planned, const plan::LinearCall& call) {
   const auto [N, C, O] = std::array{call.N, call.C, call.O};
   kernels::Fp8Matrix matrix{};
   matrix.values = matrix.transposed = somewhere<uint8_t>();
@@ -176,16 +176,16 @@ template <typename T>
 void check_job(train::SessionOptions options, int tensor_parallel) {
   options.device = kernels::DeviceKind::kGpu;
   options.compute = std::is_same_v<T, Bf16> ? kernels::DType::kBf16 : kernels::DType::kFp32;
-  const int64_t C = train::hidden(options.model), N = options.micro_batch * options.sequence_length;
-  const auto list = train::ops(options.model, train::model_options(options, nullptr), tensor_parallel);
-  Planned planned(train::gpu_workspace_bytes(options, tensor_parallel));
-  for (const kernels::LinearCall& call : list.linears) {
+  const int64_t C = plan::shape_of(options.model).hidden, N = options.micro_batch * options.sequence_length;
+  const auto list = plan::ops(options, tensor_parallel);
+  Planned planned(plan::gpu_workspace_bytes(options, tensor_parallel));
+  for (const plan::LinearCall& call : list.linears) {
     check_linear<T>(planned, call);
     if (std::is_same_v<T, Bf16>) check_fp8(planned, call);
   }
   check_norms<T>(planned, N, C);
   check_attention<T>(planned, list.attention);
-  check_ends<T>(planned, N, C, train::vocabulary(options.model));
+  check_ends<T>(planned, N, C, plan::shape_of(options.model).vocab);
   check_optimizer(planned, size_t{1} << 34);
 }
 

@@ -8,12 +8,12 @@ BEGIN {
   rule("plugins/nccl", "plugins/abi plugins/common")
   rule("runtime/base", "plugins/abi")
   rule("runtime/spec", "runtime/base")
-  rule("runtime/plan", "runtime/base runtime/spec")
+  rule("runtime/plan", "runtime/base runtime/spec plugins/abi")
   rule("runtime/record", "runtime/base runtime/spec runtime/plan")
   rule("runtime/contract", "runtime/base runtime/spec runtime/plan runtime/record")
   ground = "runtime/base runtime/spec runtime/plan runtime/record runtime/contract"
 
-  rule("runtime/trainer/kernels", "runtime/base plugins/abi")
+  rule("runtime/trainer/kernels", "runtime/base runtime/plan plugins/abi")
   rule("runtime/trainer/kernels/cuda", "runtime/base runtime/trainer/kernels plugins/abi")
   rule("runtime/trainer/comm", ground " plugins/abi")
   rule("runtime/trainer/shard", "runtime/base runtime/spec runtime/plan runtime/trainer/kernels runtime/trainer/comm")

@@ -39,7 +39,7 @@ namespace shardrun::checkpoint {
 class BackgroundSaver {
  public:
   // `publishes` is true on exactly one rank of `ranks`. `staging` outlives the saver; with less of it than
-  // ShardFileWriter::staging_elements(), before_update() waits for the disk when it would need more.
+  // plan::staging_elements(), before_update() waits for the disk when it would need more.
   BackgroundSaver(Store store, bool publishes, int ranks, std::span<float> staging)
       : store_(std::move(store)), publishes_(publishes), ranks_(ranks), staging_(staging) {}
   BackgroundSaver(const BackgroundSaver&) = delete;

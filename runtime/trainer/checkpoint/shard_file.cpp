@@ -30,14 +30,6 @@ Result<void> write_at(int fd, std::span<const std::byte> bytes, uint64_t offset,
 
 }  // namespace
 
-int64_t ShardFileWriter::staging_elements(const plan::ShardLayout& layout, int replicas) {
-  int64_t elements = 0;
-  for (const plan::BlockShards& block : layout.blocks) {
-    elements += 3 * ((block.shard_elements + replicas - 1) / replicas);
-  }
-  return elements;
-}
-
 ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& place,
                                  const plan::ShardLayout& layout, const ShardState& state)
     : folder_(std::move(folder)),

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/base/io.h"
+#include "runtime/plan/rank_memory.h"
 #include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/checkpoint/format.h"
 #include "runtime/trainer/checkpoint/manifest.h"
@@ -42,7 +43,7 @@ struct ShardState {
 
 class ShardFileWriter {
  public:
-  static constexpr size_t kChunkElements = size_t{1} << 18;  // 1 MiB
+  static constexpr size_t kChunkElements = plan::kCheckpointChunk;
 
   // The constructor touches nothing yet. `layout` is that of the writer's local blocks over
   // place.spread.shard_degree ranks. `state` must not change until everything was taken or staged.
@@ -60,11 +61,9 @@ class ShardFileWriter {
   };
   // Copies the next values, at most buffer.size(), to buffer's front; returns nullopt when all were taken.
   std::optional<Chunk> take(std::span<float> buffer);
-  // Returns how many elements stage() may need on the rank of `replicas` that writes most of these shards.
-  static int64_t staging_elements(const plan::ShardLayout& layout, int replicas);
-  // Copies all that was not taken yet into `memory`, which then belongs to the writer until finish(); afterwards
-  // `state` may change. Returns how many bytes that was; nullopt when it does not fit, and then nothing was copied.
-  // Call it once. Runs, and calls give_back, on the caller's OpenMP threads.
+  // Copies all that was not taken yet into `memory` (plan::staging_elements() suffice), which then belongs to the writer
+  // until finish(); afterwards `state` may change. Returns how many bytes that was; nullopt when it does not fit, and then
+  // nothing was copied. Call it once. Runs, and calls give_back, on the caller's OpenMP threads.
   std::optional<uint64_t> stage(std::span<float> memory);
   bool all_taken() const { return next_ == pieces_.size(); }
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/plan/communication.h"
 
 namespace shardrun::comm {
 namespace {
@@ -123,7 +123,7 @@ class Staged final : public Communicator {
 Result<void> Staged::begin() {
   if (size() == 1) return {};
   auto pinned =
-      link_->allocate_pinned(static_cast<size_t>(staging_bytes(size(), static_cast<int64_t>(piece_bytes_))));
+      link_->allocate_pinned(static_cast<size_t>(plan::staging_bytes(size(), static_cast<int64_t>(piece_bytes_))));
   if (!pinned) return std::move(pinned).error().context("memory for staging");
   pinned_ = std::move(*pinned);
   std::span<std::byte> rest = pinned_->bytes();

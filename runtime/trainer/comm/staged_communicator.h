@@ -10,7 +10,7 @@
 // Destroying one with operations in flight aborts the host communicator. A group of one rank copies inside the
 // device.
 //
-// Memory: staging_bytes(size, piece) of pinned memory (planned_bytes.h), taken by make_staged().
+// Memory: plan::staging_bytes(size, piece) of pinned memory (runtime/plan/communication.h), taken by make_staged().
 // Errors beside those of the host communicator: kIo with the driver's words, kTimeout when the device does not
 // arrive at the operation. Thread rule: as for Communicator.
 #pragma once
@@ -26,7 +26,7 @@
 namespace shardrun::comm {
 
 struct StagingOptions {
-  int64_t piece_bytes = 0;  // planned_bytes.h: staging_piece_bytes(), the same on all ranks of the group
+  int64_t piece_bytes = 0;  // plan::staging_piece_bytes(), the same on all ranks of the group
   std::chrono::milliseconds timeout{300000};
 };
 

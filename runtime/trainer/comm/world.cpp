@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "runtime/contract/rank_env.h"
-#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/plan/communication.h"
 #include "runtime/trainer/comm/rendezvous.h"
 #include "runtime/trainer/comm/staged_communicator.h"
 
@@ -122,7 +122,7 @@ Result<std::unique_ptr<Communicator>> connect_group(PluginSession& session, cons
   if (!host) return host;
   auto link = options.device->make_link();
   if (!link) return std::move(link).error();
-  const int64_t piece = staging_piece_bytes((*host)->size(), largest);
+  const int64_t piece = plan::staging_piece_bytes((*host)->size(), largest);
   return make_staged(std::move(*host), std::move(*link), {piece, options.timeout});
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/counter_random.h"
+#include "runtime/plan/model/bert.h"
 
 namespace shardrun::data {
 namespace {
@@ -27,10 +28,6 @@ class Draws {
  private:
   uint64_t key_, counter_ = 0;
 };
-
-int64_t masked_of(int64_t candidates) {
-  return std::max<int64_t>(1, (candidates * 15 + 50) / 100);
-}
 
 BertRows row_of(const BertRows& rows, size_t slot, int sequence_length) {
   const auto length = static_cast<size_t>(sequence_length), offset = slot * length;
@@ -107,13 +104,9 @@ int64_t BertLoader::training_targets(int64_t position, const plan::BatchPlan& pl
   int64_t total = 0;
   for (int64_t slot = 0; slot < plan.global_batch; ++slot) {
     const Example made = training_example(position + slot);
-    total += masked_of(made.a_size + made.b_size);
+    total += plan::masked_words(made.a_size + made.b_size);
   }
   return total;
-}
-
-int64_t BertLoader::most_targets(int sequence_length) {
-  return masked_of(std::max(1, sequence_length - 3));  // all but [CLS] and two [SEP]
 }
 
 Result<void> BertLoader::write_example(const Example& example, const BertRows& row) const {
@@ -140,7 +133,7 @@ void BertLoader::mask(const Example& example, const BertRows& row) const {
   std::vector<int32_t> order(static_cast<size_t>(candidates));
   std::iota(order.begin(), order.end(), 0);
   Draws draws(example.key);
-  for (int64_t chosen = 0; chosen < masked_of(candidates); ++chosen) {
+  for (int64_t chosen = 0; chosen < plan::masked_words(candidates); ++chosen) {
     std::swap(order[static_cast<size_t>(chosen)],
               order[static_cast<size_t>(chosen + draws.below(candidates - chosen))]);
     const int32_t candidate = order[static_cast<size_t>(chosen)];

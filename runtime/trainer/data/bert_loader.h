@@ -46,8 +46,6 @@ class BertLoader {
   int64_t sequences() const { return first_examples_.back(); }
   int sequence_length() const { return sequence_length_; }
 
-  // Returns the most tokens of a sequence that can have a target.
-  static int64_t most_targets(int sequence_length);
   // Returns the number of targets in the whole step that starts at `position`; every rank computes the same. Each
   // of its sequences has a next-sentence label.
   int64_t training_targets(int64_t position, const plan::BatchPlan& plan) const;

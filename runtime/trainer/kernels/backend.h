@@ -33,7 +33,7 @@ namespace shardrun::kernels {
 
 using base::Result;
 
-enum class DeviceKind { kCpu, kGpu };
+using base::DeviceKind;
 
 // What attention by cuDNN takes on a GPU.
 struct CudnnAttentionUse {

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string_view>
 
@@ -30,26 +29,6 @@ base::Result<int> choose_gpu(const GpuOptions& options, int visible, std::string
       fmt::format("rank {} of this node wants GPU {}, but {} can be used; ask for fewer ranks_per_node, "
                   "for more gpus_per_node, or let ranks share with ranks_per_gpu",
                   options.local_rank, index, visible));
-}
-
-// Counts as attention.cu, norms.cu and gemm.cu ask for it.
-int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden) {
-  constexpr int64_t kFp32 = sizeof(float), kProducts = int64_t{32} << 20;
-  constexpr int64_t kNormBlocks = 512, kSumGroups = 128;  // at most; LayerNorm has two gradients
-  int64_t bytes = std::max(kGpuWorkspaceBytes, (2 * kNormBlocks + kSumGroups) * hidden * kFp32);
-  const AttentionShape& attention = ops.attention;
-  bytes = std::max(bytes, attention.B * attention.T * attention.H * kFp32);
-  for (const LinearCall& call : ops.linears)
-    bytes = std::max(bytes, std::max(kProducts + call.O * kFp32, kSumGroups * call.O * kFp32));
-  return bytes;
-}
-
-int64_t cudnn_attention_bytes(const AttentionShape& s) {
-  constexpr int64_t kTile = 64, kFp32 = sizeof(float), kMargin = int64_t{1} << 20;
-  const int64_t rounded = (s.T + kTile - 1) / kTile * kTile;
-  const int64_t scores = s.B * s.H * rounded * rounded * static_cast<int64_t>(sizeof(uint16_t));
-  const int64_t of_heads = s.H == s.K ? 0 : 2 * s.B * s.H * rounded * s.D * kFp32;
-  return scores + of_heads + s.B * s.H * rounded * kFp32 + kMargin;
 }
 
 base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& options) {

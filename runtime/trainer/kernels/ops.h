@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/plan/model/ops.h"
 #include "runtime/trainer/kernels/types.h"
 
 namespace shardrun::kernels {
@@ -103,10 +104,7 @@ void rope(Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int6
           bool inverse);
 
 // ---- attention with grouped key/value heads, tiled (Dao 2023): no T×T matrix ever exists
-struct AttentionShape {
-  int64_t B, T, H, K, D;
-  int64_t qkv_stride() const { return (H + 2 * K) * D; }
-};
+using plan::AttentionShape;
 // Token t of a sequence sees the tokens u of its own document that are no padding, and with `causal` only u ≤ t.
 // A token that sees nothing gets zeros. Tiles that nobody sees cost nothing.
 struct Visibility {

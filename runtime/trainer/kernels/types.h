@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
+#include "runtime/base/compute.h"
+
 namespace shardrun::kernels {
 
-enum class DType { kFp32, kBf16 };
-constexpr int size_of(DType dtype) {
-  return dtype == DType::kFp32 ? 4 : 2;
-}
+using base::DType;
+using base::size_of;
 
 // The upper half of an fp32 number; conversions round to nearest even.
 struct Bf16 {

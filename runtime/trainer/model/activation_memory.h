@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "runtime/base/memory.h"
-#include "runtime/trainer/model/activations.h"
 #include "runtime/trainer/model/offloaded_layers.h"
 #include "runtime/trainer/model/options.h"
 
@@ -22,30 +21,16 @@ struct ActivationMemory {
   std::unique_ptr<OffloadedLayers> offloaded;  // null: all layers stay; goes before the memory
 };
 
-// Pieces of `saved` for so many layers: as many, unless they wait elsewhere.
-inline int64_t layer_slots(int64_t layers, const ModelOptions& options) {
-  return options.offload_to_host ? std::min<int64_t>(layers, OffloadedLayers::kSlots) : layers;
-}
-
-template <typename Plan>
-ActivationBytes planned_activations(const Plan& plan, const ModelOptions& options) {
-  if (!options.offload_directory.empty())
-    return {plan.scratch_bytes, plan.saved_bytes, plan.offload_window()};
-  const auto layers = static_cast<int>(plan.layers.size());
-  return {.resident = plan.saved_bytes + plan.scratch_bytes,
-          .offloaded = options.offload_to_host ? OffloadedLayers::host_bytes(layers, plan.piece_bytes) : 0};
-}
-
 template <typename Plan>
 Result<ActivationMemory> allocate_activations(const Plan& plan, const ModelOptions& options) {
-  auto saved = options.offload_directory.empty()
-                   ? options.backend->allocate(plan.saved_bytes)
-                   : base::Memory::create_in_file(plan.saved_bytes, options.offload_directory);
+  auto saved = options.offloads_to_file()
+                   ? base::Memory::create_in_file(plan.saved_bytes, options.offload_directory)
+                   : options.backend->allocate(plan.saved_bytes);
   if (!saved) return std::move(saved).error().context("activations");
   auto scratch = options.backend->allocate(plan.scratch_bytes);
   if (!scratch) return std::move(scratch).error().context("activations");
   ActivationMemory memory{std::move(saved).value(), std::move(scratch).value(), nullptr};
-  if (!options.offload_to_host) return memory;
+  if (!options.offloads_to_host()) return memory;
   const auto layers = static_cast<int>(plan.layers.size());
   std::byte* const second = layers > 1 ? memory.saved.data() + plan.layers[1].begin : nullptr;
   auto made =

@@ -9,12 +9,18 @@
 #include "runtime/base/memory.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/activation_memory.h"
-#include "runtime/trainer/model/bert_buffers.h"
+#include "runtime/trainer/model/bert_offsets.h"
 
 namespace shardrun::model {
 
 using base::Memory;
 using kernels::Bf16;
+using plan::BertBuffers;
+using plan::BertHeadActivations;
+using plan::BertLayerActivations;
+using plan::kChunkLoss;
+using plan::kLosses;
+using plan::kRelations;
 
 namespace {
 
@@ -418,13 +424,6 @@ Result<std::unique_ptr<Bert>> make(const BertConfig& config, const ModelOptions&
 
 }  // namespace
 
-ActivationBytes Bert::activation_bytes(const BertConfig& config, const ModelOptions& options) {
-  const BertSizes sizes(config, options);
-  return options.compute == kernels::DType::kFp32
-             ? planned_activations(BertBuffers<float>(sizes, nullptr, nullptr), options)
-             : planned_activations(BertBuffers<Bf16>(sizes, nullptr, nullptr), options);
-}
-
 Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const ModelOptions& options) {
   RETURN_IF_ERROR(check(config));
   if (options.micro_batch < 1 || options.sequence_length < 1) {
@@ -437,7 +436,7 @@ Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const Model
                     "or raise the other",
                     options.sequence_length, config.max_positions));
   }
-  SHARDRUN_CHECK(!options.offload_to_host || options.backend->kind() == kernels::DeviceKind::kGpu);
+  SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
                                                   : make<Bf16>(config, options);
 }

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/base/memory.h"
+#include "runtime/plan/model/llama_buffers.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/fp8_state.h"
 
@@ -17,26 +17,7 @@ namespace shardrun::model {
 
 enum class Linear { kQkv, kOut, kGateUp, kDown };
 
-// Where fp8 lies: the scales of every block, and what one layer needs while it runs.
-struct Fp8Memory {
-  static constexpr int kLinears = 4, kTensors = 3;  // of a block; of a layer: input, weight, output gradient
-  static_assert(kLinears * kTensors == kFp8TensorsOfBlock);
-
-  kernels::Fp8Scaling* scalings = nullptr;
-  float* inverses = nullptr;                       // of the three
-  uint8_t *input = nullptr, *weight = nullptr;     // in rows or in columns
-  uint8_t *gradient = nullptr, *turned = nullptr;  // in rows and in columns
-
-  // The largest of each, in elements.
-  void take(base::Cursor& cursor, int64_t blocks, int64_t inputs, int64_t weights, int64_t gradients) {
-    cursor.take(scalings, blocks * kFp8TensorsOfBlock);
-    cursor.take(inverses, kTensors);
-    cursor.take(input, inputs);
-    cursor.take(weight, weights);
-    cursor.take(gradient, gradients);
-    cursor.take(turned, gradients);
-  }
-};
+using plan::Fp8Memory;
 
 template <typename T>
 class BlockLinears {

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/model/run.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/fp8.h"
 
 namespace shardrun::model {
 
-// That are quantized in a Llama's block: input, weight and output gradient of four linear layers.
-inline constexpr int64_t kFp8TensorsOfBlock = 12;
+using plan::kFp8TensorsOfBlock;
 
 class Fp8State {
  public:

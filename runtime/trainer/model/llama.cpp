@@ -6,15 +6,23 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/model/llama_buffers.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/activation_memory.h"
 #include "runtime/trainer/model/block_linears.h"
-#include "runtime/trainer/model/llama_buffers.h"
 #include "runtime/trainer/model/tensor_group.h"
 
 namespace shardrun::model {
 
+using base::Memory;
 using kernels::Bf16;
+using plan::kChunkLoss;
+using plan::kLosses;
+using plan::LlamaBuffers;
+using plan::LlamaLayerActivations;
+using Sizes = plan::LlamaSizes;
+static_assert(plan::Fp8Memory::kScalingBytes == sizeof(kernels::Fp8Scaling));
+static_assert(plan::kSliceStats == kernels::kSliceStats);
 
 namespace {
 
@@ -33,7 +41,7 @@ class TypedLlama : public Llama {
         scratch_(std::move(memory.scratch)),
         buffers_(sizes_, saved_.data(), scratch_.data()),
         offloaded_(std::move(memory.offloaded)),
-        fp8_(backend_, buffers_.fp8.scalings, BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
+        fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings), BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
     backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
@@ -222,12 +230,12 @@ class TypedLlama : public Llama {
     return gather_rows(all);
   }
 
-  LayerActivations<T>& activations(int layer) { return buffers_.layers[static_cast<size_t>(layer)]; }
+  LlamaLayerActivations<T>& activations(int layer) { return buffers_.layers[static_cast<size_t>(layer)]; }
 
   // Up to the norm of the feed-forward, which takes the residual stream in the same pass.
   Result<void> attention_forward(int layer, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
-    LayerActivations<T>& a = activations(layer);
+    LlamaLayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
     linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
     ops_.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
@@ -240,14 +248,14 @@ class TypedLlama : public Llama {
 
   void feed_forward(int layer, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
-    LayerActivations<T>& a = activations(layer);
+    LlamaLayerActivations<T>& a = activations(layer);
     linears_.forward(layer, Linear::kGateUp, a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
     ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
   }
 
   Result<void> layer_forward(int layer, const T* p) {
     const LayerOffsets at(sizes_);
-    const LayerActivations<T>& a = activations(layer);
+    const LlamaLayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(attention_forward(layer, p, at));
     feed_forward(layer, p, at);
     RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
@@ -266,7 +274,7 @@ class TypedLlama : public Llama {
   // What forward did not keep.
   Result<void> recompute(int layer, const T* p, const LayerOffsets& at) {
     const Sizes& s = sizes_;
-    LayerActivations<T>& a = activations(layer);
+    LlamaLayerActivations<T>& a = activations(layer);
     if (s.checkpointing == Checkpointing::kFull) {
       RETURN_IF_ERROR(attention_forward(layer, p, at));
       feed_forward(layer, p, at);
@@ -283,9 +291,9 @@ class TypedLlama : public Llama {
   Result<void> layer_backward(int layer, const T* p, float* g) {
     const Sizes& s = sizes_;
     const LayerOffsets at(s);
-    const LayerActivations<T>& a = activations(layer);
+    const LlamaLayerActivations<T>& a = activations(layer);
     if (layer > 0) {
-      const LayerActivations<T>& next = activations(layer - 1);
+      const LlamaLayerActivations<T>& next = activations(layer - 1);
       saved_.prefetch(next.begin, next.end - next.begin);
     }
     if (offloaded_) RETURN_IF_ERROR(offloaded_->before_backward(layer));
@@ -394,7 +402,7 @@ class TypedLlama : public Llama {
   std::vector<BlockLayout> blocks_;
   std::vector<int> visits_;
   Memory saved_, scratch_;
-  Buffers<T> buffers_;
+  LlamaBuffers<T> buffers_;
   std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory
   Fp8State fp8_;
   BlockLinears<T> linears_;
@@ -409,7 +417,7 @@ class TypedLlama : public Llama {
 template <typename T>
 Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOptions& options) {
   const Sizes sizes(config, options, TensorGroup(options.tensor).size());
-  auto memory = allocate_activations(Buffers<T>(sizes, nullptr, nullptr), options);
+  auto memory = allocate_activations(LlamaBuffers<T>(sizes, nullptr, nullptr), options);
   if (!memory) return std::move(memory).error();
   const kernels::Fp8Ops* fp8_ops = nullptr;
   if (options.fp8) {
@@ -437,21 +445,13 @@ Result<void> check_group(const LlamaConfig& config, const ModelOptions& options)
 
 }  // namespace
 
-ActivationBytes Llama::activation_bytes(const LlamaConfig& config, const ModelOptions& options,
-                                        int tensor_parallel) {
-  const Sizes sizes(config, options, tensor_parallel);
-  return options.compute == kernels::DType::kFp32
-             ? planned_activations(Buffers<float>(sizes, nullptr, nullptr), options)
-             : planned_activations(Buffers<Bf16>(sizes, nullptr, nullptr), options);
-}
-
 Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const ModelOptions& options) {
   RETURN_IF_ERROR(check(config));
   if (options.micro_batch < 1 || options.sequence_length < 1) {
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
   RETURN_IF_ERROR(check_group(config, options));
-  SHARDRUN_CHECK(!options.offload_to_host || options.backend->kind() == kernels::DeviceKind::kGpu);
+  SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   if (options.fp8 && options.compute != kernels::DType::kBf16)
     return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)

@@ -18,35 +18,15 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/model/block_layout.h"
 
 namespace shardrun::model {
 
 using base::Result;
+using plan::BlockLayout;
+using plan::ParameterInfo;
 
 class Fp8State;  // fp8_state.h
-
-// One tensor inside a block's flat buffer.
-struct ParameterInfo {
-  std::string name;            // Hugging Face name, e.g. "model.layers.3.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  // row-major; linear weights are (out, in)
-  int64_t offset = 0;          // elements from the start of the block
-  bool weight_decay = true;    // false for norms and biases
-  double init_stddev = 0.0;    // of a zero-mean normal; 0: every element is init_value
-  double init_value = 1.0;
-  // Tensor parallelism: this is the slice [split_begin, split_begin + shape[split_dimension]) of the full tensor
-  // along dimension 0 or 1. -1: the whole tensor, which every tensor-parallel rank holds.
-  std::vector<int64_t> full_shape{};  // empty: as `shape`
-  int split_dimension = -1;
-  int64_t split_begin = 0;
-
-  int64_t elements() const;
-};
-
-struct BlockLayout {
-  std::string name;  // "embedding", "layer 3", "head"
-  std::vector<ParameterInfo> parameters;
-  int64_t elements = 0;  // sum; no padding here, the sharding engine pads
-};
 
 // One micro-batch. Spans that a model does not need may be empty.
 struct Batch {

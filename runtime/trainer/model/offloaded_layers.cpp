@@ -7,10 +7,6 @@ namespace shardrun::model {
 
 using Stream = base::DeviceLink::Stream;
 
-int64_t OffloadedLayers::host_bytes(int layers, int64_t piece_bytes) {
-  return std::max(0, layers - kSlots) * piece_bytes;
-}
-
 Result<std::unique_ptr<OffloadedLayers>> OffloadedLayers::create(int layers, int64_t piece_bytes,
                                                                  const Slots& slots,
                                                                  kernels::Backend& backend) {
@@ -23,7 +19,7 @@ Result<std::unique_ptr<OffloadedLayers>> OffloadedLayers::create(int layers, int
 }
 
 Result<void> OffloadedLayers::take_memory(const Slots& slots) {
-  auto host = link_->allocate_pinned(static_cast<size_t>(host_bytes(layers_, static_cast<int64_t>(piece_))));
+  auto host = link_->allocate_pinned(static_cast<size_t>(plan::waiting_bytes(layers_, static_cast<int64_t>(piece_))));
   if (!host) return std::move(host).error();
   host_ = std::move(host).value();
   for (size_t i = 0; i < slots.size(); ++i) {

@@ -20,6 +20,7 @@
 
 #include "runtime/base/device_link.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/model/run.h"
 #include "runtime/trainer/kernels/backend.h"
 
 namespace shardrun::model {
@@ -28,12 +29,10 @@ using base::Result;
 
 class OffloadedLayers {
  public:
-  static constexpr int kSlots = 2;
+  static constexpr int kSlots = plan::kOffloadSlots;
 
-  // Pinned memory of the host for `layers` pieces.
-  static int64_t host_bytes(int layers, int64_t piece_bytes);
   using Slots = std::array<std::byte*, kSlots>;
-  // `slots`: where pieces lie in the GPU's memory, which outlives it, as the backend does; a single layer has one. kIo
+  // Takes plan::waiting_bytes() of the host. `slots`: where pieces lie in the GPU's memory, which outlives it, as the backend does; a single layer has one. kIo
   // without that much memory.
   static Result<std::unique_ptr<OffloadedLayers>> create(int layers, int64_t piece_bytes, const Slots& slots,
                                                          kernels::Backend& backend);

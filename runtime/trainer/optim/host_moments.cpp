@@ -9,32 +9,17 @@ namespace {
 
 using Stream = base::DeviceLink::Stream;
 
-constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kSlots = 3;
-
-// Pieces begin only where the ops that run on whole shards may begin too, so they compute the same.
-constexpr int64_t kPieceUnit = 64;
-
-int64_t slot_elements(int64_t elements, int64_t piece_elements) {
-  return std::min(piece_elements, (elements + kPieceUnit - 1) / kPieceUnit * kPieceUnit);
-}
+constexpr bool kOffload = true;
+constexpr auto kGpu = base::DeviceKind::kGpu;
 
 }  // namespace
-
-int64_t HostMoments::host_bytes(int64_t elements) {
-  return 2 * elements * kFloat;
-}
-
-int64_t HostMoments::gpu_bytes(int64_t elements, int64_t piece_elements) {
-  return kSlots * 2 * slot_elements(elements, piece_elements) * kFloat;
-}
 
 Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements, kernels::Backend& backend,
                                                          int64_t piece_elements) {
   auto link = backend.make_link();
   if (!link) return std::move(link).error();
   SHARDRUN_CHECK(*link != nullptr);
-  auto slots = backend.allocate(gpu_bytes(elements, piece_elements));
+  auto slots = backend.allocate(plan::moments(elements, kOffload, kGpu, piece_elements).resident);
   if (!slots) return std::move(slots).error();
   return create(elements, std::move(link).value(), std::move(slots).value(), piece_elements);
 }
@@ -42,8 +27,8 @@ Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements, kerne
 Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements,
                                                          std::unique_ptr<base::DeviceLink> link,
                                                          base::Memory slots, int64_t piece_elements) {
-  SHARDRUN_CHECK(piece_elements > 0 && piece_elements % kPieceUnit == 0);
-  SHARDRUN_CHECK(slots.bytes() == gpu_bytes(elements, piece_elements));
+  SHARDRUN_CHECK(piece_elements > 0 && piece_elements % plan::kMomentPieceUnit == 0);
+  SHARDRUN_CHECK(slots.bytes() == plan::moments(elements, kOffload, kGpu, piece_elements).resident);
   std::unique_ptr<HostMoments> moments(new HostMoments(std::move(link), std::move(slots), piece_elements));
   RETURN_IF_ERROR(moments->take_memory(elements));
   RETURN_IF_ERROR(moments->make_slots(elements));
@@ -52,7 +37,7 @@ Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements,
 
 Result<void> HostMoments::take_memory(int64_t elements) {
   const auto count = static_cast<size_t>(elements);
-  auto host = link_->allocate_pinned(static_cast<size_t>(host_bytes(elements)));
+  auto host = link_->allocate_pinned(static_cast<size_t>(plan::moments(elements, kOffload, kGpu).elsewhere));
   if (!host) return std::move(host).error();
   host_ = std::move(host).value();
   std::memset(host_->bytes().data(), 0, host_->bytes().size());
@@ -64,7 +49,7 @@ Result<void> HostMoments::take_memory(int64_t elements) {
 
 Result<void> HostMoments::make_slots(int64_t elements) {
   auto* at = reinterpret_cast<float*>(gpu_.data());
-  const auto size = static_cast<size_t>(slot_elements(elements, piece_));
+  const auto size = static_cast<size_t>(plan::moment_slot(elements, piece_));
   for (Slot& slot : slots_) {
     slot.moment1 = {at, size};
     slot.moment2 = {at + size, size};
@@ -93,7 +78,7 @@ Result<void> HostMoments::pass(const Update& update) {
   const auto elements = static_cast<int64_t>(moment1_.size());
   for (int64_t first = 0, number = 0; first < elements; first += piece_, ++number) {
     const auto count = static_cast<size_t>(std::min(piece_, elements - first));
-    Slot& slot = slots_[static_cast<size_t>(number % kSlots)];
+    Slot& slot = slots_[static_cast<size_t>(number % plan::kMomentSlots)];
     RETURN_IF_ERROR(bring(slot, first, count));
     RETURN_IF_ERROR(link_->wait(Stream::kCompute, *slot.arrived));
     update(first, slot.moment1.first(count), slot.moment2.first(count));

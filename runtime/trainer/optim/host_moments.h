@@ -22,6 +22,7 @@
 #include "runtime/base/device_link.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/optimizer_state.h"
 #include "runtime/trainer/kernels/backend.h"
 
 namespace shardrun::optim {
@@ -30,16 +31,11 @@ using base::Result;
 
 class HostMoments {
  public:
-  // Elements of one moment that travel at once: 32 MiB are enough for the full rate of PCIe.
-  static constexpr int64_t kPieceElements = int64_t{8} << 20;
-
-  // Return what create() takes for moments of `elements` each: of the host, all of it pinned, and of the GPU.
-  static int64_t host_bytes(int64_t elements);
-  static int64_t gpu_bytes(int64_t elements, int64_t piece_elements = kPieceElements);
-  // The moments start at zero. The backend is a GPU's and outlives them. kIo without that much memory.
+  // Takes plan::moments() of the host for moments of `elements` each, all of it pinned, and of the GPU. They start at zero.
+  // The backend is a GPU's and outlives them. kIo without that much memory.
   static Result<std::unique_ptr<HostMoments>> create(int64_t elements, kernels::Backend& backend,
-                                                     int64_t piece_elements = kPieceElements);
-  // Does the same over the given link and with the given GPU memory for the slots: zero, of gpu_bytes().
+                                                     int64_t piece_elements = plan::kMomentPiece);
+  // Does the same over the given link, with the GPU's memory that pieces pass through: zero, plan::moments().resident of it.
   static Result<std::unique_ptr<HostMoments>> create(int64_t elements, std::unique_ptr<base::DeviceLink> link,
                                                      base::Memory slots, int64_t piece_elements);
   // Waits for what is under way.
@@ -78,7 +74,7 @@ class HostMoments {
   std::unique_ptr<base::DeviceLink::PinnedMemory> host_;
   base::Memory gpu_;
   std::span<float> moment1_, moment2_;
-  std::array<Slot, 3> slots_;
+  std::array<Slot, plan::kMomentSlots> slots_;
 };
 
 }  // namespace shardrun::optim

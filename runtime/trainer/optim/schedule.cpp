@@ -16,13 +16,13 @@ double learning_rate(const ScheduleOptions& options, int64_t step) {
   const auto decayed = static_cast<double>(step - (options.steps - options.decay_steps));
   const double span = options.peak - options.minimum;
   switch (options.shape) {
-    case Shape::kConstant:
+    case Schedule::kConstant:
       return options.peak;
-    case Shape::kLinear:
+    case Schedule::kLinear:
       return options.peak - span * progress;
-    case Shape::kCosine:
+    case Schedule::kCosine:
       return options.minimum + span * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
-    case Shape::kWsd:
+    case Schedule::kWarmupStableDecay:
       if (decayed <= 0.0) return options.peak;
       return options.peak - span * std::min(1.0, decayed / static_cast<double>(options.decay_steps));
   }

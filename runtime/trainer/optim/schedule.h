@@ -3,15 +3,17 @@
 
 #include <cstdint>
 
+#include "runtime/spec/job_spec.h"
+
 namespace shardrun::optim {
 
-enum class Shape { kConstant, kLinear, kCosine, kWsd };
+using spec::Schedule;
 
 struct ScheduleOptions {
-  Shape shape = Shape::kCosine;
+  Schedule shape = Schedule::kCosine;
   double peak = 3e-4, minimum = 0.0;
   int64_t warmup_steps = 0, steps = 1;
-  int64_t decay_steps = 0;  // for kWsd: the last steps, in which the rate falls
+  int64_t decay_steps = 0;  // for kWarmupStableDecay: the last steps, in which the rate falls
 };
 
 // Returns the rate of optimizer step `step` (0 … steps-1). Warm-up rises linearly and reaches the peak in its last

@@ -103,10 +103,10 @@ Result<Loader> open_loader(const Network& network, const BatchOptions& options,
                            const std::vector<std::string>& files, const std::string& key) {
   auto corpus = data::Corpus::open(files, key);
   if (!corpus) return std::move(corpus).error();
-  if (vocabulary(network) < corpus->vocabulary()) {
+  if (plan::shape_of(network).vocab < corpus->vocabulary()) {
     return Error(Code::kInvalid,
                  fmt::format("[model] vocab = {} is too small for the {} tokenizer; use at least {}",
-                             vocabulary(network), corpus->tokenizer().kind, corpus->vocabulary()));
+                             plan::shape_of(network).vocab, corpus->tokenizer().kind, corpus->vocabulary()));
   }
   return Loader::create(std::move(corpus).value(), options.sequence_length, options.seed, key);
 }
@@ -138,17 +138,17 @@ Result<Loaders<Loader>> open_loaders(const Network& network, const BatchOptions&
 
 Result<std::unique_ptr<Batches>> Batches::open(const Network& network, const BatchOptions& options) {
   const auto tokens = static_cast<size_t>(options.micro_batch * options.sequence_length);
-  if (std::holds_alternative<model::LlamaConfig>(network)) {
-    auto loaders = open_loaders<data::Loader>(network, options);
+  if (plan::shape_of(network).paired) {
+    auto loaders = open_loaders<data::BertLoader>(network, options);
     if (!loaders) return std::move(loaders).error();
     return std::unique_ptr<Batches>(
-        std::make_unique<TextBatches>(std::move(loaders->training), std::move(loaders->validation), tokens));
+        std::make_unique<PairBatches>(std::move(loaders->training), std::move(loaders->validation), tokens,
+                                      static_cast<size_t>(options.micro_batch)));
   }
-  auto loaders = open_loaders<data::BertLoader>(network, options);
+  auto loaders = open_loaders<data::Loader>(network, options);
   if (!loaders) return std::move(loaders).error();
-  return std::unique_ptr<Batches>(std::make_unique<PairBatches>(std::move(loaders->training),
-                                                                std::move(loaders->validation), tokens,
-                                                                static_cast<size_t>(options.micro_batch)));
+  return std::unique_ptr<Batches>(
+      std::make_unique<TextBatches>(std::move(loaders->training), std::move(loaders->validation), tokens));
 }
 
 }  // namespace shardrun::train

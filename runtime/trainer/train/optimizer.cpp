@@ -8,14 +8,6 @@
 namespace shardrun::train {
 namespace {
 
-constexpr int64_t kWindowElements = int64_t{1} << 20;  // of one moment: 4 MiB
-
-constexpr int64_t kPage = 4096;
-
-int64_t moment_bytes(int64_t elements) {
-  return (elements * static_cast<int64_t>(sizeof(float)) + kPage - 1) / kPage * kPage;
-}
-
 std::vector<optim::TensorRange> tensor_ranges(const std::vector<optim::UpdateRange>& ranges) {
   std::vector<optim::TensorRange> tensors;
   for (const optim::UpdateRange& range : ranges)
@@ -25,27 +17,12 @@ std::vector<optim::TensorRange> tensor_ranges(const std::vector<optim::UpdateRan
 
 }  // namespace
 
-int64_t Optimizer::planned_bytes(const plan::ShardLayout& layout) {
-  return 2 * moment_bytes(layout.flat_shard_elements);
-}
-
-int64_t Optimizer::offloaded_bytes(const plan::ShardLayout& layout, const OptimizerOptions& options) {
-  return options.offload_to_host ? optim::HostMoments::host_bytes(layout.flat_shard_elements)
-                                 : planned_bytes(layout);
-}
-
-int64_t Optimizer::offload_window(const plan::ShardLayout& layout, const OptimizerOptions& options) {
-  if (options.offload_to_host)
-    return optim::HostMoments::gpu_bytes(layout.flat_shard_elements, options.offload_piece);
-  return 2 * moment_bytes(std::min(kWindowElements, layout.flat_shard_elements));
-}
-
 Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
                                     std::span<const model::BlockLayout> blocks,
                                     const plan::ShardLayout& layout, int shard_rank,
                                     kernels::Backend& backend) {
   const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind);
-  if (adamw == nullptr && options.offload_to_host)
+  if (adamw == nullptr && options.offload && backend.kind() == kernels::DeviceKind::kGpu)
     return base::Error(
         base::Code::kUnsupported,
         "LAMB reads its moments twice in a step, too often for the host's memory; set [memory] "
@@ -69,9 +46,7 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
 
 Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t elements,
                                     kernels::Backend& backend) {
-  const bool on_gpu = backend.kind() == kernels::DeviceKind::kGpu;
-  SHARDRUN_CHECK(on_gpu ? options.offload_directory.empty() : !options.offload_to_host);
-  if (options.offload_to_host) {
+  if (options.offload && backend.kind() == kernels::DeviceKind::kGpu) {
     auto moments = optim::HostMoments::create(elements, backend, options.offload_piece);
     if (!moments) return std::move(moments).error();
     host_moments_ = std::move(moments).value();
@@ -79,15 +54,14 @@ Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t ele
     moment2_ = host_moments_->moment2();
     return {};
   }
-  const int64_t bytes = 2 * moment_bytes(elements);
-  auto memory = options.offload_directory.empty()
-                    ? backend.allocate(bytes)
-                    : base::Memory::create_in_file(bytes, options.offload_directory);
+  const int64_t bytes = 2 * plan::moment_bytes(elements);
+  auto memory = options.offload ? base::Memory::create_in_file(bytes, options.offload_directory)
+                                : backend.allocate(bytes);
   if (!memory) return std::move(memory).error();
   memory_ = std::move(memory).value();
   const auto count = static_cast<size_t>(elements);
   moment1_ = {reinterpret_cast<float*>(memory_.data()), count};
-  moment2_ = {reinterpret_cast<float*>(memory_.data() + moment_bytes(elements)), count};
+  moment2_ = {reinterpret_cast<float*>(memory_.data() + plan::moment_bytes(elements)), count};
   return {};
 }
 
@@ -109,7 +83,7 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
 
 void Optimizer::update_in_pieces(std::span<float> master, std::span<const float> gradient) {
   for (const optim::UpdateRange& range : ranges_) {
-    const int64_t window = memory_.is_in_file() ? kWindowElements : range.count;
+    const int64_t window = memory_.is_in_file() ? plan::kMomentWindow : range.count;
     for (int64_t done = 0; done < range.count; done += window) {
       const optim::UpdateRange part{range.begin + done, std::min(window, range.count - done),
                                     range.weight_decay};
@@ -147,7 +121,7 @@ void Optimizer::give_back(std::span<const float> values) const {
   const int64_t at = reinterpret_cast<const std::byte*>(values.data()) - memory_.data();
   if (at < 0 || at >= memory_.bytes()) return;
   // The page that it begins in held the values before, which are done with too.
-  const int64_t begin = at / kPage * kPage;
+  const int64_t begin = at / plan::kMomentPage * plan::kMomentPage;
   memory_.evict(begin, at + static_cast<int64_t>(values.size_bytes()) - begin);
 }
 

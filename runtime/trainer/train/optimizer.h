@@ -17,6 +17,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/optimizer_state.h"
 #include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/model/model.h"
 #include "runtime/trainer/optim/adamw.h"
@@ -27,23 +28,19 @@ namespace shardrun::train {
 
 using base::Result;
 
+using OptimizerKind = std::variant<optim::AdamWOptions, optim::LambOptions>;
+
 struct OptimizerOptions {
-  std::variant<optim::AdamWOptions, optim::LambOptions> kind = optim::AdamWOptions{};
-  std::string offload_directory;  // where a CPU's moments lie; empty: in the backend's memory
-  bool offload_to_host = false;   // of a GPU, with AdamW
-  int64_t offload_piece = optim::HostMoments::kPieceElements;  // of a moment, that comes to a GPU at once
+  OptimizerKind kind = optim::AdamWOptions{};
+  bool offload = false;           // moments lie in a file; a GPU's, with AdamW, in pinned memory of the host
+  std::string offload_directory;  // of the file
+  int64_t offload_piece = plan::kMomentPiece;  // elements of a moment that come to a GPU at once
 };
 
 class Optimizer {
  public:
-  // Both moments.
-  static int64_t planned_bytes(const plan::ShardLayout& layout);
-  // The same, offloaded.
-  static int64_t offloaded_bytes(const plan::ShardLayout& layout, const OptimizerOptions& options);
-  // Of them, in memory at a time when they lie in a file; in a GPU's memory when they lie on the host.
-  static int64_t offload_window(const plan::ShardLayout& layout, const OptimizerOptions& options);
-  // Everything but offloaded moments lies in the memory of `backend`, which outlives it. kUnsupported: LAMB with moments
-  // on the host. kIo without that much memory or room.
+  // Takes plan::moments(). Everything but offloaded moments lies in the memory of `backend`, which outlives it.
+  // kUnsupported: LAMB with moments on the host. kIo without that much memory or room.
   static Result<Optimizer> create(const OptimizerOptions& options, std::span<const model::BlockLayout> blocks,
                                   const plan::ShardLayout& layout, int shard_rank,
                                   kernels::Backend& backend = kernels::cpu_backend());

@@ -13,7 +13,7 @@
 #include "runtime/trainer/model/fp8_state.h"
 #include "runtime/trainer/train/host_shards.h"
 #include "runtime/trainer/train/initialize.h"
-#include "runtime/trainer/train/memory_plan.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/weights/load_weights.h"
 
 namespace shardrun::train {
@@ -59,18 +59,19 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   if (!model) return std::move(model).error();
   auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
   auto arena =
-      shard::Arena::create(plan::sharded_state(layout, engine_options(options).state).bytes(), backend);
+      shard::Arena::create(plan::sharded_state(layout, plan::state_options(options)).bytes(), backend);
   if (!arena) return std::move(arena).error();
   auto sums = backend.allocate(sizeof(Sums));
   if (!sums) return std::move(sums).error();
   auto optimizer =
-      Optimizer::create(options.optimizer, (*model)->blocks(), layout, groups.shard_rank(), backend);
+      Optimizer::create(optimizer_options(options), (*model)->blocks(), layout, groups.shard_rank(), backend);
   if (!optimizer) return std::move(optimizer).error();
   std::unique_ptr<Session> session(new Session(
       options, groups, std::move(batches).value(), backend, std::move(model).value(), std::move(layout),
       std::move(arena).value(), std::move(sums).value(), std::move(optimizer).value()));
   if (options.saves_while_training) {
-    auto staging = base::Memory::create_resident(staging_bytes(session->engine_.layout(), groups.replicas()));
+    auto staging = base::Memory::create_resident(
+        plan::staging_elements(session->engine_.layout(), groups.replicas()) * int64_t{sizeof(float)});
     if (!staging) return std::move(staging).error().context("copies for checkpoints beside training");
     session->staging_ = std::move(staging).value();
   }
@@ -86,7 +87,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       batches_(std::move(batches)),
       backend_(backend),
       model_(std::move(model)),
-      plan_(plan_model(options, groups.shard_degree(), groups.replicas(), groups.tensor_parallel())),
+      plan_(plan_model(options, {groups.shard_degree(), groups.replicas(), groups.tensor_parallel()})),
       arena_(std::move(arena)),
       engine_(std::move(layout), engine_options(options, backend),
               {groups.gather, groups.reduce, groups.replica}, arena_),
@@ -170,12 +171,12 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targe
 }
 
 Session::Attention Session::attention() const {
-  const bool is_llama = std::holds_alternative<model::LlamaConfig>(options_.model);
+  const bool is_causal = plan::shape_of(options_.model).causal;
   Attention attention{
-      ops(options_.model, model_options(options_, nullptr), groups_.tensor_parallel()).attention, is_llama,
-      cudnn_bytes(options_, groups_.tensor_parallel()), ""};
-  if (!is_llama) {
-    attention.refusal = "cuDNN's masks no padding, which a BERT has";
+      plan::ops(options_, groups_.tensor_parallel()).attention, is_causal,
+      plan::cudnn_bytes(options_, groups_.tensor_parallel()), ""};
+  if (!is_causal) {
+    attention.refusal = fmt::format("cuDNN's masks no padding, which {} has", plan::shape_of(options_.model).name);
   } else if (options_.compute != kernels::DType::kBf16) {
     attention.refusal = "cuDNN's is of bf16";
   } else if (batches_->training_corpus().packs_documents()) {
@@ -183,7 +184,7 @@ Session::Attention Session::attention() const {
   } else if (attention.most_cudnn_bytes == 0) {
     attention.refusal = fmt::format(
         "cuDNN's may want {} MiB of workspace, more than the {} that [gpu] attention = \"auto\" gives it",
-        kernels::cudnn_attention_bytes(attention.shape) >> 20, kernels::kMostCudnnBytes >> 20);
+        plan::cudnn_attention_bytes(attention.shape) >> 20, plan::kMostCudnnBytes >> 20);
   }
   return attention;
 }

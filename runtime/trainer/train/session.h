@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/plan/model_plan.h"
+#include "runtime/plan/rank_memory.h"
 #include "runtime/spec/job_spec.h"
 #include "runtime/trainer/checkpoint/background_saver.h"
 #include "runtime/trainer/checkpoint/store.h"
@@ -36,30 +36,17 @@ namespace shardrun::train {
 
 using base::Result;
 
-struct SessionOptions {
-  Network model;
-  std::string initial_weights;  // a safetensors file or folder; empty: the seed's random ones
-  kernels::DType compute = kernels::DType::kFp32;
-  bool fp8 = false;  // model::ModelOptions
-  spec::GpuAttention attention = spec::GpuAttention::kAuto;
-  kernels::DeviceKind device =
-      kernels::DeviceKind::kCpu;  // planned for; create() is given the backend itself
-  int prefetch = 1;
-  bool keeps_parameters = false;  // shard_grad_op
-  model::Checkpointing checkpointing = model::Checkpointing::kNone;
-  std::string activation_offload_directory;  // of a CPU's; empty: activations stay in memory
-  bool activation_offload_to_host = false;   // of a GPU's
-  int sequence_length = 256;
-  int64_t micro_batch = 1, gradient_accumulation = 1;
-  int64_t global_batch = 0;  // 0: every micro-step is full (plan::BatchPlan)
+// `device` is planned for; create() is given the backend itself.
+struct SessionOptions : plan::RankOptions {
+  std::string offload_directory;  // of the files that a CPU's moments and activations wait in
+  std::string initial_weights;    // a safetensors file or folder; empty: the seed's random ones
+  int64_t global_batch = 0;       // 0: every micro-step is full (plan::BatchPlan)
   uint64_t seed = 1;
   std::vector<std::string> training_files, validation_files;
   int64_t validation_sequences = 64;
-  OptimizerOptions optimizer;
+  OptimizerKind optimizer = optim::AdamWOptions{};
   optim::ScheduleOptions schedule;
   double clip_norm = 1.0;  // 0: no clipping
-  bool saves_while_training =
-      false;  // reserves the memory that start_save() needs not to wait for a disk later
 };
 
 // The communicators of one rank: `world` for the host's memory, the others for the backend's. They outlive the session unless

@@ -11,10 +11,6 @@
 
 namespace shardrun::train {
 
-// What the spec alone says of the model.
-Network network_of(const spec::JobSpec& spec);
-kernels::DType compute_type(const spec::JobSpec& spec);
-
 SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 // `path` of the spec, which starts in the working directory; empty stays empty.

@@ -26,6 +26,7 @@
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/plan/communication.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
@@ -33,11 +34,11 @@
 #include "runtime/trainer/kernels/gpu.h"
 #include "runtime/trainer/train/attention_choice.h"
 #include "runtime/trainer/train/loop.h"
-#include "runtime/trainer/train/memory_plan.h"
 #include "runtime/trainer/train/metrics.h"
 #include "runtime/trainer/train/products.h"
 #include "runtime/trainer/train/progress.h"
 #include "runtime/trainer/train/session.h"
+#include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/train/spec_options.h"
 #include "runtime/trainer/train/stop_signal.h"
 #include "runtime/trainer/train/trace.h"
@@ -247,12 +248,12 @@ class Trainer {
  private:
   // Before anything else: a node without its GPU should cost nobody's time.
   Result<void> open_gpu() {
-    if (spec_.resources.device != spec::TrainingDevice::kGpu) return {};
+    if (spec_.resources.device != spec::DeviceKind::kGpu) return {};
     auto gpu = kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
                                   {.local_rank = env_.local_rank,
                                    .gpus_per_node = spec_.resources.gpus_per_node,
                                    .ranks_per_gpu = spec_.resources.ranks_per_gpu,
-                                   .workspace_bytes = gpu_workspace_bytes(session_options(spec_, plan_),
+                                   .workspace_bytes = plan::gpu_workspace_bytes(session_options(spec_, plan_),
                                                                           spec_.sharding.tensor_parallel)});
     if (!gpu) return std::move(gpu).error();
     gpu_.emplace(std::move(gpu).value());
@@ -302,7 +303,7 @@ class Trainer {
   // The world's buffers are the host's, every other group's the GPU's.
   std::optional<comm::DeviceUse> device_use(size_t groups) const {
     if (!gpu_) return std::nullopt;
-    std::vector<int64_t> largest(groups, kLargestStagedPart);
+    std::vector<int64_t> largest(groups, plan::kLargestStagedPart);
     largest.front() = -1;
     kernels::Backend& gpu = backend();
     return comm::DeviceUse{gpu.index(), gpu.stream(), std::move(largest), [&gpu] { return gpu.make_link(); }};

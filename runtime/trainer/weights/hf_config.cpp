@@ -21,7 +21,7 @@ bool has_parameter(const std::vector<model::BlockLayout>& blocks, const std::str
 }  // namespace
 
 std::string hf_config(const model::LlamaConfig& config) {
-  const bool tied = !has_parameter(model::block_layouts(config), "lm_head.weight");
+  const bool tied = !has_parameter(plan::block_layouts(config), "lm_head.weight");
   const json object = {{"architectures", {"LlamaForCausalLM"}},
                        {"model_type", "llama"},
                        {"num_hidden_layers", config.layers},

@@ -60,7 +60,7 @@ Manifest manifest_of(int64_t step) {
 // Does what a trainer of one rank does, without the training: saves in the background, changes the state while it
 // is being written, agrees, until it is killed. Runs in the child.
 [[noreturn]] void save_forever(const Store& store, int64_t first) {
-  std::vector<float> staging(static_cast<size_t>(ShardFileWriter::staging_elements(Shards(0.0F).layout, 1)));
+  std::vector<float> staging(static_cast<size_t>(plan::staging_elements(Shards(0.0F).layout, 1)));
   BackgroundSaver saver(store, /*publishes=*/true, /*ranks=*/1, staging);
   for (int64_t step = first;; ++step) {
     Shards shards(static_cast<float>(step));

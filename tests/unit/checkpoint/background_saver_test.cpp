@@ -28,7 +28,7 @@ class World {
       places_.push_back(place);
       states_.push_back(std::make_unique<RankState>(place, /*fill=*/true));
       staging_.emplace_back(
-          static_cast<size_t>(ShardFileWriter::staging_elements(states_.back()->layout, spread.replicas)));
+          static_cast<size_t>(plan::staging_elements(states_.back()->layout, spread.replicas)));
       savers_.push_back(
           std::make_unique<BackgroundSaver>(store, place.file() == 0, spread.files(), staging_.back()));
     }

@@ -173,7 +173,7 @@ TEST_CASE("job instance: sections of GPUs wait for what the machine decides") {
 
   const auto on_gpu = launcher::load_spec(path, {});
   REQUIRE_MESSAGE(on_gpu.has_value(), on_gpu.error().to_string());
-  CHECK(on_gpu->spec.resources.device == spec::TrainingDevice::kGpu);
+  CHECK(on_gpu->spec.resources.device == spec::DeviceKind::kGpu);
   CHECK(on_gpu->spec.resources.gpus_per_node == 8);
   CHECK(on_gpu->spec.origin("resources.device") == path + ":3:12");
   CHECK_FALSE(on_gpu->says("resources.device"));

@@ -52,7 +52,7 @@ TEST_CASE("forecast: a number of nodes that cannot run the job says why, in the 
 TEST_CASE("forecast: the peak of a job in fp8 is fp8's for its linear layers and bf16's for the rest") {
   shardrun::spec::JobSpec spec;
   spec.program.trainer = "llama";
-  spec.resources.device = shardrun::spec::TrainingDevice::kGpu;
+  spec.resources.device = shardrun::spec::DeviceKind::kGpu;
   spec.model.layers = 10;
   spec.model.hidden = 1024;
   spec.model.heads = spec.model.kv_heads = 8;

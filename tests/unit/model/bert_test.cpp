@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/workspace.h"
 
 using namespace shardrun;
 
@@ -23,7 +24,7 @@ struct Fixture {
   explicit Fixture(kernels::DType dtype, uint32_t seed = 1,
                    model::Checkpointing checkpointing = model::Checkpointing::kNone,
                    const std::string& offload = {})
-      : compute(dtype), layouts(model::block_layouts(kTiny)) {
+      : compute(dtype), layouts(plan::block_layouts(kTiny)) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0.0f, 0.3f);
     std::uniform_int_distribution<int32_t> token(0, kTiny.vocab - 1), bit(0, 1);
@@ -37,7 +38,7 @@ struct Fixture {
     for (auto& value : tokens) value = token(generator);
     for (auto& value : segments) value = bit(generator);
     for (const size_t masked : {0, 4, 7, 11, 15}) targets[masked] = token(generator);
-    bert = model::Bert::create(kTiny, {compute, kBatch, kLength, checkpointing, offload}).value();
+    bert = model::Bert::create(kTiny, {{compute, kBatch, kLength, checkpointing, !offload.empty()}, offload}).value();
   }
 
   std::vector<std::byte> bytes(int visit) const {
@@ -129,7 +130,7 @@ void check_gradients(Fixture& fixture) {
 
 int64_t parameters_of(const model::BertConfig& config) {
   int64_t elements = 0;
-  for (const auto& block : model::block_layouts(config)) elements += block.elements;
+  for (const auto& block : plan::block_layouts(config)) elements += block.elements;
   return elements;
 }
 
@@ -207,17 +208,17 @@ TEST_CASE("bert: computing activations again and keeping them in a file change n
 
 TEST_CASE("bert: each level of checkpointing keeps less, and what is in a file is not resident") {
   const model::BertConfig large{24, 1024, 16, 4096, 30522};
-  model::ModelOptions options{kernels::DType::kBf16, 8, 128};
-  const int64_t none = model::Bert::activation_bytes(large, options).resident;
+  plan::ModelRun options{kernels::DType::kBf16, 8, 128};
+  const int64_t none = plan::activation_bytes(large, options).resident;
   options.checkpointing = model::Checkpointing::kSelective;
-  const int64_t selective = model::Bert::activation_bytes(large, options).resident;
+  const int64_t selective = plan::activation_bytes(large, options).resident;
   options.checkpointing = model::Checkpointing::kFull;
-  const auto full = model::Bert::activation_bytes(large, options);
+  const auto full = plan::activation_bytes(large, options);
   CHECK_LT(selective, none * 3 / 4);
   CHECK_LT(full.resident, selective / 3);
 
-  options.offload_directory = "/tmp";
-  const auto offloaded = model::Bert::activation_bytes(large, options);
+  options.offload = true;
+  const auto offloaded = plan::activation_bytes(large, options);
   CHECK_EQ(offloaded.resident + offloaded.offloaded, full.resident);
   CHECK_LT(offloaded.offload_window, offloaded.offloaded / 8);
 }
@@ -280,12 +281,12 @@ TEST_CASE("bert: every product that a step runs is listed beforehand, so none is
   // Products belong to a thread: this one has none yet.
   std::thread([] {
     for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
-      const model::ModelOptions options{.compute = compute,
-                                        .micro_batch = kBatch,
-                                        .sequence_length = kLength,
-                                        .most_targets = 5,
-                                        .accumulates = true};
-      kernels::prepare(model::Bert::ops(kTiny, options));
+      const plan::ModelRun options{.compute = compute,
+                                   .micro_batch = kBatch,
+                                   .sequence_length = kLength,
+                                   .most_targets = 5,
+                                   .accumulates = true};
+      kernels::prepare(plan::ops(kTiny, options));
       const int64_t prepared = kernels::compiled_products();
       CHECK_GT(prepared, 10);
       Fixture fixture(compute);

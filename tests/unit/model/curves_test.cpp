@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kSteps = 20, kBatch = 4, kLength = 32, kVocab = 199, kMaskToken = kVocab - 1;
 constexpr size_t kTokens = kBatch * kLength;
-const optim::ScheduleOptions kSchedule{optim::Shape::kCosine, 3e-3, 3e-4, 4, kSteps};
+const optim::ScheduleOptions kSchedule{optim::Schedule::kCosine, 3e-3, 3e-4, 4, kSteps};
 
 std::vector<double> peer_losses(const std::string& name) {
   std::ifstream file(SOURCE_DIR "/tests/unit/model/peers/curves.txt");

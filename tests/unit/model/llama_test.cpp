@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/workspace.h"
 
 using namespace shardrun;
 
@@ -18,13 +19,13 @@ const model::LlamaConfig kTiny{2, 12, 3, 1, 20, 17, 10000.0, 1e-5};
 constexpr int kBatch = 2, kLength = 5;
 
 model::ModelOptions options_of(kernels::DType compute) {
-  return {.compute = compute, .micro_batch = kBatch, .sequence_length = kLength, .accumulates = true};
+  return {{.compute = compute, .micro_batch = kBatch, .sequence_length = kLength, .accumulates = true}};
 }
 
 // A model with random parameters, one micro-batch of random tokens, and its gradient.
 struct Fixture {
   explicit Fixture(kernels::DType dtype, uint32_t seed = 1)
-      : compute(dtype), layouts(model::block_layouts(kTiny)) {
+      : compute(dtype), layouts(plan::block_layouts(kTiny)) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0.0f, 0.3f);
     std::uniform_int_distribution<int32_t> token(0, kTiny.vocab - 1);
@@ -115,11 +116,11 @@ TEST_CASE(
     "llama: the FLOPs of a token count grouped heads' products, and scores with or without causal credit") {
   // A layer's products take 1104: q and o 2·12·12, k and v of one head of 4 2·4·12, the feed-forward 3·20·12. Two
   // layers and the head's 17·12 make 2412; the embedding is a look-up. Scores of 5 keys take 2 layers · 12 · 5 = 120.
-  CHECK(model::flops_per_token(kTiny, 5) == 6.0 * 2412 + 6.0 * 120);
-  CHECK(model::flops_per_token(kTiny, 5, model::AttentionCredit::kFull) == 6.0 * 2412 + 12.0 * 120);
+  CHECK(plan::flops_per_token(kTiny, 5).causal == 6.0 * 2412 + 6.0 * 120);
+  CHECK(plan::flops_per_token(kTiny, 5).full == 6.0 * 2412 + 12.0 * 120);
   auto tied = kTiny;
   tied.tied_embeddings = true;  // the head's product is there all the same
-  CHECK(model::flops_per_token(tied, 5) == 6.0 * 2412 + 6.0 * 120);
+  CHECK(plan::flops_per_token(tied, 5).causal == 6.0 * 2412 + 6.0 * 120);
 }
 
 TEST_CASE("llama: small random weights predict about uniformly, loss ln V") {
@@ -135,7 +136,7 @@ TEST_CASE(
   // Chunks have 64 rows at least and 2^23 logits at most: this vocabulary makes two of them.
   const model::LlamaConfig config{1, 8, 2, 1, 8, 1 << 17, 10000.0, 1e-5};
   constexpr int kRows = 100;
-  const auto layouts = model::block_layouts(config);
+  const auto layouts = plan::block_layouts(config);
   std::mt19937 generator(3);
   std::normal_distribution<float> normal(0.0f, 0.3f);
   std::vector<std::vector<float>> parameters;
@@ -217,7 +218,7 @@ TEST_CASE("llama: impossible shapes are refused with the mend") {
 
 TEST_CASE("llama: Llama-2 7B has the published number of parameters") {
   int64_t elements = 0;
-  for (const auto& block : model::block_layouts({32, 4096, 32, 32, 11008, 32000})) elements += block.elements;
+  for (const auto& block : plan::block_layouts({32, 4096, 32, 32, 11008, 32000})) elements += block.elements;
   CHECK_EQ(elements, 6738415616);
 }
 
@@ -225,7 +226,7 @@ TEST_CASE("llama: every product that a step runs is listed beforehand, so none i
   // Products belong to a thread: this one has none yet.
   std::thread([] {
     for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
-      kernels::prepare(model::Llama::ops(kTiny, options_of(compute)));
+      kernels::prepare(plan::ops(kTiny, options_of(compute)));
       const int64_t prepared = kernels::compiled_products();
       CHECK_GT(prepared, 10);
       Fixture fixture(compute);

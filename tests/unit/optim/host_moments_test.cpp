@@ -21,10 +21,14 @@ std::span<const std::byte> bytes_of(std::span<const float> values) {
   return std::as_bytes(values);
 }
 
+plan::MomentBytes bytes_of_moments(int64_t elements) {
+  return plan::moments(elements, /*offload=*/true, base::DeviceKind::kGpu, kPiece);
+}
+
 // Moments over watched streams, whose slots the compute stream has cleared.
 struct Bench {
   explicit Bench(int64_t elements) {
-    auto gpu = base::Memory::create(HostMoments::gpu_bytes(elements, kPiece));
+    auto gpu = base::Memory::create(bytes_of_moments(elements).resident);
     REQUIRE(gpu);
     streams.touch(Stream::kCompute, Access::kWrite, {gpu->data(), static_cast<size_t>(gpu->bytes())});
     auto made = HostMoments::create(elements, streams.link(), std::move(gpu).value(), kPiece);
@@ -107,8 +111,8 @@ TEST_CASE("host moments: a shard smaller than a slot has slots of its own size, 
   };
   for (const Case& one : {Case{5, 64}, Case{64, 64}, Case{65, 128}, Case{256, 256}, Case{9999, 256}}) {
     CAPTURE(one.elements);
-    CHECK_EQ(HostMoments::gpu_bytes(one.elements, kPiece), 3 * 2 * one.slot * 4);
-    CHECK_EQ(HostMoments::host_bytes(one.elements), 2 * one.elements * 4);
+    CHECK_EQ(bytes_of_moments(one.elements).resident, 3 * 2 * one.slot * 4);
+    CHECK_EQ(bytes_of_moments(one.elements).elsewhere, 2 * one.elements * 4);
     const Bench bench(one.elements);
     CHECK_EQ(bench.streams.pinned_bytes(), 2 * one.elements * 4);
   }

@@ -5,7 +5,7 @@
 using namespace shardrun::optim;
 
 TEST_CASE("schedule: warm-up rises linearly and reaches the peak in its last step") {
-  const ScheduleOptions options{Shape::kConstant, 1.0, 0.0, 4, 10};
+  const ScheduleOptions options{Schedule::kConstant, 1.0, 0.0, 4, 10};
 
   CHECK(learning_rate(options, 0) == doctest::Approx(0.25));
   CHECK(learning_rate(options, 3) == doctest::Approx(1.0));
@@ -13,7 +13,7 @@ TEST_CASE("schedule: warm-up rises linearly and reaches the peak in its last ste
 }
 
 TEST_CASE("schedule: cosine starts at the peak, is half way in the middle and would end at the minimum") {
-  const ScheduleOptions options{Shape::kCosine, 1.0, 0.2, 2, 12};
+  const ScheduleOptions options{Schedule::kCosine, 1.0, 0.2, 2, 12};
 
   CHECK(learning_rate(options, 2) == doctest::Approx(1.0));
   CHECK(learning_rate(options, 7) == doctest::Approx(0.6));
@@ -21,7 +21,7 @@ TEST_CASE("schedule: cosine starts at the peak, is half way in the middle and wo
 }
 
 TEST_CASE("schedule: linear falls by equal parts") {
-  const ScheduleOptions options{Shape::kLinear, 1.0, 0.0, 0, 4};
+  const ScheduleOptions options{Schedule::kLinear, 1.0, 0.0, 0, 4};
 
   CHECK(learning_rate(options, 0) == doctest::Approx(1.0));
   CHECK(learning_rate(options, 1) == doctest::Approx(0.75));
@@ -29,14 +29,14 @@ TEST_CASE("schedule: linear falls by equal parts") {
 }
 
 TEST_CASE("schedule: a run that is all warm-up never divides by zero and never leaves the peak") {
-  const ScheduleOptions options{Shape::kCosine, 1.0, 0.0, 5, 5};
+  const ScheduleOptions options{Schedule::kCosine, 1.0, 0.0, 5, 5};
 
   CHECK(learning_rate(options, 4) == doctest::Approx(1.0));
   CHECK(learning_rate(options, 5) == doctest::Approx(1.0));
 }
 
 TEST_CASE("schedule: warm-up, stable, decay stays at the peak and falls along a line in its last steps") {
-  const ScheduleOptions options{Shape::kWsd, 1.0, 0.2, 2, 12, 4};
+  const ScheduleOptions options{Schedule::kWarmupStableDecay, 1.0, 0.2, 2, 12, 4};
 
   CHECK(learning_rate(options, 0) == doctest::Approx(0.5));
   CHECK(learning_rate(options, 2) == doctest::Approx(1.0));
@@ -46,7 +46,7 @@ TEST_CASE("schedule: warm-up, stable, decay stays at the peak and falls along a 
 }
 
 TEST_CASE("schedule: without decay steps, warm-up, stable, decay ends at the peak") {
-  const ScheduleOptions options{Shape::kWsd, 1.0, 0.0, 0, 5, 0};
+  const ScheduleOptions options{Schedule::kWarmupStableDecay, 1.0, 0.0, 0, 5, 0};
 
   CHECK(learning_rate(options, 4) == 1.0);
 }

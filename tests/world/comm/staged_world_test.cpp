@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/trainer/comm/planned_bytes.h"
+#include "runtime/plan/communication.h"
 #include "runtime/trainer/comm/staged_communicator.h"
 #include "tests/fakes/scripted_device.h"
 #include "tests/fakes/thread_world.h"
@@ -205,18 +205,18 @@ TEST_CASE("staged: a rank takes exactly the pinned memory that was planned, and 
   ScriptedDevice device({});
   ThreadWorld three(3), one(1);
   auto among_three = staged(device, three.communicator(0, 0), 4096);
-  CHECK(device.pinned_bytes() == comm::staging_bytes(3, 4096));
-  CHECK(comm::staging_bytes(3, 4096) == 32768);
+  CHECK(device.pinned_bytes() == plan::staging_bytes(3, 4096));
+  CHECK(plan::staging_bytes(3, 4096) == 32768);
   among_three.reset();
   auto alone = staged(device, one.communicator(0, 0), 4096);
   CHECK(device.pinned_bytes() == 0);
 }
 
 TEST_CASE("staged: pieces are planned to fit 16 MiB, the largest part, and no fewer than 64 KiB") {
-  CHECK(comm::staging_piece_bytes(3, int64_t{1} << 40) == 4 << 20);
-  CHECK(comm::staging_piece_bytes(3, 1000) == 1024);
-  CHECK(comm::staging_piece_bytes(3, 0) == 256);
-  CHECK(comm::staging_piece_bytes(4095, int64_t{1} << 40) == 64 << 10);
+  CHECK(plan::staging_piece_bytes(3, int64_t{1} << 40) == 4 << 20);
+  CHECK(plan::staging_piece_bytes(3, 1000) == 1024);
+  CHECK(plan::staging_piece_bytes(3, 0) == 256);
+  CHECK(plan::staging_piece_bytes(4095, int64_t{1} << 40) == 64 << 10);
 }
 
 TEST_CASE("staged: a copy that fails ends the operation and all after it with the driver's words") {

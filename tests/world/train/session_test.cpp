@@ -128,7 +128,8 @@ TEST_CASE("training: what backward computes again or finds in a file changes no 
          {model::Checkpointing::kNone, model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
       for (const bool offloads : {false, true}) {
         options.checkpointing = level;
-        options.activation_offload_directory = offloads ? folder.path() : "";
+        options.activation_offload = offloads;
+        options.offload_directory = folder.path();
         const auto again = run_world(2, options, {.loop = {.steps = 6}});
         require_success(again);
         CHECK(again[0].losses == plain[0].losses);
@@ -240,7 +241,7 @@ TEST_CASE("training: the model learns the text, better than any model that ignor
 TEST_CASE("training: a diverging run stops with the step and a mend on every rank") {
   const Folder folder;
   auto options = tiny_options(folder, 2);
-  options.schedule = {optim::Shape::kConstant, 1e30, 0.0, 0, 40};
+  options.schedule = {optim::Schedule::kConstant, 1e30, 0.0, 0, 40};
 
   const auto ranks = run_world(2, options, {.loop = {.steps = 40}});
 

@@ -123,7 +123,7 @@ train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t
   options.training_files = {folder.file("training.txt", tests::prose(60, 1))};
   options.validation_files = {folder.file("validation.txt", tests::prose(20, 2))};
   options.validation_sequences = 10;
-  options.schedule = {optim::Shape::kCosine, 5e-3, 5e-4, 4, 40};
+  options.schedule = {optim::Schedule::kCosine, 5e-3, 5e-4, 4, 40};
   return options;
 }
 

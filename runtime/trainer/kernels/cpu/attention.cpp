@@ -10,7 +10,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
-#include "runtime/trainer/kernels/cpu/needs.h"
+#include "runtime/plan/attention_scratch.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
@@ -20,9 +20,12 @@ namespace shardrun::kernels {
 namespace {
 
 using base::Cursor;
+using plan::BackwardScratch;
+using plan::ForwardScratch;
+using plan::HeadTiles;
+using plan::kKeys;
+using plan::kQueries;
 
-constexpr int64_t kQueries = 32;
-constexpr int64_t kKeys = 64;
 constexpr int64_t kLargestHead = 1024;
 
 // Loads rows × D of `in`, whose row stride is given, as dense fp32.
@@ -119,49 +122,19 @@ void masked_scores(float* scores, const float* q, const float* k_transposed, con
   }
 }
 
-// All keys of one head transposed, in tiles of D × kKeys, and its values: what every tile of queries reads.
-struct HeadTiles {
-  HeadTiles(Cursor& pieces, int64_t T, int64_t D)
-      : k_transposed(pieces.take<float>((T + kKeys - 1) / kKeys * D * kKeys)),
-        v(pieces.take<float>(T * D)),
-        head_size(D) {}
-
-  template <typename Type>
-  void load(const Slice<const Type>& slice, const Type* qkv) {
-    const int64_t T = slice.shape.T, stride = slice.shape.qkv_stride();
-    for (int64_t j = 0; j < T; j += kKeys) {
-      load_transposed(k_transposed + j * head_size, slice.key(qkv, j), std::min(kKeys, T - j), head_size,
-                      stride);
-    }
-    load_tile(v, slice.value(qkv, 0), T, head_size, stride);
-  }
-  float *k_transposed, *v;
-  int64_t head_size;
-};
-
-struct ForwardScratch {
-  ForwardScratch(Cursor& pieces, int64_t T, int64_t D)
-      : head(pieces, T, D),
-        q(pieces.take<float>(kQueries * D)),
-        out(pieces.take<float>(kQueries * D)),
-        scores(pieces.take<float>(kQueries * kKeys)),
-        largest(pieces.take<float>(kQueries)),
-        sum(pieces.take<float>(kQueries)) {}
-  HeadTiles head;
-  float *q, *out, *scores, *largest, *sum;
-};
-
-template <typename Scratch>
-int64_t scratch_bytes(const AttentionShape& shape) {
-  Cursor counted(nullptr);
-  const Scratch scratch(counted, shape.T, shape.D);
-  return counted.bytes();
+// Loads all keys, transposed, and values of one sequence and key/value head, which every tile of queries reads.
+template <typename Type>
+void load_head(const HeadTiles& head, const Slice<const Type>& slice, const Type* qkv) {
+  const int64_t T = slice.shape.T, D = head.head_size, stride = slice.shape.qkv_stride();
+  for (int64_t j = 0; j < T; j += kKeys)
+    load_transposed(head.k_transposed + j * D, slice.key(qkv, j), std::min(kKeys, T - j), D, stride);
+  load_tile(head.v, slice.value(qkv, 0), T, D, stride);
 }
 
 // Returns the scratch of the calling thread.
 template <typename Scratch>
 Scratch scratch_of(const AttentionShape& shape) {
-  Cursor pieces(thread_workspace(attention_workspace_bytes(shape)));
+  Cursor pieces(thread_workspace(plan::attention_workspace_bytes(shape)));
   return Scratch(pieces, shape.T, shape.D);
 }
 
@@ -215,7 +188,7 @@ void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionSh
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
       const Seen seen(shape, visibility, slice.b);
-      s.head.load(slice, qkv);
+      load_head(s.head, slice, qkv);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
         for (int64_t i = 0; i < shape.T; i += kQueries) forward_queries(s, slice, seen, out, lse, qkv, h, i);
       }
@@ -224,23 +197,6 @@ void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionSh
 }
 
 namespace {
-
-struct BackwardScratch {
-  BackwardScratch(Cursor& pieces, int64_t T, int64_t D)
-      : q(pieces.take<float>(kQueries * D)),
-        k(pieces.take<float>(kKeys * D)),
-        k_transposed(pieces.take<float>(D * kKeys)),
-        v_transposed(pieces.take<float>(D * kKeys)),
-        dout(pieces.take<float>(kQueries * D)),
-        o(pieces.take<float>(kQueries * D)),
-        p(pieces.take<float>(kQueries * kKeys)),
-        dp(pieces.take<float>(kQueries * kKeys)),
-        delta(pieces.take<float>(T)),
-        dq(pieces.take<float>(T * D)),
-        dk(pieces.take<float>(T * D)),
-        dv(pieces.take<float>(T * D)) {}
-  float *q, *k, *k_transposed, *v_transposed, *dout, *o, *p, *dp, *delta, *dq, *dk, *dv;
-};
 
 // Computes delta[t] = dout · out, the softmax's own correction.
 template <typename Type>
@@ -319,10 +275,6 @@ void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Typ
       store_tile(target.value(dqkv, 0), s.dv, T, D, shape.qkv_stride());
     }
   });
-}
-
-int64_t attention_workspace_bytes(const AttentionShape& shape) {
-  return std::max(scratch_bytes<ForwardScratch>(shape), scratch_bytes<BackwardScratch>(shape));
 }
 
 template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);

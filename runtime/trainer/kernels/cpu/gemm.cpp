@@ -12,10 +12,11 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
-#include "runtime/trainer/kernels/cpu/needs.h"
+#include "runtime/plan/workspace.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/workspace.h"
 
 namespace shardrun::kernels {
 namespace {
@@ -160,22 +161,10 @@ class Products {
 
 // Returns `call` as a product of operands of `dtype`.
 Product product_of(DType dtype, const LinearCall& call) {
-  using Op = LinearCall::Op;
   const auto type = type_of(dtype);
-  const auto [op, N, C, O, bias, accumulate] = call;
-  switch (op) {
-    case Op::kForward:
-      return {N, C, O, type, type, false, true, bias, false};
-    case Op::kForwardFp32:
-      return {N, C, O, type, kType<float>, false, true, bias, false};
-    case Op::kBackwardInput:
-      return {N, O, C, type, type, false, false, false, accumulate};
-    case Op::kBackwardInputFp32:
-      return {N, O, C, type, kType<float>, false, false, false, accumulate};
-    case Op::kBackwardWeight:
-      break;
-  }
-  return {O, N, C, type, kType<float>, true, false, false, accumulate};
+  const plan::Product p = plan::product_of(call);
+  return {p.M,  p.K, p.N, type, p.is_narrow ? type : kType<float>, p.a_transposed, p.b_transposed,
+          p.bias, p.accumulate};
 }
 
 Product in_fp32(Product product) {
@@ -187,27 +176,11 @@ bool must_widen(const Product& product) {
   return product.type == kType<Bf16> && !Products::of_this_thread().has_bf16();
 }
 
-// Holds operands and result as fp32, where they are not fp32 already.
-struct Widened {
-  Widened(Cursor& pieces, const Product& p)
-      : a(pieces.take<float>(p.M * p.K)),
-        b(pieces.take<float>(p.K * p.N)),
-        bias(p.has_bias ? pieces.take<float>(p.N) : nullptr),
-        c(p.c_type == kType<Bf16> ? pieces.take<float>(p.M * p.N) : nullptr) {}
-  float *a, *b, *bias, *c;
-};
-
-int64_t widened_bytes(const Product& product) {
-  Cursor counted(nullptr);
-  const Widened widened(counted, product);
-  return counted.bytes();
-}
-
-void multiply_widened(const Product& p, const Pointers& at) {
+void multiply_widened(const LinearCall& call, const Product& p, const Pointers& at) {
   Products& products = Products::of_this_thread();
-  std::byte* const workspace = thread_workspace(widened_bytes(p) + products.scratch_bytes(in_fp32(p)));
+  std::byte* const workspace = thread_workspace(plan::widened_bytes(call) + products.scratch_bytes(in_fp32(p)));
   Cursor pieces(workspace);
-  const Widened wide(pieces, p);
+  const plan::Widened wide(pieces, call);
   const auto narrow = [](const void* values) { return static_cast<const Bf16*>(values); };
   vector::widen(wide.a, narrow(at.a), p.M * p.K);
   vector::widen(wide.b, narrow(at.b), p.K * p.N);
@@ -225,7 +198,7 @@ template <typename T>
 void run(const LinearCall& call, const Pointers& at) {
   SHARDRUN_CHECK(call.N > 0 && call.C > 0 && call.O > 0);
   const Product product = product_of(kDType<T>, call);
-  if (must_widen(product)) return multiply_widened(product, at);
+  if (must_widen(product)) return multiply_widened(call, product, at);
   Products& products = Products::of_this_thread();
   products.multiply(product, at, thread_workspace(products.compile(product).scratch_bytes));
 }
@@ -244,16 +217,23 @@ vector::InstructionSet vector::instruction_set() {
   return level;
 }
 
-int64_t linear_workspace_bytes(DType dtype, const LinearCall& call) {
-  const Product product = product_of(dtype, call);
+int64_t product_bytes(const OpList& ops) {
   const Products& products = Products::of_this_thread();
-  if (!must_widen(product)) return products.scratch_bytes(product);
-  return widened_bytes(product) + products.scratch_bytes(in_fp32(product));
+  int64_t most = 0;
+  for (const LinearCall& call : ops.linears) {
+    const Product product = product_of(ops.dtype, call);
+    most = std::max(most, must_widen(product)
+                              ? plan::widened_bytes(call) + products.scratch_bytes(in_fp32(product))
+                              : products.scratch_bytes(product));
+  }
+  return most;
 }
 
-void prepare_linear(DType dtype, const LinearCall& call) {
-  const Product product = product_of(dtype, call);
-  Products::of_this_thread().compile(must_widen(product) ? in_fp32(product) : product);
+void prepare(const OpList& ops) {
+  for (const LinearCall& call : ops.linears) {
+    const Product product = product_of(ops.dtype, call);
+    Products::of_this_thread().compile(must_widen(product) ? in_fp32(product) : product);
+  }
 }
 
 int64_t compiled_products() {

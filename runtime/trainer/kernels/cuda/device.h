@@ -23,8 +23,12 @@
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/repetition.h"
 
-namespace shardrun::kernels {
+namespace shardrun::plan {
 struct AttentionShape;
+}
+
+namespace shardrun::kernels {
+using plan::AttentionShape;
 }
 struct CUstream_st;  // cudaStream_t is a pointer to it
 

@@ -1,10 +1,14 @@
-// What a BERT consists of, without any memory: checks, parameter tables, operation counts.
+#include "runtime/plan/model/bert.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
 #include <fmt/format.h>
 
-#include "runtime/trainer/model/bert.h"
-#include "runtime/trainer/model/bert_buffers.h"
+#include "runtime/plan/model/bert_buffers.h"
 
-namespace shardrun::model {
+namespace shardrun::plan {
 namespace {
 
 using base::Code;
@@ -30,15 +34,13 @@ class Builder {
  private:
   void append(const std::string& name, std::vector<int64_t> shape, bool weight_decay, double stddev,
               double value) {
-    ParameterInfo parameter{prefix_ + name, std::move(shape), block_.elements, weight_decay, stddev, value};
-    block_.elements += parameter.elements();
-    block_.parameters.push_back(std::move(parameter));
+    block_.append({prefix_ + name, std::move(shape), 0, weight_decay, stddev, value});
   }
   BlockLayout block_;
   std::string prefix_;
 };
 
-// The order is what runtime/trainer/model/bert_buffers.h counts in.
+// The order is what runtime/trainer/model/bert_offsets.h counts in.
 BlockLayout embedding_layout(const BertConfig& config) {
   const int64_t C = config.hidden;
   Builder block("embedding", "");
@@ -79,6 +81,15 @@ BlockLayout layer_layout(const BertConfig& config, int layer) {
 
 }  // namespace
 
+BertConfig BertConfig::of(const spec::ModelSpec& model) {
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .ffn = model.ffn,
+          .vocab = model.vocab,
+          .max_positions = model.max_positions};
+}
+
 base::Result<void> check(const BertConfig& config) {
   if (config.layers < 1 || config.hidden < 1 || config.heads < 1 || config.ffn < 1 || config.vocab < 1 ||
       config.max_positions < 1 || config.type_vocab < 1) {
@@ -97,25 +108,57 @@ base::Result<void> check(const BertConfig& config) {
   return {};
 }
 
-std::vector<BlockLayout> block_layouts(const BertConfig& config) {
+ModelShape shape_of(const BertConfig& config) {
+  ModelShape shape;
+  shape.layers = config.layers;
+  shape.hidden = config.hidden;
+  shape.kv_width = config.hidden;
+  shape.ffn = config.ffn;
+  shape.ffn_matrices = 2;
+  shape.vocab = config.vocab;
+  shape.tied = true;
+  shape.causal = false;
+  shape.paired = true;
+  shape.sliceable = false;
+  shape.name = "a BERT";
+  return shape;
+}
+
+std::vector<BlockLayout> block_layouts(const BertConfig& config, int /*tensor_rank*/,
+                                       int /*tensor_parallel*/) {
   std::vector<BlockLayout> blocks;
   blocks.push_back(embedding_layout(config));
   for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer));
   return blocks;
 }
 
-double flops_per_token(const BertConfig& config, int sequence_length, double predicted_share) {
+FlopsPerToken flops_per_token(const BertConfig& config, int sequence_length, double predicted_share) {
   const double C = config.hidden, F = config.ffn, L = config.layers;
   const double layers = L * (4.0 * C * C + 2.0 * C * F);
   const double head = predicted_share * (C * C + C * config.vocab);
-  return 6.0 * (layers + head) + 12.0 * L * C * sequence_length;
+  const double all = 6.0 * (layers + head) + 12.0 * L * C * sequence_length;
+  return {.causal = all, .full = all};
 }
 
-kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options) {
-  using Op = kernels::LinearCall::Op;
+int64_t masked_words(int64_t words) {
+  return std::max<int64_t>(1, (words * 15 + 50) / 100);
+}
+
+int64_t most_targets(const BertConfig& /*config*/, int sequence_length) {
+  return masked_words(std::max(1, sequence_length - 3));
+}
+
+ActivationBytes activation_bytes(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*/) {
+  const BertSizes sizes(config, run);
+  return run.compute == DType::kFp32 ? planned_activations(BertBuffers<float>(sizes, nullptr, nullptr), run)
+                                     : planned_activations(BertBuffers<uint16_t>(sizes, nullptr, nullptr), run);
+}
+
+OpList ops(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*/) {
+  using Op = LinearCall::Op;
   constexpr bool kBias = true, kSums = true;
-  const BertSizes s(config, options);
-  kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.H, s.D}};
+  const BertSizes s(config, run);
+  OpList list{run.compute, {}, {s.B, s.T, s.H, s.H, s.D}};
   list.linears = {
       {Op::kForward, s.N, s.C, 3 * s.C, kBias}, {Op::kForward, s.N, s.C, s.C, kBias},
       {Op::kForward, s.N, s.C, s.F, kBias},     {Op::kForward, s.N, s.F, s.C, kBias},
@@ -137,8 +180,8 @@ kernels::OpList Bert::ops(const BertConfig& config, const ModelOptions& options)
   list.linears.push_back({Op::kForwardFp32, s.B, s.C, kRelations, kBias});
   list.linears.push_back({Op::kBackwardWeight, s.B, s.C, kRelations});
   list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
-  if (options.accumulates) list.also_accumulate();
+  if (run.accumulates) list.also_accumulate();
   return list;
 }
 
-}  // namespace shardrun::model
+}  // namespace shardrun::plan

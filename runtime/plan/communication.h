@@ -9,7 +9,7 @@
 
 #include "plugins/abi/comm_v1.h"
 
-namespace shardrun::comm {
+namespace shardrun::plan {
 
 // At most this many operations of one communicator hold memory at a time; others wait without any.
 constexpr int64_t kRunningSums = SHARDRUN_COMM_V1_RUNNING;
@@ -41,4 +41,7 @@ inline int64_t staging_bytes(int group_size, int64_t piece_bytes) {
   return group_size > 1 ? 2 * (group_size + 1) * piece_bytes : 0;
 }
 
-}  // namespace shardrun::comm
+// Bytes of one rank's part that the staged communicators of a GPU may be given, as far as their memory depends on it.
+inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
+
+}  // namespace shardrun::plan

@@ -1,8 +1,6 @@
-// Where each activation of a BERT lies in its one allocation, and where each parameter lies in its block.
+// Where each activation of a BERT lies, as llama_buffers.h has it for a Llama.
 //
-// Internal to runtime/trainer/model. What backward needs from forward lies in `saved`, one piece a layer, which may be memory
-// in a file; everything else is scratch. A BertBuffers over nullptr only counts bytes; the same code over memory
-// hands out the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
+// Thread rule: thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -10,20 +8,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/trainer/model/activation_memory.h"
-#include "runtime/trainer/model/bert.h"
+#include "runtime/base/memory.h"
+#include "runtime/plan/model/bert.h"
 
-namespace shardrun::model {
+namespace shardrun::plan {
 
-// BertBuffers::losses: of the micro-batch (Model::loss_sums), then of the chunk at hand.
-constexpr int64_t kChunkLoss = 2, kLosses = 3;
-constexpr int64_t kRelations = 2;  // classes of the next-sentence head
+using base::Cursor;
+
+inline constexpr int64_t kRelations = 2;  // classes of the next-sentence head
 
 // The legend of bert.h as numbers.
 struct BertSizes {
-  BertSizes(const BertConfig& config, const ModelOptions& options)
-      : B(options.micro_batch),
-        T(options.sequence_length),
+  BertSizes(const BertConfig& config, const ModelRun& run)
+      : B(run.micro_batch),
+        T(run.sequence_length),
         N(B * T),
         C(config.hidden),
         H(config.heads),
@@ -34,13 +32,13 @@ struct BertSizes {
         types(config.type_vocab),
         L(config.layers),
         epsilon(static_cast<float>(config.norm_epsilon)),
-        checkpointing(options.checkpointing),
-        slots(layer_slots(L, options)),
-        on_gpu(options.device == kernels::DeviceKind::kGpu) {
+        checkpointing(run.checkpointing),
+        slots(layer_slots(L, run)),
+        on_gpu(run.device == DeviceKind::kGpu) {
     // Logits: 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
     const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = row_unit();
     const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
-    M = whole_units(options.most_targets > 0 ? std::min(N, options.most_targets) : N);
+    M = whole_units(run.most_targets > 0 ? std::min(N, run.most_targets) : N);
     chunk = std::min(M, std::max({int64_t{64}, unit, rows}));
   }
 
@@ -59,48 +57,6 @@ struct BertSizes {
  private:
   int64_t row_unit() const { return on_gpu ? 128 : 16; }
   int64_t whole_units(int64_t rows) const { return (rows + row_unit() - 1) / row_unit() * row_unit(); }
-};
-
-// Offsets inside block 0, in the order of bert_layout.cpp.
-struct EmbeddingOffsets {
-  explicit EmbeddingOffsets(const BertSizes& s)
-      : word(0),
-        position(s.V * s.C),
-        type(position + s.P * s.C),
-        gamma(type + s.types * s.C),
-        beta(gamma + s.C),
-        pooler(beta + s.C),
-        pooler_bias(pooler + s.C * s.C),
-        transform(pooler_bias + s.C),
-        transform_bias(transform + s.C * s.C),
-        transform_gamma(transform_bias + s.C),
-        transform_beta(transform_gamma + s.C),
-        decoder_bias(transform_beta + s.C),
-        relation(decoder_bias + s.V),
-        relation_bias(relation + 2 * s.C),
-        end(relation_bias + 2) {}
-  int64_t word, position, type, gamma, beta;
-  int64_t pooler, pooler_bias, transform, transform_bias, transform_gamma, transform_beta, decoder_bias,
-      relation, relation_bias, end;
-};
-
-// Offsets inside a layer. Query, key and value lie side by side, and so do their biases: one product.
-struct BertLayerOffsets {
-  explicit BertLayerOffsets(const BertSizes& s)
-      : qkv(0),
-        qkv_bias(3 * s.C * s.C),
-        out(qkv_bias + 3 * s.C),
-        out_bias(out + s.C * s.C),
-        gamma1(out_bias + s.C),
-        beta1(gamma1 + s.C),
-        up(beta1 + s.C),
-        up_bias(up + s.F * s.C),
-        down(up_bias + s.F),
-        down_bias(down + s.C * s.F),
-        gamma2(down_bias + s.C),
-        beta2(gamma2 + s.C),
-        end(beta2 + s.C) {}
-  int64_t qkv, qkv_bias, out, out_bias, gamma1, beta1, up, up_bias, down, down_bias, gamma2, beta2, end;
 };
 
 // What the backward of one layer needs from its forward.
@@ -227,4 +183,4 @@ struct BertBuffers {
   }
 };
 
-}  // namespace shardrun::model
+}  // namespace shardrun::plan

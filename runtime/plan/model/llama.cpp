@@ -1,12 +1,15 @@
-// What a Llama consists of, without any memory: checks, parameter tables, operation counts.
+#include "runtime/plan/model/llama.h"
+
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include "runtime/trainer/model/llama.h"
-#include "runtime/trainer/model/llama_buffers.h"
+#include "runtime/plan/model/llama_buffers.h"
 
-namespace shardrun::model {
+namespace shardrun::plan {
 namespace {
 
 using base::Code;
@@ -22,7 +25,7 @@ struct Slicing {
 // The slice of rank `slicing.rank` along `dimension`, or the whole tensor for -1.
 void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, int dimension, double stddev,
             const Slicing& slicing) {
-  ParameterInfo parameter{std::move(name), std::move(shape), block.elements, dimension >= 0, stddev};
+  ParameterInfo parameter{std::move(name), std::move(shape), 0, dimension >= 0, stddev};
   if (dimension >= 0 && slicing.ranks > 1) {
     int64_t& extent = parameter.shape[static_cast<size_t>(dimension)];
     parameter.full_shape = parameter.shape;
@@ -30,8 +33,7 @@ void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, in
     parameter.split_dimension = dimension;
     parameter.split_begin = slicing.rank * extent;
   }
-  block.elements += parameter.elements();
-  block.parameters.push_back(std::move(parameter));
+  block.append(std::move(parameter));
 }
 
 BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& slicing) {
@@ -55,10 +57,9 @@ BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& sl
 
 }  // namespace
 
-int64_t ParameterInfo::elements() const {
-  int64_t product = 1;
-  for (const int64_t extent : shape) product *= extent;
-  return product;
+LlamaConfig LlamaConfig::of(const spec::ModelSpec& model) {
+  return {model.layers, model.hidden,     model.heads,        model.kv_heads,       model.ffn,
+          model.vocab,  model.rope_theta, model.norm_epsilon, model.tied_embeddings};
 }
 
 base::Result<void> check(const LlamaConfig& config) {
@@ -99,7 +100,18 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_ran
   return blocks;
 }
 
-double flops_per_token(const LlamaConfig& config, int sequence_length, AttentionCredit credit) {
+ModelShape shape_of(const LlamaConfig& config) {
+  ModelShape shape;
+  shape.layers = config.layers;
+  shape.hidden = config.hidden;
+  shape.kv_width = config.hidden / config.heads * config.kv_heads;
+  shape.ffn = config.ffn;
+  shape.vocab = config.vocab;
+  shape.tied = config.tied_embeddings;
+  return shape;
+}
+
+FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length) {
   double products = 0.0;
   for (const BlockLayout& block : block_layouts(config)) {
     if (block.name == "embedding" && !config.tied_embeddings) continue;  // a table look-up
@@ -107,18 +119,30 @@ double flops_per_token(const LlamaConfig& config, int sequence_length, Attention
       if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
     }
   }
-  const double scores = credit == AttentionCredit::kCausal ? 6.0 : 12.0;
-  return 6.0 * products + scores * config.layers * static_cast<double>(config.hidden) * sequence_length;
+  const auto with_scores = [&](double credit) {
+    return 6.0 * products + credit * config.layers * static_cast<double>(config.hidden) * sequence_length;
+  };
+  return {.causal = with_scores(6.0), .full = with_scores(12.0)};
 }
 
-kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel) {
-  using Op = kernels::LinearCall::Op;
-  const Sizes s(config, options, tensor_parallel);
-  const bool sums = tensor_parallel > 1 && options.compute != kernels::DType::kFp32;  // over ranks, in fp32
+int64_t most_targets(const LlamaConfig& /*config*/, int sequence_length) {
+  return sequence_length;
+}
+
+ActivationBytes activation_bytes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) {
+  const LlamaSizes sizes(config, run, tensor_parallel);
+  return run.compute == DType::kFp32 ? planned_activations(LlamaBuffers<float>(sizes, nullptr, nullptr), run)
+                                     : planned_activations(LlamaBuffers<uint16_t>(sizes, nullptr, nullptr), run);
+}
+
+OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) {
+  using Op = LinearCall::Op;
+  const LlamaSizes s(config, run, tensor_parallel);
+  const bool sums = tensor_parallel > 1 && run.compute != DType::kFp32;  // over ranks, in fp32
   const Op back = sums ? Op::kForwardFp32 : Op::kForward;  // into the residual stream
   const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
-  kernels::OpList list{options.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
+  OpList list{run.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
   list.linears = {{Op::kForward, s.N, s.C, s.QKV},          {back, s.N, s.HD, s.C},
                   {Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
                   {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
@@ -131,8 +155,8 @@ kernels::OpList Llama::ops(const LlamaConfig& config, const ModelOptions& option
     list.linears.push_back({head_input, rows, s.C, s.V});
     list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, /*bias=*/false, /*accumulate=*/row > 0});
   }
-  if (options.accumulates) list.also_accumulate();
+  if (run.accumulates) list.also_accumulate();
   return list;
 }
 
-}  // namespace shardrun::model
+}  // namespace shardrun::plan

@@ -1,8 +1,9 @@
 // Where each activation of a Llama lies.
 //
-// Internal to runtime/trainer/model. What backward needs from forward lies in `saved`, one piece a layer, which may be memory
-// in a file; everything else is scratch. A Buffers over nullptr only counts bytes; the same code over memory hands
-// out the pointers, so the plan and the use cannot differ. Thread rule: thread-compatible.
+// What backward needs from forward lies in `saved`, one piece a layer, which may be memory in a file; everything else is
+// scratch. A LlamaBuffers over nullptr only counts bytes, which is what plans are made of; the trainer's, over memory, hands
+// out the pointers by the same code, so that the plan and the use cannot differ. T: any type of the compute dtype's size.
+// Thread rule: thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +12,21 @@
 #include <vector>
 
 #include "runtime/base/memory.h"
-#include "runtime/trainer/model/activation_memory.h"
-#include "runtime/trainer/model/block_linears.h"
-#include "runtime/trainer/model/llama.h"
+#include "runtime/plan/model/llama.h"
 
-namespace shardrun::model {
+namespace shardrun::plan {
 
-using base::Memory;
+using base::Cursor;
 
-// Buffers::losses: of the micro-batch (Model::loss_sums), then of the chunk at hand.
-constexpr int64_t kChunkLoss = 2, kLosses = 3;
+// Numbers a row that the ranks of a tensor group exchange for the classifier (kernels/sliced_ops.h).
+inline constexpr int64_t kSliceStats = 3;
 
 // The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
-struct Sizes {
-  Sizes(const LlamaConfig& config, const ModelOptions& options, int tensor_parallel)
+struct LlamaSizes {
+  LlamaSizes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel)
       : ranks(tensor_parallel),
-        B(options.micro_batch),
-        T(options.sequence_length),
+        B(run.micro_batch),
+        T(run.sequence_length),
         N(B * T),
         R(N / ranks),
         C(config.hidden),
@@ -40,12 +39,12 @@ struct Sizes {
         HD(H * D),
         QKV((H + 2 * K) * D),
         epsilon(static_cast<float>(config.norm_epsilon)),
-        checkpointing(options.checkpointing),
-        slots(layer_slots(L, options)),
-        fp8(options.fp8),
-        accumulates(options.accumulates) {
+        checkpointing(run.checkpointing),
+        slots(layer_slots(L, run)),
+        fp8(run.fp8),
+        accumulates(run.accumulates) {
     // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
-    const bool on_gpu = options.device == kernels::DeviceKind::kGpu;
+    const bool on_gpu = run.device == DeviceKind::kGpu;
     const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
     const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
     chunk = std::min(N, std::max(int64_t{64}, rows));
@@ -61,9 +60,31 @@ struct Sizes {
   int64_t chunk;  // rows of logits that exist at once
 };
 
+// Where fp8 lies: the scales of every block, and what one layer needs while it runs.
+struct Fp8Memory {
+  static constexpr int kLinears = 4, kTensors = 3;  // of a block; of a layer: input, weight, output gradient
+  static_assert(kLinears * kTensors == kFp8TensorsOfBlock);
+  static constexpr int64_t kScalingBytes = 8;  // of a tensor: its scale, and the largest value that was seen
+
+  std::byte* scalings = nullptr;
+  float* inverses = nullptr;                       // of the three
+  uint8_t *input = nullptr, *weight = nullptr;     // in rows or in columns
+  uint8_t *gradient = nullptr, *turned = nullptr;  // in rows and in columns
+
+  // The largest of each, in elements.
+  void take(Cursor& cursor, int64_t blocks, int64_t inputs, int64_t weights, int64_t gradients) {
+    cursor.take(scalings, blocks * kFp8TensorsOfBlock * kScalingBytes);
+    cursor.take(inverses, kTensors);
+    cursor.take(input, inputs);
+    cursor.take(weight, weights);
+    cursor.take(gradient, gradients);
+    cursor.take(turned, gradients);
+  }
+};
+
 // What the backward of one layer needs from its forward.
 template <typename T>
-struct LayerActivations {
+struct LlamaLayerActivations {
   T* input;                    // (R,C): the residual stream before the layer
   float *rrms1, *rrms2;        // (R)
   float* lse;                  // (B,H,T)
@@ -78,15 +99,15 @@ struct LayerActivations {
 };
 
 template <typename T>
-struct Buffers {
-  Buffers(const Sizes& s, std::byte* saved_memory, std::byte* scratch_memory) {
+struct LlamaBuffers {
+  LlamaBuffers(const LlamaSizes& s, std::byte* saved_memory, std::byte* scratch_memory) {
     Cursor saved(saved_memory), scratch(scratch_memory);
-    LayerActivations<T> shared{};  // of all layers: what backward computes again
+    LlamaLayerActivations<T> shared{};  // of all layers: what backward computes again
     take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
     take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
     layers.assign(static_cast<size_t>(s.L), shared);
     for (size_t index = 0; index < layers.size(); ++index) {
-      LayerActivations<T>& layer = layers[index];
+      LlamaLayerActivations<T>& layer = layers[index];
       if (index >= static_cast<size_t>(s.slots)) {
         layer = layers[index - static_cast<size_t>(s.slots)];
         continue;
@@ -119,7 +140,7 @@ struct Buffers {
       scratch.take(gathered, s.N * s.C);
       scratch.take(partial, s.N * s.C);
       scratch.take(part, s.R * s.C);
-      scratch.take(stats, s.ranks * s.chunk * 3);
+      scratch.take(stats, s.ranks * s.chunk * kSliceStats);
     }
     if (s.fp8) {
       const int64_t outputs = std::max({2 * s.F, s.QKV, s.C}), inputs = std::max({s.C, s.F, s.HD});
@@ -134,7 +155,7 @@ struct Buffers {
     scratch_bytes = scratch.bytes();
   }
 
-  std::vector<LayerActivations<T>> layers;
+  std::vector<LlamaLayerActivations<T>> layers;
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
   float* norm_gradient = nullptr;  // (C), of a norm's weight, before it is added to another's
@@ -154,7 +175,7 @@ struct Buffers {
  private:
   int64_t window_bytes_ = 0;
   // What only the matrix products and attention can make again.
-  static void take_rest(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
+  static void take_rest(LlamaLayerActivations<T>& a, const LlamaSizes& s, Cursor& cursor, bool here) {
     if (!here) return;
     cursor.take(a.rrms1, s.R);
     cursor.take(a.rrms2, s.R);
@@ -165,7 +186,7 @@ struct Buffers {
     cursor.take(a.gate_up, s.N * 2 * s.F);
   }
   // What one pass over memory makes again.
-  static void take_cheap(LayerActivations<T>& a, const Sizes& s, Cursor& cursor, bool here) {
+  static void take_cheap(LlamaLayerActivations<T>& a, const LlamaSizes& s, Cursor& cursor, bool here) {
     if (!here) return;
     cursor.take(a.normed1, s.N * s.C);
     cursor.take(a.normed2, s.N * s.C);
@@ -173,4 +194,4 @@ struct Buffers {
   }
 };
 
-}  // namespace shardrun::model
+}  // namespace shardrun::plan

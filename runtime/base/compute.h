@@ -1,0 +1,18 @@
+// What a model is computed in and on: what a job asks for, a plan counts and a backend is built for. Needs nothing of the
+// standard library, so that NVRTC can read it too.
+//
+// Thread rule: pure.
+#pragma once
+
+namespace shardrun::base {
+
+// Of gathered parameters and activations.
+enum class DType { kFp32, kBf16 };
+
+constexpr int size_of(DType dtype) {
+  return dtype == DType::kFp32 ? 4 : 2;
+}
+
+enum class DeviceKind { kCpu, kGpu };
+
+}  // namespace shardrun::base

@@ -1,0 +1,53 @@
+// What a Llama consists of and holds, by arithmetic: a Llama-2-family decoder.
+//
+// Blocks (block_layout.h says what a block is):
+//   block 0            token embedding
+//   block 1 … layers   attention + SwiGLU, each with its two RMSNorms
+//   block layers+1     final RMSNorm + output head + cross-entropy
+// With tied embeddings block 0 also holds the final RMSNorm and is visited first and last.
+//
+// In a tensor group each rank holds equal slices of every matrix: rows of q, k, v, gate, up, the embedding and the head;
+// columns of the two projections back into the residual stream. Norms are whole on every rank (split_dimension).
+// `tensor_rank` is one of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
+//
+// Every architecture has these functions for its configuration; runtime/plan/model/network.h has the table of them.
+// Thread rule: plain values and pure functions.
+// Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face LlamaForCausalLM.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/plan/model/block_layout.h"
+#include "runtime/plan/model/ops.h"
+#include "runtime/plan/model/run.h"
+#include "runtime/plan/model/shape.h"
+#include "runtime/plan/utilization.h"
+
+namespace shardrun::plan {
+
+struct LlamaConfig {
+  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+  bool tied_embeddings = false;  // the head uses the embedding's matrix
+
+  static LlamaConfig of(const spec::ModelSpec& model);
+};
+
+// kInvalid with what and the mend: hidden % heads, heads % kv_heads, odd head size, non-positive sizes.
+base::Result<void> check(const LlamaConfig& config);
+ModelShape shape_of(const LlamaConfig& config);
+std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank = 0,
+                                       int tensor_parallel = 1);
+// Model FLOPs of one token, forward and backward: 6·(matmul parameters) + 6·layers·C·T with causal credit, 12·layers·C·T
+// without. Keys and values that heads share save products, but no scores.
+FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length);
+// Returns how many tokens of a sequence its batches give a target, at most.
+int64_t most_targets(const LlamaConfig& config, int sequence_length);
+ActivationBytes activation_bytes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel = 1);
+// Returns what a rank will call of ops that take memory beside activations.
+OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel = 1);
+
+}  // namespace shardrun::plan

@@ -1,0 +1,29 @@
+// Network: which model a job trains. The one table of all architectures, as far as arithmetic goes.
+//
+// An architecture is a configuration with the functions of llama.h. It is added by its files here, its type in Network and
+// its line in network.cpp.
+// Thread rule: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "runtime/plan/model/bert.h"
+#include "runtime/plan/model/llama.h"
+
+namespace shardrun::plan {
+
+using Network = std::variant<LlamaConfig, BertConfig>;
+
+// Returns the model of a job of the built-in trainer.
+Network network_of(const spec::JobSpec& spec);
+
+ModelShape shape_of(const Network& network);
+std::vector<BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel);
+FlopsPerToken flops_per_token(const Network& network, int sequence_length);
+int64_t most_targets(const Network& network, int sequence_length);
+ActivationBytes activation_bytes(const Network& network, const ModelRun& run, int tensor_parallel);
+OpList ops(const Network& network, const ModelRun& run, int tensor_parallel);
+
+}  // namespace shardrun::plan

@@ -1,0 +1,180 @@
+#include "runtime/plan/rank_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/plan/communication.h"
+#include "runtime/plan/workspace.h"
+
+namespace shardrun::plan {
+namespace {
+
+constexpr int64_t kFp32 = sizeof(float);
+
+ShardLayout shard_layout(const RankOptions& options, const Degrees& degrees) {
+  std::vector<int64_t> elements;
+  for (const BlockLayout& block : block_layouts(options.model, 0, degrees.tensor_parallel))
+    elements.push_back(block.elements);
+  return make_layout(elements, degrees.shard);
+}
+
+// What sums over ranks receive: of shards and replicas two at a time, of a tensor group one.
+int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
+  const int64_t shard = layout.largest_shard_elements * kFp32;
+  const int64_t tokens = options.micro_batch * options.sequence_length;
+  const int64_t rows = tokens / degrees.tensor_parallel * shape_of(options.model).hidden * kFp32;
+  return kRunningSums * reduce_scatter_bytes(degrees.shard, shard) +
+         kRunningSums * all_reduce_bytes(degrees.replicas, shard) +
+         reduce_scatter_bytes(degrees.tensor_parallel, rows);
+}
+
+// The largest values that each rank saw, of all ranks.
+int64_t fp8_bytes(const RankOptions& options, const Degrees& degrees) {
+  if (!options.fp8) return 0;
+  return int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel * shape_of(options.model).layers *
+         kFp8TensorsOfBlock * kFp32;
+}
+
+// Pinned memory of the communicators of a GPU, two of which have the shard group.
+int64_t pinned_bytes(const Degrees& degrees) {
+  const auto pinned = [](int size) {
+    return staging_bytes(size, staging_piece_bytes(size, kLargestStagedPart));
+  };
+  return 2 * pinned(degrees.shard) + pinned(degrees.replicas) + pinned(degrees.tensor_parallel);
+}
+
+MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {
+  const bool on_gpu = options.device == DeviceKind::kGpu;
+  const ShardLayout layout = shard_layout(options, degrees);
+  MemoryPlan memory;
+  const ShardedState state = sharded_state(layout, state_options(options));
+  memory.masters = state.masters.bytes();
+  memory.gradients = state.gradients.bytes();
+  memory.compute_copy = state.compute_copy.bytes();
+  memory.gathered = state.block_bytes();
+  const MomentBytes optimizer =
+      moments(layout.flat_shard_elements, options.optimizer_offload, options.device, options.moment_piece);
+  const ActivationBytes activations =
+      activation_bytes(options.model, model_run(options), degrees.tensor_parallel);
+  memory.moments = optimizer.resident;
+  memory.activations = activations.resident + activations.offload_window;
+  (on_gpu ? memory.offloaded : memory.in_files) = optimizer.elsewhere + activations.offloaded;
+  const int64_t staged = options.saves_while_training ? staging_elements(layout, degrees.replicas) : 0;
+  memory.saving = (kCheckpointChunk + staged) * kFp32;
+  memory.communication = sum_bytes(options, layout, degrees) + fp8_bytes(options, degrees);
+  if (!on_gpu) {
+    memory.workspace = cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
+    return memory;
+  }
+  memory.on_gpu = 1;
+  memory.context = kGpuContextBytes;
+  memory.communication += pinned_bytes(degrees);
+  memory.workspace = std::max(gpu_workspace_bytes(options, degrees.tensor_parallel),
+                              cudnn_bytes(options, degrees.tensor_parallel));
+  return memory;
+}
+
+}  // namespace
+
+RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
+  return {.model = network_of(spec),
+          .compute = spec.precision.parameters,
+          .fp8 = spec.precision.fp8,
+          .attention = spec.gpu.attention,
+          .device = spec.resources.device,
+          .prefetch = spec.sharding.prefetch,
+          .keeps_parameters = spec::rules_of(spec.sharding.strategy).keeps_parameters,
+          .checkpointing = spec.memory.activation_checkpointing,
+          .activation_offload = spec.memory.activation_offload,
+          .optimizer_offload = spec.memory.optimizer_offload,
+          .sequence_length = spec.data.sequence_length,
+          .micro_batch = batch.micro_batch,
+          .gradient_accumulation = batch.gradient_accumulation,
+          .saves_while_training = spec.checkpoint.every_steps > 0};
+}
+
+ModelRun model_run(const RankOptions& options) {
+  return {.compute = options.compute,
+          .micro_batch = static_cast<int>(options.micro_batch),
+          .sequence_length = options.sequence_length,
+          .checkpointing = options.checkpointing,
+          .offload = options.activation_offload,
+          .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
+          .device = options.device,
+          .fp8 = options.fp8,
+          .accumulates = options.gradient_accumulation > 1};
+}
+
+OpList ops(const RankOptions& options, int tensor_parallel) {
+  return ops(options.model, model_run(options), tensor_parallel);
+}
+
+StateOptions state_options(const RankOptions& options) {
+  const bool on_gpu = options.device == DeviceKind::kGpu;
+  return {.compute_bytes = size_of(options.compute),
+          .prefetch = options.prefetch,
+          .accumulates = options.gradient_accumulation > 1,
+          .revisits = shape_of(options.model).tied,
+          .keeps_parameters = options.keeps_parameters,
+          .keeps_compute_copy = !(options.optimizer_offload && on_gpu)};
+}
+
+ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {
+  ModelPlan plan;
+  plan.shard_degree = degrees.shard;
+  plan.replicas = degrees.replicas;
+  plan.tensor_parallel = degrees.tensor_parallel;
+  for (const BlockLayout& block : block_layouts(options.model, 0, 1)) {
+    plan.parameters += block.elements;
+    ++plan.blocks;
+  }
+  plan.flops_per_token = flops_per_token(options.model, options.sequence_length);
+  plan.memory = bytes_by_kind(options, degrees, cpu);
+  return plan;
+}
+
+ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
+  CpuNeeds cpu{.threads = std::max(1, place.threads)};
+  if (options.device == DeviceKind::kCpu)
+    cpu.product_bytes = expected_product_bytes(ops(options, degrees.tensor_parallel), cpu.threads,
+                                               place.multiplies_bf16);
+  ModelPlan plan = rank_memory(options, degrees, cpu);
+  plan.memory.process = process_bytes(place.world_size, plan.memory.on_gpu != 0);
+  return plan;
+}
+
+Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place) {
+  const auto mesh = solve_mesh(spec, place.world_size, place.ranks_per_node);
+  if (!mesh) return mesh.error();
+  const Degrees degrees{mesh->shard_degree, mesh->replicas(), mesh->tensor_parallel};
+  return job_memory(rank_options(spec, batch), degrees, place);
+}
+
+int64_t gpu_workspace_bytes(const RankOptions& options, int tensor_parallel) {
+  return gpu_workspace_bytes(ops(options, tensor_parallel), shape_of(options.model).hidden);
+}
+
+int64_t cudnn_bytes(const RankOptions& options, int tensor_parallel) {
+  if (options.attention == spec::GpuAttention::kOwn || options.compute != DType::kBf16 ||
+      !shape_of(options.model).causal)
+    return 0;
+  const int64_t bytes = cudnn_attention_bytes(ops(options, tensor_parallel).attention);
+  const bool is_asked = options.attention == spec::GpuAttention::kCudnn;
+  return is_asked || bytes <= kMostCudnnBytes ? bytes : 0;
+}
+
+int64_t staging_elements(const ShardLayout& layout, int replicas) {
+  int64_t elements = 0;
+  for (const BlockShards& block : layout.blocks)
+    elements += 3 * ((block.shard_elements + replicas - 1) / replicas);
+  return elements;
+}
+
+int64_t checkpoint_bytes(const Network& network) {
+  constexpr int64_t kBytesOfParameter = 3 * kFp32;  // master and both moments
+  int64_t elements = 0;
+  for (const BlockLayout& block : block_layouts(network, 0, 1)) elements += block.elements;
+  return kBytesOfParameter * elements;
+}
+
+}  // namespace shardrun::plan

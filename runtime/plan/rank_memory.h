@@ -1,0 +1,86 @@
+// What a rank of the built-in trainer holds, by arithmetic: no memory is touched, so the plan of 70 billion parameters costs
+// no more than any other. The trainer takes exactly these bytes; plans, searches over layouts and checks of a run call the
+// same functions.
+//
+// Every rank of a mesh holds the same, but for padding. Units: bytes. Thread rule: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/compute.h"
+#include "runtime/plan/batch_plan.h"
+#include "runtime/plan/mesh.h"
+#include "runtime/plan/model/network.h"
+#include "runtime/plan/model_plan.h"
+#include "runtime/plan/optimizer_state.h"
+#include "runtime/plan/shard_layout.h"
+#include "runtime/plan/sharded_state.h"
+
+namespace shardrun::plan {
+
+// What of a job decides the bytes of a rank, beside the degrees of its mesh.
+struct RankOptions {
+  Network model;
+  DType compute = DType::kFp32;
+  bool fp8 = false;  // ModelRun
+  spec::GpuAttention attention = spec::GpuAttention::kAuto;
+  DeviceKind device = DeviceKind::kCpu;
+  int prefetch = 1;
+  bool keeps_parameters = false;  // shard_grad_op
+  Checkpointing checkpointing = Checkpointing::kNone;
+  // What waits for its use lies in a file; a GPU's in pinned memory of the host.
+  bool activation_offload = false, optimizer_offload = false;
+  int64_t moment_piece = kMomentPiece;  // elements of a moment that come to a GPU at once
+  int sequence_length = 256;
+  int64_t micro_batch = 1, gradient_accumulation = 1;
+  bool saves_while_training = false;  // reserves the memory that a save needs not to wait for a disk later
+};
+
+// Returns what a job of the built-in trainer asks for.
+RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch);
+
+// Returns the parts of it that the model, its ops and the sharding engine are planned by.
+ModelRun model_run(const RankOptions& options);
+OpList ops(const RankOptions& options, int tensor_parallel);
+StateOptions state_options(const RankOptions& options);
+
+// How many ranks share a copy of the state, how many copies there are, and how many ranks share each matrix.
+struct Degrees {
+  int shard = 1, replicas = 1, tensor_parallel = 1;
+};
+
+// What a rank's CPUs add to what it holds; nothing of it counts on a GPU.
+struct CpuNeeds {
+  int threads = 1;            // of OpenMP
+  int64_t product_bytes = 0;  // of the largest matrix product: what oneDNN says, or plan::expected_product_bytes()
+};
+
+// Returns what the rank holds but MemoryPlan::process, which nothing of this decides.
+ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu);
+
+// Where a job's ranks run, as far as a launcher knows.
+struct RankPlace {
+  int64_t world_size = 1;
+  int ranks_per_node = 1, threads = 1;
+  bool multiplies_bf16 = true;  // whether their CPUs have instructions for it
+};
+// Returns the same of a job, with an estimate of oneDNN's part and with process_bytes(). kInvalid as solve_mesh().
+Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place);
+// Returns the same with other options than the job's, on a mesh that is solved.
+ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place);
+
+// Returns the bytes of a GPU's workspace for the ops that a rank runs, but for attention by cuDNN.
+int64_t gpu_workspace_bytes(const RankOptions& options, int tensor_parallel);
+// Returns the bytes planned for attention by cuDNN, which no one knows to be there before the ranks run; 0: it is not to be
+// used.
+int64_t cudnn_bytes(const RankOptions& options, int tensor_parallel);
+
+// Elements that a checkpoint is read and written by at a time: 1 MiB.
+inline constexpr int64_t kCheckpointChunk = int64_t{1} << 18;
+// Returns the elements that are copied so that a checkpoint can be written beside training, on the rank of `replicas` that
+// writes most of these shards.
+int64_t staging_elements(const ShardLayout& layout, int replicas);
+// Returns the bytes of one checkpoint on the disk, without the little that headers take.
+int64_t checkpoint_bytes(const Network& network);
+
+}  // namespace shardrun::plan

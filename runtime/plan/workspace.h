@@ -1,0 +1,53 @@
+// What ops need beside their arguments, as far as our own code decides it: workspaces of a CPU's threads and of a GPU.
+// Scratch of oneDNN's products is an input: ranks ask it (kernels/workspace.h), a launcher estimates it.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/memory.h"
+#include "runtime/plan/attention_scratch.h"
+#include "runtime/plan/model/ops.h"
+
+namespace shardrun::plan {
+
+// ---- of a CPU
+
+// A bf16 product's operands and result as fp32, where they are not: what is multiplied by CPUs without instructions for
+// bf16. Over nullptr it only counts bytes.
+struct Widened {
+  Widened(base::Cursor& pieces, const LinearCall& call);
+  float *a, *b;
+  float *bias = nullptr, *c = nullptr;  // null: none, and fp32 already
+};
+int64_t widened_bytes(const LinearCall& call);
+
+// Returns about what oneDNN 2.6 answers for the largest product of the list on a rank with `threads` threads (workspace.cpp
+// says how far off), with the copies that a CPU without bf16 instructions needs, which are exact.
+int64_t expected_product_bytes(const OpList& ops, int threads, bool multiplies_bf16);
+
+// Returns the bytes of all threads of a rank: products run on the caller's workspace of `product_bytes`, attention on one
+// for each thread that has a head to work on.
+int64_t cpu_workspace_bytes(const OpList& ops, int threads, int64_t product_bytes);
+
+// ---- of a GPU
+
+// Of the GPU, that ops share, at least: products take 32 MiB of it.
+inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
+// Beside all that is allocated: CUDA's context, cublasLt's handle and the code of kernels, which is loaded when they are
+// first launched. A context alone took 555 MiB of a GPU with 188 multiprocessors and 107 MiB of one with 34
+// (ggml-org/llama.cpp, pull request 23604), so about 400 of an H200's 132; our kernels and cublasLt's come to it. To be
+// replaced by what nvidia-smi shows of a rank.
+inline constexpr int64_t kGpuContextBytes = int64_t{600} << 20;
+// Returns the bytes of a workspace in which no op of the list has to ask for more, nor the norms of rows of `hidden`; more
+// than three million tokens of a micro-batch are not thought of.
+int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden);
+// Returns the bytes of a workspace for attention by cuDNN, whose deterministic backward on Hopper keeps the gradients of all
+// scores in bf16, of tiles of 64, a sum a row, and the gradients of keys and values for each query head in fp32 where heads
+// share them. Source: cudnn-frontend's node/scaled_dot_product_flash_attention.h; never measured. What wants more is refused.
+int64_t cudnn_attention_bytes(const AttentionShape& shape);
+// More than that is only given to it on demand.
+inline constexpr int64_t kMostCudnnBytes = int64_t{4} << 30;
+
+}  // namespace shardrun::plan

@@ -1,0 +1,33 @@
+#include "runtime/trainer/train/session_parts.h"
+
+#include <omp.h>
+
+#include "runtime/trainer/kernels/workspace.h"
+
+namespace shardrun::train {
+
+shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend) {
+  return {plan::state_options(options), &backend};
+}
+
+model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
+                                  kernels::Backend& backend) {
+  return {plan::model_run(options), options.offload_directory, tensor, &backend};
+}
+
+OptimizerOptions optimizer_options(const SessionOptions& options) {
+  return {options.optimizer, options.optimizer_offload, options.offload_directory, options.moment_piece};
+}
+
+plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& degrees) {
+  plan::CpuNeeds cpu{.threads = ::omp_get_max_threads()};
+  if (options.device == kernels::DeviceKind::kCpu)
+    cpu.product_bytes = kernels::product_bytes(plan::ops(options, degrees.tensor_parallel));
+  return plan::rank_memory(options, degrees, cpu);
+}
+
+void prepare_products(const SessionOptions& options, int tensor_parallel) {
+  kernels::prepare(plan::ops(options, tensor_parallel));
+}
+
+}  // namespace shardrun::train
