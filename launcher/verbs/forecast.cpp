@@ -21,27 +21,12 @@ using base::Code;
 using base::Error;
 using base::Result;
 using spec::Checkpointing;
-using spec::Strategy;
 
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kHostPci4 = 12e9,
                  kHostPci5 = 50e9;  // bytes/s of one accelerator; p4d's pairs share a switch
 constexpr double kNoLink = 25e9;    // of accelerators that only PCIe connects
 constexpr int kMostPlans = 64;      // layouts whose exact memory is asked for
-
-const char* name_of(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kFullShard:
-      return "full_shard";
-    case Strategy::kHybridShard:
-      return "hybrid_shard";
-    case Strategy::kShardGradOp:
-      return "shard_grad_op";
-    case Strategy::kNoShard:
-      return "no_shard";
-  }
-  return "";
-}
 
 const char* name_of(Checkpointing kind) {
   return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
@@ -316,7 +301,7 @@ std::string layout_json(const Layout& layout) {
       "\"best\": {{\"strategy\": \"{}\", \"shard_degree\": {}, \"tensor_parallel\": {}, \"micro_batch\": {}, "
       "\"gradient_accumulation\": {}, \"activation_checkpointing\": \"{}\", \"activation_offload\": {}, "
       "\"optimizer_offload\": {}}}",
-      name_of(layout.strategy), layout.shard_degree, layout.tensor_parallel, layout.micro_batch,
+      spec::rules_of(layout.strategy).name, layout.shard_degree, layout.tensor_parallel, layout.micro_batch,
       layout.accumulation, name_of(layout.checkpointing), layout.activation_offload,
       layout.optimizer_offload);
 }

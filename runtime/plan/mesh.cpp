@@ -78,15 +78,14 @@ Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks
   }
   RETURN_IF_ERROR(check_tensor_parallel(spec, mesh.tensor_parallel));
   const int data_parallel = mesh.data_parallel();
-  switch (sharding.strategy) {
-    case spec::Strategy::kNoShard:
+  switch (spec::rules_of(sharding.strategy).degree) {
+    case spec::ShardDegree::kOne:
       mesh.shard_degree = 1;
       break;
-    case spec::Strategy::kFullShard:
-    case spec::Strategy::kShardGradOp:
+    case spec::ShardDegree::kAll:
       mesh.shard_degree = data_parallel;
       break;
-    case spec::Strategy::kHybridShard:
+    case spec::ShardDegree::kAsked:
       mesh.shard_degree = sharding.shard_degree > 0
                               ? sharding.shard_degree
                               : std::gcd(data_parallel, std::max(1, ranks_per_node / mesh.tensor_parallel));

@@ -83,7 +83,7 @@ RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
           .attention = spec.gpu.attention,
           .device = spec.resources.device,
           .prefetch = spec.sharding.prefetch,
-          .keeps_parameters = spec.sharding.strategy == spec::Strategy::kShardGradOp,
+          .keeps_parameters = spec::rules_of(spec.sharding.strategy).keeps_parameters,
           .checkpointing = spec.memory.activation_checkpointing,
           .activation_offload = spec.memory.activation_offload,
           .optimizer_offload = spec.memory.optimizer_offload,

@@ -5,17 +5,6 @@
 namespace shardrun::plan {
 namespace {
 
-std::vector<Buffer> gathered_blocks(const ShardLayout& layout, const StateOptions& options) {
-  const Buffer largest{layout.largest_padded_elements, options.compute_bytes};
-  if (layout.group_size == 1) return {options.converts() ? 1U : 0U, largest};
-  if (!options.keeps_parameters)
-    return {static_cast<size_t>(std::min(options.prefetch + 1, layout.block_count())), largest};
-  std::vector<Buffer> blocks;
-  for (const BlockShards& block : layout.blocks)
-    blocks.push_back({block.padded_elements, options.compute_bytes});
-  return blocks;
-}
-
 int64_t sum(const std::vector<Buffer>& buffers) {
   int64_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.bytes();
@@ -24,17 +13,32 @@ int64_t sum(const std::vector<Buffer>& buffers) {
 
 }  // namespace
 
+BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options) {
+  if (group_size == 1) return {.gathered = options.converts() ? 1 : 0};
+  return {.gathered = options.keeps_parameters ? blocks : std::min(options.prefetch + 1, blocks),
+          .whole_gradients = 2,
+          // Reductions of one block that is visited twice are never both added at once.
+          .scratches = options.accumulates ? 2
+                       : options.revisits  ? 1
+                                           : 0};
+}
+
 ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options) {
+  const BufferCounts counts = buffer_counts(layout.group_size, layout.block_count(), options);
   ShardedState state;
   state.masters = state.gradients = {layout.flat_shard_elements, 4};
   if (options.compute_bytes != 4 && options.keeps_compute_copy)
     state.compute_copy = {layout.flat_shard_elements, options.compute_bytes};
-  state.gathered = gathered_blocks(layout, options);
-  if (layout.group_size == 1) return state;
-  state.whole_gradients.assign(2, {layout.largest_padded_elements, 4});
-  // Reductions of one block that is visited twice are never both added at once.
-  const size_t scratches = options.accumulates ? 2 : options.revisits ? 1 : 0;
-  state.scratches.assign(scratches, {layout.largest_shard_elements, 4});
+  const auto largest = [](int count, const Buffer& buffer) {
+    return std::vector<Buffer>(static_cast<size_t>(count), buffer);
+  };
+  state.gathered = largest(counts.gathered, {layout.largest_padded_elements, options.compute_bytes});
+  if (layout.group_size > 1 && options.keeps_parameters) {
+    for (size_t block = 0; block < layout.blocks.size(); ++block)
+      state.gathered[block].elements = layout.blocks[block].padded_elements;
+  }
+  state.whole_gradients = largest(counts.whole_gradients, {layout.largest_padded_elements, 4});
+  state.scratches = largest(counts.scratches, {layout.largest_shard_elements, 4});
   return state;
 }
 

@@ -46,6 +46,15 @@ struct StateOptions {
   bool converts() const { return compute_bytes != 4 && !keeps_compute_copy; }
 };
 
+// How many of the last three there are.
+struct BufferCounts {
+  int gathered = 0, whole_gradients = 0, scratches = 0;
+
+  friend bool operator==(const BufferCounts&, const BufferCounts&) = default;
+};
+
+BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options);
+
 struct ShardedState {
   Buffer masters, gradients, compute_copy;
   std::vector<Buffer> gathered, whole_gradients, scratches;

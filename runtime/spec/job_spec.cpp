@@ -257,17 +257,17 @@ void check_micro_batch(const TomlValue& document, SpecReading& reading, const Jo
 }
 
 void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
-  constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
-                                              {"hybrid_shard", Strategy::kHybridShard},
-                                              {"shard_grad_op", Strategy::kShardGradOp},
-                                              {"no_shard", Strategy::kNoShard}};
+  Choice<Strategy> strategies[kStrategies.size()];
+  std::transform(kStrategies.begin(), kStrategies.end(), strategies, [](const StrategyRules& rules) {
+    return Choice<Strategy>{rules.name, rules.strategy};
+  });
   SectionReader section(document, "sharding", reading);
-  section.choice("strategy", kStrategies, sharding.strategy);
+  section.choice("strategy", strategies, sharding.strategy);
   section.integer("shard_degree", 1, 1 << 17, sharding.shard_degree);
   section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
-  if (section.has("shard_degree") && sharding.strategy != Strategy::kHybridShard) {
+  if (section.has("shard_degree") && rules_of(sharding.strategy).degree != ShardDegree::kAsked) {
     reading.fail(section.origin("shard_degree"), "only hybrid_shard has a shard_degree",
                  "write strategy = \"hybrid_shard\", or remove it");
   }

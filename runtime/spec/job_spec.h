@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/strategy.h"
 
 namespace shardrun::spec {
 
@@ -29,7 +30,6 @@ using base::DType;
 using base::Result;
 
 enum class SchedulerKind { kAuto, kLocal, kSlurm, kMpirun };
-enum class Strategy { kFullShard, kHybridShard, kShardGradOp, kNoShard };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };

@@ -7,14 +7,7 @@
 namespace shardrun::train {
 
 shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend) {
-  const plan::StateOptions state = plan::state_options(options);
-  return {.compute = options.compute,
-          .prefetch = state.prefetch,
-          .accumulates = state.accumulates,
-          .revisits = state.revisits,
-          .keeps_parameters = state.keeps_parameters,
-          .keeps_compute_copy = state.keeps_compute_copy,
-          .backend = &backend};
+  return {plan::state_options(options), &backend};
 }
 
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,

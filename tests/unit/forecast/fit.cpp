@@ -59,10 +59,10 @@ launcher::ModelShape model_of(const TomlValue& table) {
 }
 
 spec::Strategy strategy_of(const std::string& text) {
-  if (text == "full_shard") return spec::Strategy::kFullShard;
-  if (text == "hybrid_shard") return spec::Strategy::kHybridShard;
-  if (text == "shard_grad_op") return spec::Strategy::kShardGradOp;
-  return spec::Strategy::kNoShard;
+  for (const spec::StrategyRules& rules : spec::kStrategies)
+    if (text == rules.name) return rules.strategy;
+  SHARDRUN_CHECK(false);
+  return {};
 }
 
 spec::Checkpointing checkpointing_of(const std::string& text) {
