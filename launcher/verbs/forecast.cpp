@@ -160,8 +160,7 @@ Result<Question> question_of(const PlanOptions& options, const spec::JobSpec& sp
   Question question;
   question.machine = std::move(known).value();
   question.machine.dollars_per_hour = options.dollars_per_hour;
-  if (spec.resources.device == spec::DeviceKind::kGpu &&
-      spec.origins.contains("resources.ranks_per_node"))
+  if (spec.resources.device == spec::DeviceKind::kGpu && spec.origins.contains("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(plan::network_of(spec));
   question.traits = traits(*stack);

@@ -14,19 +14,19 @@ namespace shardrun::plan {
 // Operations of one communicator that hold memory at a time, at most; others wait without.
 constexpr int64_t kRunningSums = SHARDRUN_COMM_V1_RUNNING;
 
-// One reduce_scatter that leaves `part_bytes` on each rank.
+// Returns what one reduce_scatter holds that leaves `part_bytes` on each rank.
 inline int64_t reduce_scatter_bytes(int group_size, int64_t part_bytes) {
   return static_cast<int64_t>(
       shardrun_comm_v1_sum_bytes(static_cast<uint32_t>(group_size), static_cast<uint64_t>(part_bytes)));
 }
 
-// One all_reduce of `bytes`.
+// Returns what one all_reduce of `bytes` holds.
 inline int64_t all_reduce_bytes(int group_size, int64_t bytes) {
   const bool whole = static_cast<uint64_t>(bytes) <= SHARDRUN_COMM_V1_WHOLE_BYTES;
   return reduce_scatter_bytes(group_size, whole ? bytes : bytes / group_size + 8);
 }
 
-// Bytes of one rank's part that a staged communicator moves at a time: 16 MiB over the whole group, but at least
+// Returns the bytes of one rank's part that a staged communicator moves at a time: 16 MiB over the whole group, but at least
 // 64 KiB; no more than the largest part that it is ever given.
 inline int64_t staging_piece_bytes(int group_size, int64_t largest_part_bytes) {
   constexpr int64_t kAll = int64_t{16} << 20, kLeast = int64_t{64} << 10, kUnit = 256;
@@ -35,12 +35,12 @@ inline int64_t staging_piece_bytes(int group_size, int64_t largest_part_bytes) {
   return (std::min(piece, needed) + kUnit - 1) / kUnit * kUnit;
 }
 
-// Pinned memory of a staged communicator: two pieces in turn, each with one part and those of all.
+// Returns the bytes of pinned memory of a staged communicator: two pieces in turn, each with one part and those of all.
 inline int64_t staging_bytes(int group_size, int64_t piece_bytes) {
   return group_size > 1 ? 2 * (group_size + 1) * piece_bytes : 0;
 }
 
-// Bytes of one rank's part that the staged communicators of a GPU may be given, as far as their memory depends on it.
+// The staged communicators of a GPU may be given parts of this many bytes, as far as their memory depends on it.
 inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
 
 }  // namespace shardrun::plan

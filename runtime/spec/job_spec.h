@@ -44,9 +44,9 @@ struct ResourcesSpec {  // [resources]
   std::optional<std::chrono::seconds> time_limit;  // "HH:MM:SS", "MM:SS" or "D-HH:MM:SS", as Slurm writes it
   std::string partition, account, constraint, exclude;
   bool exclusive = false;
-  int gpus_per_node = 0;                         // asked of Slurm, and looked for by the preflight
+  int gpus_per_node = 0;                 // asked of Slurm, and looked for by the preflight
   DeviceKind device = DeviceKind::kCpu;  // what the built-in trainer computes with
-  int ranks_per_gpu = 1;                         // that share one
+  int ranks_per_gpu = 1;                 // that share one
 };
 
 struct ClusterSpec {                               // [cluster]
@@ -95,9 +95,9 @@ struct ShardingSpec {  // [sharding]
   int prefetch = 1;         // how many blocks are gathered ahead
 };
 
-struct PrecisionSpec {                      // [precision]
+struct PrecisionSpec {              // [precision]
   DType parameters = DType::kBf16;  // of gathered parameters and activations; masters are fp32
-  bool fp8 = false;                         // the linear layers of a Llama's blocks, on GPUs
+  bool fp8 = false;                 // the linear layers of a Llama's blocks, on GPUs
 };
 
 struct GpuSpec {                                 // [gpu]: of the trainer on GPUs

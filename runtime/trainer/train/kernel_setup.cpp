@@ -44,7 +44,8 @@ std::string JobKernels::label() const {
 }
 
 std::vector<kernels::KernelShape> kernel_shapes(const spec::JobSpec& spec, kernels::Target target) {
-  return kernel_shapes(plan::network_of(spec), spec.precision.parameters, spec.sharding.tensor_parallel, target);
+  return kernel_shapes(plan::network_of(spec), spec.precision.parameters, spec.sharding.tensor_parallel,
+                       target);
 }
 
 Result<JobKernels> compile_kernels(const spec::JobSpec& spec, const KernelSetup& setup) {
