@@ -15,12 +15,11 @@ int64_t sum(const std::vector<Buffer>& buffers) {
 
 BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options) {
   if (group_size == 1) return {.gathered = options.converts() ? 1 : 0};
-  return {.gathered = options.keeps_parameters ? blocks : std::min(options.prefetch + 1, blocks),
-          .whole_gradients = 2,
-          // Reductions of one block that is visited twice are never both added at once.
-          .scratches = options.accumulates ? 2
-                       : options.revisits  ? 1
-                                           : 0};
+  BufferCounts counts{.gathered = options.keeps_parameters ? blocks : std::min(options.prefetch + 1, blocks),
+                      .whole_gradients = 2};
+  if (options.revisits) counts.scratches = 1;  // two reductions of one block are not in flight at once
+  if (options.accumulates) counts.scratches = 2;
+  return counts;
 }
 
 ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options) {

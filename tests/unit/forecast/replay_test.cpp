@@ -230,24 +230,31 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("replay: the seconds, the exposed part and the bytes of six jobs, to the digit") {
+TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to the digit") {
   const struct {
     int64_t degree;
     int layers, prefetch;
     int64_t accumulation;
     bool keeps;
+    double slower;  // the network, by this factor
     double seconds, exposed, gather, reduce, replica;
   } jobs[] = {
-      {1, 2, 1, 1, false, 0.72710744536800009, 0.0061309405911111892, 0.0, 0.0, 8524800.0},
-      {1, 2, 1, 3, false, 2.1623459764400002, 0.0061309405911109671, 0.0, 0.0, 8524800.0},
-      {2, 2, 1, 1, false, 0.73107633999662625, 0.0091963531248484068, 3196672.0, 4262400.0, 0.0},
-      {2, 3, 0, 2, false, 2.1110014641806156, 0.054251377063430695, 10951168.0, 11738112.0, 0.0},
-      {2, 5, 3, 3, false, 4.9687171994219979, 0.0086607879404510153, 13885696.0, 27247104.0, 0.0},
-      {2, 2, 1, 2, true, 1.4509317147326262, 0.008660801124848079, 2131200.0, 8524800.0, 0.0},
+      {1, 2, 1, 1, false, 1.0, 0.72710744536800009, 0.0061309405911111892, 0.0, 0.0, 8524800.0},
+      {1, 2, 1, 3, false, 100.0, 2.8509041876011527, 0.61309764306343073, 0.0, 0.0, 8524800.0},
+      {2, 2, 1, 1, false, 1.0, 0.73107633999662625, 0.0091963531248484068, 3196672.0, 4262400.0, 0.0},
+      {2, 3, 0, 2, false, 1.0, 2.1110014641806156, 0.054251377063430695, 10951168.0, 11738112.0, 0.0},
+      {2, 5, 3, 3, false, 1.0, 4.9687171994219979, 0.0086607879404510153, 13885696.0, 27247104.0, 0.0},
+      {2, 2, 1, 2, true, 1.0, 1.4509317147326262, 0.008660801124848079, 2131200.0, 8524800.0, 0.0},
+      {2, 3, 1, 2, false, 100.0, 4.5983757348245993, 1.8619268553010053, 8541184.0, 11738112.0, 0.0},
+      {2, 3, 2, 2, true, 100.0, 3.8466453029369587, 1.288156437707064, 2934528.0, 11738112.0, 0.0},
   };
-  Calibration calibration = known();
-  for (auto& one : calibration.collectives) one.cpu_seconds = 0.2 * one.beside_seconds;
   for (const auto& expected : jobs) {
+    Calibration calibration = known();
+    for (auto& one : calibration.collectives) {
+      one.seconds = exactly(one.seconds.median * expected.slower);
+      one.beside_seconds *= expected.slower;
+      one.cpu_seconds = 0.2 * one.beside_seconds;
+    }
     ReplayQuestion question = job(2, expected.degree);
     question.model.layers = expected.layers;
     question.prefetch = expected.prefetch;
