@@ -20,8 +20,10 @@ struct Tool {
   int (*run)(std::span<char* const> arguments);
 };
 constexpr std::array kTools{
-    Tool{"calibrate", shardrun::tools::run_calibrate_tool}, Tool{"data", shardrun::tools::run_data_tool},
-    Tool{"export", shardrun::tools::run_export_tool},       Tool{"preflight", shardrun::tools::run_preflight_tool},
+    Tool{"calibrate", shardrun::tools::run_calibrate_tool},
+    Tool{"data", shardrun::tools::run_data_tool},
+    Tool{"export", shardrun::tools::run_export_tool},
+    Tool{"preflight", shardrun::tools::run_preflight_tool},
 };
 
 }  // namespace

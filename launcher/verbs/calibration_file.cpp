@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-
 #include <fmt/format.h>
 
 #include "launcher/forecast/memory.h"

@@ -41,7 +41,7 @@ inline int64_t staging_bytes(int group_size, int64_t piece_bytes) {
   return group_size > 1 ? 2 * (group_size + 1) * piece_bytes : 0;
 }
 
-// Bytes of one rank's part that the staged communicators of a GPU may be given, as far as their memory depends on it.
+// The staged communicators of a GPU may be given parts of this many bytes, as far as their memory depends on it.
 inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
 
 }  // namespace shardrun::plan

@@ -31,8 +31,8 @@ int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const D
 // The largest values that each rank saw, of all ranks.
 int64_t fp8_bytes(const RankOptions& options, const Degrees& degrees) {
   if (!options.fp8) return 0;
-  return int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel * shape_of(options.model).layers *
-         kFp8TensorsOfBlock * kFp32;
+  return int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel *
+         shape_of(options.model).layers * kFp8TensorsOfBlock * kFp32;
 }
 
 // Pinned memory of the communicators of a GPU, two of which have the shard group.
@@ -63,7 +63,8 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   memory.saving = (kCheckpointChunk + staged) * kFp32;
   memory.communication = sum_bytes(options, layout, degrees) + fp8_bytes(options, degrees);
   if (!on_gpu) {
-    memory.workspace = cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
+    memory.workspace =
+        cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
     return memory;
   }
   memory.on_gpu = 1;
@@ -136,8 +137,8 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
 ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
   CpuNeeds cpu{.threads = std::max(1, place.threads)};
   if (options.device == DeviceKind::kCpu)
-    cpu.product_bytes = expected_product_bytes(ops(options, degrees.tensor_parallel), cpu.threads,
-                                               place.multiplies_bf16);
+    cpu.product_bytes =
+        expected_product_bytes(ops(options, degrees.tensor_parallel), cpu.threads, place.multiplies_bf16);
   ModelPlan plan = rank_memory(options, degrees, cpu);
   plan.memory.process = process_bytes(place.world_size, plan.memory.on_gpu != 0);
   return plan;

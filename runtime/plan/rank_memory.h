@@ -51,8 +51,9 @@ struct Degrees {
 
 // What a rank's CPUs add to what it holds; nothing of it counts on a GPU.
 struct CpuNeeds {
-  int threads = 1;            // of OpenMP
-  int64_t product_bytes = 0;  // of the largest matrix product: what oneDNN says, or plan::expected_product_bytes()
+  int threads = 1;  // of OpenMP
+  int64_t product_bytes =
+      0;  // of the largest matrix product: what oneDNN says, or plan::expected_product_bytes()
 };
 
 // Returns what the rank holds but MemoryPlan::process, which nothing of this decides.

@@ -33,10 +33,10 @@ int64_t cpu_workspace_bytes(const OpList& ops, int threads, int64_t product_byte
 
 // ---- of a GPU
 
-// Of the GPU, that ops share, at least: products take 32 MiB of it.
+// Ops of a GPU share at least this much, of which products take 32 MiB.
 inline constexpr int64_t kGpuWorkspaceBytes = int64_t{64} << 20;
-// Beside all that is allocated: CUDA's context, cublasLt's handle and the code of kernels, which is loaded when they are
-// first launched. A context alone took 555 MiB of a GPU with 188 multiprocessors and 107 MiB of one with 34
+// CUDA takes this much beside all that is allocated: its context, cublasLt's handle and the code of kernels, which is loaded
+// when they are first launched. A context alone took 555 MiB of a GPU with 188 multiprocessors and 107 MiB of one with 34
 // (ggml-org/llama.cpp, pull request 23604), so about 400 of an H200's 132; our kernels and cublasLt's come to it. To be
 // replaced by what nvidia-smi shows of a rank.
 inline constexpr int64_t kGpuContextBytes = int64_t{600} << 20;

@@ -51,8 +51,7 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
   section.word("exclude", "._-,[]", resources.exclude);
   section.boolean("exclusive", resources.exclusive);
   section.integer("gpus_per_node", 0, 1024, resources.gpus_per_node);
-  constexpr Choice<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu},
-                                                 {"gpu", DeviceKind::kGpu}};
+  constexpr Choice<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"gpu", DeviceKind::kGpu}};
   section.choice("device", kDevices, resources.device);
   section.integer("ranks_per_gpu", 1, 64, resources.ranks_per_gpu);
   section.finish();

@@ -150,8 +150,9 @@ int64_t most_targets(const BertConfig& /*config*/, int sequence_length) {
 
 ActivationBytes activation_bytes(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*/) {
   const BertSizes sizes(config, run);
-  return run.compute == DType::kFp32 ? planned_activations(BertBuffers<float>(sizes, nullptr, nullptr), run)
-                                     : planned_activations(BertBuffers<uint16_t>(sizes, nullptr, nullptr), run);
+  return run.compute == DType::kFp32
+             ? planned_activations(BertBuffers<float>(sizes, nullptr, nullptr), run)
+             : planned_activations(BertBuffers<uint16_t>(sizes, nullptr, nullptr), run);
 }
 
 OpList ops(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*/) {

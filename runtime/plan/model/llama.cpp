@@ -131,15 +131,16 @@ int64_t most_targets(const LlamaConfig& /*config*/, int sequence_length) {
 
 ActivationBytes activation_bytes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) {
   const LlamaSizes sizes(config, run, tensor_parallel);
-  return run.compute == DType::kFp32 ? planned_activations(LlamaBuffers<float>(sizes, nullptr, nullptr), run)
-                                     : planned_activations(LlamaBuffers<uint16_t>(sizes, nullptr, nullptr), run);
+  return run.compute == DType::kFp32
+             ? planned_activations(LlamaBuffers<float>(sizes, nullptr, nullptr), run)
+             : planned_activations(LlamaBuffers<uint16_t>(sizes, nullptr, nullptr), run);
 }
 
 OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) {
   using Op = LinearCall::Op;
   const LlamaSizes s(config, run, tensor_parallel);
   const bool sums = tensor_parallel > 1 && run.compute != DType::kFp32;  // over ranks, in fp32
-  const Op back = sums ? Op::kForwardFp32 : Op::kForward;  // into the residual stream
+  const Op back = sums ? Op::kForwardFp32 : Op::kForward;                // into the residual stream
   const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   OpList list{run.compute, {}, {s.B, s.T, s.H, s.K, s.D}};

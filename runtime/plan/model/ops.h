@@ -32,7 +32,7 @@ struct OpList {
   std::vector<LinearCall> linears;
   AttentionShape attention{};  // forward and backward; B = 0: none
 
-  // Every gradient of weights also as one that is added to another.
+  // Lists every gradient of weights also as one that is added to another.
   void also_accumulate() {
     for (size_t i = 0, count = linears.size(); i < count; ++i) {
       if (linears[i].op != LinearCall::Op::kBackwardWeight) continue;

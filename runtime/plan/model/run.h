@@ -21,7 +21,8 @@ struct ModelRun {
   DType compute = DType::kFp32;
   int micro_batch = 1, sequence_length = 1;
   Checkpointing checkpointing = Checkpointing::kNone;
-  bool offload = false;  // activations that wait for backward lie in a file; a GPU's in pinned memory of the host
+  bool offload =
+      false;  // activations that wait for backward lie in a file; a GPU's in pinned memory of the host
   int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
   DeviceKind device = DeviceKind::kCpu;
   bool fp8 = false;          // the linear layers of a Llama's blocks, beside bf16
@@ -34,7 +35,7 @@ struct ModelRun {
 // What a model holds of activations; it allocates exactly these, once.
 struct ActivationBytes {
   int64_t resident = 0;
-  int64_t offloaded = 0;  // in a file, or pinned, beside a GPU's memory
+  int64_t offloaded = 0;       // in a file, or pinned, beside a GPU's memory
   int64_t offload_window = 0;  // of a file, in memory at a time: two layers' worth
 };
 

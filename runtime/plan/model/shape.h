@@ -7,25 +7,26 @@ namespace shardrun::plan {
 
 struct ModelShape {
   int layers = 0, hidden = 0, kv_width = 0, ffn = 0, ffn_matrices = 3, vocab = 0;
-  bool tied = false;    // the classifier uses the embedding's matrix, so that a micro-step visits that block twice
-  bool causal = true;   // a token sees no later one, and there is no padding
-  bool paired = false;  // trains on pairs of sentences with masked tokens, instead of on text
+  bool tied =
+      false;  // the classifier uses the embedding's matrix, so that a micro-step visits that block twice
+  bool causal = true;     // a token sees no later one, and there is no padding
+  bool paired = false;    // trains on pairs of sentences with masked tokens, instead of on text
   bool sliceable = true;  // each matrix can be cut for the ranks of a tensor group
   const char* name = "a Llama";
 
-  // The products of a layer, attention's projections among them, with two norms.
+  // Returns the parameters of a layer's products, attention's projections among them, and of two norms.
   double layer_parameters() const {
     const double d = hidden;
     return 2.0 * d * d + 2.0 * d * kv_width + static_cast<double>(ffn_matrices) * d * ffn + 2.0 * d;
   }
   double table_parameters() const { return static_cast<double>(vocab) * hidden; }
   double parameters() const { return layers * layer_parameters() + (tied ? 1.0 : 2.0) * table_parameters(); }
-  // Forward and backward, without recomputation; half of the attention matrix where it is causal.
+  // Returns the FLOPs of forward and backward without recomputation; half of the attention matrix where it is causal.
   double flops_per_token(int sequence_length) const {
     const double attention = (causal ? 6.0 : 12.0) * layers * hidden * static_cast<double>(sequence_length);
     return 6.0 * (layers * layer_parameters() + table_parameters()) + attention;
   }
-  // Of them, those of the linear layers of blocks: without attention's scores and the head.
+  // Returns those of the linear layers of blocks alone: without attention's scores and the head.
   double linear_flops_per_token() const { return 6.0 * layers * (layer_parameters() - 2.0 * hidden); }
 };
 

@@ -122,8 +122,8 @@ class Staged final : public Communicator {
 
 Result<void> Staged::begin() {
   if (size() == 1) return {};
-  auto pinned =
-      link_->allocate_pinned(static_cast<size_t>(plan::staging_bytes(size(), static_cast<int64_t>(piece_bytes_))));
+  auto pinned = link_->allocate_pinned(
+      static_cast<size_t>(plan::staging_bytes(size(), static_cast<int64_t>(piece_bytes_))));
   if (!pinned) return std::move(pinned).error().context("memory for staging");
   pinned_ = std::move(*pinned);
   std::span<std::byte> rest = pinned_->bytes();

@@ -41,7 +41,8 @@ class TypedLlama : public Llama {
         scratch_(std::move(memory.scratch)),
         buffers_(sizes_, saved_.data(), scratch_.data()),
         offloaded_(std::move(memory.offloaded)),
-        fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings), BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
+        fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings),
+             BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
     backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);

@@ -19,7 +19,8 @@ Result<std::unique_ptr<OffloadedLayers>> OffloadedLayers::create(int layers, int
 }
 
 Result<void> OffloadedLayers::take_memory(const Slots& slots) {
-  auto host = link_->allocate_pinned(static_cast<size_t>(plan::waiting_bytes(layers_, static_cast<int64_t>(piece_))));
+  auto host =
+      link_->allocate_pinned(static_cast<size_t>(plan::waiting_bytes(layers_, static_cast<int64_t>(piece_))));
   if (!host) return std::move(host).error();
   host_ = std::move(host).value();
   for (size_t i = 0; i < slots.size(); ++i) {

@@ -141,9 +141,9 @@ Result<std::unique_ptr<Batches>> Batches::open(const Network& network, const Bat
   if (plan::shape_of(network).paired) {
     auto loaders = open_loaders<data::BertLoader>(network, options);
     if (!loaders) return std::move(loaders).error();
-    return std::unique_ptr<Batches>(
-        std::make_unique<PairBatches>(std::move(loaders->training), std::move(loaders->validation), tokens,
-                                      static_cast<size_t>(options.micro_batch)));
+    return std::unique_ptr<Batches>(std::make_unique<PairBatches>(std::move(loaders->training),
+                                                                  std::move(loaders->validation), tokens,
+                                                                  static_cast<size_t>(options.micro_batch)));
   }
   auto loaders = open_loaders<data::Loader>(network, options);
   if (!loaders) return std::move(loaders).error();

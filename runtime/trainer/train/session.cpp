@@ -126,7 +126,7 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 }
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
-  const auto state = engine_options(options_).state;
+  const auto state = plan::state_options(options_);
   return plan::StepPlan(
       {.visits = {model_->visits().begin(), model_->visits().end()},
        .micro_steps = micro_steps,
@@ -172,11 +172,11 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targe
 
 Session::Attention Session::attention() const {
   const bool is_causal = plan::shape_of(options_.model).causal;
-  Attention attention{
-      plan::ops(options_, groups_.tensor_parallel()).attention, is_causal,
-      plan::cudnn_bytes(options_, groups_.tensor_parallel()), ""};
+  Attention attention{plan::ops(options_, groups_.tensor_parallel()).attention, is_causal,
+                      plan::cudnn_bytes(options_, groups_.tensor_parallel()), ""};
   if (!is_causal) {
-    attention.refusal = fmt::format("cuDNN's masks no padding, which {} has", plan::shape_of(options_.model).name);
+    attention.refusal =
+        fmt::format("cuDNN's masks no padding, which {} has", plan::shape_of(options_.model).name);
   } else if (options_.compute != kernels::DType::kBf16) {
     attention.refusal = "cuDNN's is of bf16";
   } else if (batches_->training_corpus().packs_documents()) {

@@ -253,8 +253,8 @@ class Trainer {
                                   {.local_rank = env_.local_rank,
                                    .gpus_per_node = spec_.resources.gpus_per_node,
                                    .ranks_per_gpu = spec_.resources.ranks_per_gpu,
-                                   .workspace_bytes = plan::gpu_workspace_bytes(session_options(spec_, plan_),
-                                                                          spec_.sharding.tensor_parallel)});
+                                   .workspace_bytes = plan::gpu_workspace_bytes(
+                                       session_options(spec_, plan_), spec_.sharding.tensor_parallel)});
     if (!gpu) return std::move(gpu).error();
     gpu_.emplace(std::move(gpu).value());
     if (!spec_.precision.fp8) return {};

@@ -90,7 +90,8 @@ double planned_bytes(const testing::TrainerJob& job, const std::vector<std::stri
 
 }  // namespace
 
-TEST_CASE("plan: every rank of 26 combinations peaks within 5 % of what was planned and is recorded as predicted") {
+TEST_CASE(
+    "plan: every rank of 26 combinations peaks within 5 % of what was planned and is recorded as predicted") {
   const testing::TrainerJob job(kLlama);
   double worst = 0.0, worst_workspace = 0.0;
   for (const Case& one : kCases) {

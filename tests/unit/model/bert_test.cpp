@@ -38,7 +38,8 @@ struct Fixture {
     for (auto& value : tokens) value = token(generator);
     for (auto& value : segments) value = bit(generator);
     for (const size_t masked : {0, 4, 7, 11, 15}) targets[masked] = token(generator);
-    bert = model::Bert::create(kTiny, {{compute, kBatch, kLength, checkpointing, !offload.empty()}, offload}).value();
+    bert = model::Bert::create(kTiny, {{compute, kBatch, kLength, checkpointing, !offload.empty()}, offload})
+               .value();
   }
 
   std::vector<std::byte> bytes(int visit) const {

@@ -21,7 +21,8 @@ plan::RankOptions llama(const plan::LlamaConfig& config, plan::DType compute) {
 const plan::LlamaConfig k7B{32, 4096, 32, 32, 11008, 32000}, k13B{40, 5120, 40, 40, 13824, 32000},
     k70B{80, 8192, 64, 8, 28672, 32000};
 
-plan::ModelPlan planned(const plan::RankOptions& options, int shard_degree, int replicas, int tensor_parallel) {
+plan::ModelPlan planned(const plan::RankOptions& options, int shard_degree, int replicas,
+                        int tensor_parallel) {
   return plan::rank_memory(options, {shard_degree, replicas, tensor_parallel}, {});
 }
 
@@ -152,7 +153,8 @@ TEST_CASE(
   CHECK_GT(workspace(), int64_t{16} << 30);
 }
 
-TEST_CASE("memory plan: a CPU's workspace is attention's on each thread that has a head, and products' on one") {
+TEST_CASE(
+    "memory plan: a CPU's workspace is attention's on each thread that has a head, and products' on one") {
   plan::OpList list;
   list.attention = {.B = 1, .T = 4096, .H = 32, .K = 4, .D = 128};
   // Of backward: three tiles of 32 queries, three of 64 keys, two of scores, a sum a token and three gradients.
@@ -165,7 +167,8 @@ TEST_CASE("memory plan: a CPU's workspace is attention's on each thread that has
   CHECK_EQ(plan::cpu_workspace_bytes(list, 3, 1000), 1000);
 }
 
-TEST_CASE("memory plan: CPUs without bf16 hold a product's operands and result in fp32 beside oneDNN's scratch") {
+TEST_CASE(
+    "memory plan: CPUs without bf16 hold a product's operands and result in fp32 beside oneDNN's scratch") {
   using Op = plan::LinearCall::Op;
   CHECK_EQ(plan::widened_bytes({Op::kForward, 128, 256, 512}), 4 * (128 * 256 + 256 * 512 + 128 * 512));
   CHECK_EQ(plan::widened_bytes({Op::kForward, 128, 256, 512, /*bias=*/true}),

@@ -163,7 +163,7 @@ class Products {
 Product product_of(DType dtype, const LinearCall& call) {
   const auto type = type_of(dtype);
   const plan::Product p = plan::product_of(call);
-  return {p.M,  p.K, p.N, type, p.is_narrow ? type : kType<float>, p.a_transposed, p.b_transposed,
+  return {p.M,    p.K,         p.N, type, p.is_narrow ? type : kType<float>, p.a_transposed, p.b_transposed,
           p.bias, p.accumulate};
 }
 
@@ -178,7 +178,8 @@ bool must_widen(const Product& product) {
 
 void multiply_widened(const LinearCall& call, const Product& p, const Pointers& at) {
   Products& products = Products::of_this_thread();
-  std::byte* const workspace = thread_workspace(plan::widened_bytes(call) + products.scratch_bytes(in_fp32(p)));
+  std::byte* const workspace =
+      thread_workspace(plan::widened_bytes(call) + products.scratch_bytes(in_fp32(p)));
   Cursor pieces(workspace);
   const plan::Widened wide(pieces, call);
   const auto narrow = [](const void* values) { return static_cast<const Bf16*>(values); };
