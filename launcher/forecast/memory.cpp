@@ -42,7 +42,7 @@ double gathered_bytes(const ModelShape& model, const Layout& layout, const Trait
   if (layout.shard_degree == 1 && traits.shards_optimizer) return 0.0;
   const bool converts = layout.optimizer_offload && traits.streams_moments;
   const bool keeps =
-      layout.strategy == spec::Strategy::kShardGradOp || (layout.shard_degree == 1 && !converts);
+      spec::rules_of(layout.strategy).keeps_parameters || (layout.shard_degree == 1 && !converts);
   const double blocks = 2.0 * model.layer_parameters() + model.table_parameters();
   return (kBf16 * (keeps ? model.parameters() : blocks) + traits.reduce_bytes * blocks) /
          layout.tensor_parallel;

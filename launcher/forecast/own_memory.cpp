@@ -39,7 +39,7 @@ double gathered(const OwnMemoryQuestion& q, const Blocks& blocks) {
   if (adds)
     bytes += (layout.accumulation > 1 ? 2.0 : 1.0) * kFp32 * blocks.largest /
              static_cast<double>(layout.shard_degree);
-  if (layout.strategy == spec::Strategy::kShardGradOp) return bytes + kBf16 * blocks.all;
+  if (spec::rules_of(layout.strategy).keeps_parameters) return bytes + kBf16 * blocks.all;
   return bytes + kBf16 * blocks.largest * std::min(q.prefetch + 1, blocks.count);
 }
 

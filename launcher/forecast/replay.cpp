@@ -4,7 +4,10 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
+
+#include "runtime/plan/step.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -12,7 +15,8 @@ namespace {
 using base::Code;
 using base::Error;
 using base::Result;
-using spec::Strategy;
+using plan::StepEvent;
+using Kind = StepEvent::Kind;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kRunning = 2;  // operations of a channel at once
@@ -131,133 +135,85 @@ struct Block {
   Volumes sent;  // by one of each
 };
 
-// The sharding engine's bookkeeping, as far as it decides what is asked of the network and when.
+// The step that the sharding engine would execute.
+plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replicated) {
+  const Layout& layout = question.layout;
+  plan::StepShape shape{
+      .micro_steps = layout.accumulation, .prefetch = question.prefetch, .replicated = replicated};
+  for (int block = 0; block < blocks; ++block) shape.visits.push_back(block);
+  shape.buffers = plan::buffer_counts(static_cast<int>(layout.shard_degree), blocks,
+                                      {.prefetch = question.prefetch,
+                                       .accumulates = layout.accumulation > 1,
+                                       .keeps_parameters = spec::rules_of(layout.strategy).keeps_parameters});
+  return shape;
+}
+
+// What the events of a step take.
 class Step {
  public:
-  Step(const MeasuredMachine& machine, const ReplayQuestion& question, std::vector<Block> blocks,
-       double cpu_share)
-      : machine_(machine), question_(question), blocks_(std::move(blocks)), line_(cpu_share) {
-    const auto count = static_cast<int>(blocks_.size());
-    slots_.resize(static_cast<size_t>(keeps() ? count : std::min(question.prefetch + 1, count)));
-    for (int b = 0; b < count; ++b) order_.push_back(b);
-    for (int b = count - 1; b >= 0; --b) order_.push_back(b);
-  }
+  Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks,
+       const plan::BufferCounts& buffers, double cpu_share)
+      : machine_(machine),
+        shard_degree_(shard_degree),
+        blocks_(std::move(blocks)),
+        gathers_(static_cast<size_t>(buffers.gathered)),
+        reductions_(static_cast<size_t>(buffers.whole_gradients)),
+        replica_sums_(blocks_.size()),
+        line_(cpu_share) {}
 
-  double run(const CollectiveSeconds& norm, double updated) {
-    const int64_t micro_steps = question_.layout.accumulation;
-    for (int64_t micro = 0; micro < micro_steps; ++micro) {
-      first_ = micro == 0;
-      last_ = micro + 1 == micro_steps;
-      for (size_t place = 0; place < order_.size(); ++place) visit(place);
+  void time(const StepEvent& event) {
+    if (event.kind == Kind::kMicroStepEnds) return;
+    const Block& block = blocks_[static_cast<size_t>(event.block)];
+    switch (event.kind) {
+      case Kind::kGather:
+        volumes_.gather += block.sent.gather;
+        return start(gathers_, event.slot, kGather, block.gather);
+      case Kind::kAwaitGather:
+        return wait(gathers_, event.slot);
+      case Kind::kForward:
+        return line_.compute(block.seconds.forward);
+      case Kind::kBackward:
+        return line_.compute(block.seconds.backward);
+      case Kind::kReduce:
+        volumes_.reduce += block.sent.reduce;
+        return start(reductions_, event.gradient, kReduce, block.reduce);
+      case Kind::kAwaitReduce:
+        return wait(reductions_, event.gradient);
+      case Kind::kAdd:
+        return line_.compute(machine_.add(block.elements / shard_degree_));
+      case Kind::kSumReplicas:
+        volumes_.replica += block.sent.replica;
+        return start(replica_sums_, event.block, kReplica, block.replica);
+      case Kind::kAwaitReplicas:
+        return wait(replica_sums_, event.block);
+      case Kind::kMicroStepEnds:
+        return;
     }
-    complete(next_gradient_);
-    complete(1 - next_gradient_);
-    for (const size_t sum : replica_sums_) exposed_ += line_.wait(sum);
+  }
+  // The update of the parameters, once the norm of their gradients is known; returns the seconds of the step.
+  double update(const CollectiveSeconds& norm, double seconds) {
     exposed_ += line_.wait(line_.start(kWorld, norm));
-    line_.compute(updated);
+    line_.compute(seconds);
     return line_.now();
   }
   double exposed() const { return exposed_; }
   const Volumes& volumes() const { return volumes_; }
 
  private:
-  struct Slot {
-    int block = -1;
-    std::optional<size_t> pending;
-  };
-  struct Gradient {
-    int block = -1;
-    std::optional<size_t> pending;
-    bool adds = false, last = false;
-  };
+  using Operations = std::vector<size_t>;  // the one that was started last, by buffer or block
 
-  bool alone() const { return question_.layout.shard_degree == 1; }
-  bool keeps() const { return question_.layout.strategy == Strategy::kShardGradOp; }
-  double shard_elements(int block) const {
-    return blocks_[static_cast<size_t>(block)].elements / static_cast<double>(question_.layout.shard_degree);
+  void start(Operations& operations, int index, Channel channel, const CollectiveSeconds& seconds) {
+    operations[static_cast<size_t>(index)] = line_.start(channel, seconds);
   }
-
-  void visit(size_t place) {
-    const int block = order_[place];
-    const Block& it = blocks_[static_cast<size_t>(block)];
-    const bool forward = place < blocks_.size();
-    if (!alone()) acquire(block, place);
-    if (!forward) complete(alone() ? 0 : next_gradient_);
-    line_.compute(forward ? it.seconds.forward : it.seconds.backward);
-    if (!forward) reduce(block);
-  }
-
-  Slot* find(int block) {
-    for (Slot& slot : slots_)
-      if (slot.block == block) return &slot;
-    return nullptr;
-  }
-
-  bool gather(int block, int acquired, const std::vector<int>& ahead) {
-    Slot* free = keeps() ? &slots_[static_cast<size_t>(block)] : nullptr;
-    for (size_t i = 0; i < slots_.size() && free == nullptr; ++i) {
-      const int held = slots_[i].block;
-      const bool wanted = held == acquired || std::find(ahead.begin(), ahead.end(), held) != ahead.end();
-      if (held < 0 || !wanted) free = &slots_[i];
-    }
-    if (free == nullptr) return false;
-    if (free->pending) exposed_ += line_.wait(*free->pending);
-    volumes_.gather += blocks_[static_cast<size_t>(block)].sent.gather;
-    *free = {block, line_.start(kGather, blocks_[static_cast<size_t>(block)].gather)};
-    return true;
-  }
-
-  void acquire(int block, size_t place) {
-    std::vector<int> ahead;
-    for (size_t next = place + 1;
-         next < order_.size() && ahead.size() < static_cast<size_t>(question_.prefetch); ++next)
-      ahead.push_back(order_[next]);
-    if (find(block) == nullptr) gather(block, block, ahead);
-    for (const int next : ahead)
-      if (find(next) == nullptr && !gather(next, block, ahead)) break;
-    Slot* slot = find(block);
-    if (slot == nullptr || !slot->pending) return;
-    exposed_ += line_.wait(*slot->pending);
-    slot->pending.reset();
-  }
-
-  void reduce(int block) {
-    if (alone()) {
-      if (last_) sum_over_replicas(block);
-      return;
-    }
-    volumes_.reduce += blocks_[static_cast<size_t>(block)].sent.reduce;
-    gradients_[next_gradient_] = {block, line_.start(kReduce, blocks_[static_cast<size_t>(block)].reduce),
-                                  !first_, last_};
-    next_gradient_ = 1 - next_gradient_;
-  }
-
-  void complete(size_t slot) {
-    Gradient& it = gradients_[slot];
-    if (it.block < 0) return;
-    const int block = it.block;
-    it.block = -1;
-    exposed_ += line_.wait(*it.pending);
-    if (it.adds) line_.compute(machine_.add(shard_elements(block)));
-    if (it.last) sum_over_replicas(block);
-  }
-
-  void sum_over_replicas(int block) {
-    const CollectiveSeconds& seconds = blocks_[static_cast<size_t>(block)].replica;
-    volumes_.replica += blocks_[static_cast<size_t>(block)].sent.replica;
-    if (seconds.alone > 0.0) replica_sums_.push_back(line_.start(kReplica, seconds));
+  void wait(const Operations& operations, int index) {
+    exposed_ += line_.wait(operations[static_cast<size_t>(index)]);
   }
 
   const MeasuredMachine& machine_;
-  const ReplayQuestion& question_;
+  double shard_degree_;
   std::vector<Block> blocks_;
+  Operations gathers_, reductions_, replica_sums_;
   Timeline line_;
-  std::vector<int> order_;
-  std::vector<Slot> slots_;
-  std::array<Gradient, 2> gradients_;
-  size_t next_gradient_ = 0;
-  std::vector<size_t> replica_sums_;
-  bool first_ = true, last_ = true;
   double exposed_ = 0.0;
   Volumes volumes_;
 };
@@ -333,8 +289,11 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   if (!norm) return norm.error();
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
-  Step step(machine, question, std::move(blocks), share);
-  forecast.seconds = step.run(*norm, updated);
+  plan::StepShape shape = shape_of(question, model.layers + 2, /*replicated=*/replica.ranks > 1);
+  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
+  plan::StepPlan plan(std::move(shape));
+  while (const auto event = plan.next()) step.time(*event);
+  forecast.seconds = step.update(*norm, updated);
   phases.compute /= share;
   phases.optimizer = updated / share;
   phases.exposed = step.exposed();

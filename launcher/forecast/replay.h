@@ -1,9 +1,8 @@
-// A training step on a measured machine, replayed event by event as the sharding engine runs it: one rank's main thread
-// with its gathers, reductions and waits, and the collectives in flight, which share the network and take CPUs from
-// computing. All ranks do the same at the same time.
+// A training step on a measured machine: the plan that the sharding engine executes (runtime/plan/step.h), timed event by
+// event. One rank's main thread computes, starts and awaits; the collectives in flight share the network and take CPUs
+// from computing. All ranks do the same at the same time. Two operations of a communicator run at once, later ones queue
+// (plugins/abi/comm_v1.h).
 //
-// Source of the schedule: runtime/trainer/train/session.cpp and runtime/trainer/shard/engine.cpp; two operations of a communicator run at
-// once, later ones queue (plugins/abi/comm_v1.h).
 // Thread rule: pure functions.
 #pragma once
 

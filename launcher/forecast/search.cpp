@@ -1,6 +1,7 @@
 #include "launcher/forecast/search.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -26,6 +27,10 @@ std::vector<int64_t> divisors(int64_t number) {
   return low;
 }
 
+bool keeps_parameters(Strategy strategy) {
+  return spec::rules_of(strategy).keeps_parameters;
+}
+
 struct Memory {
   Checkpointing checkpointing;
   bool activation_offload, optimizer_offload;
@@ -44,12 +49,11 @@ std::vector<Memory> memory_choices(const Question& question) {
   return choices;
 }
 
-// Strategies of a mesh; a group of one shards nothing, and one of all ranks has no replicas.
+// Strategies of a mesh that may be chosen.
 std::vector<Strategy> strategies(const Question& question, int64_t shard_degree, int64_t data_parallel) {
-  if (shard_degree == 1) return {Strategy::kNoShard};
-  if (shard_degree < data_parallel) return {Strategy::kHybridShard};
-  if (!question.shard_grad_op) return {Strategy::kFullShard};
-  return {Strategy::kFullShard, Strategy::kShardGradOp};
+  auto all = spec::strategies_of(shard_degree, data_parallel);
+  if (!question.shard_grad_op) std::erase_if(all, keeps_parameters);
+  return all;
 }
 
 void add_layouts(const Question& question, Layout layout, const std::vector<Memory>& choices,
@@ -120,7 +124,7 @@ bool holds_no_less(const Layout& one, const Layout& other) {
          one.activation_offload == other.activation_offload &&
          one.optimizer_offload == other.optimizer_offload && one.micro_batch >= other.micro_batch &&
          one.shard_degree <= other.shard_degree &&
-         (one.strategy == Strategy::kShardGradOp || other.strategy != Strategy::kShardGradOp);
+         (keeps_parameters(one.strategy) || !keeps_parameters(other.strategy));
 }
 
 const char* checkpointing_text(Checkpointing kind) {
@@ -174,17 +178,9 @@ std::vector<std::string> reasons_for(const Question& question, const Answer& ans
 }  // namespace
 
 std::string sharding_text(const Layout& layout) {
-  switch (layout.strategy) {
-    case Strategy::kFullShard:
-      return fmt::format("full_shard over {}", layout.shard_degree);
-    case Strategy::kHybridShard:
-      return fmt::format("hybrid_shard over {}", layout.shard_degree);
-    case Strategy::kShardGradOp:
-      return fmt::format("shard_grad_op over {}", layout.shard_degree);
-    case Strategy::kNoShard:
-      return "no_shard";
-  }
-  return "";
+  const spec::StrategyRules& rules = spec::rules_of(layout.strategy);
+  if (rules.degree == spec::ShardDegree::kOne) return rules.name;
+  return fmt::format("{} over {}", rules.name, layout.shard_degree);
 }
 
 Answer search(const Question& question) {

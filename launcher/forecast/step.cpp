@@ -214,7 +214,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   schedule.layers = model.layers;
   schedule.tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
   schedule.slowed = traits.held;
-  schedule.keeps = layout.strategy == spec::Strategy::kShardGradOp || layout.shard_degree == 1;
+  schedule.keeps = spec::rules_of(layout.strategy).keeps_parameters || layout.shard_degree == 1;
   schedule.tensor = tensor_seconds(machine, model, layout, schedule.tokens);
   schedule.layer = layer_block(model, layout, rates, traits, schedule.tokens, schedule.tensor);
   schedule.head = head_block(model, layout, rates, schedule.tokens);

@@ -123,9 +123,7 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
         Layout& layout = question.layout;
         layout.shard_degree = degree;
         layout.tensor_parallel = 1;
-        layout.strategy = degree == 1       ? spec::Strategy::kNoShard
-                          : degree == world ? spec::Strategy::kFullShard
-                                            : spec::Strategy::kHybridShard;
+        layout.strategy = spec::strategies_of(degree, world).front();
         layout.micro_batch = micro;
         layout.accumulation = local / micro;
         layout.checkpointing = kind;

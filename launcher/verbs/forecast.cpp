@@ -22,21 +22,6 @@ using base::Code;
 using base::Error;
 using base::Result;
 using spec::Checkpointing;
-using spec::Strategy;
-
-const char* name_of(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kFullShard:
-      return "full_shard";
-    case Strategy::kHybridShard:
-      return "hybrid_shard";
-    case Strategy::kShardGradOp:
-      return "shard_grad_op";
-    case Strategy::kNoShard:
-      return "no_shard";
-  }
-  return "";
-}
 
 const char* name_of(Checkpointing kind) {
   return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
@@ -85,12 +70,12 @@ std::vector<std::string> overrides_of(const Candidate& candidate, const Question
       fmt::format("batch.micro_batch={}", layout.micro_batch),
       "resources.device=gpu",
       fmt::format("resources.gpus_per_node={}", question.machine.per_node),
-      fmt::format("sharding.strategy=\"{}\"", name_of(layout.strategy)),
+      fmt::format("sharding.strategy=\"{}\"", spec::rules_of(layout.strategy).name),
       fmt::format("sharding.tensor_parallel={}", layout.tensor_parallel),
       fmt::format("memory.activation_checkpointing=\"{}\"", name_of(layout.checkpointing)),
       fmt::format("memory.activation_offload={}", layout.activation_offload),
       fmt::format("memory.optimizer_offload={}", layout.optimizer_offload)};
-  if (layout.strategy == Strategy::kHybridShard)
+  if (spec::rules_of(layout.strategy).degree == spec::ShardDegree::kAsked)
     overrides.push_back(fmt::format("sharding.shard_degree={}", layout.shard_degree));
   return overrides;
 }

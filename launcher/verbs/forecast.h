@@ -64,7 +64,6 @@ base::Result<ForecastReport> forecast_job(const PlanOptions& options);
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded);
 
 // The words that a job spec has for them.
-const char* name_of(spec::Strategy strategy);
 const char* name_of(spec::Checkpointing kind);
 
 // "full_shard over 8, tensor 1, micro-batch 2 x 1, checkpointing none"

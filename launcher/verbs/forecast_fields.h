@@ -8,11 +8,12 @@
 
 #include "launcher/verbs/forecast.h"
 #include "runtime/base/fields.h"
+#include "runtime/spec/strategy.h"
 
 namespace shardrun::launcher {
 
 void fields(auto& visit, const Layout& layout) {
-  visit("strategy", name_of(layout.strategy));
+  visit("strategy", spec::rules_of(layout.strategy).name);
   visit("shard_degree", layout.shard_degree);
   visit("tensor_parallel", layout.tensor_parallel);
   visit("micro_batch", layout.micro_batch);

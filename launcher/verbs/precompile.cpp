@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/agent/child_program.h"
 #include "launcher/agent/run_directory.h"

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/agent/conductor.h"
 #include "launcher/agent/stop_signals.h"

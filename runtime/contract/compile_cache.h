@@ -1,7 +1,7 @@
-// Where compiled code lies, and a GPU's tables of matrix products: the folder of [precompile] cache, or the default, which
-// is the trainer's always. Launcher and ranks must agree on it.
+// Where compiled code and a GPU's tables of matrix products lie: the folder of [precompile] cache, or the default,
+// which is always the trainer's. Launcher and ranks must agree on it.
 //
-// Thread rule: calls the lookup, by default of the environment, which no thread may change meanwhile.
+// Thread rule: calls the lookup, which by default reads the environment; no thread may change that meanwhile.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace shardrun::contract {
 
 using base::Result;
 
-// Absolute: `working_directory` before a relative one, ~/.cache/shardrun/compile by default. kInvalid when HOME names
-// no folder.
+// Returns an absolute path: `working_directory` is put before a relative one, and the default is
+// ~/.cache/shardrun/compile. kInvalid when HOME names no folder.
 Result<std::string> compile_cache_folder(const spec::JobSpec& spec, const std::string& working_directory,
                                          const EnvironmentLookup& lookup = process_environment());
 

@@ -11,11 +11,11 @@ namespace shardrun::contract {
 
 using base::Result;
 
-// "apptainer", "singularity" or "ch-run".
+// Returns "apptainer", "singularity" or "ch-run".
 const char* program_of(spec::ContainerRuntime runtime);
 
-// The runtime that the spec names, or of "auto" the first that PATH of `environment` has. kInvalid at its place when
-// there is none, and for pyxis, which only srun itself can start.
+// Returns the runtime that the spec names, or for "auto" the first one that PATH of `environment` has. kInvalid, at
+// the key's place, when there is none, and for pyxis, which only srun itself can start.
 Result<spec::ContainerRuntime> find_container_runtime(const spec::JobSpec& spec,
                                                       const EnvironmentLookup& environment);
 

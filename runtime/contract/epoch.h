@@ -1,4 +1,4 @@
-// Epoch: which attempt of a run may write. The fencing token of a run directory.
+// Epoch: which attempt of a run may write; it is the fencing token of a run directory.
 //
 // The file `epoch` holds the number of the newest attempt and is replaced by an atomic rename before the attempt's
 // first process starts. Whoever is about to publish something in the name of an older attempt reads a larger number
@@ -16,19 +16,19 @@
 
 namespace shardrun::contract {
 
-// kNotFound before the first attempt, kCorrupt when the file holds no number, kIo.
+// Errors: kNotFound before the first attempt, kCorrupt when the file holds no number, kIo.
 base::Result<int> read_epoch(const record::RunDir& run);
-// kIo.
+// Error: kIo.
 base::Result<void> write_epoch(const record::RunDir& run, int attempt);
-// kRefused when a later attempt has begun, naming both. A run without the file has no rule to break.
+// Refuses (kRefused) when a later attempt has begun, naming both. A run without the file has no rule to break.
 base::Result<void> check_epoch(const record::RunDir& run, int attempt);
 
-// [checkpoint] directory, absolute.
+// Returns [checkpoint] directory as an absolute path.
 std::string checkpoint_directory(const spec::JobSpec& spec, const record::LaunchPlan& plan);
-// Where an attempt's checkpoints grow until they are published, a folder inside the checkpoint directory that only the
-// attempt's conductor makes. Without it nothing can be written or renamed from it: that is the fence.
+// Returns where an attempt's checkpoints grow until they are published: a folder inside the checkpoint directory
+// that only the attempt's conductor makes. Without it nothing can be written or renamed from it: that is the fence.
 std::string checkpoint_stage(const std::string& checkpoint_directory, const std::string& run_id, int attempt);
-// Takes the stages of all other attempts away and makes this one's, with the directory around it. kIo.
+// Takes the stages of all other attempts away and makes this one's, with the directory around it. Error: kIo.
 base::Result<void> fence_checkpoints(const std::string& checkpoint_directory, const std::string& run_id,
                                      int attempt);
 

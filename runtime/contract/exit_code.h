@@ -15,7 +15,7 @@ enum ExitCode : int {
   kExitDoNotRequeue = 93,   // the program says that another try cannot help
 };
 
-// What a command for people ends with on such an error. A rank's own is the trainer's.
+// Returns the code with which a command for people ends on such an error. A rank's own codes are the trainer's.
 int exit_code_of(base::Code code);
 
 }  // namespace shardrun::contract

@@ -19,7 +19,7 @@ constexpr std::string_view kHelloWord = "hello 1";
 constexpr std::string_view kLookWord = "look 1";
 constexpr std::string_view kRankWord = "rank";
 constexpr int64_t kMostRanks = int64_t{1} << 30;
-constexpr size_t kBeatNumbers = 10;  // and one letter between the sixth and the seventh
+constexpr size_t kBeatNumbers = 10;  // and one letter between the sixth and the seventh number
 
 std::string_view take_word(std::string_view& line) {
   const size_t end = std::min(line.find(' '), line.size());

@@ -2,7 +2,7 @@
 //
 //   program ──ProgressPage (shared memory)──► supervisor ──one TCP connection, lines of text──► conductor
 //
-// The page is written with relaxed stores and costs the program nothing that can be measured. The lines:
+// The page is written with relaxed stores and costs the program nothing that can be measured. These are the lines:
 //   supervisor:  hello 1 <token> <global rank> <node>
 //                beat <sequence> <phase> <step> <entered> <moves> <waiting> <state> <step µs> <busy µs> <quiet ms> <bytes>
 //                bye
@@ -10,7 +10,8 @@
 //                ack <sequence>
 //                kill <reason>
 //
-// Who only wants to see what the conductor knows says `look 1 <token>` and gets a welcome, one line for each rank, and `end`:
+// Whoever only wants to see what the conductor knows says `look 1 <token>` and gets a welcome, a line for each
+// rank, and `end`:
 //                rank <global rank> <heard> <left> <ms ago> <node> <the newest beat>
 // Both sides prove that they can read the run's attempt_<n>/watch.json (mode 0600), which holds the token, the answer
 // and where the conductor listens. docs/decisions/0014 says why.
@@ -35,27 +36,27 @@ using base::Result;
 inline constexpr double kBeatSeconds = 0.5;
 
 enum class RankPhase : uint32_t {
-  kStarting = 0,  // until the first step, or for good where the program has no steps that we know of
+  kStarting = 0,  // until the first step, or for good where we know of no steps in the program
   kStepping,
-  kSaving,  // waits for a checkpoint to be written
+  kSaving,  // it waits for a checkpoint to be written
   kEnding,  // after the last step
 };
 
 // Lies in memory that supervisor and program share. Counters only grow.
 struct ProgressPage {
-  std::atomic<uint64_t> moves{0};    // anything done: a block's forward, a collective begun or ended
-  std::atomic<uint64_t> entered{0};  // collectives begun: every rank begins the same ones in the same order
+  std::atomic<uint64_t> moves{0};    // counts anything done: a block's forward, a collective begun or ended
+  std::atomic<uint64_t> entered{0};  // collectives begun; every rank begins the same ones in the same order
   std::atomic<uint32_t> waiting{0};  // 1 inside a wait for a collective
   std::atomic<uint32_t> phase{0};    // RankPhase
   std::atomic<int64_t> step{0};      // optimizer steps done
-  std::atomic<int64_t> step_microseconds{0};  // of the last step
-  std::atomic<int64_t> busy_microseconds{0};  // of all steps, without the waits
+  std::atomic<int64_t> step_microseconds{0};  // how long the last step took
+  std::atomic<int64_t> busy_microseconds{0};  // how long all steps took, without the waits
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 // A page that a forked child shares with its parent.
 using SharedProgress = std::unique_ptr<ProgressPage, void (*)(ProgressPage*)>;
-// kIo when the kernel has no memory.
+// Makes such a page. kIo when the kernel has no memory.
 Result<SharedProgress> make_shared_progress();
 
 struct Beat {
@@ -64,10 +65,11 @@ struct Beat {
   int64_t step = 0;
   uint64_t entered = 0, moves = 0;
   bool waiting = false;
-  char state = '?';  // of the program's process, as /proc/<pid>/stat has it: R, S, D, T, …
+  char state = '?';  // state of the program's process, as /proc/<pid>/stat has it: R, S, D, T, …
   int64_t step_microseconds = 0, busy_microseconds = 0;
-  int64_t quiet_milliseconds = 0;  // since the program wrote a line or touched its heartbeat file
-  int64_t resident_bytes = 0;      // of the program and all below it; a page that they share counts for each
+  int64_t quiet_milliseconds = 0;  // time since the program wrote a line or touched its heartbeat file
+  // Memory of the program and all below it; a page that they share counts for each.
+  int64_t resident_bytes = 0;
 };
 
 struct Hello {
@@ -80,13 +82,13 @@ struct Hello {
 struct RankSight {
   int global_rank = 0;
   std::string node;
-  bool heard = false;            // at least once
+  bool heard = false;            // whether it was heard at least once
   bool left = false;             // its program has ended
-  int64_t milliseconds_ago = 0;  // that it was last heard
-  Beat beat;                     // the newest
+  int64_t milliseconds_ago = 0;  // time since it was last heard
+  Beat beat;                     // the newest beat
 };
 
-// Lines without their newline. nullopt: malformed, or of another version.
+// The lines are written and read without their newline. nullopt: the line is malformed, or of another version.
 std::string to_line(const Beat& beat);
 std::string to_line(const Hello& hello);
 std::optional<Beat> parse_beat(std::string_view line);
@@ -94,14 +96,14 @@ std::optional<Hello> parse_hello(std::string_view line);
 std::string to_line(const RankSight& sight);
 std::optional<RankSight> parse_rank_sight(std::string_view line);
 std::string look_line(std::string_view token);
-// The token.
+// Returns the token.
 std::optional<std::string> parse_look(std::string_view line);
 
 // watch.json: where the conductor of an attempt listens.
 struct WatchPlace {
   std::string token, answer;
   uint16_t port = 0;
-  std::vector<std::string> addresses;  // numeric, tried in order
+  std::vector<std::string> addresses;  // numeric addresses, tried in order
   double lease_seconds = 3.0;          // a supervisor that has heard nothing for so long ends its program
 };
 std::string to_json(const WatchPlace& place);

@@ -11,7 +11,7 @@
 
 namespace shardrun::contract {
 namespace {
-constexpr int kFirstPort = 10000;  // below are the ports that services like to use
+constexpr int kFirstPort = 10000;  // services like to use the ports below
 constexpr int kLastPort = 65535;
 }  // namespace
 

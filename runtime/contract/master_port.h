@@ -12,21 +12,22 @@
 namespace shardrun::contract {
 
 struct PortRange {
-  int low = 32768, high = 60999;  // inclusive
+  int low = 32768, high = 60999;  // both inclusive
 };
 
-// The ports that the kernel hands out by itself (/proc/sys/net/ipv4/ip_local_port_range).
+// Returns the ports that the kernel hands out by itself (/proc/sys/net/ipv4/ip_local_port_range).
 PortRange ephemeral_ports();
 
-// A port ≥ 1024 outside `ephemeral`, spread by `seed` so that jobs on one machine rarely want the same one,
-// for which `is_free` holds. kIo when none of 1000 tries is free, or when `ephemeral` leaves no port.
+// Returns a port ≥ 1024 outside `ephemeral` for which `is_free` holds, spread by `seed` so that jobs on one machine
+// rarely want the same one. kIo when none of 1000 tries is free, or when `ephemeral` leaves no port.
 base::Result<uint16_t> choose_port(const PortRange& ephemeral, uint64_t seed,
                                    const std::function<bool(uint16_t)>& is_free);
 
-// Of ranks on `nodes` nodes, whose first is `first_node`: one machine needs no name resolution.
+// Returns the address for ranks on `nodes` nodes, the first of which is `first_node`: one machine needs no
+// name resolution.
 std::string master_address(size_t nodes, const std::string& first_node);
 
-// True when this machine can bind the port on all its addresses right now.
+// Says whether this machine can bind the port on all its addresses right now.
 bool can_bind(uint16_t port);
 
 }  // namespace shardrun::contract

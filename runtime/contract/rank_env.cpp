@@ -15,7 +15,7 @@ namespace {
 using base::Code;
 using base::Error;
 
-// Who says which rank we are: the names of the six numbers under one launcher.
+// The names of the six numbers with which one launcher tells a rank who it is.
 struct RankNames {
   const char* launcher;
   const char* global_rank;
@@ -56,7 +56,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-// SLURM_TASKS_PER_NODE such as "2(x4)" or "2,1": the number of `node_index`.
+// Reads the number of `node_index` from SLURM_TASKS_PER_NODE, such as "2(x4)" or "2,1".
 Result<int64_t> slurm_local_world_size(const EnvironmentLookup& lookup, int node_index) {
   const std::string name =
       lookup("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
@@ -117,8 +117,8 @@ Result<void> read_position(const EnvironmentLookup& lookup, const RankNames& nam
     if (!size) return std::move(size).error();
     env.local_world_size = static_cast<int>(*size);
   }
-  if (*names.node_count ==
-      '\0') {  // mpirun does not say; ranks are mapped node by node, equally many on each
+  if (*names.node_count == '\0') {
+    // mpirun does not say; ranks are mapped node by node, equally many on each.
     env.node_count = (env.world_size + env.local_world_size - 1) / env.local_world_size;
     env.node_index = std::min(env.global_rank / env.local_world_size, env.node_count - 1);
   }

@@ -13,7 +13,7 @@ std::vector<uint32_t> strided(int first, int stride, int count) {
   return ranks;
 }
 
-// "1, 2, 4 or 8"
+// Returns the divisors as text: "1, 2, 4 or 8".
 std::string divisors(int number) {
   std::string text;
   for (int candidate = 1; candidate <= number; ++candidate) {
@@ -28,7 +28,7 @@ base::Error refusal(const spec::JobSpec& spec, const char* key, const std::strin
   return base::Error(base::Code::kInvalid, fmt::format("{}: {}; {}", spec.origin(key), what, mend));
 }
 
-// Every matrix is cut into `degree` equal parts, and so are the tokens of a micro-batch.
+// Checks that `degree` can cut every matrix into equal parts, and the tokens of a micro-batch too.
 Result<void> check_tensor_parallel(const spec::JobSpec& spec, int degree) {
   if (degree == 1) return {};
   const struct {
@@ -78,15 +78,14 @@ Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks
   }
   RETURN_IF_ERROR(check_tensor_parallel(spec, mesh.tensor_parallel));
   const int data_parallel = mesh.data_parallel();
-  switch (sharding.strategy) {
-    case spec::Strategy::kNoShard:
+  switch (spec::rules_of(sharding.strategy).degree) {
+    case spec::ShardDegree::kOne:
       mesh.shard_degree = 1;
       break;
-    case spec::Strategy::kFullShard:
-    case spec::Strategy::kShardGradOp:
+    case spec::ShardDegree::kAll:
       mesh.shard_degree = data_parallel;
       break;
-    case spec::Strategy::kHybridShard:
+    case spec::ShardDegree::kAsked:
       mesh.shard_degree = sharding.shard_degree > 0
                               ? sharding.shard_degree
                               : std::gcd(data_parallel, std::max(1, ranks_per_node / mesh.tensor_parallel));

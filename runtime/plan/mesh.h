@@ -1,4 +1,4 @@
-// Mesh: which ranks of a job share a shard, a replica and a tensor. Pure arithmetic.
+// Mesh: which ranks of a job share a shard, a replica and a tensor. This is pure arithmetic.
 //
 // Ranks are numbered with the tensor dimension innermost, then the shard dimension, then replicas, so that the
 // groups that talk most are neighbours and, with a fitting degree, on one node:
@@ -8,6 +8,7 @@
 //     tensor groups {0,1} {2,3} {4,5} {6,7}; shard groups {0,2} {1,3} {4,6} {5,7}; replica groups {0,4} {1,5} …
 //
 // Ranks of one tensor group read the same sequences: together they are one data-parallel rank.
+//
 // Thread rule: plain values, pure functions.
 #pragma once
 
@@ -32,14 +33,14 @@ struct Mesh {
   int shard_rank(int global_rank) const { return data_rank(global_rank) % shard_degree; }
   int replica_rank(int global_rank) const { return data_rank(global_rank) / shard_degree; }
 
-  // Global ranks, ascending, `global_rank` among them.
+  // Return global ranks, in ascending order, with `global_rank` among them.
   std::vector<uint32_t> tensor_group(int global_rank) const;
   std::vector<uint32_t> shard_group(int global_rank) const;
   std::vector<uint32_t> replica_group(int global_rank) const;
 };
 
-// The mesh of [sharding] on `world_size` ranks with `ranks_per_node` of them on each node. hybrid_shard without a
-// shard_degree shards inside a node. Errors: kInvalid, "file:line:column: what; mend" for degrees that do not divide.
+// Returns the mesh of [sharding] on `world_size` ranks with `ranks_per_node` of them on each node. hybrid_shard without
+// a shard_degree shards inside a node. Errors: kInvalid, "file:line:column: what; mend" for degrees that do not divide.
 Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks_per_node);
 
 }  // namespace shardrun::plan

@@ -10,21 +10,21 @@
 
 namespace shardrun::plan {
 
-// Bytes of the rank that holds most, in memory at a time.
+// Bytes of the rank that holds most, as far as they are in memory at one time.
 struct MemoryPlan {
   int64_t masters = 0;        // fp32 parameters of its shard
-  int64_t compute_copy = 0;   // the same in bf16; 0 when fp32 is computed with
-  int64_t gradients = 0;      // fp32, of its shard
-  int64_t moments = 0;        // of the optimizer; a window of them when they lie in a file or beside the GPU
+  int64_t compute_copy = 0;   // the same parameters in bf16; 0 when the job computes in fp32
+  int64_t gradients = 0;      // fp32 gradients of its shard
+  int64_t moments = 0;        // optimizer moments; a window of them when they lie in a file or beside the GPU
   int64_t gathered = 0;       // buffers of whole blocks and of their gradients
-  int64_t activations = 0;    // of the model, with its scratch; a window of them when they lie elsewhere
+  int64_t activations = 0;    // activations and scratch; a window of them when they lie elsewhere
   int64_t offloaded = 0;      // a GPU's moments and activations that lie in pinned memory of the host
-  int64_t workspace = 0;      // of kernels, on all threads
+  int64_t workspace = 0;      // workspace of kernels, on all threads
   int64_t communication = 0;  // what sums over ranks receive
   int64_t saving = 0;         // copies of state that checkpoints are written from beside training
-  int64_t in_files = 0;       // on disk, not part of the total
-  // Before anything was allocated: programs, libraries, connections, compiled kernels. Of a run it is measured, before
-  // it is what process_bytes() says.
+  int64_t in_files = 0;       // bytes on disk, which are no part of the total
+  // What is there before anything is allocated: programs, libraries and connections. For a run it is measured, before the
+  // run it is what process_bytes() says.
   int64_t process = 0;
   // 1: the model's state, `gathered`, `activations` and `workspace` lie in a GPU's memory; the rest is the host's.
   int64_t on_gpu = 0;
@@ -78,9 +78,10 @@ void fields(auto& visit, base::Is<ModelPlan> auto& model) {
   visit("bytes_per_rank", model.memory);
 }
 
-// What a rank holds before it has allocated anything, as it was measured: the program with its libraries and compiled
-// products; in a world of more than one, the endpoints of the comm plugin, too. On a GPU also our library with cublasLt
-// 13.0, as a rank held them that found no driver; what the driver keeps on the host is not known yet.
+// Returns what a rank holds before it has allocated anything, as it was measured: the program with its libraries
+// and compiled products, and in a world of more than one rank the endpoints of the comm plugin too. On a GPU it
+// includes our library with cublasLt 13.0, as a rank held them that found no driver; what the driver keeps on the
+// host is not known yet.
 constexpr int64_t process_bytes(int64_t world_size, bool on_gpu = false) {
   constexpr int64_t kProgram = 12'000'000, kEndpoints = 7'700'000, kGpuLibraries = 209'000'000;
   return kProgram + (world_size > 1 ? kEndpoints : 0) + (on_gpu ? kGpuLibraries : 0);

@@ -1,10 +1,10 @@
-// Model FLOPs utilization: the share of the hardware's peak that a model's own arithmetic took, recomputation and kernels'
-// extra work not counted.
+// Model FLOPs utilization: the share of the hardware's peak that a model's own arithmetic took; recomputation and
+// extra work of kernels are not counted.
 //
-// Two conventions, of which published figures use either:
+// There are two conventions; published figures use either:
 //   causal  of attention's scores, those that a causal mask lets through: half of them
 //   full    all of them, as Chowdhery et al. 2022 (PaLM), appendix B count
-// Borders of documents lower neither. They differ by attention's share, and are one for a model without a mask.
+// Borders of documents lower neither. The two differ by attention's share, and are the same for a model without a mask.
 //
 // Thread rule: plain values and pure functions.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace shardrun::plan {
 
-// Of one token, forward and backward; 0: not known.
+// The FLOPs of one token, forward and backward; 0: not known.
 struct FlopsPerToken {
   double causal = 0.0, full = 0.0;
 
@@ -27,7 +27,7 @@ struct FlopsPerToken {
 struct PeakRate {
   std::string kind;  // "measured" or "datasheet"
   double flops = 0.0;
-  std::string source;  // in words
+  std::string source;  // the source in words
 
   friend bool operator==(const PeakRate&, const PeakRate&) = default;
 };
@@ -40,7 +40,7 @@ void fields(auto& visit, base::Is<PeakRate> auto& peak) {
 
 struct Utilization {
   PeakRate peak;
-  double causal = 0.0, full = 0.0;  // shares of it
+  double causal = 0.0, full = 0.0;  // shares of the peak
 
   friend bool operator==(const Utilization&, const Utilization&) = default;
 };
@@ -51,10 +51,11 @@ void fields(auto& visit, base::Is<Utilization> auto& one) {
   visit.later("full", one.full);
 }
 
-// Of `ranks` ranks that train so many tokens a second together, one for each peak; none where FLOPs are not known.
+// Returns the utilizations of `ranks` ranks that train so many tokens per second together, one for each peak; none
+// where FLOPs are not known.
 std::vector<Utilization> utilizations(double tokens_per_second, const FlopsPerToken& flops,
                                       const std::vector<PeakRate>& peaks, int ranks);
-// "41.2 % causal, 44.0 % of all scores, of 989.0 TFLOP/s a rank (datasheet of h200, bf16)"
+// Returns "41.2 % causal, 44.0 % of all scores, of 989.0 TFLOP/s a rank (datasheet of h200, bf16)".
 std::string to_string(const Utilization& utilization);
 
 }  // namespace shardrun::plan

@@ -17,7 +17,7 @@ struct ContainerSpec {
   std::string image;  // empty: no container
   ContainerRuntime runtime = ContainerRuntime::kAuto;
   std::vector<std::string> mounts;     // "SOURCE[:TARGET[:ro]]", absolute paths
-  std::vector<std::string> arguments;  // of the runtime, before the image
+  std::vector<std::string> arguments;  // given to the runtime, before the image
 
   bool is_given() const { return !image.empty(); }
 };
@@ -26,12 +26,12 @@ struct Mount {
   std::string source, target;
   bool read_only = false;
 };
-// Of a text that read_container has accepted.
+// Reads a text that read_container has accepted.
 Mount parse_mount(const std::string& text);
-// Whether a path can stand in a runtime's list of mounts, which gives ':' and ',' a meaning of their own.
+// Says whether a path can stand in a runtime's list of mounts, which gives ':' and ',' a meaning of their own.
 bool can_be_mounted(const std::string& path);
 
-// Refuses what no runtime could do, and a section beside the built-in trainer.
+// Reads the section. Refuses what no runtime could do, and a section beside the built-in trainer.
 void read_container(const TomlValue& document, bool is_command, SpecReading& reading,
                     ContainerSpec& container);
 

@@ -5,7 +5,7 @@
 namespace shardrun::spec {
 namespace {
 
-// What fp8 stands beside, and the sizes that tensor cores multiply in fp8.
+// Refuses what fp8 cannot stand beside, and sizes that tensor cores do not multiply in fp8.
 void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (!spec.precision.fp8 || reading.error) return;
   constexpr int64_t kUnit = 16;
@@ -38,7 +38,7 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
   }
 }
 
-// What cuDNN's attention is not for, as far as the spec tells.
+// Refuses what cuDNN's attention is not for, as far as the spec tells.
 void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (spec.gpu.attention != GpuAttention::kCudnn || reading.error) return;
   const bool is_bert = spec.program.trainer == "bert";
@@ -50,7 +50,7 @@ void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec&
 }
 
 void check_heads(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
-  constexpr int kMost = 256;  // kernels/cuda/attention.cu has two columns a thread
+  constexpr int kMost = 256;  // kernels/cuda/attention.cu has two columns for each thread
   const int hidden = spec.model.hidden, heads = spec.model.heads;
   if (reading.error || heads < 1 || hidden / heads <= kMost) return;
   const SectionReader model(document, "model", reading);

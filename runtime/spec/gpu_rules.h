@@ -9,7 +9,7 @@
 
 namespace shardrun::spec {
 
-// Refuses what the trainer cannot do on a GPU yet, by name, and more ranks than GPUs.
+// Refuses, by name, what the trainer cannot do on a GPU yet, and refuses more ranks than GPUs.
 void check_gpu_training(const TomlValue& document, SpecReading& reading, const JobSpec& spec);
 
 }  // namespace shardrun::spec

@@ -94,7 +94,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   }
 }
 
-// A section that a command program would never see must not look as if it did something.
+// Refuses sections that a command program would never see: they must not look as if they did something.
 void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
   for (const char* name : {"model", "data", "sharding", "precision", "gpu", "memory", "optimizer",
                            "communication", "checkpoint"}) {
@@ -131,7 +131,7 @@ void check_model(const SectionReader& section, SpecReading& reading, const Model
   }
 }
 
-// Keys that say nothing about a BERT.
+// Refuses keys that say nothing about a BERT.
 void refuse_llama_keys(const SectionReader& section, SpecReading& reading) {
   for (const char* key : {"kv_heads", "rope_theta", "norm_epsilon", "tied_embeddings"}) {
     if (section.has(key))
@@ -243,7 +243,7 @@ void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batc
   }
 }
 
-// Everything the trainer holds of a micro-batch is a multiple of its tokens.
+// Bounds the micro-batch: everything the trainer holds of one is a multiple of its tokens.
 void check_micro_batch(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   constexpr int64_t kMostTokens = 1 << 24;
   const int64_t tokens = int64_t{spec.batch.micro_batch} * spec.data.sequence_length;
@@ -257,17 +257,17 @@ void check_micro_batch(const TomlValue& document, SpecReading& reading, const Jo
 }
 
 void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec& sharding) {
-  constexpr Choice<Strategy> kStrategies[] = {{"full_shard", Strategy::kFullShard},
-                                              {"hybrid_shard", Strategy::kHybridShard},
-                                              {"shard_grad_op", Strategy::kShardGradOp},
-                                              {"no_shard", Strategy::kNoShard}};
+  Choice<Strategy> strategies[kStrategies.size()];
+  std::transform(kStrategies.begin(), kStrategies.end(), strategies, [](const StrategyRules& rules) {
+    return Choice<Strategy>{rules.name, rules.strategy};
+  });
   SectionReader section(document, "sharding", reading);
-  section.choice("strategy", kStrategies, sharding.strategy);
+  section.choice("strategy", strategies, sharding.strategy);
   section.integer("shard_degree", 1, 1 << 17, sharding.shard_degree);
   section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
-  if (section.has("shard_degree") && sharding.strategy != Strategy::kHybridShard) {
+  if (section.has("shard_degree") && rules_of(sharding.strategy).degree != ShardDegree::kAsked) {
     reading.fail(section.origin("shard_degree"), "only hybrid_shard has a shard_degree",
                  "write strategy = \"hybrid_shard\", or remove it");
   }
@@ -401,7 +401,7 @@ bool is_variable_name(std::string_view name) {
   return true;
 }
 
-// Variables that tell a rank who it is: one value for all ranks is wrong for all but one.
+// Says whether a variable tells a rank who it is: one value for all ranks would be wrong for all but one.
 bool is_set_by_shardrun(std::string_view name) {
   if (name.starts_with("SHARDRUN_")) return true;
   for (const std::string_view own :
@@ -470,7 +470,7 @@ void read_environment(const TomlValue& document, SpecReading& reading,
   }
 }
 
-// Settings that are each possible and not together.
+// Refuses settings that are each possible but not together.
 void check_together(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (reading.error) return;
   SectionReader sharding(document, "sharding", reading), memory(document, "memory", reading),

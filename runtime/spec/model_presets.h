@@ -11,8 +11,8 @@
 
 namespace shardrun::spec {
 
-// Sizes of the preset, or nullptr. Llama-2 sizes: Touvron et al. 2023 and the published config.json files.
-// BERT sizes: Devlin et al. 2019; bert-tiny: Turc et al. 2019.
+// Returns the sizes of the preset, or nullptr. Llama-2 sizes: Touvron et al. 2023 and the published config.json
+// files. BERT sizes: Devlin et al. 2019; bert-tiny: Turc et al. 2019.
 const ModelSpec* find_preset(std::string_view name);
 std::vector<std::string> preset_names();
 

@@ -9,6 +9,7 @@
 
 namespace shardrun::spec {
 
+// Reads the section. Refuses one beside the built-in trainer.
 void read_precompile(const TomlValue& document, SpecReading& reading, const ProgramSpec& program,
                      PrecompileSpec& precompile);
 

@@ -14,7 +14,7 @@ using base::Error;
 
 namespace {
 
-// C0, DEL, and C1 as UTF-8 writes it.
+// Looks for C0, DEL, and C1 as UTF-8 writes it.
 bool has_control_character(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -116,7 +116,7 @@ void SectionReader::number(std::string_view key, double low, double high, double
                                 fmt::format("a number from {} to {}", low, high));
   if (value == nullptr) return;
   const double number = is_integer ? static_cast<double>(value->integer) : value->floating;
-  if (!(number >= low && number <= high)) {  // NaN too
+  if (!(number >= low && number <= high)) {  // so that NaN is refused too
     fail(*value, fmt::format("{} = {} is out of range", qualified(key), number),
          fmt::format("write a number from {} to {}", low, high));
     return;
@@ -257,7 +257,7 @@ std::string nearest_name(std::string_view wrong, const std::vector<std::string>&
   for (const std::string& name : names) {
     std::vector<size_t> row(name.size() + 1);
     std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 1; i <= wrong.size(); ++i) {  // Levenshtein distance, one row at a time
+    for (size_t i = 1; i <= wrong.size(); ++i) {  // computes the Levenshtein distance, one row at a time
       size_t diagonal = row[0];
       row[0] = i;
       for (size_t j = 1; j <= name.size(); ++j) {

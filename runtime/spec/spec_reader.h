@@ -1,7 +1,8 @@
 // SectionReader: takes typed, checked keys out of one TOML section and refuses what it does not know.
 //
-// The first error wins: after it every further call does nothing, so that a reader of a section is a plain
-// list of keys. Messages are "origin: what; mend". Every origin is kept under "section.key" for later checks.
+// The first error wins: after it every further call does nothing, so that a reader of a section is a plain list of
+// keys. Messages are "origin: what; mend". Every origin is kept under "section.key" for later checks.
+//
 // Thread rule: thread-compatible.
 #pragma once
 
@@ -21,14 +22,14 @@ namespace shardrun::spec {
 
 // What all sections of one document share.
 struct SpecReading {
-  std::optional<base::Error> error;            // the first
+  std::optional<base::Error> error;            // the first error
   std::map<std::string, std::string> origins;  // "data.files[0]" → "job.toml:7:3"
-  const char* document = "a job spec";         // what the whole is called in messages
+  const char* document = "a job spec";         // what the whole document is called in messages
 
   void fail(const std::string& origin, const std::string& what, const std::string& mend);
 };
 
-// Where `key` stands; of a key that was not given, its section's place, else the document's (the key "").
+// Returns where `key` stands; for a key that was not given, its section's place, else the document's (the key "").
 std::string origin_of(const std::map<std::string, std::string>& origins, const std::string& key);
 
 template <typename Enum>
@@ -41,7 +42,7 @@ class SectionReader {
  public:
   // `document` may lack the section; then every key is absent.
   SectionReader(const TomlValue& document, std::string_view section, SpecReading& reading);
-  // Of a table at hand, e.g. one of an array of tables, that messages call `label`.
+  // Reads a table at hand, e.g. one of an array of tables, which messages call `label`.
   struct Table {
     const TomlValue& value;
   };
@@ -59,12 +60,12 @@ class SectionReader {
   void number(std::string_view key, double low, double high, double& out);
   void boolean(std::string_view key, bool& out);
   void boolean(std::string_view key, std::optional<bool>& out);
-  // Any string without control characters, at most `longest` bytes, not empty.
+  // Takes any string without control characters that is not empty and has at most `longest` bytes.
   void text(std::string_view key, std::string& out, size_t longest = 4096);
-  // As text, of the characters in `allowed` beside letters and digits.
+  // Does as text() does, with only letters, digits and the characters in `allowed`.
   void word(std::string_view key, std::string_view allowed, std::string& out);
   void texts(std::string_view key, std::vector<std::string>& out);
-  // An integer of seconds, or "SS", "MM:SS", "HH:MM:SS", "D-HH:MM:SS".
+  // Takes an integer of seconds, or "SS", "MM:SS", "HH:MM:SS", "D-HH:MM:SS".
   void duration(std::string_view key, int64_t low_seconds, int64_t high_seconds, std::chrono::seconds& out);
   void duration(std::string_view key, int64_t low_seconds, int64_t high_seconds,
                 std::optional<std::chrono::seconds>& out);
@@ -83,13 +84,13 @@ class SectionReader {
     }
     fail(*value, "\"" + printable(value->text) + "\" is not a " + qualified(key), "write one of " + names);
   }
-  // The whole section's members, for sections whose keys are free ([environment]).
+  // Returns all members of the section, for sections whose keys are free ([environment]).
   const std::vector<TomlMember>& members() const;
 
   // Marks a key as known without reading it, e.g. a section's name at the top level.
   void know(std::string_view key) { known_.emplace_back(key); }
 
-  // Call last: refuses keys that nothing asked for, naming the nearest that exists.
+  // Is called last: refuses keys that nothing asked for, naming the nearest that exists.
   void finish();
 
  private:
@@ -106,10 +107,10 @@ class SectionReader {
   std::vector<std::string> known_;
 };
 
-// The name in `names` that a person most likely meant by `wrong`; empty if none is near.
+// Returns the name in `names` that a person most likely meant by `wrong`; empty if none is near.
 std::string nearest_name(std::string_view wrong, const std::vector<std::string>& names);
 
-// "SS", "MM:SS", "HH:MM:SS" or "D-HH:MM:SS" → seconds; nullopt if it is none of them or too large.
+// Turns "SS", "MM:SS", "HH:MM:SS" or "D-HH:MM:SS" into seconds; nullopt if the text is none of them or too large.
 std::optional<int64_t> parse_duration_seconds(std::string_view text);
 
 }  // namespace shardrun::spec

@@ -69,18 +69,19 @@ class Scanner {
     open_.pop_back();
   }
 
-  // Of one key, which toml++ turns into one table inside the other for each dot, without a limit.
+  // Counts the dots of one key, which toml++ turns into one table inside the other for each dot, without a limit.
   void count_dots(char c) {
     if (std::string_view("=,{}[]\n").find(c) != kNone) dots_ = 0;
     if (c == '.' && ++dots_ > kMostDots) flaw_ = TextFlaw{at_, kDeepKey};
   }
 
-  // A quote inside a bare word begins no string: toml++ reads the whole word before it says so.
+  // Says whether a quote here begins a string. One inside a bare word begins none: toml++ reads the whole word
+  // before it says so.
   bool may_begin_string() const {
     return at_ == 0 || is_space(text_[at_ - 1]) || std::string_view("=,.[{").find(text_[at_ - 1]) != kNone;
   }
 
-  // At the bracket of a table header: "[name]" or "[[name]]".
+  // Is called at the bracket of a table header: "[name]" or "[[name]]".
   void check_header() {
     begins_line_ = false;
     ++at_;
@@ -127,9 +128,9 @@ class Scanner {
 
   std::string_view text_;
   size_t at_ = 0;
-  std::string open_;  // brackets of arrays and inline tables
+  std::string open_;  // brackets of arrays and inline tables that are open
   int dots_ = 0;
-  bool begins_line_ = true;  // only white space so far
+  bool begins_line_ = true;  // whether the line had only white space so far
   std::optional<TextFlaw> flaw_;
 };
 

@@ -1,12 +1,12 @@
-// A look at TOML text before toml++ parses it, and strings written as TOML.
+// Looks at TOML text before toml++ parses it, and writes strings as TOML.
 //
 // Why: on some text that is no TOML, toml++ 3.3 does not report an error but fails an assertion or runs into
-// undefined behaviour. Found by fuzzing, and refused here:
+// undefined behaviour. Fuzzing found these cases, which are refused here:
 //   - a character outside of ASCII where white space may stand: outside strings and comments, behind a backslash, or
 //     first after a line-ending backslash of a multi-line string (that last one is TOML, and refused all the same)
 //   - a bracket that closes one of the other kind: "[}"
 //   - a table header whose first character cannot begin a key: "[!]"
-// And one thing that is TOML: a key of very many dots, a.a.a…, whose nested tables overflow the stack.
+// One thing that is TOML is refused too: a key of very many dots, a.a.a…, whose nested tables overflow the stack.
 // Source: https://github.com/marzer/tomlplusplus/issues/190. Test: tests/unit/spec/toml_text_test.cpp
 //
 // Thread rule: pure functions.
@@ -24,8 +24,8 @@ struct TextFlaw {
   const char* what = "";  // "what is wrong; what to do"
 };
 
-// The first thing that toml++ must not see. In text that has another mistake before it the answer may be wrong, which
-// does no harm: the parser stops at that mistake.
+// Returns the first thing that toml++ must not see. In text that has another mistake before it the answer may be
+// wrong, which does no harm: the parser stops at that mistake.
 std::optional<TextFlaw> find_flaw(std::string_view text);
 
 struct TextPlace {
@@ -33,7 +33,7 @@ struct TextPlace {
 };
 TextPlace place_of(std::string_view text, size_t offset);
 
-// `text` as a basic string of TOML, with its quotes.
+// Writes `text` as a basic string of TOML, with its quotes.
 std::string toml_string(std::string_view text);
 
 }  // namespace shardrun::spec

@@ -54,7 +54,7 @@ void set_origin(TomlValue& value, const std::string& origin) {
   for (auto& member : value.members) set_origin(member.value, origin);
 }
 
-// Bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
+// Returns the bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const size_t length = byte(0) < 0x80   ? 1
@@ -70,7 +70,7 @@ size_t character_length(std::string_view text) {
   return length;
 }
 
-// Characters that steer a terminal, break a line or turn the direction of what follows.
+// Says whether a character steers a terminal, breaks a line or turns the direction of what follows.
 bool is_invisible(std::string_view character) {
   if (character.size() == 1) return static_cast<unsigned char>(character[0]) < 0x20 || character[0] == 0x7f;
   if (character.size() == 2) return character >= "\u0080" && character <= "\u009f";
@@ -78,7 +78,7 @@ bool is_invisible(std::string_view character) {
          (character >= "\u2028" && character <= "\u202e") || (character >= "\u2066" && character <= "\u2069");
 }
 
-// As it was given, but for values of [environment], which may be secrets.
+// Names an override as it was given, but hides values of [environment], which may be secrets.
 std::string override_origin(std::string_view path, std::string_view value) {
   const bool may_be_secret = path == "environment" || path.starts_with("environment.");
   return fmt::format("--set {}={}", printable(path), may_be_secret ? "…" : printable(value));
@@ -146,7 +146,7 @@ Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name) 
     return Error(Code::kInvalid, fmt::format("{}:{}:{}: {}", printable_path(file_name), place.line,
                                              place.column, flaw->what));
   }
-  // toml++ treats a leading byte order mark and everything else of TOML 1.0; nesting is capped by it at 256.
+  // toml++ accepts a leading byte order mark and everything else of TOML 1.0; it caps nesting at 256.
   const toml::parse_result parsed = toml::parse(text, std::string_view(file_name));
   if (!parsed) {
     const toml::parse_error& failure = parsed.error();

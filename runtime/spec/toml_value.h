@@ -1,6 +1,7 @@
 // TomlValue: a parsed TOML document as plain values, each with the place it came from.
 //
-// The only door to toml++, which stays inside toml_value.cpp; what reads job specs works on this tree.
+// This is the only door to toml++, which stays inside toml_value.cpp; what reads job specs works on this tree.
+//
 // Thread rule: plain values.
 #pragma once
 
@@ -27,13 +28,13 @@ struct TomlValue {
   double floating = 0.0;
   bool boolean = false;
   std::vector<TomlValue> items;
-  std::vector<TomlMember> members;  // of a table, in toml++'s order
+  std::vector<TomlMember> members;  // members of a table, in toml++'s order
 
   const TomlValue* find(std::string_view key) const;
   TomlValue* find(std::string_view key);
 };
 
-// Not a std::pair, which clang 14 cannot make of a type that is not complete yet.
+// This is not a std::pair, because clang 14 cannot make one of a type that is not complete yet.
 struct TomlMember {
   TomlMember(std::string name, TomlValue content) : key(std::move(name)), value(std::move(content)) {}
   std::string key;
@@ -42,19 +43,19 @@ struct TomlMember {
 
 const char* kind_name(TomlValue::Kind kind);
 
-// Text → table. Errors: kInvalid, "file:line:column: what toml++ says; mend".
+// Parses text into a table. Errors: kInvalid, "file:line:column: what toml++ says; mend".
 Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name);
 
-// Applies one "section.key=value" to the document; the value is read as TOML, or as a bare string where that
-// fails. Errors: kInvalid, "--set …: what; mend".
+// Applies one "section.key=value" to the document; the value is read as TOML, or as a bare string where that fails.
+// Errors: kInvalid, "--set …: what; mend".
 Result<void> apply_override(TomlValue& document, std::string_view assignment);
 
-// Text of a user made fit for one line of a message: what is no UTF-8, and characters that would steer a terminal,
-// as \xNN; cut off behind `longest` bytes.
+// Makes a user's text fit for one line of a message: writes what is no UTF-8, and characters that would steer a
+// terminal, as \xNN, and cuts the text off behind `longest` bytes.
 std::string printable(std::string_view text, size_t longest = 80);
-// The same, whole: a place that a person may want to click on.
+// Does the same but keeps the whole text, for a place that a person may want to click on.
 std::string printable_path(std::string_view path);
-// The bytes of the first UTF-8 character, or the first byte.
+// Returns the bytes of the first UTF-8 character, or the first byte.
 std::string_view first_character(std::string_view text);
 
 }  // namespace shardrun::spec

@@ -1,9 +1,9 @@
-// collectives_bench: seconds of collectives among the ranks of a job, beside the least that its links allow.
+// collectives_bench: seconds of collectives among the ranks of a job, compared with the least that its links allow.
 //
 //   shardrun run job.toml        with [program] command = ["collectives_bench", PLUGIN, LINK_BITS_PER_SECOND, BYTES…]
 //
 // BYTES are a rank's part. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND.
-// Random values; an all-gather of each size is compared with what all ranks have before it is timed.
+// Values are random; an all-gather of each size is compared with what all ranks have before it is timed.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -1,9 +1,11 @@
-// How close each op comes to its floor on one GPU, at the shapes of a 1.5B Llama: hidden 2048, 16 query and 8 key heads
-// of 128, feed-forward 8192, vocabulary 32000, sequences of 2048, micro-batch 4. Attention by both who may run it.
+// How close each op comes to its floor on one GPU, at the shapes of a 1.5B Llama: hidden 2048, 16 query and 8 key
+// heads of 128, feed-forward 8192, vocabulary 32000, sequences of 2048, micro-batch 4. Attention is run by both
+// who may run it.
 //
-// Random data, the cache emptied before every run, median of many with the fastest run and the 90th percentile. The
-// ceilings are measured first, in this run: a copy of 1 GiB (bytes read and written) and a bf16 product of 8192³. Before
-// an op is timed it must have filled its output with numbers. Sizes count as kernels/cuda/ops.h states the floors.
+// Data are random, the cache is emptied before every run, and of many runs the median, the fastest and the 90th
+// percentile are shown. The ceilings are measured first, in this run: a copy of 1 GiB (bytes read and written) and
+// a bf16 product of 8192³. Before an op is timed it must have filled its output with numbers. Sizes count as
+// kernels/cuda/ops.h states the floors.
 //
 //   gpu_kernels_bench [RUNS] [TABLE]     products are tuned and the table of algorithms is written to TABLE
 // State: compiled, never run on a GPU yet.
@@ -51,7 +53,7 @@ class Bench {
     memory_.push_back(need(device_->allocate(static_cast<size_t>(count) * sizeof(Element))));
     return reinterpret_cast<Element*>(memory_.back().get());
   }
-  // Normal numbers; the first 2^20 of them, over and over.
+  // Returns normal numbers: the first 2^20 of them, over and over.
   template <typename Element>
   Element* random(int64_t count, uint64_t key, double stddev = 1.0) {
     const int64_t distinct = std::min<int64_t>(count, 1 << 20);
@@ -151,7 +153,7 @@ class Bench {
   double bytes_per_second_ = 1, flops_ = 1;
 };
 
-// An output that still holds what no op may leave.
+// Returns an output that still holds what no op may leave.
 template <typename Element>
 Element* poisoned(Bench& bench, int64_t count) {
   auto* const memory = bench.make<Element>(count);
@@ -202,7 +204,7 @@ void measure_products(Bench& bench) {
   }
 }
 
-// The feed-forward's first layer in fp8: quantizing, and the three products.
+// Measures the feed-forward's first layer in fp8: quantizing, and the three products.
 void measure_fp8(Bench& bench) {
   cuda::Device& device = bench.device();
   constexpr int64_t O = 2 * F;
@@ -234,7 +236,7 @@ void measure_fp8(Bench& bench) {
   auto* const y = poisoned<Bf16>(bench, N * O);
   auto* const dx = poisoned<Bf16>(bench, N * C);
   auto* const dw = poisoned<float>(bench, O * C);
-  constexpr double kCount = 2.0 * N * C * O;  // of fp8 operations, beside the ceiling of bf16's
+  constexpr double kCount = 2.0 * N * C * O;  // fp8 operations, beside the ceiling of bf16's
   bench.operations("fp8 gate and up: forward", kCount, y, N * O,
                    [&] { cuda::fp8_linear_forward(device, y, x.out, w.out, N, C, O); });
   bench.operations("fp8 gate and up: dx", kCount, dx, N * C,
@@ -375,7 +377,7 @@ void measure_optimizer(Bench& bench) {
               [&] { cuda::sum_of_squares(device, sums, span(gradient)); });
 }
 
-// A part on a device of its own, so that its memory is given back.
+// Measures a part on a device of its own, so that its memory is given back.
 void measure(void (*part)(Bench&), int runs, const char* table) {
   Bench bench(runs);
   bench.device().tune_products(true);

@@ -1,9 +1,9 @@
-// Training speed of one rank without communication: forward and backward of a Llama or a BERT, and what they are
-// made of.
+// Training speed of one rank without communication: forward and backward of a Llama or a BERT, and what
+// they are made of.
 //
-// Before anything is timed, the loss of random weights must be ln V. A BERT predicts every seventh token. The peak is the
-// best that oneDNN's fp32 or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a table and one JSON
-// object.
+// Before anything is timed, the loss of random weights must be ln V. A BERT predicts every seventh token. The peak
+// is the best that oneDNN's fp32 or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a
+// table and one JSON object.
 //
 //   kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH LENGTH]
 //   kernels_bench bert-fp32|bert-bf16 THREADS [LAYERS HIDDEN HEADS FFN VOCAB MICRO_BATCH LENGTH]
@@ -33,7 +33,7 @@ namespace {
 
 constexpr double kSecondsPerFigure = 0.5;
 
-// Median seconds of one call, after one that warms caches.
+// Returns the median seconds of one call, after one that warms caches.
 template <typename Call>
 double seconds_of(const Call& call) {
   using Clock = std::chrono::steady_clock;
@@ -89,7 +89,7 @@ double peak_flops() {
          seconds_of([&] { kernels::linear_forward(c.data(), a.data(), b.data(), kSide, kSide, kSide); });
 }
 
-// Parameters as initialized: a LayerNorm that is all zero would make every logit equal.
+// Returns parameters as initialized: a LayerNorm that is all zero would make every logit equal.
 template <typename T>
 std::vector<T> initial_parameters(const model::BlockLayout& layout, uint64_t key) {
   std::vector<T> block = random_values<T>(layout.elements, key, 0.02);
@@ -107,7 +107,7 @@ std::vector<T> initial_parameters(const model::BlockLayout& layout, uint64_t key
   return block;
 }
 
-// The model with random parameters and one micro-batch.
+// A model with random parameters and one micro-batch.
 template <typename T, typename Shape>
 struct Rank {
   explicit Rank(const Shape& shape) {
@@ -154,7 +154,7 @@ struct Figure {
   double seconds;
 };
 
-// One layer's ops at the model's shapes, forward and backward together, times the number of layers.
+// Measures one layer's ops at the model's shapes, forward and backward together, times the number of layers.
 template <typename T>
 std::vector<Figure> parts(const LlamaShape& shape) {
   const auto& c = shape.config;

@@ -1,12 +1,11 @@
 // Launch cost: seconds from starting the launcher to the end of the first barrier of all ranks.
 //
-// Three launches a round, interleaved so that a noisy machine is noisy for all of them:
+// Each round has three launches, interleaved so that a noisy machine is noisy for all of them:
 //   peer     mpirun or srun --mpi=pmix of mpi_barrier (MPI_Init, MPI_Barrier)
 //   program  shardrun run of the very same mpi_barrier
 //   trainer  shardrun run of the built-in trainer; its first barrier is over the ofi plugin
-// Each launch must exit 0 and leave a time stamp after its start, or the benchmark fails. Prints a table and
-// one JSON object: medians, the ratio of each to the peer (the median of the rounds' ratios), and the
-// quartiles.
+// Each launch must exit 0 and leave a time stamp after its start, or the benchmark fails. Prints a table and one
+// JSON object: medians, the ratio of each to the peer (the median of the rounds' ratios), and the quartiles.
 //
 //   launch_bench mpirun 8 15                             one machine, 8 ranks, 15 rounds
 //   salloc -N4 --ntasks-per-node=2 launch_bench srun 4x2 15   inside a Slurm allocation
@@ -37,8 +36,8 @@ extern char** environ;
 
 namespace {
 
-// Runs argv with its output in `log`; the exit code, or 128 + signal. A launch that hangs is killed after a
-// minute.
+// Runs argv with its output in `log`; returns the exit code, or 128 + signal. A launch that hangs is killed
+// after a minute.
 int run(const std::vector<std::string>& argv, const std::string& log) {
   std::vector<char*> pointers;
   for (const auto& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -64,7 +63,7 @@ int run(const std::vector<std::string>& argv, const std::string& log) {
 struct Bench {
   std::string peer;  // "mpirun" or "srun"
   int nodes = 1, ranks_per_node = 1;
-  std::string folder;  // scratch
+  std::string folder;  // a scratch folder
   std::string bin;     // where shardrun and mpi_barrier are
   int peer_crashes = 0, program_crashes = 0;
 

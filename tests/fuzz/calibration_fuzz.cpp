@@ -1,4 +1,4 @@
-// libFuzzer over the file that a cluster's measurements are kept in, and what is predicted from it.
+// Runs libFuzzer over the file that a cluster's measurements are kept in, and over what is predicted from it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace shardrun;
 
-// A calibration that is accepted can be written, read again and predicted from.
+// Requires that a calibration that is accepted can be written, read again and predicted from.
 void use(const record::Calibration& calibration) {
   if (!record::parse_calibration(record::to_toml(calibration), "written.toml")) std::abort();
   const auto machine = launcher::MeasuredMachine::of(calibration);

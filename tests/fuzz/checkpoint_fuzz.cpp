@@ -1,4 +1,4 @@
-// libFuzzer over the checkpoint's byte parsers. Each input is parsed as it stands and again with a checksum
+// Runs libFuzzer over the checkpoint's byte parsers. Each input is parsed as it stands and again with a checksum
 // that holds, so that what lies behind the checksum is reached too.
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-// `text` as a shard file whose fixed fields and checksum are right.
+// Returns `text` as a shard file whose fixed fields and checksum are right.
 std::string with_shard_checksum(std::string text) {
   const std::string fixed = encode(ShardHeader{});
   if (text.size() < fixed.size()) return text;

@@ -1,5 +1,5 @@
-// libFuzzer over what describes a cluster: its TOML, then its rules and its rendering, the catalogue, and what pcluster and
-// sinfo answer.
+// Runs libFuzzer over what describes a cluster: its TOML, then its rules and its rendering, the catalogue, and what
+// pcluster and sinfo answer.
 #include <cstddef>
 #include <cstdint>
 #include <string>

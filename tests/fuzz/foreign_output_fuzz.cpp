@@ -1,5 +1,5 @@
-// libFuzzer over what other programs and other ranks tell: srun's messages, an MPI host file, nvidia-smi's table, and the
-// address of a rank as each plugin packs it.
+// Runs libFuzzer over what other programs and other ranks say: srun's messages, an MPI host file, nvidia-smi's
+// table, and the address of a rank as each plugin packs it.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@
 #include "runtime/base/result.h"
 #include "runtime/gate/gpus.h"
 
-// What is accepted comes back the same from the bytes that we would send for it.
+// Requires that what is accepted comes back the same from the bytes that we would send for it.
 template <typename Address>
 void check_address(std::span<const std::byte> bytes) {
   Address address, again;

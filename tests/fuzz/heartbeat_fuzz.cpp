@@ -1,5 +1,5 @@
-// libFuzzer over the lines that come to the conductor's port and from it, and over watch.json. What is accepted must come back the
-// same from the line that we would write for it.
+// Runs libFuzzer over the lines that come to the conductor's port and from it, and over watch.json. What is
+// accepted must come back the same from the line that we would write for it.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

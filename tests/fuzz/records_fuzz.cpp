@@ -1,5 +1,5 @@
-// libFuzzer over the files of a run directory. What is accepted and written again must be accepted, and be the same when
-// it is written once more.
+// Runs libFuzzer over the files of a run directory. What is accepted and written again must be accepted, and be the
+// same when it is written once more.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ void check(std::string_view text, Parse parse) {
   SHARDRUN_CHECK(to_json(*second) == to_json(*first));
 }
 
-// No byte of a program's reaches the terminal that could steer it.
+// Requires that no byte from a program that could steer the terminal reaches it.
 void check_log(std::string_view text) {
   std::vector<launcher::LogLine> lines;
   while (!text.empty()) {

@@ -1,5 +1,5 @@
-// libFuzzer over the safetensors parsers: the input as a header, as a whole file's beginning and as an index. What is
-// accepted must be consistent: tensors inside the file, one behind the other, as large as their shapes.
+// Runs libFuzzer over the safetensors parsers: the input is a header, the beginning of a whole file, and an index. What
+// is accepted must be consistent: tensors lie inside the file, one behind the other, and are as large as their shapes.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,4 +1,4 @@
-// libFuzzer over every parser of outside bytes of the shared ground: a spec, an override, and the JSON files.
+// Runs libFuzzer over every parser of outside bytes of the shared ground: a spec, an override, and the JSON files.
 #include <cstddef>
 #include <cstdint>
 #include <string>

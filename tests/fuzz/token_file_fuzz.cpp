@@ -1,5 +1,5 @@
-// libFuzzer over token files: each input as it stands, and again with checksums that hold, so that what lies behind
-// them is reached too.
+// Runs libFuzzer over token files: each input as it stands, and again with checksums that hold, so that what lies
+// behind them is reached too.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-// `text` with the fixed fields and the checksums of a token file, as far as its size allows.
+// Returns `text` with the fixed fields and the checksums of a token file, as far as its size allows.
 std::string with_checksums(std::string text) {
   TokenFileHeader header;
   if (text.size() < sizeof(header)) return text;

@@ -16,7 +16,7 @@ using kernels::Visibility;
 
 namespace {
 
-// Log of the softmax's denominators, 0 where nothing is seen.
+// Returns the log of the softmax's denominators, 0 where nothing is seen.
 std::vector<double> log_sums(const Values& qkv, const AttentionShape& s, const Visibility& v) {
   std::vector<double> out;
   for (int64_t b = 0; b < s.B; ++b) {
@@ -47,7 +47,7 @@ struct Host {
   std::vector<int32_t> begins, lengths;  // empty: none
 };
 
-// Forward, then backward from what forward gave.
+// Checks forward, then backward from what forward gave.
 template <typename T>
 void check_attention(const AttentionShape& s, const Host& host) {
   const int64_t N = s.B * s.T;
@@ -81,12 +81,12 @@ void check_attention(const AttentionShape& s, const Host& host) {
                                       static_cast<const float*>(lse), s, there);
            },
            {{"out", out, kTolerance<T>},
-            // Scores of bf16 are summed by tensor cores, which cut what they add.
+            // Tensor cores sum scores of bf16, and cut what they add.
             {"lse", log_sums(back(qkv), s, visibility), std::is_same_v<T, Bf16> ? 1e-5 : kTolerance<float>},
             {"dqkv", dqkv, 2 * kTolerance<T>}});  // the rounded output enters delta
 }
 
-// Documents of 1, 40, 64 and the remaining tokens.
+// Returns documents of 1, 40, 64 and the remaining tokens.
 std::vector<int32_t> documents(const AttentionShape& s) {
   std::vector<int32_t> begins;
   for (int64_t n = 0; n < s.B * s.T; ++n) {
@@ -178,7 +178,7 @@ TEST_CASE("attention: by cuDNN, where it is, in bf16, and by our kernels again a
        {AttentionShape{2, 256, 8, 2, 64}, {1, 1001, 4, 4, 128}, {2, 64, 3, 1, 128}}) {
     for (const bool is_causal : {true, false}) {
       const auto used = device().use_cudnn_attention(s, is_causal, /*most_bytes=*/int64_t{1} << 30);
-      // Nothing of it is tested then, which is said.
+      // Nothing of cuDNN's is tested then, which the warning says.
       WARN_MESSAGE(used, "not run by cuDNN: ", used ? "" : used.error().to_string());
       CHECK_EQ(device().cudnn_version() >= 90800, used.has_value());
       check_attention<Bf16>(s, {.causal = is_causal, .begins = {}, .lengths = {}});

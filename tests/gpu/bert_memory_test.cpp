@@ -1,4 +1,4 @@
-// What memory training a BERT takes: of the emulated GPU, which counts it.
+// What memory training a BERT takes on the emulated GPU, which counts it.
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/backend.h"
@@ -10,7 +10,7 @@
 namespace gpu_training {
 namespace {
 
-// Of the emulated GPU, after a step of a session with these options.
+// Returns the bytes of the emulated GPU that are in use after a step of a session with these options.
 int64_t bytes_of_session(const train::SessionOptions& options) {
   auto device = kernels::cuda::Device::create({});
   REQUIRE(device);
@@ -45,7 +45,8 @@ TEST_CASE("training a BERT on a GPU: a session holds the bytes of its plan, and 
         if (lamb) options.optimizer.kind = optim::LambOptions{};
         take_bert(folder, options);
         const plan::MemoryPlan plan = train::plan_model(options, 1, 1, 1).memory;
-        // The workspace is the device's, there before the session; what a step adds up and LAMB's rates are in no plan.
+        // The workspace belongs to the device and is there before the session; what a step adds up and LAMB's rates
+        // are in no plan.
         const int64_t planned = plan.model_state() + plan.gathered + plan.activations;
         const int64_t unplanned = bytes_of_session(options) - planned;
         CAPTURE(lamb);

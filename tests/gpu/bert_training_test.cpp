@@ -15,7 +15,7 @@ Run on_cpu(Run run) {
 
 }  // namespace
 
-// Hidden 64. Sizes are odd where they may be, so that rows and tables begin anywhere.
+// Takes a BERT of hidden size 64. Sizes are odd where they may be, so that rows and tables begin anywhere.
 void take_bert(const tests::Folder& folder, train::SessionOptions& options, int layers) {
   constexpr int32_t kWords = 180, kVocabulary = 251;
   options.model = model::BertConfig{

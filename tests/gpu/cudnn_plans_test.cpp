@@ -1,5 +1,5 @@
-// Whether cuDNN supports our graphs of attention on a GPU that is not here. Exit code 77 where cuDNN or the driver's
-// library is missing: skipped, never passed. What passes has been looked at by cuDNN and has run nowhere.
+// Asks whether cuDNN supports our graphs of attention on a GPU that is not here. Exit code 77 where cuDNN or the
+// driver's library is missing: skipped, never passed. What passes has been looked at by cuDNN and has run nowhere.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ using Pass = CudnnAttention::Pass;
 
 namespace {
 
-// An H200, as cuDNN 9 describes GPUs.
+// Describes an H200, as cuDNN 9 describes GPUs.
 constexpr const char* kH200 =
     R"({"deviceName":"NVIDIA H200","cudaDeviceId":0,"deviceVer":900,"driverVer":13000,
 "maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":132,

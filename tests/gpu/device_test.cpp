@@ -14,7 +14,7 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
-// y (N,O) of a product with nothing special about it.
+// Returns y (N,O) of a product with nothing special about it.
 std::vector<std::byte> product_bits(cuda::Device& on, int64_t N, int64_t C, int64_t O) {
   const auto x = as<Bf16>(random_values(N * C, 1)), w = as<Bf16>(random_values(O * C, 2));
   auto x_memory = on.allocate(x.size() * 2), w_memory = on.allocate(w.size() * 2);
@@ -68,7 +68,7 @@ TEST_CASE("device: products tuned once have the same bits wherever their table i
 
 namespace {
 
-// y = x + 1, then y += x, by ops that are repeated: how often they were called themselves.
+// Sets y to 3·x by ops that are repeated, and counts how often they were called themselves.
 struct Repeated {
   explicit Repeated(cuda::Device& device) : on(device), memory(device.allocate(2 * kBytes).value()) {}
 
@@ -110,7 +110,7 @@ TEST_CASE("device: ops that are repeated become a graph, which works on what the
       REQUIRE(ops.run("sum", static_cast<float>(i)));
       CHECK_EQ(ops.result(), 3.0F * static_cast<float>(i));
     }
-    CHECK_EQ(ops.calls, graphs ? 6 : 4);  // once as they are, once for the capture
+    CHECK_EQ(ops.calls, graphs ? 6 : 4);  // once as they are, and once for the capture
     CHECK_EQ((*created)->graph_launches(), graphs ? 3 : 0);
   }
   REQUIRE(ops.run("another sum", 1.0F));
@@ -131,7 +131,7 @@ TEST_CASE("device: a workspace that moves, or other kernels, make graphs anew") 
   };
   CHECK_EQ(calls_of_three(), 2);
   CHECK_EQ(calls_of_three(), 0);
-  (void)product_bits(on, 65, 128, 64);  // which needs more
+  (void)product_bits(on, 65, 128, 64);  // it needs a larger workspace
   CHECK_EQ(calls_of_three(), 2);
   REQUIRE(on.load_product_table(on.product_table()));
   CHECK_EQ(calls_of_three(), 2);

@@ -13,7 +13,7 @@ namespace reference = kernels::reference;
 
 namespace {
 
-// Below, at and above a vector, a block, and what one launch covers in a pass.
+// These are below, at and above a vector, a block, and what one launch covers in a pass.
 constexpr int64_t kCounts[] = {0, 1, 3, 8, 127, 129, 2049, 100003, 3000001};
 
 template <typename T, typename Function>

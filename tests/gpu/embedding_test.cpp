@@ -18,7 +18,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{0, 8, 5},     {1, 1, 1},       {3, 17, 7},       {129, 24, 5},
                              {1000, 64, 3}, {127, 2048, 31}, {5000, 40, 50257}};
 
-// Rows of the tokens in [first, first + V), added up in ascending n in fp32, to what `dw` has: the contract to the bit.
+// Adds the rows of the tokens in [first, first + V), in ascending n in fp32, to what `dw` has: the contract to the bit.
 Values sum_by_token(const std::vector<int32_t>& tokens, const Values& dy, int64_t C, int64_t V, int64_t first,
                     Values dw = {}) {
   dw.resize(static_cast<size_t>(V * C), 0.0F);

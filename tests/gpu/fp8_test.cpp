@@ -22,7 +22,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// The nearest of all numbers of the format, the even one of two, found by looking at each.
+// Returns the nearest of all numbers of the format, the even one of two, found by looking at each.
 uint8_t nearest_fp8(Fp8Format format, float value) {
   if (std::isnan(value)) return 0x7f;
   const uint8_t sign = std::signbit(value) ? 0x80 : 0;
@@ -60,7 +60,7 @@ float largest_magnitude(const Values& values) {
   return largest;
 }
 
-// Fp8Scaling as the numbers that it is.
+// Returns Fp8Scaling as the numbers that it is.
 Values numbers_of(float scale, float largest) {
   return {scale, largest};
 }
@@ -95,7 +95,7 @@ Fp8Matrix on_gpu(Run& run, Fp8Format format, const Quantized& matrix, int64_t ro
           const_cast<float*>(run.in(Values{matrix.inverse}))};
 }
 
-// N, C, O: those that fp8 hardware takes, and others.
+// N, C, O: some that fp8 hardware takes, and others.
 constexpr std::array<std::array<int64_t, 3>, 7> kShapes = {
     {{16, 16, 16}, {0, 16, 32}, {16, 0, 32}, {1, 3, 5}, {65, 31, 127}, {64, 256, 48}, {160, 96, 272}}};
 // Sums of fp8 products keep about 14 bits on Hopper (DeepSeek-V3, section 3.3.2).
@@ -139,7 +139,7 @@ TEST_CASE("fp8: values at the edges of the format are rounded to even, kept smal
              [&](Run& run) {
                uint8_t* const values = run.out<uint8_t>(static_cast<int64_t>(in.size()));
                float* const inverse = run.out<float>(1);
-               float* const scaling = run.inout(numbers_of(0.0F, 0.0F));  // as a new one is: scale 1
+               float* const scaling = run.inout(numbers_of(0.0F, 0.0F));  // as a new one is: its scale is 1
                cuda::fp8_quantize(run.device(), {format, values, nullptr, inverse}, scaling_at(scaling),
                                   run.in(in), 4, 5);
              },

@@ -1,4 +1,4 @@
-// Models whose layers are started as graphs, over batches that want different ops of the same layers.
+// Tests models whose layers are started as graphs, over batches that want different ops of the same layers.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -65,7 +65,7 @@ class Trained {
     for (int i = 0; i < kBatch * kLength; ++i) tokens_.push_back(i * 13 % kVocabulary);
   }
 
-  // The loss, and the start of the first layer's gradient.
+  // Returns the loss, and the start of the first layer's gradient.
   std::vector<double> run(const Masks& masks, bool accumulate) {
     model::Batch batch{.tokens = tokens_, .targets = tokens_, .loss_scale = 0.01F};
     batch.document_begins = masks.begins;
@@ -104,7 +104,7 @@ class Trained {
 template <typename Model, typename Config>
 void check_graphs(const Config& config, const std::vector<Masks>& batches) {
   Trained<Model> plain(config, false), graphs(config, true);
-  for (int round = 0; round < 3; ++round) {  // op by op, captured, started
+  for (int round = 0; round < 3; ++round) {  // they are run op by op, captured, started
     for (size_t i = 0; i < batches.size(); ++i) {
       for (const bool accumulate : {false, true}) {
         CAPTURE(round);

@@ -60,12 +60,12 @@ struct Bytes {
   Run::Kind kind;
 };
 
-// The first byte in which they differ; equal vectors have none, and say their size.
+// Returns the first byte in which they differ; equal vectors have none, and the answer is their size.
 size_t first_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// Runs the op once; the outputs. Complains of touched guards and inputs.
+// Runs the op once and returns the outputs. Complains of touched guards and inputs.
 std::vector<Bytes> outputs_of(const std::string& what, const std::function<void(Run&)>& run_op,
                               int64_t offset) {
   Run run(offset);

@@ -3,6 +3,7 @@
 //
 // Outputs start as NaN, so what was not written shows; every buffer lies between guard bytes, so what was written
 // outside shows; inputs must be what they were. One line says what failed: op, output, dtype, shape, worst element.
+//
 // Thread rule: one thread.
 #pragma once
 
@@ -25,13 +26,13 @@ namespace shardrun::gpu_test {
 using kernels::Bf16;
 using Values = std::vector<float>;
 
-// The one of this process; waits after each op, so that a fault has the op's name.
+// Returns the one device of this process; it waits after each op, so that a fault has the op's name.
 kernels::cuda::Device& device();
 
 Values random_values(int64_t count, uint32_t seed, float spread = 1.0F);
 std::vector<int32_t> random_tokens(int64_t count, int64_t V, uint32_t seed);
 
-// T from fp32 and back: the identity for float, rounding to nearest for Bf16.
+// Converts fp32 to T and back: the identity for float, rounding to nearest for Bf16.
 template <typename T>
 std::vector<T> as(const Values& values) {
   if constexpr (std::is_same_v<T, float>) {
@@ -51,8 +52,8 @@ inline Values back(const std::vector<Bf16>& values) {
   return out;
 }
 
-// Relative distances ‖got - want‖ / ‖want‖ that rounding alone explains. fp32: sums of a few hundred terms; results in
-// bf16 have 8 bits of mantissa, 2^-9 on average. The CPU's ops are held to the same.
+// Relative distances ‖got - want‖ / ‖want‖ that rounding alone explains: in fp32 those of sums of a few hundred
+// terms; results in bf16 have 8 bits of mantissa, 2^-9 on average. The CPU's ops are held to the same.
 template <typename T>
 inline constexpr double kTolerance = 2e-6;
 template <>
@@ -64,7 +65,7 @@ inline constexpr const char* kDType = "fp32";
 template <>
 inline constexpr const char* kDType<Bf16> = "bf16";
 
-// "op=… dtype=… N=3 C=17"
+// Returns "op=… dtype=… N=3 C=17".
 using Sizes = std::initializer_list<std::pair<const char*, int64_t>>;
 std::string what(std::string_view op, std::string_view dtype, Sizes sizes);
 
@@ -74,8 +75,8 @@ class Run {
   enum class Kind { kFp32, kBf16, kFp64, kInt32, kByte };
   struct Buffer {
     kernels::cuda::Memory memory;
-    std::vector<std::byte> before;  // of an input
-    size_t begin = 0, bytes = 0;    // inside the memory, between the guards
+    std::vector<std::byte> before;  // what an input held
+    size_t begin = 0, bytes = 0;    // where the buffer lies inside the memory, between the guards
     Kind kind = Kind::kFp32;
     bool is_output = false;
   };
@@ -124,11 +125,11 @@ struct Expected {
   double tolerance;
 };
 
-// `expected`: one for each output, in their order. Returns the first run's outputs as numbers.
+// `expected` has one for each output, in their order. Returns the first run's outputs as numbers.
 std::vector<std::vector<double>> check_op(const std::string& what, const std::function<void(Run&)>& run_op,
                                           const std::vector<Expected>& expected);
 
-// Two ways to the same outputs, in the same order: their bits must be equal, aligned and one element off.
+// Takes two ways to the same outputs, in the same order: their bits must be equal, aligned and one element off.
 void check_same_bits(const std::string& what, const std::function<void(Run&)>& one_way,
                      const std::function<void(Run&)>& other_way);
 

@@ -1,5 +1,5 @@
-// Whole jobs of `shardrun run` whose ranks compute on the emulated GPU: the library that they load, its choice of a
-// device, staged collectives of two processes, the records.
+// Runs whole jobs of `shardrun run` whose ranks compute on the emulated GPU, and tests the library that they load,
+// its choice of a device, staged collectives of two processes, and the records.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -74,7 +74,7 @@ steps = 5
 at_end = false
 )";
 
-// What a rank did, in the order of time; microseconds of the machine's monotonic clock.
+// What a rank did, in the order of time; in microseconds of the machine's monotonic clock.
 struct Traced {
   std::string name;
   double begin, end;
@@ -145,7 +145,7 @@ TEST_CASE("a BERT job on GPUs: one rank, and two that share one, have the CPU's 
 }
 
 TEST_CASE("a traced job on GPUs: blocks, gathers and reductions have the GPU's times on one clock") {
-  constexpr double kSlack = 2.0;  // microseconds: times are told in steps of half of one
+  constexpr double kSlack = 2.0;  // microseconds: times are written in steps of half of one
   const testing::TrainerJob job(kLlama);
   const double before = now_microseconds();
   job.run({"logging.profile_steps=2"});

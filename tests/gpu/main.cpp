@@ -1,4 +1,4 @@
-// The ops on a GPU against the reference. Exit code 77 where there is no GPU to run on: skipped, never passed.
+// Tests the ops on a GPU against the reference. Exit code 77 where there is no GPU to run on: skipped, never passed.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -16,8 +16,9 @@ namespace reference = kernels::reference;
 namespace {
 
 constexpr float kEpsilon = 1e-5F;
-// Rows: one, fewer and more than a backward pass has blocks; columns: odd, of one vector, of many a thread, and so many
-// that the sums of one or two weights fill 48 KiB of shared memory, beside which a block has a little more.
+// Rows are one, fewer and more than a backward pass has blocks. Columns are odd, of one vector, of many for
+// each thread, and so many that the sums of one or two weights fill 48 KiB of shared memory, beside which a
+// block has a little more.
 constexpr std::array<std::array<int64_t, 2>, 10> kShapes = {{{1, 24},
                                                              {3, 17},
                                                              {127, 130},
@@ -54,7 +55,7 @@ Moments moments_of(const Values& x, int64_t N, int64_t C) {
   return out;
 }
 
-// What x is after a residual was added to it in place.
+// Returns what x is after a residual was added to it in place.
 template <typename T>
 std::vector<T> sum_of(const std::vector<T>& x, const std::vector<T>& residual) {
   Values sum = back(x);

@@ -1,4 +1,5 @@
-// What an order of the GPU's work could spoil of what waits on the host, and what memory it takes: of the emulated GPU.
+// What an order of the GPU's work could spoil where data wait on the host, and what memory that takes on
+// the emulated GPU.
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/backend.h"

@@ -9,7 +9,7 @@ namespace {
 
 constexpr kernels::DType kFp32 = kernels::DType::kFp32, kBf16 = kernels::DType::kBf16;
 
-// Five layers: three of them go to the host, and the last two never do.
+// Returns a run of five layers: three of them go to the host, and the last two never do.
 Run run_of(kernels::DType compute, int ranks = 1) {
   return {.compute = compute, .steps = 4, .ranks = ranks, .layers = 5};
 }
@@ -39,7 +39,7 @@ TEST_CASE("offload on a GPU: a BERT's moments on the host change no bit") {
   CHECK_EQ(train(folder, run), plain);
 }
 
-// One layer to five: none to three of them go to the host.
+// There are one layer to five: none to three of them go to the host.
 TEST_CASE(
     "offload on a GPU: a BERT's activations on the host change no bit, alone, with its moments, and on two "
     "ranks") {
@@ -96,8 +96,8 @@ TEST_CASE(
   }
 }
 
-// Scales are made of histories that the moments' and the activations' way must leave alone, and layers that come back from
-// the host are quantized again to the same bytes.
+// Scales are made of histories that the way of the moments and the activations must leave alone, and layers that
+// come back from the host are quantized again to the same bytes.
 TEST_CASE(
     "offload on a GPU: linear layers in fp8 keep their bits, of one rank and two, however much is computed "
     "again") {
@@ -195,7 +195,7 @@ TEST_CASE("offload on a GPU: LAMB is refused with what to change") {
   auto backend = kernels::cuda::make_backend(std::move(device).value());
   REQUIRE(backend);
   const auto options = options_of(folder, run);
-  const auto layout = shard::make_layout(std::vector<int64_t>{64}, 1);
+  const auto layout = plan::make_layout(std::vector<int64_t>{64}, 1);
   const auto refused = train::Optimizer::create(options.optimizer, {}, layout, 0, **backend);
   REQUIRE_FALSE(refused);
   CHECK_NE(refused.error().to_string().find("optimizer_offload = false"), std::string::npos);

@@ -134,7 +134,7 @@ TEST_CASE("adamw: the copy in bf16 is the new master, rounded to nearest or by t
                       {"copy", after, 2 * kTolerance<Bf16>},
                       {"moment1", before.moment1, kAny},
                       {"moment2", before.moment2, kAny}});
-        // To the bit, from the masters that the GPU made.
+        // The copy is compared to the bit, computed from the master weights that the GPU made.
         std::vector<double> copy;
         for (size_t i = 0; i < results[0].size(); ++i) {
           const auto master = static_cast<float>(results[0][i]);

@@ -15,7 +15,7 @@ namespace reference = kernels::reference;
 
 namespace {
 
-// N, C, O. An empty inner dimension gives zeros, or the bias.
+// These are N, C, O. An empty inner dimension gives zeros, or the bias.
 constexpr std::array<std::array<int64_t, 3>, 11> kShapes = {{{1, 1, 1},
                                                              {0, 8, 8},
                                                              {5, 0, 3},
@@ -28,13 +28,14 @@ constexpr std::array<std::array<int64_t, 3>, 11> kShapes = {{{1, 1, 1},
                                                              {200, 96, 513},
                                                              {512, 256, 384}}};
 
-// Of a sum of `terms` products in fp32. Tensor cores cut what they add where the fp32 units round it.
+// Returns the tolerance of a sum of `terms` products in fp32. Tensor cores cut what they add where the fp32
+// units round it.
 template <typename T>
 double sum_tolerance(int64_t terms) {
   if constexpr (std::is_same_v<T, Bf16>) return 1e-5;
   return kTolerance<float> * std::max(1.0, std::sqrt(static_cast<double>(terms) / 256));
 }
-// Of a result in T of such a sum.
+// Returns the tolerance of a result in T of such a sum.
 template <typename T>
 double result_tolerance(int64_t terms) {
   return std::is_same_v<T, Bf16> ? kTolerance<Bf16> : sum_tolerance<T>(terms);

@@ -1,4 +1,4 @@
-// Staged communicators over real links: ranks are threads that share one GPU, each with a device of its own.
+// Tests staged communicators over real links: ranks are threads that share one GPU, each with a device of its own.
 #include "runtime/trainer/comm/staged_communicator.h"
 
 #include <doctest/doctest.h>
@@ -15,20 +15,20 @@ namespace cuda = kernels::cuda;
 
 namespace {
 
-// Leaves a function that returns text with the error's, if there is one.
+// Returns the error's text, if there is an error, from a function that returns text.
 #define RETURN_TEXT_IF_ERROR(expression)                            \
   do {                                                              \
     const auto& result_of_step = (expression);                      \
     if (!result_of_step) return result_of_step.error().to_string(); \
   } while (false)
 
-constexpr size_t kCount = 3001;  // of a rank's part: three pieces of 4096 bytes, the last one cut short
+constexpr size_t kCount = 3001;  // a rank's part: three pieces of 4096 bytes, the last one cut short
 
 float value(int rank, size_t i, int round) {
   return static_cast<float>((rank + 1) * 1000 + static_cast<int>(i % 97) + round);
 }
 
-// What a rank has on its GPU: what the stream copies into `in` just before an operation, and out of `out` just after it.
+// What a rank has on its GPU: the stream copies into `in` just before an operation, and out of `out` just after it.
 struct Buffers {
   explicit Buffers(cuda::Device& on, size_t in_count, size_t out_count) {
     for (auto [memory, count] : {std::pair(&source, in_count), std::pair(&in, in_count),

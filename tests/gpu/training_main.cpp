@@ -1,4 +1,4 @@
-// Training on a GPU. Exit code 77 where there is no GPU to run on: skipped, never passed.
+// Tests training on a GPU. Exit code 77 where there is no GPU to run on: skipped, never passed.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

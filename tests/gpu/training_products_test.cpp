@@ -1,5 +1,5 @@
-// The table of matrix products of a job (train/products.h), on the emulated GPU alone: its cublasLt has three algorithms,
-// which cut the inner dimension into one, two or three parts, so what a table says is seen in the bits.
+// Tests the table of matrix products of a job (train/products.h), on the emulated GPU alone: its cublasLt has three
+// algorithms, which cut the inner dimension into one, two or three parts, so what a table says is seen in the bits.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A table with all of a run's shapes, each cut into so many parts, as nobody's timing would have it.
+// Makes a table with all of a run's shapes, each cut into so many parts, as nobody's timing would have it.
 void make_table(const tests::Folder& folder, const tests::Folder& cache, int parts) {
   train(folder, run_of(1, cache));
   const std::string text = text_of(cache);
@@ -185,8 +185,8 @@ TEST_CASE("matrix products: the micro-steps in which they are timed leave nothin
     CAPTURE(run.bert);
     const tests::Folder cache;
     run.products = cache.path();
-    const auto timed = train(folder, run);  // and keeps the table
-    run.tunes = false;                      // reads it, and begins at once
+    const auto timed = train(folder, run);  // it keeps the table, too
+    run.tunes = false;                      // so it reads the table, and begins at once
     CHECK_EQ(train(folder, run), timed);
   }
 }

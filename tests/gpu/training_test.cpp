@@ -36,7 +36,7 @@ std::unique_ptr<comm::Communicator> staged(std::unique_ptr<comm::Communicator> h
   return std::move(result).value();
 }
 
-// The whole of one rank; its error, or "".
+// Runs the whole of one rank; returns its error, or "".
 std::string run_rank(const train::SessionOptions& options, const Run& run, const train::Groups& groups,
                      kernels::Backend& backend, Losses& losses) {
   auto session = train::Session::create(options, groups, backend);
@@ -60,7 +60,7 @@ std::string run_rank(const train::SessionOptions& options, const Run& run, const
 
 }  // namespace
 
-// Hidden 64, sequences of 64; a step has 8 sequences in two micro-steps of every data-parallel rank.
+// The hidden size is 64, sequences are of 64; a step has 8 sequences in two micro-steps of every data-parallel rank.
 train::SessionOptions options_of(const tests::Folder& folder, const Run& run) {
   const int data_parallel = run.ranks / run.tensor_parallel;
   train::SessionOptions options;
@@ -268,8 +268,8 @@ Run fp8_run(int64_t steps) {
 
 }  // namespace
 
-// E4M3 has three bits of mantissa where bf16 has seven, so a layer's output is off by about 1 %, of either sign. At this
-// learning rate the curve is smooth and follows bf16's within 5e-2 nats; at 5e-3 both jump after ten steps, apart.
+// E4M3 has three bits of mantissa where bf16 has seven, so a layer's output is off by about 1 %, of either sign. At
+// this learning rate the curve is smooth and follows bf16's within 5e-2 nats; at 5e-3 both jump after ten steps, apart.
 TEST_CASE("training on a GPU: twenty steps with linear layers in fp8 have bf16's losses within 5e-2 each") {
   const tests::Folder folder;
   Run fp8 = fp8_run(20);
@@ -295,7 +295,7 @@ TEST_CASE("training on a GPU: fp8 gives the same bits in a second run and at eve
   }
 }
 
-// Its scales are there from the second step on: other ops, so other graphs.
+// The scales of fp8 are there from the second step on: there are other ops then, so other graphs.
 TEST_CASE("training on a GPU: fp8 with layers started as graphs has the bits of ops started one by one") {
   const tests::Folder folder;
   Run run = fp8_run(4);
@@ -321,7 +321,8 @@ TEST_CASE("training on a GPU: a resumed run with fp8 has the scales of its histo
   }
 }
 
-// A scale is of the whole tensor on all ranks, so only the orders of sums differ, by as much as between CPU and GPU.
+// A scale is that of the whole tensor on all ranks, so only the orders of sums differ, by as much as
+// between CPU and GPU.
 TEST_CASE("training on a GPU: fp8 on two ranks, with shards or sharing each matrix, has one rank's losses") {
   const tests::Folder folder;
   Run sharded = fp8_run(8);
@@ -331,7 +332,7 @@ TEST_CASE("training on a GPU: fp8 on two ranks, with shards or sharing each matr
   CHECK_LT(largest_difference(one, two), 1e-2);
   CHECK_EQ(train(folder, sharded), two);
 
-  // Two ranks that share matrices have two heads: of another model, which bf16 trains, too.
+  // Two ranks that share matrices have two heads and so another model, which bf16 trains too.
   Run bf16{.compute = kBf16, .steps = 8, .ranks = 2, .tensor_parallel = 2};
   Run fp8 = bf16;
   fp8.fp8 = true;

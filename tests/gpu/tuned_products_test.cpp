@@ -1,5 +1,5 @@
-// Products whose proposals are timed, where that goes wrong: on the emulated GPU alone, which refuses products and has no
-// more memory when it is told so.
+// Tests products whose proposals are timed, where that goes wrong: on the emulated GPU alone, which refuses
+// products and has no more memory when it is told so.
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
@@ -16,7 +16,7 @@ namespace reference = kernels::reference;
 namespace {
 
 constexpr int64_t kN = 24, kC = 40, kO = 16;
-constexpr int kProposals = 3;  // that the emulated cublasLt makes
+constexpr int kProposals = 3;  // how many the emulated cublasLt makes
 
 // cublasLt has products, whatever EMULATED_GPU says; the settings are as they were when the test is over.
 struct Scripted {
@@ -25,7 +25,7 @@ struct Scripted {
   const emulation::Settings before = emulation::settings();
 };
 
-// One product of a new device that tunes: gradients of the input, from what was there before.
+// Makes one product on a new device that tunes: gradients of the input, added to what was there before.
 struct TunedProduct {
   TunedProduct() {
     auto created = cuda::Device::create({});

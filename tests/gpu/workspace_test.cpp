@@ -1,5 +1,5 @@
-// The workspace that `shardrun plan` counts and a rank allocates, against what each op asks of it: on the emulated GPU,
-// which computes nothing here, so sizes are those of real jobs.
+// Compares the workspace that `shardrun plan` counts and a rank allocates with what each op asks of it: on the
+// emulated GPU, which computes nothing here, so sizes are those of real jobs.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ using kernels::Bf16;
 
 constexpr int64_t kRanks = 2;
 
-// Nobody reads or writes there.
+// Returns a place where nobody reads or writes.
 template <typename T>
 T* somewhere() {
   return reinterpret_cast<T*>(uintptr_t{1} << 30);

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/submit/script.h"
 #include "runtime/base/command.h"

@@ -47,7 +47,7 @@ void BackgroundSaver::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void BackgroundSaver::start(const Manifest& manifest, const Place& place, const shard::ShardLayout& layout,
+void BackgroundSaver::start(const Manifest& manifest, const Place& place, const plan::ShardLayout& layout,
                             const ShardState& state) {
   SHARDRUN_CHECK(!in_flight());
   manifest_ = manifest;

@@ -47,7 +47,7 @@ class BackgroundSaver {
 
   // Begins to save manifest.step. `state` must not change before before_update() has returned, and must stay in
   // memory until the save is over. A save in flight is a bug (CHECK).
-  void start(const Manifest& manifest, const Place& place, const shard::ShardLayout& layout,
+  void start(const Manifest& manifest, const Place& place, const plan::ShardLayout& layout,
              const ShardState& state);
   bool in_flight() const { return phase_ != Phase::kIdle; }
 

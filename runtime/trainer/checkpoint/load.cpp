@@ -11,7 +11,7 @@ namespace {
 
 using base::Code;
 using base::Error;
-using shard::ElementRange;
+using plan::ElementRange;
 using shard::TensorSlice;
 
 // One tensor inside somebody's local block.
@@ -80,12 +80,12 @@ int64_t copy_into(const Target& to, size_t tensor, const std::vector<Member>& fr
 Result<void> load(const std::string& folder, const Manifest& manifest, std::span<const int> blocks,
                   std::span<const Target> targets, const GiveBack& give_back) {
   std::vector<int64_t> filled(blocks.size(), 0);
-  std::vector<std::vector<shard::ShardLayout>> layouts;  // by tensor rank and position in `blocks`
+  std::vector<std::vector<plan::ShardLayout>> layouts;  // by tensor rank and position in `blocks`
   for (int rank = 0; rank < manifest.spread.tensor_parallel; ++rank) {
     auto& of_rank = layouts.emplace_back();
     for (const int block : blocks) {
       const std::array<int64_t, 1> elements{manifest.blocks[static_cast<size_t>(block)].elements(rank)};
-      of_rank.push_back(shard::make_layout(elements, manifest.spread.shard_degree));
+      of_rank.push_back(plan::make_layout(elements, manifest.spread.shard_degree));
     }
   }
   for (int file = 0; file < manifest.spread.files(); ++file) {

@@ -154,7 +154,7 @@ int Place::file() const {
   return (replica_rank * spread.shard_degree + shard_rank) * spread.tensor_parallel + tensor_rank;
 }
 
-shard::ElementRange Place::part_of(const shard::ElementRange& owned) const {
+plan::ElementRange Place::part_of(const plan::ElementRange& owned) const {
   const auto cut = [&](int64_t replica) {
     return owned.begin + owned.count() / spread.replicas * replica +
            owned.count() % spread.replicas * replica / spread.replicas;

@@ -2,7 +2,7 @@
 //
 // The state is a list of blocks, and a block is a list of named tensors. Every writer (a rank) has one file. With
 // tensor parallelism, tensor rank t has slices of the tensors; its slices of one block, one behind the other, are
-// its "local block". Of that, shard rank s owns a range (runtime/trainer/shard/layout.h), and where several replicas own
+// its "local block". Of that, shard rank s owns a range (runtime/plan/shard_layout.h), and where several replicas own
 // the same range, each writes its part of it. So every element is written once, except that what all tensor ranks
 // hold alike is in the files of each; a reader takes it from the first.
 //
@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/model/fp8_state.h"
 #include "runtime/trainer/model/model.h"
-#include "runtime/trainer/shard/layout.h"
 #include "runtime/trainer/shard/tensor_slice.h"
 
 namespace shardrun::checkpoint {
@@ -43,7 +43,7 @@ struct Place {
 
   int file() const;
   // Returns the part that this writer writes of what shard_rank owns of a block.
-  shard::ElementRange part_of(const shard::ElementRange& owned) const;
+  plan::ElementRange part_of(const plan::ElementRange& owned) const;
 };
 Place place_of(const Spread& spread, int file);
 

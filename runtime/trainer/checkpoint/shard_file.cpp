@@ -30,16 +30,16 @@ Result<void> write_at(int fd, std::span<const std::byte> bytes, uint64_t offset,
 
 }  // namespace
 
-int64_t ShardFileWriter::staging_elements(const shard::ShardLayout& layout, int replicas) {
+int64_t ShardFileWriter::staging_elements(const plan::ShardLayout& layout, int replicas) {
   int64_t elements = 0;
-  for (const shard::BlockShards& block : layout.blocks) {
+  for (const plan::BlockShards& block : layout.blocks) {
     elements += 3 * ((block.shard_elements + replicas - 1) / replicas);
   }
   return elements;
 }
 
 ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& place,
-                                 const shard::ShardLayout& layout, const ShardState& state)
+                                 const plan::ShardLayout& layout, const ShardState& state)
     : folder_(std::move(folder)),
       path_(folder_ + "/" + shard_file_name(place.file())),
       give_back_(state.give_back),
@@ -49,7 +49,7 @@ ShardFileWriter::ShardFileWriter(std::string folder, int64_t step, const Place& 
   header_.files = static_cast<uint32_t>(place.spread.files());
   header_.step = static_cast<uint64_t>(step);
   for (int block = 0; block < layout.block_count(); ++block) {
-    const shard::ElementRange part = place.part_of(layout.owned(block, place.shard_rank));
+    const plan::ElementRange part = place.part_of(layout.owned(block, place.shard_rank));
     header_.blocks.push_back({static_cast<uint64_t>(layout.block(block).elements),
                               static_cast<uint64_t>(part.begin),
                               static_cast<uint64_t>(part.end),

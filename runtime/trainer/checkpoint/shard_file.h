@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "runtime/base/io.h"
+#include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/checkpoint/format.h"
 #include "runtime/trainer/checkpoint/manifest.h"
-#include "runtime/trainer/shard/layout.h"
 
 namespace shardrun::checkpoint {
 
@@ -31,7 +31,7 @@ using GiveBack = std::function<void(std::span<const float>)>;
 // Copies values to the host. Null if they lie in host memory.
 using ReadValues = std::function<Result<void>(std::span<const float>, float*)>;
 
-// A rank's flat shards (runtime/trainer/shard/layout.h), each layout.flat_shard_elements long.
+// A rank's flat shards (runtime/plan/shard_layout.h), each layout.flat_shard_elements long.
 struct ShardState {
   std::span<float> master, moment1, moment2;
   GiveBack give_back{};
@@ -46,7 +46,7 @@ class ShardFileWriter {
 
   // The constructor touches nothing yet. `layout` is that of the writer's local blocks over
   // place.spread.shard_degree ranks. `state` must not change until everything was taken or staged.
-  ShardFileWriter(std::string folder, int64_t step, const Place& place, const shard::ShardLayout& layout,
+  ShardFileWriter(std::string folder, int64_t step, const Place& place, const plan::ShardLayout& layout,
                   const ShardState& state);
 
   // Creates the file; the folder exists already (Store::make_unpublished).
@@ -61,7 +61,7 @@ class ShardFileWriter {
   // Copies the next values, at most buffer.size(), to buffer's front; returns nullopt when all were taken.
   std::optional<Chunk> take(std::span<float> buffer);
   // Returns how many elements stage() may need on the rank of `replicas` that writes most of these shards.
-  static int64_t staging_elements(const shard::ShardLayout& layout, int replicas);
+  static int64_t staging_elements(const plan::ShardLayout& layout, int replicas);
   // Copies all that was not taken yet into `memory`, which then belongs to the writer until finish(); afterwards
   // `state` may change. Returns how many bytes that was; nullopt when it does not fit, and then nothing was copied.
   // Call it once. Runs, and calls give_back, on the caller's OpenMP threads.

@@ -80,7 +80,7 @@ Result<void> Store::make_unpublished(int64_t step) const {
   return base::errno_error(Code::kIo, folder, failure);
 }
 
-Result<void> Store::write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
+Result<void> Store::write_shard(int64_t step, const Place& place, const plan::ShardLayout& layout,
                                 const ShardState& state) const {
   RETURN_IF_ERROR(make_unpublished(step));
   ShardFileWriter writer(unpublished_path_of(step), step, place, layout, state);

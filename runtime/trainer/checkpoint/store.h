@@ -20,17 +20,17 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/checkpoint/manifest.h"
 #include "runtime/trainer/checkpoint/shard_file.h"
 #include "runtime/trainer/model/model.h"
-#include "runtime/trainer/shard/layout.h"
 
 namespace shardrun::checkpoint {
 
 // What a rank wants: its shard of its local blocks.
 struct LoadTarget {
   std::span<const model::BlockLayout> blocks;  // those of this tensor rank
-  const shard::ShardLayout& layout;            // how these blocks are sharded over the shard group
+  const plan::ShardLayout& layout;            // how these blocks are sharded over the shard group
   int shard_rank = 0;
 };
 
@@ -56,7 +56,7 @@ class Store {
   Result<void> make_unpublished(int64_t step) const;
 
   // Errors: kIo naming the file; those of make_unpublished.
-  Result<void> write_shard(int64_t step, const Place& place, const shard::ShardLayout& layout,
+  Result<void> write_shard(int64_t step, const Place& place, const plan::ShardLayout& layout,
                            const ShardState& state) const;
   // kNotFound when a rank's file is not visible here (the folder is not shared between the nodes); kIo otherwise.
   // Failing to remove old checkpoints is not an error: the new one is safe.

@@ -1,13 +1,15 @@
-// Backend: where a model is computed. The trainer is written once, against this; kernels/cpu/backend.cpp forwards to
-// the functions of kernels/ops.h, kernels/cuda/backend.cpp to those of kernels/cuda/ops.h, which say what each op does.
+// Backend: where a model is computed. The trainer is written once, against this interface; kernels/cpu/backend.cpp
+// forwards to the functions of kernels/ops.h, kernels/cuda/backend.cpp to those of kernels/cuda/ops.h. Those
+// headers say what each op does.
 //
-// Every pointer and span that an op takes lies in the backend's memory (allocate()), which the host cannot touch unless
-// it is the CPU's: upload() and download() are the way in and out. An op comes after the ops and copies that were called
-// before it; a GPU's ops may still be under way when a call returns, and only download() and finish() wait.
-// What an op of ops.h returns, it writes to memory here.
+// Every pointer and span that an op takes lies in the backend's memory (allocate()), which the host cannot touch
+// unless it is the CPU's: upload() and download() are the way in and out. An op comes after the ops and copies that
+// were called before it; a GPU's ops may still be under way when a call returns, and only download() and finish()
+// wait. What a function of ops.h returns, the op of the same name writes to memory here.
 //
-// Errors: a GPU keeps its first failure, does nothing more, and tells at the next download() or finish().
-// Thread rule: one thread at a time, but read_aside() may run on another; a CPU's ops use the caller's OpenMP threads.
+// Errors: a GPU keeps its first failure, does nothing more, and reports it at the next download() or finish().
+// Thread rule: one thread at a time, but read_aside() may run on another; a CPU's ops use the OpenMP
+// threads of the caller.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +35,9 @@ using base::Result;
 
 enum class DeviceKind { kCpu, kGpu };
 
-// Of a GPU's attention by cuDNN.
+// What attention by cuDNN takes on a GPU.
 struct CudnnAttentionUse {
-  int64_t version = 0;  // 91900 for 9.19.0: bits depend on it
+  int64_t version = 0;  // 91900 for 9.19.0; the bits depend on it
   int64_t workspace_bytes = 0;
 };
 
@@ -45,52 +47,53 @@ class Backend {
 
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;  // "CPU", "NVIDIA H200"
-  virtual int index() const = 0;         // of a GPU, as CUDA counts them; -1: the CPU
-  // Of a GPU, for communicators of its memory: the CUstream_st* that ops are put on, and copies beside them. Null: the
-  // CPU. Links go before the backend.
+  virtual int index() const = 0;         // the GPU's number, as CUDA counts them; -1: the CPU
+  // Returns, for a GPU, the CUstream_st* that ops are put on; communicators of the GPU's memory and copies beside
+  // the ops need it. Null for the CPU. Links go before the backend.
   virtual void* stream() const = 0;
   virtual Result<std::unique_ptr<base::DeviceLink>> make_link() = 0;
 
-  // The ops on float or Bf16.
+  // Returns the ops on float or Bf16.
   template <typename T>
   const Ops<T>& ops() const;
-  // kUnsupported: the CPU, and GPUs that do not multiply fp8, with the mend.
+  // Returns the fp8 ops. kUnsupported, with the mend: the CPU, and GPUs that do not multiply fp8.
   virtual Result<const Fp8Ops*> fp8_ops() const = 0;
 
-  // Of a GPU: from now on cuDNN runs attention of this shape in bf16, without documents or padding; everything else, and
-  // after use_own_attention() all, is run by our kernels. Takes seconds. kNotFound, kUnsupported: no cuDNN here, not this
-  // shape, or not within `most_bytes` of workspace; nothing has changed then.
+  // On a GPU: from now on cuDNN runs attention of this shape in bf16, without documents or padding; everything else,
+  // and after use_own_attention() all attention, is run by our kernels. Takes seconds. kNotFound, kUnsupported: there
+  // is no cuDNN here, or it cannot do this shape, or not within `most_bytes` of workspace; nothing has changed then.
   virtual Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape& shape, bool causal,
                                                         int64_t most_bytes) = 0;
   virtual void use_own_attention() = 0;
 
   // ---- memory
-  // Zero bytes, aligned to a page of the CPU or 256 bytes of a GPU. The backend outlives it.
+  // Returns `bytes` bytes of zeros, aligned to a page on the CPU or to 256 bytes on a GPU. The backend outlives it.
   virtual Result<base::Memory> allocate(int64_t bytes) = 0;
   virtual void zero(void* memory, int64_t bytes) = 0;
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-  // From the host's memory, which may change when the call returns.
+  // Copies from the host's memory, which may change when the call returns.
   virtual void upload(void* to, const void* host, int64_t bytes) = 0;
-  // To the host's memory, after everything before. Waits.
+  // Copies to the host's memory, after everything before. Waits.
   virtual Result<void> download(void* host, const void* from, int64_t bytes) = 0;
-  // As download(), but of memory that nothing before it may still write; beside ops, from any one thread.
+  // Does as download(), but with memory that nothing before it may still write; it runs beside ops, from
+  // any one thread.
   virtual Result<void> read_aside(void* host, const void* from, int64_t bytes) = 0;
   // Waits for everything before.
   virtual Result<void> finish() = 0;
 
-  // Of a GPU: notes when everything before is done; take_stamps() waits, and tells the times since its last call, as
-  // std::chrono::steady_clock's nanoseconds. The CPU has none.
+  // On a GPU: stamp() notes when everything before it is done; take_stamps() waits, and returns the times since its
+  // last call, as std::chrono::steady_clock's nanoseconds. The CPU has none.
   virtual void stamp() = 0;
   virtual Result<std::vector<int64_t>> take_stamps() = 0;
 
-  // Runs `ops`, which call ops of this backend and nothing else that it does: no upload, download, stamp or wait, and
-  // nothing of communicators. Of a GPU with graphs in use (off at first): where it ran ops of an equal name before, it may
+  // Runs `ops`, which call ops of this backend and nothing else that it does: no upload, download, stamp or wait,
+  // and nothing of communicators. A GPU with graphs in use (off at first) that ran ops of an equal name before may
   // start those again as one CUDA graph without calling these (cuda/device.h). The bits are the same.
   virtual Result<void> repeat(const Repetition& what, const std::function<Result<void>()>& ops) = 0;
   virtual void use_graphs(bool on) = 0;
 
-  // Of a GPU: which kernels its matrix products take, as text for other ranks and the next run (cuda/device.h says what
-  // each does). The CPU has none: "".
+  // These say which kernels a GPU's matrix products take, as text for other ranks and the next run (cuda/device.h says
+  // what each function does). The CPU has no such table: "".
   virtual void tune_products(bool on) = 0;
   virtual std::string product_table() const = 0;
   virtual Result<void> load_product_table(std::string_view text) = 0;
@@ -101,16 +104,16 @@ class Backend {
   virtual void rope_table(float* table, int64_t T, int64_t D, double theta) = 0;
   virtual void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N,
                                       int64_t V, int64_t first) = 0;
-  // y += x, a few values.
+  // Adds y += x for a few values.
   virtual void accumulate(double* y, const double* x, int64_t count) = 0;
-  // *sum = Σ values², in fp64 and in a fixed order.
+  // Computes *sum = Σ values², in fp64 and in a fixed order.
   virtual void sum_of_squares(double* sum, std::span<const float> values) = 0;
   virtual void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
                           std::span<const float> gradient, const AdamWParameters& parameters) = 0;
   virtual void lamb_measure(LambSquares* squares, std::span<const float> master, std::span<float> moment1,
                             std::span<float> moment2, std::span<const float> gradient,
                             const LambParameters& parameters) = 0;
-  // *rate, too, lies in the backend's memory.
+  // *rate lies in the backend's memory too.
   virtual void lamb_apply(std::span<float> master, std::span<const float> moment1,
                           std::span<const float> moment2, const float* rate,
                           const LambParameters& parameters) = 0;
@@ -129,7 +132,7 @@ inline const Ops<Bf16>& Backend::ops() const {
   return bf16_ops();
 }
 
-// The one backend of this process's CPUs; it has no state.
+// Returns the one backend of this process's CPUs; it has no state.
 Backend& cpu_backend();
 
 }  // namespace shardrun::kernels

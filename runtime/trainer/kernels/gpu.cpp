@@ -32,7 +32,7 @@ base::Result<int> choose_gpu(const GpuOptions& options, int visible, std::string
                   options.local_rank, index, visible));
 }
 
-// As attention.cu, norms.cu and gemm.cu ask for it.
+// Counts as attention.cu, norms.cu and gemm.cu ask for it.
 int64_t gpu_workspace_bytes(const OpList& ops, int64_t hidden) {
   constexpr int64_t kFp32 = sizeof(float), kProducts = int64_t{32} << 20;
   constexpr int64_t kNormBlocks = 512, kSumGroups = 128;  // at most; LayerNorm has two gradients
@@ -59,8 +59,8 @@ base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& option
                              "preset cuda, or set [resources] device = \"cpu\"",
                              library));
   }
-  // Loading cublasLt reads 200 MB: less than a second from a local disk, but all ranks of a cluster may read them from one
-  // server, or an image is fetched as it is read.
+  // Loading cublasLt reads 200 MB: that takes less than a second from a local disk, but all ranks of a cluster may
+  // read them from one server, or an image is fetched as it is read.
   constexpr std::chrono::minutes kPatience{2};
   auto plugin = base::Plugin::open(
       library, {.symbol = "shardrun_gpu_v1", .smallest_struct = sizeof(GpuLibrary), .patience = kPatience});

@@ -1,7 +1,7 @@
-// Ops of tensor parallelism: a vocabulary that is cut into equal slices, one a rank.
+// Ops of tensor parallelism: the vocabulary is cut into equal slices, one for each rank.
 //
-// Legend and rules as in ops.h; V is the length of a slice and `first` its first token. One definition
-// (kernels/cpu/sliced_ops.cpp), tested against the ops of the whole vocabulary.
+// Legend and rules are as in ops.h; V is the length of a slice and `first` its first token. There is one definition
+// (kernels/cpu/sliced_ops.cpp), which is tested against the ops of the whole vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 
 namespace shardrun::kernels {
 
-// y (N,C) fp32: row tokens[n] - first of w (V,C), or zeros for a token of another slice.
+// Writes y (N,C) fp32: row n is row tokens[n] - first of w (V,C), or zeros for a token of another slice.
 template <typename T>
 void embedding_slice_forward(float* y, const int32_t* tokens, const T* w, int64_t N, int64_t C, int64_t V,
                              int64_t first);
-// dw (V,C) fp32 = rows of dy (N,C) summed by token in ascending n, or += when `accumulate`; tokens of other slices are
-// skipped.
+// Writes dw (V,C) fp32 = rows of dy (N,C) summed by token in ascending n, or += when `accumulate`; tokens of other
+// slices are skipped.
 template <typename T>
 void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
                               int64_t first, bool accumulate = false);
 
-// What the other ranks need of a slice of the logits (N,V) fp32 to know the softmax of the whole: per row the largest
-// logit, the sum of exp(logit - largest), and the target's logit, or 0 when it lies in another slice. stats
-// (N,kSliceStats).
+// Writes what the other ranks need of a slice of the logits (N,V) fp32 to know the softmax of the whole: for each
+// row the largest logit, the sum of exp(logit - largest), and the target's logit, or 0 when it lies in another
+// slice. stats has the shape (N,kSliceStats).
 void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N, int64_t V,
                             int64_t first);
-// As cross_entropy, for a slice: gathered (ranks,N,3) are everyone's stats in rank order, so that every rank returns
-// the same bits. dlogits (N,V).
+// Does as cross_entropy, for a slice: gathered (ranks,N,3) are the stats of all ranks in rank order, so every rank
+// returns the same bits. dlogits (N,V).
 template <typename T>
 double cross_entropy_slice(T* dlogits, const float* logits, const float* gathered, const int32_t* targets,
                            int64_t N, int64_t V, int64_t first, int ranks, float loss_scale);
 
-// out = in in the compute dtype, count elements; and back.
+// Writes out = in in the compute dtype; both have `count` elements.
 template <typename T>
 void from_fp32(T* out, const float* in, int64_t count);
 

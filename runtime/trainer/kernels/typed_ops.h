@@ -1,5 +1,5 @@
-// Ops: the ops of kernels/ops.h and kernels/sliced_ops.h on one type, of one backend. Contracts are there; pointers are
-// of the backend's memory (kernels/backend.h).
+// Ops: the ops of kernels/ops.h and kernels/sliced_ops.h on one type, of one backend. Their contracts are there;
+// pointers point into the backend's memory (kernels/backend.h).
 //
 // Thread rule: as the backend's.
 #pragma once
@@ -47,7 +47,7 @@ class Ops {
   // ---- norms
   virtual void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
                                float epsilon) const = 0;
-  // x += residual in place, then as above: the bits of add() and rmsnorm_forward().
+  // Adds residual to x in place, then does as above: the bits are those of add() and rmsnorm_forward().
   virtual void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N,
                                         int64_t C, float epsilon) const = 0;
   virtual void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms,

@@ -12,11 +12,12 @@ constexpr int size_of(DType dtype) {
   return dtype == DType::kFp32 ? 4 : 2;
 }
 
-// The upper half of an fp32; conversions round to nearest even.
+// The upper half of an fp32 number; conversions round to nearest even.
 struct Bf16 {
   uint16_t bits;
 };
 
-inline constexpr int64_t kSliceStats = 3;  // numbers a row of classifier_slice_stats (kernels/sliced_ops.h)
+// Numbers that classifier_slice_stats (kernels/sliced_ops.h) writes for a row.
+inline constexpr int64_t kSliceStats = 3;
 
 }  // namespace shardrun::kernels

@@ -1,7 +1,7 @@
 // Arena: the one allocation behind a rank's sharded state, sized before step 0 and never grown.
 //
-// Whoever needs memory publishes a planned_bytes() and later takes exactly that; the trainer adds the plans
-// up, creates the arena, and checks that used_bytes() equals planned_bytes() when everything is built.
+// The trainer creates it with the bytes of a plan::ShardedState, the engine takes those buffers from it, and the
+// trainer checks that used_bytes() equals planned_bytes() when everything is built.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -13,25 +13,24 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/sharded_state.h"
 #include "runtime/trainer/kernels/backend.h"
 
 namespace shardrun::shard {
 
 class Arena {
  public:
-  static constexpr int64_t kAlignment = 64;
-
   // Bytes that take<T>(count) will use.
   template <typename T>
   static constexpr int64_t bytes_of(int64_t count) {
-    return (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    return plan::aligned_bytes(count * static_cast<int64_t>(sizeof(T)));
   }
 
   // Zeroed memory of `backend`, which outlives it. kIo with the size and the system's words when there is not that much.
   static base::Result<Arena> create(int64_t planned_bytes,
                                     kernels::Backend& backend = kernels::cpu_backend());
 
-  // The next `count` elements, aligned to kAlignment, zero. More than was planned is a bug (CHECK).
+  // The next `count` elements, aligned to plan::kBufferAlignment, zero. More than was planned is a bug (CHECK).
   template <typename T>
   std::span<T> take(int64_t count) {
     return {reinterpret_cast<T*>(take_bytes(bytes_of<T>(count))), static_cast<size_t>(count)};

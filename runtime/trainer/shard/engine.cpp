@@ -1,92 +1,99 @@
 #include "runtime/trainer/shard/engine.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace shardrun::shard {
-namespace {
 
-// Whether masters become parameters block by block, and no copy of them all is kept.
-bool converts(const EngineOptions& options) {
-  return options.compute == kernels::DType::kBf16 && !options.keeps_compute_copy;
-}
-
-bool keeps_copy(const EngineOptions& options) {
-  return options.compute == kernels::DType::kBf16 && options.keeps_compute_copy;
-}
-
-// The sizes, in elements, of the buffers for gathered blocks.
-std::vector<int64_t> parameter_buffers(const ShardLayout& layout, const EngineOptions& options) {
-  std::vector<int64_t> sizes;
-  if (layout.group_size == 1) {
-    if (converts(options)) sizes.push_back(layout.largest_padded_elements);
-  } else if (options.keeps_parameters) {
-    for (const BlockShards& block : layout.blocks) sizes.push_back(block.padded_elements);
-  } else {
-    sizes.assign(static_cast<size_t>(std::min(options.prefetch + 1, layout.block_count())),
-                 layout.largest_padded_elements);
-  }
-  return sizes;
-}
-
-bool adds_up(const EngineOptions& options) {
-  return options.accumulates || options.revisits;
-}
-
-int gradient_buffers(const ShardLayout& layout) {
-  return layout.group_size > 1 ? 2 : 0;
-}
-
-// Where contributions arrive that are added to earlier ones. A single block that is visited twice needs one.
-int gradient_scratches(const ShardLayout& layout, const EngineOptions& options) {
-  if (layout.group_size == 1 || !adds_up(options)) return 0;
-  return options.accumulates ? 2 : 1;
-}
-
-}  // namespace
-
-int64_t Engine::planned_bytes(const ShardLayout& layout, const EngineOptions& options) {
-  int64_t bytes = 2 * Arena::bytes_of<float>(layout.flat_shard_elements);
-  if (keeps_copy(options)) bytes += Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
-  for (const int64_t elements : parameter_buffers(layout, options))
-    bytes += Arena::bytes_of<std::byte>(elements * kernels::size_of(options.compute));
-  const int gradients = gradient_buffers(layout);
-  bytes += gradients * Arena::bytes_of<float>(layout.largest_padded_elements);
-  bytes += gradient_scratches(layout, options) * Arena::bytes_of<float>(layout.largest_shard_elements);
-  return bytes;
-}
+using plan::BlockShards;
+using plan::ShardLayout;
+using plan::StepEvent;
+using Kind = StepEvent::Kind;
 
 Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena)
-    : layout_(std::move(layout)),
-      options_(options),
-      groups_(groups),
-      has_gradient_(static_cast<size_t>(layout_.block_count()), false) {
+    : layout_(std::move(layout)), options_(options), groups_(groups) {
   SHARDRUN_CHECK(groups.gather->size() == layout_.group_size && groups.reduce->size() == layout_.group_size);
-  SHARDRUN_CHECK(options.prefetch >= 0);
-  if (groups_.replica != nullptr && groups_.replica->size() == 1) groups_.replica = nullptr;
-  master_ = arena.take<float>(layout_.flat_shard_elements);
-  gradient_ = arena.take<float>(layout_.flat_shard_elements);
-  if (keeps_copy(options)) half_ = arena.take<uint16_t>(layout_.flat_shard_elements);
-  for (const int64_t elements : parameter_buffers(layout_, options)) {
-    parameter_slots_.emplace_back().memory =
-        arena.take<std::byte>(elements * kernels::size_of(options.compute));
-  }
-  for (int i = 0; i < gradient_buffers(layout_); ++i) {
-    GradientSlot& slot = gradient_slots_[static_cast<size_t>(i)];
-    slot.full = arena.take<float>(layout_.largest_padded_elements);
-  }
-  const int scratches = gradient_scratches(layout_, options);
-  for (int i = 0; i < scratches; ++i)
-    gradient_slots_[static_cast<size_t>(i)].scratch = arena.take<float>(layout_.largest_shard_elements);
-  if (scratches == 1) gradient_slots_[1].scratch = gradient_slots_[0].scratch;
+  const plan::ShardedState state = plan::sharded_state(layout_, options.state);
+  master_ = arena.take<float>(state.masters.elements);
+  gradient_ = arena.take<float>(state.gradients.elements);
+  half_ = arena.take<uint16_t>(state.compute_copy.elements);
+  for (const plan::Buffer& whole : state.gathered)
+    slots_.push_back({arena.take<std::byte>(whole.elements * whole.element_bytes), {}});
+  for (const plan::Buffer& whole : state.whole_gradients)
+    gradients_.push_back({arena.take<float>(whole.elements), {}});
+  for (const plan::Buffer& scratch : state.scratches)
+    scratches_.push_back(arena.take<float>(scratch.elements));
 }
 
 void Engine::publish() {
-  SHARDRUN_CHECK(acquired_block_ < 0);
+  SHARDRUN_CHECK(!plan_);
   if (!half_.empty()) options_.backend->fp32_to_bf16(master_, half_);
-  ++version_;
+  published_ = true;
+}
+
+void Engine::begin(plan::StepPlan plan) {
+  SHARDRUN_CHECK(!plan_ && published_);
+  plan_ = std::move(plan);
+}
+
+Result<std::optional<Work>> Engine::next() {
+  SHARDRUN_CHECK(plan_.has_value());
+  while (true) {
+    const auto event = plan_->next();
+    SHARDRUN_CHECK(event.has_value());
+    if (event->kind == Kind::kMicroStepEnds) return std::optional<Work>();
+    if (event->kind == Kind::kForward || event->kind == Kind::kBackward) return std::optional(work(*event));
+    RETURN_IF_ERROR(execute(*event));
+  }
+}
+
+Result<void> Engine::finish() {
+  SHARDRUN_CHECK(plan_.has_value());
+  while (const auto event = plan_->next()) RETURN_IF_ERROR(execute(*event));
+  plan_.reset();
+  return {};
+}
+
+Result<void> Engine::execute(const StepEvent& event) {
+  switch (event.kind) {
+    case Kind::kGather:
+      return gather(event);
+    case Kind::kAwaitGather:
+      return await_gather(event);
+    case Kind::kReduce:
+      return reduce(event);
+    case Kind::kAwaitReduce:
+      return await_reduce(event);
+    case Kind::kAdd:
+      add(event);
+      return {};
+    case Kind::kSumReplicas:
+      return sum_over_replicas(event.block);
+    case Kind::kAwaitReplicas:
+      return await_replicas();
+    case Kind::kForward:
+    case Kind::kBackward:
+    case Kind::kMicroStepEnds:
+      break;  // next() returns them
+  }
+  SHARDRUN_CHECK(false);
+  return {};
+}
+
+Work Engine::work(const StepEvent& event) {
+  const int64_t elements = layout_.block(event.block).elements;
+  const auto count = static_cast<size_t>(elements);
+  const auto bytes = static_cast<size_t>(elements * options_.state.compute_bytes);
+  Work work{event.kind == Kind::kForward, event.block, event.visit, {}, {}, event.adds};
+  work.parameters =
+      event.slot < 0 ? compute_shard(event.block) : slots_[static_cast<size_t>(event.slot)].memory;
+  work.parameters = work.parameters.first(bytes);
+  if (work.is_forward) return work;
+  work.gradient = event.gradient < 0 ? gradient_shard(event.block)
+                                     : gradients_[static_cast<size_t>(event.gradient)].memory;
+  work.gradient = work.gradient.first(count);
+  return work;
 }
 
 std::span<const std::byte> Engine::compute_shard(int block) const {
@@ -95,12 +102,6 @@ std::span<const std::byte> Engine::compute_shard(int block) const {
   const auto count = static_cast<size_t>(shards.shard_elements);
   if (half_.empty()) return std::as_bytes(std::span<const float>(master_).subspan(offset, count));
   return std::as_bytes(std::span<const uint16_t>(half_).subspan(offset, count));
-}
-
-std::span<float> Engine::gradient_shard(int block) {
-  const BlockShards& shards = layout_.block(block);
-  return gradient_.subspan(static_cast<size_t>(shards.shard_offset),
-                           static_cast<size_t>(shards.shard_elements));
 }
 
 // The same, made from the masters in the rank's own part of a buffer for the whole block.
@@ -115,153 +116,75 @@ std::span<const std::byte> Engine::converted_shard(int block, std::span<std::byt
   return mine;
 }
 
-Engine::ParameterSlot* Engine::find_slot(int block) {
-  for (ParameterSlot& slot : parameter_slots_) {
-    if (slot.block == block && slot.version == version_) return &slot;
-  }
-  return nullptr;
-}
-
-// A buffer that holds neither the acquired block nor one that is about to be; its own when blocks are kept.
-Engine::ParameterSlot* Engine::free_slot(int block, std::span<const int> upcoming) {
-  if (options_.keeps_parameters) return &parameter_slots_[static_cast<size_t>(block)];
-  for (ParameterSlot& slot : parameter_slots_) {
-    const bool current = slot.version == version_;
-    const bool wanted = slot.block == acquired_block_ ||
-                        std::find(upcoming.begin(), upcoming.end(), slot.block) != upcoming.end();
-    if (!current || !wanted) return &slot;
-  }
-  return nullptr;
-}
-
-// False when no buffer is free, which only a prefetch meets.
-Result<bool> Engine::start_gather(int block, std::span<const int> upcoming) {
-  ParameterSlot* slot = free_slot(block, upcoming);
-  if (slot == nullptr) return false;
-  if (slot->pending) RETURN_IF_ERROR(groups_.gather->wait(*std::exchange(slot->pending, std::nullopt)));
-  const auto mine = converts(options_) ? converted_shard(block, slot->memory) : compute_shard(block);
-  auto pending = groups_.gather->all_gather(
-      mine, slot->memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
-  if (!pending) return std::move(pending).error();
-  slot->pending = *pending;
-  slot->block = block;
-  slot->version = version_;
-  return true;
-}
-
-std::span<const std::byte> Engine::converted_alone(int block) {
-  ParameterSlot& slot = parameter_slots_.front();
-  if (find_slot(block) == nullptr) (void)converted_shard(block, slot.memory);
-  slot.block = block;
-  slot.version = version_;
-  return slot.memory;
-}
-
-Result<std::span<const std::byte>> Engine::acquire(int block, std::span<const int> upcoming) {
-  SHARDRUN_CHECK(acquired_block_ < 0 && version_ > 0);
-  const auto bytes = static_cast<size_t>(layout_.block(block).elements * kernels::size_of(options_.compute));
-  acquired_block_ = block;
-  if (alone()) return (converts(options_) ? converted_alone(block) : compute_shard(block)).first(bytes);
-  const auto ahead = upcoming.first(std::min(upcoming.size(), static_cast<size_t>(options_.prefetch)));
-  if (find_slot(block) == nullptr) {
-    auto started = start_gather(block, ahead);
-    if (!started) return std::move(started).error();
-    SHARDRUN_CHECK(*started);
-  }
-  for (const int next : ahead) {
-    if (find_slot(next) != nullptr) continue;
-    auto started = start_gather(next, ahead);
-    if (!started) return std::move(started).error();
-    if (!*started) break;
-  }
-  ParameterSlot& slot = *find_slot(block);
-  if (slot.pending) {
-    if (auto done = groups_.gather->wait(*std::exchange(slot.pending, std::nullopt)); !done) {
-      return std::move(done).error().context(fmt::format("gathering the parameters of block {}", block));
-    }
-  }
-  return std::span<const std::byte>(slot.memory).first(bytes);
-}
-
-void Engine::release(int block) {
-  SHARDRUN_CHECK(acquired_block_ == block);
-  acquired_block_ = -1;
-}
-
-void Engine::begin_micro_step(bool first) {
-  SHARDRUN_CHECK(first || options_.accumulates);
-  if (first) std::fill(has_gradient_.begin(), has_gradient_.end(), false);
-}
-
-Result<GradientBuffer> Engine::gradient_buffer(int block) {
-  const auto elements = static_cast<size_t>(layout_.block(block).elements);
-  if (alone())
-    return GradientBuffer{gradient_shard(block).first(elements), has_gradient_[static_cast<size_t>(block)]};
-  GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
-  if (auto done = complete(slot); !done) return std::move(done).error();
-  slot.block = block;
-  return GradientBuffer{slot.full.first(elements)};
-}
-
-Result<void> Engine::reduce(int block, bool last) {
-  const bool adds = has_gradient_[static_cast<size_t>(block)];
-  SHARDRUN_CHECK(!adds || adds_up(options_));
-  has_gradient_[static_cast<size_t>(block)] = true;
-  if (alone()) return last ? sum_over_replicas(block) : Result<void>();
-  GradientSlot& slot = gradient_slots_[static_cast<size_t>(next_gradient_slot_)];
-  SHARDRUN_CHECK(slot.block == block);
+std::span<float> Engine::gradient_shard(int block) {
   const BlockShards& shards = layout_.block(block);
-  const GradientSlot& other = gradient_slots_[static_cast<size_t>(1 - next_gradient_slot_)];
-  SHARDRUN_CHECK(options_.accumulates || !adds || !other.adds || other.block < 0);  // they share scratch
-  slot.adds = adds;
-  slot.last = last;
-  const auto full = slot.full.first(static_cast<size_t>(shards.padded_elements));
-  options_.backend->zero(full.data() + shards.elements,
-                         (shards.padded_elements - shards.elements) * int64_t{sizeof(float)});
+  return gradient_.subspan(static_cast<size_t>(shards.shard_offset),
+                           static_cast<size_t>(shards.shard_elements));
+}
+
+Result<void> Engine::gather(const StepEvent& event) {
+  ParameterSlot& slot = slots_[static_cast<size_t>(event.slot)];
   const auto mine =
-      adds ? slot.scratch.first(static_cast<size_t>(shards.shard_elements)) : gradient_shard(block);
-  auto pending = groups_.reduce->reduce_scatter(full, mine);
+      options_.state.converts() ? converted_shard(event.block, slot.memory) : compute_shard(event.block);
+  if (layout_.group_size == 1) return {};
+  auto pending = groups_.gather->all_gather(
+      mine, slot.memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
   if (!pending) return std::move(pending).error();
   slot.pending = *pending;
-  next_gradient_slot_ = 1 - next_gradient_slot_;
   return {};
 }
 
-Result<void> Engine::complete(GradientSlot& slot) {
-  if (slot.block < 0) return {};
-  const int block = std::exchange(slot.block, -1);
-  if (slot.pending) {
-    if (auto done = groups_.reduce->wait(*std::exchange(slot.pending, std::nullopt)); !done) {
-      return std::move(done).error().context(fmt::format("reducing the gradients of block {}", block));
-    }
-  }
-  if (slot.adds) {
-    const std::span<float> total = gradient_shard(block);
-    options_.backend->ops<float>().add(total.data(), total.data(), slot.scratch.data(),
-                                       layout_.block(block).shard_elements);
-  }
-  return slot.last ? sum_over_replicas(block) : Result<void>();
+Result<void> Engine::await_gather(const StepEvent& event) {
+  if (layout_.group_size == 1) return {};
+  ParameterSlot& slot = slots_[static_cast<size_t>(event.slot)];
+  if (auto done = groups_.gather->wait(std::exchange(slot.pending, {}).value()); !done)
+    return std::move(done).error().context(fmt::format("gathering the parameters of block {}", event.block));
+  return {};
+}
+
+Result<void> Engine::reduce(const StepEvent& event) {
+  GradientBuffer& gradient = gradients_[static_cast<size_t>(event.gradient)];
+  const BlockShards& shards = layout_.block(event.block);
+  const auto full = gradient.memory.first(static_cast<size_t>(shards.padded_elements));
+  options_.backend->zero(full.data() + shards.elements,
+                         (shards.padded_elements - shards.elements) * int64_t{sizeof(float)});
+  const auto mine =
+      event.scratch < 0
+          ? gradient_shard(event.block)
+          : scratches_[static_cast<size_t>(event.scratch)].first(static_cast<size_t>(shards.shard_elements));
+  auto pending = groups_.reduce->reduce_scatter(full, mine);
+  if (!pending) return std::move(pending).error();
+  gradient.pending = *pending;
+  return {};
+}
+
+Result<void> Engine::await_reduce(const StepEvent& event) {
+  GradientBuffer& gradient = gradients_[static_cast<size_t>(event.gradient)];
+  if (auto done = groups_.reduce->wait(std::exchange(gradient.pending, {}).value()); !done)
+    return std::move(done).error().context(fmt::format("reducing the gradients of block {}", event.block));
+  return {};
+}
+
+void Engine::add(const StepEvent& event) {
+  const std::span<float> total = gradient_shard(event.block);
+  options_.backend->ops<float>().add(total.data(), total.data(),
+                                     scratches_[static_cast<size_t>(event.scratch)].data(),
+                                     layout_.block(event.block).shard_elements);
 }
 
 Result<void> Engine::sum_over_replicas(int block) {
-  if (groups_.replica == nullptr) return {};
   auto pending = groups_.replica->all_reduce(gradient_shard(block));
-  if (!pending) {
+  if (!pending)
     return std::move(pending).error().context(fmt::format("summing block {} over its replicas", block));
-  }
   replica_sums_.push_back(*pending);
   return {};
 }
 
-Result<void> Engine::finish_reductions() {
-  RETURN_IF_ERROR(complete(gradient_slots_[static_cast<size_t>(next_gradient_slot_)]));
-  RETURN_IF_ERROR(complete(gradient_slots_[static_cast<size_t>(1 - next_gradient_slot_)]));
-  for (const comm::Pending& pending : replica_sums_) {
-    if (auto done = groups_.replica->wait(pending); !done) {
-      return std::move(done).error().context("summing gradients over replicas");
-    }
-  }
-  replica_sums_.clear();
+Result<void> Engine::await_replicas() {
+  const comm::Pending oldest = replica_sums_.front();
+  replica_sums_.pop_front();
+  if (auto done = groups_.replica->wait(oldest); !done)
+    return std::move(done).error().context("summing gradients over replicas");
   return {};
 }
 

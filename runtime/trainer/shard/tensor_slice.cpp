@@ -37,7 +37,7 @@ TensorSlice make_slice(std::span<const int64_t> shape, int dimension, int64_t be
   return slice;
 }
 
-TensorSlice rows_of(const TensorSlice& slice, const ElementRange& range) {
+TensorSlice rows_of(const TensorSlice& slice, const plan::ElementRange& range) {
   TensorSlice rows = slice;
   rows.rows = 0;
   if (range.count() <= 0 || slice.columns <= 0) return rows;

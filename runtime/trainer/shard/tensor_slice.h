@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/trainer/shard/layout.h"
+#include "runtime/plan/shard_layout.h"
 
 namespace shardrun::shard {
 
@@ -30,7 +30,7 @@ TensorSlice whole_slice(std::span<const int64_t> shape);
 // [begin, begin + count) along `dimension`, 0 or 1; -1 is the whole tensor. Beyond the shape is a bug (CHECK).
 TensorSlice make_slice(std::span<const int64_t> shape, int dimension, int64_t begin, int64_t count);
 // The smallest rectangle with whole rows of the slice that holds a range of its elements.
-TensorSlice rows_of(const TensorSlice& slice, const ElementRange& range);
+TensorSlice rows_of(const TensorSlice& slice, const plan::ElementRange& range);
 // Zero rows when they have nothing in common.
 TensorSlice intersection(const TensorSlice& a, const TensorSlice& b);
 
@@ -38,7 +38,7 @@ TensorSlice intersection(const TensorSlice& a, const TensorSlice& b);
 template <typename T>
 struct SlicePart {
   TensorSlice slice;
-  ElementRange range;  // of the slice's elements
+  plan::ElementRange range;  // of the slice's elements
   std::span<T> values;
 };
 

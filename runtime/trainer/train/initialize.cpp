@@ -20,13 +20,13 @@ struct Piece {
   int64_t tensor;  // the parameter's number in the model
 };
 
-std::vector<Piece> pieces_of(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout,
+std::vector<Piece> pieces_of(std::span<const model::BlockLayout> blocks, const plan::ShardLayout& layout,
                              int group_rank) {
   SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
   std::vector<Piece> pieces;
   int64_t tensor = -1;
   for (int block = 0; block < layout.block_count(); ++block) {
-    const shard::ElementRange owned = layout.owned(block, group_rank);
+    const plan::ElementRange owned = layout.owned(block, group_rank);
     for (const model::ParameterInfo& parameter : blocks[static_cast<size_t>(block)].parameters) {
       ++tensor;
       const int64_t begin = std::max(owned.begin, parameter.offset);
@@ -53,7 +53,7 @@ int64_t full_element(const model::ParameterInfo& parameter, int64_t element) {
 
 }  // namespace
 
-void initialize_parameters(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout,
+void initialize_parameters(std::span<const model::BlockLayout> blocks, const plan::ShardLayout& layout,
                            int group_rank, uint64_t seed, std::span<float> master) {
   for (const Piece& piece : pieces_of(blocks, layout, group_rank)) {
     const double stddev = piece.parameter->init_stddev;
@@ -69,7 +69,7 @@ void initialize_parameters(std::span<const model::BlockLayout> blocks, const sha
 }
 
 std::vector<optim::UpdateRange> update_ranges(std::span<const model::BlockLayout> blocks,
-                                              const shard::ShardLayout& layout, int group_rank) {
+                                              const plan::ShardLayout& layout, int group_rank) {
   std::vector<optim::UpdateRange> ranges;
   for (const Piece& piece : pieces_of(blocks, layout, group_rank)) {
     ranges.push_back({piece.shard_offset, piece.count, piece.parameter->weight_decay,

@@ -9,19 +9,19 @@
 #include <span>
 #include <vector>
 
+#include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/model/llama.h"
 #include "runtime/trainer/optim/adamw.h"
-#include "runtime/trainer/shard/layout.h"
 
 namespace shardrun::train {
 
 // `master`: the flat shard of `group_rank`; its padding is left alone.
-void initialize_parameters(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout,
+void initialize_parameters(std::span<const model::BlockLayout> blocks, const plan::ShardLayout& layout,
                            int group_rank, uint64_t seed, std::span<float> master);
 
 // The parts of the flat shard that hold parameters, with what the optimizer must know of each. Padding is in
 // none.
 std::vector<optim::UpdateRange> update_ranges(std::span<const model::BlockLayout> blocks,
-                                              const shard::ShardLayout& layout, int group_rank);
+                                              const plan::ShardLayout& layout, int group_rank);
 
 }  // namespace shardrun::train

@@ -11,13 +11,13 @@
 namespace shardrun::train {
 
 shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend) {
-  return {.compute = options.compute,
-          .prefetch = options.prefetch,
-          .accumulates = options.gradient_accumulation > 1,
-          .revisits = revisits_blocks(options.model),
-          .keeps_parameters = options.keeps_parameters,
-          .keeps_compute_copy = !options.optimizer.offload_to_host,
-          .backend = &backend};
+  return {{.compute_bytes = kernels::size_of(options.compute),
+           .prefetch = options.prefetch,
+           .accumulates = options.gradient_accumulation > 1,
+           .revisits = revisits_blocks(options.model),
+           .keeps_parameters = options.keeps_parameters,
+           .keeps_compute_copy = !options.optimizer.offload_to_host},
+          &backend};
 }
 
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
@@ -36,7 +36,7 @@ model::ModelOptions model_options(const SessionOptions& options, comm::Communica
           .accumulates = options.gradient_accumulation > 1};
 }
 
-int64_t staging_bytes(const shard::ShardLayout& layout, int replicas) {
+int64_t staging_bytes(const plan::ShardLayout& layout, int replicas) {
   return checkpoint::ShardFileWriter::staging_elements(layout, replicas) *
          static_cast<int64_t>(sizeof(float));
 }
@@ -63,7 +63,7 @@ int64_t cudnn_bytes(const SessionOptions& options, int tensor_parallel) {
 namespace {
 
 // Of sums over ranks, in the channels of Groups.
-int64_t communication_bytes(const SessionOptions& options, const shard::ShardLayout& layout, int replicas,
+int64_t communication_bytes(const SessionOptions& options, const plan::ShardLayout& layout, int replicas,
                             int tensor_parallel) {
   const auto fp32 = static_cast<int64_t>(sizeof(float));
   const int64_t shard = layout.largest_shard_elements * fp32;
@@ -98,14 +98,13 @@ plan::ModelPlan plan_model(const SessionOptions& options, int shard_degree, int 
   std::vector<int64_t> elements;
   for (const model::BlockLayout& block : block_layouts(options.model, 0, tensor_parallel))
     elements.push_back(block.elements);
-  const shard::ShardLayout layout = shard::make_layout(elements, shard_degree);
+  const plan::ShardLayout layout = plan::make_layout(elements, shard_degree);
   plan::MemoryPlan& memory = plan.memory;
-  memory.masters = shard::Arena::bytes_of<float>(layout.flat_shard_elements);
-  memory.gradients = memory.masters;
-  if (options.compute == kernels::DType::kBf16 && engine_options(options).keeps_compute_copy)
-    memory.compute_copy = shard::Arena::bytes_of<uint16_t>(layout.flat_shard_elements);
-  memory.gathered = shard::Engine::planned_bytes(layout, engine_options(options)) - memory.masters -
-                    memory.gradients - memory.compute_copy;
+  const plan::ShardedState state = plan::sharded_state(layout, engine_options(options).state);
+  memory.masters = state.masters.bytes();
+  memory.gradients = state.gradients.bytes();
+  memory.compute_copy = state.compute_copy.bytes();
+  memory.gathered = state.block_bytes();
   memory.on_gpu = options.device == kernels::DeviceKind::kGpu ? 1 : 0;
   int64_t& elsewhere = memory.on_gpu != 0 ? memory.offloaded : memory.in_files;
   if (options.optimizer.offload_directory.empty() && !options.optimizer.offload_to_host) {

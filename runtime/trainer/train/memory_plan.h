@@ -20,7 +20,7 @@ shard::EngineOptions engine_options(const SessionOptions& options,
 model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
                                   kernels::Backend& backend = kernels::cpu_backend());
 // Of the copies that checkpoints are written from beside training.
-int64_t staging_bytes(const shard::ShardLayout& layout, int replicas);
+int64_t staging_bytes(const plan::ShardLayout& layout, int replicas);
 // Bytes of one rank's part that the staged communicators of a GPU may be given, as far as their memory depends on it.
 inline constexpr int64_t kLargestStagedPart = int64_t{16} << 20;
 // Of one checkpoint on the disk, without the little that headers take.

@@ -25,16 +25,16 @@ std::vector<optim::TensorRange> tensor_ranges(const std::vector<optim::UpdateRan
 
 }  // namespace
 
-int64_t Optimizer::planned_bytes(const shard::ShardLayout& layout) {
+int64_t Optimizer::planned_bytes(const plan::ShardLayout& layout) {
   return 2 * moment_bytes(layout.flat_shard_elements);
 }
 
-int64_t Optimizer::offloaded_bytes(const shard::ShardLayout& layout, const OptimizerOptions& options) {
+int64_t Optimizer::offloaded_bytes(const plan::ShardLayout& layout, const OptimizerOptions& options) {
   return options.offload_to_host ? optim::HostMoments::host_bytes(layout.flat_shard_elements)
                                  : planned_bytes(layout);
 }
 
-int64_t Optimizer::offload_window(const shard::ShardLayout& layout, const OptimizerOptions& options) {
+int64_t Optimizer::offload_window(const plan::ShardLayout& layout, const OptimizerOptions& options) {
   if (options.offload_to_host)
     return optim::HostMoments::gpu_bytes(layout.flat_shard_elements, options.offload_piece);
   return 2 * moment_bytes(std::min(kWindowElements, layout.flat_shard_elements));
@@ -42,7 +42,7 @@ int64_t Optimizer::offload_window(const shard::ShardLayout& layout, const Optimi
 
 Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
                                     std::span<const model::BlockLayout> blocks,
-                                    const shard::ShardLayout& layout, int shard_rank,
+                                    const plan::ShardLayout& layout, int shard_rank,
                                     kernels::Backend& backend) {
   const auto* adamw = std::get_if<optim::AdamWOptions>(&options.kind);
   if (adamw == nullptr && options.offload_to_host)

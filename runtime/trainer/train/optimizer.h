@@ -17,11 +17,11 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
+#include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/model/model.h"
 #include "runtime/trainer/optim/adamw.h"
 #include "runtime/trainer/optim/host_moments.h"
 #include "runtime/trainer/optim/lamb.h"
-#include "runtime/trainer/shard/layout.h"
 
 namespace shardrun::train {
 
@@ -37,15 +37,15 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   // Both moments.
-  static int64_t planned_bytes(const shard::ShardLayout& layout);
+  static int64_t planned_bytes(const plan::ShardLayout& layout);
   // The same, offloaded.
-  static int64_t offloaded_bytes(const shard::ShardLayout& layout, const OptimizerOptions& options);
+  static int64_t offloaded_bytes(const plan::ShardLayout& layout, const OptimizerOptions& options);
   // Of them, in memory at a time when they lie in a file; in a GPU's memory when they lie on the host.
-  static int64_t offload_window(const shard::ShardLayout& layout, const OptimizerOptions& options);
+  static int64_t offload_window(const plan::ShardLayout& layout, const OptimizerOptions& options);
   // Everything but offloaded moments lies in the memory of `backend`, which outlives it. kUnsupported: LAMB with moments
   // on the host. kIo without that much memory or room.
   static Result<Optimizer> create(const OptimizerOptions& options, std::span<const model::BlockLayout> blocks,
-                                  const shard::ShardLayout& layout, int shard_rank,
+                                  const plan::ShardLayout& layout, int shard_rank,
                                   kernels::Backend& backend = kernels::cpu_backend());
 
   std::span<float> moment1() const { return moment1_; }

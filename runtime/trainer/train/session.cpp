@@ -34,12 +34,6 @@ std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) 
   return elements;
 }
 
-std::vector<int> visit_order(const model::Model& model) {
-  std::vector<int> order(model.visits().begin(), model.visits().end());
-  order.insert(order.end(), model.visits().rbegin(), model.visits().rend());
-  return order;
-}
-
 plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
   auto plan = plan::even_batch(options.micro_batch, options.gradient_accumulation, data_parallel);
   if (options.global_batch > 0) plan.global_batch = options.global_batch;
@@ -63,8 +57,9 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   if (!batches) return std::move(batches).error();
   auto model = create_model(options.model, model_options(options, groups.tensor, backend));
   if (!model) return std::move(model).error();
-  auto layout = shard::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  auto arena = shard::Arena::create(shard::Engine::planned_bytes(layout, engine_options(options)), backend);
+  auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
+  auto arena =
+      shard::Arena::create(plan::sharded_state(layout, engine_options(options).state).bytes(), backend);
   if (!arena) return std::move(arena).error();
   auto sums = backend.allocate(sizeof(Sums));
   if (!sums) return std::move(sums).error();
@@ -83,7 +78,7 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
 }
 
 Session::Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
-                 kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+                 kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
                  shard::Arena arena, base::Memory sums, Optimizer optimizer)
     : options_(options),
       groups_(groups),
@@ -91,7 +86,6 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       batches_(std::move(batches)),
       backend_(backend),
       model_(std::move(model)),
-      order_(visit_order(*model_)),
       plan_(plan_model(options, groups.shard_degree(), groups.replicas(), groups.tensor_parallel())),
       arena_(std::move(arena)),
       engine_(std::move(layout), engine_options(options, backend),
@@ -130,40 +124,27 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
   return std::optional<Trace::Scope>(std::in_place, *trace_, std::move(name), backend_);
 }
 
-Result<void> Session::forward() {
-  const auto visits = static_cast<int>(model_->visits().size());
-  for (int visit = 0; visit < visits; ++visit) {
-    const int block = order_[static_cast<size_t>(visit)];
-    auto parameters = engine_.acquire(block, upcoming(static_cast<size_t>(visit) + 1));
-    if (!parameters) return std::move(parameters).error();
-    {
-      const auto scope = traced_scope("forward", block);
-      RETURN_IF_ERROR(model_->forward(visit, *parameters));
-    }
-    engine_.release(block);
-  }
-  return {};
+plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
+  const auto state = engine_options(options_).state;
+  return plan::StepPlan(
+      {.visits = {model_->visits().begin(), model_->visits().end()},
+       .micro_steps = micro_steps,
+       .backward = backward,
+       .prefetch = options_.prefetch,
+       .buffers = plan::buffer_counts(groups_.shard_degree(), engine_.layout().block_count(), state),
+       .replicated = groups_.replicas() > 1});
 }
 
-Result<void> Session::backward(bool last_micro_step) {
-  const auto visits = static_cast<int>(model_->visits().size());
-  for (int visit = visits - 1; visit >= 0; --visit) {
-    const size_t place = order_.size() - 1 - static_cast<size_t>(visit);
-    const int block = order_[place];
-    auto parameters = engine_.acquire(block, upcoming(place + 1));
-    if (!parameters) return std::move(parameters).error();
-    auto gradient = engine_.gradient_buffer(block);
-    if (!gradient) return std::move(gradient).error();
-    {
-      const auto scope = traced_scope("backward", block);
-      RETURN_IF_ERROR(model_->backward(visit, *parameters, gradient->values, gradient->accumulate));
-    }
-    engine_.release(block);
-    const auto later = upcoming(place + 1);
-    const bool visited_again = std::find(later.begin(), later.end(), block) != later.end();
-    RETURN_IF_ERROR(engine_.reduce(block, last_micro_step && !visited_again));
+Result<void> Session::compute() {
+  while (true) {
+    auto work = engine_.next();
+    if (!work) return std::move(work).error();
+    if (!*work) return {};
+    const shard::Work& it = **work;
+    const auto scope = traced_scope(it.is_forward ? "forward" : "backward", it.block);
+    RETURN_IF_ERROR(it.is_forward ? model_->forward(it.visit, it.parameters)
+                                  : model_->backward(it.visit, it.parameters, it.gradient, it.adds));
   }
-  return {};
 }
 
 // This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
@@ -178,16 +159,14 @@ void Session::sum_gradient_squares(Sums& sums) {
   }
 }
 
-Result<void> Session::micro_step(int64_t position, int64_t number, int64_t count, int64_t targets) {
+Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targets) {
   auto batch = batches_->read_training(position, batch_, number, groups_.data_rank());
   if (!batch) return std::move(batch).error();
   batch->loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
   batch->backward_follows = true;
   batch->next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
   model_->set_batch(*batch);
-  engine_.begin_micro_step(/*first=*/number == 0);
-  RETURN_IF_ERROR(forward());
-  return backward(/*last_micro_step=*/number + 1 == count);
+  return compute();
 }
 
 Session::Attention Session::attention() const {
@@ -216,9 +195,10 @@ Result<void> Session::rehearse() {
   if (!targets) return targets.error();
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
   const int64_t count = std::min<int64_t>(2, batch_.gradient_accumulation);
+  engine_.begin(step_plan(count, /*backward=*/true));
   for (int64_t number = 0; number < count; ++number)
-    RETURN_IF_ERROR(micro_step(/*position=*/0, number, count, *targets));
-  RETURN_IF_ERROR(engine_.finish_reductions());
+    RETURN_IF_ERROR(micro_step(/*position=*/0, number, *targets));
+  RETURN_IF_ERROR(engine_.finish());
   return backend_.finish();
 }
 
@@ -229,11 +209,12 @@ Result<StepReport> Session::step(bool stop_requested) {
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
+  engine_.begin(step_plan(batch_.gradient_accumulation, /*backward=*/true));
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
-    RETURN_IF_ERROR(micro_step(data_position_, number, batch_.gradient_accumulation, *targets));
+    RETURN_IF_ERROR(micro_step(data_position_, number, *targets));
     backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
   }
-  RETURN_IF_ERROR(engine_.finish_reductions());
+  RETURN_IF_ERROR(engine_.finish());
 
   // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
   sum_gradient_squares(step_sums);
@@ -306,12 +287,14 @@ Result<std::optional<double>> Session::validate() {
   const int64_t count = std::min(options_.validation_sequences, batches_->validation_sequences());
   const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
-  for (int64_t round = 0; round * slots_per_round < count; ++round) {
+  const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
+  engine_.begin(step_plan(rounds, /*backward=*/false));
+  for (int64_t round = 0; round < rounds; ++round) {
     const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
     const auto batch = batches_->read_validation(first_slot, count);
     if (!batch) return batch.error();
     model_->set_batch(*batch);
-    RETURN_IF_ERROR(forward());
+    RETURN_IF_ERROR(compute());
     const model::Loss loss = model_->loss();
     if (groups_.tensor_rank() > 0) continue;
     sums[0] += loss.sum;
@@ -319,6 +302,7 @@ Result<std::optional<double>> Session::validate() {
     sums[2] += loss.next_sentence_sum;
     sums[3] += static_cast<double>(loss.sequences);
   }
+  RETURN_IF_ERROR(engine_.finish());
   RETURN_IF_ERROR(all_reduce(sums));
   const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
   return std::optional<double>(sums[0] / sums[1] + next_sentence);

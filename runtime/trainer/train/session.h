@@ -152,16 +152,16 @@ class Session {
 
  private:
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
-          kernels::Backend& backend, std::unique_ptr<model::Model> model, shard::ShardLayout layout,
+          kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
           shard::Arena arena, base::Memory sums, Optimizer optimizer);
-  Result<void> forward();
-  Result<void> backward(bool last_micro_step);
+  // The schedule of `micro_steps` passes over a model, forward alone or with backward.
+  plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
+  // Computes what the engine's plan has up to the end of a micro-step.
+  Result<void> compute();
   // Of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.
-  Result<void> micro_step(int64_t position, int64_t number, int64_t count, int64_t targets);
-  // The blocks of a micro-step's visits from number `next` on: forward's, then backward's.
+  Result<void> micro_step(int64_t position, int64_t number, int64_t targets);
   // Forward, backward and update in the compute lane.
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
-  std::span<const int> upcoming(size_t next) const { return std::span(order_).subspan(next); }
   Result<void> update_parameters(const StepReport& report);
   Result<void> update_fp8_scales();
   struct Sums;  // session.cpp
@@ -186,7 +186,6 @@ class Session {
   std::unique_ptr<Batches> batches_;
   kernels::Backend& backend_;
   std::unique_ptr<model::Model> model_;
-  std::vector<int> order_;  // blocks in the order of their visits, forward and then backward
   plan::ModelPlan plan_;
   shard::Arena arena_;
   shard::Engine engine_;

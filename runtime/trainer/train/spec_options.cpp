@@ -65,7 +65,7 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
   options.attention = spec.gpu.attention;
   if (spec.resources.device == spec::TrainingDevice::kGpu) options.device = kernels::DeviceKind::kGpu;
   options.prefetch = spec.sharding.prefetch;
-  options.keeps_parameters = spec.sharding.strategy == spec::Strategy::kShardGradOp;
+  options.keeps_parameters = spec::rules_of(spec.sharding.strategy).keeps_parameters;
   options.sequence_length = spec.data.sequence_length;
   options.micro_batch = plan.batch.micro_batch;
   options.gradient_accumulation = plan.batch.gradient_accumulation;

@@ -15,7 +15,7 @@ namespace {
 
 using base::Code;
 using base::Error;
-using shard::ElementRange;
+using plan::ElementRange;
 
 // How a failure of rank 0 travels to the others.
 struct Verdict {
@@ -71,7 +71,7 @@ std::span<std::byte> bytes_of(T& value) {
 
 class Loader {
  public:
-  Loader(std::span<const model::BlockLayout> blocks, const shard::ShardLayout& layout, int group_rank,
+  Loader(std::span<const model::BlockLayout> blocks, const plan::ShardLayout& layout, int group_rank,
          comm::Communicator& world, std::span<float> master)
       : blocks_(blocks), layout_(layout), group_rank_(group_rank), world_(world), master_(master) {}
 
@@ -175,7 +175,7 @@ class Loader {
   }
 
   std::span<const model::BlockLayout> blocks_;
-  const shard::ShardLayout& layout_;
+  const plan::ShardLayout& layout_;
   int group_rank_;
   comm::Communicator& world_;
   std::span<float> master_;
@@ -189,7 +189,7 @@ class Loader {
 }  // namespace
 
 Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
-                          const shard::ShardLayout& layout, int group_rank, comm::Communicator& world,
+                          const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master) {
   SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
   return Loader(blocks, layout, group_rank, world, master).run(source);

@@ -13,9 +13,9 @@
 #include <string>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/comm/communicator.h"
 #include "runtime/trainer/model/model.h"
-#include "runtime/trainer/shard/layout.h"
 
 namespace shardrun::weights {
 
@@ -32,7 +32,7 @@ struct WeightSource {
 // which the padding is left alone. Errors, the same on every rank: those of WeightFiles, found before anything is
 // written to `master`; kIo while reading, after which `master` is worthless; the communicator's.
 Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
-                          const shard::ShardLayout& layout, int group_rank, comm::Communicator& world,
+                          const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master);
 
 }  // namespace shardrun::weights

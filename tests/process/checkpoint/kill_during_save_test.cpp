@@ -24,7 +24,7 @@ namespace {
 
 constexpr Place kPlace{{1, 1, 1}, 0, 0, 0};
 
-// 480 KB of state, so that a save takes long enough to be hit in each of its parts.
+// Returns 480 KB of state, so that a save takes long enough to be hit in each of its parts.
 std::vector<model::BlockLayout> blocks() {
   std::vector<model::BlockLayout> result;
   for (const int64_t elements : {40000, 130}) {
@@ -38,13 +38,13 @@ std::vector<model::BlockLayout> blocks() {
 
 struct Shards {
   explicit Shards(float value)
-      : layout(shard::make_layout(std::vector<int64_t>{40000, 130}, 1)),
+      : layout(plan::make_layout(std::vector<int64_t>{40000, 130}, 1)),
         master(static_cast<size_t>(layout.flat_shard_elements), value),
         moment1(master.size(), value + 0.25F),
         moment2(master.size(), value + 0.5F) {}
   ShardState state() { return {master, moment1, moment2}; }
 
-  shard::ShardLayout layout;
+  plan::ShardLayout layout;
   std::vector<float> master, moment1, moment2;
 };
 
@@ -57,8 +57,8 @@ Manifest manifest_of(int64_t step) {
   return manifest;
 }
 
-// What a trainer of one rank does, without the training: save in the background, change the state while it is being
-// written, agree, until it is killed. Runs in the child.
+// Does what a trainer of one rank does, without the training: saves in the background, changes the state while it
+// is being written, agrees, until it is killed. Runs in the child.
 [[noreturn]] void save_forever(const Store& store, int64_t first) {
   std::vector<float> staging(static_cast<size_t>(ShardFileWriter::staging_elements(Shards(0.0F).layout, 1)));
   BackgroundSaver saver(store, /*publishes=*/true, /*ranks=*/1, staging);
@@ -82,7 +82,7 @@ bool all_are(const std::vector<float>& values, size_t count, float wanted) {
                      [=](float value) { return value == wanted; });
 }
 
-// Every complete checkpoint holds what was saved as its step; returns the newest, or 0.
+// Checks that every complete checkpoint holds what was saved as its step; returns the newest, or 0.
 int64_t check_all(const Store& store) {
   const auto steps = store.steps();
   REQUIRE(steps);
@@ -115,7 +115,7 @@ void kill_saver(pid_t saver) {
   REQUIRE(WIFSIGNALED(status));
 }
 
-// From the start of a saver to its first complete checkpoint, on this machine as it is now.
+// Measures the time from the start of a saver to its first complete checkpoint, on this machine as it is now.
 std::chrono::microseconds time_of_first_save(const Store& store) {
   const auto started = std::chrono::steady_clock::now();
   const pid_t saver = start_saver(store, 1);
@@ -160,6 +160,6 @@ TEST_CASE(
   MESSAGE("newest step " << newest << ", " << unfinished << " saves were hit, " << unpublished
                          << " of them with a manifest");
   CHECK(newest > 10);
-  CHECK(unfinished > 20);  // else the kills missed what they were to hit
+  CHECK(unfinished > 20);  // otherwise the kills missed what they were to hit
   fs::remove_all(folder);
 }

@@ -1,10 +1,9 @@
-// One rank of comm_process_test: joins a world through files instead of PMIx, plays a scenario, reports on
-// stdout.
+// One rank of comm_process_test: joins a world through files instead of PMIx, plays a scenario, and reports on stdout.
 //
 //   comm_peer PLUGIN PROVIDER FOLDER RANK NODES SCENARIO [TIMEOUT_MS]
 //
-// NODES is one letter per rank, e.g. "aab". Scenarios, each after one barrier; the highest rank is the
-// special one:
+// NODES is one letter for each rank, e.g. "aab". Each scenario begins after one barrier; the highest rank is
+// the special one:
 //   collectives  every collective, then two communicators at once, then a sub-group
 //   silent       the special rank does not join barrier #2 for three time limits
 //   die          the special rank kills itself with SIGKILL in the middle of a loop of all-reduces
@@ -55,11 +54,11 @@ double unix_seconds() {
 }
 
 void note_deed(const Scene& scene) {
-  // Without the disk's help: the clock is running.
+  // Does not wait for the disk: the clock is running.
   std::ofstream(scene.folder + "/deed") << fmt::format("{:.6f}", unix_seconds());
 }
 
-// What a failed operation looked like from here.
+// Reports what a failed operation looked like from here.
 int report(const Scene& scene, const base::Error& error) {
   const double now = unix_seconds();
   double deed = now;

@@ -1,4 +1,4 @@
-// Real processes and the real plugin: what is promised about it in plugins/abi/comm_v1.h.
+// Real processes and the real plugin show what plugins/abi/comm_v1.h promises.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ namespace {
 
 struct Outcome {
   int status = 0;                  // as waitpid gives it
-  std::vector<std::string> lines;  // of its stdout
+  std::vector<std::string> lines;  // lines of its stdout
 
   std::string last() const { return lines.empty() ? "" : lines.back(); }
   std::string field(size_t index) const {
@@ -59,7 +59,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-// Plays `scenario` with one process per letter of `nodes`; returns when all have ended. A rank that stopped
+// Plays `scenario` with one process for each letter of `nodes`; returns when all have ended. A rank that stopped
 // itself is killed once the others are done.
 std::vector<Outcome> play(const std::string& provider, const std::string& nodes, const std::string& scenario,
                           int timeout_ms = 20000) {

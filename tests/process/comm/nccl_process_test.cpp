@@ -1,4 +1,4 @@
-// What the nccl plugin says where libraries are missing, too old or not what they seem, each in a process of its own.
+// What the nccl plugin says where libraries are missing, too old or not what they seem. Each case has its own process.
 #include <doctest/doctest.h>
 #include <unistd.h>
 

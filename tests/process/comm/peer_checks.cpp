@@ -18,7 +18,7 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// Element `i` of `rank`'s data in test `round`: signs and magnitudes from 2^-20 to 2^20, so that order shows.
+// Returns element `i` of `rank`'s data in test `round`: signs and magnitudes from 2^-20 to 2^20, so that order shows.
 template <typename T>
 T number(uint64_t round, int rank, uint64_t i) {
   const uint64_t bits = mix(mix(round * 1000 + static_cast<uint64_t>(rank)) + i);

@@ -9,12 +9,12 @@
 
 namespace shardrun::tests {
 
-// Runs every collective at odd sizes with numbers that show the order of summation. Empty if all bits are
+// Runs every collective at odd sizes with numbers that show the order of summation. Returns "" if all bits are
 // right, else what was wrong first.
 std::string check_collectives(comm::Communicator& communicator);
 
-// Gathers on one communicator while the other reduces, several rounds with three operations in flight on
-// each.
+// Gathers on one communicator while the other reduces, several rounds with three operations in flight on each.
+// Returns as check_collectives does.
 std::string check_overlap(comm::Communicator& gathers, comm::Communicator& sums);
 
 }  // namespace shardrun::tests

@@ -1,4 +1,4 @@
-// base::Plugin against files that are wrong in one way each.
+// Tests base::Plugin against files that are wrong in one way each.
 #include "runtime/base/plugin_host.h"
 
 #include <doctest/doctest.h>

@@ -38,7 +38,7 @@ bool is_time(const std::string& text) {
   return true;
 }
 
-// The texts of the node log's lines, by rank; a line that does not look like one is under -1.
+// Returns the texts of the node log's lines, by rank; a line that does not look like one is under -1.
 std::map<int, std::vector<std::string>> node_lines(const std::string& log) {
   std::map<int, std::vector<std::string>> lines;
   std::istringstream stream(log);

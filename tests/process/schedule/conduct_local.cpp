@@ -1,6 +1,5 @@
-// conduct_local SPEC RUN_DIRECTORY: runs a job under the conductor and the local scheduler, as `shardrun run`
-// does, and ends with the record's exit code. A process of its own, as a process can hold one PMIx server in
-// its life.
+// conduct_local SPEC RUN_DIRECTORY: runs a job under the conductor and the local scheduler, as `shardrun run` does, and
+// ends with the record's exit code. It is a process of its own, as a process can hold one PMIx server in its life.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>

@@ -44,7 +44,7 @@ std::string spec_text(const LocalJobOptions& options) {
          "]\n" + options.more;
 }
 
-// One variable of another process's environment; empty if it has none or is gone.
+// Returns one variable of another process's environment; empty if it has none or is gone.
 std::string variable_of(pid_t pid, const std::string& name) {
   const std::string environment = slurp("/proc/" + std::to_string(pid) + "/environ");
   std::istringstream stream(environment);
@@ -60,7 +60,7 @@ bool is_zombie(pid_t pid) {
   return end == std::string::npos || text.size() < end + 3 || text[end + 2] == 'Z';
 }
 
-// Asks again and again. False after 20 s.
+// Asks again and again. Returns false after 20 s.
 bool becomes_true(const std::function<bool()>& condition) {
   const auto deadline = steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {

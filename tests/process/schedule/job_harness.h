@@ -13,7 +13,7 @@ namespace shardrun::testing {
 
 struct LocalJobOptions {
   int nodes = 1;
-  int ranks = 1;  // a node
+  int ranks = 1;  // ranks on each node
   std::vector<std::string> command;
   std::string more;               // appended to the spec
   std::string run_directory;      // default: <folder>/run
@@ -29,26 +29,26 @@ class LocalJob {
   LocalJob(const LocalJob&) = delete;
   LocalJob& operator=(const LocalJob&) = delete;
 
-  // The launcher's exit code, or 128 + signal; -1 when it did not end in time.
+  // Returns the launcher's exit code, or 128 + signal; -1 when it did not end in time.
   int wait(std::chrono::seconds limit = std::chrono::seconds(60));
   void signal(int signal);
 
   const std::string& folder() const { return folder_; }
   const std::string& run_directory() const { return run_directory_; }
   pid_t launcher() const { return launcher_; }
-  // Whole content; empty when there is no such file.
+  // Returns the whole content; empty when there is no such file.
   std::string file(const std::string& name) const;
   std::string node_log() const;
   record::RunRecord record() const;
   std::string launcher_output() const;  // its stderr and stdout
 
-  // Waits until `text` is in a file of the run directory. False after 20 s.
+  // Waits until `text` is in a file of the run directory. Returns false after 20 s.
   bool wait_for(const std::string& name, const std::string& text) const;
-  // Waits until the conductor has heard the supervisors of all `ranks`. False after 20 s.
+  // Waits until the conductor has heard the supervisors of all `ranks`. Returns false after 20 s.
   bool wait_until_heard(int ranks) const;
-  // Processes of this job, found by SHARDRUN_RUN_DIR in their environment.
+  // Returns the processes of this job, found by SHARDRUN_RUN_DIR in their environment.
   std::vector<pid_t> processes() const;
-  // The supervisor of a rank, or with `program` its child; -1 if there is none.
+  // Returns the supervisor of a rank, or with `program` its child; -1 if there is none.
   pid_t find(int global_rank, bool program) const;
 
  private:

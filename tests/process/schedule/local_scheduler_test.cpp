@@ -195,7 +195,7 @@ TEST_CASE("local: a run leaves no file in the temporary folder") {
 
   const Ended run(options);
 
-  CHECK(run.exit_code == 0);  // while it ran there was something
+  CHECK(run.exit_code == 0);  // so there was something while it ran
   for (const auto& left : std::filesystem::directory_iterator(temporary.path()))
     FAIL_CHECK(left.path().string());
 }
@@ -275,7 +275,7 @@ TEST_CASE(
                      "i=0; while [ $i -lt 30 ]; do i=$((i+1)); : >>\"$SHARDRUN_HEARTBEAT_FILE\"; "
                      "touch \"$SHARDRUN_HEARTBEAT_FILE\"; sleep 0.1; done; echo ready; exec sleep 300",
                      "[fault_tolerance]\nhang_timeout = 2\n"));
-  wait_until_all_are_ready(job, 2);  // after 3 s without a line
+  wait_until_all_are_ready(job, 2);  // they come after 3 s without a line
   const auto start = steady_clock::now();
 
   CHECK(job.wait() == 4);

@@ -1,5 +1,6 @@
-// 10⁵ generated specs with the shell's and sbatch's own language in every field. Each is refused with a line, or its
-// script is rendered, looked at line by line and executed by bash. A value that was read as language touches the canary.
+// Generates 10⁵ specs with the shell's and sbatch's own language in every field. Each is refused with a line,
+// or its script is rendered, looked at line by line and executed by bash. A value that was read as language
+// touches the canary.
 #include <doctest/doctest.h>
 
 #include <unistd.h>
@@ -53,7 +54,7 @@ class Generator {
   explicit Generator(uint64_t seed) : random_(seed) {}
 
   std::string spec() {
-    // Most fields are benign in most specs, or none would come through.
+    // Most fields are benign in most specs, or none would be accepted.
     std::string text = "name = " + field("job", 20) + "\n[resources]\nnodes = 2\n";
     for (const char* key : {"partition", "account", "constraint", "exclude"}) {
       if (one_in(2)) text += fmt::format("{} = {}\n", key, field("main", 40));
@@ -134,7 +135,7 @@ class Generator {
  private:
   int pick(size_t below) { return static_cast<int>(random_() % below); }
   bool one_in(size_t n) { return pick(n) == 0; }
-  // A TOML string: hostile in one of `n` cases, and seldom with the control bytes that no field takes.
+  // Returns a TOML string: hostile in one of `n` cases, and seldom with the control bytes that no field takes.
   std::string field(const std::string& benign, size_t n) {
     if (!one_in(n)) return spec::toml_string(benign);
     std::string text = hostile();
@@ -146,7 +147,7 @@ class Generator {
   std::mt19937_64 random_;
 };
 
-// Nothing but a shebang, options without blanks, one comment and one exec.
+// Accepts nothing but a shebang, options without blanks, one comment and one exec.
 void check_lines(const std::string& script) {
   std::istringstream lines(script);
   std::string line;
@@ -167,7 +168,7 @@ void check_lines(const std::string& script) {
   REQUIRE_GE(options, 8);
 }
 
-// What bash makes of all scripts: the words of each exec, between zero bytes.
+// Returns what bash makes of all scripts: the words of each exec, between zero bytes.
 std::string words_of_execs(const Cage& cage, const std::string& scripts) {
   const std::string program = cage.path() + "/all.sh", out = cage.path() + "/words";
   std::ofstream(program, std::ios::binary)
@@ -184,7 +185,7 @@ struct Rendered {
   std::string script, runs_directory;
 };
 
-// The script of a spec as `submit` makes it; nullopt when it is refused with a line.
+// Returns the script of a spec as `submit` makes it; nullopt when it is refused with a line.
 std::optional<Rendered> render(const std::string& text, const std::string& working_directory) {
   const auto refuse = [](const base::Error& error) {
     REQUIRE(error.code() == base::Code::kInvalid);

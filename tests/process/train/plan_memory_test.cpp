@@ -1,7 +1,7 @@
-// What the planner says before a run, beside the peak of every rank: strategies, degrees, checkpointing, micro-batches. Both
-// of its answers: `shardrun plan`, which asks the trainer's own code, and the formula that the record keeps as predicted.
-// With an odd number of layers one of the two buffers for gathered blocks never holds the largest block, and the part that
-// is never touched is planned but not resident.
+// Compares what the planner says before a run with the peak of every rank: strategies, degrees, checkpointing,
+// micro-batches. It has two answers: `shardrun plan`, which asks the trainer's own code, and the formula that the
+// record keeps as predicted. With an odd number of layers one of the two buffers for gathered blocks never holds
+// the largest block, and the part that is never touched is planned but not resident.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ std::vector<std::string> settings_of(const Case& one) {
   return settings;
 }
 
-// Of `shardrun plan --json`, before anything runs.
+// Returns what `shardrun plan --json` says, before anything runs.
 double planned_bytes(const testing::TrainerJob& job, const std::vector<std::string>& settings) {
   std::vector<std::string> argv = job.command(settings);
   argv[1] = "plan";
@@ -104,7 +104,7 @@ TEST_CASE(
     REQUIRE(record.predicted->memory_bytes);
     REQUIRE_EQ(record.peak_memory_bytes.size(), static_cast<size_t>(one.ranks));
     const auto predicted = static_cast<double>(*record.predicted->memory_bytes);
-    double plan_error = 0.0, formula_error = 0.0;  // of the rank that is furthest off
+    double plan_error = 0.0, formula_error = 0.0;  // both are those of the rank that is furthest off
     for (const auto& peak : record.peak_memory_bytes) {
       REQUIRE(peak);
       const auto measured = static_cast<double>(*peak);

@@ -47,14 +47,14 @@ int wanted_kills() {
   return text == nullptr ? 20 : std::atoi(text);
 }
 
-// Waits for the launcher; false when it had not ended before.
+// Waits for the launcher; returns false when it had not ended before.
 bool has_ended(pid_t launcher, int options) {
   int status = 0;
   return ::waitpid(launcher, &status, options) == launcher;
 }
 
-// Starts the job, lets it take a step or two, and kills one rank or both at any moment of what follows. False when
-// the job was through before.
+// Starts the job, lets it take a step or two, and kills one rank or both at any moment of what follows. Returns
+// false when the job was through before.
 bool start_and_kill(const testing::TrainerJob& job, const std::vector<std::string>& settings,
                     std::mt19937& generator) {
   auto launcher = base::spawn_command(job.command(settings), {}, /*with_input=*/false);
@@ -99,7 +99,7 @@ TEST_CASE(
       CHECK_EQ(output.find("damaged"), std::string::npos);
       const auto losses = job.losses();
       if (!losses.empty())
-        CHECK_GT(losses.begin()->first, told);  // a checkpoint that was told of is not lost
+        CHECK_GT(losses.begin()->first, told);  // a checkpoint that was reported is not lost
       for (const auto& [step, loss] : losses) REQUIRE_EQ(loss, expected.at(step));
       told = std::max(told, job.told_checkpoint());
     }

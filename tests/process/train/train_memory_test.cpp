@@ -60,7 +60,7 @@ kind = "lamb"
 steps = 2
 )";
 
-// Token files of kBert in `folder`, of a vocabulary that spells every word.
+// Writes token files of kBert into `folder`, with a vocabulary that spells every word.
 void make_word_pieces(const std::string& folder) {
   std::ofstream vocabulary(folder + "/vocab.txt");
   for (const char* special : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) vocabulary << special << "\n";

@@ -32,7 +32,7 @@ void for_each_event(const std::string& run, const std::function<void(const nlohm
   }
 }
 
-// The child of a supervisor, which has the same program and environment, is the trainer.
+// Says whether `process` is the trainer: the child of a supervisor, which has the same program and environment.
 bool is_trainer(const std::string& process, const std::string& run) {
   if (slurp(process + "/environ").find("SHARDRUN_RUN_DIR=" + run) == std::string::npos) return false;
   std::error_code error;

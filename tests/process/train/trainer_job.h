@@ -20,19 +20,19 @@ class TrainerJob {
   TrainerJob& operator=(const TrainerJob&) = delete;
 
   const std::string& folder() const { return folder_; }
-  // The launcher's arguments, with `settings` as --set has them.
+  // Returns the launcher's arguments, with `settings` as --set has them.
   std::vector<std::string> command(const std::vector<std::string>& settings) const;
-  // To its end; fails the test unless it completes.
+  // Runs the job to its end; fails the test unless it completes.
   record::RunRecord run(const std::vector<std::string>& settings) const;
-  // Of the newest run, as its metrics.jsonl has them now: loss_hex by step.
+  // Returns loss_hex by step of the newest run, as its metrics.jsonl has them now.
   std::map<int64_t, std::string> losses() const;
-  // Newest checkpoint that the newest run has told of; -1 if none.
+  // Returns the newest checkpoint that the newest run has reported; -1 if there is none.
   int64_t told_checkpoint() const;
-  // Of the newest run; empty if there is none.
+  // Returns the folder of the newest run; empty if there is none.
   std::string newest_run() const;
-  // All that the newest run's ranks said.
+  // Returns all that the newest run's ranks said.
   std::string output() const;
-  // The newest run's processes of the trainer, not their supervisors.
+  // Returns the newest run's processes of the trainer, not their supervisors.
   std::vector<pid_t> ranks() const;
 
  private:

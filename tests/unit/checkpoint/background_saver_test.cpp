@@ -39,7 +39,7 @@ class World {
                         states_[i]->view());
     }
   }
-  // One agreement; the outcome of every rank.
+  // Makes one agreement; returns the outcome of every rank.
   std::vector<Outcome> agree() {
     BackgroundSaver::Votes sums{0.0, 0.0};
     for (auto& saver : savers_) {

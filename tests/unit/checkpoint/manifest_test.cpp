@@ -15,7 +15,7 @@ namespace {
 
 const Spread kSpread{2, 3, 2};
 
-// `text` without white space (no name in here has any), with one piece replaced and a checksum that holds.
+// Returns `text` without white space (no name in here has any), with one piece replaced and a checksum that holds.
 std::string forged(const std::string& text, const std::string& from, const std::string& to) {
   std::string bare;
   for (const char c : text) bare += c == ' ' || c == '\n' ? "" : std::string(1, c);
@@ -107,7 +107,7 @@ TEST_CASE("manifest: another format version is named, and the checksum still cou
 
 TEST_CASE("manifest: slices that leave a hole, overlap backwards or leave the tensor are refused") {
   const std::string good = to_json(manifest_of(120, {2, 1, 1}));
-  const std::string begins = "\"begins\":[0,3]";  // of embedding.table, 7 rows: 3 and 4
+  const std::string begins = "\"begins\":[0,3]";  // those of embedding.table, 7 rows: 3 and 4
   REQUIRE(parse_manifest(forged(good, begins, begins)));
 
   for (const char* bad : {"[0,4]", "[1,3]", "[0,-1]", "[3,0]", "[0]", "[0,9223372036854775807]"}) {
@@ -127,8 +127,8 @@ TEST_CASE("place: files are numbered as global ranks are, and replicas share a s
   CHECK(place.shard_rank == 1);
   CHECK(place.replica_rank == 1);
   CHECK(place.file() == 9);
-  CHECK(Place{kSpread, 1, 1, 0}.part_of({10, 21}) == shard::ElementRange{10, 15});
-  CHECK(place.part_of({10, 21}) == shard::ElementRange{15, 21});
+  CHECK(Place{kSpread, 1, 1, 0}.part_of({10, 21}) == plan::ElementRange{10, 15});
+  CHECK(place.part_of({10, 21}) == plan::ElementRange{15, 21});
   CHECK(place.part_of({4, 4}).count() == 0);
 }
 

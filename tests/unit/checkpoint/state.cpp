@@ -42,7 +42,7 @@ std::vector<model::BlockLayout> blocks_of(int tensor_rank, int tensor_parallel) 
   blocks[1].name = "layer";
   append(blocks[1], "norm", {6}, -1, 0, 0);
   split(blocks[1], "q", {8, 6}, 0);
-  // As key heads fewer than tensor ranks: neighbours hold the same half.
+  // This stands for fewer key heads than tensor ranks: neighbours hold the same half.
   append(blocks[1], "k", {4, 6}, tensor_parallel < 2 ? -1 : 0, tensor_rank * 2 / tensor_parallel * 2, 2);
   split(blocks[1], "bias", {9}, 0);
   split(blocks[1], "o", {6, 8}, 1);
@@ -76,7 +76,7 @@ RankState::RankState(const Place& place, bool fill, float shift)
     : blocks(blocks_of(place.tensor_rank, place.spread.tensor_parallel)), shard_rank(place.shard_rank) {
   std::vector<int64_t> elements;
   for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
-  layout = shard::make_layout(elements, place.spread.shard_degree);
+  layout = plan::make_layout(elements, place.spread.shard_degree);
   for (auto* tensor : {&master, &moment1, &moment2}) {
     tensor->assign(static_cast<size_t>(layout.flat_shard_elements), 0.0F);
   }

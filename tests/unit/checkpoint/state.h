@@ -1,4 +1,4 @@
-// Blocks and rank states for the checkpoint tests: every element says which it is.
+// Blocks and rank states for the checkpoint tests: the value of every element says which element it is.
 #pragma once
 
 #include <filesystem>
@@ -12,9 +12,9 @@ namespace shardrun::checkpoint {
 
 using tests::Folder;
 
-// A small model as tensor rank `tensor_rank` of `tensor_parallel` has it: three blocks with whole tensors, tensors
-// split along dimension 0 (unevenly when 7 rows do not divide) and along dimension 1, and one that two tensor ranks
-// hold alike.
+// Returns a small model as tensor rank `tensor_rank` of `tensor_parallel` has it: three blocks with whole tensors,
+// tensors split along dimension 0 (unevenly when 7 rows do not divide) and along dimension 1, and one that two
+// tensor ranks hold alike.
 std::vector<model::BlockLayout> blocks_of(int tensor_rank, int tensor_parallel);
 Manifest manifest_of(int64_t step, const Spread& spread);
 std::vector<Place> all_places(const Spread& spread);
@@ -27,12 +27,12 @@ struct RankState {
   LoadTarget target() const { return {blocks, layout, shard_rank}; }
 
   std::vector<model::BlockLayout> blocks;
-  shard::ShardLayout layout;
+  plan::ShardLayout layout;
   int shard_rank;
   std::vector<float> master, moment1, moment2;
 };
 
-// All ranks one after another, then publish.
+// Saves all ranks one after another, then publishes.
 void save(const Store& store, int64_t step, const Spread& spread, float shift = 0.0F);
 Result<void> load_rank(const Store& store, int64_t step, const Place& place);
 

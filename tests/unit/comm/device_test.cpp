@@ -8,7 +8,7 @@ using namespace shardrun::ofi;
 
 namespace {
 
-// What each rank of a node with so many ranks uses.
+// Returns what each rank of a node with so many ranks uses.
 std::vector<std::string> chosen(const std::vector<Device>& devices, uint32_t ranks) {
   std::vector<std::string> names;
   for (uint32_t rank = 0; rank < ranks; ++rank)

@@ -9,7 +9,7 @@ using namespace shardrun::nccl;
 
 namespace {
 
-// As NCCL makes them: a random number and a socket's address in front, zeros behind.
+// Returns an id as NCCL makes them: a random number and a socket's address in front, zeros behind.
 UniqueId id_of(int number, size_t used) {
   UniqueId id{};
   for (size_t i = 0; i < used; ++i)
@@ -49,7 +49,7 @@ TEST_CASE("nccl address: no bytes of a peer are read past their end, whatever th
     for (const int bit : {1, 0x80}) {
       auto changed = good;
       changed[i] ^= static_cast<std::byte>(bit);
-      const auto status = unpack(changed, &back);  // must only not crash: most bits are payload
+      const auto status = unpack(changed, &back);  // it only must not crash: most bits are payload
       if (status.ok()) CHECK(back.ids.size() == 2);
     }
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int32_t kVocabulary = 5000, kPad = 0, kCls = 1, kSep = 2, kMask = 4;
 
-// What a micro-batch is written to.
+// The memory that a micro-batch is written to.
 struct Batch {
   Batch(int64_t micro_batch, int length)
       : tokens(static_cast<size_t>(micro_batch * length), -7),
@@ -33,7 +33,8 @@ struct Batch {
   std::vector<int32_t> tokens, targets, segments, lengths, next_sentence;
 };
 
-// Documents whose ids tell where they stand: consecutive numbers, each document from a hundred of its own on.
+// Returns documents whose ids tell where they stand: consecutive numbers, which begin at another hundred
+// in each document.
 std::vector<std::vector<int32_t>> counting_documents(const std::vector<int>& sizes) {
   std::vector<std::vector<int32_t>> documents;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -59,7 +60,7 @@ Batch step_of(const BertLoader& loader, int64_t position, int64_t sequences) {
   return batch;
 }
 
-// The row before it was masked.
+// Returns the row as it was before it was masked.
 std::vector<int32_t> unmasked(const Batch& batch, size_t slot, int length) {
   std::vector<int32_t> row;
   for (int column = 0; column < length; ++column) {
@@ -114,7 +115,7 @@ TEST_CASE("bert loader: a row is [CLS] A [SEP] B [SEP] and padding, with segment
 
 TEST_CASE("bert loader: every chunk of every document is A's once an epoch, in an order of its own") {
   const Folder folder;
-  // T − 3 = 5: chunks at 0, 5 and 10 (of 2 tokens); the second document's last token makes none.
+  // With T − 3 = 5 there are chunks at 0, 5 and 10 (of 2 tokens); the second document's last token makes none.
   const BertLoader loader = loader_of(folder, counting_documents({12, 6, 1, 3}), 8);
   REQUIRE(loader.sequences() == 5);
   std::vector<std::vector<int32_t>> orders;
@@ -146,7 +147,7 @@ TEST_CASE("bert loader: 15 % of the tokens are targets, 80 % of them masked, 10 
       follows += batch.next_sentence[slot] == 0 ? 1 : 0;
     }
     CHECK(targets / candidates == doctest::Approx(0.15).epsilon(0.01));
-    // Four standard deviations of a share p of n draws.
+    // The bound is four standard deviations of a share p of n draws.
     const auto near = [&](double share, double p, double n) {
       return std::abs(share - p) < 4 * std::sqrt(p * (1 - p) / n);
     };
@@ -165,7 +166,7 @@ TEST_CASE("bert loader: every column of a row is masked about equally often") {
   std::map<int, int> hits;
   for (size_t at = 0; at < batch.targets.size(); ++at)
     if (batch.targets[at] >= 0) ++hits[static_cast<int>(at % kLength)];
-  // 3 of 20 candidates; the columns of the ends are always candidates.
+  // 3 of 20 candidates are masked; the columns of the ends are always candidates.
   for (const int column : {1, kLength - 2}) {
     CHECK(hits[column] > 0.15 * kRows * 0.85);
     CHECK(hits[column] < 0.15 * kRows * 1.15);

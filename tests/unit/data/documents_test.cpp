@@ -21,7 +21,7 @@ DocumentReader reader_of(const std::string& path, bool split = false) {
   return std::move(reader).value();
 }
 
-// "place|text" of each document.
+// Returns "place|text" of each document.
 std::vector<std::string> texts_of(const std::string& path, bool split) {
   DocumentReader reader = reader_of(path, split);
   const int64_t expected = reader.count();
@@ -60,7 +60,7 @@ std::vector<int32_t> encoded(const Tokenizer& tokenizer, const Document& documen
   return ids;
 }
 
-// Bytes that carry loss as they are, others as '.', the end token as '$'.
+// Shows bytes that carry loss as they are, others as '.', the end token as '$'.
 std::string learned(const Document& document, ChatTemplate chat_template) {
   std::string text;
   for (const int32_t id : encoded(*tokenizer_of("byte"), document, chat_template))

@@ -38,7 +38,7 @@ std::string error_of(const std::string& name) {
   return tokenizer.error().to_string();
 }
 
-// Every line that tests/peers/tokenizer_ids.py kept, under the name that it gave the tokenizer.
+// Compares every line that tests/peers/tokenizer_ids.py kept, under the name that it gave the tokenizer.
 void compare_with_peer(const Tokenizer& tokenizer, const std::string& name) {
   const auto text = base::read_file(kPeers + "ids.json");
   REQUIRE(text);
@@ -51,7 +51,7 @@ void compare_with_peer(const Tokenizer& tokenizer, const std::string& name) {
   }
 }
 
-// A vocab.txt of its own in a folder, and what it says about itself.
+// Makes a vocab.txt of its own in a folder, with what it says about itself.
 std::string vocabulary(const Folder& folder, const std::string& pieces, const std::string& config = "") {
   if (!config.empty()) folder.file("tokenizer_config.json", config);
   return folder.file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + pieces);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/forecast/search.h"
 #include "tests/unit/forecast/fit.h"
@@ -36,12 +37,12 @@ std::vector<Row> rows_without(const Left& left) {
   return others;
 }
 
-// Errors of rows, one a line, as they are found.
+// Errors of rows, one line each, as they are found.
 struct Errors {
   std::string table;
   double sum = 0.0;
   size_t count = 0;
-  std::vector<std::string> beyond;  // 12 %
+  std::vector<std::string> beyond;  // rows that are further off than 12 %
 
   void add(const Row& row, double error) {
     table += fmt::format("{:<24}{:>10.1f} tokens/s {:>+7.1f} %\n", row.id, row.rate, 100.0 * error);
@@ -78,7 +79,7 @@ TEST_CASE("calibration: each published row is predicted from the others within 5
   CHECK(errors.beyond == std::vector<std::string>{"foundry-70b-a100-64"});
 }
 
-// Harder than one row at a time: nothing of the same machine, program and publisher is left to learn from.
+// This is harder than one row at a time: nothing of the same machine, program and publisher is left to learn from.
 TEST_CASE("calibration: each publication is predicted from the others within 6 % on average") {
   std::set<std::string> sources;
   for (const Row& row : rows()) sources.insert(row.source);
@@ -97,7 +98,7 @@ TEST_CASE("calibration: each publication is predicted from the others within 6 %
 
 namespace {
 
-// What the planner is asked for a row: its machine and batch.
+// Returns what the planner is asked for a row: its machine and batch.
 launcher::Question question_of(const Row& row) {
   launcher::Question question;
   question.machine = row.machine;
@@ -131,7 +132,7 @@ bool keeps(Kept kept, const launcher::Layout& a, const launcher::Layout& b) {
 struct Pick {
   const launcher::Candidate *chosen = nullptr, *published = nullptr;  // null: nothing fits
 
-  // By how much the published choice takes longer; infinite when the estimate lets it not fit.
+  // Says by how much the published choice takes longer; infinite when the estimate does not let it fit.
   double behind() const {
     if (chosen == nullptr || published == nullptr) return std::numeric_limits<double>::infinity();
     return published->seconds / chosen->seconds - 1.0;
@@ -142,7 +143,7 @@ bool faster(const launcher::Candidate& one, const launcher::Candidate* other) {
   return other == nullptr || one.seconds < other->seconds;
 }
 
-// The fastest of what the stack offered, and the fastest with the published degrees and offload.
+// Picks the fastest of what the stack offered, and the fastest with the published degrees and offload.
 Pick pick(const launcher::Answer& answer, const Row& row, Kept kept) {
   Pick found;
   for (const launcher::Candidate& one : answer.candidates) {
@@ -188,7 +189,7 @@ TEST_CASE(
           fmt::format("with all free {} of {} within 1 %", free_within, rows().size()));
 }
 
-// Nothing of these is fitted. llm-foundry's were looked at while formulas were written, the others were not.
+// Nothing is fitted on these rows. llm-foundry's were looked at while formulas were written, the others were not.
 TEST_CASE("unseen: published runs that the fit does not know are predicted within 8 % on average") {
   const std::vector<Row> unseen =
       tests::read_rows(SOURCE_DIR "/tests/unit/forecast/unseen_rows.toml", kRowsPath);

@@ -59,10 +59,10 @@ launcher::ModelShape model_of(const TomlValue& table) {
 }
 
 spec::Strategy strategy_of(const std::string& text) {
-  if (text == "full_shard") return spec::Strategy::kFullShard;
-  if (text == "hybrid_shard") return spec::Strategy::kHybridShard;
-  if (text == "shard_grad_op") return spec::Strategy::kShardGradOp;
-  return spec::Strategy::kNoShard;
+  for (const spec::StrategyRules& rules : spec::kStrategies)
+    if (text == rules.name) return rules.strategy;
+  SHARDRUN_CHECK(false);
+  return {};
 }
 
 spec::Checkpointing checkpointing_of(const std::string& text) {
@@ -78,7 +78,7 @@ TomlValue read(const std::string& path) {
   return *parsed;
 }
 
-// What `item` names of a `kind`, from its own file or the other.
+// Returns what `item` names of a `kind`, from its own file or the other.
 const TomlValue& named(const TomlValue& own, const TomlValue& other, std::string_view kind,
                        const TomlValue& item) {
   const std::string& name = of(item, kind).text;
@@ -93,11 +93,11 @@ Offered offered_of(const TomlValue& table) {
           .activation_offload = flag(table, "activation_offload")};
 }
 
-// Where each constant is in the vector that is fitted, what is known of it before, and how well.
+// Where each constant is in the vector that is fitted, what is known about it before, and how well.
 struct Knob {
   const char* name;
   double Constants::*field;
-  double before, spread;  // spread of the logarithm
+  double before, spread;  // spread is that of the logarithm
 };
 
 constexpr Knob kKnobs[] = {
@@ -109,8 +109,8 @@ constexpr Knob kKnobs[] = {
     {"network", &Constants::network, 0.75, 0.15},
 };
 constexpr size_t kCommon = std::size(kKnobs);
-constexpr double kMakingSpread = 0.04;  // of how well stacks use the same hardware
-constexpr double kNoise = 0.03;         // of one published rate
+constexpr double kMakingSpread = 0.04;  // spread of how well stacks use the same hardware
+constexpr double kNoise = 0.03;         // noise of one published rate
 
 Constants from_logarithms(const std::vector<double>& x) {
   Constants constants;
@@ -201,7 +201,7 @@ Constants fit(const std::vector<Row>& rows) {
     for (const Row& row : rows) {
       const double here = std::log(predicted_rate(row, from_logarithms(x)));
       const double miss = std::log(row.rate) - here;
-      // Student's t: a row far off weighs less, so that one odd machine does not bend the others.
+      // The weight is Student's t: a row far off weighs less, so that one odd machine does not bend the others.
       const double weight = 1.0 / (kNoise * kNoise) / (1.0 + miss * miss / (9.0 * kNoise * kNoise));
       std::vector<double> slope(n);
       for (size_t i = 0; i < n; ++i) {

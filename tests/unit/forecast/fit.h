@@ -1,6 +1,8 @@
 // The planner's constants, fitted on published rows: damped Gauss-Newton over their logarithms, with a prior.
 //
-// Deterministic: no random numbers, a fixed number of rounds. Thread rule: pure functions.
+// The fit is deterministic: it has no random numbers and a fixed number of rounds.
+//
+// Thread rule: pure functions.
 #pragma once
 
 #include <string>
@@ -25,14 +27,14 @@ struct Row {
   launcher::Layout layout;
   launcher::Traits traits;
   Offered offered;
-  double rate = 0.0;  // tokens/s of one accelerator, published
+  double rate = 0.0;  // tokens/s of one accelerator, as published
 };
 
-// Machines and models that `path` lacks, and what stacks offered, stand in `tables_path`.
+// Reads the rows of `path`. The machines and models that it lacks, and what stacks offered, stand in `tables_path`.
 std::vector<Row> read_rows(const std::string& path, const std::string& tables_path);
 double predicted_rate(const Row& row, const launcher::Constants& constants);
 launcher::Constants fit(const std::vector<Row>& rows);
-// What is fitted of the constants, in the order of names().
+// Returns those of the constants that are fitted, in the order of names().
 std::vector<double> values(const launcher::Constants& constants);
 std::vector<const char*> names();
 

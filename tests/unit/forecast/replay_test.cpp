@@ -1,8 +1,14 @@
-// A machine whose seconds are known exactly: computing is 1 ns for each two FLOP of a product, a collective is 1 ms and
-// 1 ns a byte that a rank sends.
+// A machine whose seconds are known exactly: computing takes 1 ns for every two FLOP of a product, a collective
+// takes 1 ms and 1 ns for each byte that a rank sends.
+#include "launcher/forecast/replay.h"
+
 #include <doctest/doctest.h>
 
-#include "launcher/forecast/replay.h"
+#include <algorithm>
+#include <random>
+
+#include "runtime/plan/step.h"
+#include "tests/support/step_sentences.h"
 
 using namespace shardrun;
 using namespace shardrun::launcher;
@@ -157,6 +163,113 @@ TEST_CASE("replay: one that nothing else is under way with takes the latency of 
 
   // The first block's replicas are summed when nothing is left to compute, and so is the norm.
   CHECK_EQ(with - without, doctest::Approx(2.0 * 2e-3).epsilon(0.01));
+}
+
+// What follows is written without replay_step's own code: bytes of a plan's events, by kind.
+TEST_CASE(
+    "replay: of 100 random jobs it times exactly the events of the plan that the sharding engine executes") {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](unsigned limit) { return static_cast<int>(random() % limit); };
+    ReplayQuestion question = job(2, 1 + below(2));
+    const bool sharded = question.layout.shard_degree == 2;
+    question.model.layers = 1 + below(5);
+    question.prefetch = below(4);
+    question.layout.accumulation = 1 + below(3);
+    if (sharded && below(3) == 0) question.layout.strategy = spec::Strategy::kShardGradOp;
+    const bool keeps = question.layout.strategy == spec::Strategy::kShardGradOp;
+    const int blocks = question.model.layers + 2;
+    plan::StepShape shape{
+        .micro_steps = question.layout.accumulation, .prefetch = question.prefetch, .replicated = !sharded};
+    for (int block = 0; block < blocks; ++block) shape.visits.push_back(block);
+    if (sharded)
+      shape.buffers = {keeps ? blocks : std::min(question.prefetch + 1, blocks), 2,
+                       shape.micro_steps > 1 ? 2 : 0};
+    Volumes planned;
+    for (const plan::StepEvent& event : tests::events_of(plan::StepPlan(shape))) {
+      const bool table = event.block == 0, head = event.block == blocks - 1;
+      const double elements =
+          (table || head ? question.model.table_parameters() : question.model.layer_parameters()) +
+          (head ? question.model.hidden : 0);
+      if (event.kind == plan::StepEvent::Kind::kGather) planned.gather += 2.0 * elements / 2.0;
+      if (event.kind == plan::StepEvent::Kind::kReduce) planned.reduce += 4.0 * elements / 2.0;
+      if (event.kind == plan::StepEvent::Kind::kSumReplicas) planned.replica += 2.0 * 4.0 * elements / 2.0;
+    }
+
+    const StepForecast step = replay(known(), question);
+
+    CAPTURE(seed);
+    CHECK_EQ(step.volumes.gather, planned.gather);
+    CHECK_EQ(step.volumes.reduce, planned.reduce);
+    CHECK_EQ(step.volumes.replica, planned.replica);
+    CHECK((planned.reduce > 0.0) == sharded);
+  }
+}
+
+TEST_CASE(
+    "replay: a step whose network costs nothing takes its computations, additions and update, one after "
+    "another") {
+  Calibration free = known();
+  for (auto& one : free.collectives) one.seconds = exactly(one.beside_seconds = 0.0);
+  for (const bool sharded : {false, true}) {
+    ReplayQuestion question = job(2, sharded ? 2 : 1);
+    question.layout.accumulation = 3;
+    const auto machine = MeasuredMachine::of(free);
+    REQUIRE(machine);
+    const ModelShape& m = question.model;
+    const double blocks[] = {m.table_parameters(), m.layer_parameters(), m.layer_parameters(),
+                             m.table_parameters() + m.hidden};
+    double expected = machine->update(m.parameters() / (sharded ? 2.0 : 1.0));
+    if (sharded)
+      for (const double elements : blocks) expected += 2.0 * machine->add(elements / 2.0);
+
+    const StepForecast step = replay(free, question);
+
+    const double share = machine->cpu_share(2, 1);
+    CHECK_EQ(step.seconds, doctest::Approx(step.phases.compute + expected / share).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to the digit") {
+  const struct {
+    int64_t degree;
+    int layers, prefetch;
+    int64_t accumulation;
+    bool keeps;
+    double slower;  // the network, by this factor
+    double seconds, exposed, gather, reduce, replica;
+  } jobs[] = {
+      {1, 2, 1, 1, false, 1.0, 0.72710744536800009, 0.0061309405911111892, 0.0, 0.0, 8524800.0},
+      {1, 2, 1, 3, false, 100.0, 2.8509041876011527, 0.61309764306343073, 0.0, 0.0, 8524800.0},
+      {2, 2, 1, 1, false, 1.0, 0.73107633999662625, 0.0091963531248484068, 3196672.0, 4262400.0, 0.0},
+      {2, 3, 0, 2, false, 1.0, 2.1110014641806156, 0.054251377063430695, 10951168.0, 11738112.0, 0.0},
+      {2, 5, 3, 3, false, 1.0, 4.9687171994219979, 0.0086607879404510153, 13885696.0, 27247104.0, 0.0},
+      {2, 2, 1, 2, true, 1.0, 1.4509317147326262, 0.008660801124848079, 2131200.0, 8524800.0, 0.0},
+      {2, 3, 1, 2, false, 100.0, 4.5983757348245993, 1.8619268553010053, 8541184.0, 11738112.0, 0.0},
+      {2, 3, 2, 2, true, 100.0, 3.8466453029369587, 1.288156437707064, 2934528.0, 11738112.0, 0.0},
+  };
+  for (const auto& expected : jobs) {
+    Calibration calibration = known();
+    for (auto& one : calibration.collectives) {
+      one.seconds = exactly(one.seconds.median * expected.slower);
+      one.beside_seconds *= expected.slower;
+      one.cpu_seconds = 0.2 * one.beside_seconds;
+    }
+    ReplayQuestion question = job(2, expected.degree);
+    question.model.layers = expected.layers;
+    question.prefetch = expected.prefetch;
+    question.layout.accumulation = expected.accumulation;
+    if (expected.keeps) question.layout.strategy = spec::Strategy::kShardGradOp;
+
+    const StepForecast step = replay(calibration, question);
+
+    CAPTURE(expected.seconds);
+    CHECK_EQ(step.seconds, doctest::Approx(expected.seconds).epsilon(1e-12));
+    CHECK_EQ(step.phases.exposed, doctest::Approx(expected.exposed).epsilon(1e-9));
+    CHECK_EQ(step.volumes.gather, expected.gather);
+    CHECK_EQ(step.volumes.reduce, expected.reduce);
+    CHECK_EQ(step.volumes.replica, expected.replica);
+  }
 }
 
 TEST_CASE("replay: what was not measured is named, not guessed") {

@@ -33,7 +33,7 @@ TEST_CASE("collective: a gather takes the slower of its two links, and the hops"
   const Links links{.link_rate = 100e9, .network_rate = 50e9, .hierarchical = true};
   const Group group{.ranks = 16, .nodes = 2, .per_node = 8, .beside = 1};
 
-  // Half of 10 GB comes over 50 GB/s; 8 µs, 7 hops inside and 1 between.
+  // Half of 10 GB comes over 50 GB/s; to that come 8 µs, 7 hops inside and 1 between.
   CHECK(gather_seconds(10e9, group, links) == doctest::Approx(0.1 + 8e-6 + 7 * 3e-6 + 17e-6));
   CHECK(gather_volume(16.0, group) == doctest::Approx(15.0));
   CHECK(gather_seconds(10e9, Group{}, links) == 0.0);
@@ -218,7 +218,7 @@ TEST_CASE("step: fp8 gains less where matrices are small, and nothing in the hea
 
 namespace {
 
-// Kernels at half of their peaks, memory at 0.8 of 4e12 bytes/s; nothing else is counted.
+// Forecasts with kernels at half of their peaks and memory at 0.8 of 4e12 bytes/s; nothing else is counted.
 StepForecast fp8_step(bool fp8, bool delayed, int64_t nodes = 1) {
   constexpr ModelShape kModel{.layers = 10, .hidden = 1024, .kv_width = 1024, .ffn = 4096, .vocab = 32768};
   Machine machine;
@@ -241,8 +241,8 @@ StepForecast fp8_step(bool fp8, bool delayed, int64_t nodes = 1) {
 
 }  // namespace
 
-// Of a layer and 8192 tokens: 16,779,264 parameters, 8192 · (3 · 1024 + 4096) = 58,720,256 values that go into products,
-// 8192 · (5 · 1024 + 2 · 4096) = 109,051,904 gradients of what comes out.
+// A layer and 8192 tokens have 16,779,264 parameters, 8192 · (3 · 1024 + 4096) = 58,720,256 values that go into
+// products, and 8192 · (5 · 1024 + 2 · 4096) = 109,051,904 gradients of what comes out.
 //   products  3 · 2 · 16,779,264 · 8192 / 0.5e15 = 1649.469 us, in fp8 at 0.8 of twice that rate 1030.918 us
 //   forward   3 bytes of inputs and weights / 3.2e12 = 70.781 us
 //   backward  4 bytes of gradients, 3 of inputs and weights / 3.2e12 = 207.096 us
@@ -250,7 +250,8 @@ TEST_CASE("step: fp8 with delayed scales saves the products' time and costs a pa
   const double bf16 = fp8_step(false, true).phases.compute, fp8 = fp8_step(true, true).phases.compute;
   CHECK(bf16 - fp8 == doctest::Approx(10 * (1649.468768e-6 - 1030.917980e-6 - 70.7808e-6 - 207.09568e-6)));
   CHECK(fp8_step(false, true).phases.compute == fp8_step(false, false).phases.compute);
-  // Kept from forward, as other stacks do: 5 bytes of inputs; 7 of gradients and 2 of inputs that are turned.
+  // Inputs are kept from forward, as other stacks do it: that takes 5 bytes of inputs, then 7 of gradients and 2 of
+  // inputs that are turned.
   CHECK(bf16 - fp8_step(true, false).phases.compute ==
         doctest::Approx(
             10 * (1649.468768e-6 - 1030.917980e-6 - 7 * 58'720'256 / 3.2e12 - 7 * 109'051'904 / 3.2e12)));
@@ -261,7 +262,8 @@ TEST_CASE("step: with delayed scales layers are gathered in bf16 and quantized w
   CHECK(fp8_step(true, false, 4).volumes.gather < fp8_step(false, true, 4).volumes.gather);
 }
 
-// One layer while it runs: an input (8192 · 4096 bytes), a gradient twice (8192 · 8192 each), a weight (1024 · 8192).
+// One layer holds, while it runs: an input (8192 · 4096 bytes), a gradient twice (8192 · 8192 each), a
+// weight (1024 · 8192).
 TEST_CASE("memory: fp8 with delayed scales holds one layer's factors, a byte each") {
   constexpr ModelShape kModel{.layers = 10, .hidden = 1024, .kv_width = 1024, .ffn = 4096, .vocab = 32768};
   Layout bf16 = on(1, 8);

@@ -79,7 +79,8 @@ TEST_CASE(
 
   const auto facts = check_node("n1", spec, plan);
 
-  // Embedding and head 256 × 64, attention 4 × 64², feed-forward 3 × 64², three norms of 64; 12 bytes each.
+  // There are embedding and head 256 × 64, attention 4 × 64², feed-forward 3 × 64² and three norms of 64; each
+  // number takes 12 bytes.
   CHECK(facts.needed_bytes == 12 * (2 * 256 * 64 + 7 * 64 * 64 + 3 * 64));
   CHECK(facts.checkpoint_folder == spec.checkpoint.directory);
   CHECK(facts.free_bytes > 0);

@@ -1,5 +1,4 @@
-// What the GPU's kernels decide, run on the CPU: rounding, fp8, which tiles attention visits, the table of
-// products.
+// What the GPU's kernels decide, run on the CPU: rounding, fp8, which tiles attention visits, the table of products.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -69,7 +68,7 @@ TEST_CASE("rounding: an element's random bits do not depend on where its tensor 
   for (uint64_t element = 0; element < 40000; ++element) {
     const uint32_t bits = rounding_bits(rounding_draw(7, element), element);
     sum += bits;
-    // As a kernel does that starts three elements earlier and keeps its draw while it can.
+    // This does as a kernel does that starts three elements earlier and keeps its draw while it can.
     const uint64_t first = element < 3 ? 0 : element - 3;
     uint64_t draw = 0;
     uint32_t last = 0;
@@ -86,7 +85,7 @@ TEST_CASE("rounding: an element's random bits do not depend on where its tensor 
 
 namespace {
 
-// Documents of random lengths, or one.
+// Returns documents of random lengths, or one.
 std::vector<int32_t> random_begins(int32_t T, std::mt19937& generator) {
   std::vector<int32_t> begins(static_cast<size_t>(T));
   int32_t begin = 0;
@@ -97,7 +96,7 @@ std::vector<int32_t> random_begins(int32_t T, std::mt19937& generator) {
   return begins;
 }
 
-// Every tile pair of one sequence against single tokens.
+// Checks every tile pair of one sequence against single tokens.
 void check_tiles(const Sight& sight, int32_t rows, int32_t columns) {
   for (int32_t t0 = 0; t0 < sight.T; t0 += rows) {
     const TileRange keys = key_tiles(sight, t0, rows, columns);
@@ -250,7 +249,7 @@ TEST_CASE("fp8: the scale of the next step follows the largest value of the last
 TEST_CASE("fp8: zeros keep the scale, infinities and NaN are not kept") {
   Fp8History history;
   history.note(Fp8Format::kE5m2, 0.0F);
-  CHECK_EQ(history.scale, 0.0F);  // still none
+  CHECK_EQ(history.scale, 0.0F);  // there still is none
   history.note(Fp8Format::kE5m2, 2.0F);
   const Fp8History before = history;
   for (const float no_use :

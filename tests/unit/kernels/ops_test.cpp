@@ -1,4 +1,5 @@
-// The fast CPU ops against the reference on random data of odd sizes, and the reference against hand numbers.
+// Tests the fast CPU ops against the reference on random data of odd sizes, and the reference against numbers
+// computed by hand.
 #include "runtime/trainer/kernels/ops.h"
 
 #include <doctest/doctest.h>
@@ -25,7 +26,7 @@ Values random_values(int64_t count, uint32_t seed, float spread = 1.0f) {
   return values;
 }
 
-// T from fp32 and back: the identity for float, rounding for Bf16.
+// Converts fp32 to T and back: the identity for float, rounding for Bf16.
 template <typename T>
 std::vector<T> as(const Values& values);
 template <>
@@ -47,7 +48,7 @@ Values back(const std::vector<Bf16>& values) {
   return out;
 }
 
-// ‖a − b‖ / ‖b‖ in fp64; NaN never passes a comparison with a bound.
+// Returns ‖a − b‖ / ‖b‖ in fp64; NaN never passes a comparison with a bound.
 double distance(const Values& a, const Values& b) {
   REQUIRE_EQ(a.size(), b.size());
   double difference = 0.0, norm = 0.0;
@@ -295,7 +296,7 @@ TEST_CASE_TEMPLATE("layernorm: forward with residual and backward match the refe
   }
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which sees races in every parallel loop of libgomp
+#if !defined(__SANITIZE_THREAD__)  // it sees races in every parallel loop of libgomp
 TEST_CASE(
     "norms, biases and embeddings: gradients summed over rows have the same bits for any number of threads") {
   const int64_t N = 100, C = 257;

@@ -1,4 +1,4 @@
-// Each op against what PyTorch gives for the same input: peers/ops.txt, written by tests/peers/ops.py.
+// Tests each op against what PyTorch gives for the same input: peers/ops.txt, written by tests/peers/ops.py.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ using Values = std::vector<float>;
 // Relative distances below this are rounding in fp32.
 constexpr double kRounding = 1e-6;
 
-// The tensors of the file by name.
+// Returns the tensors of the file by name.
 const std::map<std::string, Values>& peers() {
   static const std::map<std::string, Values> tensors = [] {
     std::map<std::string, Values> read;

@@ -1,4 +1,4 @@
-// Clusters: each broken one is refused with exactly the line of broken_clusters/expected.txt; each template becomes
+// Each broken cluster is refused with exactly the line of broken_clusters/expected.txt; each template becomes
 // exactly the file of rendered/. That AWS's own package takes them is shown by tests/peers/cluster_schemas.sh.
 #include <doctest/doctest.h>
 

@@ -45,9 +45,10 @@ TEST_CASE("forecast: a number of nodes that cannot run the job says why, in the 
   CHECK_EQ(forecast_svg(report), "");
 }
 
-// Of a token, causal: 6 * 10 layers * 16,777,216 parameters = 1,006,632,960 FLOPs in linear layers, 6 * 32768 * 1024 =
-// 201,326,592 in the head, 6 * 10 * 1024 * 1024 = 62,914,560 in scores and 6 * 10 * 2048 = 122,880 counted for norms. An
-// H200 multiplies 1979e12 in fp8 and 989e12 in bf16: 508.657 ns and 267.304 ns a token, so 1637.96e12 together.
+// For a token of causal attention: 6 * 10 layers * 16,777,216 parameters = 1,006,632,960 FLOPs in linear layers, 6
+// * 32768 * 1024 = 201,326,592 in the head, 6 * 10 * 1024 * 1024 = 62,914,560 in scores and 6 * 10 * 2048 = 122,880
+// counted for norms. An H200 multiplies 1979e12 in fp8 and 989e12 in bf16: that takes 508.657 ns and 267.304 ns for
+// a token, so 1637.96e12 together.
 TEST_CASE("forecast: the peak of a job in fp8 is fp8's for its linear layers and bf16's for the rest") {
   shardrun::spec::JobSpec spec;
   spec.program.trainer = "llama";

@@ -18,7 +18,7 @@ record::NodeFacts healthy(const std::string& node) {
   return facts;
 }
 
-// Four nodes with nothing wrong, and 100 bytes a second, which is usual.
+// Returns four nodes with nothing wrong, and 100 bytes per second, which is usual.
 GateFacts four_nodes() {
   GateFacts facts;
   facts.run = {"/fsx/run"};

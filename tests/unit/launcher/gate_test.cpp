@@ -1,4 +1,4 @@
-// The gate and the conductor around it, with a scheduler whose nodes find what the test says.
+// Tests the gate and the conductor around it, with a scheduler whose nodes find what the test says.
 #include "launcher/gate/gate.h"
 
 #include <doctest/doctest.h>
@@ -51,8 +51,8 @@ class Nodes final : public Scheduler {
     return outcome;
   }
 
-  std::map<std::string, std::function<void(record::NodeFacts&)>>
-      change;  // what a node finds; no name: nothing
+  // What a node finds; a node without an entry finds nothing.
+  std::map<std::string, std::function<void(record::NodeFacts&)>> change;
   std::optional<int> stop_signal;
   std::vector<std::string> steps;
 

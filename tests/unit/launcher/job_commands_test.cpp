@@ -1,5 +1,5 @@
-// The commands of jobs/ against the options that the programs take (accepted_options.toml). Python's argparse takes a prefix of
-// an option for the option, or ends with 2 where several begin with it; here only whole names count.
+// Compares the commands of jobs/ with the options that the programs take (accepted_options.toml). Python's argparse
+// takes a prefix of an option for the option, or ends with 2 where several begin with it; here only whole names count.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -22,10 +22,10 @@ using Words = std::vector<std::string>;
 
 struct Accepted {
   std::set<std::string> flags, values;
-  std::set<std::string> words;  // that stand before another command
-  bool starts = false;          // another command
+  std::set<std::string> words;  // words that stand before another command
+  bool starts = false;          // whether it starts another command
   std::string shell;            // the option whose value a shell reads
-  std::string source;           // where its parser was read
+  std::string source;           // where the program's parser was read
 };
 using Table = std::map<std::string, Accepted>;
 
@@ -59,7 +59,7 @@ std::string base_name(const std::string& path) {
 
 // What is wrong with a command, and how many options it has, of all the programs that it starts.
 struct Finding {
-  std::string complaint;  // empty: nothing
+  std::string complaint;  // empty: nothing is wrong
   int options = 0;
 
   void add(const Finding& other) {
@@ -70,7 +70,7 @@ struct Finding {
 
 Finding check_words(const Words& words);
 
-// Simple commands of a shell's text: words without their quotes; what ; && || | and & separate.
+// Returns the simple commands of a shell's text: words without their quotes; what ; && || | and & separate.
 std::vector<Words> simple_commands(const std::string& text) {
   std::vector<Words> commands(1);
   std::string word;
@@ -111,7 +111,7 @@ bool is_assignment(const std::string& word) {
                      [](char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
 }
 
-// Each command of a shell's text. A variable that the text sets stands for its last value.
+// Checks each command of a shell's text. A variable that the text sets stands for its last value.
 Finding check_shell(const std::string& text) {
   static const std::set<std::string> kBuiltins = {"compgen", "test", "[", "set", "export"};
   Finding all;
@@ -179,7 +179,8 @@ std::vector<JobCommand> commands_of_jobs() {
   return commands;
 }
 
-// Every place of `words` where a long option stands, also within a shell's text: the words with that option's last letter gone.
+// Returns, for every place of `words` where a long option stands, also within a shell's text, the words with the
+// last letter of that option gone.
 std::vector<Words> with_an_option_shortened(const Words& words) {
   std::vector<Words> all;
   for (size_t i = 0; i < words.size(); ++i) {

@@ -29,7 +29,7 @@ spec::JobSpec job_on(int64_t nodes, int ranks_per_node, int micro_batch, spec::U
   return spec;
 }
 
-// Each sequence of the step is read by exactly one rank in one micro-step, and no micro-batch is overfull.
+// Says whether each sequence of the step is read by exactly one rank in one micro-step, and no micro-batch is overfull.
 bool is_exact(const plan::BatchPlan& plan) {
   std::vector<int> times_read(static_cast<size_t>(plan.global_batch));
   for (int64_t rank = 0; rank < plan.data_parallel; ++rank) {
@@ -46,7 +46,7 @@ bool is_exact(const plan::BatchPlan& plan) {
   return std::all_of(times_read.begin(), times_read.end(), [](int times) { return times == 1; });
 }
 
-// The nearest numbers of nodes by trying each of them.
+// Finds the nearest numbers of nodes by trying each of them.
 launcher::NearestNodes tried_nodes(const spec::JobSpec& spec, int64_t nodes) {
   const int64_t ranks_per_node = spec.resources.ranks_per_node, global = *spec.batch.global_batch;
   const auto works = [&](int64_t count) {

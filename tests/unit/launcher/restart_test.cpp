@@ -81,7 +81,7 @@ TEST_CASE("restart: without enough nodes the job is queued again, or says what w
         "not started again: 3 nodes are left of 4, and the job needs 4; [fault_tolerance] spares adds nodes, "
         "min_nodes lets the job go on with fewer, requeue asks Slurm for others");
   CHECK(decide(input, settings(0, true)).next == Next::kRequeue);
-  CHECK(decide(failed(1), settings(0, true)).next == Next::kStop);  // the program's own failure
+  CHECK(decide(failed(1), settings(0, true)).next == Next::kStop);  // it is the program's own failure
 }
 
 TEST_CASE("restart: a preempted attempt is queued again when the spec says so and there is a queue") {

@@ -74,7 +74,7 @@ TEST_CASE("scale: an uneven batch counts the micro-batches that are not empty") 
   const auto rows = scale_table(spec, std::vector<int64_t>{2}, {}, std::nullopt);
 
   REQUIRE(rows);
-  CHECK_EQ((*rows)[0].plan->batch.gradient_accumulation, 3);  // 4 ranks: 8, 8 and 1
+  CHECK_EQ((*rows)[0].plan->batch.gradient_accumulation, 3);  // 4 ranks take 8, 8 and 1
   CHECK_EQ((*rows)[0].micro_steps(), 9);
 }
 

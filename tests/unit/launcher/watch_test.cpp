@@ -36,7 +36,7 @@ class World {
   WatchRules& rules() { return rules_; }
   double now() const { return now_; }
 
-  // All ranks step for so long, each step taking `step_seconds`.
+  // Lets all ranks step for so long, each step taking `step_seconds`.
   void run(double seconds, double step_seconds) {
     const double end = now_ + seconds;
     while (now_ < end) {
@@ -50,7 +50,7 @@ class World {
       REQUIRE_FALSE(rules_.find_alarm(now_));
     }
   }
-  // Beats of the ranks that are not silenced, unchanged, until an alarm or for `limit` seconds.
+  // Sends the beats of the ranks that are not silenced, unchanged, until an alarm or for `limit` seconds.
   std::optional<Alarm> wait(double limit) {
     const double end = now_ + limit;
     while (now_ < end) {
@@ -215,7 +215,7 @@ TEST_CASE(
   CHECK_FALSE(lost->global_rank.has_value());
   CHECK(world.now() - silent <= 5.0);
 
-  // One that had not moved when its node went dark is not what is wrong.
+  // A rank that had not moved when its node went dark is not what is wrong.
   World busy(4, 2);
   busy.run(10.0, 0.1);
   for (int rank : {0, 1, 2}) busy.beat(rank).waiting = true;
@@ -352,7 +352,7 @@ class Client {
     REQUIRE(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   }
   void send(const std::string& line) { REQUIRE(base::write_all(socket_.get(), line + "\n", "peer")); }
-  // The next bytes; "" at the end of the stream or after 5 s.
+  // Returns the next bytes; "" at the end of the stream or after 5 s.
   std::string receive() {
     pollfd polled{socket_.get(), POLLIN, 0};
     if (::poll(&polled, 1, 5000) != 1) return "";
@@ -365,7 +365,7 @@ class Client {
   base::UniqueFd socket_;
 };
 
-// Short, and longer than a busy machine keeps this process asleep.
+// This is short, and longer than a busy machine keeps this process asleep.
 constexpr double kNodeTimeout = 1.5;
 
 struct Watching {

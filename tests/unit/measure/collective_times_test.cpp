@@ -1,5 +1,5 @@
-// A network whose speed is known, in the time of a clock that only it moves: a collective has a latency, which passes for
-// all that are under way at once, and then the wire for its bytes, one after the other.
+// A network whose speed is known, in the time of a clock that only it moves: a collective has a latency, which
+// passes for all that are under way at once, and then the wire carries its bytes, one collective after the other.
 #include "runtime/measure/collective_times.h"
 
 #include <doctest/doctest.h>
@@ -16,24 +16,24 @@ using record::CollectiveProbe;
 namespace {
 
 struct Speed {
-  double latency = 0.0, seconds_per_byte = 0.0,
-         cpu = 0.0;  // bytes: of the buffer that the group holds together
+  // Bytes are those of the buffer that the group holds together.
+  double latency = 0.0, seconds_per_byte = 0.0, cpu = 0.0;
 
   double wire(int64_t bytes) const { return seconds_per_byte * static_cast<double>(bytes); }
-  // Of one, while two are under way.
+  // Returns the time of one, while two are under way.
   double of_two(int64_t bytes) const { return std::max(wire(bytes), (latency + wire(bytes)) / 2.0); }
 };
 
 struct Network {
-  std::map<std::string, Speed> speeds = {{"all_gather", {4e-3, 1e-10, 1e-4}},     // all latency
-                                         {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all bytes
-                                         {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one, then the other
-  double beside = 3.0;          // times as long, while this rank computes
-  double slowest_beside = 3.0;  // the last of four streams
+  std::map<std::string, Speed> speeds = {{"all_gather", {4e-3, 1e-10, 1e-4}},     // all of it is latency
+                                         {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all of it is bytes
+                                         {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one part, then the other
+  double beside = 3.0;          // how many times as long a collective takes while this rank computes
+  double slowest_beside = 3.0;  // the same for the last of four streams
   int disturbed = -1;           // this collective, counted from 0, takes a second longer
   double wall = 100.0, cpu = 50.0;
   int64_t started = 0;
-  std::string fault;  // of what was asked
+  std::string fault;  // what was wrong with a call; empty: nothing
 };
 
 class KnownGroup final : public comm::Communicator {
@@ -102,7 +102,7 @@ class KnownGroup final : public comm::Communicator {
   int count_ = 0, streams_ = 0;
 };
 
-// What brings the ranks' values together, at no cost: rank r measured `factors[r]` times what this one did.
+// Brings the ranks' values together, at no cost: rank r measured `factors[r]` times what this one did.
 class World final : public comm::Communicator {
  public:
   explicit World(std::vector<double> factors) : factors_(std::move(factors)) {}
@@ -140,7 +140,7 @@ std::vector<CollectiveProbe> time_on(Network& network, World world = World({1.0}
   return *probes;
 }
 
-// Each kind's sizes, "all_gather 8192 524288 2097152 …".
+// Returns each kind's sizes, "all_gather 8192 524288 2097152 …".
 std::string sizes_of(const std::vector<CollectiveProbe>& probes) {
   std::string text, kind;
   for (const CollectiveProbe& probe : probes) {

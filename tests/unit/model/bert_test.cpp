@@ -54,7 +54,7 @@ struct Fixture {
 
   int visit_count() const { return static_cast<int>(bert->visits().size()); }
 
-  // Mean over predicted tokens plus mean over labelled sequences, as BertForPreTraining adds them.
+  // Returns the mean over predicted tokens plus the mean over labelled sequences, as BertForPreTraining adds them.
   double loss() {
     bert->set_batch({.tokens = tokens,
                      .targets = targets,
@@ -80,7 +80,7 @@ struct Fixture {
     }
   }
 
-  // The gradients grow by those of another micro-step.
+  // Adds to the gradients those of another micro-step.
   void differentiate_more() {
     loss();
     for (int visit = visit_count(); visit-- > 0;) {
@@ -178,7 +178,8 @@ TEST_CASE("bert: what padding holds changes no bit of the loss or of a gradient"
   fixture.differentiate();
   CHECK_EQ(fixture.loss(), before);
   CHECK(fixture.gradients == gradients);
-  fixture.tokens[kLength + 4] = (fixture.tokens[kLength + 4] + 1) % kTiny.vocab;  // the last that is none
+  // The last token that is no padding.
+  fixture.tokens[kLength + 4] = (fixture.tokens[kLength + 4] + 1) % kTiny.vocab;
   CHECK_NE(fixture.loss(), before);
 }
 

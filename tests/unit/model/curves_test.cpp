@@ -1,4 +1,4 @@
-// 20 steps of a small Llama and a small BERT against PyTorch's losses: peers/curves.txt, written by
+// Runs 20 steps of a small Llama and a small BERT against PyTorch's losses: peers/curves.txt, written by
 // tests/peers/curves.py, which says how weights and batches are made.
 #include <doctest/doctest.h>
 
@@ -44,7 +44,7 @@ int32_t draw(uint64_t key, size_t counter, uint64_t limit) {
   return static_cast<int32_t>(base::random_bits(key, counter) % limit);
 }
 
-// (kBatch, kLength+1) tokens: mostly a fixed function of the one before, else random.
+// Returns (kBatch, kLength+1) tokens: each is mostly a fixed function of the one before, else random.
 std::vector<int32_t> token_chain(int step) {
   std::vector<int32_t> tokens(kBatch * (kLength + 1));
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -103,7 +103,7 @@ OwnedBatch bert_batch(int step) {
   return batch;
 }
 
-// One rank that owns everything: fp32 masters, copies in the compute dtype, AdamW with clipping and a schedule.
+// One rank that owns everything: fp32 master weights, copies in the compute dtype, AdamW with clipping and a schedule.
 class Trainer {
  public:
   Trainer(std::unique_ptr<model::Model> model, kernels::DType compute)
@@ -152,7 +152,7 @@ class Trainer {
  private:
   int64_t elements_of(int block) const { return model_->blocks()[static_cast<size_t>(block)].elements; }
 
-  // As runtime/trainer/train/initialize.cpp does with seed 1.
+  // Does as runtime/trainer/train/initialize.cpp does with seed 1.
   void initialize(const model::ParameterInfo& tensor, int64_t begin) {
     const uint64_t key = base::random_bits(1, base::hash_name(tensor.name));
     for (int64_t i = 0; i < tensor.elements(); ++i) {

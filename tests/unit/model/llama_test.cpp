@@ -83,7 +83,7 @@ TEST_CASE("llama: the gradient of every parameter tensor agrees with finite diff
   fixture.differentiate();
   for (size_t block = 0; block < fixture.layouts.size(); ++block) {
     for (const auto& tensor : fixture.layouts[block].parameters) {
-      // Along a random direction inside the tensor: one number that every element takes part in.
+      // The slope is taken along a random direction inside the tensor: one number that every element takes part in.
       std::mt19937 generator(7);
       std::normal_distribution<double> normal;
       std::vector<float>& values = fixture.parameters[block];
@@ -113,8 +113,8 @@ TEST_CASE("llama: the gradient of every parameter tensor agrees with finite diff
 
 TEST_CASE(
     "llama: the FLOPs of a token count grouped heads' products, and scores with or without causal credit") {
-  // A layer's products: q and o 2·12·12, k and v of one head of 4 2·4·12, the feed-forward 3·20·12: 1104. Two layers and
-  // the head's 17·12 make 2412; the embedding is a look-up. Scores of 5 keys: 2 layers · 12 · 5 = 120.
+  // A layer's products take 1104: q and o 2·12·12, k and v of one head of 4 2·4·12, the feed-forward 3·20·12. Two
+  // layers and the head's 17·12 make 2412; the embedding is a look-up. Scores of 5 keys take 2 layers · 12 · 5 = 120.
   CHECK(model::flops_per_token(kTiny, 5) == 6.0 * 2412 + 6.0 * 120);
   CHECK(model::flops_per_token(kTiny, 5, model::AttentionCredit::kFull) == 6.0 * 2412 + 12.0 * 120);
   auto tied = kTiny;

@@ -32,7 +32,7 @@ struct Bench {
     moments = std::move(made).value();
   }
 
-  // Element i becomes 2·m1 + i, and m2 + m1: of pieces that come again, or not at all, the values are others.
+  // Turns element i into 2·m1 + i, and m2 + m1: with pieces that come again, or not at all, the values are others.
   base::Result<void> pass() {
     return moments->pass([&](int64_t first, std::span<float> moment1, std::span<float> moment2) {
       REQUIRE_EQ(moment1.size(), moment2.size());
@@ -48,7 +48,7 @@ struct Bench {
     });
   }
 
-  // What two passes make of zeros.
+  // Checks what two passes make of zeros.
   void check_after_two_passes() {
     REQUIRE(moments->finish());
     for (const std::span<float> moment : {moments->moment1(), moments->moment2()})
@@ -64,7 +64,7 @@ struct Bench {
   WatchedStreams streams;
   std::unique_ptr<HostMoments> moments;
   std::vector<std::pair<int64_t, int64_t>> pieces;  // first, count
-  std::vector<const float*> slots;                  // where each was
+  std::vector<const float*> slots;                  // where each piece was
   bool comes_beside_update = true;
 };
 
@@ -92,7 +92,7 @@ TEST_CASE("host moments: pieces go through three slots in turn, from the first o
   CHECK_EQ(slots[1], slots[0] + 512);  // each has both moments
   CHECK_EQ(slots[2], slots[1] + 512);
   CHECK_EQ(slots[3], slots[0]);
-  // Both moments of a piece, and no more of the last one than there is.
+  // Each copy has both moments of a piece, and no more of the last one than there is.
   const std::vector<int64_t> copies{256, 256, 256, 256, 256, 256, 232, 232};
   CHECK(bench.streams.copies_in() == copies);
   CHECK(bench.streams.copies_out() == copies);
@@ -150,7 +150,7 @@ TEST_CASE("host moments: values that the host wrote between two passes are those
 
 TEST_CASE(
     "host moments: a fault of any copy ends the pass with its words, and no piece is updated after it") {
-  constexpr int kCopies = 4 * 3;  // two each way of three pieces
+  constexpr int kCopies = 4 * 3;  // two copies each way, of three pieces
   for (int copy = 0; copy < kCopies; ++copy) {
     CAPTURE(copy);
     Bench bench(3 * kPiece);

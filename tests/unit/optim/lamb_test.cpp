@@ -17,7 +17,7 @@ std::vector<float> random_values(size_t count, uint64_t key) {
   return values;
 }
 
-// Steps of LAMB on whole tensors in fp64, written from the paper's algorithm 2.
+// Makes steps of LAMB on whole tensors in fp64, written from the paper's algorithm 2.
 struct ByHand {
   std::vector<double> w, m, v;
   bool decays;

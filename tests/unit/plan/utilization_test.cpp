@@ -19,7 +19,7 @@ const PeakRate kMeasured{"measured", 8e12, "products of an afternoon"},
 }  // namespace
 
 TEST_CASE("utilization: both conventions of every peak, over all ranks") {
-  // 1000 tokens/s × 2 GFLOP = 2 TFLOP/s of 2 × 8 and 2 × 10 TFLOP/s; with all scores it is 3 TFLOP/s.
+  // 1000 tokens/s × 2 GFLOP = 2 TFLOP/s of 2 × 8 and of 2 × 10 TFLOP/s; with all scores it is 3 TFLOP/s.
   const auto shares = plan::utilizations(1000.0, {2e9, 3e9}, {kMeasured, kDatasheet}, 2);
 
   REQUIRE(shares.size() == 2);

@@ -17,7 +17,7 @@ std::string redacted(const std::vector<Secret>& secrets, const std::vector<std::
   return out;
 }
 
-// What the whole text should become: from the left, the longest secret at each place.
+// Returns what the whole text should become: from the left, the longest secret at each place.
 std::string expected(const std::vector<Secret>& secrets, const std::string& text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -78,7 +78,7 @@ TEST_CASE(
     }
     const std::string out = redacted(secrets, pieces);
     std::string wanted = expected(secrets, text);
-    // Two names for one value: either may be said.
+    // Where one value has two names, either may be said.
     bool twice = false;
     for (const Secret& left : secrets) {
       for (const Secret& right : secrets) twice = twice || (&left != &right && left.value == right.value);

@@ -95,6 +95,66 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   CHECK_EQ(back->peak_memory_bytes.at(1), 77);
 }
 
+// What a run of jobs/tiny-llama.toml left when the trainer's kernels could be compiled for one job;
+// paths and `predicted` are shortened, and the metrics stand for summary.json, too.
+TEST_CASE("earlier runs: files that speak of compiled kernels are read, without these") {
+  const std::string_view plan_json = R"({
+    "batch": {"data_parallel": 2, "global_batch": 16, "gradient_accumulation": 1, "micro_batch": 8},
+    "cpus_per_rank": 1, "format_version": 1, "id": "local-20261122-154349-14763", "kernels_only": false,
+    "name": "tiny-llama", "nodes": 1, "overrides": ["optimizer.steps=4"], "plugin_directory": "/lib/shardrun",
+    "precompile_run": "", "rank_program": "/bin/shardrun-rank", "ranks_per_node": 2, "retry_kernels": false,
+    "run_directory": "/runs/tiny-llama/local-20261122-154349-14763", "scheduler": "local", "variables": {},
+    "working_directory": "/home", "world_size": 2})";
+  const std::string metrics = R"({
+    "checkpoint": "", "final_loss": 4.520590027440145, "first_barrier_seconds": 0.3707919120788574,
+    "first_loss": 5.541649184901077, "flops_per_token": 5013504.0, "format_version": 1,
+    "full_flops_per_token": 5406720.0,
+    "kernels": {"compile_seconds": 0.0, "compiled": 0, "prepare_seconds": 0.010121345520019531,
+                "saved_seconds": 9.605999999999998, "wanted": 7},
+    "model_flops_utilization": null, "peak_memory_bytes": [72691712, 71380992],
+    "planned_memory_bytes": {"activations": 39059520, "communication": 738304, "compute_copy": 0,
+      "context": 0, "gathered": 2953216, "gradients": 1607936, "in_files": 0, "masters": 1607936,
+      "moments": 3219456, "offloaded": 0, "on_gpu": 0,
+      "process": 21590016, "saving": 1048576, "total": 72366400, "workspace": 541440},
+    "step_seconds": {"p50": 0.229988341, "p99": 0.305870902}, "steps": 4,
+    "tokens_per_second": 8323.430767300099, "unigram_entropy": 3.1992388164862406, "utilization": [],
+    "validation_loss": 4.362150224569723,
+    "versions": {"comm plugin": "shardrun 0.1.0, libfabric 1.17 static", "comm provider": "shm", "device": "CPU",
+                 "shardrun": "0.1.0"}})";
+  const std::string record_json = R"({
+    "attempts": [{"also_lost": [], "attempt": 0, "checkpoint_step": null, "detection_seconds": null,
+                  "ended": 1795362230.826704, "first_cause": null, "nodes": ["vm"], "preflight": null,
+                  "started": 1795362229.1688614, "stragglers": [], "verdict": "all 2 ranks ended well", "world_size": 2,
+                  "batch": {"data_parallel": 2, "global_batch": 16, "gradient_accumulation": 1, "micro_batch": 8}}],
+    "batch": {"data_parallel": 2, "global_batch": 16, "gradient_accumulation": 1, "micro_batch": 8},
+    "exit_code": 0, "format_version": 1, "id": "local-20261122-154349-14763", "name": "tiny-llama", "nodes": ["vm"],
+    "planned": {"memory_bytes": {"activations": 39059520, "communication": 738304, "compute_copy": 0,
+      "context": 0, "gathered": 2953216, "gradients": 1607936, "in_files": 0, "masters": 1607936,
+      "moments": 3219456, "offloaded": 0, "on_gpu": 0,
+      "process": 21590016, "saving": 1048576, "total": 72366400, "workspace": 541440}},
+    "precompile": null,
+    "predicted": {"basis": "", "memory_bytes": null, "peak_flops": 0.0, "peak_source": "", "peaks": [],
+                  "step_seconds": null, "tokens_per_second": null, "unknown_because": "nobody has calibrated here"},
+    "scheduler": "local", "status": "completed",
+    "verdict": "all 2 ranks ended well", "versions": {"device": "CPU", "shardrun": "0.1.0"}, "world_size": 2,
+    "metrics": )" + metrics + "}";
+
+  const auto plan = record::parse_launch_plan(plan_json);
+  const auto summary = record::parse_training_metrics(metrics);
+  const auto record = record::parse_run_record(record_json);
+
+  REQUIRE(plan);
+  CHECK_EQ(plan->overrides, std::vector<std::string>{"optimizer.steps=4"});
+  REQUIRE(summary);
+  CHECK_EQ(summary->final_loss, 4.520590027440145);
+  CHECK_EQ(summary->tokens_per_second, 8323.430767300099);
+  REQUIRE(record);
+  CHECK(record->status == record::RunStatus::kCompleted);
+  CHECK_EQ(record->metrics->validation_loss, 4.362150224569723);
+  CHECK_EQ(record->metrics->steps, 4);
+  CHECK_EQ(to_json(*record).find("kernels"), std::string::npos);
+}
+
 TEST_CASE("rank environment: srun's variables say who a rank is") {
   const auto env = contract::read_rank_env(lookup_in({{"SLURM_PROCID", "5"},
                                                       {"SLURM_NTASKS", "7"},

@@ -5,11 +5,12 @@
 #include <numeric>
 #include <vector>
 
+using namespace shardrun;
 using namespace shardrun::shard;
 
 namespace {
 
-// What a slice of the tensor 0, 1, 2, … holds.
+// Returns what a slice of the tensor 0, 1, 2, … holds.
 std::vector<float> values_of(const TensorSlice& slice, int64_t columns) {
   std::vector<float> values;
   for (int64_t row = slice.row_begin; row < slice.row_end(); ++row) {
@@ -25,11 +26,12 @@ void check_all_cuts(const TensorSlice& from, const TensorSlice& to, int64_t colu
   const std::vector<float> source = values_of(from, columns), wanted = values_of(to, columns);
   for (int64_t cut = 0; cut <= from.elements(); ++cut) {
     for (int64_t begin = 0; begin < to.elements(); ++begin) {
-      const ElementRange target{begin, to.elements() - begin / 2};
+      const plan::ElementRange target{begin, to.elements() - begin / 2};
       if (target.count() <= 0) continue;
       std::vector<float> out(static_cast<size_t>(target.count()), -1.0F);
       int64_t copied = 0;
-      for (const ElementRange& part : {ElementRange{0, cut}, ElementRange{cut, from.elements()}}) {
+      for (const plan::ElementRange& part :
+           {plan::ElementRange{0, cut}, plan::ElementRange{cut, from.elements()}}) {
         const auto piece = std::span<const float>(source).subspan(static_cast<size_t>(part.begin),
                                                                   static_cast<size_t>(part.count()));
         copied += copy_overlap({from, part, piece}, {to, target, out}, from);

@@ -41,7 +41,8 @@ global_batch = 16
 micro_batch = 2
 )";
 
-// Of global rank 2 or 3, on the second node of the step, under the first of the two shapes that Slurm writes.
+// Returns those of global rank 2 or 3, on the second node of the step, under the first of the two shapes
+// that Slurm writes.
 Variables task_variables(int local_rank) {
   return {{"SLURM_PROCID", std::to_string(2 + local_rank)},
           {"SLURM_LOCALID", std::to_string(local_rank)},

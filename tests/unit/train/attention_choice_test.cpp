@@ -1,4 +1,5 @@
-// Which attention the ranks of a job agree on. cuDNN is scripted: each rank has it in some version, or has a reason.
+// Tests which attention the ranks of a job agree on. cuDNN is scripted: each rank has it in some version, or has a
+// reason why not.
 #include "runtime/trainer/train/attention_choice.h"
 
 #include <doctest/doctest.h>
@@ -26,10 +27,10 @@ Offer none(const std::string& why) {
 struct Outcome {
   std::optional<AttentionChoice> choice;
   std::string error;
-  int tries = 0;  // of all ranks
+  int tries = 0;  // tries of all ranks
 };
 
-// What the ranks agreed on; they must have the same answer.
+// Returns what the ranks agreed on; they must have the same answer.
 Outcome choose(const AttentionRequest& request, const std::vector<Offer>& offers) {
   fakes::ThreadWorld world(static_cast<int>(offers.size()), {.channels = 1});
   std::vector<Outcome> outcomes(offers.size());

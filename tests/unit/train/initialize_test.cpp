@@ -17,12 +17,12 @@ std::vector<model::BlockLayout> two_blocks() {
   return {embedding, layer};
 }
 
-shard::ShardLayout layout_for(int group_size) {
+plan::ShardLayout layout_for(int group_size) {
   const std::vector<int64_t> elements{400, 208};
-  return shard::make_layout(elements, group_size);
+  return plan::make_layout(elements, group_size);
 }
 
-// The whole blocks, put together from every rank's shard.
+// Returns the whole blocks, put together from every rank's shard.
 std::vector<float> whole_model(int group_size, uint64_t seed) {
   const auto layout = layout_for(group_size);
   std::vector<float> whole;
@@ -64,7 +64,7 @@ TEST_CASE("initialize: two parameters of the same shape do not get the same valu
 TEST_CASE("initialize: mean and standard deviation are those of the parameter") {
   model::BlockLayout block{"big", {{"w", {100, 1000}, 0, true, 0.02}}, 100000};
   const std::vector<int64_t> elements{100000};
-  const auto layout = shard::make_layout(elements, 1);
+  const auto layout = plan::make_layout(elements, 1);
   std::vector<float> master(static_cast<size_t>(layout.flat_shard_elements), 0.0F);
 
   initialize_parameters(std::span(&block, 1), layout, 0, 3, master);

@@ -126,12 +126,13 @@ TEST_CASE(
   options.sequence_length = 2048;
   options.micro_batch = 4;
   const auto workspace = [&] { return train::plan_model(options, 1, 1, 1).memory.workspace; };
-  // Gradients of scores in bf16, of two shared tensors and a sum a row in fp32; 32 heads of 128.
+  // The workspace holds gradients of scores in bf16, and in fp32 those of two shared tensors and a sum for each
+  // row; there are 32 heads of 128.
   constexpr int64_t kMargin = int64_t{1} << 20, kRows = int64_t{4} * 32 * 2048;
   const int64_t wanted = 2 * kRows * 2048 + 2 * 4 * kRows * 128 + 4 * kRows + kMargin;
   CHECK_EQ(workspace(), wanted);
   CHECK_EQ(train::cudnn_bytes(options, 1), wanted);
-  CHECK_LT(train::plan_model(options, 1, 1, 2).memory.workspace, wanted);  // half of the heads
+  CHECK_LT(train::plan_model(options, 1, 1, 2).memory.workspace, wanted);  // each rank has half of the heads
 
   options.attention = spec::GpuAttention::kOwn;
   CHECK_EQ(workspace(), int64_t{64} << 20);

@@ -20,7 +20,7 @@ std::vector<model::BlockLayout> blocks() {
           block_of("layer", {{"norm", {6}}, {"w", {6, 6}}, {"bias", {7}}})};
 }
 
-// A checkpoint of two ranks, and its manifest.
+// Saves a checkpoint of two ranks and returns its manifest.
 checkpoint::Manifest save(const checkpoint::Store& store) {
   checkpoint::Manifest manifest;
   manifest.step = 5;
@@ -29,7 +29,7 @@ checkpoint::Manifest save(const checkpoint::Store& store) {
   manifest.spread = {1, 2, 1};
   const auto layouts = blocks();
   manifest.blocks = checkpoint::describe_blocks({&layouts, 1});
-  const auto layout = shard::make_layout(std::vector<int64_t>{layouts[0].elements, layouts[1].elements}, 2);
+  const auto layout = plan::make_layout(std::vector<int64_t>{layouts[0].elements, layouts[1].elements}, 2);
   for (int rank = 0; rank < 2; ++rank) {
     std::vector<float> master(static_cast<size_t>(layout.flat_shard_elements)), moments(master.size());
     for (int b = 0; b < 2; ++b) {

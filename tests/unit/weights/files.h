@@ -14,7 +14,7 @@ using tests::Folder;
 
 struct NamedTensor {
   std::string name;
-  std::string dtype;  // F32, BF16 or I64, whose elements are zero
+  std::string dtype;  // F32 or BF16; or I64, whose elements are zero
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
@@ -22,14 +22,14 @@ struct NamedTensor {
 std::string file_bytes(const std::vector<NamedTensor>& tensors);
 void write_file(const std::string& path, const std::string& bytes);
 std::string read_back(const std::string& path);
-// The bytes of a file with this header and `data_bytes` zeros.
+// Returns the bytes of a file with this header and `data_bytes` zeros.
 std::string with_header(const std::string& json, size_t data_bytes);
 
-// A block of one parameter after another: name and shape.
+// Returns a block of one parameter after another, each with name and shape.
 model::BlockLayout block_of(const std::string& name,
                             const std::vector<std::pair<std::string, std::vector<int64_t>>>& parameters);
 
-// Element e of a tensor: a value that bf16 holds exactly.
+// Returns element e of a tensor: a value that bf16 holds exactly.
 float element_of(const std::string& name, int64_t element);
 NamedTensor filled(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape);
 

@@ -15,7 +15,7 @@ using namespace shardrun::weights;
 
 namespace {
 
-// More than one piece in the first tensor, so that pieces begin in the middle of a row.
+// The first tensor has more than one piece, so that pieces begin in the middle of a row.
 constexpr int64_t kRows = 701, kColumns = 3001;
 
 std::vector<NamedTensor> tensors() {
@@ -31,7 +31,7 @@ void set_slice(model::ParameterInfo& info, int dimension, int rank, int ranks) {
   extent = extent * (rank + 1) / ranks - info.split_begin;
 }
 
-// As tensor rank `rank` of `ranks` has them: the table by rows, q by rows, o by columns.
+// Returns the blocks as tensor rank `rank` of `ranks` has them: the table by rows, q by rows, o by columns.
 std::vector<model::BlockLayout> blocks_of(int rank, int ranks) {
   std::vector<model::BlockLayout> blocks{block_of("embedding", {{"table", {kRows, kColumns}}}),
                                          block_of("layer", {{"norm", {5}}, {"q", {8, 6}}, {"o", {6, 8}}})};
@@ -49,14 +49,14 @@ std::vector<model::BlockLayout> blocks_of(int rank, int ranks) {
   return blocks;
 }
 
-shard::ShardLayout layout_of(const std::vector<model::BlockLayout>& blocks, int degree) {
+plan::ShardLayout layout_of(const std::vector<model::BlockLayout>& blocks, int degree) {
   std::vector<int64_t> elements;
   for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
-  return shard::make_layout(elements, degree);
+  return plan::make_layout(elements, degree);
 }
 
-// What a rank's flat shard should hold; -1 in the padding.
-std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const shard::ShardLayout& layout,
+// Returns what a rank's flat shard should hold; -1 in the padding.
+std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const plan::ShardLayout& layout,
                           int rank) {
   std::vector<float> master(static_cast<size_t>(layout.flat_shard_elements), -1.0F);
   for (int b = 0; b < layout.block_count(); ++b) {

@@ -13,7 +13,7 @@ using namespace shardrun::weights;
 
 namespace {
 
-// A tied model of two blocks.
+// Returns a tied model of two blocks.
 std::vector<model::BlockLayout> tied_model() {
   return {block_of("embedding", {{"model.embed_tokens.weight", {6, 4}}}),
           block_of("layer 0", {{"model.layers.0.w", {4, 4}}, {"model.layers.0.norm", {4}}})};

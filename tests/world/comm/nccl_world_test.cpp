@@ -117,7 +117,7 @@ std::unique_ptr<comm::Communicator> opened(base::Result<std::unique_ptr<comm::Co
   return std::move(*result);
 }
 
-// Whole numbers, whose sums are exact in any order.
+// Returns whole numbers, whose sums are exact in any order.
 float value(int rank, size_t i, int round) {
   return static_cast<float>((rank + 1) * 1000 + static_cast<int>(i % 997) + round);
 }
@@ -127,7 +127,7 @@ float sum_of_values(int ranks, size_t i, int round) {
   return sum;
 }
 
-// One of each collective on host buffers; empty if all is right.
+// Runs one of each collective on host buffers; returns "" if all is right.
 std::string check_host(comm::Communicator& c, size_t count, int round) {
   const int ranks = c.size();
   const auto n = static_cast<size_t>(ranks);
@@ -158,7 +158,7 @@ std::string check_host(comm::Communicator& c, size_t count, int round) {
   return {};
 }
 
-// Reductions and gathers in flight together on buffers that the stream writes just before and reads just after.
+// Runs reductions and gathers in flight together on buffers that the stream writes just before and reads just after.
 std::string check_device(Stream& stream, comm::Communicator& gathers, comm::Communicator& sums,
                          size_t count) {
   const auto n = static_cast<size_t>(gathers.size());
@@ -185,7 +185,7 @@ std::string check_device(Stream& stream, comm::Communicator& gathers, comm::Comm
     r.gather = *gather;
     r.sum = *sum;
     if (number < 2) continue;
-    Round& before = rounds[static_cast<size_t>(number - 2)];  // three in flight
+    Round& before = rounds[static_cast<size_t>(number - 2)];  // three are in flight
     if (auto e = text_of(gathers.wait(before.gather)); !e.empty()) return e;
     if (auto e = text_of(sums.wait(before.sum)); !e.empty()) return e;
     stream.put([&before] {
@@ -265,7 +265,7 @@ TEST_CASE("nccl: operations of two channels keep the order of the caller's strea
   }
 }
 
-#ifndef __SANITIZE_THREAD__  // what it does wrong on purpose is a race
+#ifndef __SANITIZE_THREAD__  // because what it does wrong on purpose is a race
 TEST_CASE("nccl: the stand-ins show a missing order as wrong numbers") {
   Fakes fakes;
   fakes.cuda->dawdle_microseconds = 3000;
@@ -457,7 +457,7 @@ TEST_CASE("nccl: one of its unique ids serves one channel, and more than there a
 
 TEST_CASE("nccl: a preflight opens the channels of all its pairs, however many nodes there are") {
   Fakes fakes;
-  // With a channel for each pair, the last of them met where an earlier one of the same rank had.
+  // With a channel for each pair, the last of them once met where an earlier one of the same rank had met.
   for (const int nodes : {24, 25, 49}) {
     CAPTURE(nodes);
     run_ranks(nodes, [&](int rank, comm::PluginSession& session) {

@@ -33,8 +33,8 @@ std::unique_ptr<comm::Communicator> staged(ScriptedDevice& device, std::unique_p
   return std::move(*made);
 }
 
-// For checks that know only the host: each operation's input is written by the compute stream and its result read by
-// it, without a pause in between, so that only the communicator's own order keeps the bytes right.
+// This is for checks that know only the host: the compute stream writes each operation's input and reads its
+// result, without a pause in between, so that only the communicator's own order keeps the bytes right.
 class SeenFromHost final : public comm::Communicator {
  public:
   SeenFromHost(ScriptedDevice& device, comm::Communicator& inner) : device_(device), inner_(inner) {}
@@ -117,7 +117,7 @@ class SeenFromHost final : public comm::Communicator {
   std::map<uint64_t, Buffers&> pending_;
 };
 
-// Everything that a communicator promises, with every rank's device following `script`.
+// Checks everything that a communicator promises, with every rank's device following `script`.
 std::string first_wrong(int ranks, const DeviceScript& script, int64_t piece_bytes) {
   ThreadWorld world(ranks);
   std::vector<std::string> errors(static_cast<size_t>(ranks));
@@ -171,7 +171,7 @@ TEST_CASE("staged: no timing of the device's streams changes a bit") {
   }
 }
 
-#ifndef __SANITIZE_THREAD__  // what it does wrong on purpose is a race
+#ifndef __SANITIZE_THREAD__  // because what it does wrong on purpose is a race
 TEST_CASE("staged: the scripted device shows a missing order as wrong bytes") {
   CHECK(first_wrong(2, {.dawdles = {2000us, 0us, 0us}, .ignores_marks = true}, 65536).find("wrong") !=
         std::string::npos);

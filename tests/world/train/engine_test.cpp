@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <numeric>
 #include <vector>
 
@@ -12,6 +14,10 @@
 
 using namespace shardrun;
 using namespace shardrun::shard;
+using plan::BlockShards;
+using plan::ElementRange;
+using plan::make_layout;
+using plan::ShardLayout;
 
 namespace {
 
@@ -35,10 +41,11 @@ class CountingCommunicator : public training::SpoiledCommunicator {
 struct Rig {
   Rig(int group_size, const EngineOptions& options, comm::Communicator& gather, comm::Communicator& reduce)
       : layout(make_layout(kBlocks, group_size)),
-        arena(Arena::create(Engine::planned_bytes(layout, options)).value()),
+        state(options.state),
+        arena(Arena::create(plan::sharded_state(layout, options.state).bytes()).value()),
         engine(layout, options, {&gather, &reduce}, arena) {}
 
-  // Element e of block b is 1000·b + e + `offset`.
+  // Writes 1000·b + e + `offset` to element e of block b.
   void fill_master(int rank, float offset) {
     for (int block = 0; block < layout.block_count(); ++block) {
       const ElementRange owned = layout.owned(block, rank);
@@ -50,52 +57,69 @@ struct Rig {
     engine.publish();
   }
 
-  // Acquires a block and says whether it holds what fill_master wrote on all ranks.
-  bool acquired_is(int block, int next_block, float offset) {
-    const int upcoming[] = {next_block};
-    const auto bytes = engine.acquire(block, std::span(upcoming).first(next_block >= 0 ? 1 : 0));
-    REQUIRE(bytes);
-    std::vector<float> values(bytes->size() / sizeof(float));
-    std::memcpy(values.data(), bytes->data(), bytes->size());
-    bool same = values.size() == static_cast<size_t>(kBlocks[static_cast<size_t>(block)]);
-    for (size_t i = 0; i < values.size(); ++i) {
-      same = same && values[i] == static_cast<float>(1000 * block) + static_cast<float>(i) + offset;
+  // Begins a step of these visits.
+  void begin(std::vector<int> visits, int64_t micro_steps, bool backward) {
+    engine.begin(
+        plan::StepPlan({.visits = std::move(visits),
+                        .micro_steps = micro_steps,
+                        .backward = backward,
+                        .prefetch = state.prefetch,
+                        .buffers = plan::buffer_counts(layout.group_size, layout.block_count(), state)}));
+  }
+
+  // Computes a step; `see` gets every work. Returns what ended it.
+  base::Result<void> run(std::vector<int> visits, int64_t micro_steps, bool backward,
+                         const std::function<void(int64_t micro_step, const Work&)>& see) {
+    begin(std::move(visits), micro_steps, backward);
+    for (int64_t micro_step = 0; micro_step < micro_steps; ++micro_step) {
+      while (true) {
+        const auto work = engine.next();
+        if (!work) return work.error();
+        if (!*work) break;
+        see(micro_step, **work);
+      }
     }
-    engine.release(block);
+    return engine.finish();
+  }
+
+  // Whether a block's parameters are what fill_master wrote on all ranks.
+  static bool right(const Work& work, float offset) {
+    std::vector<float> values(work.parameters.size() / sizeof(float));
+    std::memcpy(values.data(), work.parameters.data(), work.parameters.size());
+    bool same = values.size() == static_cast<size_t>(kBlocks[static_cast<size_t>(work.block)]);
+    for (size_t i = 0; i < values.size(); ++i)
+      same = same && values[i] == static_cast<float>(1000 * work.block) + static_cast<float>(i) + offset;
     return same;
   }
 
   ShardLayout layout;
+  plan::StateOptions state;
   Arena arena;
   Engine engine;
 };
 
-// The gradient that `rank` computes for an element in a micro-step: whole numbers, so that sums are exact.
+// Returns the gradient that `rank` computes for an element in a micro-step: whole numbers, so that sums are exact.
 float gradient_of(int rank, int micro_step, int block, int64_t element) {
   return static_cast<float>((rank + 1) * 100 + micro_step * 10 + block) + static_cast<float>(element);
 }
 
 }  // namespace
 
-TEST_CASE("engine: acquire gives every rank the whole block, before and after a publish") {
+TEST_CASE("engine: every rank computes with whole blocks, before and after a publish") {
   for (int group_size : {1, 2, 3, 5}) {
     for (int prefetch : {0, 1}) {
       fakes::ThreadWorld world(group_size);
-      std::vector<char> right(static_cast<size_t>(group_size), 1);
+      std::vector<int> right(static_cast<size_t>(group_size), 0);
       world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-        Rig rig(group_size, {.prefetch = prefetch}, *channels[0], *channels[1]);
+        Rig rig(group_size, {{.prefetch = prefetch}}, *channels[0], *channels[1]);
         for (float offset : {0.0F, 0.5F}) {
           rig.fill_master(rank, offset);
-          for (int block = 0; block < 4; ++block) {
-            if (!rig.acquired_is(block, block < 3 ? block + 1 : -1, offset))
-              right[static_cast<size_t>(rank)] = 0;
-          }
-          for (int block = 3; block >= 0; --block) {
-            if (!rig.acquired_is(block, block - 1, offset)) right[static_cast<size_t>(rank)] = 0;
-          }
+          REQUIRE(rig.run({0, 1, 2, 3}, 1, /*backward=*/true, [&](int64_t, const Work& work) {
+            right[static_cast<size_t>(rank)] += Rig::right(work, offset) ? 1 : 0;
+          }));
         }
       });
-      for (char rank_is_right : right) CHECK(rank_is_right == 1);
+      for (const int rank_right : right) CHECK_EQ(rank_right, 2 * 8);
     }
   }
 }
@@ -106,10 +130,9 @@ TEST_CASE(
   fakes::ThreadWorld world(2);
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     CountingCommunicator gather(*channels[0]), reduce(*channels[1]);
-    Rig rig(2, {.prefetch = 1}, gather, reduce);
+    Rig rig(2, {{.prefetch = 1}}, gather, reduce);
     rig.fill_master(rank, 0.0F);
-    for (int block = 0; block < 4; ++block) rig.acquired_is(block, block < 3 ? block + 1 : -1, 0.0F);
-    for (int block = 3; block >= 0; --block) rig.acquired_is(block, block - 1, 0.0F);
+    REQUIRE(rig.run({0, 1, 2, 3}, 1, /*backward=*/true, [](int64_t, const Work&) {}));
     // Forward 0 1 2 3; backward finds 3 and 2 still there and gathers 1 0.
     if (rank == 0) CHECK(gather.operations == 6);
   });
@@ -120,22 +143,17 @@ TEST_CASE("engine: gradients are summed over ranks and micro-steps, and padding 
     fakes::ThreadWorld world(group_size);
     std::vector<int> wrong(static_cast<size_t>(group_size), 0);
     world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-      Rig rig(group_size, {.accumulates = true}, *channels[0], *channels[1]);
+      Rig rig(group_size, {{.accumulates = true}}, *channels[0], *channels[1]);
       int& mine_wrong = wrong[static_cast<size_t>(rank)];
+      rig.fill_master(rank, 0.0F);
       for (int optimizer_step = 0; optimizer_step < 2; ++optimizer_step) {
-        for (int micro_step = 0; micro_step < 3; ++micro_step) {
-          rig.engine.begin_micro_step(micro_step == 0);
-          for (int block = 3; block >= 0; --block) {
-            auto buffer = rig.engine.gradient_buffer(block);
-            REQUIRE(buffer);
-            for (size_t i = 0; i < buffer->values.size(); ++i) {
-              const float more = gradient_of(rank, micro_step, block, static_cast<int64_t>(i));
-              buffer->values[i] = buffer->accumulate ? buffer->values[i] + more : more;
-            }
-            REQUIRE(rig.engine.reduce(block, /*last=*/micro_step == 2));
+        REQUIRE(rig.run({0, 1, 2, 3}, 3, /*backward=*/true, [&](int64_t micro_step, const Work& work) {
+          for (size_t i = 0; i < work.gradient.size(); ++i) {
+            const float more =
+                gradient_of(rank, static_cast<int>(micro_step), work.block, static_cast<int64_t>(i));
+            work.gradient[i] = work.adds ? work.gradient[i] + more : more;
           }
-        }
-        REQUIRE(rig.engine.finish_reductions());
+        }));
         for (int block = 0; block < 4; ++block) {
           const BlockShards& shards = rig.layout.block(block);
           const ElementRange owned = rig.layout.owned(block, rank);
@@ -161,13 +179,10 @@ TEST_CASE("engine: a group of one never talks to its communicators and needs no 
   fakes::ThreadWorld world(1);
   world.run([&](int, std::span<comm::Communicator* const> channels) {
     CountingCommunicator gather(*channels[0]), reduce(*channels[1]);
-    Rig rig(1, {.prefetch = 1}, gather, reduce);
+    Rig rig(1, {{.prefetch = 1}}, gather, reduce);
     rig.fill_master(0, 0.0F);
-    CHECK(rig.acquired_is(1, 2, 0.0F));
-    rig.engine.begin_micro_step(/*first=*/true);
-    REQUIRE(rig.engine.gradient_buffer(1));
-    REQUIRE(rig.engine.reduce(1, /*last=*/true));
-    REQUIRE(rig.engine.finish_reductions());
+    REQUIRE(rig.run({0, 1, 2, 3}, 1, /*backward=*/true,
+                    [](int64_t, const Work& work) { CHECK(Rig::right(work, 0.0F)); }));
 
     CHECK(gather.operations + reduce.operations == 0);
     CHECK(rig.arena.used_bytes() == 2 * Arena::bytes_of<float>(rig.layout.flat_shard_elements));
@@ -181,20 +196,25 @@ TEST_CASE(
       fakes::ThreadWorld world(group_size);
       std::vector<int> wrong(static_cast<size_t>(group_size), 0);
       world.run([&](int rank, std::span<comm::Communicator* const> channels) {
-        EngineOptions options{.compute = kernels::DType::kBf16, .keeps_parameters = keeps_parameters};
+        EngineOptions options{{.compute_bytes = 2, .keeps_parameters = keeps_parameters}};
         Rig kept(group_size, options, *channels[0], *channels[1]);
-        options.keeps_compute_copy = false;
+        options.state.keeps_compute_copy = false;
         Rig made(group_size, options, *channels[0], *channels[1]);
         for (const float offset : {0.0F, 0.3F}) {
           kept.fill_master(rank, offset);
           made.fill_master(rank, offset);
-          for (const int block : {0, 1, 2, 3, 3, 2, 1, 0}) {
-            const auto a = kept.engine.acquire(block, {}), b = made.engine.acquire(block, {});
-            REQUIRE(a);
-            REQUIRE(b);
-            if (!std::equal(a->begin(), a->end(), b->begin(), b->end())) ++wrong[static_cast<size_t>(rank)];
-            kept.engine.release(block);
-            made.engine.release(block);
+          kept.begin({0, 1, 2, 3}, 1, /*backward=*/true);
+          made.begin({0, 1, 2, 3}, 1, /*backward=*/true);
+          for (int visit = 0; visit < 8; ++visit) {
+            const auto a = kept.engine.next(), b = made.engine.next();
+            REQUIRE((a && *a && b && *b));
+            const auto of_kept = (*a)->parameters, of_made = (*b)->parameters;
+            if (!std::equal(of_kept.begin(), of_kept.end(), of_made.begin(), of_made.end()))
+              ++wrong[static_cast<size_t>(rank)];
+          }
+          for (Rig* const rig : {&kept, &made}) {
+            REQUIRE(rig->engine.next());
+            REQUIRE(rig->engine.finish());
           }
         }
       });
@@ -205,13 +225,16 @@ TEST_CASE(
 
 TEST_CASE("engine: it uses exactly the bytes it planned, under every option") {
   for (int group_size : {1, 2}) {
-    for (const EngineOptions& options :
-         {EngineOptions{kernels::DType::kFp32, 0, false}, EngineOptions{kernels::DType::kFp32, 1, true},
-          EngineOptions{kernels::DType::kBf16, 0, true}, EngineOptions{kernels::DType::kBf16, 1, false},
-          EngineOptions{.compute = kernels::DType::kBf16, .keeps_compute_copy = false}}) {
+    for (const plan::StateOptions& state :
+         std::initializer_list<plan::StateOptions>{{.prefetch = 0},
+                                                   {.accumulates = true},
+                                                   {.compute_bytes = 2, .prefetch = 0, .accumulates = true},
+                                                   {.compute_bytes = 2, .revisits = true},
+                                                   {.compute_bytes = 2, .keeps_parameters = true},
+                                                   {.compute_bytes = 2, .keeps_compute_copy = false}}) {
       fakes::ThreadWorld world(group_size);
       const auto gather = world.communicator(0, 0), reduce = world.communicator(0, 1);
-      const Rig rig(group_size, options, *gather, *reduce);
+      const Rig rig(group_size, {state}, *gather, *reduce);
       CHECK(rig.arena.used_bytes() == rig.arena.planned_bytes());
     }
   }
@@ -220,42 +243,35 @@ TEST_CASE("engine: it uses exactly the bytes it planned, under every option") {
 TEST_CASE("engine: a rank alone adds later contributions where the first one is, without memory for them") {
   fakes::ThreadWorld world(1);
   const auto gather = world.communicator(0, 0), reduce = world.communicator(0, 1);
-  Rig rig(1, {.accumulates = true, .revisits = true}, *gather, *reduce);
-  const auto contribution = [&] {
-    const auto buffer = rig.engine.gradient_buffer(1);
-    REQUIRE(buffer);
-    REQUIRE(rig.engine.reduce(1, /*last=*/false));
-    return *buffer;
+  Rig rig(1, {{.accumulates = true, .revisits = true}}, *gather, *reduce);
+  rig.fill_master(0, 0.0F);
+  const float* const there = rig.engine.gradient().data() + rig.layout.block(1).shard_offset;
+  std::vector<bool> adds;
+  const auto see = [&](int64_t, const Work& work) {
+    if (work.is_forward || work.block != 1) return;
+    CHECK(work.gradient.data() == there);
+    adds.push_back(work.adds);
   };
 
-  rig.engine.begin_micro_step(/*first=*/true);
-  const GradientBuffer first = contribution(), again = contribution();
-  rig.engine.begin_micro_step(/*first=*/false);
-  const GradientBuffer next = contribution();
-  rig.engine.begin_micro_step(/*first=*/true);
-  const GradientBuffer anew = contribution();
+  REQUIRE(rig.run({0, 1, 2, 3, 1}, 2, /*backward=*/true, see));
+  REQUIRE(rig.run({0, 1, 2, 3, 1}, 1, /*backward=*/true, see));
 
-  for (const GradientBuffer& buffer : {first, again, next, anew})
-    CHECK(buffer.values.data() == rig.engine.gradient().data() + rig.layout.block(1).shard_offset);
-  CHECK(!first.accumulate);
-  CHECK(again.accumulate);
-  CHECK(next.accumulate);
-  CHECK(!anew.accumulate);
+  CHECK(adds == std::vector<bool>{false, true, true, true, false, true});
   CHECK(rig.arena.used_bytes() == 2 * Arena::bytes_of<float>(rig.layout.flat_shard_elements));
 }
 
-TEST_CASE("engine: a lost peer ends acquire with an error that names the rank and the block") {
+TEST_CASE("engine: a lost peer ends a step with an error that names the rank and the block") {
   fakes::ThreadWorld world(2);
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     if (rank == 1) return world.kill(1);
-    Rig rig(2, {.prefetch = 0}, *channels[0], *channels[1]);
+    Rig rig(2, {{.prefetch = 0}}, *channels[0], *channels[1]);
     rig.fill_master(rank, 0.0F);
 
-    const auto acquired = rig.engine.acquire(2, {});
+    const auto ended = rig.run({2, 0, 1, 3}, 1, /*backward=*/true, [](int64_t, const Work&) {});
 
-    REQUIRE(!acquired);
-    CHECK(acquired.error().code() == base::Code::kPeerLost);
-    CHECK(acquired.error().to_string().find(
-              "gathering the parameters of block 2: operation #1: lost rank 1") == 0);
+    REQUIRE(!ended);
+    CHECK(ended.error().code() == base::Code::kPeerLost);
+    CHECK(ended.error().to_string().find("gathering the parameters of block 2: operation #1: lost rank 1") ==
+          0);
   });
 }

@@ -17,19 +17,19 @@ using namespace shardrun;
 
 using tests::Folder;
 
-// Two layers, hidden 32, sequences of 16, fp32; global batch 12 on `world_size` ranks with micro-batches of
-// `micro_batch`.
+// Returns options of two layers, hidden 32, sequences of 16, fp32, and a global batch of 12 on `world_size` ranks
+// with micro-batches of `micro_batch`.
 train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t micro_batch = 1);
 
 // What one rank brings back from a run.
 struct RankRun {
-  std::vector<double> losses;  // of the steps
+  std::vector<double> losses;  // losses of the steps
   std::optional<double> validation_loss;
   bool stopped = false;
   std::string checkpoint;
   std::vector<int64_t> saved_steps;
   std::vector<std::string> lost_saves;  // "4: why"
-  std::vector<std::string> notices;     // of the resume
+  std::vector<std::string> notices;     // notices of the resume
   std::optional<std::string> resumed_from;
   std::string error;  // empty when all went well
   base::Code error_code = base::Code::kIo;
@@ -37,9 +37,10 @@ struct RankRun {
 
 struct RunOptions {
   train::LoopOptions loop;
-  std::string checkpoint_directory;  // resumed from when it holds a checkpoint; empty: one that goes away
+  // A run resumes from it when it holds a checkpoint; empty: one that goes away.
+  std::string checkpoint_directory;
   int keep = 10;
-  int64_t stop_at_step = -1;  // asked for on the last rank only, during this step
+  int64_t stop_at_step = -1;  // requested on the last rank only, during this step
   int shard_degree = 0;       // 0: all data-parallel ranks
   int tensor_parallel = 1;
 };

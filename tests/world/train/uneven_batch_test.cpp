@@ -7,7 +7,7 @@ using namespace training;
 
 namespace {
 
-// The tiny job with a global batch that its ranks need not divide.
+// Returns the tiny job with a global batch that its ranks need not divide.
 train::SessionOptions uneven_options(const Folder& folder, int64_t global_batch, int64_t micro_batch,
                                      int data_parallel) {
   auto options = tiny_options(folder, 1, micro_batch);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kRanks = 4;
 
-// Uneven: a large embedding, layers of three sizes, a head with a small tensor before the large one.
+// The sizes are uneven: a large embedding, layers of three sizes, a head with a small tensor before the large one.
 struct Tensor {
   const char* name;
   std::vector<int64_t> shape;
@@ -68,7 +68,7 @@ void write_weights(const std::string& path) {
   }
 }
 
-// "VmRSS" or "VmHWM" of this process, in bytes.
+// Returns "VmRSS" or "VmHWM" of this process, in bytes.
 int64_t memory_of_process(const std::string& what) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -77,12 +77,12 @@ int64_t memory_of_process(const std::string& what) {
   return -1;
 }
 
-// Loads on all ranks of a node of threads, and tells how far the process's peak rose; -1 when a value is wrong.
+// Loads on all ranks of a node of threads, and returns how far the process's peak rose; -1 when a value is wrong.
 int64_t load(const std::string& path) {
   const auto layouts = blocks();
   std::vector<int64_t> elements;
   for (const auto& block : layouts) elements.push_back(block.elements);
-  const auto layout = shard::make_layout(elements, kRanks);
+  const auto layout = plan::make_layout(elements, kRanks);
   fakes::ThreadWorld world(kRanks);
   std::vector<base::Memory> shards(kRanks);
   const auto floats = [&](size_t rank) {

@@ -1,8 +1,7 @@
-// Attention in tiles: kQueries × kKeys scores at a time, with a running maximum and denominator (Dao
-// 2023).
+// Attention in tiles: kQueries × kKeys scores at a time, with a running maximum and denominator (Dao 2023).
 //
-// Work is divided over (sequence, key/value head): the group of query heads that share a key head stays on
-// one thread, so its key and value gradients are summed in a fixed order.
+// Work is divided over (sequence, key/value head): the group of query heads that share a key head stays on one
+// thread, so its key and value gradients are summed in a fixed order.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,7 +25,7 @@ constexpr int64_t kQueries = 32;
 constexpr int64_t kKeys = 64;
 constexpr int64_t kLargestHead = 1024;
 
-// rows × D of `in` (row stride given) as fp32, dense.
+// Loads rows × D of `in`, whose row stride is given, as dense fp32.
 void load_tile(float* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r)
     std::memcpy(out + r * D, in + r * stride, static_cast<size_t>(D) * sizeof(float));
@@ -35,7 +34,7 @@ void load_tile(float* out, const Bf16* in, int64_t rows, int64_t D, int64_t stri
   vector::widen_rows(out, in, rows, D, stride);
 }
 
-// The same, transposed to D × kKeys.
+// Does the same, transposed to D × kKeys.
 template <typename Type>
 void load_transposed(float* out, const Type* in, int64_t rows, int64_t D, int64_t stride) {
   vector::transpose(out, kKeys, in, rows, D, stride);
@@ -86,7 +85,7 @@ class Seen {
   }
 
   Columns of(int64_t t) const { return rows_[static_cast<size_t>(t)]; }
-  // From the first column that one of the tokens sees to the last.
+  // Returns the columns from the first one that one of the tokens sees to the last.
   Columns of(int64_t first, int64_t count) const {
     Columns all{std::numeric_limits<int64_t>::max(), 0};
     for (int64_t t = first; t < first + count; ++t) {
@@ -95,7 +94,7 @@ class Seen {
     }
     return all;
   }
-  // Those of token t inside the tile of `keys` keys at first_key, counted from there.
+  // Returns those of token t inside the tile of `keys` keys at first_key, counted from there.
   Columns in_tile(int64_t t, int64_t first_key, int64_t keys) const {
     const Columns row = of(t);
     return {std::clamp<int64_t>(row.begin - first_key, 0, keys),
@@ -106,7 +105,7 @@ class Seen {
   std::vector<Columns> rows_;
 };
 
-// scores (rows, kKeys) = scale · q · kᵀ, with -inf where a query may not look.
+// Computes scores (rows, kKeys) = scale · q · kᵀ, with -inf where a query may not look.
 void masked_scores(float* scores, const float* q, const float* k_transposed, const Seen& seen, int64_t rows,
                    int64_t keys, int64_t D, int64_t first_query, int64_t first_key) {
   std::memset(scores, 0, sizeof(float) * static_cast<size_t>(kKeys * rows));
@@ -120,7 +119,7 @@ void masked_scores(float* scores, const float* q, const float* k_transposed, con
   }
 }
 
-// All keys of one head transposed, D × kKeys a tile, and its values: what every tile of queries reads.
+// All keys of one head transposed, in tiles of D × kKeys, and its values: what every tile of queries reads.
 struct HeadTiles {
   HeadTiles(Cursor& pieces, int64_t T, int64_t D)
       : k_transposed(pieces.take<float>((T + kKeys - 1) / kKeys * D * kKeys)),
@@ -159,14 +158,14 @@ int64_t scratch_bytes(const AttentionShape& shape) {
   return counted.bytes();
 }
 
-// Of the calling thread.
+// Returns the scratch of the calling thread.
 template <typename Scratch>
 Scratch scratch_of(const AttentionShape& shape) {
   Cursor pieces(thread_workspace(attention_workspace_bytes(shape)));
   return Scratch(pieces, shape.T, shape.D);
 }
 
-// One tile of keys folded into the running softmax of `rows` queries.
+// Folds one tile of keys into the running softmax of `rows` queries.
 void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys, int64_t D) {
   for (int64_t r = 0; r < rows; ++r) {
     float* row = s.scores + r * kKeys;
@@ -179,7 +178,7 @@ void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys,
   vector::multiply_add(s.out, D, s.scores, kKeys, s.head.v + first_key * D, D, rows, keys, D);
 }
 
-// The tile of queries of head h that starts at i, against every key that they may see.
+// Computes the tile of queries of head h that starts at i, against every key that they may see.
 template <typename Type>
 void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
                      float* lse, const Type* qkv, int64_t h, int64_t i) {
@@ -243,7 +242,7 @@ struct BackwardScratch {
   float *q, *k, *k_transposed, *v_transposed, *dout, *o, *p, *dp, *delta, *dq, *dk, *dv;
 };
 
-// delta[t] = dout · out, the softmax's own correction.
+// Computes delta[t] = dout · out, the softmax's own correction.
 template <typename Type>
 void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
                   int64_t h) {
@@ -256,8 +255,8 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
   }
 }
 
-// One (query tile, key tile): P from the kept log-sum-exp, then dV += Pᵀ·dO, dS = P∘(dO·Vᵀ - delta), dQ +=
-// dS·K and dK += dSᵀ·Q. `q` carries the scale already, so dK needs none and dQ gets it at the end.
+// Handles one pair of query tile and key tile: P from the kept log-sum-exp, then dV += Pᵀ·dO, dS = P∘(dO·Vᵀ -
+// delta), dQ += dS·K and dK += dSᵀ·Q. `q` carries the scale already, so dK needs none and dQ gets it at the end.
 template <typename Type>
 void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Seen& seen, const Type* qkv,
                    const Type* dout, const float* lse, int64_t h, int64_t i, int64_t j, float scale) {

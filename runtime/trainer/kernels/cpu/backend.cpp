@@ -125,7 +125,7 @@ class CpuOps final : public Ops<T> {
   }
 };
 
-// In fp64 in sixteen lanes: same bits for any thread count.
+// Sums in fp64 in sixteen lanes: same bits for any thread count.
 double squares_of(std::span<const float> values) {
   constexpr size_t kLanes = 16;
   std::array<double, kLanes> lanes{};
@@ -171,7 +171,7 @@ class CpuBackend final : public Backend {
     return download(host, from, bytes);
   }
   Result<void> finish() override { return {}; }
-  void stamp() override {}  // what it is asked to do is done when a call returns
+  void stamp() override {}  // what was asked of it is done when a call returns
   Result<std::vector<int64_t>> take_stamps() override { return std::vector<int64_t>(); }
 
   Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape&, bool, int64_t) override {

@@ -2,7 +2,9 @@
 //
 // Loops are written once, as functions that must be inlined; each is inlined into three shells that the compiler
 // translates for AVX-512, AVX2 and the baseline. Nothing but the shells may use the wide registers, so no machine
-// can meet an instruction that it does not know. Internal to the .cpp files of kernels/cpu. Thread rule: pure.
+// can meet an instruction that it does not know. This header is internal to the .cpp files of kernels/cpu.
+//
+// Thread rule: pure.
 #pragma once
 
 #include "runtime/trainer/kernels/cpu/vector.h"

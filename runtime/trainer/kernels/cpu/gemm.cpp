@@ -1,7 +1,7 @@
-// Linear layers through oneDNN, the only file that includes it.
+// Linear layers through oneDNN; this is the only file that includes it.
 //
-// A thread's engine, stream and compiled products live in one thread-local cache, created at its first
-// product: start-up pays nothing, and threads share nothing. Products are keyed by shape, types and strides.
+// A thread's engine, stream and compiled products live in one thread-local cache, created at its first product:
+// start-up pays nothing, and threads share nothing. Products are keyed by shape, types and strides.
 #include <dnnl.hpp>
 
 #include <map>
@@ -28,8 +28,8 @@ constexpr memory::data_type kType = memory::data_type::f32;
 template <>
 constexpr memory::data_type kType<Bf16> = memory::data_type::bf16;
 
-// Whether this machine has the instruction set and oneDNN may use it. In every version its sets are bits, a larger set
-// has those of the smaller ones, and no bit means that it does not know.
+// Says whether this machine has the instruction set and oneDNN may use it. In every version of oneDNN its sets are
+// bits, a larger set has those of the smaller ones, and no bit means that it does not know.
 bool may_use(dnnl::cpu_isa wanted) {
   const auto bits = static_cast<unsigned>(wanted);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
@@ -39,8 +39,8 @@ memory::data_type type_of(DType dtype) {
   return dtype == DType::kFp32 ? kType<float> : kType<Bf16>;
 }
 
-// c (M,N) = op(a) (M,K) · op(b) (K,N), or +=; plus bias (N) of the operands' type. Stored row-major, read transposed
-// or not.
+// c (M,N) = op(a) (M,K) · op(b) (K,N), or +=; plus bias (N) of the operands' type. The operands are stored
+// row-major and read transposed or not.
 struct Product {
   int64_t M, K, N;
   memory::data_type type, c_type;
@@ -64,7 +64,7 @@ class Products {
     return products;
   }
 
-  // `scratch`: scratch_bytes(product) of memory.
+  // `scratch` is scratch_bytes(product) of memory.
   void multiply(const Product& product, const Pointers& at, std::byte* scratch) {
     Compiled& compiled = compile(product);
     compiled.a.set_data_handle(const_cast<void*>(at.a));
@@ -104,7 +104,7 @@ class Products {
   }
   int64_t compiled() const { return static_cast<int64_t>(compiled_.size()); }
 
-  // Without compiling it.
+  // Returns the bytes of scratch that the product needs, without compiling it.
   int64_t scratch_bytes(const Product& product) const {
     const auto found = compiled_.find(product.key());
     if (found != compiled_.end()) return found->second.scratch_bytes;
@@ -158,7 +158,7 @@ class Products {
   std::map<decltype(std::declval<Product>().key()), Compiled> compiled_;
 };
 
-// What `call` is, as a product of operands of T.
+// Returns `call` as a product of operands of `dtype`.
 Product product_of(DType dtype, const LinearCall& call) {
   using Op = LinearCall::Op;
   const auto type = type_of(dtype);
@@ -187,7 +187,7 @@ bool must_widen(const Product& product) {
   return product.type == kType<Bf16> && !Products::of_this_thread().has_bf16();
 }
 
-// Operands and result as fp32, where they are not.
+// Holds operands and result as fp32, where they are not fp32 already.
 struct Widened {
   Widened(Cursor& pieces, const Product& p)
       : a(pieces.take<float>(p.M * p.K)),

@@ -1,4 +1,4 @@
-// What single ops answer to kernels/workspace.h. Internal to runtime/trainer/kernels.
+// What single ops answer to kernels/workspace.h. This header is internal to runtime/trainer/kernels.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace shardrun::kernels {
 
-// Of the calling thread.
+// Returns what the calling thread needs.
 int64_t linear_workspace_bytes(DType dtype, const LinearCall& call);
 void prepare_linear(DType dtype, const LinearCall& call);
-// Of each thread.
+// Returns what each thread needs.
 int64_t attention_workspace_bytes(const AttentionShape& shape);
 
 }  // namespace shardrun::kernels

@@ -12,21 +12,21 @@ namespace {
 
 constexpr int64_t kSmallestRows = 16;  // fewer are not worth a thread
 
-// Sums over rows of one number a column, made by threads: groups of rows have their own sums, which are added in
-// order, so the bits do not depend on the number of threads.
+// Sums over rows of one number for each column, made by threads: groups of rows have their own sums, which are
+// added in order, so the bits do not depend on the number of threads.
 class ColumnSums {
  public:
   ColumnSums(int64_t N, int64_t columns)
       : N_(N), columns_(columns), sums_(static_cast<size_t>(groups() * columns)) {}
 
-  // body(begin, end, sums_of) on all threads, each with its own rows; sums_of(n) is where row n adds its numbers.
+  // Runs body(begin, end, sums_of) on all threads, each with its own rows; sums_of(n) is where row n adds its numbers.
   template <typename Body>
   void for_rows(const Body& body) {
     parallel_for(groups(), 1, [&](int64_t begin, int64_t end) {
       body(begin * kGroup, std::min(N_, end * kGroup), [&](int64_t n) { return row(n / kGroup); });
     });
   }
-  // out (count) = the sums of columns [first, first + count).
+  // Computes out (count) = the sums of columns [first, first + count).
   void add_up(float* out, int64_t first, int64_t count) {
     std::fill_n(out, count, 0.0f);
     for (int64_t group = 0; group < groups(); ++group) vector::add(out, out, row(group) + first, count);
@@ -61,7 +61,7 @@ void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64
   });
 }
 
-// With r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
+// Computes, with r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
 template <typename T>
 void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
                       int64_t C) {
@@ -103,7 +103,7 @@ void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, 
         float* sum = vector::target(row, wide);
         vector::add(sum, in, vector::load(residual + n * C, wide_residual, C), C);
         vector::store(row, sum, C);
-        in = vector::load(row, wide, C);  // as backward will read it
+        in = vector::load(row, wide, C);  // so that it is what backward will read
       }
       const auto size = static_cast<float>(C);
       mean[n] = vector::sum(in, C) / size;

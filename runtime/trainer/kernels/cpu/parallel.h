@@ -1,7 +1,8 @@
-// parallel_for: rows over the OpenMP threads of the calling thread, in contiguous pieces.
+// parallel_for: spreads rows over the OpenMP threads of the calling thread, in contiguous pieces.
 //
-// Internal to kernels/cpu. With one thread no OpenMP region is entered. Thread rule: `body(begin, end)` runs
-// concurrently on disjoint ranges.
+// This header is internal to kernels/cpu. With one thread no OpenMP region is entered.
+//
+// Thread rule: `body(begin, end)` runs concurrently on disjoint ranges.
 #pragma once
 
 #include <omp.h>

@@ -84,7 +84,7 @@ void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, i
   for (int64_t m = 0; m < M; ++m) std::memcpy(y + rows[m] * C, x + m * C, row_bytes);
 }
 
-// Rows are summed in groups and the groups in order, which keeps the error of a long sum small.
+// Sums rows in groups and then the groups in order, which keeps the error of a long sum small.
 template <typename T>
 void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumulate) {
   constexpr int64_t kGroup = 32;
@@ -166,7 +166,7 @@ namespace {
 
 constexpr int64_t kChunk = 2048;  // a few chunks of fp32 stay in the first-level cache
 
-// body(begin, size) over chunks of `count` elements, on all threads.
+// Runs body(begin, size) over chunks of `count` elements, on all threads.
 template <typename Body>
 void for_chunks(int64_t count, const Body& body) {
   parallel_for((count + kChunk - 1) / kChunk, 32, [&](int64_t begin, int64_t end) {

@@ -10,18 +10,18 @@ namespace shardrun::kernels::vector {
 namespace {
 namespace body {
 
-// Element (r, k) of a as it is stored.
+// Returns element (r, k) of a as it is stored.
 template <bool kTransposed>
 SHARDRUN_INLINE float element(const float* a, int64_t lda, int64_t r, int64_t k) {
   return kTransposed ? a[k * lda + r] : a[r * lda + k];
 }
 
-// sizeof...(I) / kVectors rows × kVectors registers of c, kept there while `inner` runs. The products of one element
-// of c are added in ascending order of `inner`, whatever the tile.
+// Computes sizeof...(I) / kVectors rows × kVectors registers of c, which stay in registers while `inner` runs. The
+// products of one element of c are added in ascending order of `inner`, whatever the tile.
 template <int kWidth, size_t kVectors, bool kTransposed, size_t... I>
 SHARDRUN_INLINE void tile(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
                           int64_t inner, std::index_sequence<I...>) {
-  // Registers of kWidth floats, wherever they lie in memory.
+  // A register of kWidth floats, which may lie anywhere in memory.
   typedef float Lanes __attribute__((vector_size(kWidth * sizeof(float)), aligned(sizeof(float)), may_alias));
   Lanes sums[sizeof...(I)] = {};
   for (int64_t k = 0; k < inner; ++k) {
@@ -31,7 +31,7 @@ SHARDRUN_INLINE void tile(float* c, int64_t ldc, const float* a, int64_t lda, co
   ((reinterpret_cast<Lanes*>(c + I / kVectors * ldc)[I % kVectors] += sums[I]), ...);
 }
 
-// kRows rows of c: wide tiles, then one register, then single columns.
+// Computes kRows rows of c: wide tiles, then one register, then single columns.
 template <int kWidth, size_t kRows, bool kTransposed>
 SHARDRUN_INLINE void stripe(float* c, int64_t ldc, const float* a, int64_t lda, const float* b, int64_t ldb,
                             int64_t inner, int64_t columns) {

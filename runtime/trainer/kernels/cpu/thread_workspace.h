@@ -1,4 +1,4 @@
-// The workspace of the calling thread (kernels/workspace.h). Internal to runtime/trainer/kernels.
+// The workspace of the calling thread (kernels/workspace.h). This header is internal to runtime/trainer/kernels.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace shardrun::kernels {
 
-// At least `bytes`, page-aligned, valid until the thread's next call; the values are anything.
+// Returns at least `bytes`, page-aligned, valid until the thread's next call; the values are anything.
 std::byte* thread_workspace(int64_t bytes);
 
 }  // namespace shardrun::kernels

@@ -11,9 +11,9 @@
 namespace shardrun::kernels::vector {
 namespace {
 
-constexpr int kLanes = 16;  // of the explicit partial sums: one AVX-512 register, in a fixed order
+constexpr int kLanes = 16;  // width of the explicit partial sums: one AVX-512 register, in a fixed order
 
-// Cephes' expf: range reduction by ln 2 and a polynomial of degree 6; branch-free, so that loops vectorise.
+// Computes Cephes' expf: range reduction by ln 2 and a polynomial of degree 6; branch-free, so that loops vectorise.
 SHARDRUN_INLINE float exponential(float x) {
   x = std::min(std::max(x, -87.0f), 88.0f);
   const float scaled = x * 1.44269504088896341f;
@@ -30,7 +30,7 @@ SHARDRUN_INLINE float exponential(float x) {
   return p * std::bit_cast<float>((whole + 127) << 23);
 }
 
-// erf as x·P(x²)/Q(x²), the minimax fit on [-4, 4] that Eigen uses; beyond it erf is 1 in fp32 but for 2e-8.
+// Computes erf as x·P(x²)/Q(x²), the minimax fit on [-4, 4] that Eigen uses; beyond it erf is 1 in fp32 but for 2e-8.
 SHARDRUN_INLINE float error_function(float x) {
   x = std::min(std::max(x, -4.0f), 4.0f);
   const float square = x * x;
@@ -49,7 +49,7 @@ SHARDRUN_INLINE float error_function(float x) {
   return x * p / q;
 }
 
-// Φ, the standard normal distribution function.
+// Computes Φ, the standard normal distribution function.
 SHARDRUN_INLINE float normal_distribution(float x) {
   return 0.5f + 0.5f * error_function(x * 0.70710678118654752f);
 }

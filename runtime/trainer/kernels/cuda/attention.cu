@@ -1,5 +1,6 @@
-// Attention: the choice between the tensor cores (attention_tensor.cu) and the plain kernels below, which take any head
-// size up to 256 and any type, a block a query or a key, in fp32. The plain ones are for tests and small heads.
+// Attention: the choice between the tensor cores (attention_tensor.cu) and the plain kernels below, which take
+// any head size up to 256 and any type, with a block for each query or key, in fp32. The plain ones are for tests
+// and small heads.
 #include "runtime/trainer/kernels/cuda/attention_problem.cuh"
 #include "runtime/trainer/kernels/cuda/attention_tensor.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
@@ -9,7 +10,7 @@ namespace shardrun::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostD = 256;  // two columns a thread
+constexpr int kMostD = 256;  // two columns for each thread
 
 template <typename T>
 __device__ void copy_vector(float* to, const T* from, int D) {
@@ -23,7 +24,8 @@ __device__ float dot(const float* shared_vector, const T* vector, int D) {
   return sum;
 }
 
-// sums[i] of columns threadIdx.x and threadIdx.x + kThreads += Σ_j weights[j] · row j of `rows`, in ascending j.
+// Adds to sums[i], for columns threadIdx.x and threadIdx.x + kThreads, Σ_j weights[j] · row j of `rows`,
+// in ascending j.
 template <typename T>
 __device__ void add_rows(float (&sums)[2], const float* weights, const T* rows, int64_t stride, int count,
                          int D) {
@@ -54,7 +56,7 @@ struct KeyParts {
   float k[kMostD], v[kMostD], weights[kThreads], gradients[kThreads];
 };
 
-// Block (t, h, b): one query against 128 keys at a time, a thread a key.
+// Block (t, h, b) takes one query against 128 keys at a time, with a thread for each key.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     forward_plainly(T* out, float* lse, const T* qkv, AttentionProblem p) {
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
     const float base = most == -INFINITY ? 0.0F : most, shrink = expf(largest - base);
     largest = most;
     const float mine = expf(weights[j] - base);
-    __syncthreads();  // until every thread has looked for the maximum
+    __syncthreads();  // wait until every thread has looked for the maximum
     weights[j] = mine;
     __syncthreads();
     sum *= shrink;
@@ -84,13 +86,13 @@ __global__ void __launch_bounds__(kThreads)
     sums[0] *= shrink;
     sums[1] *= shrink;
     add_rows(sums, weights, qkv + p.at(b, u0, k_head + p.K), p.stride, smaller(kThreads, p.T - u0), p.D);
-    __syncthreads();  // until every thread has used the weights
+    __syncthreads();  // wait until every thread has used the weights
   }
   write_vector(out + p.out_at(b, t, h), sums, sum > 0.0F ? 1.0F / sum : 0.0F, p.D);
   if (j == 0) lse[p.stat_at(b, h) + t] = sum > 0.0F ? largest + logf(sum) : 0.0F;
 }
 
-// Block (t, h, b): dq of one query.
+// Block (t, h, b) computes dq of one query.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_plainly(T* dqkv, const T* dout, const T* qkv, const float* lse, const float* delta,
@@ -121,7 +123,8 @@ __global__ void __launch_bounds__(kThreads)
   write_vector(dqkv + p.at(b, t, h), sums, p.scale, p.D);
 }
 
-// Block (u, key head, b): dk and dv of one key, over the heads that share it and 128 queries at a time, a thread a query.
+// Block (u, key head, b) computes dk and dv of one key, over the heads that share it and 128 queries at a time,
+// with a thread for each query.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_plainly(T* dqkv, const T* dout, const T* qkv, const float* lse, const float* delta,
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
   write_vector(dqkv + p.at(b, u, k_head + p.K), dv, 1.0F, p.D);
 }
 
-// delta (B,H,T) = Σ dout·out of each token and head; a warp each. rows = B·T·H, in the order of out.
+// Computes delta (B,H,T) = Σ dout·out of each token and head, with a warp for each. rows = B·T·H, in the order of out.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* dout, const T* out,
                                                          int64_t rows, int64_t length, int64_t heads, int D) {
@@ -173,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
 
 // What follows puts the kernels on a stream.
 
-// Runs `pass` by cuDNN if the device has it for this; else somebody else has to.
+// Runs `pass` by cuDNN if the device has it for this; returns false if something else has to run it.
 template <typename Run>
 bool runs_by_cudnn(OpScope& op, CudnnAttention::Pass pass, const AttentionShape& shape,
                    const Visibility& visibility, const Run& run) {
@@ -188,7 +191,7 @@ bool runs_by_cudnn(OpScope& op, CudnnAttention::Pass pass, const AttentionShape&
   return true;
 }
 
-// Whether there is anything to do; the shape's own promises are checked.
+// Says whether there is anything to do; the shape's own promises are checked.
 bool begins_work(const OpScope& op, const AttentionShape& s) {
   SHARDRUN_CHECK(s.D <= kMostD && s.K > 0 && s.H % s.K == 0 && s.B < 65536 && s.H < 65536);
   return op.runs() && s.B > 0 && s.T > 0;

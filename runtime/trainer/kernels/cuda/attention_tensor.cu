@@ -1,11 +1,12 @@
 // Attention in tiles with a running maximum (Dao 2023) by mma.sync m16n8k16 on bf16 with fp32 sums; D is 64 or 128.
 //
-// A block of four warps owns 64 rows, a warp 16 of them: queries forward and for dq, keys for dk and dv, where the scores
-// are made transposed. So every gradient is summed by one warp in one order, and nothing is added atomically; the price
-// is that backward makes the scores twice. Weights and their gradients are rounded to bf16 before they are multiplied.
+// A block of four warps owns 64 rows, of which each warp has 16: they are queries forward and for dq, and keys for
+// dk and dv, where the scores are made transposed. So every gradient is summed by one warp in one order, and
+// nothing is added atomically; the price is that backward makes the scores twice. Weights and their gradients are
+// rounded to bf16 before they are multiplied.
 //
-// Tiles in shared memory are rows of D without padding; the 16-byte chunks of a row are swapped by its number's last
-// three bits, so that the eight rows which ldmatrix reads at once lie in different banks.
+// Tiles in shared memory are rows of D without padding; the 16-byte chunks of a row are swapped by the last three
+// bits of its number, so that the eight rows which ldmatrix reads at once lie in different banks.
 #include "runtime/trainer/kernels/cuda/attention_problem.cuh"
 #include "runtime/trainer/kernels/cuda/attention_tensor.cuh"
 #include "runtime/trainer/kernels/cuda/vectors.cuh"
@@ -14,10 +15,11 @@ namespace shardrun::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = 64;  // that a block owns; 16 a warp
+constexpr int kRows = 64;  // rows that a block owns; 16 for each warp
 constexpr float kLog2OfE = 1.44269504F;
-// Blocks of the gradient of queries that a multiprocessor shall have registers for: 168 a thread for three, 255 for two.
-// Without it a compiler takes what it likes for heads of 64. The other kernels get as many anyway, and spill when told so.
+// How many blocks of the gradient of queries a multiprocessor must have registers for: 168 for each thread with
+// three blocks, 255 with two. Without this a compiler takes what it likes for heads of 64. The other kernels get as
+// many anyway, and spill when told so.
 template <int D>
 constexpr int kBlocksOfQueries = D == 64 ? 3 : 2;
 
@@ -39,7 +41,7 @@ __device__ void start_tile(Bf16* tile, const Bf16* matrix, int64_t stride, int f
     start_copy(chunk_of<D>(tile, row, chunk), from, is_there);
   }
 }
-// Until all but the last kPending groups have arrived, for every thread of the block.
+// Waits until all but the last kPending groups have arrived, for every thread of the block.
 template <int kPending>
 __device__ void wait_for_tiles() {
   wait_for_copies<kPending>();
@@ -50,8 +52,8 @@ __device__ uint32_t pair_of(float low, float high) {
   return static_cast<uint32_t>(narrow<Bf16>(low).bits) | static_cast<uint32_t>(narrow<Bf16>(high).bits) << 16;
 }
 
-// A warp's sums: 16 rows and 8·kParts columns. Of part p a lane has, in order, columns 8p + 2·(lane % 4) and the next
-// one of row lane / 4, then the same columns of row lane / 4 + 8.
+// A warp's sums: 16 rows and 8·kParts columns. Of part p a lane has, in order, columns 8p + 2·(lane % 4) and the
+// next one of row lane / 4, then the same columns of row lane / 4 + 8.
 template <int kParts>
 using Sums = float[kParts][4];
 
@@ -64,7 +66,8 @@ __device__ void clear(Sums<kParts>& sums) {
   }
 }
 
-// sums (16, 8·kParts) += rows [row, row+16) of a (rows, D) · the first 8·kParts rows of b (rows, D), transposed.
+// Computes sums (16, 8·kParts) += rows [row, row+16) of a (rows, D) · the first 8·kParts rows of b (rows,
+// D), transposed.
 template <int D, int kParts>
 __device__ void add_rows_by_rows(Sums<kParts>& sums, const Bf16* a, int row, const Bf16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -82,7 +85,7 @@ __device__ void add_rows_by_rows(Sums<kParts>& sums, const Bf16* a, int row, con
   }
 }
 
-// sums (16, D) += weights (16, 8·kParts), rounded to bf16, · the first 8·kParts rows of b (rows, D).
+// Computes sums (16, D) += weights (16, 8·kParts), rounded to bf16, · the first 8·kParts rows of b (rows, D).
 template <int D, int kParts>
 __device__ void add_weights_by_rows(Sums<D / 8>& sums, const Sums<kParts>& weights, const Bf16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -101,7 +104,7 @@ __device__ void add_weights_by_rows(Sums<D / 8>& sums, const Sums<kParts>& weigh
   }
 }
 
-// Row and column, inside the warp's 16 rows, of number i of part p of a lane's sums.
+// Return the row and the column, inside the warp's 16 rows, of number i of part p of a lane's sums.
 __device__ int row_of(int i) {
   return static_cast<int>(threadIdx.x) % 32 / 4 + (i < 2 ? 0 : 8);
 }
@@ -112,7 +115,7 @@ __device__ int warp_row() {
   return static_cast<int>(threadIdx.x) / 32 * 16;
 }
 
-// Writes the warp's 16 rows, those below `limit`, each multiplied by its factor. first: the block's first row.
+// Writes the warp's 16 rows, those below `limit`, each multiplied by its factor. `first` is the block's first row.
 template <int D>
 __device__ void write_rows(Bf16* matrix, int64_t stride, int first, int limit, const Sums<D / 8>& sums,
                            float upper_factor, float lower_factor) {
@@ -136,9 +139,9 @@ __device__ int next_key_tile(const Sight& sight, int t0, int tile, int last) {
 
 // The running softmax of two rows of a lane, upper and lower, in units of scores before scaling.
 struct Running {
-  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0F, 0.0F};  // sum: of this lane's columns
+  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0F, 0.0F};  // sum: over this lane's columns
 
-  // scores become weights; out is scaled to the new maximum.
+  // Turns scores into weights; `out` is scaled to the new maximum.
   template <int kParts, int kOutParts>
   __device__ void take(Sums<kParts>& scores, Sums<kOutParts>& out, float scale_log2) {
 #pragma unroll
@@ -151,7 +154,7 @@ struct Running {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, 2));
       const float seen_most = most == -INFINITY ? 0.0F : most;  // nothing seen so far: all weights are 0
       const float base = seen_most * scale_log2;
-      // Of the difference, so that it is 1 where the maximum stays, also by fused multiply-adds.
+      // The power is taken of the difference, so that it is 1 where the maximum stays, also by fused multiply-adds.
       const float shrink = fast_exp2((largest[half] - seen_most) * scale_log2);
       largest[half] = most;
       sum[half] *= shrink;
@@ -178,8 +181,8 @@ __global__ void __launch_bounds__(kThreads)
   Bf16* const q_tile = dynamic_shared_memory<Bf16>();
   Bf16 *const k_tile = q_tile + kRows * D, *const v_tile = k_tile + kRows * D;
   const int h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int t0 =
-      static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;  // with a causal mask, the longest first
+  // Under a causal mask the longest ones come first.
+  const int t0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
   const Sight sight = problem.sight(b);
   const Bf16* const q = qkv + problem.at(b, 0, h);
   const Bf16* const k = qkv + problem.at(b, 0, problem.key_head(h));
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
     Sums<kRows / 8> scores;
     clear(scores);
     add_rows_by_rows<D>(scores, q_tile, warp_row(), k_tile);
-    __syncthreads();  // until every warp has read the keys
+    __syncthreads();  // wait until every warp has read the keys
     if (next < range.last) start_tile<D, kRows>(k_tile, k, problem.stride, next * kRows, problem.T);
     commit_copies();
     if (seen(sight, t0, kRows, u0, kRows) != Seen::kAll) {
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
     running.take(scores, sums, problem.scale * kLog2OfE);
     wait_for_tiles<1>();  // the values are there
     add_weights_by_rows<D>(sums, scores, v_tile);
-    __syncthreads();  // until every warp has read the values
+    __syncthreads();  // wait until every warp has read the values
     tile = next;
   }
   wait_for_copies<0>();  // a block must not end before its copies
@@ -295,13 +298,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfQueries<D>)
       }
     }
     add_weights_by_rows<D>(sums, scores, k_tile);
-    __syncthreads();  // until every warp has read the tiles
+    __syncthreads();  // wait until every warp has read the tiles
   }
   wait_for_copies<0>();
   write_rows<D>(dqkv + q_offset, problem.stride, t0, problem.T, sums, problem.scale, problem.scale);
 }
 
-// Queries a block takes at once: fewer for a large head, whose gradients fill the registers.
+// How many queries a block takes at once: fewer for a large head, whose gradients fill the registers.
 template <int D>
 inline constexpr int kQueries = D == 128 ? 32 : 64;
 
@@ -310,7 +313,7 @@ template <int D>
 __device__ void add_key_gradients(Sums<D / 8>& dk, Sums<D / 8>& dv, const Bf16* k_tile, const Bf16* v_tile,
                                   const Bf16* q_tile, const Bf16* dout_tile, const QueryStats* stats,
                                   const Sight& sight, int t0, int u0, bool sees_all, float scale_log2) {
-  Sums<kQueries<D> / 8> weights, products;  // transposed: rows are keys, columns queries
+  Sums<kQueries<D> / 8> weights, products;  // transposed: rows are keys, columns are queries
   clear(weights);
   clear(products);
   add_rows_by_rows<D>(weights, k_tile, warp_row(), q_tile);
@@ -370,7 +373,7 @@ __global__ void __launch_bounds__(kThreads)
       wait_for_tiles<0>();
       add_key_gradients<D>(dk, dv, k_tile, v_tile, q_tile, dout_tile, stats, sight, t0, u0,
                            what == Seen::kAll, problem.scale * kLog2OfE);
-      __syncthreads();  // until every warp has read the tiles and the stats
+      __syncthreads();  // wait until every warp has read the tiles and the stats
     }
   }
   wait_for_copies<0>();

@@ -173,8 +173,8 @@ class GpuFp8Ops final : public Fp8Ops {
   Device& device_;
 };
 
-// Pieces of pinned memory, taken in turn, through which the host's bytes go to the GPU in the order of its stream. So
-// uploads do not wait for the GPU, unless the host is far ahead of it.
+// Pieces of pinned memory, taken in turn, through which the host's bytes go to the GPU in the order of its stream.
+// So uploads do not wait for the GPU, unless the host is far ahead of it.
 class Uploads {
  public:
   static constexpr int64_t kPieceBytes = int64_t{1} << 20;
@@ -358,7 +358,7 @@ class GpuBackend final : public Backend {
   std::unique_ptr<base::DeviceLink> link_;
   Uploads uploads_;
   std::unique_ptr<base::DeviceLink::PinnedMemory> aside_;
-  std::optional<base::Error> upload_failure_;  // the first
+  std::optional<base::Error> upload_failure_;  // the first failure
   GpuOps<float> fp32_;
   GpuOps<Bf16> bf16_;
   GpuFp8Ops fp8_;

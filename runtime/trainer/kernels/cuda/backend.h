@@ -1,4 +1,4 @@
-// The backend (kernels/backend.h) of one NVIDIA GPU. Needs no CUDA header.
+// The backend (kernels/backend.h) of one NVIDIA GPU. This header needs no CUDA header.
 //
 // Thread rule: as Backend. State: compiled, never run on a GPU yet.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace shardrun::kernels::cuda {
 
-// Takes 16 MiB of pinned memory. kIo.
+// Makes the backend, which takes 16 MiB of pinned memory. Error: kIo.
 Result<std::unique_ptr<Backend>> make_backend(std::unique_ptr<Device> device);
 
 }  // namespace shardrun::kernels::cuda

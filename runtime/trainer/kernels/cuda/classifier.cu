@@ -1,7 +1,8 @@
-// Softmax and cross-entropy with the gradient: a block a row, which it reads twice, the second time from the cache.
+// Softmax and cross-entropy with the gradient: each row has a block, which reads it twice, the second time
+// from the cache.
 //
-// The first pass keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein 2018), the second
-// writes the gradient, where the logits were if the caller wants that. Losses are summed in fp64 by one block.
+// The first pass keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein 2018); the
+// second writes the gradient, over the logits if the caller wants that. Losses are summed in fp64 by one block.
 #include <cfloat>
 #include <type_traits>
 
@@ -42,7 +43,7 @@ struct OnlineOfWarps {
   float largest[kWarps], sum[kWarps];
 };
 
-// Of a row of V logits, in one order; every thread of the block gets the same bits.
+// Reduces a row of V logits, in one order; every thread of the block gets the same bits.
 template <int W, typename L>
 __device__ Online largest_and_sum(const L* row, int64_t V) {
   auto& [largest_of_warp, sum_of_warp] = shared_memory<OnlineOfWarps>();
@@ -57,7 +58,7 @@ __device__ Online largest_and_sum(const L* row, int64_t V) {
     Online other;
     other.largest = __shfl_down_sync(0xffffffffU, mine.largest, offset);
     other.sum = __shfl_down_sync(0xffffffffU, mine.sum, offset);
-    mine.take(other);  // what counts is the first lane's
+    mine.take(other);  // only the first lane's result counts
   }
   if (threadIdx.x % 32 == 0) {
     largest_of_warp[threadIdx.x / 32] = mine.largest;
@@ -74,7 +75,7 @@ __device__ Online largest_and_sum(const L* row, int64_t V) {
   return all;
 }
 
-// drow = the gradient; row may be drow. `target` outside the row: none of the logits is it.
+// Writes the gradient to drow, which may be row. A `target` outside the row is none of its logits.
 template <int W, typename T, typename L>
 __device__ void write_gradient(T* drow, const L* row, int64_t V, float largest, float scale, int64_t target,
                                float loss_scale) {
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
     write_zeros<W>(drow, V);
     return;
   }
-  const float target_logit = wide(row[target]);  // before the barrier behind which rows are overwritten
+  const float target_logit = wide(row[target]);  // read before the barrier behind which rows are overwritten
   const Online all = largest_and_sum<W>(row, V);
   if (threadIdx.x == 0) losses[n] = log(static_cast<double>(all.sum)) + all.largest - target_logit;
   write_gradient<W>(drow, row, V, all.largest, loss_scale / all.sum, target, loss_scale);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) sum_losses(double* sum, const double
 
 // What follows puts the kernels on a stream.
 
-// The losses of the rows in scratch, filled by `classify(losses)`, summed into *loss_sum.
+// Sums the losses of the rows, which `classify(losses)` fills into scratch, into *loss_sum.
 template <typename Classify>
 void with_losses(OpScope& op, double* loss_sum, int64_t N, const Classify& classify) {
   auto* const losses = reinterpret_cast<double*>(op.scratch(static_cast<size_t>(N) * sizeof(double)));

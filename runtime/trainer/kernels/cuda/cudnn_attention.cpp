@@ -12,7 +12,7 @@
 
 #include <cudnn_frontend.h>
 
-// What the headers ask for where cuDNN is not linked: the library that they take its functions from.
+// The headers ask for this where cuDNN is not linked: it is the library that they take its functions from.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }  // namespace cudnn_frontend
@@ -34,7 +34,7 @@ Key key_of(Pass pass, const AttentionShape& s, bool causal) {
   return {pass, s.B, s.T, s.H, s.K, s.D, causal};
 }
 
-// Numbers of a graph's tensors, by which execution finds their memory.
+// The numbers of a graph's tensors, by which execution finds their memory.
 enum Name : int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 
 Result<void> checked(cudnn_frontend::error_t status) {
@@ -52,7 +52,7 @@ auto fenced(const Call& call) -> decltype(call()) {
   }
 }
 
-// The headers open CUDA's runtime themselves, in a run as well: better found missing here than in the first step.
+// The headers open CUDA's runtime themselves, in a run as well: it is better found missing here than in the first step.
 Result<void> find_runtime() {
   return fenced([]() -> Result<void> {
     int device = 0;
@@ -81,7 +81,7 @@ Result<void> open_library() {
   return {};
 }
 
-// (B, heads, T, D) inside rows of `stride` elements a token.
+// Describes (B, heads, T, D) inside rows of `stride` elements for each token.
 Tensor heads_of(Graph& graph, Name name, const AttentionShape& s, int64_t heads, int64_t stride) {
   return graph.tensor(Tensor_attributes()
                           .set_uid(name)
@@ -137,7 +137,7 @@ void describe_backward(Graph& graph, const AttentionShape& s, bool causal) {
 }
 
 Bf16* changeable(const Bf16* pointer) {
-  return const_cast<Bf16*>(pointer);  // cuDNN takes inputs as it takes outputs
+  return const_cast<Bf16*>(pointer);  // cuDNN takes inputs in the same way as outputs
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ struct CudnnAttention::State {
     if (handle != nullptr) (void)cudnn_frontend::detail::destroy_handle(handle);
   }
 
-  // Up to what cuDNN supports, nothing compiled.
+  // Makes a graph up to the point where cuDNN says that it supports it; nothing is compiled.
   Result<std::unique_ptr<Graph>> supported(Pass pass, const AttentionShape& s, bool causal) {
     auto graph = std::make_unique<Graph>();
     graph->set_io_data_type(DataType_t::BFLOAT16)

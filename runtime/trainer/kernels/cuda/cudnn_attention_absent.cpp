@@ -1,4 +1,4 @@
-// In builds without cudnn-frontend's headers.
+// What stands for cuDNN's attention in builds without cudnn-frontend's headers.
 #include "runtime/base/result.h"
 #include "runtime/trainer/kernels/cuda/cudnn_attention.h"
 

@@ -74,7 +74,7 @@ bool OpScope::check(cudaError_t error) {
   return false;
 }
 
-// Both calls are ordered by the stream, so ops that still use the smaller workspace are done before it goes.
+// Both calls are ordered by the stream, so ops that still use the smaller workspace are done before it is freed.
 std::byte* OpScope::scratch(size_t bytes) {
   if (!runs()) return nullptr;
   if (bytes > state_.workspace_bytes) {
@@ -86,7 +86,7 @@ std::byte* OpScope::scratch(size_t bytes) {
                                std::to_string(state_.workspace_bytes) + "; run the op once before");
       return nullptr;
     }
-    state_.graphs.clear(state_.stream);  // which know the smaller one
+    state_.graphs.clear(state_.stream);  // they know the smaller one
     void* larger = nullptr;
     if (!check(cudaFreeAsync(std::exchange(state_.workspace, nullptr), state_.stream))) return nullptr;
     state_.workspace_bytes = 0;
@@ -293,7 +293,7 @@ Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool ca
   return static_cast<int64_t>(most);
 }
 
-// Nothing of cuDNN's may still run when its plans go.
+// Waits first: nothing of cuDNN's may still run when its plans go.
 void Device::use_own_attention() {
   if (state_->cudnn != nullptr) (void)synchronize();
   state_->graphs.clear(state_->stream);
@@ -318,7 +318,7 @@ const std::vector<std::string>& Device::plain_products() const {
 
 Result<void> Device::load_product_table(std::string_view text) {
   state_->graphs.clear(state_->stream);
-  state_->plans.reset();  // which were made without it
+  state_->plans.reset();  // they were made without it
   state_->plain_products.clear();
   return state_->table.load(text);
 }

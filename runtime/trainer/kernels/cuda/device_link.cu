@@ -1,6 +1,6 @@
-// base::DeviceLink for an NVIDIA GPU. Nothing here touches the device's own state, so another thread may use it. Each call
-// names the device first: on a thread that has named none, any call of the runtime makes a context on the node's first GPU,
-// which takes hundreds of megabytes there.
+// base::DeviceLink for an NVIDIA GPU. Nothing here touches the device's own state, so another thread may use it.
+// Each call names the device first: on a thread that has named none, any call of the runtime makes a context on the
+// node's first GPU, which takes hundreds of megabytes there.
 #include <utility>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
@@ -13,7 +13,8 @@ using base::DeviceLink;
 using base::Error;
 using base::Result;
 
-// An error of the runtime that is not noted on the device: the caller has it, and the next op will see it too.
+// Turns an error of the runtime into one that is not noted on the device: the caller has it, and the next op
+// will see it too.
 Result<void> checked(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return {};
   (void)cudaGetLastError();

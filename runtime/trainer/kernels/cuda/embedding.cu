@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// y's row blockIdx.x = the table's row of its token, or zeros for a token outside [first, first + V).
+// Row blockIdx.x of y becomes the table's row of its token, or zeros for a token outside [first, first + V).
 template <int W, typename Out, typename T>
 __global__ void __launch_bounds__(kThreads)
     copy_rows(Out* y, const int32_t* tokens, const T* w, int64_t C, int64_t V, int64_t first) {
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kThreads) count_up(int32_t* numbers, int count
   if (i < count) numbers[i] = static_cast<int32_t>(i);
 }
 
-// begins[v] = how many of the sorted tokens are below first + v, for v in [0, V]: token first + v's rows are
-// order[begins[v]] … order[begins[v + 1] - 1].
+// Writes to begins[v] how many of the sorted tokens are below first + v, for v in [0, V]: the rows of token first +
+// v are order[begins[v]] … order[begins[v + 1] - 1].
 __global__ void __launch_bounds__(kThreads)
     find_begins(int32_t* begins, const uint32_t* sorted, int count, int64_t V, int64_t first) {
   const int64_t v = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   begins[v] = low;
 }
 
-// dw's row blockIdx.x = the sum of dy's rows that have its token.
+// Row blockIdx.x of dw becomes the sum of dy's rows that have its token.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     sum_rows_of_token(float* dw, const int32_t* begins, const int32_t* order, const T* dy, int64_t C,

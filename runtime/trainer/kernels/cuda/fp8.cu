@@ -1,8 +1,8 @@
-// Quantizing to fp8; the products are gemm.cu's.
+// Quantizes to fp8; gemm.cu has the products.
 //
-// A block takes 64 by 64 elements, writes them in rows, and through shared memory in columns. Its largest value goes to
-// scratch; a last block finds the largest of all. A maximum does not depend on its order. Largest values are compared as
-// bits, where NaN is above all.
+// A block takes 64 by 64 elements, writes them in rows and, through shared memory, in columns. Its largest value
+// goes to scratch; a last block finds the largest of all. A maximum does not depend on its order. Largest values
+// are compared as bits, where NaN is above all.
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kThreads = 256, kSide = 64;
 constexpr uint32_t kAbsolute = 0x7fffffffU;
 
-// The largest of the block's, for every thread; threads are a multiple of 32.
+// Returns the block's largest value, to every thread; the number of threads is a multiple of 32.
 __device__ uint32_t block_largest(uint32_t mine) {
   auto& of_warps = shared_memory<uint32_t[32]>();
 #pragma unroll
@@ -57,14 +57,14 @@ struct QuantizedTile {
   uint8_t values[kSide][kSide + 4];
 };
 
-// One tile; W neighbours at once, in rows and in columns.
+// Quantizes one tile; W neighbours at once, in rows and in columns.
 template <int W, Fp8Format kFormat, typename T>
 __global__ void __launch_bounds__(kThreads)
     quantize_tiles(Fp8Matrix out, uint32_t* largest_of_tiles, const Fp8Scaling* scaling, const T* in,
                    int64_t rows, int64_t columns) {
   auto& tile = shared_memory<QuantizedTile>().values;
   const float scale = scale_of(*scaling);
-  // One dimension of blocks, which may be many; without any column there is one block.
+  // There is one dimension of blocks, which may be many; without any column there is one block.
   const int64_t across = columns == 0 ? 1 : (columns + kSide - 1) / kSide;
   const int64_t row0 = int64_t{blockIdx.x} / across * kSide, column0 = int64_t{blockIdx.x} % across * kSide;
   constexpr int kLine = kSide / W, kLines = kThreads / kLine;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (out.values != nullptr) store_bytes(out.values + place, bytes);
   }
-  largest = block_largest(largest);  // and the tile is whole
+  largest = block_largest(largest);  // also waits until the tile is whole
   if (threadIdx.x == 0) largest_of_tiles[blockIdx.x] = largest;
   if (threadIdx.x == 0 && blockIdx.x == 0) *out.inverse = 1.0F / scale;
   if (out.transposed == nullptr) return;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The largest value of a tile's worth of elements, one behind the other.
+// Finds the largest of as many elements as a tile has, one behind the other.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     find_largest(uint32_t* largest_of_tiles, const T* in, int64_t count) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) largest_of_tiles[blockIdx.x] = largest;
 }
 
-// The largest of all, for every thread of the one block.
+// Returns the largest of all, to every thread of the one block.
 __device__ uint32_t largest_of_all(const uint32_t* largest_of_tiles, int64_t tiles) {
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < tiles; i += kThreads)
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
 template <Fp8Format kFormat, typename T>
 void quantize(OpScope& op, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
               int64_t columns, Fp8Scale scale) {
-  // One of an empty matrix, for the inverse. No fewer than the pieces of find_largest.
+  // At least one, for the inverse of an empty matrix, and no fewer than the pieces of find_largest.
   const int64_t tiles = std::max<int64_t>(1, quotient_up(rows, kSide) * quotient_up(columns, kSide));
   auto* const largest =
       reinterpret_cast<uint32_t*>(op.scratch(static_cast<size_t>(tiles) * sizeof(uint32_t)));

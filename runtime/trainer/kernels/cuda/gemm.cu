@@ -1,8 +1,8 @@
-// Linear layers through cublasLt; the only file that calls it.
+// Linear layers through cublasLt; this is the only file that calls it.
 //
-// cublasLt counts matrices by columns, so it is asked for the transposes: yᵀ (O,N) = w·xᵀ and so on; no data moves. What
-// a product of some shape needs (descriptors, algorithm) is made once and kept. Products accumulate in fp32, also where
-// cublasLt splits the inner dimension: other reductions are not allowed. fp32 is never TF32.
+// cublasLt counts matrices by columns, so it is asked for the transposes: yᵀ (O,N) = w·xᵀ and so on; no data moves.
+// What a product of some shape needs (descriptors, algorithm) is made once and kept. Products accumulate in fp32,
+// also where cublasLt splits the inner dimension: other reductions are not allowed. fp32 is never TF32.
 // A product that cublasLt has no kernel for, or one with an inner dimension of 0, runs in a plain loop of ours.
 #include <algorithm>
 #include <map>
@@ -22,12 +22,12 @@ constexpr int kProposals = 8, kTimedRuns = 5;
 // d (m,n) = op(a)·op(b) [· a_scale · b_scale] [+ bias (m)] [+ d], all by columns; op(a) (m,k), op(b) (k,n).
 struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  bool adds_fast = false;  // fp8: sums of the tensor cores' own precision
+  bool adds_fast = false;  // for fp8: sums have the tensor cores' own precision
   cudaDataType_t a_type = CUDA_R_32F, b_type = CUDA_R_32F, out = CUDA_R_32F;
   int64_t m = 0, n = 0, k = 0;
-  const void *a = nullptr, *b = nullptr, *bias = nullptr;  // bias: of type `out`
+  const void *a = nullptr, *b = nullptr, *bias = nullptr;  // bias has the type `out`
   void* d = nullptr;
-  const float *a_scale = nullptr, *b_scale = nullptr;  // of fp8
+  const float *a_scale = nullptr, *b_scale = nullptr;  // for fp8
 
   int64_t a_rows() const { return transpose_a ? k : m; }
   int64_t b_rows() const { return transpose_b ? n : k; }
@@ -53,7 +53,7 @@ const char* name_of(cudaDataType_t type) {
   }
 }
 
-// All that the choice of an algorithm depends on, in words.
+// Says in words all that the choice of an algorithm depends on.
 std::string shape_of(const Product& p) {
   std::string text = name_of(p.a_type);
   if (p.b_type != p.a_type) text += std::string("*") + name_of(p.b_type);
@@ -94,7 +94,7 @@ struct Plan {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
-  bool is_plain = false;  // cublasLt has none
+  bool is_plain = false;  // whether cublasLt has no algorithm
 };
 
 }  // namespace
@@ -167,8 +167,9 @@ cublasStatus_t run(OpScope& op, const Plan& plan, const cublasLtMatmulAlgo_t& al
                         d, plan.d, &algorithm, workspace, kProductWorkspace, op.stream());
 }
 
-// The fastest of the proposals by the median of a few runs; false after a failure. What is written over is written where
-// it belongs. What adds needs memory of its own for that, which nobody planned: without it the first proposal stays.
+// Chooses the fastest of the proposals by the median of a few runs; false after a failure. A product that
+// overwrites its result is timed where it belongs. One that adds to it needs other memory for the timing, which
+// nobody planned: without it the first proposal stays.
 bool choose_by_time(OpScope& op, Plan& plan, const Product& p,
                     std::span<const cublasLtMatmulHeuristicResult_t> proposals, std::byte* workspace) {
   void* d = p.d;
@@ -266,7 +267,7 @@ struct ProductTiles {
   float a[kTile][kTile + 1], b[kTile][kTile + 1];
 };
 
-// The same product in a plain loop, a thread a result.
+// Computes the same product in a plain loop, with a thread for each result.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(kTile* kTile) multiply_plainly(Product p) {
   auto& [a_tile, b_tile] = shared_memory<ProductTiles>();
@@ -401,7 +402,7 @@ cudaDataType_t type_of(const Fp8Matrix& matrix) {
   return matrix.format == Fp8Format::kE4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
-// Both factors lie along the inner dimension k, which is how fp8 is multiplied: a (m,k), b (n,k) in rows.
+// Multiplies with both factors along the inner dimension k, as fp8 has to be: a (m,k), b (n,k) in rows.
 template <typename Out>
 void multiply_fp8(Device& device, const char* name, Out* d, const Fp8Matrix& a, const uint8_t* a_bytes,
                   const Fp8Matrix& b, const uint8_t* b_bytes, std::array<int64_t, 3> mnk, bool accumulate,

@@ -10,12 +10,12 @@ using base::Error;
 using base::Result;
 
 struct Captured {
-  Result<void> ops{};  // what they said
+  Result<void> ops{};  // what the ops returned
   cudaError_t status = cudaSuccess;
   cudaGraphExec_t graph = nullptr;
 };
 
-// The stream takes nothing else meanwhile, and other threads' calls do not disturb the capture.
+// Meanwhile the stream takes nothing else, and calls of other threads do not disturb the capture.
 Captured capture(cudaStream_t stream, const std::function<Result<void>()>& ops) {
   if (const cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
       begun != cudaSuccess) {
@@ -34,7 +34,7 @@ Captured capture(cudaStream_t stream, const std::function<Result<void>()>& ops) 
 
 void Graphs::clear(cudaStream_t stream) {
   if (graphs_.empty()) return;
-  (void)cudaStreamSynchronize(stream);  // what fails there is found by the next op
+  (void)cudaStreamSynchronize(stream);  // the next op finds what fails here
   for (const auto& [what, graph] : graphs_) {
     if (graph != nullptr) (void)cudaGraphExecDestroy(graph);
   }

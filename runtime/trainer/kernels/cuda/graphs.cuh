@@ -1,7 +1,9 @@
 // Graphs: a device's CUDA graphs by the name of what they start (kernels/repetition.h).
 //
-// A graph holds the addresses and choices of its capture, so whoever moves the workspace or changes whose kernels run
-// clears them all. Only for the .cu files of this folder. Thread rule: as Device.
+// A graph holds the addresses and choices of its capture, so whoever moves the workspace or changes whose kernels
+// run clears them all. This header is only for the .cu files of this folder.
+//
+// Thread rule: as Device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,12 +16,12 @@ namespace shardrun::kernels::cuda {
 
 class Graphs {
  public:
-  // Whether it is the first since clear(). What comes first is run op by op: it makes plans, loads code and finds the size
-  // of the workspace, none of which can be captured.
+  // Says whether `what` comes for the first time since clear(). What comes first is run op by op: it makes plans,
+  // loads code and finds the size of the workspace, none of which can be captured.
   bool is_first(const Repetition& what) { return graphs_.try_emplace(what, nullptr).second; }
-  // Null until it is captured. Valid until clear().
+  // Returns null until the graph is captured. The reference is valid until clear().
   cudaGraphExec_t& of(const Repetition& what) { return graphs_.at(what); }
-  // Waits for the stream, which may still run them. To be called before the end.
+  // Waits for the stream, which may still run the graphs. It must be called before the end.
   void clear(cudaStream_t stream);
 
  private:

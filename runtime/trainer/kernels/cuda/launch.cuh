@@ -1,7 +1,9 @@
 // How the ops of this folder are written: the device's state, an op's scope and launches.
 //
-// Only for the .cu files of this folder. Kernels are templates over a width: elements a thread takes at once, 16 bytes
-// where every pointer and row length allows it, else 1. Thread rule: as Device.
+// This header is only for the .cu files of this folder. Kernels are templates over a width: how many elements a
+// thread takes at once, 16 bytes where every pointer and row length allows it, else 1 element.
+//
+// Thread rule: as Device.
 #pragma once
 
 #include <cublasLt.h>
@@ -30,10 +32,10 @@ struct Device::State {
   bool wait_after_each_op = false, tuning = false, uses_graphs = false;
   cudaStream_t stream = nullptr;
   cudaEvent_t marks[2] = {nullptr, nullptr};
-  std::vector<cudaEvent_t> stamps;  // used ones first
+  std::vector<cudaEvent_t> stamps;  // the used ones come first
   size_t stamps_used = 0;
   cublasLtHandle_t products = nullptr;
-  std::unique_ptr<CudnnAttention> cudnn;  // null: attention is ours
+  std::unique_ptr<CudnnAttention> cudnn;  // null: our own kernels run attention
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   ProductTable table{""};
@@ -41,7 +43,7 @@ struct Device::State {
   std::vector<std::string> plain_products;
   Graphs graphs;
   int64_t graph_launches = 0;
-  std::optional<base::Error> failure;    // the first
+  std::optional<base::Error> failure;    // the first failure
   std::array<const char*, 16> recent{};  // a ring of the ops since the last wait
   size_t ops_since_wait = 0;
 
@@ -50,7 +52,7 @@ struct Device::State {
   std::string recent_ops() const;
 };
 
-// One op, from before its first launch until after its last: notes what fails under the op's name.
+// The scope of one op, from before its first launch until after its last: notes what fails under the op's name.
 class OpScope {
  public:
   OpScope(Device& device, const char* name);
@@ -60,7 +62,7 @@ class OpScope {
 
   bool runs() const { return !state_.failure.has_value(); }
   cudaStream_t stream() const { return state_.stream; }
-  // The device's workspace, for this op alone; null after a failure, which is noted.
+  // Returns the device's workspace, for this op alone; null after a failure, which is noted.
   std::byte* scratch(size_t bytes);
   bool check(cudaError_t error);
   void fail(base::Code code, std::string why) { state_.fail(name_, code, std::move(why)); }
@@ -81,8 +83,8 @@ struct LaunchShape {
 template <typename... Parameters>
 void launch(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             std::type_identity_t<Parameters>... arguments) {
-  constexpr size_t kMoreShared =
-      40 * 1024;  // from 48 KiB on, static shared memory included, a kernel needs leave
+  // A kernel needs permission for 48 KiB or more, static shared memory included.
+  constexpr size_t kMoreShared = 40 * 1024;
   cudaLaunchConfig_t config{};
   config.gridDim = shape.blocks;
   config.blockDim = shape.threads;
@@ -101,25 +103,25 @@ constexpr int64_t rounded_up(int64_t value, int64_t unit) {
 constexpr int64_t quotient_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit;
 }
-// Threads of a block that takes a row of `packs` vectors.
+// Returns the threads of a block that takes a row of `packs` vectors.
 constexpr unsigned row_threads(int64_t packs, int64_t most = 256) {
   const int64_t wanted = rounded_up(packs, 32);
   return static_cast<unsigned>(wanted < 32 ? 32 : wanted > most ? most : wanted);
 }
 
-constexpr int64_t kAlignment = 256;  // of every part of a scratch
+constexpr int64_t kAlignment = 256;  // alignment of every part of a scratch
 
 inline bool is_aligned(const void* pointer, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
 }
-// Whether all of them (null counts as aligned) can be read 16 bytes at a time.
+// Says whether all of them (null counts as aligned) can be read 16 bytes at a time.
 template <typename... Pointers>
 bool are_aligned(const Pointers*... pointers) {
   return (is_aligned(pointers, 16) && ...);
 }
 
-// out (columns) = the sum of in's rows (rows, columns), or += when `accumulate`: blocks of rows side by side, then the
-// blocks in order. `partial`: sum_rows_bytes of scratch.
+// Computes out (columns) = the sum of in's rows (rows, columns), or += when `accumulate`: blocks of rows side by
+// side, then the blocks in order. `partial` is sum_rows_bytes of scratch.
 size_t sum_rows_bytes(int64_t rows, int64_t columns);
 template <typename T>
 void sum_rows(cudaStream_t stream, float* out, const T* in, int64_t rows, int64_t columns, bool accumulate,

@@ -1,9 +1,9 @@
-// RMSNorm and LayerNorm, forward and backward: a block a row, in fp32. A row is read again for its second pass while it
-// is still in the cache.
+// RMSNorm and LayerNorm, forward and backward: a block for each row, in fp32. A row is read again for its second
+// pass while it is still in the cache.
 //
-// Gradients of weights are summed in two steps of fixed order: block b takes the rows b, b + blocks, b + 2·blocks … and
-// keeps its sums in shared memory, where every thread owns its columns; then the blocks' sums are added in order. The
-// number of blocks depends on the number of rows alone, so the bits do not depend on the GPU's size.
+// Gradients of weights are summed in two steps of fixed order: block b takes the rows b, b + blocks, b + 2·blocks …
+// and keeps its sums in shared memory, where every thread owns its columns; then the blocks' sums are added in
+// order. The number of blocks depends on the number of rows alone, so the bits do not depend on the GPU's size.
 #include <algorithm>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
@@ -14,9 +14,9 @@ namespace shardrun::kernels::cuda {
 namespace {
 
 constexpr int kMostThreads = 256;
-constexpr int64_t kMostBlocks = 512;  // of a backward pass
+constexpr int64_t kMostBlocks = 512;  // most blocks of a backward pass
 
-// values = the row's elements at `at`, after the residual was added to them in place if there is one.
+// Loads the row's elements at `at`, after the residual was added to them in place if there is one.
 template <int W, bool kResidual, typename T>
 __device__ void load_row(float (&values)[W], T* x, const T* residual, int64_t at) {
   load(values, x + at);
@@ -24,7 +24,7 @@ __device__ void load_row(float (&values)[W], T* x, const T* residual, int64_t at
     float more[W];
     load(more, residual + at);
 #pragma unroll
-    for (int j = 0; j < W; ++j) values[j] = wide(narrow<T>(values[j] + more[j]));  // as backward will read it
+    for (int j = 0; j < W; ++j) values[j] = wide(narrow<T>(values[j] + more[j]));  // what backward will read
     store(x + at, values);
   }
 }
@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// With r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x); sums (blocks, C) of dy·x·r.
+// Computes, with r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x), and the blocks' sums (blocks, C) of dy·x·r.
 template <int W, typename T>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_gradient_rows(T* dx, float* sums, const T* dy, const T* x, const T* w, const float* rrms,
                           int64_t N, int64_t C) {
-  float* const own =
-      dynamic_shared_memory<float>();  // W planes of C/W, so that neighbouring threads use neighbouring banks
+  // These are W planes of C/W, so that neighbouring threads use neighbouring banks.
+  float* const own = dynamic_shared_memory<float>();
   const int64_t packs = C / W, first = threadIdx.x, step = blockDim.x;
   for (int64_t pack = first; pack < packs; pack += step) {
 #pragma unroll
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// With n the normalised row and g = dy·gamma:  dx = rstd·(g - mean(g) - n·mean(g·n)); sums (blocks, C) of dy·n in
-// `gamma_sums` and of dy in `beta_sums`. dx may be dy: a thread reads what it overwrites.
+// Computes, with n the normalised row and g = dy·gamma:  dx = rstd·(g - mean(g) - n·mean(g·n)), and the blocks' sums
+// (blocks, C) of dy·n in `gamma_sums` and of dy in `beta_sums`. dx may be dy: a thread reads what it overwrites.
 template <int W, typename T>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_gradient_rows(T* dx, float* gamma_sums, float* beta_sums, const T* dy, const T* x,
@@ -199,20 +199,20 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // What follows puts the kernels on a stream.
 
-// Elements that a thread takes at once in rows of C.
+// Returns how many elements a thread takes at once in rows of C.
 template <typename T, typename... Pointers>
 int width_of(int64_t C, const Pointers*... pointers) {
   return C % kWidth<T> == 0 && are_aligned(pointers...) ? kWidth<T> : 1;
 }
 
-// A block a row of `packs` vectors.
+// Starts a block for each row of `packs` vectors.
 template <typename... Parameters>
 void launch_rows(OpScope& op, int64_t N, int64_t packs, void (*kernel)(Parameters...),
                  std::type_identity_t<Parameters>... arguments) {
   launch(op.stream(), {static_cast<unsigned>(N), row_threads(packs, kMostThreads)}, kernel, arguments...);
 }
 
-// A backward pass: blocks that keep the sums of `arrays` gradients of weights, (blocks, C) each, then their sums.
+// A backward pass: its blocks keep the sums of `arrays` gradients of weights, (blocks, C) each; then those are summed.
 class WeightGradients {
  public:
   WeightGradients(OpScope& op, int64_t N, int64_t C, int arrays)
@@ -265,8 +265,8 @@ template <typename T>
 void rmsnorm_forward(Device& device, T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
                      float epsilon) {
   OpScope op(device, "rmsnorm_forward");
-  rmsnorm<T>(op, y, rrms, const_cast<T*>(x), nullptr, w, N, C,
-             epsilon);  // without a residual it only reads x
+  // Without a residual it only reads x.
+  rmsnorm<T>(op, y, rrms, const_cast<T*>(x), nullptr, w, N, C, epsilon);
 }
 
 template <typename T>

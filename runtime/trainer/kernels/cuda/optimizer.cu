@@ -11,10 +11,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int W = 4;
-constexpr int64_t kMostBlocks =
-    1024;  // whose sums are added up; a number of its own, so that bits do not depend on the GPU
+// Each block makes one sum. Their number does not follow the GPU's size, so that bits do not depend on the GPU.
+constexpr int64_t kMostBlocks = 1024;
 
-// How [0, count) is cut: `head` elements, then vectors of W, then the tail. Without a common alignment all is head.
+// How [0, count) is cut: `head` elements, then vectors of W, then the tail. Without a common alignment
+// all of it is head.
 struct Cut {
   int64_t count, head;
 };
@@ -27,7 +28,7 @@ Cut cut(int64_t count, const float* first, const Pointers*... others) {
   return {count, std::min(head, count)};
 }
 
-// body.at<W>(i, more...) over the vectors of this thread, and body.at<1> over its single elements.
+// Runs body.at<W>(i, more...) over the vectors of this thread, and body.at<1> over its single elements.
 template <typename Body, typename... More>
 __device__ void over_cut(const Cut& cut, const Body& body, More&... more) {
   const int64_t mine = int64_t{blockIdx.x} * kThreads + threadIdx.x, stride = int64_t{gridDim.x} * kThreads;
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) run_over(Cut cut, Body body) {
   over_cut(cut, body);
 }
 
-// sums (gridDim.x, Body::kSums) in fp64: of what body.at adds to its second argument.
+// Writes to sums (gridDim.x, Body::kSums), in fp64, the sums of what body.at adds to its second argument.
 template <typename Body>
 __global__ void __launch_bounds__(kThreads) sum_over(double* sums, Cut cut, Body body) {
   double mine[Body::kSums] = {};
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) add_up(double* out, const double* su
   }
 }
 
-// out[k] = the sum over all elements of what `body` adds.
+// Computes out[k] = the sum over all elements of what `body` adds.
 template <typename Body>
 void sum_into(OpScope& op, double* out, const Cut& cut, const Body& body) {
   const unsigned blocks = blocks_for(cut, kMostBlocks);

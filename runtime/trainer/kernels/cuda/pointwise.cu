@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// body.at<W>(i) for every W-th i of [0, count), and body.at<1> for what is left.
+// Runs body.at<W>(i) for every W-th i of [0, count), and body.at<1> for what is left.
 template <int W, typename Body>
 __global__ void __launch_bounds__(kThreads) over_elements(int64_t count, Body body) {
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, stride = int64_t{gridDim.x} * kThreads;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) over_elements(int64_t count, Body bo
   }
 }
 
-// y = f(a) and y = f(a, b), a value at a time; y may be a or b.
+// Compute y = f(a) and y = f(a, b), a value at a time; y may be a or b.
 template <typename Function, typename Out, typename In>
 struct Unary {
   Out* y;
@@ -50,7 +50,7 @@ struct Binary {
   }
 };
 
-// Φ(x); erfc keeps its relative accuracy where Φ is small.
+// Computes Φ(x); erfc keeps its relative accuracy where Φ is small.
 __device__ float normal_distribution(float x) {
   return 0.5F * erfcf(-0.70710678F * x);
 }
@@ -76,7 +76,7 @@ struct Sum {
   static __device__ float of(float a, float b) { return a + b; }
 };
 
-// One block a row.
+// There is one block for each row.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads) swiglu_rows(T* y, const T* gate_up, int64_t F) {
   const T* const gate = gate_up + int64_t{blockIdx.x} * 2 * F;
@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One block a token. A vector takes W angles of a head and the W values that stand half a head behind theirs.
+// There is one block for each token. A vector takes W angles of a head and the W values that stand half a
+// head behind theirs.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     rope_rows(T* x, const float* table, int64_t length, int heads, int half, int64_t stride, float sign) {

@@ -4,7 +4,9 @@
 //   made for <cublasLt's version> on <name of the GPU>
 //   <shape> = <eight words in hex: cublasLt's own record of an algorithm>
 //
-// Pure, without CUDA. Thread rule: thread-compatible.
+// This code is pure and needs no CUDA.
+//
+// Thread rule: thread-compatible.
 // Tests: tests/unit/kernels/cuda_logic_test.cpp.
 #pragma once
 
@@ -25,17 +27,17 @@ struct ProductAlgorithm {
 
 class ProductTable {
  public:
-  // `maker`: "<cublasLt's version> on <name of the GPU>".
+  // `maker` is "<cublasLt's version> on <name of the GPU>".
   explicit ProductTable(std::string maker) : maker_(std::move(maker)) {}
 
-  // Null: not known.
+  // Returns null for a shape that is not known.
   const ProductAlgorithm* find(const std::string& shape) const;
   void set(const std::string& shape, const ProductAlgorithm& algorithm) { algorithms_[shape] = algorithm; }
   size_t size() const { return algorithms_.size(); }
 
-  // Sorted by shape: equal tables have equal texts.
+  // Returns the entries sorted by shape: equal tables have equal texts.
   std::string text() const;
-  // Adds the text's entries. kCorrupt: not such a text; kRefused: another maker. Changes nothing then.
+  // Adds the text's entries. kCorrupt: this is no such text; kRefused: the maker is another. Changes nothing then.
   base::Result<void> load(std::string_view text);
 
  private:

@@ -1,4 +1,5 @@
-// Sums over rows in a fixed order, the second half of every op that makes one number a column; and the bias's gradient.
+// Sums over rows in a fixed order, the second half of every op that makes one number for each column; and the
+// bias's gradient.
 #include <algorithm>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
@@ -7,15 +8,15 @@
 namespace shardrun::kernels::cuda {
 namespace {
 
-constexpr int kColumns = 32, kLanes = 16;  // of a block
+constexpr int kColumns = 32, kLanes = 16;  // for each block
 constexpr int64_t kMostGroups = 128;       // blocks of rows; that many rows or fewer are one block
 
 int64_t groups_of(int64_t rows) {
   return rows <= kMostGroups ? 1 : std::min(kMostGroups, quotient_up(rows, kMostGroups));
 }
 
-// A block sums its group of rows for 32 columns: 16 lanes take every 16th row each, then the lanes in order. The result
-// is row blockIdx.y of out.
+// A block sums its group of rows for 32 columns: 16 lanes take every 16th row each, then the lanes are added in
+// order. The result is row blockIdx.y of out.
 template <typename T>
 __global__ void __launch_bounds__(kColumns* kLanes)
     sum_group(float* out, const T* in, int64_t rows, int64_t columns, bool accumulate) {

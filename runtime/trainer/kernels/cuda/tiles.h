@@ -1,7 +1,9 @@
 // Which tiles of the scores an attention kernel must visit, and which scores of a tile count.
 //
-// constexpr, so that the same lines run on a GPU and in unit tests without one. Documents are runs of neighbouring
-// tokens, so `begins` never decreases inside a sequence. Thread rule: pure functions.
+// The functions are constexpr, so that the same lines run on a GPU and in unit tests without one. Documents are
+// runs of neighbouring tokens, so `begins` never decreases inside a sequence.
+//
+// Thread rule: pure functions.
 // Tests: tests/unit/kernels/cuda_logic_test.cpp, against the reference's rule for single tokens.
 #pragma once
 
@@ -17,7 +19,7 @@ struct Sight {
   bool causal;
 
   constexpr int32_t begin_of(int32_t t) const { return begins == nullptr ? 0 : begins[t]; }
-  // Whether query t sees key u; both may lie behind the end of the sequence, where nothing is seen.
+  // Says whether query t sees key u; both may lie behind the end of the sequence, where nothing is seen.
   constexpr bool sees(int32_t t, int32_t u) const {
     return t < T && u < length && (!causal || u <= t) && (begins == nullptr || begins[t] == begins[u]);
   }
@@ -32,8 +34,8 @@ constexpr int32_t larger(int32_t a, int32_t b) {
 
 enum class Seen { kNothing, kSome, kAll };
 
-// Queries [t0, t0+rows) against keys [u0, u0+columns); t0 < T, u0 < T. kNothing and kAll are certain; kSome is not.
-// Rows behind T do not make kAll a kSome: their results are not stored, or their gradients are zero.
+// Judges queries [t0, t0+rows) against keys [u0, u0+columns); t0 < T, u0 < T. kNothing and kAll are certain; kSome
+// is not. Rows behind T do not turn kAll into kSome: their results are not stored, or their gradients are zero.
 constexpr Seen seen(const Sight& sight, int32_t t0, int32_t rows, int32_t u0, int32_t columns) {
   const int32_t t1 = smaller(t0 + rows, sight.T) - 1;
   if (u0 >= sight.length) return Seen::kNothing;
@@ -50,7 +52,7 @@ constexpr Seen seen(const Sight& sight, int32_t t0, int32_t rows, int32_t u0, in
   return Seen::kAll;
 }
 
-// The tiles of keys [first, last) of `columns` that queries [t0, t0+rows) can see at all.
+// The tiles [first, last) of `columns` keys each that queries [t0, t0+rows) can see at all.
 struct TileRange {
   int32_t first, last;
 };
@@ -60,7 +62,7 @@ constexpr TileRange key_tiles(const Sight& sight, int32_t t0, int32_t rows, int3
   return {sight.begin_of(t0) / columns, (end + columns - 1) / columns};
 }
 
-// The tiles of queries [first, last) of `rows` that can see keys [u0, u0+columns).
+// Returns the tiles [first, last) of `rows` queries each that can see keys [u0, u0+columns).
 constexpr TileRange query_tiles(const Sight& sight, int32_t u0, int32_t rows) {
   if (u0 >= sight.length) return {0, 0};
   const int32_t begin = sight.causal ? u0 : sight.begin_of(u0);

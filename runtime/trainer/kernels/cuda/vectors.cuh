@@ -1,7 +1,9 @@
 // What kernels are written with: vector loads that widen, stores that narrow, sums of a block.
 //
-// Device code alone. Kernels are templates over a width: elements a thread takes at once, 16
-// bytes where every pointer and row length allows it, else 1. Thread rule: as Device.
+// This is device code alone. Kernels are templates over a width: how many elements a thread takes at once, 16 bytes
+// where every pointer and row length allows it, else 1 element.
+//
+// Thread rule: as Device.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@
 
 namespace shardrun::kernels::cuda {
 
-// Elements of 16 bytes.
+// How many elements 16 bytes hold.
 template <typename T>
 inline constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
 
@@ -52,7 +54,7 @@ struct WordOf<16> {
   using Type = uint4;
 };
 
-// kCount neighbouring elements, in words of at most 16 bytes to which `from` and `to` are aligned.
+// Load and store kCount neighbouring elements, in words of at most 16 bytes to which `from` and `to` are aligned.
 template <int kCount, typename T>
 __device__ inline void load(float (&out)[kCount], const T* from) {
   constexpr int kWord = kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16, kPer = kWord / sizeof(T);
@@ -93,7 +95,7 @@ __device__ inline void block_sum(Value (&values)[kCount]) {
     for (int offset = 16; offset > 0; offset /= 2)
       values[i] += __shfl_xor_sync(0xffffffffU, values[i], offset);
   }
-  __syncthreads();  // until the sums of the call before have been read
+  __syncthreads();  // wait until the sums of the call before have been read
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (lane == 0) parts[i][warp] = values[i];

@@ -57,7 +57,7 @@ void rmsnorm_backward(float* dx, float* dw, const float* dy, const float* x, con
   std::vector<double> weight_gradient(static_cast<size_t>(C), 0.0);
   for (int64_t n = 0; n < N; ++n) {
     const double r = inverse_rms(x + n * C, C, epsilon);
-    double mean = 0.0;  // of x · gradient of the normalised row
+    double mean = 0.0;  // mean of x · gradient of the normalised row
     for (int64_t c = 0; c < C; ++c)
       mean += double{dy[n * C + c]} * w[c] * x[n * C + c] / static_cast<double>(C);
     for (int64_t c = 0; c < C; ++c) {
@@ -72,7 +72,7 @@ void rmsnorm_backward(float* dx, float* dw, const float* dy, const float* x, con
 
 namespace {
 
-// Offsets of one head's vector at token t of sequence b.
+// Returns the offset of one head's vector at token t of sequence b.
 int64_t head_at(const AttentionShape& s, int64_t b, int64_t t, int64_t head) {
   return (b * s.T + t) * s.qkv_stride() + head * s.D;
 }
@@ -83,7 +83,7 @@ bool sees(const AttentionShape& s, const Visibility& v, int64_t b, int64_t t, in
   return same_document && !is_padding && (!v.causal || u <= t);
 }
 
-// Softmax weights of query t of head h over all keys; all zero when it sees none.
+// Returns the softmax weights of query t of head h over all keys; all are zero when it sees none.
 std::vector<double> weights(const float* qkv, const AttentionShape& s, const Visibility& v, int64_t b,
                             int64_t h, int64_t t) {
   const float* q = qkv + head_at(s, b, t, h);
@@ -169,7 +169,7 @@ void bias_backward(float* dbias, const float* dy, int64_t N, int64_t O) {
 
 namespace {
 
-// (x - mean) / sqrt(variance + epsilon) of one row, and the divisor's inverse.
+// Returns (x - mean) / sqrt(variance + epsilon) of one row, and the divisor's inverse in `rstd`.
 std::vector<double> normalized(const float* x, int64_t C, float epsilon, double& rstd) {
   std::vector<double> n(x, x + C);
   double mean = 0.0, variance = 0.0;

@@ -1,8 +1,8 @@
-// The contracts of kernels/ops.h in plain loops over fp32 with fp64 sums: what the fast ops are tested
-// against.
+// The contracts of kernels/ops.h in plain loops over fp32 with fp64 sums: what the fast ops are tested against.
 //
-// Written to be checked by eye; never called by the trainer. Thread rule: pure functions on the caller's
-// memory.
+// The code is written to be checked by eye; the trainer never calls it.
+//
+// Thread rule: pure functions on the caller's memory.
 #pragma once
 
 #include <cstdint>

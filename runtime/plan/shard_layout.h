@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace shardrun::shard {
+namespace shardrun::plan {
 
 // Elements; 64 bytes of bf16, a cache line, so that no two shards share one in any dtype.
 inline constexpr int64_t kShardAlignment = 32;
@@ -50,4 +50,4 @@ struct ShardLayout {
 // Sizes below 1 and group sizes below 1 are bugs (CHECK).
 ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size);
 
-}  // namespace shardrun::shard
+}  // namespace shardrun::plan

@@ -1,10 +1,10 @@
-#include "runtime/trainer/shard/layout.h"
+#include "runtime/plan/shard_layout.h"
 
 #include <algorithm>
 
 #include "runtime/base/result.h"
 
-namespace shardrun::shard {
+namespace shardrun::plan {
 
 ElementRange ShardLayout::owned(int block_index, int group_rank) const {
   const BlockShards& shards = block(block_index);
@@ -29,4 +29,4 @@ ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size)
   return layout;
 }
 
-}  // namespace shardrun::shard
+}  // namespace shardrun::plan

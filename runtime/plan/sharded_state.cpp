@@ -1,0 +1,52 @@
+#include "runtime/plan/sharded_state.h"
+
+#include <algorithm>
+
+namespace shardrun::plan {
+namespace {
+
+int64_t sum(const std::vector<Buffer>& buffers) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options) {
+  if (group_size == 1) return {.gathered = options.converts() ? 1 : 0};
+  BufferCounts counts{.gathered = options.keeps_parameters ? blocks : std::min(options.prefetch + 1, blocks),
+                      .whole_gradients = 2};
+  if (options.revisits) counts.scratches = 1;  // two reductions of one block are not in flight at once
+  if (options.accumulates) counts.scratches = 2;
+  return counts;
+}
+
+ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options) {
+  const BufferCounts counts = buffer_counts(layout.group_size, layout.block_count(), options);
+  ShardedState state;
+  state.masters = state.gradients = {layout.flat_shard_elements, 4};
+  if (options.compute_bytes != 4 && options.keeps_compute_copy)
+    state.compute_copy = {layout.flat_shard_elements, options.compute_bytes};
+  const auto largest = [](int count, const Buffer& buffer) {
+    return std::vector<Buffer>(static_cast<size_t>(count), buffer);
+  };
+  state.gathered = largest(counts.gathered, {layout.largest_padded_elements, options.compute_bytes});
+  if (layout.group_size > 1 && options.keeps_parameters) {
+    for (size_t block = 0; block < layout.blocks.size(); ++block)
+      state.gathered[block].elements = layout.blocks[block].padded_elements;
+  }
+  state.whole_gradients = largest(counts.whole_gradients, {layout.largest_padded_elements, 4});
+  state.scratches = largest(counts.scratches, {layout.largest_shard_elements, 4});
+  return state;
+}
+
+int64_t ShardedState::block_bytes() const {
+  return sum(gathered) + sum(whole_gradients) + sum(scratches);
+}
+
+int64_t ShardedState::bytes() const {
+  return masters.bytes() + gradients.bytes() + compute_copy.bytes() + block_bytes();
+}
+
+}  // namespace shardrun::plan

@@ -1,0 +1,69 @@
+// ShardedState: the buffers that a rank holds of a sharded model, but for its optimizer's. The sharding engine takes
+// exactly these from its arena, and a plan of memory adds up their bytes. Pure arithmetic.
+//
+//   masters, gradients   fp32, the rank's shards of all blocks (shard_layout.h)
+//   compute_copy         the masters in bf16; none when fp32 is computed with, or each block is converted where it is
+//                        gathered
+//   gathered             whole blocks in the compute dtype: one for each when they are kept, else prefetch + 1 of the
+//                        largest. A rank alone computes with its own shard; it has one only to convert masters into.
+//   whole_gradients      fp32 gradients of whole blocks, one being reduced while the next is computed; a rank alone
+//                        writes into its gradients
+//   scratches            where a reduced shard arrives that is added to an earlier contribution
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/plan/shard_layout.h"
+
+namespace shardrun::plan {
+
+// What every buffer begins at a multiple of: a cache line.
+inline constexpr int64_t kBufferAlignment = 64;
+
+constexpr int64_t aligned_bytes(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+struct Buffer {
+  int64_t elements = 0, element_bytes = 4;
+
+  int64_t bytes() const { return aligned_bytes(elements * element_bytes); }
+  friend bool operator==(const Buffer&, const Buffer&) = default;
+};
+
+struct StateOptions {
+  int64_t compute_bytes = 4;  // of a parameter that is computed with: 4 in fp32, as masters are; 2 in bf16
+  int prefetch = 1;           // blocks that are gathered ahead
+  bool accumulates = false;   // whether blocks get contributions from more than one micro-step
+  bool revisits = false;      // whether one block gets two in a micro-step
+  bool keeps_parameters = false;   // whether gathered blocks stay for a whole optimizer step
+  bool keeps_compute_copy = true;  // of the masters, when the compute dtype is not theirs
+
+  // Whether masters become parameters block by block, where they are gathered.
+  bool converts() const { return compute_bytes != 4 && !keeps_compute_copy; }
+};
+
+// How many of the last three there are.
+struct BufferCounts {
+  int gathered = 0, whole_gradients = 0, scratches = 0;
+
+  friend bool operator==(const BufferCounts&, const BufferCounts&) = default;
+};
+
+BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options);
+
+struct ShardedState {
+  Buffer masters, gradients, compute_copy;
+  std::vector<Buffer> gathered, whole_gradients, scratches;
+
+  // Returns the bytes of the last three: what is held beside the rank's own shards.
+  int64_t block_bytes() const;
+  int64_t bytes() const;
+};
+
+ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options);
+
+}  // namespace shardrun::plan

@@ -1,0 +1,150 @@
+#include "runtime/plan/step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::plan {
+
+using Kind = StepEvent::Kind;
+
+StepPlan::StepPlan(StepShape shape)
+    : shape_(std::move(shape)),
+      order_(shape_.visits),
+      slots_(static_cast<size_t>(shape_.buffers.gathered)),
+      reductions_(static_cast<size_t>(shape_.buffers.whole_gradients)) {
+  SHARDRUN_CHECK(!shape_.visits.empty() && shape_.prefetch >= 0);
+  blocks_ = 1 + *std::max_element(order_.begin(), order_.end());
+  has_gradient_.resize(static_cast<size_t>(blocks_));
+  if (shape_.backward) order_.insert(order_.end(), shape_.visits.rbegin(), shape_.visits.rend());
+}
+
+std::optional<StepEvent> StepPlan::next() {
+  while (taken_ == ready_.size()) {
+    if (closed_) return std::nullopt;
+    ready_.clear();
+    taken_ = 0;
+    advance();
+  }
+  return ready_[taken_++];
+}
+
+// The events of the next visit, or of the step's end.
+void StepPlan::advance() {
+  if (micro_step_ == shape_.micro_steps) return close();
+  visit(place_++);
+  if (place_ < order_.size()) return;
+  ready_.push_back({.kind = Kind::kMicroStepEnds});
+  place_ = 0;
+  ++micro_step_;
+}
+
+void StepPlan::close() {
+  for (size_t i = 0; i < reductions_.size(); ++i) {
+    complete(next_gradient_);
+    next_gradient_ = after(next_gradient_);
+  }
+  for (const int block : summed_) ready_.push_back({.kind = Kind::kAwaitReplicas, .block = block});
+  closed_ = true;
+}
+
+void StepPlan::visit(size_t place) {
+  const int block = order_[place];
+  const int slot = gathered(place);
+  if (place < shape_.visits.size()) {
+    ready_.push_back(
+        {.kind = Kind::kForward, .block = block, .visit = static_cast<int>(place), .slot = slot});
+    return;
+  }
+  const auto later = std::span(order_).subspan(place + 1);
+  const bool last =
+      micro_step_ + 1 == shape_.micro_steps && std::find(later.begin(), later.end(), block) == later.end();
+  backward(block, static_cast<int>(order_.size() - 1 - place), slot, last);
+}
+
+// Where the block of a visit is, which is gathered now if it is not there, and the next ones behind it.
+int StepPlan::gathered(size_t place) {
+  if (slots_.empty()) return -1;
+  const int block = order_[place];
+  const auto later = std::span(order_).subspan(place + 1);
+  const auto ahead = later.first(std::min(later.size(), static_cast<size_t>(shape_.prefetch)));
+  const bool there = gather(block, block, ahead);
+  SHARDRUN_CHECK(there);
+  for (const int next : ahead)
+    if (!gather(next, block, ahead)) break;
+  const auto slot = static_cast<size_t>(slot_of(block));
+  if (!std::exchange(slots_[slot].awaited, true))
+    ready_.push_back({.kind = Kind::kAwaitGather, .block = block, .slot = static_cast<int>(slot)});
+  return static_cast<int>(slot);
+}
+
+// False when every slot holds a block that is used or about to be, which only a block ahead meets.
+bool StepPlan::gather(int block, int used, std::span<const int> ahead) {
+  if (slot_of(block) >= 0) return true;
+  const int slot = free_slot(block, used, ahead);
+  if (slot < 0) return false;
+  slots_[static_cast<size_t>(slot)] = {block, false};
+  ready_.push_back({.kind = Kind::kGather, .block = block, .slot = slot});
+  return true;
+}
+
+int StepPlan::slot_of(int block) const {
+  const auto slot =
+      std::find_if(slots_.begin(), slots_.end(), [&](const Slot& one) { return one.block == block; });
+  return slot == slots_.end() ? -1 : static_cast<int>(slot - slots_.begin());
+}
+
+int StepPlan::free_slot(int block, int used, std::span<const int> ahead) const {
+  if (slots_.size() == static_cast<size_t>(blocks_)) return block;
+  const auto free = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& one) {
+    return one.block != used && std::find(ahead.begin(), ahead.end(), one.block) == ahead.end();
+  });
+  return free == slots_.end() ? -1 : static_cast<int>(free - slots_.begin());
+}
+
+void StepPlan::backward(int block, int visit, int slot, bool last) {
+  const bool adds = has_gradient_[static_cast<size_t>(block)];
+  has_gradient_[static_cast<size_t>(block)] = true;
+  StepEvent event{.kind = Kind::kBackward, .block = block, .visit = visit, .slot = slot};
+  if (reductions_.empty()) {
+    event.adds = adds;
+    ready_.push_back(event);
+    if (last) sum_over_replicas(block);
+    return;
+  }
+  complete(next_gradient_);
+  event.gradient = static_cast<int>(next_gradient_);
+  ready_.push_back(event);
+  const int scratch = adds ? free_scratch() : -1;
+  ready_.push_back({.kind = Kind::kReduce, .block = block, .gradient = event.gradient, .scratch = scratch});
+  reductions_[next_gradient_] = {block, scratch, last};
+  next_gradient_ = after(next_gradient_);
+}
+
+// The scratch of the next gradient buffer. Reductions that still fill it are over first, and those before them.
+int StepPlan::free_scratch() {
+  SHARDRUN_CHECK(shape_.buffers.scratches > 0);
+  const int scratch = static_cast<int>(next_gradient_) % shape_.buffers.scratches;
+  const auto fills_it = [&](const Reduction& one) { return one.block >= 0 && one.scratch == scratch; };
+  for (size_t oldest = after(next_gradient_); std::any_of(reductions_.begin(), reductions_.end(), fills_it);
+       oldest = after(oldest))
+    complete(oldest);
+  return scratch;
+}
+
+void StepPlan::complete(size_t gradient) {
+  const Reduction done = std::exchange(reductions_[gradient], {});
+  if (done.block < 0) return;
+  ready_.push_back({.kind = Kind::kAwaitReduce, .block = done.block, .gradient = static_cast<int>(gradient)});
+  if (done.scratch >= 0) ready_.push_back({.kind = Kind::kAdd, .block = done.block, .scratch = done.scratch});
+  if (done.last) sum_over_replicas(done.block);
+}
+
+void StepPlan::sum_over_replicas(int block) {
+  if (!shape_.replicated) return;
+  ready_.push_back({.kind = Kind::kSumReplicas, .block = block});
+  summed_.push_back(block);
+}
+
+}  // namespace shardrun::plan

@@ -1,0 +1,111 @@
+// StepPlan: the schedule of an optimizer step, what one rank's main thread does with the model's blocks, event by event.
+// The sharding engine executes the events and a forecast times them; nobody else decides what comes when. They follow
+// from a StepShape alone, so that all ranks have the same ones. An event is worked out when it is asked for: a step may
+// have any number of micro-steps, and a plan holds no more than what its buffers hold.
+//
+//   Two ranks, blocks 0 and 1, one gathered ahead:
+//     gather 0 into slot 0, gather 1 into slot 1, await slot 0
+//     forward 0; await slot 1; forward 1
+//     backward 1 into gradient 0; reduce gradient 0
+//     backward 0 into gradient 1; reduce gradient 1
+//     await gradient 0, await gradient 1
+//
+// Gathers. A block that a slot still holds is not gathered again, so the turn from forward to backward costs nothing, and
+// micro-steps share blocks; nothing is held when a step begins. The blocks of the next `prefetch` visits of the same
+// micro-step are gathered before a visit is computed. With a slot for every block each has its own, and is gathered once.
+// Contributions. Gradient buffers are used in turn; a buffer's reduction is awaited when the buffer is needed again. The
+// first reduction of a block lands in the rank's shard, later ones in a scratch, from which they are added. A rank alone
+// writes and adds into its shard at once. The shard is summed over replicas after its last contribution: accumulation
+// costs the replicas nothing.
+//
+// Thread rule: plain values; a plan is thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/plan/sharded_state.h"
+
+namespace shardrun::plan {
+
+struct StepShape {
+  std::vector<int> visits;  // blocks in the order of forward's uses; one with tied weights comes twice
+  int64_t micro_steps = 1;
+  bool backward = true;  // false: forward only, as in a validation
+  int prefetch = 1;
+  BufferCounts
+      buffers;  // without gathered ones a rank computes with its shard, without gradients it is alone
+  bool replicated = false;
+};
+
+struct StepEvent {
+  enum class Kind : uint8_t {
+    kGather,         // starts: `block` into `slot`
+    kAwaitGather,    // of `block` into `slot`
+    kForward,        // of `visit`: `block`, from `slot`
+    kBackward,       // of `visit`: `block`, from `slot` into `gradient`
+    kReduce,         // starts: `gradient` of `block` into `scratch`
+    kAwaitReduce,    // of `gradient`
+    kAdd,            // `scratch` into the shard of `block`
+    kSumReplicas,    // starts: the shard of `block`
+    kAwaitReplicas,  // of `block`
+    kMicroStepEnds,
+  };
+
+  Kind kind = Kind::kMicroStepEnds;
+  bool adds = false;  // kBackward: `gradient` holds earlier contributions, to which this one is added
+  int block = -1, visit = -1;
+  int slot = -1, gradient = -1, scratch = -1;  // numbers of buffers; -1: the rank's own shard
+
+  friend bool operator==(const StepEvent&, const StepEvent&) = default;
+};
+
+class StepPlan {
+ public:
+  // Visits that do not name every block from 0 on, and buffers that are too few, are bugs (CHECK).
+  explicit StepPlan(StepShape shape);
+  // Returns the event that comes next; nullopt after the last.
+  std::optional<StepEvent> next();
+
+ private:
+  struct Slot {
+    int block = -1;
+    bool awaited = false;
+  };
+  struct Reduction {
+    int block = -1, scratch = -1;
+    bool last = false;
+  };
+
+  void advance();
+  void visit(size_t place);
+  int gathered(size_t place);
+  bool gather(int block, int used, std::span<const int> ahead);
+  int slot_of(int block) const;
+  int free_slot(int block, int used, std::span<const int> ahead) const;
+  void backward(int block, int visit, int slot, bool last);
+  int free_scratch();
+  void complete(size_t gradient);
+  void sum_over_replicas(int block);
+  void close();
+  size_t after(size_t gradient) const { return (gradient + 1) % reductions_.size(); }
+
+  StepShape shape_;
+  std::vector<int> order_;  // blocks by visit of a micro-step, forward's and then backward's
+  int blocks_ = 0;
+  int64_t micro_step_ = 0;  // that comes next, with the visit at this place of order_
+  size_t place_ = 0;
+  bool closed_ = false;
+  std::vector<StepEvent> ready_;  // worked out, of which the first taken_ were returned
+  size_t taken_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<Reduction> reductions_;  // in flight, by gradient buffer
+  size_t next_gradient_ = 0;
+  std::vector<bool> has_gradient_;  // by block, of this step
+  std::vector<int> summed_;         // blocks whose sums over replicas were started
+};
+
+}  // namespace shardrun::plan

@@ -1,0 +1,72 @@
+#include "runtime/plan/sharded_state.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace shardrun::plan;
+
+namespace {
+
+// Blocks of 70 and 200 elements on two ranks: padded to 128 and 256, shards of 64 and 128.
+ShardedState state_of_two_ranks(const StateOptions& options) {
+  return sharded_state(make_layout(std::vector<int64_t>{70, 200}, 2), options);
+}
+
+using Buffers = std::vector<Buffer>;
+
+}  // namespace
+
+TEST_CASE("sharded state: of a rank alone in fp32 there are masters and gradients") {
+  const ShardedState state =
+      sharded_state(make_layout(std::vector<int64_t>{70, 200}, 1), {.accumulates = true, .revisits = true});
+
+  CHECK(state.masters == Buffer{96 + 224, 4});
+  CHECK(state.gradients == Buffer{96 + 224, 4});
+  CHECK(state.bytes() == 2 * (96 + 224) * 4);
+}
+
+TEST_CASE(
+    "sharded state: two ranks gather into prefetch + 1 buffers of the largest block, never more than "
+    "blocks") {
+  CHECK(state_of_two_ranks({.prefetch = 0}).gathered == Buffers(1, {256, 4}));
+  CHECK(state_of_two_ranks({.prefetch = 1}).gathered == Buffers(2, {256, 4}));
+  CHECK(state_of_two_ranks({.prefetch = 7}).gathered == Buffers(2, {256, 4}));
+  CHECK(state_of_two_ranks({.compute_bytes = 2, .prefetch = 1}).gathered == Buffers(2, {256, 2}));
+}
+
+TEST_CASE("sharded state: parameters that are kept have a buffer of their own size for each block") {
+  const ShardedState state = state_of_two_ranks({.compute_bytes = 2, .keeps_parameters = true});
+
+  CHECK(state.gathered == Buffers{{128, 2}, {256, 2}});
+  CHECK(state.whole_gradients == Buffers(2, {256, 4}));
+}
+
+TEST_CASE("sharded state: masters have a copy in bf16, or a rank alone a buffer to convert them into") {
+  const auto layout = make_layout(std::vector<int64_t>{70, 200}, 1);
+
+  const ShardedState kept = sharded_state(layout, {.compute_bytes = 2});
+  const ShardedState converted = sharded_state(layout, {.compute_bytes = 2, .keeps_compute_copy = false});
+
+  CHECK(kept.compute_copy == Buffer{320, 2});
+  CHECK(kept.gathered.empty());
+  CHECK(converted.compute_copy == Buffer{0, 4});
+  CHECK(converted.gathered == Buffers{{224, 2}});
+}
+
+TEST_CASE(
+    "sharded state: what is added to earlier contributions arrives in two scratches, in one when only a "
+    "block is revisited") {
+  CHECK(state_of_two_ranks({}).scratches.empty());
+  CHECK(state_of_two_ranks({.revisits = true}).scratches == Buffers(1, {128, 4}));
+  CHECK(state_of_two_ranks({.accumulates = true}).scratches == Buffers(2, {128, 4}));
+  CHECK(state_of_two_ranks({.accumulates = true, .revisits = true}).scratches == Buffers(2, {128, 4}));
+}
+
+TEST_CASE("sharded state: its bytes are those of every buffer, each rounded up to a cache line") {
+  const ShardedState state = state_of_two_ranks({.compute_bytes = 2, .accumulates = true});
+
+  CHECK(Buffer{3, 2}.bytes() == 64);
+  CHECK(state.block_bytes() == 2 * 256 * 2 + 2 * 256 * 4 + 2 * 128 * 4);
+  CHECK(state.bytes() == 2 * 192 * 4 + 192 * 2 + state.block_bytes());
+}
