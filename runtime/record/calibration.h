@@ -55,21 +55,27 @@ struct CollectiveProbe {
   double beside_seconds = 0.0;  // as seconds.median, while every rank computes
 };
 
-struct Calibration {
-  static constexpr int kFormatVersion = 2;
-  double measured_at = 0.0;                     // Unix seconds, of the compute part
-  double network_measured_at = 0.0;             // of the collectives
-  std::string shardrun, plugin, provider, cpu;  // versions and names
+// What is measured again when only the network is.
+struct NetworkCalibration {
+  double network_measured_at = 0.0;  // Unix seconds
+  std::string plugin, provider;      // versions and names
   std::vector<std::string> node_names;
-  int64_t nodes = 0, ranks_per_node = 0, cpus_per_rank = 0;
+  int64_t nodes = 0, ranks_per_node = 0;
   int64_t machines = 0;  // that the nodes are on: kernels that are running. Fewer than nodes: they share CPUs
-  int64_t cpus_per_node = 0;            // that ranks may use
+  int64_t cpus_per_node = 0;  // that ranks may use
+  std::vector<CollectiveProbe> collectives;
+};
+
+struct Calibration : NetworkCalibration {
+  static constexpr int kFormatVersion = 2;
+  double measured_at = 0.0;             // Unix seconds, of the compute part
+  std::string shardrun, cpu;            // version and name
+  int64_t cpus_per_rank = 0;            // in both parts
   int64_t memory_bytes = 0;             // of a node
   Spread memory_bytes_per_second;       // copied, read and written, of one rank
   Spread update_seconds_per_parameter;  // of the optimizer, with norm and conversion
   std::vector<GemmRate> gemms;
   std::vector<StepProbe> steps;
-  std::vector<CollectiveProbe> collectives;
 };
 
 // TOML, with comments that say what each part is.

@@ -136,7 +136,7 @@ struct Bench {
               fmt::format("--ntasks-per-node={}", ranks_per_node)};
     }
     argv.insert(argv.end(), {bin + "/mpi_barrier", folder + "/peer.stamp"});
-    const double started = base::unix_now();
+    const double started = shardrun::base::unix_now();
     if (run(argv, folder + "/peer.log") != 0) return 0.0;
     return stamp(folder + "/peer.stamp", started, "peer");
   }
@@ -145,7 +145,7 @@ struct Bench {
     std::filesystem::remove(folder + "/program.stamp");
     std::filesystem::remove_all(folder + "/runs");
     const std::string log = folder + "/" + kind + ".log";
-    const double started = base::unix_now();
+    const double started = shardrun::base::unix_now();
     if (run({bin + "/shardrun", "run", folder + "/" + kind + ".toml"}, log) != 0) return 0.0;
     if (kind == "program") return stamp(folder + "/program.stamp", started, kind);
     std::ifstream metrics(folder + "/runs/trainer/latest/metrics.jsonl");
