@@ -46,7 +46,7 @@ struct StateOptions {
   bool converts() const { return compute_bytes != 4 && !keeps_compute_copy; }
 };
 
-// How many of the last three there are.
+// The numbers of the last three kinds of buffers.
 struct BufferCounts {
   int gathered = 0, whole_gradients = 0, scratches = 0;
 

@@ -30,7 +30,7 @@ std::optional<StepEvent> StepPlan::next() {
   return ready_[taken_++];
 }
 
-// The events of the next visit, or of the step's end.
+// Works out the events of the next visit, or of the step's end.
 void StepPlan::advance() {
   if (micro_step_ == shape_.micro_steps) return close();
   visit(place_++);
@@ -63,7 +63,7 @@ void StepPlan::visit(size_t place) {
   backward(block, static_cast<int>(order_.size() - 1 - place), slot, last);
 }
 
-// Where the block of a visit is, which is gathered now if it is not there, and the next ones behind it.
+// Gathers the block of a visit if no slot holds it, and the blocks ahead of it; returns its slot.
 int StepPlan::gathered(size_t place) {
   if (slots_.empty()) return -1;
   const int block = order_[place];
@@ -79,7 +79,7 @@ int StepPlan::gathered(size_t place) {
   return static_cast<int>(slot);
 }
 
-// False when every slot holds a block that is used or about to be, which only a block ahead meets.
+// Returns false when every slot holds a block that is used or about to be, which only a block ahead meets.
 bool StepPlan::gather(int block, int used, std::span<const int> ahead) {
   if (slot_of(block) >= 0) return true;
   const int slot = free_slot(block, used, ahead);
@@ -122,7 +122,7 @@ void StepPlan::backward(int block, int visit, int slot, bool last) {
   next_gradient_ = after(next_gradient_);
 }
 
-// The scratch of the next gradient buffer. Reductions that still fill it are over first, and those before them.
+// Returns the scratch of the next gradient buffer. A reduction that still fills it is awaited first, and those before it.
 int StepPlan::free_scratch() {
   SHARDRUN_CHECK(shape_.buffers.scratches > 0);
   const int scratch = static_cast<int>(next_gradient_) % shape_.buffers.scratches;

@@ -1,5 +1,5 @@
-// Strategy: how a job's ranks share the model's state. What one does is data: who shares a copy, and what becomes of a
-// block's parameters after they were gathered. A new strategy is a new row here; docs/contributing.md names the rest.
+// Strategy: how a job's ranks share the model's state. A strategy is data: a row says who shares a copy, and what becomes
+// of a block's parameters after they were gathered. docs/contributing.md names what a new one needs beside its row.
 //
 //   strategy       shard group    replica group   a gathered block
 //   full_shard     all ranks      one rank        lives while it is used, in one of prefetch + 1 buffers

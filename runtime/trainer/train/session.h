@@ -2,10 +2,11 @@
 // steps.
 //
 // Every function that returns a Result is collective: all ranks call it, in the same order.
-// Errors: kPeerLost and kTimeout from the communicators, after which only destruction is allowed, and the
-// communicators must be destroyed first (runtime/trainer/shard/engine.h says why). kInvalid for input only the rank
-// can check, kRefused when the loss is not a number any more. Determinism: same world size, same spec, same
-// bits: losses, gradients and weights. Another world size sums in another order and agrees to rounding.
+// Errors: kPeerLost and kTimeout from the communicators, after which, as after any error inside a step or a validation,
+// only destruction is allowed, and the communicators must be destroyed first (runtime/trainer/shard/engine.h says why).
+// kInvalid for input only the rank can check, kRefused when the loss is not a number any more.
+// Determinism: same world size, same spec, same bits: losses, gradients and weights. Another world size sums in another
+// order and agrees to rounding.
 // Thread rule: thread-compatible.
 #pragma once
 
@@ -141,7 +142,7 @@ class Session {
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
           kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
           shard::Arena arena, base::Memory sums, Optimizer optimizer);
-  // The schedule of `micro_steps` passes over a model, forward alone or with backward.
+  // Returns the schedule of `micro_steps` passes over the model, forward alone or with backward.
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
   // Computes what the engine's plan has up to the end of a micro-step.
   Result<void> compute();
