@@ -12,6 +12,7 @@
 #include "launcher/verbs/forecast_fields.h"
 #include "launcher/view/progress.h"
 #include "launcher/view/scale_plot.h"
+#include "runtime/base/json_fields.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/plan/model/network.h"
 
