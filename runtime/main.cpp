@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     return contract::kExitDone;
   }
   for (const Tool& tool : kTools)
-    if (tool.name == first) return tool.run(std::span(argv, static_cast<size_t>(argc)).subspan(2));
+    if (tool.name == first) return tool.run(std::span(argv, argc).subspan(2));
   std::fputs("shardrun-rank is started by shardrun, which has the verbs for people; see shardrun --help\n",
              stderr);
   return contract::kExitBadInput;

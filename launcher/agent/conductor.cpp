@@ -154,7 +154,7 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
     if (exit.peak_memory_bytes <= 0 || exit.global_rank < 0 || exit.global_rank >= record.world_size)
       continue;
     const auto rank = static_cast<size_t>(exit.global_rank);
-    record.peak_memory_bytes.resize(static_cast<size_t>(record.world_size));
+    record.peak_memory_bytes.resize(record.world_size);
     record.peak_memory_bytes[rank] = exit.peak_memory_bytes;
   }
   const auto text = base::read_file(paths.summary_json(attempt));
@@ -210,15 +210,14 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
 // Returns the step of the attempt, which must outlive it, except for who raises its alarm.
 Result<StepRequest> step_of(const ConductRequest& request, const Attempt& attempt) {
   const auto seed = static_cast<uint64_t>(::getpid()) * 1000 + static_cast<uint64_t>(attempt.number);
-  auto port = contract::choose_port(contract::ephemeral_ports(), seed, contract::can_bind);
-  if (!port) return std::move(port).error();
+  ASSIGN_OR_RETURN(auto port, contract::choose_port(contract::ephemeral_ports(), seed, contract::can_bind));
   StepRequest step;
   step.spec = request.spec;
   step.plan = &attempt.plan;
   step.attempt = attempt.number;
   step.nodes = attempt.nodes;
   step.master_addr = contract::master_address(attempt.nodes.size(), attempt.nodes.front());
-  step.master_port = *port;
+  step.master_port = port;
   step.launch_time = request.launch_time;
   step.stop_fd = request.stop_fd;
   return step;
@@ -322,9 +321,8 @@ class Conductor {
 
  private:
   Result<void> begin(Attempt& attempt) {
-    auto number = directory_.begin_attempt();
-    if (!number) return std::move(number).error();
-    attempt.number = *number;
+    ASSIGN_OR_RETURN(auto number, directory_.begin_attempt());
+    attempt.number = number;
     record_ = begin_record(request_, paths_, attempt.number);
     settle(attempt);
     RETURN_IF_ERROR(write_record());
@@ -512,9 +510,8 @@ class Conductor {
 }  // namespace
 
 Result<RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request) {
-  auto directory = RunDirectory::claim(request.plan, request.spec_text);
-  if (!directory) return std::move(directory).error();
-  return Conductor(scheduler, request, *directory).run();
+  ASSIGN_OR_RETURN(auto directory, RunDirectory::claim(request.plan, request.spec_text));
+  return Conductor(scheduler, request, directory).run();
 }
 
 }  // namespace shardrun::launcher

@@ -26,9 +26,8 @@ Result<Muster> muster_without(const Names& never, const spec::JobSpec& spec,
     return Muster{original, std::move(nodes)};
   const auto left =
       std::count_if(all.begin(), all.end(), [&](const std::string& node) { return !contains(never, node); });
-  auto fewer = plan_on_fewer(spec, original, static_cast<int>(left), check);
-  if (!fewer) return std::move(fewer).error();
-  return Muster{*fewer, choose_nodes(all, never, suspects, static_cast<size_t>(fewer->nodes))};
+  ASSIGN_OR_RETURN(auto fewer, plan_on_fewer(spec, original, static_cast<int>(left), check));
+  return Muster{fewer, choose_nodes(all, never, suspects, fewer.nodes)};
 }
 
 }  // namespace

@@ -118,9 +118,8 @@ Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::st
   RETURN_IF_ERROR(directory.lock(plan));
   const record::RunDir& paths = directory.paths_;
   if (exists(paths.job_toml())) {
-    auto before = base::read_file(paths.job_toml());
-    if (!before) return std::move(before).error();
-    if (*before != spec_text) {
+    ASSIGN_OR_RETURN(auto before, base::read_file(paths.job_toml()));
+    if (before != spec_text) {
       return Error(Code::kRefused,
                    fmt::format("{}: holds a run of another job.toml; choose another run directory",
                                plan.run_directory));

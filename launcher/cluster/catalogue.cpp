@@ -135,23 +135,22 @@ std::vector<std::string> Catalogue::types() const {
 }
 
 Result<Catalogue> parse_catalogue(std::string_view text, std::string_view file_name) {
-  auto document = spec::parse_toml(text, file_name);
-  if (!document) return std::move(document).error();
+  ASSIGN_OR_RETURN(auto document, spec::parse_toml(text, file_name));
   SpecReading reading;
   reading.document = "a catalogue";
-  SectionReader top(*document, "", reading), units(*document, "accelerator", reading),
-      types(*document, "instance", reading);
+  SectionReader top(document, "", reading), units(document, "accelerator", reading),
+      types(document, "instance", reading);
   top.know("accelerator");
   top.know("instance");
   top.finish();
   std::map<std::string, Accelerator> accelerators;
   for (const auto& member : units.members()) {
-    accelerators[member.key] = read_accelerator(*document->find("accelerator"), member.key, reading);
+    accelerators[member.key] = read_accelerator(*document.find("accelerator"), member.key, reading);
   }
   Catalogue catalogue;
   for (const auto& member : types.members()) {
     catalogue.instances.push_back(
-        read_instance(*document->find("instance"), member.key, accelerators, reading));
+        read_instance(*document.find("instance"), member.key, accelerators, reading));
   }
   if (reading.error) return *reading.error;
   return catalogue;

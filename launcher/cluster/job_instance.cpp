@@ -80,9 +80,8 @@ Result<std::vector<std::string>> instance_overrides(const spec::JobSpec& spec, c
   };
   bool on_gpu = false;
   if (trains) {
-    const auto device = device_of(spec, instance);
-    if (!device) return device.error();
-    on_gpu = *device == DeviceKind::kGpu;
+    ASSIGN_OR_RETURN(const auto device, device_of(spec, instance));
+    on_gpu = device == DeviceKind::kGpu;
     fill("resources.device", on_gpu ? "gpu" : "cpu");
   }
   int gpus = spec.resources.gpus_per_node;

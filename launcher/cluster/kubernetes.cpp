@@ -44,9 +44,8 @@ class Manifest {
       return refuse(spec_.origin("batch.uneven"),
                     "torchrun cannot tell ranks their own share of an uneven batch",
                     "write --kind mpijob, or a batch that divides");
-    auto job = pytorch_job();
-    if (!job) return std::move(job).error();
-    return job->to_text();
+    ASSIGN_OR_RETURN(auto job, pytorch_job());
+    return job.to_text();
   }
 
  private:
@@ -235,13 +234,12 @@ class Manifest {
   }
 
   Result<Yaml> pytorch_job() const {
-    auto variables = environment();
-    if (!variables) return std::move(variables).error();
+    ASSIGN_OR_RETURN(auto variables, environment());
     Yaml container = Yaml::map();
     container.set("name", "pytorch").set("image", image());
     // Nodes, ranks and the rendezvous address come from the operator's PET_ variables.
     container.set("command", Yaml::list({"torchrun", "--no-python"}));
-    container.set("args", Yaml::list(spec_.program.command)).set("env", *variables);
+    container.set("args", Yaml::list(spec_.program.command)).set("env", variables);
     container.set("workingDir", options_.mount);
     const Yaml pod = machine_pod(container);
     const int restarts = spec_.fault_tolerance.max_restarts;

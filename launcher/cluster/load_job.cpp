@@ -46,16 +46,15 @@ Result<std::optional<Instance>> machine_of(const spec::JobSpec& spec) {
     if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
     found = find_queue_instance(spec, *config, catalogue);
   }
-  if (!found) return std::move(found).error();
+  RETURN_IF_ERROR(found);
   return *found == nullptr ? std::nullopt : std::optional<Instance>(**found);
 }
 
 Result<LoadedSpec> load_prepared_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto spec = spec::load_job_spec(path, overrides);
-  if (!spec) return std::move(spec).error();
-  auto text = base::read_file(path);
-  if (!text) return std::move(text).error();
-  return LoadedSpec{std::move(spec).value(), std::move(text).value(), overrides};
+  RETURN_IF_ERROR(spec);
+  ASSIGN_OR_RETURN(auto text, base::read_file(path));
+  return LoadedSpec{std::move(spec).value(), std::move(text), overrides};
 }
 
 bool LoadedSpec::says(const std::string& key) const {
@@ -67,14 +66,12 @@ bool LoadedSpec::says(const std::string& key) const {
 Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
   auto loaded = load_prepared_spec(path, overrides);
   if (!loaded || is_complete(loaded->spec)) return loaded;
-  const auto instance = machine_of(loaded->spec);
-  if (!instance) return instance.error();
+  ASSIGN_OR_RETURN(const auto instance, machine_of(loaded->spec));
   const spec::JobSpec& spec = loaded->spec;
-  if (*instance) {
-    auto own = instance_overrides(spec, **instance);
-    if (!own) return std::move(own).error();
-    loaded->machine = (*instance)->type;
-    loaded->filled_in = std::move(own).value();
+  if (instance) {
+    ASSIGN_OR_RETURN(auto own, instance_overrides(spec, *instance));
+    loaded->machine = (instance)->type;
+    loaded->filled_in = std::move(own);
   } else if (names_machine(spec) && !spec.program.trainer.empty() &&
              !spec.origins.contains("resources.device")) {
     loaded->filled_in = {"resources.device=cpu"};  // of a machine that the catalogue lacks
@@ -82,9 +79,8 @@ Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::str
   if (loaded->filled_in.empty()) return loaded;
   const std::string origin = spec.origin(spec.cluster.config.empty() ? "cluster.instance" : "cluster.config");
   loaded->overrides.insert(loaded->overrides.end(), loaded->filled_in.begin(), loaded->filled_in.end());
-  auto complete = spec::parse_job_spec(loaded->text, path, loaded->overrides);
-  if (!complete) return std::move(complete).error();
-  loaded->spec = std::move(complete).value();
+  ASSIGN_OR_RETURN(auto complete, spec::parse_job_spec(loaded->text, path, loaded->overrides));
+  loaded->spec = std::move(complete);
   for (const std::string& one : loaded->filled_in) loaded->spec.origins[key_of(one)] = origin;
   return loaded;
 }

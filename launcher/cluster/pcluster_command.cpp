@@ -68,12 +68,10 @@ Result<std::vector<ClusterState>> list_clusters(const PclusterCall& call) {
   for (int page = 0; page < kMostPages; ++page) {
     std::vector<std::string> argv = {"list-clusters"};
     if (!token.empty()) argv.insert(argv.end(), {"--next-token", token});
-    auto text = call_pcluster(command(argv, call), "", call);
-    if (!text) return std::move(text).error();
-    auto list = parse_cluster_list(*text);
-    if (!list) return std::move(list).error();
-    all.insert(all.end(), list->clusters.begin(), list->clusters.end());
-    token = list->next_token;
+    ASSIGN_OR_RETURN(auto text, call_pcluster(command(argv, call), "", call));
+    ASSIGN_OR_RETURN(auto list, parse_cluster_list(text));
+    all.insert(all.end(), list.clusters.begin(), list.clusters.end());
+    token = list.next_token;
     if (token.empty()) return all;
   }
   return Error(Code::kCorrupt, fmt::format("pcluster list-clusters has more than {} pages", kMostPages));

@@ -339,30 +339,29 @@ Result<ClusterConfig> parse_cluster(std::string_view text, std::string_view file
     return Error(Code::kInvalid, fmt::format("{}:1:1: the cluster spec has {} bytes; write at most {}",
                                              spec::printable_path(file_name), text.size(), kLargestText));
   }
-  auto document = spec::parse_toml(text, file_name);
-  if (!document) return std::move(document).error();
+  ASSIGN_OR_RETURN(auto document, spec::parse_toml(text, file_name));
   SpecReading reading;
   reading.document = "a cluster spec";
-  reading.origins[""] = document->origin;
-  for (const auto& member : document->members) reading.origins[member.key] = member.value.origin;
+  reading.origins[""] = document.origin;
+  for (const auto& member : document.members) reading.origins[member.key] = member.value.origin;
   ClusterConfig config;
-  read_top(*document, reading, config);
-  read_head(*document, reading, config.head);
-  read_script(*document, reading, config.on_node_configured);
-  read_slurm(*document, reading, config.slurm);
-  read_accounting(*document, reading, config);
-  const auto storages = tables_of(*document, "storage", reading);
+  read_top(document, reading, config);
+  read_head(document, reading, config.head);
+  read_script(document, reading, config.on_node_configured);
+  read_slurm(document, reading, config.slurm);
+  read_accounting(document, reading, config);
+  const auto storages = tables_of(document, "storage", reading);
   for (size_t i = 0; i < storages.size(); ++i)
     config.storage.push_back(read_storage(*storages[i], fmt::format("storage[{}]", i), reading));
-  const auto queues = tables_of(*document, "queue", reading);
+  const auto queues = tables_of(document, "queue", reading);
   for (size_t i = 0; i < queues.size(); ++i) {
     const std::string label = fmt::format("queue[{}]", i);
     reading.origins[label] = queues[i]->origin;
     config.queues.push_back(read_queue(*queues[i], label, reading));
   }
-  read_names(*document, "tags", reading, config.tags);
+  read_names(document, "tags", reading, config.tags);
   if (config.queues.empty()) {
-    reading.fail(document->origin, "the cluster has no queue",
+    reading.fail(document.origin, "the cluster has no queue",
                  "write a section [[queue]] with name, instance, max_count and subnets");
   }
   if (reading.error) return *reading.error;

@@ -157,14 +157,14 @@ class Step {
       : machine_(machine),
         shard_degree_(shard_degree),
         blocks_(std::move(blocks)),
-        gathers_(static_cast<size_t>(buffers.gathered)),
-        reductions_(static_cast<size_t>(buffers.whole_gradients)),
+        gathers_(buffers.gathered),
+        reductions_(buffers.whole_gradients),
         replica_sums_(blocks_.size()),
         line_(cpu_share) {}
 
   void time(const StepEvent& event) {
     if (event.kind == Kind::kMicroStepEnds) return;
-    const Block& block = blocks_[static_cast<size_t>(event.block)];
+    const Block& block = blocks_[event.block];
     switch (event.kind) {
       case Kind::kGather:
         volumes_.gather += block.sent.gather;
@@ -204,11 +204,9 @@ class Step {
   using Operations = std::vector<size_t>;  // the one that was started last, by buffer or block
 
   void start(Operations& operations, int index, Channel channel, const CollectiveSeconds& seconds) {
-    operations[static_cast<size_t>(index)] = line_.start(channel, seconds);
+    operations[index] = line_.start(channel, seconds);
   }
-  void wait(const Operations& operations, int index) {
-    exposed_ += line_.wait(operations[static_cast<size_t>(index)]);
-  }
+  void wait(const Operations& operations, int index) { exposed_ += line_.wait(operations[index]); }
 
   const MeasuredMachine& machine_;
   double shard_degree_;
@@ -274,9 +272,8 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
         {CollectiveKind::kAllReduce, replica, 4.0 * block.elements / static_cast<double>(layout.shard_degree),
          2.0, block.replica, block.sent.replica}};
     for (const auto& one : collectives) {
-      auto seconds = machine.collective(one.kind, one.placement, one.bytes);
-      if (!seconds) return std::move(seconds).error();
-      one.out = *seconds;
+      ASSIGN_OR_RETURN(auto seconds, machine.collective(one.kind, one.placement, one.bytes));
+      one.out = seconds;
       const auto ranks = static_cast<double>(one.placement.ranks);
       one.sent = one.times * one.bytes * (ranks - 1.0) / ranks;
     }
@@ -286,15 +283,15 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
     phases.replica += block.replica.alone;
     blocks.push_back(block);
   }
-  const auto norm = machine.collective(CollectiveKind::kAllReduce, placement_of(world, 1, question), 64.0);
-  if (!norm) return norm.error();
+  ASSIGN_OR_RETURN(const auto norm,
+                   machine.collective(CollectiveKind::kAllReduce, placement_of(world, 1, question), 64.0));
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
   plan::StepShape shape = shape_of(question, model.layers + 2, /*replicated=*/replica.ranks > 1);
   Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);
-  forecast.seconds = step.update(*norm, updated);
+  forecast.seconds = step.update(norm, updated);
   phases.compute /= share;
   phases.optimizer = updated / share;
   phases.exposed = step.exposed();

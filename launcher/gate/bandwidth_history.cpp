@@ -46,29 +46,26 @@ Result<std::vector<double>> read_history(const std::string& path) {
 }  // namespace
 
 Result<std::string> history_path(const LaunchKind& kind) {
-  const auto folder = base::state_folder();
-  if (!folder) return folder.error();
-  return fmt::format("{}/bandwidth/{}-{}-{}x{}-{}", *folder, plain(kind.cluster), plain(kind.partition),
+  ASSIGN_OR_RETURN(const auto folder, base::state_folder());
+  return fmt::format("{}/bandwidth/{}-{}-{}x{}-{}", folder, plain(kind.cluster), plain(kind.partition),
                      kind.nodes, kind.ranks_per_node, plain(kind.provider));
 }
 
 Result<std::optional<double>> usual_bandwidth(const std::string& path) {
-  auto values = read_history(path);
-  if (!values) return std::move(values).error();
-  if (values->empty()) return std::optional<double>{};
-  const auto middle = values->begin() + static_cast<std::ptrdiff_t>(values->size() / 2);
-  std::nth_element(values->begin(), middle, values->end());
+  ASSIGN_OR_RETURN(auto values, read_history(path));
+  if (values.empty()) return std::optional<double>{};
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
   return std::optional<double>(*middle);
 }
 
 Result<void> remember_bandwidth(const std::string& path, double bytes_per_second) {
-  auto values = read_history(path);
-  if (!values) return std::move(values).error();
-  values->push_back(bytes_per_second);
-  const size_t old = values->size() - std::min(values->size(), kKept);
-  values->erase(values->begin(), values->begin() + static_cast<std::ptrdiff_t>(old));
+  ASSIGN_OR_RETURN(auto values, read_history(path));
+  values.push_back(bytes_per_second);
+  const size_t old = values.size() - std::min(values.size(), kKept);
+  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(old));
   std::string text;
-  for (const double value : *values) text += fmt::format("{:.0f}\n", value);
+  for (const double value : values) text += fmt::format("{:.0f}\n", value);
   return base::write_file_atomically(path, text, 0600, base::Durability::kProcess);
 }
 

@@ -99,19 +99,17 @@ class Gate {
   Result<void> take_facts(int pass, GateFacts& facts) {
     const std::string folder = facts.run.preflight(step_.attempt, pass);
     RETURN_IF_ERROR(base::make_directories(folder));
-    auto alarm = alarm_in(kGateSeconds);
-    if (!alarm) return std::move(alarm).error();
+    ASSIGN_OR_RETURN(auto alarm, alarm_in(kGateSeconds));
     record::LaunchPlan plan = *step_.plan;
     plan.nodes = static_cast<int>(step_.nodes.size());
     StepRequest step = step_;
     step.plan = &plan;
-    step.alarm_fd = alarm->get();
+    step.alarm_fd = alarm.get();
     step.arguments = {"preflight", folder, fmt::format("{:.0f}", facts.usual_bytes_per_second.value_or(0.0))};
-    auto ended = scheduler_.run(step);
-    if (!ended) return std::move(ended).error();
-    outcome_.stop_signal = ended->stop_signal;
-    facts.exits = ended->exits;
-    facts.scheduler_words = ended->scheduler_fault.value_or("");
+    ASSIGN_OR_RETURN(auto ended, scheduler_.run(step));
+    outcome_.stop_signal = ended.stop_signal;
+    facts.exits = ended.exits;
+    facts.scheduler_words = ended.scheduler_fault.value_or("");
     for (const std::string& node : step_.nodes) {
       const auto text = base::read_file(fmt::format("{}/{}.json", folder, node));
       if (!text) continue;
@@ -120,9 +118,8 @@ class Gate {
       facts.found[node] = std::move(*found);
     }
     if (const auto text = base::read_file(folder + "/measured.json")) {
-      auto measured = record::parse_measurement(*text);
-      if (!measured) return std::move(measured).error();
-      facts.measured = std::move(*measured);
+      ASSIGN_OR_RETURN(auto measured, record::parse_measurement(*text));
+      facts.measured = std::move(measured);
     }
     const bool nobody = facts.found.empty() && facts.exits.empty() && !outcome_.stop_signal;
     if (nobody && !facts.scheduler_words.empty()) return Error(Code::kIo, facts.scheduler_words);

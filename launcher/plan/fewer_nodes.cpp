@@ -47,15 +47,13 @@ std::string fitting(const JobSpec& spec, const LaunchPlan& original) {
 Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original, int nodes) {
   LaunchPlan plan = original;
   plan.nodes = nodes;
-  auto mesh = plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
-  if (!mesh) return std::move(mesh).error();
+  ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node));
   JobSpec same_step = spec;
   same_step.batch.global_batch = original.batch.global_batch;
   same_step.batch.gradient_accumulation.reset();
   same_step.batch.scaling = spec::Scaling::kStrong;
-  auto batch = solve_batch(same_step, mesh->data_parallel());
-  if (!batch) return std::move(batch).error();
-  plan.batch = *batch;
+  ASSIGN_OR_RETURN(auto batch, solve_batch(same_step, mesh.data_parallel()));
+  plan.batch = batch;
   return plan;
 }
 

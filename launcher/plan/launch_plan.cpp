@@ -29,9 +29,8 @@ base::Result<record::LaunchPlan> solve_launch_plan(const spec::JobSpec& spec, co
                                    spec.origin("resources.nodes"), spec.resources.nodes,
                                    spec.resources.ranks_per_node, world, record::LaunchPlan::kLargestWorld));
   }
-  auto mesh = plan::solve_mesh(spec, world, spec.resources.ranks_per_node);
-  if (!mesh) return std::move(mesh).error();
-  auto batch = solve_batch(spec, mesh->data_parallel());
+  ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec, world, spec.resources.ranks_per_node));
+  auto batch = solve_batch(spec, mesh.data_parallel());
   if (!batch) {
     const std::string mend = nodes_that_work(spec);
     return mend.empty() ? batch.error()

@@ -113,12 +113,12 @@ Result<std::vector<int64_t>> parse_node_counts(std::string_view text) {
     const size_t dash = item.find('-');
     const auto first = node_count(item.substr(0, dash));
     if (!first) return first.error();
-    const auto last = dash == std::string_view::npos ? first : node_count(item.substr(dash + 1));
-    if (!last) return last.error();
-    if (*last < *first)
+    ASSIGN_OR_RETURN(const auto last,
+                     dash == std::string_view::npos ? first : node_count(item.substr(dash + 1)));
+    if (last < *first)
       return Error(Code::kInvalid,
                    fmt::format("--nodes: \"{}\" runs backwards; write the smaller first", item));
-    for (int64_t count = *first; count <= *last; ++count) counts.insert(count);
+    for (int64_t count = *first; count <= last; ++count) counts.insert(count);
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
   }

@@ -24,9 +24,8 @@ constexpr size_t kLongestWords = 2000;
 
 base::Result<StepOutcome> StepCommand::run(const std::vector<std::string>& argv,
                                            const std::map<std::string, std::string>& environment) {
-  auto spawned = base::spawn_command(argv, environment, false);
-  if (!spawned) return std::move(spawned).error();
-  command_ = std::move(spawned).value();
+  ASSIGN_OR_RETURN(auto spawned, base::spawn_command(argv, environment, false));
+  command_ = std::move(spawned);
   out_ = {STDOUT_FILENO, "", true};
   err_ = {STDERR_FILENO, "", true};
   watch();
@@ -74,7 +73,7 @@ void StepCommand::forward(int fd, Stream& stream) {
   const ssize_t got = ::read(fd, chunk.data(), chunk.size());
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
   stream.open = got > 0;
-  if (got > 0) stream.pending.append(chunk.data(), static_cast<size_t>(got));
+  if (got > 0) stream.pending.append(chunk.data(), got);
   const size_t whole = got > 0 ? stream.pending.rfind('\n') + 1 : stream.pending.size();
   const std::string text = stream.pending.substr(0, whole);
   stream.pending.erase(0, whole);
@@ -118,7 +117,7 @@ void StepCommand::finish(const std::string& name, int status) {
   for (int rank = 0; !failed && rank < request_.plan->world_size(); ++rank) {
     record::RankExit exit;
     exit.global_rank = rank;
-    exit.node = request_.nodes.at(static_cast<size_t>(rank / request_.plan->ranks_per_node));
+    exit.node = request_.nodes.at(rank / request_.plan->ranks_per_node);
     exit.ended = base::unix_now();
     exit.exit_code = 0;
     exits.emplace(rank, exit);

@@ -125,22 +125,18 @@ struct Measured {
 // Runs the job and reads what it measured. The run's own lines go to stderr with --json.
 Result<Measured> measure(const spec::JobSpec& spec, const CalibrateOptions& options, bool json,
                          const std::string& folder) {
-  auto installed = find_installation();
-  if (!installed) return std::move(installed).error();
-  auto signals = StopSignals::block();
-  if (!signals) return std::move(signals).error();
+  ASSIGN_OR_RETURN(auto installed, find_installation());
+  ASSIGN_OR_RETURN(auto signals, StopSignals::block());
   const std::string measured = folder + "/measured.toml", job = folder + "/job.toml";
-  const std::vector<std::string> command = {installed->rank_program, "calibrate", measured,
+  const std::vector<std::string> command = {installed.rank_program, "calibrate", measured,
                                             options.network ? "network" : "all", spec.communication.provider};
   RETURN_IF_ERROR(base::write_file_atomically(job, job_text(spec, command)));
-  auto ended = run_child_program({installed->shardrun_program, "run", job}, signals->fd(), json);
-  if (!ended) return std::move(ended).error();
-  if (*ended != contract::kExitDone) return Measured{*ended};
-  const auto text = base::read_file(measured);
-  if (!text) return text.error();
-  auto calibration = record::parse_calibration(*text, measured);
-  if (!calibration) return std::move(calibration).error();
-  return Measured{*ended, std::move(*calibration)};
+  ASSIGN_OR_RETURN(auto ended,
+                   run_child_program({installed.shardrun_program, "run", job}, signals.fd(), json));
+  if (ended != contract::kExitDone) return Measured{ended};
+  ASSIGN_OR_RETURN(const auto text, base::read_file(measured));
+  ASSIGN_OR_RETURN(auto calibration, record::parse_calibration(text, measured));
+  return Measured{ended, std::move(calibration)};
 }
 
 // All that was asked for on all nodes, and the network on fewer of them: one run each, for ranks that only wait would take
@@ -294,12 +290,11 @@ struct Scratch {
 
 // Writes the calibration that was measured to `path`.
 Result<MeasuredMachine> keep(Calibration measured, const CalibrateOptions& options, const std::string& path) {
-  auto kept = options.network ? with_network(path, measured) : std::move(measured);
-  if (!kept) return std::move(kept).error();
-  auto machine = MeasuredMachine::of(*kept);
+  ASSIGN_OR_RETURN(auto kept, options.network ? with_network(path, measured) : std::move(measured));
+  auto machine = MeasuredMachine::of(kept);
   if (!machine) return machine;
   RETURN_IF_ERROR(base::make_directories(path.substr(0, path.find_last_of('/'))));
-  RETURN_IF_ERROR(base::write_file_atomically(path, record::to_toml(*kept)));
+  RETURN_IF_ERROR(base::write_file_atomically(path, record::to_toml(kept)));
   return machine;
 }
 

@@ -29,16 +29,15 @@ constexpr const char* kOfCpus = "shardrun calibrate measures CPUs, the job compu
 
 Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec.resources.device == spec::DeviceKind::kGpu) return Error(Code::kInvalid, kOfCpus);
-  const auto mesh = plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node);
-  if (!mesh) return mesh.error();
+  ASSIGN_OR_RETURN(const auto mesh, plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node));
   ReplayQuestion question;
   question.model = shape_of(plan::network_of(spec));
   question.ranks_per_node = plan.ranks_per_node;
   question.prefetch = spec.sharding.prefetch;
   Layout& layout = question.layout;
   layout.nodes = plan.nodes;
-  layout.shard_degree = mesh->shard_degree;
-  layout.tensor_parallel = mesh->tensor_parallel;
+  layout.shard_degree = mesh.shard_degree;
+  layout.tensor_parallel = mesh.tensor_parallel;
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = plan.batch.micro_batch;
   layout.accumulation = plan.batch.gradient_accumulation;
@@ -57,21 +56,19 @@ Result<std::string> calibration_path(const spec::JobSpec& spec) {
     if (path.ends_with(".toml")) path.resize(path.size() - 5);
     return path + ".calibration.toml";
   }
-  auto folder = base::state_folder();
-  if (!folder) return std::move(folder).error();
+  ASSIGN_OR_RETURN(auto folder, base::state_folder());
   std::string name = this_host();
   if (wants_slurm(spec))
     name = spec.resources.partition.empty() ? "slurm" : "slurm-" + spec.resources.partition;
-  return fmt::format("{}/calibration/{}.toml", *folder, name);
+  return fmt::format("{}/calibration/{}.toml", folder, name);
 }
 
 Result<std::optional<MeasuredMachine>> load_calibration(const std::string& path) {
   const auto text = base::read_file(path, /*limit_bytes=*/1 << 22);
   if (!text && text.error().code() == Code::kNotFound) return std::optional<MeasuredMachine>();
   if (!text) return text.error();
-  const auto calibration = record::parse_calibration(*text, path);
-  if (!calibration) return calibration.error();
-  auto machine = MeasuredMachine::of(*calibration);
+  ASSIGN_OR_RETURN(const auto calibration, record::parse_calibration(*text, path));
+  auto machine = MeasuredMachine::of(calibration);
   if (!machine) return std::move(machine).error().context(path);
   return std::optional<MeasuredMachine>(std::move(*machine));
 }
@@ -88,16 +85,14 @@ Result<StepForecast> forecast_measured(const spec::JobSpec& spec, const record::
                              calibration.ranks_per_node, plan.ranks_per_node));
   if (spec.precision.parameters != spec::DType::kBf16)
     return Error(Code::kInvalid, "steps are calibrated in bf16, the job computes in fp32");
-  auto question = question_of(spec, plan);
-  if (!question) return std::move(question).error();
-  return replay_step(machine, *question);
+  ASSIGN_OR_RETURN(auto question, question_of(spec, plan));
+  return replay_step(machine, question);
 }
 
 Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                      const MeasuredMachine& machine) {
   using spec::Checkpointing;
-  const auto written = question_of(spec, plan);
-  if (!written) return written.error();
+  ASSIGN_OR_RETURN(const auto written, question_of(spec, plan));
   const int64_t world = plan.world_size(), local = plan.batch.global_batch / world;
   const plan::RankOptions job = plan::rank_options(spec, plan.batch);
   const plan::RankPlace place = rank_place(plan);
@@ -112,7 +107,7 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
       if (local % micro != 0) continue;
       for (const Checkpointing kind :
            {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull}) {
-        ReplayQuestion question = *written;
+        ReplayQuestion question = written;
         Layout& layout = question.layout;
         layout.shard_degree = degree;
         layout.tensor_parallel = 1;

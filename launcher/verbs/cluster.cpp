@@ -41,10 +41,9 @@ struct Rendered {
 };
 
 Result<Rendered> render(const std::string& path) {
-  auto config = load_cluster(path);
-  if (!config) return std::move(config).error();
-  std::string yaml = render_pcluster(*config, built_in_catalogue(), path);
-  return Rendered{std::move(config).value(), std::move(yaml)};
+  ASSIGN_OR_RETURN(auto config, load_cluster(path));
+  std::string yaml = render_pcluster(config, built_in_catalogue(), path);
+  return Rendered{std::move(config), std::move(yaml)};
 }
 
 PclusterCall call_of(const ClusterOptions& options) {
@@ -67,7 +66,7 @@ class ScratchFile {
     base::UniqueFd file(::mkstemp(path.data()));
     if (!file) return base::errno_error(base::Code::kIo, path, errno);
     ScratchFile scratch(path);
-    if (auto written = base::write_all(file.get(), text, path); !written) return std::move(written).error();
+    RETURN_IF_ERROR(base::write_all(file.get(), text, path));
     return scratch;
   }
   ScratchFile(ScratchFile&& other) noexcept : path_(std::exchange(other.path_, "")) {}
@@ -83,9 +82,8 @@ class ScratchFile {
 };
 
 Result<ClusterState> describe(const std::string& name, const PclusterCall& call) {
-  auto text = call_pcluster(describe_command(name, call), name, call);
-  if (!text) return std::move(text).error();
-  return parse_cluster_state(*text);
+  ASSIGN_OR_RETURN(auto text, call_pcluster(describe_command(name, call), name, call));
+  return parse_cluster_state(text);
 }
 
 // Prints each change until nothing is in progress. A cluster that is gone is what a deletion ends with.

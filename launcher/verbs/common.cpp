@@ -104,9 +104,8 @@ Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& 
   context.plugin_directory = installed.plugin_directory;
   context.overrides = overrides;
   if (compiles_by_command(spec)) {
-    auto cache = contract::compile_cache_folder(spec, context.working_directory);
-    if (!cache) return std::move(cache).error();
-    context.cache = std::move(cache).value();
+    ASSIGN_OR_RETURN(auto cache, contract::compile_cache_folder(spec, context.working_directory));
+    context.cache = std::move(cache);
   }
   return context;
 }
@@ -160,17 +159,15 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
 }
 
 Result<record::RunRecord> read_record(const record::RunDir& run) {
-  auto text = base::read_file(run.record_json());
-  if (!text) return std::move(text).error();
-  auto record = record::parse_run_record(*text);
+  ASSIGN_OR_RETURN(auto text, base::read_file(run.record_json()));
+  auto record = record::parse_run_record(text);
   if (!record) return std::move(record).error().context(run.record_json());
   return record;
 }
 
 Result<record::LaunchPlan> read_plan(const record::RunDir& run) {
-  auto text = base::read_file(run.plan_json());
-  if (!text) return std::move(text).error();
-  auto plan = record::parse_launch_plan(*text);
+  ASSIGN_OR_RETURN(auto text, base::read_file(run.plan_json()));
+  auto plan = record::parse_launch_plan(text);
   if (!plan) return std::move(plan).error().context(run.plan_json());
   return plan;
 }

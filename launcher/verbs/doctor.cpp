@@ -28,9 +28,8 @@ base::Result<std::map<std::string, std::string>> job_environment(const SpecOptio
       environment[std::string(text.substr(0, equals))] = text.substr(equals + 1);
   }
   if (options.path.empty()) return environment;
-  auto loaded = load_spec(options.path, options.overrides);
-  if (!loaded) return std::move(loaded).error();
-  for (const auto& [name, value] : loaded->spec.environment) {
+  ASSIGN_OR_RETURN(auto loaded, load_spec(options.path, options.overrides));
+  for (const auto& [name, value] : loaded.spec.environment) {
     if (value.kind == spec::EnvironmentValue::Kind::kLiteral) environment[name] = value.text;
   }
   return environment;

@@ -21,13 +21,12 @@ struct ExportOptions {
 
 // The folder that a run keeps its checkpoints in.
 base::Result<std::string> checkpoints_of(const record::RunDir& run) {
-  const auto plan = read_plan(run);
-  if (!plan) return plan.error();
-  const auto spec = spec::load_job_spec(run.job_toml(), plan->overrides);
+  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
+  const auto spec = spec::load_job_spec(run.job_toml(), plan.overrides);
   if (!spec) return spec.error();
   const std::string& directory = spec->checkpoint.directory;
   if (directory.empty()) return run.checkpoints();
-  return (fs::path(plan->working_directory) / directory).string();
+  return (fs::path(plan.working_directory) / directory).string();
 }
 
 // A checkpoint, a folder of checkpoints, or a run.

@@ -41,9 +41,8 @@ Result<std::string> machine_of_job(const spec::JobSpec& spec) {
   auto config = load_cluster(spec.cluster.config);
   if (!config) return std::move(config).error().context(spec.origin("cluster.config"));
   const Catalogue catalogue = built_in_catalogue();
-  const auto instance = find_queue_instance(spec, *config, catalogue);
-  if (!instance) return instance.error();
-  return *instance == nullptr ? std::string() : (*instance)->type;
+  ASSIGN_OR_RETURN(const auto instance, find_queue_instance(spec, *config, catalogue));
+  return instance == nullptr ? std::string() : (instance)->type;
 }
 
 Result<std::vector<std::string>> machine_names(const PlanOptions& options, const spec::JobSpec& spec) {
@@ -54,9 +53,8 @@ Result<std::vector<std::string>> machine_names(const PlanOptions& options, const
     at = comma + 1;
   }
   if (!names.empty()) return names;
-  auto own = machine_of_job(spec);
-  if (!own) return std::move(own).error();
-  if (!own->empty()) names.push_back(std::move(own).value());
+  ASSIGN_OR_RETURN(auto own, machine_of_job(spec));
+  if (!own.empty()) names.push_back(std::move(own));
   return names;
 }
 
@@ -170,18 +168,16 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
   spec::JobSpec named = spec;
   named.cluster.instance = machine;
   named.origins["cluster.instance"] = "--machine";
-  const auto instance = find_job_instance(named, catalogue);
-  if (!instance) return instance.error();
-  auto known = machine_of(**instance);
-  if (!known) return std::move(known).error();
+  ASSIGN_OR_RETURN(const auto instance, find_job_instance(named, catalogue));
+  ASSIGN_OR_RETURN(auto known, machine_of(*instance));
   const bool own = options.software.empty();
-  if (own) RETURN_IF_ERROR(check_own(loaded, **instance));
+  if (own) RETURN_IF_ERROR(check_own(loaded, *instance));
   const auto stack = find_stack(options.software.empty() ? "fsdp" : options.software);
   if (!stack)
     return Error(Code::kInvalid,
                  fmt::format("--software {}: unknown; one of {}", options.software, stack_names()));
   Question question;
-  question.machine = std::move(known).value();
+  question.machine = std::move(known);
   question.machine.dollars_per_hour = options.dollars_per_hour;
   if (spec.resources.device == spec::DeviceKind::kGpu && loaded.says("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
@@ -205,37 +201,32 @@ Result<std::vector<int64_t>> node_counts(const PlanOptions& options, const spec:
 // Sequences of a step on the job's own nodes.
 Result<int64_t> batch_of(const spec::JobSpec& spec, const Question& question) {
   if (spec.batch.global_batch) return *spec.batch.global_batch;
-  const auto mesh =
-      plan::solve_mesh(spec, question.nodes * question.machine.per_node, question.machine.per_node);
-  if (!mesh) return mesh.error();
-  const auto batch = solve_batch(spec, mesh->data_parallel());
-  if (!batch) return batch.error();
-  return batch->global_batch;
+  ASSIGN_OR_RETURN(const auto mesh, plan::solve_mesh(spec, question.nodes * question.machine.per_node,
+                                                     question.machine.per_node));
+  ASSIGN_OR_RETURN(const auto batch, solve_batch(spec, mesh.data_parallel()));
+  return batch.global_batch;
 }
 
 Result<void> add_machine(const PlanOptions& options, const LoadedSpec& loaded, const std::string& machine,
                          ForecastReport& report) {
   const spec::JobSpec& spec = loaded.spec;
-  auto question = question_of(options, loaded, machine);
-  if (!question) return std::move(question).error();
-  const auto counts = node_counts(options, spec);
-  if (!counts) return counts.error();
-  const auto batch = batch_of(spec, *question);
-  if (!batch) return batch.error();
+  ASSIGN_OR_RETURN(auto question, question_of(options, loaded, machine));
+  ASSIGN_OR_RETURN(const auto counts, node_counts(options, spec));
+  ASSIGN_OR_RETURN(const auto batch, batch_of(spec, question));
   double first = 0.0;
-  for (const int64_t nodes : *counts) {
-    question->nodes = nodes;
-    question->global_batch = report.weak ? *batch / counts->front() * nodes : *batch;
+  for (const int64_t nodes : counts) {
+    question.nodes = nodes;
+    question.global_batch = report.weak ? batch / counts.front() * nodes : batch;
     ForecastLine line{.machine = machine,
                       .nodes = nodes,
-                      .accelerators = nodes * question->machine.per_node,
-                      .global_batch = question->global_batch};
-    if (question->fp8 && question->machine.fp8_peak == 0.0) {
+                      .accelerators = nodes * question.machine.per_node,
+                      .global_batch = question.global_batch};
+    if (question.fp8 && question.machine.fp8_peak == 0.0) {
       line.reasons = {fmt::format("{} does not multiply fp8; remove [precision] fp8", machine)};
       report.lines.push_back(std::move(line));
       continue;
     }
-    fill(line, options, *question, answer_of(spec, options.software.empty(), *question, line));
+    fill(line, options, question, answer_of(spec, options.software.empty(), question, line));
     if (line.best) {
       const double speed = line.step.tokens_per_second() / static_cast<double>(nodes);
       if (first == 0.0) first = speed;
@@ -243,10 +234,10 @@ Result<void> add_machine(const PlanOptions& options, const LoadedSpec& loaded, c
     }
     report.lines.push_back(std::move(line));
   }
-  question->nodes = spec.resources.nodes;
-  const bool can = !question->fp8 || question->machine.fp8_peak > 0.0;
+  question.nodes = spec.resources.nodes;
+  const bool can = !question.fp8 || question.machine.fp8_peak > 0.0;
   if (can && options.machines.find(',') == std::string::npos && options.nodes.empty())
-    report.written = written_forecast(spec, *question);
+    report.written = written_forecast(spec, question);
   return {};
 }
 
@@ -358,9 +349,8 @@ Result<ForecastReport> forecast_job(const PlanOptions& options, const LoadedSpec
   report.weak =
       options.scaling.empty() ? spec.batch.scaling == spec::Scaling::kWeak : options.scaling == "weak";
   report.tokens = options.tokens;
-  const auto named = machine_names(options, spec);
-  if (!named) return named.error();
-  const std::vector<std::string>& machines = *named;
+  ASSIGN_OR_RETURN(const auto named, machine_names(options, spec));
+  const std::vector<std::string>& machines = named;
   if (machines.empty())
     return Error(Code::kInvalid,
                  "no machine to predict for; give --machine p4d.24xlarge, or [cluster] instance");

@@ -77,25 +77,22 @@ SubmitRequest submit_request(const CompileJob& job, const std::string& shardrun_
 Result<record::RunDir> write_compile_run(CompileJob& compile, const std::string& id) {
   compile.plan.id = id;
   compile.plan.run_directory = runs_of(compile.loaded.spec) + "/" + id;
-  auto directory = RunDirectory::claim(compile.plan, compile.loaded.text);
-  if (!directory) return std::move(directory).error();
-  return directory->paths();
+  ASSIGN_OR_RETURN(auto directory, RunDirectory::claim(compile.plan, compile.loaded.text));
+  return directory.paths();
 }
 
 Result<int> compile_first(const LoadedSpec& loaded, record::LaunchPlan& plan, const Installation& installed,
                           const StopSignals& signals, bool quiet, bool json) {
-  auto compile = make_compile_job(loaded, plan);
-  if (!compile) return std::move(compile).error();
-  auto directory = write_compile_run(*compile, plan.id);
-  if (!directory) return std::move(directory).error();
-  plan.precompile_run = directory->root;
-  std::vector<std::string> argv = {installed.shardrun_program, "run", "--run-directory", directory->root};
+  ASSIGN_OR_RETURN(auto compile, make_compile_job(loaded, plan));
+  ASSIGN_OR_RETURN(auto directory, write_compile_run(compile, plan.id));
+  plan.precompile_run = directory.root;
+  std::vector<std::string> argv = {installed.shardrun_program, "run", "--run-directory", directory.root};
   if (quiet) argv.push_back("--quiet");
   auto code = run_child_program(argv, signals.fd(), /*quiet_stdout=*/json);
   if (!code || *code == contract::kExitDone) return code;
-  const auto record = read_record(*directory);
+  const auto record = read_record(directory);
   fmt::print(stderr, "shardrun: error: {} was not started: its compile job {}; see {}\n", plan.name,
-             record ? escape_control(record->verdict) : fmt::format("ended with {}", *code), directory->root);
+             record ? escape_control(record->verdict) : fmt::format("ended with {}", *code), directory.root);
   return code;
 }
 

@@ -19,14 +19,10 @@ struct RenderOptions {
 base::Result<std::string> render_job(const RenderOptions& options) {
   std::vector<std::string> overrides = options.spec.overrides;
   overrides.emplace_back("cluster.scheduler=mpirun");  // what the launcher pod runs with
-  auto loaded = load_spec(options.spec.path, overrides);
-  if (!loaded) return std::move(loaded).error();
-  auto machine = machine_of(loaded->spec);
-  if (!machine) return std::move(machine).error();
-  auto context = plan_context(loaded->spec, {}, loaded->overrides, "mpirun");
-  if (!context) return std::move(context).error();
-  auto plan = solve_launch_plan(loaded->spec, *context);
-  if (!plan) return std::move(plan).error();
+  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, overrides));
+  ASSIGN_OR_RETURN(auto machine, machine_of(loaded.spec));
+  ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, {}, loaded.overrides, "mpirun"));
+  ASSIGN_OR_RETURN(auto plan, solve_launch_plan(loaded.spec, context));
   KubernetesOptions to;
   to.kind = options.kind == "mpijob"       ? KubernetesKind::kMpiJob
             : options.kind == "pytorchjob" ? KubernetesKind::kPyTorchJob
@@ -35,7 +31,7 @@ base::Result<std::string> render_job(const RenderOptions& options) {
   to.name_space = options.name_space;
   to.claim = options.claim;
   to.mount = options.mount;
-  return render_kubernetes(loaded->spec, loaded->text, *plan, *machine ? &**machine : nullptr, to);
+  return render_kubernetes(loaded.spec, loaded.text, plan, machine ? &*machine : nullptr, to);
 }
 
 int render(const RenderOptions& options, const CommonOptions& common) {

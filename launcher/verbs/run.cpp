@@ -93,28 +93,24 @@ struct Prepared {
 };
 
 Result<Prepared> prepare_new(const RunOptions& options, const Installation& installed) {
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
-  if (!loaded) return std::move(loaded).error();
-  const std::string runs = runs_of(loaded->spec);
-  const bool slurm = wants_slurm(loaded->spec);
-  auto context = plan_context(loaded->spec, installed, loaded->overrides, scheduler_of(loaded->spec));
-  if (!context) return std::move(context).error();
-  context->id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
-  context->run_directory = runs + "/" + context->id;
-  auto solved = solve_launch_plan(loaded->spec, *context);
-  if (!solved) return std::move(solved).error();
-  return Prepared{std::move(loaded->spec), std::move(loaded->text), std::move(solved).value()};
+  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+  const std::string runs = runs_of(loaded.spec);
+  const bool slurm = wants_slurm(loaded.spec);
+  ASSIGN_OR_RETURN(auto context,
+                   plan_context(loaded.spec, installed, loaded.overrides, scheduler_of(loaded.spec)));
+  context.id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
+  context.run_directory = runs + "/" + context.id;
+  ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
+  return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(solved)};
 }
 
 // A directory that `submit` made: its own job.toml and plan, whatever was edited since.
 Result<Prepared> prepare_existing(const std::string& directory) {
   const record::RunDir run{absolute_path(directory)};
-  auto plan = read_plan(run);
-  if (!plan) return std::move(plan).error();
-  auto loaded = load_prepared_spec(run.job_toml(), plan->overrides);
-  if (!loaded) return std::move(loaded).error();
-  plan->run_directory = run.root;
-  return Prepared{std::move(loaded->spec), std::move(loaded->text), std::move(plan).value()};
+  ASSIGN_OR_RETURN(auto plan, read_plan(run));
+  ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
+  plan.run_directory = run.root;
+  return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(plan)};
 }
 
 std::vector<std::string> own_command(const RunOptions& options, const Installation& installed) {
@@ -226,9 +222,8 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     if (job.spec.program.command.empty()) {
       const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
       request.check_plan = [&, memory](const record::LaunchPlan& plan) -> Result<void> {
-        auto model = plan::job_memory(job.spec, plan.batch, rank_place(plan));
-        if (!model) return std::move(model).error();
-        return fits_in_memory(model->memory, plan.ranks_per_node, memory);
+        ASSIGN_OR_RETURN(auto model, plan::job_memory(job.spec, plan.batch, rank_place(plan)));
+        return fits_in_memory(model.memory, plan.ranks_per_node, memory);
       };
     }
   }

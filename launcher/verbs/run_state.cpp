@@ -48,9 +48,8 @@ base::Result<RunRecord> find_record(const record::RunDir& run) {
 
 base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   RunState state;
-  auto plan = read_plan(run);
-  if (!plan) return std::move(plan).error();
-  state.plan = std::move(plan).value();
+  ASSIGN_OR_RETURN(auto plan, read_plan(run));
+  state.plan = std::move(plan);
   if (auto record = find_record(run)) state.record = std::move(record).value();
   state.status = state.record ? record::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||

@@ -37,19 +37,14 @@ struct Sweep {
 };
 
 Result<Sweep> plan_sweep(const ScaleOptions& options) {
-  auto installed = find_installation();
-  if (!installed) return std::move(installed).error();
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
-  if (!loaded) return std::move(loaded).error();
-  auto counts = parse_node_counts(options.nodes);
-  if (!counts) return std::move(counts).error();
-  auto context = plan_context(loaded->spec, *installed, loaded->overrides, "slurm");
-  if (!context) return std::move(context).error();
+  ASSIGN_OR_RETURN(auto installed, find_installation());
+  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+  ASSIGN_OR_RETURN(auto counts, parse_node_counts(options.nodes));
+  ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, installed, loaded.overrides, "slurm"));
   std::optional<Scaling> scaling;
   if (!options.scaling.empty()) scaling = options.scaling == "weak" ? Scaling::kWeak : Scaling::kStrong;
-  auto rows = scale_table(loaded->spec, *counts, *context, scaling);
-  if (!rows) return std::move(rows).error();
-  return Sweep{std::move(loaded).value(), std::move(rows).value(), installed->shardrun_program};
+  ASSIGN_OR_RETURN(auto rows, scale_table(loaded.spec, counts, context, scaling));
+  return Sweep{std::move(loaded), std::move(rows), installed.shardrun_program};
 }
 
 ScaleReport report_of(const Sweep& sweep, const std::string& scaling) {

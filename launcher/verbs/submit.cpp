@@ -18,8 +18,7 @@ struct SubmitOptions {
 };
 
 base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
-  auto installed = find_installation();
-  if (!installed) return std::move(installed).error();
+  ASSIGN_OR_RETURN(auto installed, find_installation());
   const auto scheduler = loaded.spec.cluster.scheduler;
   if (scheduler == spec::SchedulerKind::kLocal || scheduler == spec::SchedulerKind::kMpirun) {
     return base::Error(base::Code::kInvalid,
@@ -27,19 +26,12 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
                                    "scheduler = \"slurm\"",
                                    loaded.spec.origin("cluster.scheduler"), scheduler_of(loaded.spec)));
   }
-  auto context = plan_context(loaded.spec, *installed, loaded.overrides, "slurm");
-  if (!context) return std::move(context).error();
-  auto solved = solve_launch_plan(loaded.spec, *context);
-  if (!solved) return std::move(solved).error();
-  auto warnings = check_launch(loaded.spec, *solved, dry_run);
-  if (!warnings) return std::move(warnings).error();
-  warn(*warnings);
-  return SubmitRequest{&loaded.spec,
-                       loaded.text,
-                       std::move(solved).value(),
-                       runs_of(loaded.spec),
-                       installed->shardrun_program,
-                       ""};
+  ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, installed, loaded.overrides, "slurm"));
+  ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
+  ASSIGN_OR_RETURN(auto warnings, check_launch(loaded.spec, solved, dry_run));
+  warn(warnings);
+  return SubmitRequest{
+      &loaded.spec, loaded.text, std::move(solved), runs_of(loaded.spec), installed.shardrun_program, ""};
 }
 
 // What --dry-run prints: what the machine decided, the compile job's script, when there is one, and the job's.
@@ -48,30 +40,24 @@ base::Result<std::string> describe(const SubmitRequest& request, const LoadedSpe
   if (!text.empty()) text = "# " + text + "\n";
   SubmitRequest job = request;
   if (compiles_by_command(loaded.spec)) {
-    auto compile = make_compile_job(loaded, request.plan);
-    if (!compile) return std::move(compile).error();
-    auto first = describe_submission(submit_request(*compile, request.shardrun_program));
-    if (!first) return std::move(first).error();
-    text += std::move(first).value() + "\n";
+    ASSIGN_OR_RETURN(auto compile, make_compile_job(loaded, request.plan));
+    ASSIGN_OR_RETURN(auto first, describe_submission(submit_request(compile, request.shardrun_program)));
+    text += std::move(first) + "\n";
     job.after = "<compile job id>";
   }
-  auto own = describe_submission(job);
-  if (!own) return std::move(own).error();
-  return text + *own;
+  ASSIGN_OR_RETURN(auto own, describe_submission(job));
+  return text + own;
 }
 
 // The job, behind its compile job when it has one.
 base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedSpec& loaded) {
   if (!compiles_by_command(loaded.spec)) return submit_job(std::move(request));
-  auto cache = contract::compile_cache_folder(loaded.spec, request.plan.working_directory);
-  if (!cache) return std::move(cache).error();
-  RETURN_IF_ERROR(prepare_cache(loaded.spec, *cache));
-  auto compile = make_compile_job(loaded, request.plan);
-  if (!compile) return std::move(compile).error();
-  SubmitRequest first = submit_request(*compile, request.shardrun_program);
-  auto chain = submit_chain(std::move(first), std::move(request));
-  if (!chain) return std::move(chain).error();
-  return std::move(chain->second);
+  ASSIGN_OR_RETURN(auto cache, contract::compile_cache_folder(loaded.spec, request.plan.working_directory));
+  RETURN_IF_ERROR(prepare_cache(loaded.spec, cache));
+  ASSIGN_OR_RETURN(auto compile, make_compile_job(loaded, request.plan));
+  SubmitRequest first = submit_request(compile, request.shardrun_program);
+  ASSIGN_OR_RETURN(auto chain, submit_chain(std::move(first), std::move(request)));
+  return std::move(chain.second);
 }
 
 int submit(const SubmitOptions& options, const CommonOptions& common) {

@@ -43,24 +43,23 @@ class TopSource {
     bool over = false;
   };
   Result<Seen> look() {
-    auto state = watcher_.look();
-    if (!state) return std::move(state).error();
+    ASSIGN_OR_RETURN(auto state, watcher_.look());
     Seen seen;
-    seen.over = is_over(*state);
-    seen.view.title = title_of(*state);
+    seen.over = is_over(state);
+    seen.view.title = title_of(state);
     seen.view.total_steps = total_steps_;
     files_.skip_to_last(run_.metrics_jsonl(), kLogTailBytes);
     add_metrics(files_.take_new(run_.metrics_jsonl(), /*to_the_end=*/false), curve_);
     seen.view.curve = curve_;
-    if (!state->record || state->record->attempts.empty()) {
+    if (!state.record || state.record->attempts.empty()) {
       seen.view.note = "no rank has been started yet";
       return seen;
     }
-    const record::Attempt& attempt = state->record->attempts.back();
+    const record::Attempt& attempt = state.record->attempts.back();
     if (seen.over) {
-      seen.view.note = state->record->verdict;
+      seen.view.note = state.record->verdict;
     } else {
-      add_ranks(*state, attempt, seen.view);
+      add_ranks(state, attempt, seen.view);
     }
     add_last_lines(attempt, seen.view);
     return seen;
@@ -96,11 +95,9 @@ class TopSource {
   }
 
   Result<std::vector<contract::RankSight>> look_at_attempt(int number) const {
-    auto text = base::read_file(run_.watch_json(number), /*limit_bytes=*/1 << 20);
-    if (!text) return std::move(text).error();
-    auto place = contract::parse_watch_place(*text);
-    if (!place) return std::move(place).error();
-    return look_at_ranks(*place);
+    ASSIGN_OR_RETURN(auto text, base::read_file(run_.watch_json(number), /*limit_bytes=*/1 << 20));
+    ASSIGN_OR_RETURN(auto place, contract::parse_watch_place(text));
+    return look_at_ranks(place);
   }
 
   void add_last_lines(const record::Attempt& attempt, TopView& view) {
@@ -185,14 +182,12 @@ bool wait_for_key(int signals) {
 }
 
 Result<void> show_on_screen(TopSource& source) {
-  auto signals = StopSignals::block();
-  if (!signals) return std::move(signals).error();
+  ASSIGN_OR_RETURN(auto signals, StopSignals::block());
   const Screen screen;
   while (true) {
-    auto seen = source.look();
-    if (!seen) return std::move(seen).error();
-    Screen::show(render_top(seen->view, Screen::size()));
-    if (seen->over || wait_for_key(signals->fd())) return {};
+    ASSIGN_OR_RETURN(auto seen, source.look());
+    Screen::show(render_top(seen.view, Screen::size()));
+    if (seen.over || wait_for_key(signals.fd())) return {};
   }
 }
 

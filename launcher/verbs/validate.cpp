@@ -17,11 +17,10 @@ struct ValidateOptions {
 base::Result<Warnings> validate_one(const base::Result<LoadedSpec>& loaded) {
   if (!loaded) return loaded.error();
   const auto& resources = loaded->spec.resources;
-  auto mesh = plan::solve_mesh(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node,
-                               resources.ranks_per_node);
-  if (!mesh) return std::move(mesh).error();
-  auto batch = solve_batch(loaded->spec, mesh->data_parallel());
-  if (!batch) return std::move(batch).error();
+  ASSIGN_OR_RETURN(auto mesh,
+                   plan::solve_mesh(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node,
+                                    resources.ranks_per_node));
+  RETURN_IF_ERROR(solve_batch(loaded->spec, mesh.data_parallel()));
   const bool slurm = loaded->spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
   return check_files(loaded->spec, current_directory(), slurm ? RanksRun::kElsewhere : RanksRun::kHere);
 }

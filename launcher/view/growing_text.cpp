@@ -19,7 +19,7 @@ std::string GrowingText::take_new(const std::string& path, bool to_the_end) {
   ssize_t got = 0;
   while ((got = ::pread(fd.get(), chunk.data(), chunk.size(), offset + static_cast<int64_t>(text.size()))) >
          0) {
-    text.append(chunk.data(), static_cast<size_t>(got));
+    text.append(chunk.data(), got);
   }
   if (!to_the_end) text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
   offset += static_cast<int64_t>(text.size());

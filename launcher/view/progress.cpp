@@ -27,7 +27,7 @@ std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int
                                        static_cast<double>(total_steps));
   std::string bar;
   for (int cell = 0; cell < width; ++cell) bar += cell < filled ? "━" : "─";
-  return bar + (width == 0 ? numbers.substr(2, static_cast<size_t>(std::max(0, columns - 1))) : numbers);
+  return bar + (width == 0 ? numbers.substr(2, std::max(0, columns - 1)) : numbers);
 }
 
 std::string sparkline(const std::vector<double>& values, int columns) {

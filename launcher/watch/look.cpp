@@ -68,7 +68,7 @@ Result<std::string> ask(int fd, const std::string& line, steady_clock::time_poin
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return base::errno_error(Code::kIo, "reading the conductor's answer", errno);
     if (got == 0) return text;
-    text.append(chunk.data(), static_cast<size_t>(got));
+    text.append(chunk.data(), got);
   }
   return Error(Code::kIo, "the conductor's answer does not end");
 }
@@ -101,9 +101,8 @@ Result<std::vector<contract::RankSight>> look_at_ranks(const contract::WatchPlac
       last = std::move(fd).error();
       continue;
     }
-    auto text = ask(fd->get(), contract::look_line(place.token), deadline);
-    if (!text) return std::move(text).error();
-    return parse_answer(*text, place.answer);
+    ASSIGN_OR_RETURN(auto text, ask(fd->get(), contract::look_line(place.token), deadline));
+    return parse_answer(text, place.answer);
   }
   return last;
 }

@@ -40,7 +40,7 @@ std::string at_step(const RankWatch& rank) {
 }  // namespace
 
 void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
-  RankWatch& rank = ranks_[static_cast<size_t>(global_rank)];
+  RankWatch& rank = ranks_[global_rank];
   const bool first = !rank.heard;
   const bool moved = first || has_moved(rank.beat, beat);
   if (!policy_.trainer) {
@@ -62,7 +62,7 @@ void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
 }
 
 void WatchRules::on_farewell(int global_rank) {
-  ranks_[static_cast<size_t>(global_rank)].left = true;
+  ranks_[global_rank].left = true;
 }
 
 void WatchRules::forgive(double seconds) {

@@ -115,13 +115,11 @@ bool send_line(int fd, const std::string& line) {
 Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   make_room_for(options.rank_nodes.size());
   contract::WatchPlace place;
-  auto listener = listen_on(options.this_machine_only, place.port);
-  if (!listener) return std::move(listener).error();
-  auto token = random_word(), answer = random_word();
-  if (!token) return std::move(token).error();
-  if (!answer) return std::move(answer).error();
-  place.token = *token;
-  place.answer = *answer;
+  ASSIGN_OR_RETURN(auto listener, listen_on(options.this_machine_only, place.port));
+  ASSIGN_OR_RETURN(auto token, random_word());
+  ASSIGN_OR_RETURN(auto answer, random_word());
+  place.token = token;
+  place.answer = answer;
   place.lease_seconds = kLeaseShare * options.policy.node_timeout_seconds;
   place.addresses = options.this_machine_only ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
   UniqueFd alarm_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -130,7 +128,7 @@ Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   RETURN_IF_ERROR(
       base::write_file_atomically(options.place_path, to_json(place), 0600, base::Durability::kProcess));
   std::unique_ptr<Watch> watch(
-      new Watch(std::move(options), std::move(*listener), std::move(alarm_event), std::move(stop_event)));
+      new Watch(std::move(options), std::move(listener), std::move(alarm_event), std::move(stop_event)));
   watch->place_ = std::move(place);
   watch->thread_ = std::thread([raw = watch.get()] { raw->serve(); });
   return watch;
@@ -204,7 +202,7 @@ bool Watch::read_peer(Peer& peer, double now) {
   const ssize_t got = ::recv(peer.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
-  peer.received.append(chunk.data(), static_cast<size_t>(got));
+  peer.received.append(chunk.data(), got);
   for (size_t end = 0; (end = peer.received.find('\n')) != std::string::npos;) {
     const std::string line = peer.received.substr(0, end);
     peer.received.erase(0, end + 1);
@@ -218,7 +216,7 @@ bool Watch::send_more(Peer& peer) {
   const ssize_t sent =
       ::send(peer.socket.get(), peer.to_send.data(), peer.to_send.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) return errno == EAGAIN || errno == EINTR;
-  peer.to_send.erase(0, static_cast<size_t>(sent));
+  peer.to_send.erase(0, sent);
   return !peer.to_send.empty();
 }
 
@@ -265,8 +263,7 @@ void Watch::tell_unheard(const std::vector<int>& ranks) const {
       "shardrun: {} of {} ranks were not heard within {:.0f} s, among them rank {} on node {}: they run "
       "unwatched, and the loss of their nodes would go unnoticed; let them connect to TCP port {} of {}\n",
       ranks.size(), options_.rank_nodes.size(), kUnheardSeconds, ranks.front(),
-      options_.rank_nodes[static_cast<size_t>(ranks.front())], place_.port,
-      fmt::join(place_.addresses, " or "));
+      options_.rank_nodes[ranks.front()], place_.port, fmt::join(place_.addresses, " or "));
 }
 
 void Watch::judge(double now) {

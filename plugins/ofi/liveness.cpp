@@ -164,7 +164,7 @@ void Liveness::send_message(const Link& link, uint32_t kind, uint32_t global_ran
   const size_t ranks = std::min(failure.ranks.size(), kMostRanks);
   const Header header{kind,
                       global_rank,
-                      cookies_[static_cast<size_t>(link.global_rank)],
+                      cookies_[link.global_rank],
                       failure.code,
                       static_cast<uint32_t>(shown.size()),
                       static_cast<uint32_t>(ranks),
@@ -185,7 +185,7 @@ void Liveness::read_link(Link& link, std::vector<News>* news) {
       lose(link, news);
       return;
     }
-    link.received.append(buffer, static_cast<size_t>(count));
+    link.received.append(buffer, count);
     while (link.fd >= 0 && take_message(link, news)) {
     }
     if (link.fd < 0) return;

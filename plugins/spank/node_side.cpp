@@ -23,9 +23,8 @@ Result<record::LaunchPlan> solve(const spec::JobSpec& spec, const Step& step,
   context.scheduler = "slurm";
   context.working_directory = step.working_directory;
   if (launcher::compiles_by_command(spec)) {
-    auto cache = contract::compile_cache_folder(spec, step.working_directory, environment);
-    if (!cache) return std::move(cache).error();
-    context.cache = std::move(cache).value();
+    ASSIGN_OR_RETURN(auto cache, contract::compile_cache_folder(spec, step.working_directory, environment));
+    context.cache = std::move(cache);
   }
   return launcher::solve_launch_plan(spec, context);
 }
@@ -80,29 +79,24 @@ std::string first_host(std::string_view list) {
 
 Result<Task> prepare_task(const std::string& path, const Step& step,
                           const contract::EnvironmentLookup& environment) {
-  auto loaded = launcher::load_spec(path, {});
-  if (!loaded) return std::move(loaded).error();
-  const spec::JobSpec& spec = loaded->spec;
-  auto env = contract::read_slurm_place(environment);
-  if (!env) return std::move(env).error();
-  RETURN_IF_ERROR(check_place(spec, *env));
-  auto plan = solve(spec, step, environment);
-  if (!plan) return std::move(plan).error();
-  auto port = meeting_port(*env, step, !spec.environment.contains("MASTER_PORT"));
-  if (!port) return std::move(port).error();
-  env->master_addr = contract::master_address(static_cast<size_t>(env->node_count),
-                                              first_host(environment("SLURM_STEP_NODELIST").value_or("")));
-  env->master_port = *port;
-  env->attempt = static_cast<int>(step.restarts);
+  ASSIGN_OR_RETURN(auto loaded, launcher::load_spec(path, {}));
+  const spec::JobSpec& spec = loaded.spec;
+  ASSIGN_OR_RETURN(auto env, contract::read_slurm_place(environment));
+  RETURN_IF_ERROR(check_place(spec, env));
+  ASSIGN_OR_RETURN(auto plan, solve(spec, step, environment));
+  ASSIGN_OR_RETURN(auto port, meeting_port(env, step, !spec.environment.contains("MASTER_PORT")));
+  env.master_addr =
+      contract::master_address(env.node_count, first_host(environment("SLURM_STEP_NODELIST").value_or("")));
+  env.master_port = port;
+  env.attempt = static_cast<int>(step.restarts);
 
   Task task;
-  auto variables = contract::command_environment(*env, *plan, spec, environment);
-  if (!variables) return std::move(variables).error();
-  task.variables = std::move(variables).value();
-  task.variables["SHARDRUN_ATTEMPT"] = std::to_string(env->attempt);
-  task.variables["SHARDRUN_MASTER_ADDR"] = env->master_addr;
-  task.variables["SHARDRUN_MASTER_PORT"] = std::to_string(env->master_port);
-  task.binding = binding_of(*env, *plan, environment);
+  ASSIGN_OR_RETURN(auto variables, contract::command_environment(env, plan, spec, environment));
+  task.variables = std::move(variables);
+  task.variables["SHARDRUN_ATTEMPT"] = std::to_string(env.attempt);
+  task.variables["SHARDRUN_MASTER_ADDR"] = env.master_addr;
+  task.variables["SHARDRUN_MASTER_PORT"] = std::to_string(env.master_port);
+  task.binding = binding_of(env, plan, environment);
   return task;
 }
 

@@ -190,14 +190,14 @@ Result<void> become_rank(spank_t spank, const std::string& path) {
   if (::geteuid() != user || ::getuid() != user)
     return Error(Code::kRefused, "the task does not run as its user yet; no file of the user is read");
   step.working_directory = current_directory();
-  auto task = prepare_task(absolute_spec(path, step.working_directory), step, environment_of(spank));
-  if (!task) return std::move(task).error();
-  for (const auto& [name, value] : task->variables) {
+  ASSIGN_OR_RETURN(auto task,
+                   prepare_task(absolute_spec(path, step.working_directory), step, environment_of(spank)));
+  for (const auto& [name, value] : task.variables) {
     if (spank_setenv(spank, name.c_str(), value.c_str(), /*overwrite=*/1) != ESPANK_SUCCESS)
       return Error(Code::kIo, "Slurm did not take the variable " + name);
   }
-  if (task->binding.cpus.empty()) return {};
-  return rank::bind_process(task->binding.cpus);
+  if (task.binding.cpus.empty()) return {};
+  return rank::bind_process(task.binding.cpus);
 }
 
 int start_task(spank_t spank) {

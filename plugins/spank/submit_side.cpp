@@ -35,9 +35,8 @@ void add_pyxis_options(const spec::JobSpec& spec, const std::string& working_dir
 }  // namespace
 
 Result<spec::JobSpec> check_job(const std::string& path) {
-  auto loaded = launcher::load_spec(path, {});
-  if (!loaded) return std::move(loaded).error();
-  const spec::JobSpec& spec = loaded->spec;
+  ASSIGN_OR_RETURN(auto loaded, launcher::load_spec(path, {}));
+  const spec::JobSpec& spec = loaded.spec;
   if (!spec.program.trainer.empty()) {
     return Error(Code::kInvalid,
                  fmt::format("{}: srun starts the program that stands behind its options, not the built-in "
@@ -54,9 +53,8 @@ Result<spec::JobSpec> check_job(const std::string& path) {
   }
   launcher::PlanContext context;
   context.scheduler = "slurm";
-  auto plan = launcher::solve_launch_plan(spec, context);
-  if (!plan) return std::move(plan).error();
-  return std::move(loaded->spec);
+  ASSIGN_OR_RETURN(auto plan, launcher::solve_launch_plan(spec, context));
+  return std::move(loaded.spec);
 }
 
 std::vector<std::string> sections_without_effect(const spec::JobSpec& spec) {

@@ -52,7 +52,7 @@ std::vector<char*> pointers_of(const std::vector<std::string>& words) {
 bool drain(int fd, std::string& text) {
   std::array<char, 16384> chunk;
   const ssize_t got = ::read(fd, chunk.data(), chunk.size());
-  if (got > 0) text.append(chunk.data(), static_cast<size_t>(got));
+  if (got > 0) text.append(chunk.data(), got);
   return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
@@ -68,19 +68,18 @@ std::string trimmed(std::string text) {
 
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                                      const std::map<std::string, std::string>& environment, bool with_input) {
-  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
-  if (!in) return std::move(in).error();
-  if (!out) return std::move(out).error();
-  if (!err) return std::move(err).error();
+  ASSIGN_OR_RETURN(auto in, make_pipe());
+  ASSIGN_OR_RETURN(auto out, make_pipe());
+  ASSIGN_OR_RETURN(auto err, make_pipe());
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   if (with_input) {
-    posix_spawn_file_actions_adddup2(&actions, in->read.get(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, in.read.get(), STDIN_FILENO);
   } else {
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   }
-  posix_spawn_file_actions_adddup2(&actions, out->write.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, err->write.get(), STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out.write.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, err.write.get(), STDERR_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none, all;
@@ -104,20 +103,19 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                        fmt::format("{} cannot be run", argv.front()), failure);
   }
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
-  if (with_input) child.in = std::move(in->write);
-  child.out = std::move(out->read);
-  child.err = std::move(err->read);
+  if (with_input) child.in = std::move(in.write);
+  child.out = std::move(out.read);
+  child.err = std::move(err.read);
   return child;
 }
 
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
                                      std::chrono::milliseconds limit, const std::function<void()>& tick) {
-  auto child = spawn_command(argv, {}, !input.empty());
-  if (!child) return std::move(child).error();
+  ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty()));
   // Inputs here are scripts of a few kilobytes: they fit in a pipe, and nobody waits for a command that reads none.
   if (!input.empty()) {
-    (void)write_all(child->in.get(), input, argv.front());
-    child->in.reset();
+    (void)write_all(child.in.get(), input, argv.front());
+    child.in.reset();
   }
   CommandOutput output;
   bool out_open = true, err_open = true, timed_out = false;
@@ -129,15 +127,15 @@ Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const
     timed_out = left <= 0;
     if (timed_out) break;
     if (tick) tick();
-    pollfd polled[2] = {{out_open ? child->out.get() : -1, POLLIN, 0},
-                        {err_open ? child->err.get() : -1, POLLIN, 0}};
+    pollfd polled[2] = {{out_open ? child.out.get() : -1, POLLIN, 0},
+                        {err_open ? child.err.get() : -1, POLLIN, 0}};
     const auto wait = tick ? std::min<decltype(left)>(left, 1000) : left;
     if (::poll(polled, 2, static_cast<int>(wait)) < 0 && errno != EINTR) break;
-    if (polled[0].revents != 0) out_open = drain(child->out.get(), output.out);
-    if (polled[1].revents != 0) err_open = drain(child->err.get(), output.err);
+    if (polled[0].revents != 0) out_open = drain(child.out.get(), output.out);
+    if (polled[1].revents != 0) err_open = drain(child.err.get(), output.err);
   }
-  if (timed_out) ::kill(-child->pid, SIGKILL);
-  while (::waitpid(child->pid, &output.status, 0) < 0 && errno == EINTR) {
+  if (timed_out) ::kill(-child.pid, SIGKILL);
+  while (::waitpid(child.pid, &output.status, 0) < 0 && errno == EINTR) {
   }
   if (timed_out) {
     return Error(Code::kTimeout,

@@ -39,7 +39,7 @@ Result<std::string> read_file(const std::string& path, uint64_t limit_bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno_error(Code::kIo, fmt::format("reading {}", path), errno);
     if (got == 0) return text;
-    text.append(chunk.data(), static_cast<size_t>(got));
+    text.append(chunk.data(), got);
     if (text.size() > limit_bytes) {
       return Error(Code::kRefused, fmt::format("{}: larger than {} bytes", path, limit_bytes));
     }
@@ -52,7 +52,7 @@ Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, con
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno_error(Code::kIo, fmt::format("reading {}", path), errno);
     if (got == 0) return Error(Code::kCorrupt, fmt::format("{}: is cut off at byte {}", path, offset));
-    out = out.subspan(static_cast<size_t>(got));
+    out = out.subspan(got);
     offset += static_cast<uint64_t>(got);
   }
   return {};
@@ -63,7 +63,7 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_vie
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno_error(Code::kIo, fmt::format("writing {}", what), errno);
-    bytes = bytes.subspan(static_cast<size_t>(written));
+    bytes = bytes.subspan(written);
   }
   return {};
 }

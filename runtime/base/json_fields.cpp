@@ -34,8 +34,7 @@ std::string JsonWriter::finish() {
 std::string JsonWriter::brackets(char open, char close) const {
   if (items_.empty()) return {open, close};
   const auto line = [&](int depth) {
-    return style_.indent < 0 ? std::string()
-                             : "\n" + std::string(static_cast<size_t>(depth * style_.indent), ' ');
+    return style_.indent < 0 ? std::string() : "\n" + std::string(depth * style_.indent, ' ');
   };
   std::string text(1, open);
   const char* comma = style_.indent < 0 && style_.spaced ? ", " : ",";

@@ -29,7 +29,7 @@ Pages pages_inside(int64_t offset, int64_t bytes) {
 }
 
 Result<std::byte*> map(int64_t bytes, int flags, int file) {
-  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, flags, file, 0);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   if (data == MAP_FAILED) return errno_error(Code::kIo, fmt::format("no {} bytes of memory", bytes), errno);
   return static_cast<std::byte*>(data);
 }
@@ -37,15 +37,13 @@ Result<std::byte*> map(int64_t bytes, int flags, int file) {
 }  // namespace
 
 Result<Memory> Memory::create(int64_t bytes) {
-  auto data = map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  if (!data) return std::move(data).error();
-  return Memory(*data, bytes, -1);
+  ASSIGN_OR_RETURN(auto data, map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1));
+  return Memory(data, bytes, -1);
 }
 
 Result<Memory> Memory::create_resident(int64_t bytes) {
-  auto data = map(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1);
-  if (!data) return std::move(data).error();
-  return Memory(*data, bytes, -1);
+  ASSIGN_OR_RETURN(auto data, map(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1));
+  return Memory(data, bytes, -1);
 }
 
 Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& directory) {
@@ -55,9 +53,8 @@ Result<Memory> Memory::create_in_file(int64_t bytes, const std::string& director
   if (const int failure = ::posix_fallocate(file, 0, bytes); failure != 0) {
     return errno_error(Code::kIo, fmt::format("reserving {} bytes in {}", bytes, directory), failure);
   }
-  auto data = map(bytes, MAP_SHARED, file);
-  if (!data) return std::move(data).error();
-  memory.data_ = *data;
+  ASSIGN_OR_RETURN(auto data, map(bytes, MAP_SHARED, file));
+  memory.data_ = data;
   memory.bytes_ = bytes;
   return memory;
 }
@@ -78,21 +75,21 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Memory::~Memory() {
   if (data_ != nullptr && release_ != nullptr) release_(data_);
-  if (data_ != nullptr && release_ == nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+  if (data_ != nullptr && release_ == nullptr) ::munmap(data_, bytes_);
   if (file_ >= 0) ::close(file_);
 }
 
 void Memory::evict(int64_t offset, int64_t bytes) const {
   const Pages pages = pages_inside(offset, bytes);
   if (file_ < 0 || pages.bytes == 0) return;
-  ::madvise(data_ + pages.begin, static_cast<size_t>(pages.bytes), MADV_DONTNEED);
+  ::madvise(data_ + pages.begin, pages.bytes, MADV_DONTNEED);
   ::sync_file_range(file_, pages.begin, pages.bytes, SYNC_FILE_RANGE_WRITE);
 }
 
 void Memory::prefetch(int64_t offset, int64_t bytes) const {
   const Pages pages = pages_inside(offset, bytes);
   if (file_ < 0 || pages.bytes == 0) return;
-  ::madvise(data_ + pages.begin, static_cast<size_t>(pages.bytes), MADV_WILLNEED);
+  ::madvise(data_ + pages.begin, pages.bytes, MADV_WILLNEED);
 }
 
 #ifdef __SSE2__

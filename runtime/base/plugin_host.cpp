@@ -104,7 +104,7 @@ bool read_verdict(int fd, std::chrono::milliseconds patience, std::string* verdi
     const ssize_t count = read(fd, buffer, sizeof(buffer));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return true;
-    verdict->append(buffer, static_cast<size_t>(count));
+    verdict->append(buffer, count);
   }
 }
 
@@ -141,12 +141,10 @@ Result<void> probe(const std::string& path, const PluginInterface& interface) {
 }  // namespace
 
 Result<Plugin> Plugin::open(const std::string& path, const PluginInterface& interface) {
-  auto real = check_file(path);
-  if (!real) return std::move(real).error();
-  RETURN_IF_ERROR(probe(*real, interface));
-  auto loaded = load(*real, interface);
-  if (!loaded) return std::move(loaded).error();
-  return Plugin(loaded->handle, loaded->header);
+  ASSIGN_OR_RETURN(auto real, check_file(path));
+  RETURN_IF_ERROR(probe(real, interface));
+  ASSIGN_OR_RETURN(auto loaded, load(real, interface));
+  return Plugin(loaded.handle, loaded.header);
 }
 
 Plugin::Plugin(Plugin&& other) noexcept

@@ -4,8 +4,9 @@
 // in the one .cpp file that includes them. An Error holds a closed code for programs, one line for people, where it
 // was made, and the earlier error that caused it.
 //
-//   Result<int> port = parse_port(text);
-//   if (!port) return std::move(port).error().context("reading [communication]");
+//   ASSIGN_OR_RETURN(const int port, parse_port(text));     // an error leaves the function as it is
+//   auto plugin = open(path);
+//   if (!plugin) return std::move(plugin).error().context("reading [communication]");
 //
 // Result has the member names of std::expected, so that an alias can replace it under C++23.
 // Thread rule: values; share nothing.
@@ -118,11 +119,22 @@ class [[nodiscard]] Result<void> {
 }  // namespace shardrun::base
 
 // Returns from the function with the error of `expression` if it failed.
-#define RETURN_IF_ERROR(expression)                                \
+#define RETURN_IF_ERROR(...)                                       \
   do {                                                             \
-    auto result_of_step = (expression);                            \
+    auto&& result_of_step = (__VA_ARGS__);                         \
     if (!result_of_step) return std::move(result_of_step).error(); \
   } while (false)
+
+// Declares what stands before the comma with the value of the expression behind it, or leaves the function with its error:
+//   ASSIGN_OR_RETURN(const auto port, parse_port(text));
+#define ASSIGN_OR_RETURN(declaration, ...) \
+  SHARDRUN_ASSIGN_OR_RETURN(SHARDRUN_CONCAT(result_of_line_, __LINE__), declaration, (__VA_ARGS__))
+#define SHARDRUN_ASSIGN_OR_RETURN(result, declaration, expression) \
+  auto result = expression;                                        \
+  if (!result) return std::move(result).error();                   \
+  declaration = std::move(result).value()
+#define SHARDRUN_CONCAT_INNER(a, b) a##b
+#define SHARDRUN_CONCAT(a, b) SHARDRUN_CONCAT_INNER(a, b)
 
 // Checks a promise of our own code (never of input, environment or peers): if it is broken, prints the state and
 // aborts.

@@ -19,10 +19,9 @@ constexpr std::string_view kStagePrefix = ".writing_";
 }  // namespace
 
 Result<int> read_epoch(const record::RunDir& run) {
-  auto text = base::read_file(run.epoch(), /*limit_bytes=*/64);
-  if (!text) return std::move(text).error();
+  ASSIGN_OR_RETURN(auto text, base::read_file(run.epoch(), /*limit_bytes=*/64));
   int epoch = 0;
-  const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), epoch);
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), epoch);
   if (failure != std::errc() || *end != '\n' || epoch < 0) {
     return Error(Code::kCorrupt, run.epoch() + ": holds no attempt's number");
   }

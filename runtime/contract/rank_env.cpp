@@ -85,37 +85,29 @@ Result<int64_t> slurm_local_world_size(const EnvironmentLookup& lookup, int node
 
 Result<int> field(const EnvironmentLookup& lookup, const char* name, const char* setter, int64_t low,
                   int64_t high) {
-  auto value = number(lookup, name, setter, low, high);
-  if (!value) return std::move(value).error();
-  return static_cast<int>(*value);
+  ASSIGN_OR_RETURN(auto value, number(lookup, name, setter, low, high));
+  return static_cast<int>(value);
 }
 
 Result<void> read_position(const EnvironmentLookup& lookup, const RankNames& names, RankEnv& env) {
-  auto world = field(lookup, names.world_size, names.launcher, 1, 1 << 24);
-  if (!world) return std::move(world).error();
-  env.world_size = *world;
-  auto global = field(lookup, names.global_rank, names.launcher, 0, env.world_size - 1);
-  if (!global) return std::move(global).error();
-  env.global_rank = *global;
-  auto local = field(lookup, names.local_rank, names.launcher, 0, 1 << 16);
-  if (!local) return std::move(local).error();
-  env.local_rank = *local;
+  ASSIGN_OR_RETURN(auto world, field(lookup, names.world_size, names.launcher, 1, 1 << 24));
+  env.world_size = world;
+  ASSIGN_OR_RETURN(auto global, field(lookup, names.global_rank, names.launcher, 0, env.world_size - 1));
+  env.global_rank = global;
+  ASSIGN_OR_RETURN(auto local, field(lookup, names.local_rank, names.launcher, 0, 1 << 16));
+  env.local_rank = local;
   if (*names.node_count != '\0') {
-    auto count = field(lookup, names.node_count, names.launcher, 1, 65536);
-    if (!count) return std::move(count).error();
-    env.node_count = *count;
-    auto index = field(lookup, names.node_index, names.launcher, 0, env.node_count - 1);
-    if (!index) return std::move(index).error();
-    env.node_index = *index;
+    ASSIGN_OR_RETURN(auto count, field(lookup, names.node_count, names.launcher, 1, 65536));
+    env.node_count = count;
+    ASSIGN_OR_RETURN(auto index, field(lookup, names.node_index, names.launcher, 0, env.node_count - 1));
+    env.node_index = index;
   }
   if (*names.local_world_size != '\0') {
-    auto size = field(lookup, names.local_world_size, names.launcher, 1, 1 << 16);
-    if (!size) return std::move(size).error();
-    env.local_world_size = *size;
+    ASSIGN_OR_RETURN(auto size, field(lookup, names.local_world_size, names.launcher, 1, 1 << 16));
+    env.local_world_size = size;
   } else {
-    auto size = slurm_local_world_size(lookup, env.node_index);
-    if (!size) return std::move(size).error();
-    env.local_world_size = static_cast<int>(*size);
+    ASSIGN_OR_RETURN(auto size, slurm_local_world_size(lookup, env.node_index));
+    env.local_world_size = static_cast<int>(size);
   }
   if (*names.node_count == '\0') {
     // mpirun does not say; ranks are mapped node by node, equally many on each.
@@ -155,14 +147,12 @@ Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup) {
   env.run_directory = *directory;
   env.master_addr = lookup("SHARDRUN_MASTER_ADDR").value_or("127.0.0.1");
   if (lookup("SHARDRUN_MASTER_PORT")) {
-    auto port = field(lookup, "SHARDRUN_MASTER_PORT", "shardrun", 1, 65535);
-    if (!port) return std::move(port).error();
-    env.master_port = static_cast<uint16_t>(*port);
+    ASSIGN_OR_RETURN(auto port, field(lookup, "SHARDRUN_MASTER_PORT", "shardrun", 1, 65535));
+    env.master_port = static_cast<uint16_t>(port);
   }
   if (lookup("SHARDRUN_ATTEMPT")) {
-    auto attempt = field(lookup, "SHARDRUN_ATTEMPT", "shardrun", 0, 1 << 20);
-    if (!attempt) return std::move(attempt).error();
-    env.attempt = *attempt;
+    ASSIGN_OR_RETURN(auto attempt, field(lookup, "SHARDRUN_ATTEMPT", "shardrun", 0, 1 << 20));
+    env.attempt = attempt;
   }
   if (const auto launched = lookup("SHARDRUN_LAUNCH_TIME"))
     env.launch_time = std::strtod(launched->c_str(), nullptr);
@@ -228,7 +218,7 @@ Result<std::map<std::string, std::string>> command_environment(const RankEnv& en
         const auto own = out.find(name);
         return own != out.end() ? own->second : inherited(name);
       });
-  if (!given) return std::move(given).error();
+  RETURN_IF_ERROR(given);
   for (auto& [name, value] : *given) out[name] = std::move(value);
   return out;
 }

@@ -112,7 +112,7 @@ Result<std::vector<record::GpuFacts>> find_gpus() {
       break;
     gpus = ask(kOfGpus[next]);
   }
-  if (!gpus) return std::move(gpus).error();
+  RETURN_IF_ERROR(gpus);
   if (!ended_well(*gpus))
     return Error(Code::kIo, fmt::format("nvidia-smi: {}{}", trimmed(gpus->out), trimmed(gpus->err)));
   const auto rows = ask(kOfRows);  // not every driver answers this

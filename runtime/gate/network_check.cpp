@@ -28,14 +28,14 @@ constexpr size_t kFewestFloats = size_t{1} << 18, kMostFloats = size_t{1} << 24;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 Result<void> complete(Communicator& group, Result<Pending> started) {
-  if (!started) return std::move(started).error();
+  RETURN_IF_ERROR(started);
   return group.wait(*started);
 }
 
 // Returns everyone's value, in the order of the group's ranks.
 template <typename T>
 Result<std::vector<T>> gather(Communicator& group, const T& mine) {
-  std::vector<T> all(static_cast<size_t>(group.size()));
+  std::vector<T> all(group.size());
   RETURN_IF_ERROR(complete(
       group, group.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)))));
   return all;
@@ -53,11 +53,10 @@ Result<double> best_seconds(Communicator& group, std::span<float> buffer, double
       RETURN_IF_ERROR(complete(group, group.all_reduce(buffer)));
       seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
-    const auto all = gather(group, mine);
-    if (!all) return all.error();
+    ASSIGN_OR_RETURN(const auto all, gather(group, mine));
     for (size_t round = 0; round < mine.size(); ++round) {
       double slowest = 0.0;
-      for (const auto& took : *all) slowest = std::max(slowest, took[round]);
+      for (const auto& took : all) slowest = std::max(slowest, took[round]);
       best = std::min(best, slowest);
       spent += slowest;
     }
@@ -77,9 +76,8 @@ class NetworkCheck {
       : options_(options), meeting_(meeting) {}
 
   Result<NetworkResult> run() {
-    auto world = meeting_.session.communicator(0);
-    if (!world) return std::move(world).error();
-    world_ = std::move(*world);
+    ASSIGN_OR_RETURN(auto world, meeting_.session.communicator(0));
+    world_ = std::move(world);
     RETURN_IF_ERROR(meet_nodes());
     record::Measurement& measured = result_.measured;
     measured.provider = meeting_.session.provider();
@@ -101,7 +99,7 @@ class NetworkCheck {
   };
 
   int node_of(int rank) const {  // index in nodes_
-    const int node = meeting_.members[static_cast<size_t>(rank)] / options_.ranks_per_node;
+    const int node = meeting_.members[rank] / options_.ranks_per_node;
     return static_cast<int>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
   }
 
@@ -113,16 +111,15 @@ class NetworkCheck {
       reading = base::unix_now();
       RETURN_IF_ERROR(complete(*world_, world_->barrier()));
     }
-    const auto cards = gather(*world_, mine);
-    if (!cards) return cards.error();
-    for (size_t rank = 0; rank < cards->size(); ++rank) {
+    ASSIGN_OR_RETURN(const auto cards, gather(*world_, mine));
+    for (size_t rank = 0; rank < cards.size(); ++rank) {
       const int node = meeting_.members[rank] / options_.ranks_per_node;
       if (nodes_.empty() || nodes_.back() != node) {
         nodes_.push_back(node);
-        names_.emplace_back((*cards)[rank].node.data());
+        names_.emplace_back(cards[rank].node.data());
         result_.measured.clocks.push_back({names_.back(), -kNever, kNever});
       }
-      compare(cards->front().readings, (*cards)[rank].readings, result_.measured.clocks.back());
+      compare(cards.front().readings, cards[rank].readings, result_.measured.clocks.back());
     }
     return {};
   }
@@ -143,11 +140,11 @@ class NetworkCheck {
     for (size_t floats = kFewestFloats;; floats *= 4) {
       buffer_.assign(floats, 0.0F);
       const double good = usual > 0.0 ? bandwidth(floats, world_->size(), record::kSlowShare * usual) : 0.0;
-      const auto seconds = best_seconds(*world_, buffer_, usual > 0.0 ? kLongPatience : kPatience, good);
-      if (!seconds) return seconds.error();
+      ASSIGN_OR_RETURN(const auto seconds,
+                       best_seconds(*world_, buffer_, usual > 0.0 ? kLongPatience : kPatience, good));
       result_.measured.bytes = static_cast<int64_t>(floats * sizeof(float));
-      result_.measured.bytes_per_second = bandwidth(floats, world_->size(), *seconds);
-      if (*seconds >= kEnoughSeconds || floats >= kMostFloats) return {};
+      result_.measured.bytes_per_second = bandwidth(floats, world_->size(), seconds);
+      if (seconds >= kEnoughSeconds || floats >= kMostFloats) return {};
     }
   }
 
@@ -160,9 +157,8 @@ class NetworkCheck {
       if (node_of(rank) == edge || node_of(rank) == next) ranks.push_back(static_cast<uint32_t>(rank));
     }
     const int round = pair_round(edge, static_cast<int>(nodes_.size()));
-    auto group = meeting_.session.communicator(channel_of_round(round), ranks);
-    if (!group) return std::move(group).error();
-    return (groups_[edge] = std::move(*group)).get();
+    ASSIGN_OR_RETURN(auto group, meeting_.session.communicator(channel_of_round(round), ranks));
+    return (groups_[edge] = std::move(group)).get();
   }
 
   // Measures again while a node stands out, and believes the best: what is slow once may have been busy.
@@ -172,11 +168,10 @@ class NetworkCheck {
     for (size_t edge = 0; edge < count; ++edge)
       pairs.push_back({names_[edge], names_[(edge + 1) % count], 0.0});
     for (int look = 0; look < kMostLooks; ++look) {
-      const auto seen = look_at_pairs();
-      if (!seen) return seen.error();
+      ASSIGN_OR_RETURN(const auto seen, look_at_pairs());
       for (int rank = 0; rank < world_->size(); ++rank) {
-        double& best = pairs[static_cast<size_t>(node_of(rank))].bytes_per_second;
-        best = std::max(best, (*seen)[static_cast<size_t>(rank)]);
+        double& best = pairs[node_of(rank)].bytes_per_second;
+        best = std::max(best, seen[rank]);
       }
       if (!record::any_stands_out(pairs, record::kSlowShare)) break;
     }
@@ -193,11 +188,9 @@ class NetworkCheck {
       RETURN_IF_ERROR(complete(*world_, world_->barrier()));
       for (const int edge : edges) {
         if (pair_round(edge, count) != round) continue;
-        auto group = pair(edge);
-        if (!group) return std::move(group).error();
-        const auto seconds = best_seconds(**group, buffer_, kPatience, 0.0);
-        if (!seconds) return seconds.error();
-        if (edge == mine) forward = bandwidth(buffer_.size(), (*group)->size(), *seconds);
+        ASSIGN_OR_RETURN(auto group, pair(edge));
+        ASSIGN_OR_RETURN(const auto seconds, best_seconds(*group, buffer_, kPatience, 0.0));
+        if (edge == mine) forward = bandwidth(buffer_.size(), (group)->size(), seconds);
       }
     }
     return gather(*world_, forward);
@@ -218,10 +211,9 @@ class NetworkCheck {
 Result<NetworkResult> check_network(const NetworkOptions& options) {
   comm::WorldOptions world = options.world;
   world.channel_count = kNetworkChannels;
-  auto meeting = comm::meet(world);
-  if (!meeting) return std::move(meeting).error();
-  auto checked = NetworkCheck(options, *meeting).run();
-  if (!checked) return meeting->in_world(std::move(checked).error());
+  ASSIGN_OR_RETURN(auto meeting, comm::meet(world));
+  auto checked = NetworkCheck(options, meeting).run();
+  if (!checked) return meeting.in_world(std::move(checked).error());
   return checked;
 }
 

@@ -38,7 +38,7 @@ class Bench {
                                                 .micro_batch = static_cast<int>(probe.micro_batch),
                                                 .sequence_length = static_cast<int>(probe.sequence_length),
                                                 .checkpointing = checkpointing}});
-    if (!model) return std::move(model).error();
+    RETURN_IF_ERROR(model);
     Bench bench;
     bench.cpus_ = cpus;
     bench.model_ = std::move(*model);
@@ -75,11 +75,9 @@ class Bench {
   }
 
  private:
-  size_t elements_of(int visit) const {
-    return static_cast<size_t>(model_->blocks()[static_cast<size_t>(visit)].elements);
-  }
+  size_t elements_of(int visit) const { return static_cast<size_t>(model_->blocks()[visit].elements); }
   std::span<const std::byte> parameters_of(int visit) const {
-    return std::as_bytes(std::span(parameters_[static_cast<size_t>(visit)]));
+    return std::as_bytes(std::span(parameters_[visit]));
   }
   std::span<float> gradient_of(int visit) { return std::span(gradient_).first(elements_of(visit)); }
 
@@ -115,24 +113,22 @@ class Bench {
 
 base::Result<Times> run(comm::Communicator& world, const StepProbe& probe, model::Checkpointing checkpointing,
                         int cpus, bool cold) {
-  auto bench = Bench::create(probe, checkpointing, cpus);
-  if (!bench) return std::move(bench).error();
+  ASSIGN_OR_RETURN(auto bench, Bench::create(probe, checkpointing, cpus));
   Times warm, times;
-  if (cold) RETURN_IF_ERROR(bench->round(warm));
+  if (cold) RETURN_IF_ERROR(bench.round(warm));
   RETURN_IF_ERROR(complete(world, world.barrier()));
   const double begin = cpu_seconds();
   for (int round = 0; round < kMostRounds; ++round) {
     if (round >= kRounds && cpu_seconds() - begin > kSeconds * cpus) break;
-    RETURN_IF_ERROR(bench->round(times));
+    RETURN_IF_ERROR(bench.round(times));
   }
   return times;
 }
 
 base::Result<Spread> pooled(comm::Communicator& world, const std::vector<double>& values) {
   const Spread own = Spread::of(values);
-  auto all = gather_values(world, {own.low, own.median, own.high});
-  if (!all) return std::move(all).error();
-  return Spread::of(std::move(*all));
+  ASSIGN_OR_RETURN(auto all, gather_values(world, {own.low, own.median, own.high}));
+  return Spread::of(std::move(all));
 }
 
 }  // namespace
@@ -156,24 +152,22 @@ std::vector<StepProbe> probes_to_make() {
 }
 
 base::Result<void> time_blocks(comm::Communicator& world, int cpus, StepProbe& probe) {
-  const auto whole = run(world, probe, model::Checkpointing::kNone, cpus, /*cold=*/true);
-  if (!whole) return whole.error();
-  const auto selective = run(world, probe, model::Checkpointing::kSelective, cpus, /*cold=*/false);
-  if (!selective) return selective.error();
+  ASSIGN_OR_RETURN(const auto whole, run(world, probe, model::Checkpointing::kNone, cpus, /*cold=*/true));
+  ASSIGN_OR_RETURN(const auto selective,
+                   run(world, probe, model::Checkpointing::kSelective, cpus, /*cold=*/false));
   const struct {
     const std::vector<double>& values;
     Spread& out;
-  } kinds[] = {{whole->table_forward, probe.table_forward},
-               {whole->table_backward, probe.table_backward},
-               {whole->layer_forward, probe.layer_forward},
-               {whole->layer_backward, probe.layer_backward},
-               {selective->layer_backward, probe.layer_backward_selective},
-               {whole->head_forward, probe.head_forward},
-               {whole->head_backward, probe.head_backward}};
+  } kinds[] = {{whole.table_forward, probe.table_forward},
+               {whole.table_backward, probe.table_backward},
+               {whole.layer_forward, probe.layer_forward},
+               {whole.layer_backward, probe.layer_backward},
+               {selective.layer_backward, probe.layer_backward_selective},
+               {whole.head_forward, probe.head_forward},
+               {whole.head_backward, probe.head_backward}};
   for (const auto& kind : kinds) {
-    auto spread = pooled(world, kind.values);
-    if (!spread) return spread.error();
-    kind.out = *spread;
+    ASSIGN_OR_RETURN(auto spread, pooled(world, kind.values));
+    kind.out = spread;
   }
   return {};
 }

@@ -63,9 +63,8 @@ class Stream {
     const int part = rounds * kUnderWay, count = count_of(parts, rounds);
     for (int started = 0, ended = 0; ended < count; ++ended) {
       while (started < count && pending.size() < kUnderWay) {
-        auto next = start(started++);
-        if (!next) return std::move(next).error();
-        pending.push_back(std::move(*next));
+        ASSIGN_OR_RETURN(auto next, start(started++));
+        pending.push_back(std::move(next));
       }
       RETURN_IF_ERROR(group_.wait(pending.front()));
       pending.pop_front();
@@ -109,9 +108,8 @@ class Measurement {
     if (expected == 0.0) {
       const double begin = clocks_.wall();
       RETURN_IF_ERROR(stream.run(0, 1));
-      const auto took = mean({(clocks_.wall() - begin) / Stream::count_of(0, 1)});
-      if (!took) return took.error();
-      expected = took->front();
+      ASSIGN_OR_RETURN(const auto took, mean({(clocks_.wall() - begin) / Stream::count_of(0, 1)}));
+      expected = took.front();
     }
     RETURN_IF_ERROR(time_alone(stream, expected, probe));
     return time_beside(stream, chunk, probe);
@@ -123,14 +121,12 @@ class Measurement {
         std::clamp(static_cast<int>(kPatience / (kUnderWay * expected)), kLeastRounds, kMostRounds);
     const int parts = std::min(rounds, kParts);
     const double cpu_begin = clocks_.cpu();
-    auto seconds = stream.run(parts, rounds / parts);
-    if (!seconds) return std::move(seconds).error();
-    seconds->push_back((clocks_.cpu() - cpu_begin) / Stream::count_of(parts, rounds / parts));
-    auto means = mean(std::move(*seconds));
-    if (!means) return means.error();
-    probe.cpu_seconds = means->back();
-    means->pop_back();
-    probe.seconds = Spread::of(std::move(*means));
+    ASSIGN_OR_RETURN(auto seconds, stream.run(parts, rounds / parts));
+    seconds.push_back((clocks_.cpu() - cpu_begin) / Stream::count_of(parts, rounds / parts));
+    ASSIGN_OR_RETURN(auto means, mean(std::move(seconds)));
+    probe.cpu_seconds = means.back();
+    means.pop_back();
+    probe.seconds = Spread::of(std::move(means));
     return {};
   }
 
@@ -158,23 +154,20 @@ class Measurement {
     while (!over.load()) chunk.run();
     helper.join();
     RETURN_IF_ERROR(std::move(outcome));
-    auto means = mean(std::move(seconds));
-    if (!means) return means.error();
-    std::sort(means->begin(), means->end());
-    if (means->size() > kLeastStreams) means->pop_back();
-    const double all = std::accumulate(means->begin(), means->end(), 0.0);
-    probe.beside_seconds = std::max(all / static_cast<double>(means->size()), probe.seconds.median);
+    ASSIGN_OR_RETURN(auto means, mean(std::move(seconds)));
+    std::sort(means.begin(), means.end());
+    if (means.size() > kLeastStreams) means.pop_back();
+    const double all = std::accumulate(means.begin(), means.end(), 0.0);
+    probe.beside_seconds = std::max(all / static_cast<double>(means.size()), probe.seconds.median);
     return {};
   }
 
   // Returns the mean over all ranks of each value.
   Result<std::vector<double>> mean(std::vector<double> mine) {
     const size_t count = mine.size();
-    const auto all = gather_values(world_, std::move(mine));
-    if (!all) return all.error();
+    ASSIGN_OR_RETURN(const auto all, gather_values(world_, std::move(mine)));
     std::vector<double> means(count, 0.0);
-    for (size_t i = 0; i < all->size(); ++i)
-      means[i % count] += (*all)[i] / static_cast<double>(world_.size());
+    for (size_t i = 0; i < all.size(); ++i) means[i % count] += all[i] / static_cast<double>(world_.size());
     return means;
   }
 

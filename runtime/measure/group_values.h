@@ -14,7 +14,7 @@ namespace shardrun::measure {
 using base::Result;
 
 inline Result<void> complete(comm::Communicator& group, Result<comm::Pending> pending) {
-  if (!pending) return std::move(pending).error();
+  RETURN_IF_ERROR(pending);
   return group.wait(*pending);
 }
 

@@ -33,10 +33,9 @@ base::Result<std::vector<double>> time_rounds(comm::Communicator& world, int cpu
 
 template <typename Work>
 base::Result<Spread> rate(comm::Communicator& world, int cpus, double amount, const Work& work) {
-  auto seconds = time_rounds(world, cpus, work);
-  if (!seconds) return std::move(seconds).error();
-  for (double& one : *seconds) one = amount / one;
-  return Spread::of(std::move(*seconds));
+  ASSIGN_OR_RETURN(auto seconds, time_rounds(world, cpus, work));
+  for (double& one : seconds) one = amount / one;
+  return Spread::of(std::move(seconds));
 }
 
 template <typename T>
@@ -47,7 +46,7 @@ base::Result<GemmRate> time_product(comm::Communicator& world, int cpus, const c
   auto spread = rate(world, cpus, 2.0 * static_cast<double>(size * size * size), [&] {
     kernels::linear_forward(product.data(), left.data(), right.data(), size, size, size);
   });
-  if (!spread) return std::move(spread).error();
+  RETURN_IF_ERROR(spread);
   return GemmRate{type, size, *spread};
 }
 
@@ -56,12 +55,10 @@ base::Result<GemmRate> time_product(comm::Communicator& world, int cpus, const c
 base::Result<std::vector<GemmRate>> time_products(comm::Communicator& world, int cpus) {
   std::vector<GemmRate> rates;
   for (const int64_t size : {256, 512, 1024}) {
-    auto bf16 = time_product<kernels::Bf16>(world, cpus, "bf16", size);
-    if (!bf16) return std::move(bf16).error();
-    auto fp32 = time_product<float>(world, cpus, "fp32", size);
-    if (!fp32) return std::move(fp32).error();
-    rates.push_back(*bf16);
-    rates.push_back(*fp32);
+    ASSIGN_OR_RETURN(auto bf16, time_product<kernels::Bf16>(world, cpus, "bf16", size));
+    ASSIGN_OR_RETURN(auto fp32, time_product<float>(world, cpus, "fp32", size));
+    rates.push_back(bf16);
+    rates.push_back(fp32);
   }
   return rates;
 }
@@ -84,7 +81,7 @@ base::Result<Spread> time_update(comm::Communicator& world, int cpus) {
     adamw.update(master, gradient, 1.0, 1e-3, ++step);
     kernels::fp32_to_bf16(master, half);
   });
-  if (!seconds) return std::move(seconds).error();
+  RETURN_IF_ERROR(seconds);
   for (double& one : *seconds) one /= static_cast<double>(kParameters);
   return Spread::of(std::move(*seconds));
 }

@@ -145,9 +145,8 @@ ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const R
 }
 
 Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place) {
-  const auto mesh = solve_mesh(spec, place.world_size, place.ranks_per_node);
-  if (!mesh) return mesh.error();
-  const Degrees degrees{mesh->shard_degree, mesh->replicas(), mesh->tensor_parallel};
+  ASSIGN_OR_RETURN(const auto mesh, solve_mesh(spec, place.world_size, place.ranks_per_node));
+  const Degrees degrees{mesh.shard_degree, mesh.replicas(), mesh.tensor_parallel};
   return job_memory(rank_options(spec, batch), degrees, place);
 }
 

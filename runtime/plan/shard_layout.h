@@ -42,7 +42,7 @@ struct ShardLayout {
   int64_t largest_padded_elements = 0, largest_shard_elements = 0;
 
   int block_count() const { return static_cast<int>(blocks.size()); }
-  const BlockShards& block(int index) const { return blocks[static_cast<size_t>(index)]; }
+  const BlockShards& block(int index) const { return blocks[index]; }
   // What a rank of the group owns of a block, without padding; begin == end when it owns padding only.
   ElementRange owned(int block_index, int group_rank) const;
 };

@@ -28,9 +28,7 @@ ShardedState sharded_state(const ShardLayout& layout, const StateOptions& option
   state.masters = state.gradients = {layout.flat_shard_elements, 4};
   if (options.compute_bytes != 4 && options.keeps_compute_copy)
     state.compute_copy = {layout.flat_shard_elements, options.compute_bytes};
-  const auto largest = [](int count, const Buffer& buffer) {
-    return std::vector<Buffer>(static_cast<size_t>(count), buffer);
-  };
+  const auto largest = [](int count, const Buffer& buffer) { return std::vector<Buffer>(count, buffer); };
   state.gathered = largest(counts.gathered, {layout.largest_padded_elements, options.compute_bytes});
   if (layout.group_size > 1 && options.keeps_parameters) {
     for (size_t block = 0; block < layout.blocks.size(); ++block)

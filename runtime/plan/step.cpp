@@ -12,11 +12,11 @@ using Kind = StepEvent::Kind;
 StepPlan::StepPlan(StepShape shape)
     : shape_(std::move(shape)),
       order_(shape_.visits),
-      slots_(static_cast<size_t>(shape_.buffers.gathered)),
-      reductions_(static_cast<size_t>(shape_.buffers.whole_gradients)) {
+      slots_(shape_.buffers.gathered),
+      reductions_(shape_.buffers.whole_gradients) {
   SHARDRUN_CHECK(!shape_.visits.empty() && shape_.prefetch >= 0);
   blocks_ = 1 + *std::max_element(order_.begin(), order_.end());
-  has_gradient_.resize(static_cast<size_t>(blocks_));
+  has_gradient_.resize(blocks_);
   if (shape_.backward) order_.insert(order_.end(), shape_.visits.rbegin(), shape_.visits.rend());
 }
 
@@ -84,7 +84,7 @@ bool StepPlan::gather(int block, int used, std::span<const int> ahead) {
   if (slot_of(block) >= 0) return true;
   const int slot = free_slot(block, used, ahead);
   if (slot < 0) return false;
-  slots_[static_cast<size_t>(slot)] = {block, false};
+  slots_[slot] = {block, false};
   ready_.push_back({.kind = Kind::kGather, .block = block, .slot = slot});
   return true;
 }
@@ -104,8 +104,8 @@ int StepPlan::free_slot(int block, int used, std::span<const int> ahead) const {
 }
 
 void StepPlan::backward(int block, int visit, int slot, bool last) {
-  const bool adds = has_gradient_[static_cast<size_t>(block)];
-  has_gradient_[static_cast<size_t>(block)] = true;
+  const bool adds = has_gradient_[block];
+  has_gradient_[block] = true;
   StepEvent event{.kind = Kind::kBackward, .block = block, .visit = visit, .slot = slot};
   if (reductions_.empty()) {
     event.adds = adds;

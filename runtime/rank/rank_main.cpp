@@ -58,16 +58,15 @@ Result<Variables> apply_environment(const contract::RankJob& job, bool command) 
 Result<std::vector<std::string>> command_of(const contract::RankJob& job, const Variables& variables) {
   if (!job.spec.container.is_given()) return job.spec.program.command;
   const auto environment = contract::process_environment();
-  auto runtime = contract::find_container_runtime(job.spec, environment);
-  if (!runtime) return std::move(runtime).error();
+  ASSIGN_OR_RETURN(auto runtime, contract::find_container_runtime(job.spec, environment));
   const auto cache = job.plan.variables.find("SHARDRUN_COMPILE_CACHE");
   const std::string folders[] = {job.plan.working_directory, job.env.run_directory,
                                  cache == job.plan.variables.end() ? "" : cache->second,
                                  environment("PMIX_SERVER_TMPDIR").value_or("")};
-  auto contained = contain(job.spec, *runtime, variables, job.plan.working_directory, folders);
-  if (!contained) return std::move(contained).error();
-  set_all(contained->environment);
-  return std::move(contained->argv);
+  ASSIGN_OR_RETURN(auto contained,
+                   contain(job.spec, runtime, variables, job.plan.working_directory, folders));
+  set_all(contained.environment);
+  return std::move(contained.argv);
 }
 
 // Returns only when the program could not be started: 127 when it does not exist, 126 when it cannot be run, as

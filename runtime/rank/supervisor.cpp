@@ -329,10 +329,8 @@ class Supervisor {
 }  // namespace
 
 Result<record::RankExit> supervise(const SupervisorRequest& request) {
-  auto out = make_pipe();
-  if (!out) return std::move(out).error();
-  auto err = make_pipe();
-  if (!err) return std::move(err).error();
+  ASSIGN_OR_RETURN(auto out, make_pipe());
+  ASSIGN_OR_RETURN(auto err, make_pipe());
   const sigset_t watched = watched_signals();
   sigset_t inherited_mask;
   ::sigprocmask(SIG_BLOCK, &watched, &inherited_mask);
@@ -345,29 +343,28 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   UniqueFd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
-  auto reaper = base::DescendantReaper::start();
-  if (!reaper) return std::move(reaper).error();
+  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
   const pid_t parent = ::getpid();
   Child child;
   child.pid = ::fork();
   if (child.pid < 0) return base::errno_error(Code::kIo, "starting the rank's process", errno);
   if (child.pid == 0) {
     signals.reset();
-    out->read.reset();
-    err->read.reset();
-    become_program(request, *out, *err, child_mask, parent);
+    out.read.reset();
+    err.read.reset();
+    become_program(request, out, err, child_mask, parent);
   }
   ::setpgid(child.pid, child.pid);
-  out->write.reset();
-  err->write.reset();
+  out.write.reset();
+  err.write.reset();
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
   if (!child.pidfd) {
     const int error_number = errno;
     ::kill(child.pid, SIGKILL);
     return base::errno_error(Code::kIo, "pidfd_open", error_number);
   }
-  return Supervisor(request, *reaper, std::move(child), std::move(signals), std::move(out->read),
-                    std::move(err->read))
+  return Supervisor(request, reaper, std::move(child), std::move(signals), std::move(out.read),
+                    std::move(err.read))
       .run();
 }
 

@@ -144,7 +144,7 @@ WatchLink::Order WatchLink::read_lines() {
       disconnect();
       break;
     }
-    received_.append(chunk.data(), static_cast<size_t>(got));
+    received_.append(chunk.data(), got);
     for (size_t end = 0; (end = received_.find('\n')) != std::string::npos;) {
       const std::string line = received_.substr(0, end);
       received_.erase(0, end + 1);
@@ -173,7 +173,7 @@ WatchLink::Order WatchLink::on_line(const std::string& line) {
     std::from_chars(text.data() + kAck.size(), text.data() + text.size(), sequence);
     if (sequence >= sent_first_ && sequence - sent_first_ < sent_.size()) {
       const auto passed = static_cast<std::ptrdiff_t>(sequence - sent_first_);
-      lease_start_ = sent_[static_cast<size_t>(passed)];
+      lease_start_ = sent_[passed];
       sent_.erase(sent_.begin(), sent_.begin() + passed + 1);
       sent_first_ = sequence + 1;
     }

@@ -188,12 +188,11 @@ std::string to_toml(const Calibration& c) {
 }
 
 Result<Calibration> parse_calibration(std::string_view text, std::string_view file_name) {
-  auto document = spec::parse_toml(text, file_name);
-  if (!document) return std::move(document).error();
+  ASSIGN_OR_RETURN(auto document, spec::parse_toml(text, file_name));
   spec::SpecReading reading;
   reading.document = "a calibration";
   Calibration c;
-  TomlReader root(*document, "", reading);
+  TomlReader root(document, "", reading);
   fields(root, c);
   if (root.version() != 0 && root.version() != Calibration::kFormatVersion)
     return base::Error(base::Code::kUnsupported,

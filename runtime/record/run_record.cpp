@@ -244,9 +244,8 @@ std::string to_json(const TrainingMetrics& metrics) {
 }
 
 Result<TrainingMetrics> parse_training_metrics(std::string_view text) {
-  auto summary = base::parse_fields<Summary>(text, "summary.json");
-  if (!summary) return std::move(summary).error();
-  return std::move(summary->metrics);
+  ASSIGN_OR_RETURN(auto summary, base::parse_fields<Summary>(text, "summary.json"));
+  return std::move(summary.metrics);
 }
 
 std::string to_results_json(const RunRecord& record) {

@@ -557,7 +557,7 @@ Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name
                                              printable_path(file_name), text.size(), kLargestFileBytes));
   }
   Result<TomlValue> document = parse_toml(text, file_name);
-  if (!document) return std::move(document).error();
+  RETURN_IF_ERROR(document);
   for (const std::string& assignment : overrides) RETURN_IF_ERROR(apply_override(*document, assignment));
   SpecReading reading;
   reading.origins[""] = document->origin;

@@ -109,9 +109,8 @@ class Calibrator {
     options.timeout = job_.spec.communication.timeout;
     options.groups = {{}};
     options.groups.insert(options.groups.end(), members_.begin(), members_.end());
-    auto world = comm::connect_world(options);
-    if (!world) return std::move(world).error();
-    world_ = std::move(*world);
+    ASSIGN_OR_RETURN(auto world, comm::connect_world(options));
+    world_ = std::move(world);
     for (size_t i = 0; i < groups_.size(); ++i) groups_[i].group = world_.communicators[i + 1].get();
     return {};
   }
@@ -125,7 +124,7 @@ class Calibrator {
                 std::min(job_.env.node_name.size(), mine.node.size() - 1));
     mine.cpus = offered_cpus();
     comm::Communicator& all = *world_.communicators.front();
-    std::vector<Card> cards(static_cast<size_t>(all.size()));
+    std::vector<Card> cards(all.size());
     RETURN_IF_ERROR(measure::complete(
         all, all.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(cards)))));
     std::set<std::string> boots, nodes;
@@ -153,15 +152,12 @@ class Calibrator {
     comm::Communicator& all = *world_.communicators.front();
     const int cpus = std::max(1, job_.plan.cpus_per_rank);
     say("matrix products, memory, optimizer");
-    auto gemms = measure::time_products(all, cpus);
-    if (!gemms) return std::move(gemms).error();
-    c_.gemms = std::move(*gemms);
-    auto memory = measure::time_memory(all, cpus);
-    if (!memory) return std::move(memory).error();
-    c_.memory_bytes_per_second = *memory;
-    auto update = measure::time_update(all, cpus);
-    if (!update) return std::move(update).error();
-    c_.update_seconds_per_parameter = *update;
+    ASSIGN_OR_RETURN(auto gemms, measure::time_products(all, cpus));
+    c_.gemms = std::move(gemms);
+    ASSIGN_OR_RETURN(auto memory, measure::time_memory(all, cpus));
+    c_.memory_bytes_per_second = memory;
+    ASSIGN_OR_RETURN(auto update, measure::time_update(all, cpus));
+    c_.update_seconds_per_parameter = update;
     for (record::StepProbe& probe : c_.steps = measure::probes_to_make()) {
       say(fmt::format("steps of hidden {}, {} x {} tokens", probe.hidden, probe.micro_batch,
                       probe.sequence_length));
@@ -174,7 +170,7 @@ class Calibrator {
   Result<void> measure_network() {
     auto probes = measure::time_collectives(*world_.communicators.front(), groups_,
                                             [&](const std::string& what) { say(what); });
-    if (!probes) return std::move(probes).error();
+    RETURN_IF_ERROR(probes);
     c_.collectives = std::move(*probes);
     c_.network_measured_at = base::unix_now();
     return {};

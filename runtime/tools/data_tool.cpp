@@ -65,9 +65,8 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
       return Error(Code::kInvalid,
                    "--validation: name a share from 0 up to, but not including, 1, e.g. 0.01");
   } else if (name == "template") {
-    const auto parsed = data::parse_chat_template(value);
-    if (!parsed) return parsed.error();
-    options.chat_template = *parsed;
+    ASSIGN_OR_RETURN(const auto parsed, data::parse_chat_template(value));
+    options.chat_template = parsed;
   } else {
     return Error(Code::kInvalid, fmt::format("there is no option --{}", name));
   }
@@ -158,9 +157,8 @@ struct Output {
 };
 
 Result<Output> open_output(const std::string& path, const data::TokenizerFacts& tokenizer) {
-  auto writer = data::TokenFileWriter::create(path, tokenizer);
-  if (!writer) return std::move(writer).error();
-  return Output{path, std::move(writer).value()};
+  ASSIGN_OR_RETURN(auto writer, data::TokenFileWriter::create(path, tokenizer));
+  return Output{path, std::move(writer)};
 }
 
 Result<void> check_absent(const std::string& path) {
@@ -181,10 +179,9 @@ struct Job {
 
 Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& progress, StopRequests& stop) {
   while (true) {
-    const auto document = reader.next();
-    if (!document) return document.error();
-    if (!document->has_value()) break;
-    if (auto encoded = encode_document(job.tokenizer, **document, job.options.chat_template, job.ids);
+    ASSIGN_OR_RETURN(const auto document, reader.next());
+    if (!document.has_value()) break;
+    if (auto encoded = encode_document(job.tokenizer, *document, job.options.chat_template, job.ids);
         !encoded)
       return Error(encoded.error().code(),
                    fmt::format("{}: {}", reader.place(), encoded.error().to_string()));
@@ -247,27 +244,24 @@ Result<void> run(const Options& options, StopRequests& stop) {
   std::vector<data::DocumentReader> readers;
   int64_t documents = 0, bytes = 0;
   for (const std::string& file : options.files) {
-    auto reader = data::DocumentReader::open(file, "shardrun data", options.split_on_blank_lines);
-    if (!reader) return std::move(reader).error();
-    documents += reader->count();
-    bytes += reader->bytes();
-    readers.push_back(std::move(reader).value());
+    ASSIGN_OR_RETURN(auto reader,
+                     data::DocumentReader::open(file, "shardrun data", options.split_on_blank_lines));
+    documents += reader.count();
+    bytes += reader.bytes();
+    readers.push_back(std::move(reader));
   }
-  const auto split = make_split(options, documents);
-  if (!split) return split.error();
+  ASSIGN_OR_RETURN(const auto split, make_split(options, documents));
   RETURN_IF_ERROR(base::make_directories(options.output));
   const std::string train_path = options.output + "/train.tokens",
                     validation_path = options.output + "/validation.tokens";
   RETURN_IF_ERROR(check_absent(train_path));
   RETURN_IF_ERROR(check_absent(validation_path));
   const data::TokenizerFacts& facts = (*tokenizer)->facts();
-  auto train = open_output(train_path, facts);
-  if (!train) return std::move(train).error();
-  Job job{options, **tokenizer, *split, std::move(train).value(), std::nullopt};
-  if (split->held_out > 0) {
-    auto validation = open_output(validation_path, facts);
-    if (!validation) return std::move(validation).error();
-    job.validation.emplace(std::move(validation).value());
+  ASSIGN_OR_RETURN(auto train, open_output(train_path, facts));
+  Job job{options, **tokenizer, split, std::move(train), std::nullopt};
+  if (split.held_out > 0) {
+    ASSIGN_OR_RETURN(auto validation, open_output(validation_path, facts));
+    job.validation.emplace(std::move(validation));
   }
   {
     Progress progress(bytes);

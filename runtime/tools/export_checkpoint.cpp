@@ -112,7 +112,7 @@ Result<void> write_tensors(const checkpoint::Store& store, const checkpoint::Man
   TensorWriter writer(folder, files);
   std::vector<float> values;
   for (size_t block = 0; block < manifest.blocks.size(); ++block) {
-    values.resize(static_cast<size_t>(manifest.blocks[block].full_elements()));
+    values.resize(manifest.blocks[block].full_elements());
     RETURN_IF_ERROR(store.read_block(manifest, static_cast<int>(block), values));
     std::span<const float> rest = values;
     for (const checkpoint::TensorRecord& tensor : manifest.blocks[block].tensors) {
@@ -128,9 +128,9 @@ Result<void> write_tensors(const checkpoint::Store& store, const checkpoint::Man
 Result<void> write_descriptions(const checkpoint::Manifest& manifest, const ExportOptions& options,
                                 const std::string& folder, const std::vector<OutputFile>& files) {
   const char* dtype = options.type == weights::TensorType::kF32 ? "float32" : "bfloat16";
-  const auto config = weights::config_json(manifest.model, dtype, manifest.data.sequence_length);
-  if (!config) return config.error();
-  RETURN_IF_ERROR(base::write_file_atomically(folder + "/config.json", *config));
+  ASSIGN_OR_RETURN(const auto config,
+                   weights::config_json(manifest.model, dtype, manifest.data.sequence_length));
+  RETURN_IF_ERROR(base::write_file_atomically(folder + "/config.json", config));
   if (files.size() == 1) return {};
   std::vector<weights::IndexedTensor> index;
   uint64_t total = 0;
@@ -184,12 +184,11 @@ Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const ch
       !(fs::is_directory(options.output, failure) && fs::is_empty(options.output, failure))) {
     return Error(Code::kRefused, fmt::format("{} is there already; name another --output", options.output));
   }
-  auto folder = PartialFolder::create(options.output);
-  if (!folder) return std::move(folder).error();
+  ASSIGN_OR_RETURN(auto folder, PartialFolder::create(options.output));
   auto files = assign_files(manifest, options);
-  RETURN_IF_ERROR(write_tensors(store, manifest, options, folder->path(), files));
-  RETURN_IF_ERROR(write_descriptions(manifest, options, folder->path(), files));
-  RETURN_IF_ERROR(folder->become(options.output));
+  RETURN_IF_ERROR(write_tensors(store, manifest, options, folder.path(), files));
+  RETURN_IF_ERROR(write_descriptions(manifest, options, folder.path(), files));
+  RETURN_IF_ERROR(folder.become(options.output));
   ExportSummary summary{manifest.step, 0, 0, static_cast<int>(files.size())};
   for (const OutputFile& file : files) {
     summary.tensors += static_cast<int64_t>(file.tensors.size());

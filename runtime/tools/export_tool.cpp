@@ -71,14 +71,13 @@ Result<Options> read_options(std::span<char* const> arguments) {
 
 Result<ExportSummary> export_step(const checkpoint::Store& store, int64_t step,
                                   const ExportOptions& options) {
-  const auto manifest = store.read_manifest(step);
-  if (!manifest) return manifest.error();
-  return export_checkpoint(store, *manifest, options);
+  ASSIGN_OR_RETURN(const auto manifest, store.read_manifest(step));
+  return export_checkpoint(store, manifest, options);
 }
 
 Result<ExportSummary> export_newest(const checkpoint::Store& store, const ExportOptions& options) {
   auto steps = store.steps();
-  if (!steps) return std::move(steps).error();
+  RETURN_IF_ERROR(steps);
   if (steps->empty()) {
     return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
   }

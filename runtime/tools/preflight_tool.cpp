@@ -24,29 +24,27 @@ Result<void> write_small(const std::string& path, const std::string& text) {
 }
 
 Result<void> preflight(const std::string& folder, double usual_bytes_per_second) {
-  const auto env = contract::read_rank_env(contract::process_environment());
-  if (!env) return env.error();
-  const record::RunDir run{env->run_directory};
+  ASSIGN_OR_RETURN(const auto env, contract::read_rank_env(contract::process_environment()));
+  const record::RunDir run{env.run_directory};
   const auto text = base::read_file(run.plan_json());
   if (!text && text.error().code() == Code::kNotFound)
-    return base::Error(Code::kRefused, run.unseen_by(env->node_name));
+    return base::Error(Code::kRefused, run.unseen_by(env.node_name));
   if (!text) return text.error();
-  const auto plan = record::parse_launch_plan(*text);
-  if (!plan) return plan.error();
-  const auto spec = spec::load_job_spec(run.job_toml(), plan->overrides);
+  ASSIGN_OR_RETURN(const auto plan, record::parse_launch_plan(*text));
+  const auto spec = spec::load_job_spec(run.job_toml(), plan.overrides);
   if (!spec) return spec.error();
 
   record::NodeFacts facts;
-  const std::string facts_path = fmt::format("{}/{}.json", folder, env->node_name);
-  const bool speaks_for_node = env->local_rank == 0;
+  const std::string facts_path = fmt::format("{}/{}.json", folder, env.node_name);
+  const bool speaks_for_node = env.local_rank == 0;
   if (speaks_for_node) {
-    facts = gate::check_node(env->node_name, *spec, *plan);
+    facts = gate::check_node(env.node_name, *spec, plan);
     RETURN_IF_ERROR(write_small(facts_path, to_json(facts)));
   }
   gate::NetworkOptions options;
-  options.world = gate::world_options(*spec, *plan);
-  options.node = env->node_name;
-  options.ranks_per_node = plan->ranks_per_node;
+  options.world = gate::world_options(*spec, plan);
+  options.node = env.node_name;
+  options.ranks_per_node = plan.ranks_per_node;
   options.usual_bytes_per_second = usual_bytes_per_second;
   const auto network = gate::check_network(options);
   if (network && network->is_first) return write_small(folder + "/measured.json", to_json(network->measured));

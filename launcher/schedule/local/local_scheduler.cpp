@@ -145,15 +145,13 @@ class LocalStep {
     std::vector<std::string> argv = {request_.plan->rank_program};
     argv.insert(argv.end(), request_.arguments.begin(), request_.arguments.end());
     for (int rank = 0; rank < job_.world_size; ++rank) {
-      auto pmix = server_.client_environment(job_, rank);
-      if (!pmix) return std::move(pmix).error();
-      for (const std::string& variable : *pmix) environment.set(variable);
+      ASSIGN_OR_RETURN(auto pmix, server_.client_environment(job_, rank));
+      for (const std::string& variable : pmix) environment.set(variable);
       environment.set("SHARDRUN_GLOBAL_RANK", std::to_string(rank));
       environment.set("SHARDRUN_LOCAL_RANK", std::to_string(rank));
-      auto process = start_process(argv, environment.list());
-      if (!process) return std::move(process).error();
-      keep_.insert(process->pid);
-      ranks_.push_back({rank, std::move(*process)});
+      ASSIGN_OR_RETURN(auto process, start_process(argv, environment.list()));
+      keep_.insert(process.pid);
+      ranks_.push_back({rank, std::move(process)});
     }
     return {};
   }
@@ -297,15 +295,12 @@ class LocalScheduler final : public Scheduler {
 
   Result<StepOutcome> run(const StepRequest& request) override {
     if (!directory_) {
-      auto directory = TemporaryDirectory::make();
-      if (!directory) return std::move(directory).error();
-      directory_.emplace(std::move(*directory));
-      auto server = PmixServer::start(directory_->path());
-      if (!server) return std::move(server).error();
-      server_ = std::move(*server);
+      ASSIGN_OR_RETURN(auto directory, TemporaryDirectory::make());
+      directory_.emplace(std::move(directory));
+      ASSIGN_OR_RETURN(auto server, PmixServer::start(directory_->path()));
+      server_ = std::move(server);
     }
-    auto reaper = base::DescendantReaper::start();
-    if (!reaper) return std::move(reaper).error();
+    ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
     PmixJob job;
     job.name_space = fmt::format("shardrun.{}.{}", ::getpid(), ++steps_);
     job.host_name = request.nodes.at(0);
@@ -313,7 +308,7 @@ class LocalScheduler final : public Scheduler {
     job.world_size = request.plan->world_size();
     RETURN_IF_ERROR(base::make_directories(job.session_directory, 0700));
     RETURN_IF_ERROR(server_->add_job(job));
-    auto outcome = LocalStep(request, *server_, job, *reaper).run();
+    auto outcome = LocalStep(request, *server_, job, reaper).run();
     server_->remove_job(job);
     return outcome;
   }

@@ -132,79 +132,72 @@ std::vector<std::string> resize_command(const std::string& element, const record
 }  // namespace
 
 Result<std::string> describe_submission(const SubmitRequest& request) {
-  auto script = script_of(request);
-  if (!script) return std::move(script).error();
+  ASSIGN_OR_RETURN(auto script, script_of(request));
   return fmt::format(
       "# {}   < the script below; then, once {}/<job id> is written: scontrol release <job id>\n{}",
-      fmt::join(kSubmit, " "), request.runs_directory, *script);
+      fmt::join(kSubmit, " "), request.runs_directory, script);
 }
 
 Result<record::LaunchPlan> submit_job(SubmitRequest request) {
-  auto script = script_of(request);
-  if (!script) return std::move(script).error();
+  ASSIGN_OR_RETURN(auto script, script_of(request));
   // This is done before anything is queued: nothing else could fail afterwards for a reason of ours.
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
   auto id =
-      submit_prepared(*script, [&](const std::string& job) { return prepare_run(request, job, *script); });
-  if (!id) return std::move(id).error();
+      submit_prepared(script, [&](const std::string& job) { return prepare_run(request, job, script); });
+  RETURN_IF_ERROR(id);
   return request.plan;
 }
 
 Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
-  auto script = script_of(first);
-  if (!script) return std::move(script).error();
+  ASSIGN_OR_RETURN(auto script, script_of(first));
   RETURN_IF_ERROR(base::make_directories(first.runs_directory));
   Chain chain;
-  auto submitted = submit_prepared(*script, [&](const std::string& job) -> Result<void> {
-    RETURN_IF_ERROR(prepare_run(first, job, *script));
+  auto submitted = submit_prepared(script, [&](const std::string& job) -> Result<void> {
+    RETURN_IF_ERROR(prepare_run(first, job, script));
     chain.first = first.plan;
     second.after = job;
     second.plan.precompile_run = first.plan.run_directory;
-    auto waiting = submit_job(std::move(second));
-    if (!waiting) return std::move(waiting).error();
-    chain.second = std::move(waiting).value();
+    ASSIGN_OR_RETURN(auto waiting, submit_job(std::move(second)));
+    chain.second = std::move(waiting);
     return {};
   });
-  if (!submitted) return std::move(submitted).error();
+  RETURN_IF_ERROR(submitted);
   return chain;
 }
 
 Result<std::string> describe_array(const ArrayRequest& request) {
-  auto script = script_of(request.job, static_cast<int>(request.plans.size()));
-  if (!script) return std::move(script).error();
+  ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
   std::string text = fmt::format("# {}   < the script below; then, once {}/<array id>_<index> are written:\n",
                                  fmt::join(kSubmit, " "), request.job.runs_directory);
   for (size_t i = 0; i < request.plans.size(); ++i) {
     text += fmt::format("# {}\n",
                         fmt::join(resize_command(fmt::format("<array id>_{}", i), request.plans[i]), " "));
   }
-  return text + "# scontrol release <array id>\n" + *script;
+  return text + "# scontrol release <array id>\n" + script;
 }
 
 Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
-  auto script = script_of(request.job, static_cast<int>(request.plans.size()));
-  if (!script) return std::move(script).error();
+  ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
   RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
-  auto submitted = submit_prepared(*script, [&](const std::string& array) -> Result<void> {
+  auto submitted = submit_prepared(script, [&](const std::string& array) -> Result<void> {
     for (size_t i = 0; i < request.plans.size(); ++i) {
       const std::string element = fmt::format("{}_{}", array, i);
       SubmitRequest job = request.job;
       job.plan = request.plans[i];
-      RETURN_IF_ERROR(prepare_run(job, element, *script));
+      RETURN_IF_ERROR(prepare_run(job, element, script));
       request.plans[i] = job.plan;
       if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
         return std::move(resized).error();
     }
     return {};
   });
-  if (!submitted) return std::move(submitted).error();
+  RETURN_IF_ERROR(submitted);
   return std::move(request.plans);
 }
 
 Result<std::optional<SlurmJob>> find_job(const std::string& id) {
-  auto job = job_of(id);
-  if (!job) return std::move(job).error();
-  auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", *job});
+  ASSIGN_OR_RETURN(auto job, job_of(id));
+  auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", job});
   if (!answer) {
     if (answer.error().message().find("Invalid job id") != std::string::npos)
       return std::optional<SlurmJob>{};
@@ -218,34 +211,29 @@ Result<std::optional<SlurmJob>> find_job(const std::string& id) {
 }
 
 Result<void> cancel_job(const std::string& id) {
-  auto job = job_of(id);
-  if (!job) return std::move(job).error();
-  auto answer = ask_slurm({"scancel", *job});
-  if (!answer) return std::move(answer).error();
+  ASSIGN_OR_RETURN(auto job, job_of(id));
+  ASSIGN_OR_RETURN(auto answer, ask_slurm({"scancel", job}));
   return {};
 }
 
 Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec,
                                 std::vector<std::string> avoid) {
-  auto job = job_of(id);
-  if (!job) return std::move(job).error();
+  ASSIGN_OR_RETURN(auto job, job_of(id));
   // A job that somebody cancelled gets SIGTERM like one that is out of time, and must stay cancelled.
-  auto state = find_job(*job);
-  if (!state) return std::move(state).error();
-  if (!*state || (*state)->state != "RUNNING") {
-    return Error(Code::kCancelled, fmt::format("job {} is {}", *job, *state ? (*state)->state : "gone"));
+  ASSIGN_OR_RETURN(auto state, find_job(job));
+  if (!state || (state)->state != "RUNNING") {
+    return Error(Code::kCancelled, fmt::format("job {} is {}", job, state ? (state)->state : "gone"));
   }
   const std::vector<std::string> asked = avoid;
   while (!avoid.empty() && !could_start_without(spec, avoid)) avoid.erase(avoid.begin());
   // Slurm starts it again once its credential has expired: after two minutes, unless AuthInfo's cred_expire
   // says otherwise.
-  auto answer = ask_slurm({"scontrol", "requeue", *job});
-  if (!answer) return std::move(answer).error();
+  ASSIGN_OR_RETURN(auto answer, ask_slurm({"scontrol", "requeue", job}));
   if (asked.empty()) return std::string();
   if (avoid.empty()) {
     return fmt::format("it may get {} again, for it could not start without", fmt::join(asked, ", "));
   }
-  auto excluded = exclude_nodes(*job, spec, avoid);
+  auto excluded = exclude_nodes(job, spec, avoid);
   if (!excluded) return "it may get the same nodes again: " + excluded.error().to_string();
   return fmt::format("without {}", fmt::join(avoid, ", "));
 }

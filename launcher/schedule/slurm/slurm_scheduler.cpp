@@ -167,9 +167,8 @@ class SlurmScheduler : public Scheduler {
       return Error(Code::kRefused,
                    "SLURM_JOB_NODELIST is not set: this is no Slurm allocation; use `shardrun submit`");
     }
-    auto hosts = base::run_command({"scontrol", "show", "hostnames", list});
-    if (!hosts) return std::move(hosts).error();
-    std::vector<std::string> names = lines_of(hosts->out);
+    ASSIGN_OR_RETURN(auto hosts, base::run_command({"scontrol", "show", "hostnames", list}));
+    std::vector<std::string> names = lines_of(hosts.out);
     if (names.size() < static_cast<size_t>(plan.nodes)) {
       return Error(Code::kRefused,
                    fmt::format("the job needs {} nodes and this allocation has {} ({}); ask for more, or "

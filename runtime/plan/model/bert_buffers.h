@@ -98,7 +98,7 @@ struct BertBuffers {
     BertLayerActivations<T> shared{};  // of all layers: what backward computes again
     take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
     take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
-    layers.assign(static_cast<size_t>(s.L), shared);
+    layers.assign(s.L, shared);
     for (size_t index = 0; index < layers.size(); ++index) {
       BertLayerActivations<T>& layer = layers[index];
       if (index >= static_cast<size_t>(s.slots)) {

@@ -27,7 +27,7 @@ void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, in
             const Slicing& slicing) {
   ParameterInfo parameter{std::move(name), std::move(shape), 0, dimension >= 0, stddev};
   if (dimension >= 0 && slicing.ranks > 1) {
-    int64_t& extent = parameter.shape[static_cast<size_t>(dimension)];
+    int64_t& extent = parameter.shape[dimension];
     parameter.full_shape = parameter.shape;
     extent /= slicing.ranks;
     parameter.split_dimension = dimension;

@@ -109,10 +109,9 @@ Result<uint64_t> header_bytes_of(std::span<const std::byte> fixed) {
 }
 
 Result<ShardHeader> parse_shard_header(std::span<const std::byte> bytes) {
-  const auto length = header_bytes_of(bytes);
-  if (!length) return length.error();
-  if (bytes.size() < *length) return Error(Code::kCorrupt, "shard header is cut off");
-  bytes = bytes.first(*length);
+  ASSIGN_OR_RETURN(const auto length, header_bytes_of(bytes));
+  if (bytes.size() < length) return Error(Code::kCorrupt, "shard header is cut off");
+  bytes = bytes.first(length);
   if (load<uint32_t>(bytes, kCrcOffset) != header_crc(bytes))
     return Error(Code::kCorrupt, "header checksum mismatch");
   ShardHeader header;
@@ -120,7 +119,7 @@ Result<ShardHeader> parse_shard_header(std::span<const std::byte> bytes) {
   header.files = load<uint32_t>(bytes, 20);
   header.step = load<uint64_t>(bytes, 24);
   header.blocks.resize(load<uint32_t>(bytes, 32));
-  uint64_t end_of_data = *length;
+  uint64_t end_of_data = length;
   for (size_t b = 0; b < header.blocks.size(); ++b) {
     const size_t at = ShardHeader::kFixedBytes + ShardHeader::kRecordBytes * b;
     BlockRecord& block = header.blocks[b];

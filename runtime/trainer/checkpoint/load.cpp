@@ -68,10 +68,9 @@ int64_t copy_into(const Target& to, size_t tensor, const std::vector<Member>& fr
     if (source.count() <= 0 || target.count() <= 0) continue;
     const auto skipped = static_cast<size_t>(source.begin + from[i].offset - first);
     const auto at = static_cast<size_t>(target.begin + to.members[i].offset - to.range.begin);
-    copied += shard::copy_overlap(
-        {from[i].slice, source, values.subspan(skipped, static_cast<size_t>(source.count()))},
-        {to.members[i].slice, target, to.out[tensor].subspan(at, static_cast<size_t>(target.count()))},
-        from[i].wanted);
+    copied += shard::copy_overlap({from[i].slice, source, values.subspan(skipped, source.count())},
+                                  {to.members[i].slice, target, to.out[tensor].subspan(at, target.count())},
+                                  from[i].wanted);
   }
   return copied;
 }
@@ -84,7 +83,7 @@ Result<void> load(const std::string& folder, const Manifest& manifest, std::span
   for (int rank = 0; rank < manifest.spread.tensor_parallel; ++rank) {
     auto& of_rank = layouts.emplace_back();
     for (const int block : blocks) {
-      const std::array<int64_t, 1> elements{manifest.blocks[static_cast<size_t>(block)].elements(rank)};
+      const std::array<int64_t, 1> elements{manifest.blocks[block].elements(rank)};
       of_rank.push_back(plan::make_layout(elements, manifest.spread.shard_degree));
     }
   }
@@ -94,13 +93,12 @@ Result<void> load(const std::string& folder, const Manifest& manifest, std::span
     for (size_t i = 0; i < blocks.size(); ++i) {
       const auto index = static_cast<size_t>(blocks[i]);
       const auto from = members_of(manifest.blocks[index], place.tensor_rank);
-      const auto& layout = layouts[static_cast<size_t>(place.tensor_rank)][i];
+      const auto& layout = layouts[place.tensor_rank][i];
       const ElementRange held = place.part_of(layout.owned(0, place.shard_rank));
       if (!may_overlap(from, held, targets[i])) continue;
       if (!reader) {
-        auto opened = ShardFileReader::open(folder, manifest, file);
-        if (!opened) return std::move(opened).error();
-        reader.emplace(std::move(opened).value());
+        ASSIGN_OR_RETURN(auto opened, ShardFileReader::open(folder, manifest, file));
+        reader.emplace(std::move(opened));
       }
       const size_t counted = targets[i].first_wanted();
       for (size_t tensor = counted; tensor < 3; ++tensor) {
@@ -136,8 +134,7 @@ Result<std::vector<Member>> wanted_members(const BlockInfo& saved, const model::
                    fmt::format("the checkpoint has {} where {} is wanted, or of another shape",
                                saved.tensors[i].name, info.name));
     }
-    const int64_t count =
-        info.split_dimension < 0 ? 0 : info.shape[static_cast<size_t>(info.split_dimension)];
+    const int64_t count = info.split_dimension < 0 ? 0 : info.shape[info.split_dimension];
     members.push_back(
         {shard::make_slice(full, info.split_dimension, info.split_begin, count), info.offset, {}});
   }
@@ -156,14 +153,12 @@ Result<void> Store::read_shard(const Manifest& manifest, const LoadTarget& targe
   std::vector<Target> targets;
   for (int block = 0; block < target.layout.block_count(); ++block) {
     const auto index = static_cast<size_t>(block);
-    auto members = wanted_members(manifest.blocks[index], target.blocks[index]);
-    if (!members) return std::move(members).error();
-    Target wanted{std::move(members).value(), target.layout.owned(block, target.shard_rank), {}};
+    ASSIGN_OR_RETURN(auto members, wanted_members(manifest.blocks[index], target.blocks[index]));
+    Target wanted{std::move(members), target.layout.owned(block, target.shard_rank), {}};
     for (size_t tensor = 0; tensor < 3; ++tensor) {
       if (state.tensors()[tensor].empty()) continue;
       wanted.out[tensor] =
-          state.tensors()[tensor].subspan(static_cast<size_t>(target.layout.block(block).shard_offset),
-                                          static_cast<size_t>(wanted.range.count()));
+          state.tensors()[tensor].subspan(target.layout.block(block).shard_offset, wanted.range.count());
     }
     blocks.push_back(block);
     targets.push_back(std::move(wanted));
@@ -172,7 +167,7 @@ Result<void> Store::read_shard(const Manifest& manifest, const LoadTarget& targe
 }
 
 Result<void> Store::read_block(const Manifest& manifest, int block, std::span<float> full) const {
-  const BlockInfo& info = manifest.blocks[static_cast<size_t>(block)];
+  const BlockInfo& info = manifest.blocks[block];
   SHARDRUN_CHECK(static_cast<int64_t>(full.size()) == info.full_elements());
   Target target{{}, {0, info.full_elements()}, {full, {}, {}}};
   int64_t offset = 0;

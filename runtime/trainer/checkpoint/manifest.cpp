@@ -66,7 +66,7 @@ bool slices_cover(const TensorRecord& tensor, int tensor_parallel) {
   if (dimension < 0) return dimension == -1;
   if (dimension > 1 || static_cast<size_t>(dimension) >= tensor.full_shape.size()) return false;
   if (tensor.begins.size() != ranks || tensor.counts.size() != ranks) return false;
-  const int64_t extent = tensor.full_shape[static_cast<size_t>(dimension)];
+  const int64_t extent = tensor.full_shape[dimension];
   int64_t last_begin = 0, covered = 0;
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int64_t begin = tensor.begins[rank], count = tensor.counts[rank];
@@ -207,7 +207,7 @@ std::vector<BlockInfo> describe_blocks(std::span<const std::vector<model::BlockL
         const model::ParameterInfo& slice = blocks_of_rank[index].parameters[p];
         SHARDRUN_CHECK(slice.name == info.name && slice.split_dimension == info.split_dimension);
         tensor.begins.push_back(slice.split_begin);
-        tensor.counts.push_back(slice.shape[static_cast<size_t>(slice.split_dimension)]);
+        tensor.counts.push_back(slice.shape[slice.split_dimension]);
       }
       SHARDRUN_CHECK(slices_cover(tensor, static_cast<int>(by_tensor_rank.size())));
       block.tensors.push_back(std::move(tensor));

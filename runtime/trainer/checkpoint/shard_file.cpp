@@ -22,7 +22,7 @@ Result<void> write_at(int fd, std::span<const std::byte> bytes, uint64_t offset,
     const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return base::errno_error(Code::kIo, fmt::format("writing {}", path), errno);
-    bytes = bytes.subspan(static_cast<size_t>(put));
+    bytes = bytes.subspan(put);
     offset += static_cast<uint64_t>(put);
   }
   return {};
@@ -122,7 +122,7 @@ std::optional<uint64_t> ShardFileWriter::stage(std::span<float> memory) {
   // Uses all of the rank's threads: the trainer waits, and they wait with it.
 #pragma omp parallel for schedule(dynamic)
   for (int64_t i = 0; i < count; ++i) {
-    const Part& part = parts[static_cast<size_t>(i)];
+    const Part& part = parts[i];
     base::copy_past_caches(part.values, part.copy);
     if (give_back_) give_back_(part.values);
   }

@@ -106,10 +106,9 @@ class ShardFileReader {
     uint32_t checksum = 0;
     const auto count = static_cast<int64_t>(block(block_index).count());
     for (int64_t done = 0; done < count;) {
-      auto values = read_chunk(block_index, tensor, done, checksum);
-      if (!values) return std::move(values).error();
-      use(static_cast<int64_t>(block(block_index).begin) + done, *values);
-      done += static_cast<int64_t>(values->size());
+      ASSIGN_OR_RETURN(auto values, read_chunk(block_index, tensor, done, checksum));
+      use(static_cast<int64_t>(block(block_index).begin) + done, values);
+      done += static_cast<int64_t>(values.size());
     }
     return check(block_index, tensor, checksum);
   }

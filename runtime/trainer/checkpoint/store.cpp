@@ -142,10 +142,9 @@ void Store::prune(int64_t newest) const {
 }
 
 Result<std::vector<int64_t>> Store::steps() const {
-  auto names = list_folder(directory_);
-  if (!names) return std::move(names).error();
+  ASSIGN_OR_RETURN(auto names, list_folder(directory_));
   std::vector<int64_t> found;
-  for (const std::string& name : *names) {
+  for (const std::string& name : names) {
     if (const int64_t step = parse_step_name(name); step >= 0) found.push_back(step);
   }
   std::sort(found.rbegin(), found.rend());
@@ -154,9 +153,8 @@ Result<std::vector<int64_t>> Store::steps() const {
 
 Result<Manifest> Store::read_manifest(int64_t step) const {
   const std::string path = path_of(step) + "/manifest.json";
-  const auto text = base::read_file(path, kLargestManifestBytes);
-  if (!text) return text.error();
-  auto manifest = parse_manifest(*text);
+  ASSIGN_OR_RETURN(const auto text, base::read_file(path, kLargestManifestBytes));
+  auto manifest = parse_manifest(text);
   if (!manifest) return std::move(manifest).error().context(path);
   if (manifest->step != step) {
     return Error(Code::kCorrupt, fmt::format("{}: is the manifest of step {}", path, manifest->step));

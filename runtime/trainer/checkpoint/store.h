@@ -30,7 +30,7 @@ namespace shardrun::checkpoint {
 // What a rank wants: its shard of its local blocks.
 struct LoadTarget {
   std::span<const model::BlockLayout> blocks;  // those of this tensor rank
-  const plan::ShardLayout& layout;            // how these blocks are sharded over the shard group
+  const plan::ShardLayout& layout;             // how these blocks are sharded over the shard group
   int shard_rank = 0;
 };
 

@@ -121,11 +121,11 @@ PluginSession& PluginSession::operator=(PluginSession&&) noexcept = default;
 PluginSession::~PluginSession() = default;
 
 Result<PluginSession> PluginSession::open(const SessionOptions& options) {
-  auto plugin = base::Plugin::open(options.plugin_path, {.symbol = SHARDRUN_COMM_V1_SYMBOL,
-                                                         .abi_major = SHARDRUN_COMM_ABI_MAJOR,
-                                                         .smallest_struct = SHARDRUN_COMM_V1_SMALLEST_TABLE});
-  if (!plugin) return std::move(plugin).error();
-  auto shared = std::make_shared<Shared>(std::move(*plugin));
+  ASSIGN_OR_RETURN(auto plugin, base::Plugin::open(options.plugin_path,
+                                                   {.symbol = SHARDRUN_COMM_V1_SYMBOL,
+                                                    .abi_major = SHARDRUN_COMM_ABI_MAJOR,
+                                                    .smallest_struct = SHARDRUN_COMM_V1_SMALLEST_TABLE}));
+  auto shared = std::make_shared<Shared>(std::move(plugin));
   shared->timeout_ms = static_cast<uint64_t>(options.timeout.count());
   shardrun_comm_config config{};
   config.struct_size = sizeof(config);

@@ -93,11 +93,11 @@ Result<std::vector<std::string>> Rendezvous::exchange(const std::string& mine, i
     if (state->status != PMIX_SUCCESS) return pmix_error("PMIx_Fence", state->status);
   }
 
-  std::vector<std::string> all(static_cast<size_t>(world_size));
+  std::vector<std::string> all(world_size);
   pmix_proc_t peer = client_->self;
   for (int rank = 0; rank < world_size; ++rank) {
     if (rank == global_rank()) {
-      all[static_cast<size_t>(rank)] = mine;
+      all[rank] = mine;
       continue;
     }
     peer.rank = static_cast<pmix_rank_t>(rank);
@@ -106,7 +106,7 @@ Result<std::vector<std::string>> Rendezvous::exchange(const std::string& mine, i
     if (status != PMIX_SUCCESS)
       return pmix_error(fmt::format("PMIx_Get of rank {}'s address", rank).c_str(), status).about({rank});
     const bool is_bytes = found->type == PMIX_BYTE_OBJECT;
-    if (is_bytes) all[static_cast<size_t>(rank)].assign(found->data.bo.bytes, found->data.bo.size);
+    if (is_bytes) all[rank].assign(found->data.bo.bytes, found->data.bo.size);
     PMIX_VALUE_RELEASE(found);
     if (!is_bytes)
       return Error(Code::kCorrupt, fmt::format("rank {}'s address is not of bytes", rank)).about({rank});

@@ -48,7 +48,7 @@ class Staged final : public Communicator {
   Staged(std::unique_ptr<Communicator> host, std::unique_ptr<DeviceLink> link, const StagingOptions& options)
       : link_(std::move(link)),
         host_(std::move(host)),
-        piece_bytes_(static_cast<size_t>(options.piece_bytes)),
+        piece_bytes_(options.piece_bytes),
         timeout_(options.timeout) {}
   ~Staged() override;
 
@@ -122,8 +122,7 @@ class Staged final : public Communicator {
 
 Result<void> Staged::begin() {
   if (size() == 1) return {};
-  auto pinned = link_->allocate_pinned(
-      static_cast<size_t>(plan::staging_bytes(size(), static_cast<int64_t>(piece_bytes_))));
+  auto pinned = link_->allocate_pinned(plan::staging_bytes(size(), static_cast<int64_t>(piece_bytes_)));
   if (!pinned) return std::move(pinned).error().context("memory for staging");
   pinned_ = std::move(*pinned);
   std::span<std::byte> rest = pinned_->bytes();
@@ -132,9 +131,8 @@ Result<void> Staged::begin() {
     slot.all = rest.subspan(piece_bytes_, ranks() * piece_bytes_);
     rest = rest.subspan(slot.part.size() + slot.all.size());
     for (auto* mark : {&slot.out, &slot.back}) {
-      auto made = link_->make_mark();
-      if (!made) return std::move(made).error();
-      *mark = std::move(*made);
+      ASSIGN_OR_RETURN(auto made, link_->make_mark());
+      *mark = std::move(made);
     }
     RETURN_IF_ERROR(link_->record(*slot.back, Stream::kIn));
   }
@@ -158,11 +156,10 @@ Staged::~Staged() {
 
 Result<Pending> Staged::start(Operation operation) {
   if (size() == 1) return start_alone(operation);
-  auto start = take_mark(), end = take_mark();
-  if (!start) return std::move(start).error();
-  if (!end) return std::move(end).error();
-  operation.start = std::move(*start);
-  operation.end = std::move(*end);
+  ASSIGN_OR_RETURN(auto start, take_mark());
+  ASSIGN_OR_RETURN(auto end, take_mark());
+  operation.start = std::move(start);
+  operation.end = std::move(end);
   RETURN_IF_ERROR(link_->record(*operation.start, Stream::kCompute));
   uint64_t ticket = 0;
   {
@@ -296,9 +293,8 @@ Result<void> Staged::exchange(const Operation& operation, Slot& slot, size_t byt
     }
     return host_->barrier();
   };
-  auto pending = begin();
-  if (!pending) return std::move(pending).error();
-  return host_->wait(*pending);
+  ASSIGN_OR_RETURN(auto pending, begin());
+  return host_->wait(pending);
 }
 
 Result<void> Staged::copy_back(const Operation& operation, Slot& slot, size_t offset) {
@@ -323,9 +319,8 @@ Result<void> Staged::until_done(const DeviceLink::Mark& mark, uint64_t ticket) {
   const auto deadline = Clock::now() + timeout_;
   auto nap = std::chrono::microseconds(5);
   for (;;) {
-    auto done = link_->is_done(mark);
-    if (!done) return std::move(done).error();
-    if (*done) return {};
+    ASSIGN_OR_RETURN(auto done, link_->is_done(mark));
+    if (done) return {};
     if (Clock::now() >= deadline) {
       return Error(Code::kTimeout, fmt::format("operation #{}: the device has not come to it within {} ms",
                                                ticket, timeout_.count()));

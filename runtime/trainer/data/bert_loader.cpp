@@ -76,8 +76,7 @@ BertLoader::Example BertLoader::example(int64_t index, uint64_t key) const {
   const auto after = std::upper_bound(first_examples_.begin(), first_examples_.end(), index);
   const int64_t document = after - first_examples_.begin() - 1;
   const int64_t room = sequence_length_ - kSpecialTokens;
-  const int64_t begin =
-      corpus_.document_begin(document) + (index - first_examples_[static_cast<size_t>(document)]) * room;
+  const int64_t begin = corpus_.document_begin(document) + (index - first_examples_[document]) * room;
   const int64_t size = std::min(room, corpus_.document_begin(document + 1) - begin);
 
   Draws draws(base::random_bits(key, 0));
@@ -130,13 +129,12 @@ Result<void> BertLoader::write_example(const Example& example, const BertRows& r
 void BertLoader::mask(const Example& example, const BertRows& row) const {
   std::fill(row.targets.begin(), row.targets.end(), -1);
   const int64_t candidates = example.a_size + example.b_size;
-  std::vector<int32_t> order(static_cast<size_t>(candidates));
+  std::vector<int32_t> order(candidates);
   std::iota(order.begin(), order.end(), 0);
   Draws draws(example.key);
   for (int64_t chosen = 0; chosen < plan::masked_words(candidates); ++chosen) {
-    std::swap(order[static_cast<size_t>(chosen)],
-              order[static_cast<size_t>(chosen + draws.below(candidates - chosen))]);
-    const int32_t candidate = order[static_cast<size_t>(chosen)];
+    std::swap(order[chosen], order[chosen + draws.below(candidates - chosen)]);
+    const int32_t candidate = order[chosen];
     const auto column = static_cast<size_t>(candidate) + (candidate < example.a_size ? 1 : 2);
     row.targets[column] = row.tokens[column];
     const int64_t fate = draws.below(10);

@@ -20,21 +20,19 @@ Result<Corpus> Corpus::open(std::span<const std::string> paths, const std::strin
 }
 
 Result<void> Corpus::append(const std::string& path, const std::string& key) {
-  auto file = MappedFile::open(path, key);
-  if (!file) return std::move(file).error();
+  ASSIGN_OR_RETURN(auto file, MappedFile::open(path, key));
   std::optional<TokenFile> token_file;
-  if (TokenFile::recognises(file->bytes())) {
-    auto parsed = TokenFile::parse(file->bytes(), fmt::format("{}: {}", key, path));
-    if (!parsed) return std::move(parsed).error();
-    token_file.emplace(std::move(parsed).value());
+  if (TokenFile::recognises(file.bytes())) {
+    ASSIGN_OR_RETURN(auto parsed, TokenFile::parse(file.bytes(), fmt::format("{}: {}", key, path)));
+    token_file.emplace(std::move(parsed));
   }
   const TokenizerFacts tokenizer = token_file ? token_file->tokenizer() : byte_tokenizer_facts();
   if (parts_.empty()) tokenizer_ = tokenizer;
   RETURN_IF_ERROR(check_fits(tokenizer, !token_file, path, key));
-  const int64_t tokens = token_file ? token_file->tokens() : static_cast<int64_t>(file->bytes().size()) + 1;
+  const int64_t tokens = token_file ? token_file->tokens() : static_cast<int64_t>(file.bytes().size()) + 1;
   const int64_t documents = token_file ? token_file->documents() : 1;
   has_loss_mask_ = has_loss_mask_ || (token_file && token_file->has_loss_mask());
-  parts_.push_back({std::move(file).value(), std::move(token_file), tokens_, tokens, documents_});
+  parts_.push_back({std::move(file), std::move(token_file), tokens_, tokens, documents_});
   tokens_ += tokens;
   documents_ += documents;
   return {};
@@ -115,7 +113,7 @@ int64_t Corpus::document_of(int64_t token) const {
 }
 
 double Corpus::unigram_entropy() const {
-  std::vector<int64_t> counts(static_cast<size_t>(vocabulary()));
+  std::vector<int64_t> counts(vocabulary());
   for (const Part& part : parts_) {
     if (part.token_file) {
       part.token_file->count(counts);

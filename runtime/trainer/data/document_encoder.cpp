@@ -28,9 +28,8 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
     if (!places_specials)
       return Error(Code::kInvalid, "a BERT vocabulary is not made for conversations; use \"text\"");
     if (!chat_template) return Error(Code::kInvalid, "a conversation needs --template llama2 or chatml");
-    auto applied = apply_chat_template(*chat_template, document.messages);
-    if (!applied) return std::move(applied).error();
-    passages = std::move(applied).value();
+    ASSIGN_OR_RETURN(auto applied, apply_chat_template(*chat_template, document.messages));
+    passages = std::move(applied);
   }
   std::vector<Token> tokens;
   for (const Passage& passage : passages) {

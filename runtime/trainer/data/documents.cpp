@@ -31,12 +31,11 @@ std::string_view take_line(std::string_view text, size_t& at) {
 
 Result<DocumentReader> DocumentReader::open(const std::string& path, const std::string& key,
                                             bool split_on_blank_lines) {
-  auto file = MappedFile::open(path, key);
-  if (!file) return std::move(file).error();
+  ASSIGN_OR_RETURN(auto file, MappedFile::open(path, key));
   const Kind kind = path.ends_with(".jsonl") ? Kind::kJsonLines
                     : split_on_blank_lines   ? Kind::kParagraphs
                                              : Kind::kWhole;
-  return DocumentReader(std::move(file).value(), path, kind);
+  return DocumentReader(std::move(file), path, kind);
 }
 
 std::string_view DocumentReader::text() const {
@@ -94,9 +93,8 @@ Result<std::optional<Document>> DocumentReader::next() {
                     place(), taken.size(), kMaximumTextBytes));
   }
   if (kind_ != Kind::kJsonLines) return std::optional<Document>(Document{std::string(taken), {}});
-  auto document = parse_json(taken);
-  if (!document) return std::move(document).error();
-  return std::optional<Document>(std::move(document).value());
+  ASSIGN_OR_RETURN(auto document, parse_json(taken));
+  return std::optional<Document>(std::move(document));
 }
 
 Result<Document> DocumentReader::parse_json(std::string_view line) const {

@@ -94,7 +94,7 @@ Result<int64_t> Loader::count_targets(int64_t sequence) const {
     const int64_t first_tokens = corpus_.document_of(end) - corpus_.document_of(begin);
     return sequence_length_ - first_tokens;
   }
-  std::vector<int32_t> tokens(static_cast<size_t>(sequence_length_)), targets(tokens.size());
+  std::vector<int32_t> tokens(sequence_length_), targets(tokens.size());
   RETURN_IF_ERROR(read_sequence(sequence, {tokens, targets, {}}));
   return static_cast<int64_t>(
       std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; }));
@@ -103,9 +103,8 @@ Result<int64_t> Loader::count_targets(int64_t sequence) const {
 Result<int64_t> Loader::training_targets(int64_t position, const plan::BatchPlan& plan) const {
   int64_t total = 0;
   for (int64_t slot = 0; slot < plan.global_batch; ++slot) {
-    const auto targets = count_targets(sequence_at(position + slot));
-    if (!targets) return targets.error();
-    total += *targets;
+    ASSIGN_OR_RETURN(const auto targets, count_targets(sequence_at(position + slot)));
+    total += targets;
   }
   return std::max<int64_t>(total, 1);
 }

@@ -60,10 +60,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> open_sentencepiece_tokenizer(const std::string& path) {
-  const auto model = base::read_file(path);
-  if (!model) return model.error();
+  ASSIGN_OR_RETURN(const auto model, base::read_file(path));
   auto tokenizer = std::make_unique<SentencePieceTokenizer>();
-  RETURN_IF_ERROR(tokenizer->load(path, *model));
+  RETURN_IF_ERROR(tokenizer->load(path, model));
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 

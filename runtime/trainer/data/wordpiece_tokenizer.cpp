@@ -77,7 +77,7 @@ struct Word {
   void add(int32_t character) {
     std::array<utf8proc_uint8_t, 4> bytes{};
     const auto size = utf8proc_encode_char(character, bytes.data());
-    text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(size));
+    text.append(reinterpret_cast<const char*>(bytes.data()), size);
     ++characters;
   }
 };
@@ -153,7 +153,7 @@ class WordPieceTokenizer final : public Tokenizer {
       count = utf8proc_decompose_char(character, parts.data(), parts.size(), UTF8PROC_DECOMPOSE, &boundary);
       SHARDRUN_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()));
     }
-    for (int32_t part : std::span(parts).first(static_cast<size_t>(count))) {
+    for (int32_t part : std::span(parts).first(count)) {
       if (settings_.strip_accents && utf8proc_category(part) == UTF8PROC_CATEGORY_MN) continue;
       if (settings_.lower_case) part = utf8proc_tolower(part);
       const bool alone = is_punctuation(part);
@@ -217,12 +217,10 @@ Result<Settings> read_settings(const std::string& vocabulary_path) {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> open_wordpiece_tokenizer(const std::string& path) {
-  const auto vocabulary = base::read_file(path);
-  if (!vocabulary) return vocabulary.error();
-  const auto settings = read_settings(path);
-  if (!settings) return settings.error();
+  ASSIGN_OR_RETURN(const auto vocabulary, base::read_file(path));
+  ASSIGN_OR_RETURN(const auto settings, read_settings(path));
   auto tokenizer = std::make_unique<WordPieceTokenizer>();
-  RETURN_IF_ERROR(tokenizer->load(path, *vocabulary, *settings));
+  RETURN_IF_ERROR(tokenizer->load(path, vocabulary, settings));
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 

@@ -56,9 +56,8 @@ base::Result<Gpu> Gpu::open(const std::string& library, const GpuOptions& option
                              "from one build",
                              library, table.header.build_id, kBuild));
   }
-  auto backend = table.open(options);
-  if (!backend) return std::move(backend).error();
-  return Gpu(std::move(plugin).value(), std::move(backend).value());
+  ASSIGN_OR_RETURN(auto backend, table.open(options));
+  return Gpu(std::move(plugin).value(), std::move(backend));
 }
 
 }  // namespace shardrun::kernels

@@ -48,7 +48,7 @@ class TypedBert : public Bert {
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
   std::span<const int> visits() const override { return visits_; }
   std::span<const std::byte> hidden_states() const override {
-    return std::as_bytes(std::span(buffers_.output, static_cast<size_t>(sizes_.N * sizes_.C)));
+    return std::as_bytes(std::span(buffers_.output, sizes_.N * sizes_.C));
   }
 
   void set_batch(const Batch& batch) override;
@@ -113,9 +113,7 @@ class TypedBert : public Bert {
     fp32.add(dgamma, dgamma, own_gamma, C);
     fp32.add(dbeta, dbeta, own_beta, C);
   }
-  const BlockLayout& block_of(int visit) const {
-    return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
-  }
+  const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
   const T* checked(int visit, std::span<const std::byte> parameters) const {
     SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
     SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(block_of(visit).elements) * sizeof(T));
@@ -188,7 +186,7 @@ class TypedBert : public Bert {
   Result<void> layer_forward(int layer, const T* p) {
     const BertSizes& s = sizes_;
     const BertLayerOffsets at(s);
-    BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
+    BertLayerActivations<T>& a = buffers_.layers[layer];
     attention_forward(a, p, at);
     feed_forward(a, p, at);
     RETURN_IF_ERROR(make_room(layer + 1));
@@ -217,7 +215,7 @@ class TypedBert : public Bert {
   Result<void> layer_backward(int layer, const T* p, float* g) {
     const BertSizes& s = sizes_;
     const BertLayerOffsets at(s);
-    BertLayerActivations<T>& a = buffers_.layers[static_cast<size_t>(layer)];
+    BertLayerActivations<T>& a = buffers_.layers[layer];
     if (layer > 0) {
       const BertLayerActivations<T>& next = buffers_.layers[static_cast<size_t>(layer) - 1];
       saved_.prefetch(next.begin, next.end - next.begin);
@@ -361,7 +359,7 @@ bool all_within(std::span<const int32_t> values, int64_t least, int64_t end) {
 // `values`, or the default everywhere when there are none.
 std::vector<int32_t> values_or(std::span<const int32_t> values, int64_t count, int32_t otherwise) {
   SHARDRUN_CHECK(values.empty() || static_cast<int64_t>(values.size()) == count);
-  if (values.empty()) return std::vector<int32_t>(static_cast<size_t>(count), otherwise);
+  if (values.empty()) return std::vector<int32_t>(count, otherwise);
   return {values.begin(), values.end()};
 }
 
@@ -386,23 +384,23 @@ void TypedBert<T>::set_batch(const Batch& batch) {
                  .lengths = differ(lengths, s.T) ? buffers_.lengths : nullptr};
   std::vector<int32_t> positions, predicted, targets;
   for (int64_t n = 0; n < s.N; ++n) {
-    positions.push_back(static_cast<int32_t>(n % s.T) - begins[static_cast<size_t>(n)]);
+    positions.push_back(static_cast<int32_t>(n % s.T) - begins[n]);
     SHARDRUN_CHECK(positions.back() >= 0);
   }
   loss_scale_ = batch.loss_scale;
   backward_follows_ = batch.backward_follows;
   next_sentence_scale_ = batch.next_sentence_scale;
   for (int64_t n = 0; n < s.N; ++n) {
-    if (batch.targets[static_cast<size_t>(n)] < 0) continue;
+    if (batch.targets[n] < 0) continue;
     predicted.push_back(static_cast<int32_t>(n));
-    targets.push_back(batch.targets[static_cast<size_t>(n)]);
+    targets.push_back(batch.targets[n]);
   }
   predicted_ = static_cast<int64_t>(predicted.size());
   SHARDRUN_CHECK(predicted_ <= s.M);
   // Padding repeats row 0 without a target, so all of its gradients are zero.
   padded_ = s.padded_rows(predicted_);
-  predicted.resize(static_cast<size_t>(padded_), 0);
-  targets.resize(static_cast<size_t>(padded_), -1);
+  predicted.resize(padded_, 0);
+  targets.resize(padded_, -1);
   labels_ = std::count_if(labels.begin(), labels.end(), [](int32_t label) { return label >= 0; });
   upload(buffers_.tokens, batch.tokens);
   upload(buffers_.segments, values_or(batch.segments, s.N, 0));
@@ -417,9 +415,9 @@ void TypedBert<T>::set_batch(const Batch& batch) {
 
 template <typename T>
 Result<std::unique_ptr<Bert>> make(const BertConfig& config, const ModelOptions& options) {
-  auto memory = allocate_activations(BertBuffers<T>(BertSizes(config, options), nullptr, nullptr), options);
-  if (!memory) return std::move(memory).error();
-  return std::unique_ptr<Bert>(std::make_unique<TypedBert<T>>(config, options, std::move(memory).value()));
+  ASSIGN_OR_RETURN(auto memory, allocate_activations(
+                                    BertBuffers<T>(BertSizes(config, options), nullptr, nullptr), options));
+  return std::unique_ptr<Bert>(std::make_unique<TypedBert<T>>(config, options, std::move(memory)));
 }
 
 }  // namespace

@@ -35,10 +35,9 @@ class Fp8State {
   base::Result<void> restore(const std::vector<kernels::Fp8History>& histories);
 
   kernels::Fp8Scaling* scaling(int64_t tensor) const { return scalings_ + tensor; }
-  kernels::Fp8Format format(int64_t tensor) const { return formats_[static_cast<size_t>(tensor)]; }
+  kernels::Fp8Format format(int64_t tensor) const { return formats_[tensor]; }
   kernels::Fp8Scale scale(int64_t tensor) const {
-    return histories_[static_cast<size_t>(tensor)].scale > 0.0F ? kernels::Fp8Scale::kDelayed
-                                                                : kernels::Fp8Scale::kPresent;
+    return histories_[tensor].scale > 0.0F ? kernels::Fp8Scale::kDelayed : kernels::Fp8Scale::kPresent;
   }
   // Which tensors of a block have a delayed scale: bit i of its i-th.
   uint64_t delayed_scales(int64_t block) const;

@@ -111,9 +111,7 @@ class TypedLlama : public Llama {
     backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
   }
   bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
-  const BlockLayout& block_of(int visit) const {
-    return blocks_[static_cast<size_t>(visits_[static_cast<size_t>(visit)])];
-  }
+  const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
   const T* checked(int visit, std::span<const std::byte> parameters) const {
     SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
     SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(block_of(visit).elements) * sizeof(T));
@@ -149,7 +147,7 @@ class TypedLlama : public Llama {
   // rows (R,C) = this rank's rows of the sum over the group of `partial`.
   Result<void> sum_partial(T* rows) {
     const auto count = static_cast<size_t>(sizes_.R * sizes_.C);
-    RETURN_IF_ERROR(tensor_.scatter_sum(std::span(buffers_.partial, static_cast<size_t>(sizes_.N * sizes_.C)),
+    RETURN_IF_ERROR(tensor_.scatter_sum(std::span(buffers_.partial, sizes_.N * sizes_.C),
                                         std::span(buffers_.part, count)));
     ops_.from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
     return {};
@@ -194,15 +192,14 @@ class TypedLlama : public Llama {
 
   Result<void> embedding_backward(std::span<float> gradient) {
     const Sizes& s = sizes_;
-    auto d = all_rows(buffers_.dstream);
-    if (!d) return std::move(d).error();
+    ASSIGN_OR_RETURN(auto d, all_rows(buffers_.dstream));
     if (tensor_.alone()) {
-      ops_.embedding_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, accumulate_);
+      ops_.embedding_backward(gradient.data(), buffers_.tokens, d, s.N, s.C, s.V, accumulate_);
     } else {
-      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, *d, s.N, s.C, s.V, first_token(),
+      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, d, s.N, s.C, s.V, first_token(),
                                     accumulate_);
     }
-    const auto rest = gradient.subspan(static_cast<size_t>(s.V * s.C));  // the norm's, when tied
+    const auto rest = gradient.subspan(s.V * s.C);  // the norm's, when tied
     if (!accumulate_) backend_.zero(rest.data(), static_cast<int64_t>(rest.size_bytes()));
     return {};
   }
@@ -231,7 +228,7 @@ class TypedLlama : public Llama {
     return gather_rows(all);
   }
 
-  LlamaLayerActivations<T>& activations(int layer) { return buffers_.layers[static_cast<size_t>(layer)]; }
+  LlamaLayerActivations<T>& activations(int layer) { return buffers_.layers[layer]; }
 
   // Up to the norm of the feed-forward, which takes the residual stream in the same pass.
   Result<void> attention_forward(int layer, const T* p, const LayerOffsets& at) {
@@ -303,7 +300,7 @@ class TypedLlama : public Llama {
     T* wide = buffers_.wide;      // N × max(2F, QKV, C)
 
     auto d = all_rows(buffers_.dstream);
-    if (!d) return std::move(d).error();
+    RETURN_IF_ERROR(d);
     linears_.backward(layer, Linear::kDown, g + at.down, narrow, *d, a.activated, p + at.down, s.N, s.F, s.C);
     ops_.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
     RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, g + at.gate_up, narrow, wide, a.normed2,
@@ -311,7 +308,7 @@ class TypedLlama : public Llama {
     RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
 
     d = all_rows(buffers_.dstream);
-    if (!d) return std::move(d).error();
+    RETURN_IF_ERROR(d);
     linears_.backward(layer, Linear::kOut, g + at.out, narrow, *d, a.attention, p + at.out, s.N, s.HD, s.C);
     ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
     ops_.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
@@ -326,7 +323,7 @@ class TypedLlama : public Llama {
   Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
     float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
     ops_.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
-    RETURN_IF_ERROR(tensor_.sum(std::span(own, static_cast<size_t>(sizes_.C))));
+    RETURN_IF_ERROR(tensor_.sum(std::span(own, sizes_.C)));
     if (accumulate_) backend_.ops<float>().add(dweight, dweight, own, sizes_.C);
     return {};
   }
@@ -418,16 +415,13 @@ class TypedLlama : public Llama {
 template <typename T>
 Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOptions& options) {
   const Sizes sizes(config, options, TensorGroup(options.tensor).size());
-  auto memory = allocate_activations(LlamaBuffers<T>(sizes, nullptr, nullptr), options);
-  if (!memory) return std::move(memory).error();
+  ASSIGN_OR_RETURN(auto memory, allocate_activations(LlamaBuffers<T>(sizes, nullptr, nullptr), options));
   const kernels::Fp8Ops* fp8_ops = nullptr;
   if (options.fp8) {
-    const auto ops = options.backend->fp8_ops();
-    if (!ops) return ops.error();
-    fp8_ops = *ops;
+    ASSIGN_OR_RETURN(const auto ops, options.backend->fp8_ops());
+    fp8_ops = ops;
   }
-  return std::unique_ptr<Llama>(
-      std::make_unique<TypedLlama<T>>(config, options, std::move(memory).value(), fp8_ops));
+  return std::unique_ptr<Llama>(std::make_unique<TypedLlama<T>>(config, options, std::move(memory), fp8_ops));
 }
 
 Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {

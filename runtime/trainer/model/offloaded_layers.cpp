@@ -10,31 +10,27 @@ using Stream = base::DeviceLink::Stream;
 Result<std::unique_ptr<OffloadedLayers>> OffloadedLayers::create(int layers, int64_t piece_bytes,
                                                                  const Slots& slots,
                                                                  kernels::Backend& backend) {
-  auto link = backend.make_link();
-  if (!link) return std::move(link).error();
-  SHARDRUN_CHECK(*link != nullptr);
-  std::unique_ptr<OffloadedLayers> made(new OffloadedLayers(layers, piece_bytes, std::move(link).value()));
+  ASSIGN_OR_RETURN(auto link, backend.make_link());
+  SHARDRUN_CHECK(link != nullptr);
+  std::unique_ptr<OffloadedLayers> made(new OffloadedLayers(layers, piece_bytes, std::move(link)));
   RETURN_IF_ERROR(made->take_memory(slots));
   return Result<std::unique_ptr<OffloadedLayers>>(std::move(made));
 }
 
 Result<void> OffloadedLayers::take_memory(const Slots& slots) {
-  auto host =
-      link_->allocate_pinned(static_cast<size_t>(plan::waiting_bytes(layers_, static_cast<int64_t>(piece_))));
-  if (!host) return std::move(host).error();
-  host_ = std::move(host).value();
+  ASSIGN_OR_RETURN(auto host,
+                   link_->allocate_pinned(plan::waiting_bytes(layers_, static_cast<int64_t>(piece_))));
+  host_ = std::move(host);
   for (size_t i = 0; i < slots.size(); ++i) {
     Slot& slot = slots_[i];
     slot.memory = slots[i];
     for (Mark* mark : {&slot.gone, &slot.back}) {
-      auto one = link_->make_mark();
-      if (!one) return std::move(one).error();
-      *mark = std::move(one).value();
+      ASSIGN_OR_RETURN(auto one, link_->make_mark());
+      *mark = std::move(one);
     }
   }
-  auto computed = link_->make_mark();
-  if (!computed) return std::move(computed).error();
-  computed_ = std::move(computed).value();
+  ASSIGN_OR_RETURN(auto computed, link_->make_mark());
+  computed_ = std::move(computed);
   return {};
 }
 

@@ -32,8 +32,8 @@ class OffloadedLayers {
   static constexpr int kSlots = plan::kOffloadSlots;
 
   using Slots = std::array<std::byte*, kSlots>;
-  // Takes plan::waiting_bytes() of the host. `slots`: where pieces lie in the GPU's memory, which outlives it, as the backend does; a single layer has one. kIo
-  // without that much memory.
+  // Takes plan::waiting_bytes() of the host. `slots` say where pieces lie in the GPU's memory, which outlives this, as the
+  // backend does; a single layer has one slot. kIo without that much memory.
   static Result<std::unique_ptr<OffloadedLayers>> create(int layers, int64_t piece_bytes, const Slots& slots,
                                                          kernels::Backend& backend);
   // Waits for what is under way.
@@ -57,10 +57,10 @@ class OffloadedLayers {
   };
 
   OffloadedLayers(int layers, int64_t piece_bytes, std::unique_ptr<base::DeviceLink> link)
-      : layers_(layers), piece_(static_cast<size_t>(piece_bytes)), link_(std::move(link)) {}
+      : layers_(layers), piece_(piece_bytes), link_(std::move(link)) {}
   Result<void> take_memory(const Slots& slots);
   bool stays(int layer) const { return layer + kSlots >= layers_; }
-  Slot& slot(int layer) { return slots_[static_cast<size_t>(layer % kSlots)]; }
+  Slot& slot(int layer) { return slots_[layer % kSlots]; }
   std::byte* home(int layer) const { return host_->bytes().data() + static_cast<size_t>(layer) * piece_; }
   Result<void> bring_back(int layer);
 

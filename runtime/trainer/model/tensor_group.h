@@ -27,7 +27,7 @@ class TensorGroup {
   // all: size() equal parts in rank order. This rank's part is already in its place.
   template <typename T>
   Result<void> gather_in_place(T* all, int64_t elements_each) const {
-    const auto bytes = std::as_writable_bytes(std::span(all, static_cast<size_t>(elements_each * size())));
+    const auto bytes = std::as_writable_bytes(std::span(all, elements_each * size()));
     const auto each = static_cast<size_t>(elements_each) * sizeof(T);
     return gather_bytes(bytes.subspan(static_cast<size_t>(rank()) * each, each), bytes);
   }

@@ -16,12 +16,11 @@ constexpr auto kGpu = base::DeviceKind::kGpu;
 
 Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements, kernels::Backend& backend,
                                                          int64_t piece_elements) {
-  auto link = backend.make_link();
-  if (!link) return std::move(link).error();
-  SHARDRUN_CHECK(*link != nullptr);
-  auto slots = backend.allocate(plan::moments(elements, kOffload, kGpu, piece_elements).resident);
-  if (!slots) return std::move(slots).error();
-  return create(elements, std::move(link).value(), std::move(slots).value(), piece_elements);
+  ASSIGN_OR_RETURN(auto link, backend.make_link());
+  SHARDRUN_CHECK(link != nullptr);
+  ASSIGN_OR_RETURN(auto slots,
+                   backend.allocate(plan::moments(elements, kOffload, kGpu, piece_elements).resident));
+  return create(elements, std::move(link), std::move(slots), piece_elements);
 }
 
 Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements,
@@ -37,9 +36,8 @@ Result<std::unique_ptr<HostMoments>> HostMoments::create(int64_t elements,
 
 Result<void> HostMoments::take_memory(int64_t elements) {
   const auto count = static_cast<size_t>(elements);
-  auto host = link_->allocate_pinned(static_cast<size_t>(plan::moments(elements, kOffload, kGpu).elsewhere));
-  if (!host) return std::move(host).error();
-  host_ = std::move(host).value();
+  ASSIGN_OR_RETURN(auto host, link_->allocate_pinned(plan::moments(elements, kOffload, kGpu).elsewhere));
+  host_ = std::move(host);
   std::memset(host_->bytes().data(), 0, host_->bytes().size());
   auto* const values = reinterpret_cast<float*>(host_->bytes().data());
   moment1_ = {values, count};
@@ -55,9 +53,8 @@ Result<void> HostMoments::make_slots(int64_t elements) {
     slot.moment2 = {at + size, size};
     at += 2 * size;
     for (Mark* mark : {&slot.arrived, &slot.updated, &slot.emptied}) {
-      auto made = link_->make_mark();
-      if (!made) return std::move(made).error();
-      *mark = std::move(made).value();
+      ASSIGN_OR_RETURN(auto made, link_->make_mark());
+      *mark = std::move(made);
     }
     RETURN_IF_ERROR(link_->record(*slot.emptied, Stream::kCompute));  // recorded where its memory was cleared
   }
@@ -78,7 +75,7 @@ Result<void> HostMoments::pass(const Update& update) {
   const auto elements = static_cast<int64_t>(moment1_.size());
   for (int64_t first = 0, number = 0; first < elements; first += piece_, ++number) {
     const auto count = static_cast<size_t>(std::min(piece_, elements - first));
-    Slot& slot = slots_[static_cast<size_t>(number % plan::kMomentSlots)];
+    Slot& slot = slots_[number % plan::kMomentSlots];
     RETURN_IF_ERROR(bring(slot, first, count));
     RETURN_IF_ERROR(link_->wait(Stream::kCompute, *slot.arrived));
     update(first, slot.moment1.first(count), slot.moment2.first(count));

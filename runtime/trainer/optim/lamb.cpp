@@ -62,8 +62,8 @@ void Lamb::measure(std::span<const float> master, std::span<const float> gradien
     (void)backend_->download(own_.data(), memory_.data(),
                              static_cast<int64_t>(own_.size() * sizeof(Scratch)));
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    sums[static_cast<size_t>(2 * ranges_[i].tensor)] += own_[i].squares.master;
-    sums[static_cast<size_t>(2 * ranges_[i].tensor + 1)] += own_[i].squares.update;
+    sums[2 * ranges_[i].tensor] += own_[i].squares.master;
+    sums[2 * ranges_[i].tensor + 1] += own_[i].squares.update;
   }
 }
 
@@ -72,8 +72,8 @@ void Lamb::apply(std::span<float> master, double learning_rate, int64_t step, st
   SHARDRUN_CHECK(static_cast<int64_t>(sums.size()) == this->sums());
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const TensorRange& range = ranges_[i];
-    const double weight = std::sqrt(sums[static_cast<size_t>(2 * range.tensor)]);
-    const double update = std::sqrt(sums[static_cast<size_t>(2 * range.tensor + 1)]);
+    const double weight = std::sqrt(sums[2 * range.tensor]);
+    const double update = std::sqrt(sums[2 * range.tensor + 1]);
     const double trust = range.weight_decay && weight > 0.0 && update > 0.0 ? weight / update : 1.0;
     own_[i].rate = static_cast<float>(learning_rate * trust);
   }

@@ -86,12 +86,10 @@ Work Engine::work(const StepEvent& event) {
   const auto count = static_cast<size_t>(elements);
   const auto bytes = static_cast<size_t>(elements * options_.state.compute_bytes);
   Work work{event.kind == Kind::kForward, event.block, event.visit, {}, {}, event.adds};
-  work.parameters =
-      event.slot < 0 ? compute_shard(event.block) : slots_[static_cast<size_t>(event.slot)].memory;
+  work.parameters = event.slot < 0 ? compute_shard(event.block) : slots_[event.slot].memory;
   work.parameters = work.parameters.first(bytes);
   if (work.is_forward) return work;
-  work.gradient = event.gradient < 0 ? gradient_shard(event.block)
-                                     : gradients_[static_cast<size_t>(event.gradient)].memory;
+  work.gradient = event.gradient < 0 ? gradient_shard(event.block) : gradients_[event.gradient].memory;
   work.gradient = work.gradient.first(count);
   return work;
 }
@@ -110,56 +108,51 @@ std::span<const std::byte> Engine::converted_shard(int block, std::span<std::byt
   const auto count = static_cast<size_t>(shards.shard_elements);
   const size_t bytes = count * sizeof(uint16_t);
   const auto mine = whole.subspan(static_cast<size_t>(groups_.gather->rank()) * bytes, bytes);
-  options_.backend->fp32_to_bf16(
-      std::span<const float>(master_).subspan(static_cast<size_t>(shards.shard_offset), count),
-      {reinterpret_cast<uint16_t*>(mine.data()), count});
+  options_.backend->fp32_to_bf16(std::span<const float>(master_).subspan(shards.shard_offset, count),
+                                 {reinterpret_cast<uint16_t*>(mine.data()), count});
   return mine;
 }
 
 std::span<float> Engine::gradient_shard(int block) {
   const BlockShards& shards = layout_.block(block);
-  return gradient_.subspan(static_cast<size_t>(shards.shard_offset),
-                           static_cast<size_t>(shards.shard_elements));
+  return gradient_.subspan(shards.shard_offset, shards.shard_elements);
 }
 
 Result<void> Engine::gather(const StepEvent& event) {
-  ParameterSlot& slot = slots_[static_cast<size_t>(event.slot)];
+  ParameterSlot& slot = slots_[event.slot];
   const auto mine =
       options_.state.converts() ? converted_shard(event.block, slot.memory) : compute_shard(event.block);
   if (layout_.group_size == 1) return {};
-  auto pending = groups_.gather->all_gather(
-      mine, slot.memory.first(mine.size() * static_cast<size_t>(layout_.group_size)));
-  if (!pending) return std::move(pending).error();
-  slot.pending = *pending;
+  ASSIGN_OR_RETURN(auto pending,
+                   groups_.gather->all_gather(
+                       mine, slot.memory.first(mine.size() * static_cast<size_t>(layout_.group_size))));
+  slot.pending = pending;
   return {};
 }
 
 Result<void> Engine::await_gather(const StepEvent& event) {
   if (layout_.group_size == 1) return {};
-  ParameterSlot& slot = slots_[static_cast<size_t>(event.slot)];
+  ParameterSlot& slot = slots_[event.slot];
   if (auto done = groups_.gather->wait(std::exchange(slot.pending, {}).value()); !done)
     return std::move(done).error().context(fmt::format("gathering the parameters of block {}", event.block));
   return {};
 }
 
 Result<void> Engine::reduce(const StepEvent& event) {
-  GradientBuffer& gradient = gradients_[static_cast<size_t>(event.gradient)];
+  GradientBuffer& gradient = gradients_[event.gradient];
   const BlockShards& shards = layout_.block(event.block);
-  const auto full = gradient.memory.first(static_cast<size_t>(shards.padded_elements));
+  const auto full = gradient.memory.first(shards.padded_elements);
   options_.backend->zero(full.data() + shards.elements,
                          (shards.padded_elements - shards.elements) * int64_t{sizeof(float)});
-  const auto mine =
-      event.scratch < 0
-          ? gradient_shard(event.block)
-          : scratches_[static_cast<size_t>(event.scratch)].first(static_cast<size_t>(shards.shard_elements));
-  auto pending = groups_.reduce->reduce_scatter(full, mine);
-  if (!pending) return std::move(pending).error();
-  gradient.pending = *pending;
+  const auto mine = event.scratch < 0 ? gradient_shard(event.block)
+                                      : scratches_[event.scratch].first(shards.shard_elements);
+  ASSIGN_OR_RETURN(auto pending, groups_.reduce->reduce_scatter(full, mine));
+  gradient.pending = pending;
   return {};
 }
 
 Result<void> Engine::await_reduce(const StepEvent& event) {
-  GradientBuffer& gradient = gradients_[static_cast<size_t>(event.gradient)];
+  GradientBuffer& gradient = gradients_[event.gradient];
   if (auto done = groups_.reduce->wait(std::exchange(gradient.pending, {}).value()); !done)
     return std::move(done).error().context(fmt::format("reducing the gradients of block {}", event.block));
   return {};
@@ -167,8 +160,7 @@ Result<void> Engine::await_reduce(const StepEvent& event) {
 
 void Engine::add(const StepEvent& event) {
   const std::span<float> total = gradient_shard(event.block);
-  options_.backend->ops<float>().add(total.data(), total.data(),
-                                     scratches_[static_cast<size_t>(event.scratch)].data(),
+  options_.backend->ops<float>().add(total.data(), total.data(), scratches_[event.scratch].data(),
                                      layout_.block(event.block).shard_elements);
 }
 

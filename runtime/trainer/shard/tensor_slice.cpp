@@ -24,7 +24,7 @@ TensorSlice make_slice(std::span<const int64_t> shape, int dimension, int64_t be
   TensorSlice slice = whole_slice(shape);
   if (dimension < 0) return slice;
   SHARDRUN_CHECK(dimension <= 1 && static_cast<size_t>(dimension) < shape.size());
-  const int64_t extent = shape[static_cast<size_t>(dimension)];
+  const int64_t extent = shape[dimension];
   SHARDRUN_CHECK(begin >= 0 && count >= 0 && begin + count <= extent);
   if (dimension == 0) {
     slice.row_begin = begin;

@@ -28,7 +28,7 @@ struct Vote {
 };
 
 Result<void> wait(comm::Communicator& world, Result<comm::Pending> pending) {
-  if (!pending) return std::move(pending).error();
+  RETURN_IF_ERROR(pending);
   return world.wait(*pending);
 }
 
@@ -39,14 +39,14 @@ Result<kernels::CudnnAttentionUse> agree(comm::Communicator& world,
   Vote mine;
   if (own) mine = {own->version, own->workspace_bytes, 0};
   mine.reason_bytes = static_cast<int64_t>(reason.size());
-  std::vector<Vote> votes(static_cast<size_t>(world.size()));
+  std::vector<Vote> votes(world.size());
   RETURN_IF_ERROR(wait(
       world, world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(votes)))));
   kernels::CudnnAttentionUse all{votes.front().version, 0};
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const Vote& vote = votes[rank];
     if (vote.version == 0) {
-      reason.resize(static_cast<size_t>(vote.reason_bytes));
+      reason.resize(vote.reason_bytes);
       RETURN_IF_ERROR(
           wait(world, world.broadcast(std::as_writable_bytes(std::span(reason)), static_cast<int>(rank))));
       return Error(Code::kUnsupported, fmt::format("rank {}: {}", rank, reason));

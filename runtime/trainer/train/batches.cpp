@@ -101,14 +101,13 @@ class PairBatches : public LoaderBatches<data::BertLoader> {
 template <typename Loader>
 Result<Loader> open_loader(const Network& network, const BatchOptions& options,
                            const std::vector<std::string>& files, const std::string& key) {
-  auto corpus = data::Corpus::open(files, key);
-  if (!corpus) return std::move(corpus).error();
-  if (plan::shape_of(network).vocab < corpus->vocabulary()) {
+  ASSIGN_OR_RETURN(auto corpus, data::Corpus::open(files, key));
+  if (plan::shape_of(network).vocab < corpus.vocabulary()) {
     return Error(Code::kInvalid,
                  fmt::format("[model] vocab = {} is too small for the {} tokenizer; use at least {}",
-                             plan::shape_of(network).vocab, corpus->tokenizer().kind, corpus->vocabulary()));
+                             plan::shape_of(network).vocab, corpus.tokenizer().kind, corpus.vocabulary()));
   }
-  return Loader::create(std::move(corpus).value(), options.sequence_length, options.seed, key);
+  return Loader::create(std::move(corpus), options.sequence_length, options.seed, key);
 }
 
 template <typename Loader>
@@ -119,18 +118,18 @@ struct Loaders {
 
 template <typename Loader>
 Result<Loaders<Loader>> open_loaders(const Network& network, const BatchOptions& options) {
-  auto training = open_loader<Loader>(network, options, options.training_files, "[data] files");
-  if (!training) return std::move(training).error();
-  Loaders<Loader> loaders{std::move(training).value(), std::nullopt};
+  ASSIGN_OR_RETURN(auto training,
+                   open_loader<Loader>(network, options, options.training_files, "[data] files"));
+  Loaders<Loader> loaders{std::move(training), std::nullopt};
   if (options.validation_files.empty()) return loaders;
-  auto validation = open_loader<Loader>(network, options, options.validation_files, "[data] validation");
-  if (!validation) return std::move(validation).error();
-  if (validation->corpus().tokenizer() != loaders.training.corpus().tokenizer()) {
+  ASSIGN_OR_RETURN(auto validation,
+                   open_loader<Loader>(network, options, options.validation_files, "[data] validation"));
+  if (validation.corpus().tokenizer() != loaders.training.corpus().tokenizer()) {
     return Error(
         Code::kInvalid,
         "[data] validation was tokenized with another tokenizer than [data] files; make both with one");
   }
-  loaders.validation.emplace(std::move(validation).value());
+  loaders.validation.emplace(std::move(validation));
   return loaders;
 }
 
@@ -139,16 +138,13 @@ Result<Loaders<Loader>> open_loaders(const Network& network, const BatchOptions&
 Result<std::unique_ptr<Batches>> Batches::open(const Network& network, const BatchOptions& options) {
   const auto tokens = static_cast<size_t>(options.micro_batch * options.sequence_length);
   if (plan::shape_of(network).paired) {
-    auto loaders = open_loaders<data::BertLoader>(network, options);
-    if (!loaders) return std::move(loaders).error();
-    return std::unique_ptr<Batches>(std::make_unique<PairBatches>(std::move(loaders->training),
-                                                                  std::move(loaders->validation), tokens,
-                                                                  static_cast<size_t>(options.micro_batch)));
+    ASSIGN_OR_RETURN(auto loaders, open_loaders<data::BertLoader>(network, options));
+    return std::unique_ptr<Batches>(std::make_unique<PairBatches>(
+        std::move(loaders.training), std::move(loaders.validation), tokens, options.micro_batch));
   }
-  auto loaders = open_loaders<data::Loader>(network, options);
-  if (!loaders) return std::move(loaders).error();
+  ASSIGN_OR_RETURN(auto loaders, open_loaders<data::Loader>(network, options));
   return std::unique_ptr<Batches>(
-      std::make_unique<TextBatches>(std::move(loaders->training), std::move(loaders->validation), tokens));
+      std::make_unique<TextBatches>(std::move(loaders.training), std::move(loaders.validation), tokens));
 }
 
 }  // namespace shardrun::train

@@ -27,7 +27,7 @@ std::vector<Piece> pieces_of(std::span<const model::BlockLayout> blocks, const p
   int64_t tensor = -1;
   for (int block = 0; block < layout.block_count(); ++block) {
     const plan::ElementRange owned = layout.owned(block, group_rank);
-    for (const model::ParameterInfo& parameter : blocks[static_cast<size_t>(block)].parameters) {
+    for (const model::ParameterInfo& parameter : blocks[block].parameters) {
       ++tensor;
       const int64_t begin = std::max(owned.begin, parameter.offset);
       const int64_t end = std::min(owned.end, parameter.offset + parameter.elements());
@@ -63,7 +63,7 @@ void initialize_parameters(std::span<const model::BlockLayout> blocks, const pla
       const auto element = static_cast<uint64_t>(full_element(*piece.parameter, piece.first_element + i));
       const double value =
           stddev == 0.0 ? piece.parameter->init_value : stddev * base::random_normal(key, element);
-      master[static_cast<size_t>(piece.shard_offset + i)] = static_cast<float>(value);
+      master[piece.shard_offset + i] = static_cast<float>(value);
     }
   }
 }

@@ -13,10 +13,9 @@ bool is_due(int64_t step, int64_t every_steps) {
 }
 
 Result<void> validate(Session& session, LoopOutcome& outcome, LoopObserver& observer) {
-  auto loss = session.validate();
-  if (!loss) return std::move(loss).error();
-  outcome.validation_loss = *loss;
-  if (*loss) observer.on_validation(session.steps_done(), **loss);
+  ASSIGN_OR_RETURN(auto loss, session.validate());
+  outcome.validation_loss = loss;
+  if (loss) observer.on_validation(session.steps_done(), *loss);
   return {};
 }
 
@@ -53,22 +52,21 @@ Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, c
   LoopOutcome outcome;
   while (session.steps_done() < options.steps) {
     const auto started = Clock::now();
-    auto report = session.step(stop_requested());
-    if (!report) return std::move(report).error();
+    ASSIGN_OR_RETURN(auto report, session.step(stop_requested()));
     outcome.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
-    if (!outcome.first_loss) outcome.first_loss = report->loss;
-    outcome.final_loss = report->loss;
-    observer.on_step(*report, outcome.step_seconds.back());
+    if (!outcome.first_loss) outcome.first_loss = report.loss;
+    outcome.final_loss = report.loss;
+    observer.on_step(report, outcome.step_seconds.back());
 
-    const bool last = report->step == options.steps;
-    outcome.stopped = report->stop_requested && !last;
-    if (last || (!outcome.stopped && is_due(report->step, options.validate_every_steps))) {
+    const bool last = report.step == options.steps;
+    outcome.stopped = report.stop_requested && !last;
+    if (last || (!outcome.stopped && is_due(report.step, options.validate_every_steps))) {
       RETURN_IF_ERROR(validate(session, outcome, observer));
     }
     if (last || outcome.stopped) {
       const bool saves = outcome.stopped || options.checkpoint_at_end;
       RETURN_IF_ERROR(save_and_wait(session, store, saves, outcome, observer));
-    } else if (is_due(report->step, options.checkpoint_every_steps)) {
+    } else if (is_due(report.step, options.checkpoint_every_steps)) {
       RETURN_IF_ERROR(session.start_save(store));
     }
     report_saves(session, outcome, observer);

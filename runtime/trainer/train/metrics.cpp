@@ -21,7 +21,7 @@ namespace {
 std::string with_thousands(int64_t value) {
   std::string digits = fmt::format("{}", value);
   for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), 1, ',');
+    digits.insert(at, 1, ',');
   }
   return digits;
 }

@@ -13,17 +13,15 @@ using model::BertConfig;
 using model::LlamaConfig;
 
 Result<std::unique_ptr<model::Model>> create(const LlamaConfig& config, const model::ModelOptions& options) {
-  auto llama = model::Llama::create(config, options);
-  if (!llama) return std::move(llama).error();
-  return std::unique_ptr<model::Model>(std::move(llama).value());
+  ASSIGN_OR_RETURN(auto llama, model::Llama::create(config, options));
+  return std::unique_ptr<model::Model>(std::move(llama));
 }
 
 Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const model::ModelOptions& options) {
   if (options.tensor != nullptr)
     return Error(Code::kInvalid, "a BERT has no tensor parallelism; remove [sharding] tensor_parallel");
-  auto bert = model::Bert::create(config, options);
-  if (!bert) return std::move(bert).error();
-  return std::unique_ptr<model::Model>(std::move(bert).value());
+  ASSIGN_OR_RETURN(auto bert, model::Bert::create(config, options));
+  return std::unique_ptr<model::Model>(std::move(bert));
 }
 
 }  // namespace

@@ -35,11 +35,10 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
   } else {
     int64_t tensors = 0;
     for (const model::BlockLayout& block : blocks) tensors += static_cast<int64_t>(block.parameters.size());
-    auto lamb = optim::Lamb::create(tensor_ranges(optimizer.ranges_), tensors,
-                                    std::get<optim::LambOptions>(options.kind), optimizer.moment1_,
-                                    optimizer.moment2_, backend);
-    if (!lamb) return std::move(lamb).error();
-    optimizer.lamb_.emplace(std::move(lamb).value());
+    ASSIGN_OR_RETURN(auto lamb, optim::Lamb::create(tensor_ranges(optimizer.ranges_), tensors,
+                                                    std::get<optim::LambOptions>(options.kind),
+                                                    optimizer.moment1_, optimizer.moment2_, backend));
+    optimizer.lamb_.emplace(std::move(lamb));
   }
   return optimizer;
 }
@@ -47,18 +46,17 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
 Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t elements,
                                     kernels::Backend& backend) {
   if (options.offload && backend.kind() == kernels::DeviceKind::kGpu) {
-    auto moments = optim::HostMoments::create(elements, backend, options.offload_piece);
-    if (!moments) return std::move(moments).error();
-    host_moments_ = std::move(moments).value();
+    ASSIGN_OR_RETURN(auto moments, optim::HostMoments::create(elements, backend, options.offload_piece));
+    host_moments_ = std::move(moments);
     moment1_ = host_moments_->moment1();
     moment2_ = host_moments_->moment2();
     return {};
   }
   const int64_t bytes = 2 * plan::moment_bytes(elements);
-  auto memory = options.offload ? base::Memory::create_in_file(bytes, options.offload_directory)
-                                : backend.allocate(bytes);
-  if (!memory) return std::move(memory).error();
-  memory_ = std::move(memory).value();
+  ASSIGN_OR_RETURN(auto memory, options.offload
+                                    ? base::Memory::create_in_file(bytes, options.offload_directory)
+                                    : backend.allocate(bytes));
+  memory_ = std::move(memory);
   const auto count = static_cast<size_t>(elements);
   moment1_ = {reinterpret_cast<float*>(memory_.data()), count};
   moment2_ = {reinterpret_cast<float*>(memory_.data() + plan::moment_bytes(elements)), count};
@@ -69,7 +67,7 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
                                double gradient_scale, double learning_rate, int64_t step,
                                const AllReduce& all_reduce) {
   if (lamb_) {
-    std::vector<double> sums(static_cast<size_t>(lamb_->sums()));
+    std::vector<double> sums(lamb_->sums());
     lamb_->measure(master, gradient, gradient_scale, step, sums);
     RETURN_IF_ERROR(all_reduce(sums));
     lamb_->apply(master, learning_rate, step, sums);

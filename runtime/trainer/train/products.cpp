@@ -21,9 +21,8 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 24;
 constexpr std::string_view kSeal = "crc32c ", kMaker = "made for ", kOfCheckpoint = "the checkpoint";
 
 Result<void> broadcast(comm::Communicator& world, std::span<std::byte> bytes) {
-  auto pending = world.broadcast(bytes, /*root=*/0);
-  if (!pending) return std::move(pending).error();
-  return world.wait(*pending);
+  ASSIGN_OR_RETURN(auto pending, world.broadcast(bytes, /*root=*/0));
+  return world.wait(pending);
 }
 
 // Rank 0's, on every rank.
@@ -89,9 +88,8 @@ Found find_table(const Session& session, kernels::Backend& backend, const std::s
 // Every rank takes rank 0's `table`; how many cannot, for theirs is another GPU or cublasLt.
 Result<int64_t> share(kernels::Backend& backend, comm::Communicator& world, const std::string& table) {
   std::array<double, 1> refusals{table.empty() || backend.load_product_table(table) ? 0.0 : 1.0};
-  auto pending = world.all_reduce(std::span<double>(refusals));
-  if (!pending) return std::move(pending).error();
-  RETURN_IF_ERROR(world.wait(*pending));
+  ASSIGN_OR_RETURN(auto pending, world.all_reduce(std::span<double>(refusals)));
+  RETURN_IF_ERROR(world.wait(pending));
   return static_cast<int64_t>(refusals[0]);
 }
 
@@ -113,9 +111,9 @@ Result<ProductsReport> settle_products(Session& session, kernels::Backend& backe
   const auto from = rank0s(world, found.from);
   if (!from) return from.error();
   auto table = rank0s(world, found.table);
-  if (!table) return std::move(table).error();
+  RETURN_IF_ERROR(table);
   auto refusals = share(backend, world, *table);
-  if (!refusals) return std::move(refusals).error();
+  RETURN_IF_ERROR(refusals);
 
   const int64_t known = shapes_of(*table);
   if (options.tunes && (*from != kOfCheckpoint || known > 0)) {
@@ -129,9 +127,9 @@ Result<ProductsReport> settle_products(Session& session, kernels::Backend& backe
           plain.size(), fmt::join(plain, "; ")));
     }
     table = rank0s(world, first ? backend.product_table() : std::string());
-    if (!table) return std::move(table).error();
+    RETURN_IF_ERROR(table);
     refusals = share(backend, world, *table);
-    if (!refusals) return std::move(refusals).error();
+    RETURN_IF_ERROR(refusals);
   }
   const int64_t shapes = shapes_of(*table), timed = shapes - known;
   report.summary = fmt::format("{} shapes", shapes);

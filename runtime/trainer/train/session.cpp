@@ -52,23 +52,21 @@ struct Session::Sums {
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
                                                  kernels::Backend& backend) {
   SHARDRUN_CHECK(options.device == backend.kind());
-  auto batches = Batches::open(options.model, {options.training_files, options.validation_files,
-                                               options.sequence_length, options.micro_batch, options.seed});
-  if (!batches) return std::move(batches).error();
+  ASSIGN_OR_RETURN(auto batches, Batches::open(options.model,
+                                               {options.training_files, options.validation_files,
+                                                options.sequence_length, options.micro_batch, options.seed}));
   auto model = create_model(options.model, model_options(options, groups.tensor, backend));
-  if (!model) return std::move(model).error();
+  RETURN_IF_ERROR(model);
   auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  auto arena =
-      shard::Arena::create(plan::sharded_state(layout, plan::state_options(options)).bytes(), backend);
-  if (!arena) return std::move(arena).error();
-  auto sums = backend.allocate(sizeof(Sums));
-  if (!sums) return std::move(sums).error();
-  auto optimizer =
-      Optimizer::create(optimizer_options(options), (*model)->blocks(), layout, groups.shard_rank(), backend);
-  if (!optimizer) return std::move(optimizer).error();
-  std::unique_ptr<Session> session(new Session(
-      options, groups, std::move(batches).value(), backend, std::move(model).value(), std::move(layout),
-      std::move(arena).value(), std::move(sums).value(), std::move(optimizer).value()));
+  ASSIGN_OR_RETURN(
+      auto arena,
+      shard::Arena::create(plan::sharded_state(layout, plan::state_options(options)).bytes(), backend));
+  ASSIGN_OR_RETURN(auto sums, backend.allocate(sizeof(Sums)));
+  ASSIGN_OR_RETURN(auto optimizer, Optimizer::create(optimizer_options(options), (*model)->blocks(), layout,
+                                                     groups.shard_rank(), backend));
+  std::unique_ptr<Session> session(new Session(options, groups, std::move(batches), backend,
+                                               std::move(model).value(), std::move(layout), std::move(arena),
+                                               std::move(sums), std::move(optimizer)));
   if (options.saves_while_training) {
     auto staging = base::Memory::create_resident(
         plan::staging_elements(session->engine_.layout(), groups.replicas()) * int64_t{sizeof(float)});
@@ -102,16 +100,14 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
 Result<void> Session::start() {
   // Moments on the host are zero yet, and the host may not have room for a copy of the masters beside them.
   const std::span<float> spare = optimizer_.moments_on_host() ? optimizer_.moment1() : std::span<float>();
-  auto host = HostShards::of(backend_, {engine_.master()}, spare);
-  if (!host) return std::move(host).error();
+  ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {engine_.master()}, spare));
   if (options_.initial_weights.empty()) {
-    initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed,
-                          (*host)[0]);
+    initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed, host[0]);
   } else {
     RETURN_IF_ERROR(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
-                                          groups_.shard_rank(), *groups_.world, (*host)[0]));
+                                          groups_.shard_rank(), *groups_.world, host[0]));
   }
-  RETURN_IF_ERROR(host->store());
+  RETURN_IF_ERROR(host.store());
   std::fill(spare.begin(), spare.end(), 0.0F);
   engine_.publish();
   return {};
@@ -121,7 +117,7 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
   if (progress_ != nullptr) progress_->move();
   if (trace_ == nullptr || !trace_->is_on()) return std::nullopt;
   std::string name = what;
-  if (block >= 0) name += " " + model_->blocks()[static_cast<size_t>(block)].name;
+  if (block >= 0) name += " " + model_->blocks()[block].name;
   return std::optional<Trace::Scope>(std::in_place, *trace_, std::move(name), backend_);
 }
 
@@ -138,10 +134,9 @@ plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
 
 Result<void> Session::compute() {
   while (true) {
-    auto work = engine_.next();
-    if (!work) return std::move(work).error();
-    if (!*work) return {};
-    const shard::Work& it = **work;
+    ASSIGN_OR_RETURN(auto work, engine_.next());
+    if (!work) return {};
+    const shard::Work& it = *work;
     const auto scope = traced_scope(it.is_forward ? "forward" : "backward", it.block);
     RETURN_IF_ERROR(it.is_forward ? model_->forward(it.visit, it.parameters)
                                   : model_->backward(it.visit, it.parameters, it.gradient, it.adds));
@@ -154,19 +149,17 @@ void Session::sum_gradient_squares(Sums& sums) {
   if (groups_.tensor_parallel() == 1) return backend_.sum_of_squares(&sums.squares, engine_.gradient());
   for (const optim::UpdateRange& range : optimizer_.ranges()) {
     if (range.whole && groups_.tensor_rank() > 0) continue;
-    backend_.sum_of_squares(&sums.part, engine_.gradient().subspan(static_cast<size_t>(range.begin),
-                                                                   static_cast<size_t>(range.count)));
+    backend_.sum_of_squares(&sums.part, engine_.gradient().subspan(range.begin, range.count));
     backend_.accumulate(&sums.squares, &sums.part, 1);
   }
 }
 
 Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targets) {
-  auto batch = batches_->read_training(position, batch_, number, groups_.data_rank());
-  if (!batch) return std::move(batch).error();
-  batch->loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
-  batch->backward_follows = true;
-  batch->next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
-  model_->set_batch(*batch);
+  ASSIGN_OR_RETURN(auto batch, batches_->read_training(position, batch_, number, groups_.data_rank()));
+  batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
+  batch.backward_follows = true;
+  batch.next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
+  model_->set_batch(batch);
   return compute();
 }
 
@@ -192,27 +185,25 @@ Session::Attention Session::attention() const {
 // Whatever step comes next: a BERT's numbers of rows are the data's. Two, because products that add to the gradients are
 // others than those that write them.
 Result<void> Session::rehearse() {
-  const auto targets = batches_->training_targets(/*position=*/0, batch_);
-  if (!targets) return targets.error();
+  ASSIGN_OR_RETURN(const auto targets, batches_->training_targets(/*position=*/0, batch_));
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
   const int64_t count = std::min<int64_t>(2, batch_.gradient_accumulation);
   engine_.begin(step_plan(count, /*backward=*/true));
   for (int64_t number = 0; number < count; ++number)
-    RETURN_IF_ERROR(micro_step(/*position=*/0, number, *targets));
+    RETURN_IF_ERROR(micro_step(/*position=*/0, number, targets));
   RETURN_IF_ERROR(engine_.finish());
   return backend_.finish();
 }
 
 Result<StepReport> Session::step(bool stop_requested) {
-  const auto targets = batches_->training_targets(data_position_, batch_);
-  if (!targets) return targets.error();
+  ASSIGN_OR_RETURN(const auto targets, batches_->training_targets(data_position_, batch_));
   const auto sequences = static_cast<double>(batch_.global_batch);
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
   engine_.begin(step_plan(batch_.gradient_accumulation, /*backward=*/true));
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
-    RETURN_IF_ERROR(micro_step(data_position_, number, *targets));
+    RETURN_IF_ERROR(micro_step(data_position_, number, targets));
     backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
   }
   RETURN_IF_ERROR(engine_.finish());
@@ -230,7 +221,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   if (saver_) note_end_of_save(saver_->agree({sums[4], sums[5]}));
   StepReport report;
   report.step = steps_done_ + 1;
-  report.loss = sums[1] / static_cast<double>(*targets) + sums[2] / sequences;
+  report.loss = sums[1] / static_cast<double>(targets) + sums[2] / sequences;
   report.gradient_norm = std::sqrt(sums[0]);
   report.learning_rate = optim::learning_rate(options_.schedule, steps_done_);
   report.stop_requested = sums[3] > 0.0;
@@ -269,16 +260,14 @@ Result<void> Session::update_parameters(const StepReport& report) {
 Result<void> Session::update_fp8_scales() {
   model::Fp8State* const fp8 = model_->fp8();
   if (fp8 == nullptr) return {};
-  const auto own = fp8->largest();
-  if (!own) return own.error();
-  std::vector<float> all(own->size() * static_cast<size_t>(groups_.world->size()));
-  auto pending =
-      groups_.world->all_gather(std::as_bytes(std::span(*own)), std::as_writable_bytes(std::span(all)));
-  if (!pending) return std::move(pending).error();
-  RETURN_IF_ERROR(groups_.world->wait(*pending));
-  const auto first = std::span(all).first(own->size());
-  for (size_t at = own->size(); at < all.size(); at += own->size())
-    model::take_larger(first, std::span(all).subspan(at, own->size()));
+  ASSIGN_OR_RETURN(const auto own, fp8->largest());
+  std::vector<float> all(own.size() * static_cast<size_t>(groups_.world->size()));
+  ASSIGN_OR_RETURN(auto pending, groups_.world->all_gather(std::as_bytes(std::span(own)),
+                                                           std::as_writable_bytes(std::span(all))));
+  RETURN_IF_ERROR(groups_.world->wait(pending));
+  const auto first = std::span(all).first(own.size());
+  for (size_t at = own.size(); at < all.size(); at += own.size())
+    model::take_larger(first, std::span(all).subspan(at, own.size()));
   fp8->end_step(first);
   return {};
 }
@@ -292,9 +281,8 @@ Result<std::optional<double>> Session::validate() {
   engine_.begin(step_plan(rounds, /*backward=*/false));
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
-    const auto batch = batches_->read_validation(first_slot, count);
-    if (!batch) return batch.error();
-    model_->set_batch(*batch);
+    ASSIGN_OR_RETURN(const auto batch, batches_->read_validation(first_slot, count));
+    model_->set_batch(batch);
     RETURN_IF_ERROR(compute());
     const model::Loss loss = model_->loss();
     if (groups_.tensor_rank() > 0) continue;
@@ -315,9 +303,8 @@ double Session::unigram_entropy() const {
 }
 
 Result<void> Session::all_reduce(std::span<double> values) {
-  auto pending = groups_.world->all_reduce(values);
-  if (!pending) return std::move(pending).error();
-  return groups_.world->wait(*pending);
+  ASSIGN_OR_RETURN(auto pending, groups_.world->all_reduce(values));
+  return groups_.world->wait(pending);
 }
 
 checkpoint::Manifest Session::manifest() const {
@@ -399,10 +386,10 @@ Result<std::optional<std::string>> Session::resume(const checkpoint::Store& stor
           std::find_if(steps->begin(), steps->end(), [&](int64_t step) { return step < tried; });
       if (next != steps->end()) candidate = *next;
     }
-    auto pending = groups_.world->broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0);
-    if (!pending) return std::move(pending).error();
-    RETURN_IF_ERROR(groups_.world->wait(*pending));
-    if (!steps) return std::move(steps).error();
+    ASSIGN_OR_RETURN(auto pending,
+                     groups_.world->broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0));
+    RETURN_IF_ERROR(groups_.world->wait(pending));
+    RETURN_IF_ERROR(steps);
     if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) {
       RETURN_IF_ERROR(start());
       return std::optional<std::string>();
@@ -412,9 +399,8 @@ Result<std::optional<std::string>> Session::resume(const checkpoint::Store& stor
                    fmt::format("no checkpoint in {} can be read; move the folder away to start anew",
                                store.directory()));
     }
-    auto resumed = try_resume(store, candidate, notices);
-    if (!resumed) return std::move(resumed).error();
-    if (*resumed) return std::optional<std::string>(store.path_of(candidate));
+    ASSIGN_OR_RETURN(auto resumed, try_resume(store, candidate, notices));
+    if (resumed) return std::optional<std::string>(store.path_of(candidate));
     tried = candidate;
   }
 }
@@ -453,13 +439,12 @@ Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoin
   const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
   checkpoint::ShardState state = shard_state();
   if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
-  auto host = HostShards::of(backend_, {state.master, state.moment1, state.moment2});
-  if (!host) return std::move(host).error();
-  state.master = (*host)[0];
-  state.moment1 = (*host)[1];
-  state.moment2 = (*host)[2];
+  ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master, state.moment1, state.moment2}));
+  state.master = host[0];
+  state.moment1 = host[1];
+  state.moment2 = host[2];
   RETURN_IF_ERROR(store.read_shard(saved, target, state));
-  return host->store();
+  return host.store();
 }
 
 // The masters through the memory of a moment, which is read after them.
@@ -468,10 +453,9 @@ Result<void> Session::read_shard_beside_moments(const checkpoint::Store& store,
                                                 const checkpoint::LoadTarget& target,
                                                 const checkpoint::ShardState& state) {
   RETURN_IF_ERROR(optimizer_.finish());
-  auto host = HostShards::of(backend_, {state.master}, state.moment1);
-  if (!host) return std::move(host).error();
-  RETURN_IF_ERROR(store.read_shard(saved, target, {(*host)[0], {}, {}}));
-  RETURN_IF_ERROR(host->store());
+  ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master}, state.moment1));
+  RETURN_IF_ERROR(store.read_shard(saved, target, {host[0], {}, {}}));
+  RETURN_IF_ERROR(host.store());
   return store.read_shard(saved, target, {{}, state.moment1, state.moment2});
 }
 

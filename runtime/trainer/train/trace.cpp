@@ -154,10 +154,9 @@ void Trace::end_later(int64_t event, kernels::Backend& backend) {
 }
 
 Result<void> Trace::collect(kernels::Backend& backend) {
-  const auto times = backend.take_stamps();
-  if (!times) return times.error();
-  SHARDRUN_CHECK(static_cast<int64_t>(times->size()) == stamps_ - stamps_told_);
-  const auto time_of = [&](int64_t stamp) { return (*times)[static_cast<size_t>(stamp - stamps_told_)]; };
+  ASSIGN_OR_RETURN(const auto times, backend.take_stamps());
+  SHARDRUN_CHECK(static_cast<int64_t>(times.size()) == stamps_ - stamps_told_);
+  const auto time_of = [&](int64_t stamp) { return times[stamp - stamps_told_]; };
   for (auto at = later_.begin(); at != later_.end();) {
     LaterEvent& event = at->second;
     if (!event.begin) event.begin = time_of(event.begin_stamp);

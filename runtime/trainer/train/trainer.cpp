@@ -212,9 +212,8 @@ class Trainer {
     const SessionOptions options = session_options(spec_, plan_);
     if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
-    auto session = Session::create(options, groups(), backend());
-    if (!session) return std::move(session).error();
-    session_ = std::move(session).value();
+    ASSIGN_OR_RETURN(auto session, Session::create(options, groups(), backend()));
+    session_ = std::move(session);
     session_->set_progress(&progress_);
     if (reporter_) reporter_->start(*session_);
     const std::string directory = contract::checkpoint_directory(spec_, plan_);
@@ -234,32 +233,30 @@ class Trainer {
       session_->set_trace(&trace_);
       observer.profile(trace_, spec_.logging.profile_steps, [this] { write_trace(); });
     }
-    auto outcome = run_loop(*session_, store,
-                            {spec_.optimizer.steps, spec_.checkpoint.every_steps,
-                             spec_.logging.validate_every_steps, spec_.checkpoint.at_end},
-                            stop_requested, observer);
-    if (!outcome) return std::move(outcome).error();
+    ASSIGN_OR_RETURN(auto outcome, run_loop(*session_, store,
+                                            {spec_.optimizer.steps, spec_.checkpoint.every_steps,
+                                             spec_.logging.validate_every_steps, spec_.checkpoint.at_end},
+                                            stop_requested, observer));
     progress_.enter_phase(contract::RankPhase::kEnding);
-    if (outcome->checkpoint.empty()) outcome->checkpoint = resumed_from_;
-    if (reporter_) RETURN_IF_ERROR(write_summary(*outcome));
-    return outcome->stopped ? contract::kExitPreempted : contract::kExitDone;
+    if (outcome.checkpoint.empty()) outcome.checkpoint = resumed_from_;
+    if (reporter_) RETURN_IF_ERROR(write_summary(outcome));
+    return outcome.stopped ? contract::kExitPreempted : contract::kExitDone;
   }
 
  private:
   // Before anything else: a node without its GPU should cost nobody's time.
   Result<void> open_gpu() {
     if (spec_.resources.device != spec::DeviceKind::kGpu) return {};
-    auto gpu = kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
-                                  {.local_rank = env_.local_rank,
-                                   .gpus_per_node = spec_.resources.gpus_per_node,
-                                   .ranks_per_gpu = spec_.resources.ranks_per_gpu,
-                                   .workspace_bytes = plan::gpu_workspace_bytes(
-                                       session_options(spec_, plan_), spec_.sharding.tensor_parallel)});
-    if (!gpu) return std::move(gpu).error();
-    gpu_.emplace(std::move(gpu).value());
+    ASSIGN_OR_RETURN(
+        auto gpu, kernels::Gpu::open(plan_.plugin_directory + "/libshardrun_gpu.so",
+                                     {.local_rank = env_.local_rank,
+                                      .gpus_per_node = spec_.resources.gpus_per_node,
+                                      .ranks_per_gpu = spec_.resources.ranks_per_gpu,
+                                      .workspace_bytes = plan::gpu_workspace_bytes(
+                                          session_options(spec_, plan_), spec_.sharding.tensor_parallel)}));
+    gpu_.emplace(std::move(gpu));
     if (!spec_.precision.fp8) return {};
-    const auto fp8 = gpu_->backend().fp8_ops();
-    if (!fp8) return fp8.error();
+    RETURN_IF_ERROR(gpu_->backend().fp8_ops());
     return {};
   }
 
@@ -271,31 +268,28 @@ class Trainer {
         fmt::format("{}/libshardrun_comm_{}.so", plan_.plugin_directory, spec_.communication.plugin);
     options.provider = spec_.communication.provider;
     options.timeout = spec_.communication.timeout;
-    auto mesh = plan::solve_mesh(spec_, env_.world_size, plan_.ranks_per_node);
-    if (!mesh) return std::move(mesh).error();
+    ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec_, env_.world_size, plan_.ranks_per_node));
     const int rank = env_.global_rank;
     options.groups = {{},
-                      mesh->shard_group(rank),
-                      mesh->shard_group(rank),
-                      mesh->replica_group(rank),
-                      mesh->tensor_group(rank)};
+                      mesh.shard_group(rank),
+                      mesh.shard_group(rank),
+                      mesh.replica_group(rank),
+                      mesh.tensor_group(rank)};
     options.device = device_use(options.groups.size());
-    auto world = comm::connect_world(options);
-    if (!world) return std::move(world).error();
-    world_ = std::move(world).value();
-    if (plan_.batch.data_parallel != mesh->data_parallel()) {
+    ASSIGN_OR_RETURN(auto world, comm::connect_world(options));
+    world_ = std::move(world);
+    if (plan_.batch.data_parallel != mesh.data_parallel()) {
       return Error(
           Code::kInvalid,
           fmt::format("{} was solved for {} data-parallel ranks, but {} were started; "
                       "start as many",
-                      run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh->data_parallel()));
+                      run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh.data_parallel()));
     }
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = base::unix_now() - env_.launch_time;
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
-    auto metrics = MetricsLog::open(run_dir_, env_.attempt);
-    if (!metrics) return std::move(metrics).error();
-    reporter_.emplace(std::move(metrics).value(), spec_, progress_);
+    ASSIGN_OR_RETURN(auto metrics, MetricsLog::open(run_dir_, env_.attempt));
+    reporter_.emplace(std::move(metrics), spec_, progress_);
     reporter_->metrics().first_barrier(first_barrier_seconds_);
     return {};
   }
@@ -335,7 +329,7 @@ class Trainer {
         {spec_.gpu.attention, session_->gpu_kernels().attention, attention.refusal}, [&] {
           return backend().use_cudnn_attention(attention.shape, attention.causal, attention.most_cudnn_bytes);
         });
-    if (!choice) return std::move(choice).error();
+    RETURN_IF_ERROR(choice);
     if (!choice->by_cudnn) backend().use_own_attention();
     auto kernels = session_->gpu_kernels();
     kernels.attention = choice->kept;
@@ -362,10 +356,10 @@ class Trainer {
     ProductsOptions options;
     options.tunes = spec_.gpu.tune_products;
     if (options.tunes && reporter_) options.cache = table_folder();
-    auto settled = settle_products(*session_, backend(), *world_.communicators.front(), options);
-    if (!settled) return std::move(settled).error();
-    for (const std::string& notice : settled->notices) fmt::print(stderr, "shardrun: {}\n", notice);
-    products_ = std::move(settled->summary);
+    ASSIGN_OR_RETURN(auto settled,
+                     settle_products(*session_, backend(), *world_.communicators.front(), options));
+    for (const std::string& notice : settled.notices) fmt::print(stderr, "shardrun: {}\n", notice);
+    products_ = std::move(settled.summary);
     if (reporter_) Reporter::print("matrix products: " + products_);
     return {};
   }
@@ -386,7 +380,7 @@ class Trainer {
     auto resumed = session_->resume(store, notices);
     for (const std::string& notice : notices)
       fmt::print(stderr, "shardrun: rank {}: {}\n", env_.global_rank, notice);
-    if (!resumed) return std::move(resumed).error();
+    RETURN_IF_ERROR(resumed);
     if (*resumed) resumed_from_ = **resumed;
     if (*resumed && reporter_) {
       Reporter::print(fmt::format("resumed from {} at step {}", resumed_from_, session_->steps_done()));

@@ -54,14 +54,13 @@ const std::vector<int64_t>& full_shape(const model::ParameterInfo& parameter) {
 
 shard::TensorSlice slice_of(const model::ParameterInfo& parameter) {
   const int dimension = parameter.split_dimension;
-  const int64_t count = dimension < 0 ? 0 : parameter.shape[static_cast<size_t>(dimension)];
+  const int64_t count = dimension < 0 ? 0 : parameter.shape[dimension];
   return shard::make_slice(full_shape(parameter), dimension, parameter.split_begin, count);
 }
 
 Result<void> broadcast(comm::Communicator& world, std::span<std::byte> bytes) {
-  auto pending = world.broadcast(bytes, /*root=*/0);
-  if (!pending) return std::move(pending).error();
-  return world.wait(*pending);
+  ASSIGN_OR_RETURN(auto pending, world.broadcast(bytes, /*root=*/0));
+  return world.wait(pending);
 }
 
 template <typename T>
@@ -84,9 +83,8 @@ class Loader {
       std::optional<comm::Pending> posted;
       if (i < chunks_.size()) {
         fill(i);
-        auto pending = world_.broadcast(buffer(i), /*root=*/0);
-        if (!pending) return std::move(pending).error();
-        posted = *pending;
+        ASSIGN_OR_RETURN(auto pending, world_.broadcast(buffer(i), /*root=*/0));
+        posted = pending;
       }
       if (travelling) {
         RETURN_IF_ERROR(world_.wait(*travelling));
@@ -102,9 +100,8 @@ class Loader {
 
  private:
   Result<void> open(const WeightSource& source) {
-    auto opened = WeightFiles::open(source.path);
-    if (!opened) return std::move(opened).error();
-    files_.emplace(std::move(opened).value());
+    ASSIGN_OR_RETURN(auto opened, WeightFiles::open(source.path));
+    files_.emplace(std::move(opened));
     return files_->check(blocks_);
   }
 
@@ -125,7 +122,7 @@ class Loader {
     RETURN_IF_ERROR(broadcast(world_, std::as_writable_bytes(std::span(types))));
     auto type = types.begin();
     for (int block = 0; block < layout_.block_count(); ++block) {
-      const auto& parameters = blocks_[static_cast<size_t>(block)].parameters;
+      const auto& parameters = blocks_[block].parameters;
       for (size_t p = 0; p < parameters.size(); ++p, ++type) {
         const int64_t elements = shard::whole_slice(full_shape(parameters[p])).elements();
         for (int64_t first = 0; first < elements; first += kChunkElements) {
@@ -148,7 +145,7 @@ class Loader {
     if (!files_) return;
     const Chunk& chunk = chunks_[index];
     const auto memory = buffer(index);
-    const auto& name = blocks_[static_cast<size_t>(chunk.block)].parameters[chunk.parameter].name;
+    const auto& name = blocks_[chunk.block].parameters[chunk.parameter].name;
     auto done = files_->read(*files_->find(name), chunk.first, memory.first(chunk.bytes()));
     memory.back() = std::byte{!done};
     if (!done && !failure_) failure_ = std::move(done).error();
@@ -158,18 +155,17 @@ class Loader {
     const Chunk& chunk = chunks_[index];
     const auto memory = buffer(index);
     if (memory.back() != std::byte{0}) return agree(failure_ ? Result<void>(*failure_) : Result<void>());
-    const model::ParameterInfo& parameter =
-        blocks_[static_cast<size_t>(chunk.block)].parameters[chunk.parameter];
+    const model::ParameterInfo& parameter = blocks_[chunk.block].parameters[chunk.parameter];
     const ElementRange owned = layout_.owned(chunk.block, group_rank_);
     const auto slice = slice_of(parameter), whole = shard::whole_slice(full_shape(parameter));
     const ElementRange mine{std::max<int64_t>(0, owned.begin - parameter.offset),
                             std::min(slice.elements(), owned.end - parameter.offset)};
     const ElementRange held{chunk.first, chunk.first + chunk.elements};
     if (shard::intersection(shard::rows_of(slice, mine), shard::rows_of(whole, held)).rows == 0) return {};
-    converted_.resize(static_cast<size_t>(chunk.elements));
+    converted_.resize(chunk.elements);
     to_fp32(memory.first(chunk.bytes()), chunk.type, converted_);
     const auto at = layout_.block(chunk.block).shard_offset + mine.begin + parameter.offset - owned.begin;
-    const auto target = master_.subspan(static_cast<size_t>(at), static_cast<size_t>(mine.count()));
+    const auto target = master_.subspan(at, mine.count());
     shard::copy_overlap({whole, held, converted_}, {slice, mine, target}, whole);
     return {};
   }

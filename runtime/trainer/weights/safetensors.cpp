@@ -166,14 +166,12 @@ Result<uint64_t> header_length(std::span<const std::byte> first, uint64_t file_b
 Result<std::vector<TensorEntry>> parse_header(std::string_view text, uint64_t file_bytes) {
   const uint64_t data_begin = SafetensorsLimits::kLengthBytes + text.size();
   if (data_begin > file_bytes) return Error(Code::kCorrupt, "the header is cut off");
-  const auto header = parse_distinct(text);
-  if (!header) return header.error();
+  ASSIGN_OR_RETURN(const auto header, parse_distinct(text));
   std::vector<TensorEntry> entries;
-  for (const auto& item : header->items()) {
+  for (const auto& item : header.items()) {
     if (item.key() == "__metadata__") continue;
-    auto entry = entry_from(item.key(), item.value(), data_begin, file_bytes);
-    if (!entry) return std::move(entry).error();
-    entries.push_back(std::move(entry).value());
+    ASSIGN_OR_RETURN(auto entry, entry_from(item.key(), item.value(), data_begin, file_bytes));
+    entries.push_back(std::move(entry));
   }
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
@@ -215,13 +213,12 @@ std::string encode_header(std::vector<TensorEntry>& tensors) {
 }
 
 Result<std::vector<std::string>> parse_index(std::string_view text) {
-  const auto index = parse_distinct(text);
-  if (!index) return index.error();
-  if (!index->contains("weight_map") || !(*index)["weight_map"].is_object()) {
+  ASSIGN_OR_RETURN(const auto index, parse_distinct(text));
+  if (!index.contains("weight_map") || !index["weight_map"].is_object()) {
     return Error(Code::kCorrupt, "has no weight_map");
   }
   std::set<std::string> files;
-  for (const auto& item : (*index)["weight_map"].items()) {
+  for (const auto& item : index["weight_map"].items()) {
     const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
     if (file.empty() || file.front() == '.' || file.find('/') != std::string::npos ||
         file.find('\0') != std::string::npos) {

@@ -148,10 +148,8 @@ Result<void> WeightFiles::check(std::span<const model::BlockLayout> blocks) cons
   for (const Tie& tie : kTies) {
     const TensorEntry *copy = find(tie.copy), *original = find(tie.original);
     if (copy == nullptr || original == nullptr || wanted.count(tie.copy) != 0) continue;
-    const auto same = same_elements(*copy, *original);
-    if (!same) return same.error();
-    if (!*same)
-      return refuse(fmt::format("the model ties {} to {}, but they differ", tie.copy, tie.original));
+    ASSIGN_OR_RETURN(const auto same, same_elements(*copy, *original));
+    if (!same) return refuse(fmt::format("the model ties {} to {}, but they differ", tie.copy, tie.original));
   }
   return {};
 }

@@ -74,8 +74,7 @@ struct Columns {
 // The columns that each token of one sequence sees: without gaps, because documents have none.
 class Seen {
  public:
-  Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b)
-      : rows_(static_cast<size_t>(shape.T)) {
+  Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b) : rows_(shape.T) {
     const int64_t T = shape.T, length = visibility.lengths ? visibility.lengths[b] : T;
     const int32_t* begins = visibility.begins ? visibility.begins + b * T : nullptr;
     int64_t document_end = T;
@@ -83,11 +82,11 @@ class Seen {
       if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
       const int64_t begin = begins != nullptr ? begins[t] : 0;
       const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
-      rows_[static_cast<size_t>(t)] = {begin, std::max(begin, end)};
+      rows_[t] = {begin, std::max(begin, end)};
     }
   }
 
-  Columns of(int64_t t) const { return rows_[static_cast<size_t>(t)]; }
+  Columns of(int64_t t) const { return rows_[t]; }
   // Returns the columns from the first one that one of the tokens sees to the last.
   Columns of(int64_t first, int64_t count) const {
     Columns all{std::numeric_limits<int64_t>::max(), 0};

@@ -158,9 +158,9 @@ class CpuBackend final : public Backend {
   }
 
   Result<base::Memory> allocate(int64_t bytes) override { return base::Memory::create(bytes); }
-  void zero(void* memory, int64_t bytes) override { std::memset(memory, 0, static_cast<size_t>(bytes)); }
+  void zero(void* memory, int64_t bytes) override { std::memset(memory, 0, bytes); }
   void copy(void* to, const void* from, int64_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(to, from, bytes);
   }
   void upload(void* to, const void* host, int64_t bytes) override { copy(to, host, bytes); }
   Result<void> download(void* host, const void* from, int64_t bytes) override {

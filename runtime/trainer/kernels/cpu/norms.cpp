@@ -16,8 +16,7 @@ constexpr int64_t kSmallestRows = 16;  // fewer are not worth a thread
 // added in order, so the bits do not depend on the number of threads.
 class ColumnSums {
  public:
-  ColumnSums(int64_t N, int64_t columns)
-      : N_(N), columns_(columns), sums_(static_cast<size_t>(groups() * columns)) {}
+  ColumnSums(int64_t N, int64_t columns) : N_(N), columns_(columns), sums_(groups() * columns) {}
 
   // Runs body(begin, end, sums_of) on all threads, each with its own rows; sums_of(n) is where row n adds its numbers.
   template <typename Body>
@@ -41,7 +40,7 @@ class ColumnSums {
 };
 
 std::vector<float> scratch(int64_t count) {
-  return std::vector<float>(static_cast<size_t>(count));
+  return std::vector<float>(count);
 }
 
 }  // namespace
@@ -92,7 +91,7 @@ template <typename T>
 void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma, const T* beta,
                        int64_t N, int64_t C, float epsilon) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffers(static_cast<size_t>(5 * C));
+    std::vector<float> buffers(5 * C);
     float *wide = buffers.data(), *wide_residual = wide + C, *result = wide + 2 * C;
     const float* g = vector::load(gamma, wide + 3 * C, C);
     const float* b = vector::load(beta, wide + 4 * C, C);

@@ -17,7 +17,7 @@ constexpr int64_t kSmallestColumns = 64;
 constexpr int64_t kSmallestElements = 64 * 1024;
 
 std::vector<float> scratch(int64_t count) {
-  return std::vector<float>(static_cast<size_t>(count));
+  return std::vector<float>(count);
 }
 
 }  // namespace
@@ -234,7 +234,7 @@ void add(T* y, const T* a, const T* b, int64_t count) {
 template <typename T>
 double cross_entropy(T* dlogits, const float* logits, const int32_t* targets, int64_t N, int64_t V,
                      float loss_scale) {
-  std::vector<double> losses(static_cast<size_t>(N), 0.0);
+  std::vector<double> losses(N, 0.0);
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
     std::vector<float> wide = scratch(V);
     for (int64_t n = begin; n < end; ++n) {
@@ -246,7 +246,7 @@ double cross_entropy(T* dlogits, const float* logits, const int32_t* targets, in
         const float target_logit = row[targets[n]];
         const float largest = vector::maximum(row, V);
         const float sum = vector::exp_shifted(out, row, largest, V);
-        losses[static_cast<size_t>(n)] = std::log(static_cast<double>(sum)) + largest - target_logit;
+        losses[n] = std::log(static_cast<double>(sum)) + largest - target_logit;
         vector::scale(out, loss_scale / sum, V);
         out[targets[n]] -= loss_scale;
       }
@@ -273,10 +273,10 @@ LambSquares lamb_measure(std::span<const float> master, std::span<float> moment1
   SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
                  master.size() == gradient.size());
   const auto count = static_cast<int64_t>(master.size());
-  std::vector<vector::Squares> parts(static_cast<size_t>((count + kChunk - 1) / kChunk));
+  std::vector<vector::Squares> parts((count + kChunk - 1) / kChunk);
   for_chunks(count, [&](int64_t at, int64_t size) {
-    parts[static_cast<size_t>(at / kChunk)] = vector::lamb_measure(
-        master.data() + at, moment1.data() + at, moment2.data() + at, gradient.data() + at, size, parameters);
+    parts[at / kChunk] = vector::lamb_measure(master.data() + at, moment1.data() + at, moment2.data() + at,
+                                              gradient.data() + at, size, parameters);
   });
   LambSquares sums{0.0, 0.0};
   for (const vector::Squares& part : parts) {

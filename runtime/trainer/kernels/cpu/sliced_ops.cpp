@@ -26,7 +26,7 @@ void from_fp32(T* out, const float* in, int64_t count) {
   if constexpr (std::is_same_v<T, float>) {
     std::memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
   } else {
-    fp32_to_bf16(std::span(in, static_cast<size_t>(count)), std::span(out, static_cast<size_t>(count)));
+    fp32_to_bf16(std::span(in, count), std::span(out, count));
   }
 }
 
@@ -51,7 +51,7 @@ void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int
   parallel_for(C, kSmallestColumns, [&](int64_t begin, int64_t end) {
     const int64_t columns = end - begin;
     for (int64_t v = 0; v < V && !accumulate; ++v) std::fill_n(dw + v * C + begin, columns, 0.0F);
-    std::vector<float> wide(static_cast<size_t>(columns));
+    std::vector<float> wide(columns);
     for (int64_t n = 0; n < N; ++n) {
       if (!is_in_slice(tokens[n], first, V)) continue;
       float* row = dw + (tokens[n] - first) * C + begin;
@@ -63,7 +63,7 @@ void embedding_slice_backward(float* dw, const int32_t* tokens, const T* dy, int
 void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N, int64_t V,
                             int64_t first) {
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> exponentials(static_cast<size_t>(V));
+    std::vector<float> exponentials(V);
     for (int64_t n = begin; n < end; ++n) {
       const float* row = logits + n * V;
       float* out = stats + n * kSliceStats;
@@ -77,9 +77,9 @@ void classifier_slice_stats(float* stats, const float* logits, const int32_t* ta
 template <typename T>
 double cross_entropy_slice(T* dlogits, const float* logits, const float* gathered, const int32_t* targets,
                            int64_t N, int64_t V, int64_t first, int ranks, float loss_scale) {
-  std::vector<double> losses(static_cast<size_t>(N), 0.0);
+  std::vector<double> losses(N, 0.0);
   parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> wide(static_cast<size_t>(V));
+    std::vector<float> wide(V);
     for (int64_t n = begin; n < end; ++n) {
       float* out = vector::target(dlogits + n * V, wide.data());
       if (targets[n] < 0) {
@@ -93,7 +93,7 @@ double cross_entropy_slice(T* dlogits, const float* logits, const float* gathere
           sum += static_cast<double>(stat(rank, 1)) * std::exp(static_cast<double>(stat(rank, 0) - largest));
           target_logit += stat(rank, 2);
         }
-        losses[static_cast<size_t>(n)] = std::log(sum) + largest - target_logit;
+        losses[n] = std::log(sum) + largest - target_logit;
         vector::exp_shifted(out, logits + n * V, largest, V);
         vector::scale(out, static_cast<float>(loss_scale / sum), V);
         if (is_in_slice(targets[n], first, V)) out[targets[n] - first] -= loss_scale;

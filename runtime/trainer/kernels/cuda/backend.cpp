@@ -181,15 +181,12 @@ class Uploads {
 
   static Result<Uploads> create(base::DeviceLink& link) {
     Uploads uploads(link);
-    auto before = link.make_mark();
-    if (!before) return std::move(before).error();
-    uploads.before_ = std::move(before).value();
+    ASSIGN_OR_RETURN(auto before, link.make_mark());
+    uploads.before_ = std::move(before);
     for (Piece& piece : uploads.pieces_) {
-      auto memory = link.allocate_pinned(kPieceBytes);
-      if (!memory) return std::move(memory).error();
-      auto copied = link.make_mark();
-      if (!copied) return std::move(copied).error();
-      piece = {std::move(memory).value(), std::move(copied).value()};
+      ASSIGN_OR_RETURN(auto memory, link.allocate_pinned(kPieceBytes));
+      ASSIGN_OR_RETURN(auto copied, link.make_mark());
+      piece = {std::move(memory), std::move(copied)};
     }
     return uploads;
   }
@@ -214,9 +211,8 @@ class Uploads {
 
   Result<void> put_piece(Piece& piece, std::byte* to, const std::byte* from, size_t bytes) {
     while (piece.is_used) {
-      const auto free = link_->is_done(*piece.copied);
-      if (!free) return free.error();
-      if (*free) break;
+      ASSIGN_OR_RETURN(const auto free, link_->is_done(*piece.copied));
+      if (free) break;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     piece.is_used = true;
@@ -263,15 +259,12 @@ class GpuBackend final : public Backend {
   }
 
   Result<base::Memory> allocate(int64_t bytes) override {
-    auto memory = device_->allocate(static_cast<size_t>(bytes));
-    if (!memory) return std::move(memory).error();
-    device_->fill(memory->get(), 0, static_cast<size_t>(bytes));
-    return base::Memory::adopt(memory->release(), bytes, [](std::byte* data) { FreesMemory()(data); });
+    ASSIGN_OR_RETURN(auto memory, device_->allocate(bytes));
+    device_->fill(memory.get(), 0, static_cast<size_t>(bytes));
+    return base::Memory::adopt(memory.release(), bytes, [](std::byte* data) { FreesMemory()(data); });
   }
   void zero(void* memory, int64_t bytes) override { device_->fill(memory, 0, static_cast<size_t>(bytes)); }
-  void copy(void* to, const void* from, int64_t bytes) override {
-    device_->copy(to, from, static_cast<size_t>(bytes));
-  }
+  void copy(void* to, const void* from, int64_t bytes) override { device_->copy(to, from, bytes); }
   void upload(void* to, const void* host, int64_t bytes) override {
     if (upload_failure_) return;
     auto put = uploads_.put(static_cast<std::byte*>(to), static_cast<const std::byte*>(host), bytes);
@@ -279,7 +272,7 @@ class GpuBackend final : public Backend {
   }
   Result<void> download(void* host, const void* from, int64_t bytes) override {
     if (upload_failure_) return *upload_failure_;
-    return device_->copy_out(host, from, static_cast<size_t>(bytes));
+    return device_->copy_out(host, from, bytes);
   }
   Result<void> read_aside(void* host, const void* from, int64_t bytes) override {
     using Stream = base::DeviceLink::Stream;
@@ -302,9 +295,8 @@ class GpuBackend final : public Backend {
 
   Result<CudnnAttentionUse> use_cudnn_attention(const AttentionShape& shape, bool causal,
                                                 int64_t most_bytes) override {
-    const auto bytes = device_->use_cudnn_attention(shape, causal, most_bytes);
-    if (!bytes) return bytes.error();
-    return CudnnAttentionUse{device_->cudnn_version(), *bytes};
+    ASSIGN_OR_RETURN(const auto bytes, device_->use_cudnn_attention(shape, causal, most_bytes));
+    return CudnnAttentionUse{device_->cudnn_version(), bytes};
   }
   void use_own_attention() override { device_->use_own_attention(); }
   Result<void> repeat(const Repetition& what, const std::function<Result<void>()>& ops) override {
@@ -368,14 +360,11 @@ class GpuBackend final : public Backend {
 
 Result<std::unique_ptr<Backend>> make_backend(std::unique_ptr<Device> device) {
   constexpr size_t kAsideBytes = size_t{4} << 20;
-  auto link = device->make_link();
-  if (!link) return std::move(link).error();
-  auto uploads = Uploads::create(**link);
-  if (!uploads) return std::move(uploads).error();
-  auto aside = (*link)->allocate_pinned(kAsideBytes);
-  if (!aside) return std::move(aside).error();
-  return std::unique_ptr<Backend>(std::make_unique<GpuBackend>(
-      std::move(device), std::move(link).value(), std::move(uploads).value(), std::move(aside).value()));
+  ASSIGN_OR_RETURN(auto link, device->make_link());
+  ASSIGN_OR_RETURN(auto uploads, Uploads::create(*link));
+  ASSIGN_OR_RETURN(auto aside, (link)->allocate_pinned(kAsideBytes));
+  return std::unique_ptr<Backend>(
+      std::make_unique<GpuBackend>(std::move(device), std::move(link), std::move(uploads), std::move(aside)));
 }
 
 }  // namespace shardrun::kernels::cuda

@@ -174,12 +174,11 @@ struct CudnnAttention::State {
   }
 
   Result<size_t> make_plan(Pass pass, const AttentionShape& s, bool causal) {
-    auto graph = supported(pass, s, causal);
-    if (!graph) return std::move(graph).error();
-    RETURN_IF_ERROR(checked((*graph)->build_plans(cudnn_frontend::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
+    ASSIGN_OR_RETURN(auto graph, supported(pass, s, causal));
+    RETURN_IF_ERROR(checked((graph)->build_plans(cudnn_frontend::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
     int64_t bytes = 0;
-    RETURN_IF_ERROR(checked((*graph)->get_workspace_size(bytes)));
-    plans[key_of(pass, s, causal)] = {std::move(*graph), static_cast<size_t>(bytes)};
+    RETURN_IF_ERROR(checked((graph)->get_workspace_size(bytes)));
+    plans[key_of(pass, s, causal)] = {std::move(graph), static_cast<size_t>(bytes)};
     return static_cast<size_t>(bytes);
   }
 
@@ -236,7 +235,7 @@ bool CudnnAttention::takes(const AttentionShape& shape, const Visibility& visibi
 
 Result<void> CudnnAttention::check(Pass pass, const AttentionShape& shape, bool causal) {
   auto graph = fenced([&] { return state_->supported(pass, shape, causal); });
-  if (!graph) return std::move(graph).error();
+  RETURN_IF_ERROR(graph);
   return {};
 }
 

@@ -264,15 +264,13 @@ Result<float> Device::milliseconds_between_marks() {
 
 Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool causal, int64_t most_bytes) {
   RETURN_IF_CUDA("cudaSetDevice", cudaSetDevice(state_->index));
-  auto cudnn = CudnnAttention::create(state_->capability);
-  if (!cudnn) return std::move(cudnn).error();
+  ASSIGN_OR_RETURN(auto cudnn, CudnnAttention::create(state_->capability));
   if (!CudnnAttention::takes(shape, {}))
     return Error(Code::kUnsupported, "no attention by cuDNN for heads of " + std::to_string(shape.D));
   size_t most = 0;
   for (const auto pass : {CudnnAttention::Pass::kForward, CudnnAttention::Pass::kBackward}) {
-    const auto bytes = (*cudnn)->prepare(pass, shape, causal);
-    if (!bytes) return bytes.error();
-    most = std::max(most, *bytes);
+    ASSIGN_OR_RETURN(const auto bytes, (cudnn)->prepare(pass, shape, causal));
+    most = std::max(most, bytes);
   }
   if (static_cast<int64_t>(most) > most_bytes) {
     return Error(Code::kUnsupported, "cuDNN wants a workspace of " + std::to_string(most) + " bytes, " +
@@ -289,7 +287,7 @@ Result<int64_t> Device::use_cudnn_attention(const AttentionShape& shape, bool ca
     RETURN_IF_CUDA("the workspace", cudaFreeAsync(std::exchange(state_->workspace, larger), state_->stream));
     state_->workspace_bytes = most;
   }
-  state_->cudnn = std::move(*cudnn);
+  state_->cudnn = std::move(cudnn);
   return static_cast<int64_t>(most);
 }
 

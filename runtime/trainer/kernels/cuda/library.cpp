@@ -8,14 +8,12 @@ namespace shardrun::kernels {
 namespace {
 
 base::Result<std::unique_ptr<Backend>> open(const GpuOptions& options) {
-  const auto visible = cuda::device_count();
-  if (!visible) return visible.error();
-  const auto index = choose_gpu(options, *visible, *visible == 0 ? cuda::why_no_device() : "");
-  if (!index) return index.error();
-  auto device = cuda::Device::create(
-      {.index = *index, .workspace_bytes = static_cast<size_t>(options.workspace_bytes)});
-  if (!device) return std::move(device).error();
-  return cuda::make_backend(std::move(device).value());
+  ASSIGN_OR_RETURN(const auto visible, cuda::device_count());
+  ASSIGN_OR_RETURN(const auto index, choose_gpu(options, visible, visible == 0 ? cuda::why_no_device() : ""));
+  ASSIGN_OR_RETURN(auto device,
+                   cuda::Device::create(
+                       {.index = index, .workspace_bytes = static_cast<size_t>(options.workspace_bytes)}));
+  return cuda::make_backend(std::move(device));
 }
 
 constexpr char kBuild[] = SHARDRUN_VERSION " " SHARDRUN_GPU_INTERFACE;

@@ -54,7 +54,7 @@ void rmsnorm_forward(float* y, const float* x, const float* w, int64_t N, int64_
 
 void rmsnorm_backward(float* dx, float* dw, const float* dy, const float* x, const float* w, int64_t N,
                       int64_t C, float epsilon) {
-  std::vector<double> weight_gradient(static_cast<size_t>(C), 0.0);
+  std::vector<double> weight_gradient(C, 0.0);
   for (int64_t n = 0; n < N; ++n) {
     const double r = inverse_rms(x + n * C, C, epsilon);
     double mean = 0.0;  // mean of x · gradient of the normalised row
@@ -63,7 +63,7 @@ void rmsnorm_backward(float* dx, float* dw, const float* dy, const float* x, con
     for (int64_t c = 0; c < C; ++c) {
       const double through = r * dy[n * C + c] * w[c] - r * r * r * x[n * C + c] * mean;
       dx[n * C + c] += static_cast<float>(through);
-      weight_gradient[static_cast<size_t>(c)] += double{dy[n * C + c]} * x[n * C + c] * r;
+      weight_gradient[c] += double{dy[n * C + c]} * x[n * C + c] * r;
     }
   }
   std::transform(weight_gradient.begin(), weight_gradient.end(), dw,
@@ -87,18 +87,18 @@ bool sees(const AttentionShape& s, const Visibility& v, int64_t b, int64_t t, in
 std::vector<double> weights(const float* qkv, const AttentionShape& s, const Visibility& v, int64_t b,
                             int64_t h, int64_t t) {
   const float* q = qkv + head_at(s, b, t, h);
-  std::vector<double> p(static_cast<size_t>(s.T), 0.0);
+  std::vector<double> p(s.T, 0.0);
   double largest = -1e300, sum = 0.0;
   for (int64_t u = 0; u < s.T; ++u) {
     if (!sees(s, v, b, t, u)) continue;
     const float* k = qkv + head_at(s, b, u, s.H + h / (s.H / s.K));
     double score = 0.0;
     for (int64_t d = 0; d < s.D; ++d) score += double{q[d]} * k[d];
-    p[static_cast<size_t>(u)] = score / std::sqrt(static_cast<double>(s.D));
-    largest = std::max(largest, p[static_cast<size_t>(u)]);
+    p[u] = score / std::sqrt(static_cast<double>(s.D));
+    largest = std::max(largest, p[u]);
   }
   for (int64_t u = 0; u < s.T; ++u) {
-    double& value = p[static_cast<size_t>(u)];
+    double& value = p[u];
     value = sees(s, v, b, t, u) ? std::exp(value - largest) : 0.0;
     sum += value;
   }
@@ -118,7 +118,7 @@ void attention_forward(float* out, const float* qkv, const AttentionShape& s, co
         for (int64_t d = 0; d < s.D; ++d) {
           double sum = 0.0;
           for (int64_t u = 0; u < s.T; ++u) {
-            sum += p[static_cast<size_t>(u)] * qkv[head_at(s, b, u, s.H + s.K + h / (s.H / s.K)) + d];
+            sum += p[u] * qkv[head_at(s, b, u, s.H + s.K + h / (s.H / s.K)) + d];
           }
           out[((b * s.T + t) * s.H + h) * s.D + d] = static_cast<float>(sum);
         }
@@ -129,7 +129,7 @@ void attention_forward(float* out, const float* qkv, const AttentionShape& s, co
 
 void attention_backward(float* dqkv, const float* dout, const float* qkv, const AttentionShape& s,
                         const Visibility& visibility) {
-  std::vector<double> gradient(static_cast<size_t>(s.B * s.T * s.qkv_stride()), 0.0);
+  std::vector<double> gradient(s.B * s.T * s.qkv_stride(), 0.0);
   const double scale = 1.0 / std::sqrt(static_cast<double>(s.D));
   for (int64_t b = 0; b < s.B; ++b) {
     for (int64_t h = 0; h < s.H; ++h) {
@@ -141,16 +141,16 @@ void attention_backward(float* dqkv, const float* dout, const float* qkv, const 
         double delta = 0.0;
         for (int64_t u = 0; u < s.T; ++u) {
           for (int64_t d = 0; d < s.D; ++d) {
-            dp[static_cast<size_t>(u)] += double{dy[d]} * qkv[head_at(s, b, u, v_head) + d];
-            gradient[static_cast<size_t>(head_at(s, b, u, v_head) + d)] += p[static_cast<size_t>(u)] * dy[d];
+            dp[u] += double{dy[d]} * qkv[head_at(s, b, u, v_head) + d];
+            gradient[head_at(s, b, u, v_head) + d] += p[u] * dy[d];
           }
-          delta += p[static_cast<size_t>(u)] * dp[static_cast<size_t>(u)];
+          delta += p[u] * dp[u];
         }
         for (int64_t u = 0; u < s.T; ++u) {
-          const double ds = p[static_cast<size_t>(u)] * (dp[static_cast<size_t>(u)] - delta) * scale;
+          const double ds = p[u] * (dp[u] - delta) * scale;
           for (int64_t d = 0; d < s.D; ++d) {
-            gradient[static_cast<size_t>(head_at(s, b, t, h) + d)] += ds * qkv[head_at(s, b, u, k_head) + d];
-            gradient[static_cast<size_t>(head_at(s, b, u, k_head) + d)] += ds * qkv[head_at(s, b, t, h) + d];
+            gradient[head_at(s, b, t, h) + d] += ds * qkv[head_at(s, b, u, k_head) + d];
+            gradient[head_at(s, b, u, k_head) + d] += ds * qkv[head_at(s, b, t, h) + d];
           }
         }
       }
@@ -192,14 +192,14 @@ void layernorm_forward(float* y, const float* x, const float* gamma, const float
     double rstd = 0.0;
     const std::vector<double> n = normalized(x + row * C, C, epsilon, rstd);
     for (int64_t c = 0; c < C; ++c) {
-      y[row * C + c] = static_cast<float>(n[static_cast<size_t>(c)] * gamma[c] + beta[c]);
+      y[row * C + c] = static_cast<float>(n[c] * gamma[c] + beta[c]);
     }
   }
 }
 
 void layernorm_backward(float* dx, float* dgamma, float* dbeta, const float* dy, const float* x,
                         const float* gamma, int64_t N, int64_t C, float epsilon) {
-  std::vector<double> gamma_sum(static_cast<size_t>(C), 0.0), beta_sum(gamma_sum);
+  std::vector<double> gamma_sum(C, 0.0), beta_sum(gamma_sum);
   for (int64_t row = 0; row < N; ++row) {
     double rstd = 0.0, mean_g = 0.0, mean_gn = 0.0;
     const std::vector<double> n = normalized(x + row * C, C, epsilon, rstd);
