@@ -15,12 +15,14 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/contract/container_runtime.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_job.h"
 #include "runtime/rank/container.h"
 #include "runtime/rank/supervisor.h"
 #include "runtime/record/run_dir.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::rank {
 namespace {
@@ -31,6 +33,23 @@ using base::Result;
 int fail(const base::Error& error, int exit_code) {
   fmt::print(stderr, "shardrun-rank: {}\n", error.to_string());
   return exit_code;
+}
+
+// The same, of a supervisor that cannot start its program: the rank's exit file tells the reason, so that the verdict does.
+int fail_with_account(const contract::RankJob& job, const base::Error& error) {
+  record::RankExit exit;
+  exit.global_rank = job.env.global_rank;
+  exit.node = job.env.node_name;
+  exit.ended = base::unix_now();
+  exit.exit_code = contract::kExitInfrastructure;
+  exit.last_words = error.to_string();
+  const std::string path =
+      record::RunDir{job.env.run_directory}.rank_exit(job.env.attempt, job.env.global_rank);
+  if (auto written = base::write_file_atomically(path, to_json(exit), 0644, base::Durability::kProcess);
+      !written)
+    (void)fail(written.error().context("saying why the rank's program was not started"),
+               contract::kExitInfrastructure);
+  return fail(error, contract::kExitInfrastructure);
 }
 
 std::string heartbeat_file(const contract::RankJob& job) {
@@ -127,14 +146,17 @@ int run_rank(const TrainerFunction& trainer) {
     return fail(job.error(), unseen ? contract::kExitRefused : contract::kExitBadInput);
   }
   if (!job->plan.working_directory.empty() && ::chdir(job->plan.working_directory.c_str()) != 0) {
-    return fail(base::errno_error(Code::kIo, "entering " + job->plan.working_directory, errno),
-                contract::kExitInfrastructure);
+    const auto error = base::errno_error(Code::kIo, job->plan.working_directory, errno);
+    return fail_with_account(
+        *job, base::Error(error.code(),
+                          "the job's working directory cannot be entered on this node: " + error.message() +
+                              "; start it from a folder that every node sees"));
   }
   SupervisorRequest request;
   request.env = job->env;
   request.binding = choose_binding(job->env.local_rank, job->env.local_world_size, job->plan.cpus_per_rank);
   auto progress = contract::make_shared_progress();
-  if (!progress) return fail(progress.error(), contract::kExitInfrastructure);
+  if (!progress) return fail_with_account(*job, progress.error());
   request.progress = progress->get();
   request.body = [&] { return run_program(*job, trainer, **progress); };
   if (job->spec.fault_tolerance.hang_timeout && !job->spec.program.command.empty()) {
@@ -143,7 +165,7 @@ int run_rank(const TrainerFunction& trainer) {
   request.secrets = find_secrets(job->spec.environment, inherited_variables());
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);
-  if (!exit) return fail(exit.error(), contract::kExitInfrastructure);
+  if (!exit) return fail_with_account(*job, exit.error());
   end_like(*exit);
 }
 
