@@ -22,7 +22,7 @@ struct Links {
 
 // Seconds until every rank has the `bytes` that all of them hold together; as long as a reduce-scatter of them.
 double gather_seconds(double bytes, const Group& group, const Links& links);
-// Of a sum of `bytes` that every rank has and gets.
+// Returns the seconds of a sum of `bytes` that every rank has and gets.
 double all_reduce_seconds(double bytes, const Group& group, const Links& links);
 // Bytes that a rank sends in a gather of `bytes`.
 double gather_volume(double bytes, const Group& group);

@@ -53,7 +53,7 @@ struct Traits {
   // With moments on the host: both directions of the way and the update at once; no bf16 copy of a rank's own weights,
   // which are made from the masters wherever a block is gathered.
   bool streams_moments = false;
-  // Of layers in fp8, as decision 0033 has them: gathered in bf16; inputs, weights and gradients are quantized where they
+  // Whether layers in fp8 are as decision 0033 has them: gathered in bf16; inputs, weights and gradients are quantized where they
   // are used, by the scales of earlier steps, and nothing of fp8 waits for backward.
   bool delayed_scales = false;
 };

@@ -11,7 +11,7 @@ constexpr double kContext = 3e9;         // CUDA context, kernels' workspaces, N
 constexpr double kFragmentation = 0.04;  // of a caching allocator; what is planned at the start loses none
 constexpr double kSelective = 0.33;      // of a layer's activations: every other product, and attention's
 
-// Of one layer: what backward reads. Two residuals, two norms, the heads, the attention's output, the feed-forward's
+// Returns the bytes of one layer that backward reads. Two residuals, two norms, the heads, the attention's output, the feed-forward's
 // products. Gated networks in eager mode also keep norms in fp32, rotated heads and the gate's activation; what is
 // fused computes the last product again.
 double layer_activations(const ModelShape& model, double tokens, bool fused) {
@@ -21,7 +21,7 @@ double layer_activations(const ModelShape& model, double tokens, bool fused) {
   return kBf16 * tokens * (hidden * model.hidden + 2.0 * model.kv_width + products * model.ffn);
 }
 
-// Of one layer while it runs, where scales are delayed: an input, a weight, and a gradient in rows and in columns.
+// Returns the bytes of fp8 of one layer while it runs, where scales are delayed: an input, a weight, and a gradient in rows and in columns.
 double fp8_bytes(const ModelShape& model, double tokens) {
   const double c = model.hidden, qkv = c + 2.0 * model.kv_width, up = (model.ffn_matrices - 1.0) * model.ffn;
   const double inputs = std::max<double>(c, model.ffn), outputs = std::max({c, qkv, up});

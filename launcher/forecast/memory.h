@@ -19,7 +19,7 @@ struct MemoryForecast {
   double total() const { return state + gathered + activations + logits + overhead; }
 };
 
-// Of a device's memory, what can be planned with: drivers and allocators need the rest.
+// The share of a device's memory that can be planned with: drivers and allocators need the rest.
 inline constexpr double kUsableMemory = 0.95;
 
 MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits,

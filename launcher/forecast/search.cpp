@@ -99,7 +99,7 @@ int offloads(const Layout& layout) {
   return layout.activation_offload + layout.optimizer_offload;
 }
 
-// Of equal speed: nothing moved to the host, then matrices whole, then the least memory.
+// Orders layouts of equal speed: nothing moved to the host, then matrices whole, then the least memory.
 bool simpler(const Candidate& a, const Candidate& b) {
   if (offloads(a.layout) != offloads(b.layout)) return offloads(a.layout) < offloads(b.layout);
   if (a.layout.tensor_parallel != b.layout.tensor_parallel)

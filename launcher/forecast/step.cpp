@@ -13,9 +13,9 @@ constexpr double kLinkReached = 0.8;  // of NVLink's rate: 370 of 450 GB/s measu
 constexpr double kMemoryReached = 0.8;
 // Seconds to launch a layer's forward, from Python or not.
 constexpr double kEagerLayer = 2e-4, kLaunchedLayer = 2e-5;
-// Of a parameter: master, moments and gradient read, all but it written.
+// Bytes that the optimizer moves for a parameter: master, moments and gradient read, all but the gradient written.
 constexpr double kOptimizerBytes = 28.0;
-// Of a gathered parameter in a micro-step, where flat buffers are between the collectives and the kernels: gathered
+// Bytes moved for a gathered parameter in a micro-step, where flat buffers are between the collectives and the kernels: gathered
 // weights copied out twice, or the gradient put together and divided; and the gradient cast before it is reduced in fp32.
 constexpr double kCopiedBytes = 8.0, kCastBytes = 6.0;
 constexpr double kOffloadedBytes = 16.0;  // of a parameter's moments, there and back
@@ -25,7 +25,7 @@ constexpr double kConvertedBytes = 6.0;   // of a parameter that is made from it
 // Tables stay in bf16 (torchtitan's converter skips the output, llmq's head has no scales).
 constexpr double kFp8Cast = 5.0, kFp8Transpose = 2.0;
 
-// Of an element of a layer in fp8, read and written to quantize it: in forward, and in backward.
+// Bytes of an element of a layer in fp8 that are read and written to quantize it: in forward, and in backward.
 struct Fp8Bytes {
   double input = 0.0, weight = 0.0;
   double input_again = 0.0, weight_again = 0.0, gradient = 0.0;
@@ -39,8 +39,8 @@ Fp8Bytes fp8_bytes(const Layout& layout, const Traits& traits) {
   return {.input = kFp8Cast, .input_again = kFp8Transpose, .gradient = kFp8Cast + kFp8Transpose};
 }
 
-// Of a layer's parameter: cast before it is gathered (torchtitan's float8.md, Megatron's fp8-param-gather), or where it
-// is used.
+// Returns the bytes that are gathered of a layer's parameter: cast before it is gathered (torchtitan's float8.md, Megatron's
+// fp8-param-gather), or where it is used.
 double gathered_bytes(const Layout& layout, const Traits& traits) {
   return layout.fp8 && !traits.delayed_scales ? 1.0 : kBf16;
 }

@@ -28,7 +28,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// Of one rank and one step; what one phase hides behind another is counted in both.
+// The seconds of one rank in one step; what one phase hides behind another is counted in both.
 struct Phases {
   double compute = 0.0;  // kernels, and what multiprocessors that collectives hold cost them
   double gather = 0.0, reduce = 0.0, replica = 0.0, tensor = 0.0, offload = 0.0;  // transfers, hidden or not

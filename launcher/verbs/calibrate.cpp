@@ -181,7 +181,7 @@ double rate_of(const record::CollectiveProbe& probe) {
              : 0.0;
 }
 
-// Of each curve its largest size.
+// Returns the largest size of each curve.
 std::vector<record::CollectiveProbe> largest_of(const Calibration& calibration) {
   std::vector<record::CollectiveProbe> largest;
   for (const record::CollectiveProbe& probe : calibration.collectives) {

@@ -138,7 +138,7 @@ const char* type_name(const spec::JobSpec& spec) {
   return spec.precision.parameters == spec::DType::kBf16 ? "bf16" : "fp32";
 }
 
-// Of hardware that `ranks` ranks share; nothing where it has no path for the job's type.
+// Returns the peak of one rank on hardware that `ranks` ranks share; nothing where it has no path for the job's type.
 std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const PeakTflops& peak, double ranks,
                                              const std::string& whose) {
   const bool bf16 = spec.precision.parameters == spec::DType::kBf16;
@@ -156,7 +156,7 @@ std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const Pe
                         fmt::format("datasheet of {}, {}", whose, type_name(spec))};
 }
 
-// Of the machine that a job names, as far as the built-in trainer computes there.
+// Returns the peak of a rank on the machine that a job names, as far as the built-in trainer computes there.
 std::optional<plan::PeakRate> peak_of_machine(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   const auto instance = machine_of(spec);
   if (!instance || !*instance) return std::nullopt;

@@ -28,8 +28,8 @@ base::Result<std::optional<MeasuredMachine>> load_calibration(const std::string&
 base::Result<StepForecast> forecast_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                              const MeasuredMachine& machine);
 
-// Of those that a job's [sharding], [batch] and [memory] may ask for, with its global batch on its ranks: the one that is
-// fastest there and fits, and how many there are. kInvalid: nothing can be said of any.
+// Holds, of the layouts that a job's [sharding], [batch] and [memory] may ask for with its global batch on its ranks, the one
+// that is fastest there and fits, and how many there are. kInvalid: nothing can be said of any.
 struct MeasuredChoice {
   Layout layout;
   StepForecast step;
@@ -38,7 +38,7 @@ struct MeasuredChoice {
 base::Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                            const MeasuredMachine& machine);
 
-// Of a rank of the job on a GPU that its driver calls `device`; nothing where the catalogue does not know it.
+// Returns the peak of a rank of the job on a GPU that its driver calls `device`; nothing where the catalogue does not know it.
 std::optional<plan::PeakRate> peak_of_device(const spec::JobSpec& spec, const std::string& device);
 
 // What can be said of a run before it starts; empty members where nothing can.

@@ -58,7 +58,7 @@ Result<std::vector<std::string>> machine_names(const PlanOptions& options, const
   return names;
 }
 
-// Of an accelerator: a GPU's memory, where the trainer computes on it.
+// Returns what lies on an accelerator: a GPU's memory, where the trainer computes on it.
 int64_t accelerator_bytes(const plan::MemoryPlan& memory) {
   return memory.on_gpu != 0 ? memory.gpu_total() : memory.total();
 }

@@ -6,7 +6,7 @@
 
 namespace shardrun::base {
 
-// Of gathered parameters and activations.
+// The types that gathered parameters and activations may have.
 enum class DType { kFp32, kBf16 };
 
 constexpr int size_of(DType dtype) {

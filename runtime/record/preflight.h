@@ -87,7 +87,7 @@ struct NodeBandwidth {
   std::string node;
   double bytes_per_second = 0.0;
 };
-// Of all nodes in `pairs`, in the order of the ring.
+// Returns the bandwidths of all nodes in `pairs`, in the order of the ring.
 std::vector<NodeBandwidth> node_bandwidths(const std::vector<PairBandwidth>& pairs);
 // The lower median; 0 of none.
 double median_bandwidth(const std::vector<NodeBandwidth>& nodes);

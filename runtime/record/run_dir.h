@@ -38,7 +38,7 @@ struct RunDir {
   std::string rank_exit(int n, int rank) const { return rank_file(n, rank, ".exit.json"); }
   std::string rank_alive(int n, int rank) const { return rank_file(n, rank, ".alive"); }
   std::string watch_json(int n) const { return attempt(n) + "/watch.json"; }
-  // Of the preflight before attempt n, its `pass`: the first one is 0, each later one goes without some nodes.
+  // The folder of pass `pass` of the preflight before attempt n: the first one is 0, each later one goes without some nodes.
   std::string preflight(int n, int pass) const { return attempt(n) + "/preflight_" + std::to_string(pass); }
   std::string summary_json(int n) const { return attempt(n) + "/summary.json"; }
   // What is said of a node that does not see it; a rank there ends with kExitRefused and leaves no file.

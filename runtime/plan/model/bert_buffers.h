@@ -75,7 +75,7 @@ struct BertLayerActivations {
   int64_t begin = 0, end = 0;            // the layer's piece of `saved`
 };
 
-// Of the heads.
+// Where the activations of the heads lie.
 template <typename T>
 struct BertHeadActivations {
   float *mean, *rstd;  // (M)
@@ -147,7 +147,7 @@ struct BertBuffers {
   int64_t saved_bytes = 0, scratch_bytes = 0;
   int64_t piece_bytes = 0;  // of one layer in `saved`
 
-  // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
+  // Returns the bytes of `saved` that are in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
   int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }
 
  private:

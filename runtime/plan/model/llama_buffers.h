@@ -162,14 +162,14 @@ struct LlamaBuffers {
   double* losses = nullptr;
   T* output = nullptr;  // (R,C): the residual stream after the last layer
   T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;
-  // Of a tensor group of more than one: rows of all ranks, products before and after their sum, the classifier's stats.
+  // In a tensor group of more than one rank: rows of all ranks, products before and after their sum, the classifier's stats.
   T* gathered = nullptr;
   float *partial = nullptr, *part = nullptr, *stats = nullptr;
   Fp8Memory fp8;
   int64_t saved_bytes = 0, scratch_bytes = 0;
   int64_t piece_bytes = 0;  // of one layer in `saved`
 
-  // Of `saved` in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
+  // Returns the bytes of `saved` that are in memory at a time when it lies in a file: one layer, and the input that it makes for the next.
   int64_t offload_window() const { return std::min(saved_bytes, window_bytes_); }
 
  private:

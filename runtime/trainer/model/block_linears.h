@@ -59,7 +59,7 @@ class BlockLinears {
     multiply_back(ops_, dx, dy, w, N, C, O);
   }
 
-  // Of the tensors of `blocks` blocks, for Fp8State.
+  // Returns the formats of the tensors of `blocks` blocks, for Fp8State.
   static std::vector<kernels::Fp8Format> formats(int64_t blocks) {
     std::vector<kernels::Fp8Format> formats;
     for (int64_t i = 0; i < blocks * kFp8TensorsOfBlock; ++i)

@@ -1,7 +1,7 @@
 // Fp8State: the delayed scales of a model's tensors (kernels/fp8.h), between the host that keeps their histories and the
 // memory of the backend that the ops read.
 //
-// Of a step: begin_step(); micro-steps; largest(); the caller takes the largest over all ranks; end_step() with that. So a
+// A step is begin_step(); micro-steps; largest(); the caller takes the largest over all ranks; end_step() with that. So a
 // scale belongs to a tensor, not to a rank, and does not depend on how the model is spread or the batch is cut.
 // Thread rule: thread-compatible.
 #pragma once

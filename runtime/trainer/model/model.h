@@ -62,14 +62,14 @@ class Model {
   // Block of each visit, in forward order.
   virtual std::span<const int> visits() const = 0;
 
-  // Of a model with fp8; null: without.
+  // Returns the scales of a model with fp8; null without fp8.
   virtual Fp8State* fp8() { return nullptr; }
 
   // Copies what it keeps.
   virtual void set_batch(const Batch& batch) = 0;
   // `parameters`: the visited block's flat buffer in the compute dtype.
   virtual Result<void> forward(int visit, std::span<const std::byte> parameters) = 0;
-  // Of the micro-batch, after forward of the last visit, or its backward (Batch::backward_follows).
+  // Returns the loss of the micro-batch, after forward of the last visit, or its backward (Batch::backward_follows).
   // Waits for a GPU.
   virtual Loss loss() const = 0;
   // The two sums of it (tokens, next sentences), in the backend's memory, without waiting; valid until set_batch().

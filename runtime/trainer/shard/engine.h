@@ -40,7 +40,7 @@ using base::Result;
 
 struct EngineOptions {
   plan::StateOptions state;  // which buffers it has
-  // Of the arena, of the communicators and of who computes.
+  // The backend of the arena, of the communicators and of who computes.
   kernels::Backend* backend = &kernels::cpu_backend();
 };
 
@@ -58,7 +58,7 @@ struct Work {
   int block = 0, visit = 0;
   // The block's flat parameters in the compute dtype, without padding. They and `gradient` are valid until next().
   std::span<const std::byte> parameters;
-  // Of a backward, where the contribution to the block's gradient goes, as long as the block.
+  // In a backward: where the contribution to the block's gradient goes; as long as the block.
   std::span<float> gradient;
   bool adds =
       false;  // `gradient` holds earlier contributions, to which this one is added; else it is written over

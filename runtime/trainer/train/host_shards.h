@@ -1,6 +1,6 @@
 // HostShards: shards of a backend as the host fills them, with initial weights or from a checkpoint.
 //
-// Of the CPU they are the shards themselves; of a GPU copies in the host's memory, for as long as this lives.
+// For the CPU they are the shards themselves, for a GPU copies in the host's memory, for as long as this lives.
 // Thread rule: thread-compatible.
 #pragma once
 

@@ -34,7 +34,7 @@ std::optional<base::Error> report_saves(Session& session, LoopOutcome& outcome, 
   return error;
 }
 
-// Of the state as it is, if `saves`, and until those before it are written.
+// Saves the state as it is, if `saves`, and waits until it and the saves before it are written.
 Result<void> save_and_wait(Session& session, const checkpoint::Store& store, bool saves, LoopOutcome& outcome,
                            LoopObserver& observer) {
   observer.on_wait_for_save();

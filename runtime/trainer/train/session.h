@@ -146,7 +146,7 @@ class Session {
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
   // Computes what the engine's plan has up to the end of a micro-step.
   Result<void> compute();
-  // Of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.
+  // Computes micro-step `number` of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.
   Result<void> micro_step(int64_t position, int64_t number, int64_t targets);
   // Forward, backward and update in the compute lane.
   std::optional<Trace::Scope> traced_scope(const char* what, int block);

@@ -69,7 +69,7 @@ int rank_exit_code(Code code) {
   return contract::kExitProgramFailed;
 }
 
-// Of this process, now.
+// Returns the resident bytes of this process now.
 int64_t resident_bytes() {
   int64_t pages = 0;
   if (std::FILE* file = std::fopen("/proc/self/statm", "re"); file != nullptr) {
