@@ -10,6 +10,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardrun::spec;
+  using namespace shardrun::record;
   const std::string text(reinterpret_cast<const char*>(data), size);
   (void)parse_job_spec(text, "fuzz.toml");
   const std::vector<std::string> overrides = {text.substr(0, text.find('\n'))};
