@@ -11,14 +11,12 @@
 #include "launcher/view/scale_report.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
-#include "runtime/record/model_plan_json.h"
 #include "runtime/record/preflight.h"
 #include "runtime/record/run_record.h"
 
 namespace {
 
 using namespace shardrun;
-using record::to_json;  // of a ModelPlan, whose namespace has none
 
 template <typename Parse>
 void check(std::string_view text, Parse parse) {
