@@ -10,6 +10,7 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/verbs/command_line.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -22,7 +23,7 @@ int cancel(const std::string& run_name, const CommonOptions& common) {
   if (!plan) return fail(plan.error(), common);
   if (plan->scheduler == "slurm") {
     if (auto cancelled = cancel_job(plan->id); !cancelled) return fail(cancelled.error(), common);
-    fmt::print("asked Slurm to cancel job {}\n", plan->id);
+    fmt::print("asked Slurm to cancel job {}\n", base::visible(plan->id));
     return contract::kExitDone;
   }
   auto lock = base::read_file(run->root + "/conductor.lock", 4096);

@@ -4,6 +4,7 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/view/timeline.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -37,9 +38,9 @@ int explain(const std::string& run_name, const CommonOptions& common) {
     fmt::print("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}, exit code {}\n{}\n{}", sources.record.name, sources.record.id,
-             record::status_name(sources.record.status), sources.record.exit_code, sources.record.verdict,
-             render_timeline(entries));
+  fmt::print("{} {}: {}, exit code {}\n{}\n{}", base::visible(sources.record.name),
+             base::visible(sources.record.id), record::status_name(sources.record.status),
+             sources.record.exit_code, base::visible(sources.record.verdict), render_timeline(entries));
   return contract::kExitDone;
 }
 
