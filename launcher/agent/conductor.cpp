@@ -177,7 +177,7 @@ void write_end(const RunRecord& record, const record::RunDir& paths, int attempt
   }
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
                                    std::pair(paths.results_json(), record::to_results_json(record))}) {
-    if (auto written = base::write_file_atomically(path, text); !written) {
+    if (auto written = base::write_file_atomically(path, text, record::kFileMode); !written) {
       fmt::print(stderr, "shardrun: {}\n", written.error().to_string());
     }
   }
@@ -344,7 +344,7 @@ class Conductor {
   }
 
   Result<void> write_record() const {
-    return base::write_file_atomically(paths_.record_json(), to_json(record_), 0644,
+    return base::write_file_atomically(paths_.record_json(), to_json(record_), record::kFileMode,
                                        base::Durability::kProcess);
   }
 
@@ -404,7 +404,7 @@ class Conductor {
 
   Verdict attempt_to_run(const Attempt& attempt) {
     auto planned = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan),
-                                               0644, base::Durability::kProcess);
+                                               record::kFileMode, base::Durability::kProcess);
     if (!planned) return could_not_start(planned.error());
     if (request_.spec->program.command.empty()) {
       const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);

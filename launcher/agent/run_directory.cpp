@@ -103,7 +103,7 @@ bool remove_stale(const std::string& path, const std::string& stale_text) {
 
 // Writes what only this run needs; no launch waits for the disk.
 Result<void> write_small(const std::string& path, std::string_view text) {
-  return base::write_file_atomically(path, text, 0644, base::Durability::kProcess);
+  return base::write_file_atomically(path, text, record::kFileMode, base::Durability::kProcess);
 }
 
 bool exists(const std::string& path) {
@@ -114,8 +114,7 @@ bool exists(const std::string& path) {
 
 Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::string_view spec_text) {
   RunDirectory directory(record::RunDir{plan.run_directory});
-  RETURN_IF_ERROR(base::make_directories(plan.run_directory));
-  RETURN_IF_ERROR(directory.lock(plan));
+  RETURN_IF_ERROR(base::make_private_directory(plan.run_directory));
   const record::RunDir& paths = directory.paths_;
   if (exists(paths.job_toml())) {
     ASSIGN_OR_RETURN(auto before, base::read_file(paths.job_toml()));
@@ -135,7 +134,8 @@ Result<void> RunDirectory::lock(const record::LaunchPlan& plan) {
   const Holder us = this_holder(plan);
   const std::string text = to_text(us);
   for (int tries = 0; tries < 10; ++tries) {
-    base::UniqueFd fd(::open(lock_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    base::UniqueFd fd(
+        ::open(lock_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, record::kFileMode));
     if (fd) {
       lock_text_ = text;
       return base::write_all(fd.get(), text, lock_path());
@@ -168,7 +168,7 @@ bool RunDirectory::is_still_ours() const {
 
 Result<int> RunDirectory::begin_attempt() {
   for (int attempt = 0;; ++attempt) {
-    if (::mkdir(paths_.attempt(attempt).c_str(), 0755) == 0) {
+    if (::mkdir(paths_.attempt(attempt).c_str(), record::kFolderMode) == 0) {
       RETURN_IF_ERROR(contract::write_epoch(paths_, attempt));
       return attempt;
     }

@@ -94,7 +94,7 @@ struct Prepared {
 };
 
 Result<Prepared> prepare_new(const RunOptions& options, const Installation& installed) {
-  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(options.spec.path, options.spec.overrides));
   const std::string runs = runs_of(loaded.spec);
   const bool slurm = wants_slurm(loaded.spec);
   ASSIGN_OR_RETURN(auto context,
@@ -172,7 +172,8 @@ bool write_plot(const record::RunDir& run, const std::string& name) {
   TrainingCurve curve;
   add_metrics(*text, curve);
   const std::string svg = loss_plot_svg(curve, name);
-  return !svg.empty() && base::write_file_atomically(run.root + "/loss.svg", svg).has_value();
+  return !svg.empty() &&
+         base::write_file_atomically(run.root + "/loss.svg", svg, record::kFileMode).has_value();
 }
 
 void print_end(const record::RunRecord& record, const record::RunDir& run, int attempt, bool plotted) {

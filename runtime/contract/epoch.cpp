@@ -29,7 +29,7 @@ Result<int> read_epoch(const record::RunDir& run) {
 }
 
 Result<void> write_epoch(const record::RunDir& run, int attempt) {
-  return base::write_file_atomically(run.epoch(), fmt::format("{}\n", attempt));
+  return base::write_file_atomically(run.epoch(), fmt::format("{}\n", attempt), record::kFileMode);
 }
 
 Result<void> check_epoch(const record::RunDir& run, int attempt) {

@@ -445,7 +445,8 @@ void read_variable(SectionReader& section, const TomlMember& member, SpecReading
                  "remove it, or choose another name");
   } else if (given.kind == TomlValue::Kind::kTable) {
     read_environment_reference(name, given, reading, value);
-  } else if (looks_secret(name)) {
+  } else if (looks_secret(name) || !password_in_url(given.text).empty() ||
+             given.text.find("PRIVATE KEY-----") != std::string::npos) {
     reading.fail(
         given.origin, fmt::format("environment.{} looks like a secret written out", name),
         fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
@@ -531,11 +532,24 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
 bool looks_secret(std::string_view variable) {
   std::string upper(variable);
   for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  for (const std::string_view end : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY",
-                                     "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY"}) {
+  for (const std::string_view end : {"TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE",
+                                     "APIKEY", "CREDENTIAL", "CREDENTIALS"}) {
     if (upper.ends_with(end)) return true;
   }
-  return false;
+  if (upper.ends_with("DATABASE_URL") || upper.ends_with("_PWD")) return true;  // PWD is the shell's folder
+  // Short words count alone only: MONKEY, COMPASS and SPAT are none.
+  const std::string_view last = std::string_view(upper).substr(upper.rfind('_') + 1);
+  return last == "KEY" || last == "KEYS" || last == "PAT" || last == "PASS" || last == "DSN";
+}
+
+std::string_view password_in_url(std::string_view value) {
+  const size_t scheme = value.find("://");
+  if (scheme == std::string_view::npos) return {};
+  const std::string_view authority =
+      value.substr(scheme + 3, value.find_first_of("/?#", scheme + 3) - (scheme + 3));
+  const size_t at = authority.rfind('@'), colon = authority.find(':');
+  if (at == std::string_view::npos || colon == std::string_view::npos || colon + 1 >= at) return {};
+  return authority.substr(colon + 1, at - colon - 1);
 }
 
 bool wants_preflight(const FaultToleranceSpec& faults) {

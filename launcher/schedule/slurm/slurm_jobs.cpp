@@ -51,10 +51,10 @@ Result<std::string> job_of(const std::string& id) {
 
 Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
   const record::RunDir run{request.plan.run_directory};
-  RETURN_IF_ERROR(base::make_directories(run.root));
-  RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
-  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan)));
-  return base::write_file_atomically(run.submit_sh(), script, 0600);
+  RETURN_IF_ERROR(base::make_private_directory(run.root));
+  RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text, record::kFileMode));
+  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan), record::kFileMode));
+  return base::write_file_atomically(run.submit_sh(), script, record::kFileMode);
 }
 
 // Returns the value of "Key=" in the output of `scontrol --oneliner show job`, up to a blank.

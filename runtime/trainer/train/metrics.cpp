@@ -36,7 +36,7 @@ std::string clock_text(double seconds) {
 
 Result<MetricsLog> MetricsLog::open(const record::RunDir& run, int attempt) {
   const std::string path = run.metrics_jsonl();
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
   if (!fd) return base::errno_error(base::Code::kIo, path, errno);
   return MetricsLog(std::move(fd), run, attempt);
 }
