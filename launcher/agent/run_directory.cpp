@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/contract/epoch.h"
 
 namespace shardrun::launcher {
@@ -115,6 +116,9 @@ bool exists(const std::string& path) {
 Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::string_view spec_text) {
   RunDirectory directory(record::RunDir{plan.run_directory});
   RETURN_IF_ERROR(base::make_private_directory(plan.run_directory));
+  if (auto ours = base::refuse_if_others_write(plan.run_directory); !ours)
+    return std::move(ours).error().context("ranks read their commands from the run directory");
+  RETURN_IF_ERROR(directory.lock(plan));
   const record::RunDir& paths = directory.paths_;
   if (exists(paths.job_toml())) {
     ASSIGN_OR_RETURN(auto before, base::read_file(paths.job_toml()));

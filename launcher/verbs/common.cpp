@@ -12,6 +12,7 @@
 
 #include "launcher/plan/precompile.h"
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
@@ -94,6 +95,15 @@ const char* scheduler_of(const spec::JobSpec& spec) {
 
 std::string new_run_id(const std::string& runs, bool slurm) {
   return slurm ? slurm_id(runs) : local_id();
+}
+
+Result<LoadedSpec> load_spec_to_start(const std::string& path, const std::vector<std::string>& overrides) {
+  ASSIGN_OR_RETURN(auto loaded, load_spec(path, overrides));
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return loaded;  // a pipe, say, which was read once
+  if (auto ours = base::refuse_if_others_write(path); !ours)
+    return std::move(ours).error().context("a job's commands are read from its spec");
+  return loaded;
 }
 
 Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,

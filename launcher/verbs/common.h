@@ -45,6 +45,10 @@ bool wants_slurm(const spec::JobSpec& spec);
 // run in `runs` on.
 std::string new_run_id(const std::string& runs, bool slurm);
 
+// Loads the spec of a job that is about to start. kRefused where somebody else could put other commands into it.
+base::Result<LoadedSpec> load_spec_to_start(const std::string& path,
+                                            const std::vector<std::string>& overrides);
+
 // Everything that a plan of `spec` needs but its id and run directory.
 base::Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                        const std::vector<std::string>& overrides,

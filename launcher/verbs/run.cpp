@@ -30,6 +30,7 @@
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
@@ -108,6 +109,10 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
 // A directory that `submit` made: its own job.toml and plan, whatever was edited since.
 Result<Prepared> prepare_existing(const std::string& directory) {
   const record::RunDir run{absolute_path(directory)};
+  for (const std::string& file : {run.plan_json(), run.job_toml()}) {
+    if (auto ours = base::refuse_if_others_write(file); !ours)
+      return std::move(ours).error().context("a job's commands are read from its run directory");
+  }
   ASSIGN_OR_RETURN(auto plan, read_plan(run));
   ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
   plan.run_directory = run.root;

@@ -61,7 +61,7 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
 }
 
 int submit(const SubmitOptions& options, const CommonOptions& common) {
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  auto loaded = load_spec_to_start(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
   auto request = prepare(*loaded, options.dry_run);
   if (!request) return fail(request.error(), common);

@@ -8,6 +8,7 @@
 #include "launcher/submit/script.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
@@ -52,6 +53,7 @@ Result<std::string> job_of(const std::string& id) {
 Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
   const record::RunDir run{request.plan.run_directory};
   RETURN_IF_ERROR(base::make_private_directory(run.root));
+  RETURN_IF_ERROR(base::refuse_if_others_write(run.root));
   RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text, record::kFileMode));
   RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan), record::kFileMode));
   return base::write_file_atomically(run.submit_sh(), script, record::kFileMode);
