@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/view/metrics_log.h"
 #include "launcher/view/timeline.h"
 #include "runtime/base/io.h"
 #include "runtime/base/visible.h"
@@ -28,7 +29,7 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   TimelineSources sources;
   sources.record = std::move(*record);
   if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
-  if (auto text = base::read_file(run->metrics_jsonl())) sources.metrics = std::move(*text);
+  each_piece(run->metrics_jsonl(), [&](std::string_view lines) { sources.training.add(lines); });
   for (const record::Attempt& attempt : sources.record.attempts) {
     const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
     sources.exits.push_back(exits_of(*run, attempt.number, world_size));

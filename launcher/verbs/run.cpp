@@ -27,6 +27,7 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/run.h"
+#include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
@@ -172,11 +173,7 @@ int dry_run(const Prepared& job, const RunOptions& options, const Installation& 
 
 // The picture of the run, beside its record; a run without steps has none.
 bool write_plot(const record::RunDir& run, const std::string& name) {
-  const auto text = base::read_file(run.metrics_jsonl());
-  if (!text) return false;
-  TrainingCurve curve;
-  add_metrics(*text, curve);
-  const std::string svg = loss_plot_svg(curve, name);
+  const std::string svg = loss_plot_svg(read_curve(run), name);
   return !svg.empty() &&
          base::write_file_atomically(run.root + "/loss.svg", svg, record::kFileMode).has_value();
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/view/growing_text.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 
@@ -87,8 +88,16 @@ base::Result<RunState> RunWatcher::look() {
 
 TrainingCurve read_curve(const record::RunDir& run) {
   TrainingCurve curve;
-  if (auto text = base::read_file(run.metrics_jsonl())) add_metrics(*text, curve);
+  each_piece(run.metrics_jsonl(), [&](std::string_view lines) { add_metrics(lines, curve); });
   return curve;
+}
+
+std::optional<StepPoint> read_last_step(const record::RunDir& run) {
+  GrowingText file;
+  TrainingCurve end;
+  file.skip_to_last(run.metrics_jsonl(), /*bytes=*/64 << 10);
+  add_metrics(file.take_new(run.metrics_jsonl(), /*to_the_end=*/false), end);
+  return end.steps.empty() ? std::nullopt : std::optional(end.steps.back());
 }
 
 }  // namespace shardrun::launcher

@@ -29,6 +29,8 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm = true)
 bool is_over(const RunState& state);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
 TrainingCurve read_curve(const record::RunDir& run);
+// Returns the last step of a run so far, from the end of its metrics.
+std::optional<StepPoint> read_last_step(const record::RunDir& run);
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
 // there, is asked once in kSlurmSeconds.

@@ -56,8 +56,9 @@ std::string to_json(const EventLine& line);
 std::vector<MetricsLine> parse_metrics(std::string_view text, int from_attempt = 0);
 std::vector<EventLine> parse_events(std::string_view text);
 
-// Return the newest step in the whole lines of metrics.jsonl, and that of the newest checkpoint that `attempt` wrote.
-std::optional<int64_t> last_step(std::string_view metrics);
-std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt);
+// Return the newest step in the whole lines of the metrics.jsonl at `path`, and that of the newest checkpoint that `attempt`
+// wrote; nullopt when there is none, or no such file. They read it from its end, in bounded memory.
+std::optional<int64_t> find_last_step(const std::string& path);
+std::optional<int64_t> find_last_checkpoint(const std::string& path, int attempt);
 
 }  // namespace shardrun::record
