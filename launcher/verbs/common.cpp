@@ -169,6 +169,27 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
                            name, absolute_path(common.runs_directory)));
 }
 
+// The folder that a run keeps its checkpoints in.
+static Result<std::string> checkpoints_of(const record::RunDir& run) {
+  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
+  const auto spec = spec::load_job_spec(run.job_toml(), plan.overrides);
+  if (!spec) return spec.error();
+  const std::string& directory = spec->checkpoint.directory;
+  if (directory.empty()) return run.checkpoints();
+  return (fs::path(plan.working_directory) / directory).string();
+}
+
+Result<std::string> find_checkpoints(const std::string& name, const CommonOptions& common) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(name) / "manifest.json", ignored)) return name;
+  if (fs::is_regular_file(fs::path(name) / "latest", ignored))
+    return name;  // of a job's name it is a link to a run
+  auto run = find_run(name, common);
+  if (run) return checkpoints_of(*run);
+  if (fs::is_directory(name, ignored)) return name;
+  return std::move(run).error();
+}
+
 Result<record::RunRecord> read_record(const record::RunDir& run) {
   ASSIGN_OR_RETURN(auto text, base::read_file(run.record_json()));
   auto record = record::parse_run_record(text);

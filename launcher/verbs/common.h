@@ -62,6 +62,8 @@ std::string runs_of(const spec::JobSpec& spec);
 // A run named by its directory, by its job's name (the newest), or by its id. kNotFound lists where was
 // looked.
 base::Result<record::RunDir> find_run(const std::string& name, const CommonOptions& common);
+// The folder to which `name` leads: a checkpoint, a folder of checkpoints, or that of a run. Errors as find_run.
+base::Result<std::string> find_checkpoints(const std::string& name, const CommonOptions& common);
 // Every run directory below the runs directory, newest first.
 std::vector<record::RunDir> all_runs(const CommonOptions& common);
 base::Result<record::RunRecord> read_record(const record::RunDir& run);

@@ -209,7 +209,8 @@ class Trainer {
     RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());
     install_stop_signals();
-    const SessionOptions options = session_options(spec_, plan_);
+    SessionOptions options = session_options(spec_, plan_);
+    options.node_name = env_.node_name;
     if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
     ASSIGN_OR_RETURN(auto session, Session::create(options, groups(), backend()));
