@@ -307,9 +307,11 @@ class Conductor {
       std::optional<Verdict> refusal;
       if (!nodes) refusal = could_not_start(nodes.error());
       if (nodes && needs_preflight()) refusal = pass_gate(attempt);
+      RETURN_IF_ERROR(directory_.check_ours());
       RETURN_IF_ERROR(announce(attempt));
-      Verdict verdict = refusal ? std::move(*refusal) : attempt_to_run(attempt);
-      const Decision decision = end(attempt, std::move(verdict));
+      if (!refusal) RETURN_IF_ERROR(fence(attempt, refusal));
+      Verdict verdict = refusal ? std::move(*refusal) : run_attempt(scheduler_, request_, attempt, record_);
+      ASSIGN_OR_RETURN(const Decision decision, end(attempt, std::move(verdict)));
       if (decision.next == Next::kRestart) {
         ++restarts_;
         continue;
@@ -402,19 +404,22 @@ class Conductor {
     return std::nullopt;
   }
 
-  Verdict attempt_to_run(const Attempt& attempt) {
-    auto planned = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan),
-                                               0644, base::Durability::kProcess);
-    if (!planned) return could_not_start(planned.error());
-    if (request_.spec->program.command.empty()) {
+  // Writes what the attempt's ranks read and takes the checkpoints from earlier attempts. The error is that of a
+  // conductor that was replaced; what else goes wrong becomes the verdict.
+  Result<void> fence(const Attempt& attempt, std::optional<Verdict>& refusal) {
+    auto ready = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan), 0644,
+                                             base::Durability::kProcess);
+    if (ready && request_.spec->program.command.empty()) {
       const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);
-      auto fenced = contract::fence_checkpoints(checkpoints, request_.plan.id, attempt.number);
-      if (!fenced) return could_not_start(fenced.error());
+      ready = contract::fence_checkpoints(paths_, checkpoints, request_.plan.id, attempt.number);
     }
-    return run_attempt(scheduler_, request_, attempt, record_);
+    if (!ready) refusal = could_not_start(ready.error());
+    return directory_.check_ours();
   }
 
-  Decision end(const Attempt& attempt, Verdict verdict) {
+  // A conductor that was asleep while the run was given to others must neither judge it nor start it or queue it again.
+  Result<Decision> end(const Attempt& attempt, Verdict verdict) {
+    if (auto ours = directory_.check_ours(); !ours && ours.error().code() != Code::kIo) return ours.error();
     const bool stopped = verdict.stop_requested;
     record::Attempt& noted = record_.attempts.back();
     if (const auto metrics = base::read_file(paths_.metrics_jsonl()))
@@ -446,10 +451,7 @@ class Conductor {
     if (!next_) input.too_few = next_.error().message();
     input.can_requeue = static_cast<bool>(request_.requeue);
     for (const record::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
-    // A conductor that was asleep while the job was given to others must neither start it nor queue it again.
-    Decision decision = directory_.is_still_ours()
-                            ? decide(input, request_.spec->fault_tolerance)
-                            : Decision{Next::kStop, "another conductor has taken over"};
+    Decision decision = decide(input, request_.spec->fault_tolerance);
     if (!left_out_.empty()) record_.verdict += "; " + left_out_ + ", and was left out";
     if (attempt.plan.nodes < request_.plan.nodes)
       record_.verdict += fmt::format("; it had {} of {} nodes", attempt.plan.nodes, request_.plan.nodes);

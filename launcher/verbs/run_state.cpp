@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -35,6 +36,23 @@ std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) 
   return record;
 }
 
+// Says in the state that a run whose record still says "running" has lost its conductor, which can be told on this
+// machine alone.
+void note_lost_conductor(const record::RunDir& run, RunState& state) {
+  const auto holder = read_holder(run);
+  const bool nobody = !holder && holder.error().code() == base::Code::kNotFound;
+  if (!nobody && !(holder && life_of(*holder) == Life::kGone)) return;
+  // The record is written before the lock is removed: it is read again, for the run may have ended just now.
+  if (auto record = find_record(run); record && record->status != RunStatus::kRunning) {
+    state.record = std::move(record).value();
+    state.status = record::status_name(state.record->status);
+    return;
+  }
+  state.status = "interrupted";
+  state.record->verdict = nobody ? "interrupted: its conductor ended without a record"
+                                 : fmt::format("interrupted: its conductor, {}, is gone", describe(*holder));
+}
+
 }  // namespace
 
 base::Result<RunRecord> find_record(const record::RunDir& run) {
@@ -62,13 +80,15 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
       if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
     }
   }
+  if (state.plan.scheduler != "slurm" && state.record && state.record->status == RunStatus::kRunning)
+    note_lost_conductor(run, state);
   return state;
 }
 
 bool is_over(const RunState& state) {
   return (state.record && state.record->status != RunStatus::kRunning) ||
          state.status.starts_with("cancelled") || state.status.starts_with("failed") ||
-         state.status.starts_with("timeout");
+         state.status.starts_with("timeout") || state.status == "interrupted";
 }
 
 base::Result<RunState> RunWatcher::look() {

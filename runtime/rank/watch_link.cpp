@@ -198,8 +198,7 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
 }
 
 bool WatchLink::epoch_is_ours() const {
-  const auto epoch = contract::read_epoch(record::RunDir{env_.run_directory});
-  return epoch && *epoch == env_.attempt;
+  return contract::check_epoch(record::RunDir{env_.run_directory}, env_.attempt).has_value();
 }
 
 void WatchLink::say_farewell() {

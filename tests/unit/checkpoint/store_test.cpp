@@ -146,9 +146,34 @@ TEST_CASE("store: an attempt that another has replaced publishes nothing, and ha
   CHECK(slurp(folder.path() + "/latest") == "step_00000020\n");
 }
 
+TEST_CASE("store: an attempt that comes late has no stage, and leaves that of a later attempt alone") {
+  const Folder run, folder;
+  REQUIRE(contract::take_attempt({run.path()}));
+  REQUIRE(contract::take_attempt({run.path()}));
+  REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 1));
+
+  const auto late = contract::fence_checkpoints({run.path()}, folder.path(), "7", 0);
+
+  REQUIRE(!late);
+  CHECK(late.error().code() == base::Code::kRefused);
+  CHECK(!fs::exists(contract::checkpoint_stage(folder.path(), "7", 0)));
+  save(Store(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 1), 1), 10, kOne);
+}
+
+TEST_CASE("store: a stage that another run of the same name left, with a larger number, keeps nobody out") {
+  const Folder run, folder;
+  fs::create_directory(contract::checkpoint_stage(folder.path(), "7", 5));
+  REQUIRE(contract::take_attempt({run.path()}));
+
+  REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 0));
+
+  CHECK(!fs::exists(contract::checkpoint_stage(folder.path(), "7", 5)));
+  CHECK(fs::exists(contract::checkpoint_stage(folder.path(), "7", 0)));
+}
+
 TEST_CASE("store: saving the same step again replaces it") {
   const Folder folder;
-  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 3));
+  REQUIRE(contract::fence_checkpoints({folder.path()}, folder.path(), "7", 3));
   const Store store(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 3), 3);
   save(store, 10, kOne);
   save(store, 10, kTwo);
