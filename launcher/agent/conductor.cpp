@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "launcher/plan/batch.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -36,6 +36,10 @@ using base::Result;
 using record::RankExit;
 using record::RunRecord;
 using record::RunStatus;
+
+void tell(std::string_view line) {
+  base::say(STDERR_FILENO, fmt::format("shardrun: {}\n", line));
+}
 
 // Returns what is known of the compile job that went before.
 std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& plan) {
@@ -172,13 +176,13 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
 // then has nothing to tell.
 void write_end(const RunRecord& record, const record::RunDir& paths, int attempt) {
   if (auto ours = contract::check_epoch(paths, attempt); !ours) {
-    fmt::print(stderr, "shardrun: {}\n", ours.error().to_string());
+    tell(ours.error().to_string());
     return;
   }
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
                                    std::pair(paths.results_json(), record::to_results_json(record))}) {
     if (auto written = base::write_file_atomically(path, text); !written) {
-      fmt::print(stderr, "shardrun: {}\n", written.error().to_string());
+      tell(written.error().to_string());
     }
   }
 }
@@ -468,7 +472,7 @@ class Conductor {
                  .status = record::status_name(record_.status),
                  .verdict = record_.verdict});
     if (decision.next == Next::kRestart) {
-      fmt::print(stderr, "shardrun: attempt {}: {}; starting again\n", attempt.number, record_.verdict);
+      tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
     }
     write_end(record_, paths_, attempt.number);
     return decision;

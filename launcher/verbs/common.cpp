@@ -13,6 +13,7 @@
 #include "launcher/plan/precompile.h"
 #include "launcher/view/log_lines.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -51,14 +52,15 @@ std::string slurm_id(const std::string& runs) {
 }  // namespace
 
 int fail(const Error& error, const CommonOptions& common) {
-  fmt::print(stderr, "shardrun: error: {}\n",
-             common.verbose ? error.to_chain_string() : escape_control(error.to_string()));
+  base::say(STDERR_FILENO,
+            fmt::format("shardrun: error: {}\n",
+                        common.verbose ? error.to_chain_string() : escape_control(error.to_string())));
   return contract::exit_code_of(error.code());
 }
 
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    fmt::print(stderr, "shardrun: warning: {}\n", escape_control(warning));
+    base::say(STDERR_FILENO, fmt::format("shardrun: warning: {}\n", escape_control(warning)));
   }
 }
 
