@@ -203,7 +203,10 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
     options.policy.hang_timeout_seconds = static_cast<double>(faults.hang_timeout->count());
   options.policy.slow_phase_seconds = static_cast<double>(request.spec->communication.timeout.count());
   options.place_path = attempt.paths.watch_json(attempt.number);
-  options.this_machine_only = request.plan.scheduler == "local";
+  options.this_machine_only = options.policy.all_reach_us = request.plan.scheduler == "local";
+  options.has_ended = [paths = attempt.paths, number = attempt.number](int rank) {
+    return ::access(paths.rank_exit(number, rank).c_str(), F_OK) == 0;
+  };
   for (int rank = 0; rank < attempt.plan.world_size(); ++rank) {
     const auto index = static_cast<size_t>(rank / attempt.plan.ranks_per_node);
     options.rank_nodes.push_back(attempt.nodes.size() > index ? attempt.nodes[index] : attempt.nodes.front());

@@ -273,6 +273,12 @@ void Watch::tell_unheard(const std::vector<int>& ranks) const {
 }
 
 void Watch::judge(double now) {
+  if (options_.has_ended && now - last_look_for_ends_ > kEndsSeconds) {
+    last_look_for_ends_ = now;
+    for (const int rank : rules_.unheard()) {
+      if (options_.has_ended(rank)) rules_.on_farewell(rank);
+    }
+  }
   tell_unheard(rules_.take_unheard(now));
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
     for (const Straggler& slow : fresh) {
