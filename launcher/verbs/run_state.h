@@ -9,6 +9,7 @@
 
 #include "launcher/verbs/common.h"
 #include "launcher/view/metrics_log.h"
+#include "launcher/view/timeline.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_dir.h"
@@ -29,6 +30,8 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm = true)
 bool is_over(const RunState& state);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
 TrainingCurve read_curve(const record::RunDir& run);
+// Returns what a run left behind, as its timeline is made from it. kNotFound or kCorrupt where there is no record.
+base::Result<TimelineSources> timeline_sources(const record::RunDir& run);
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
 // there, is asked once in kSlurmSeconds.
