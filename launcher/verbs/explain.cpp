@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/run_state.h"
 #include "launcher/view/timeline.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -22,8 +23,8 @@ std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, i
 int explain(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
-  auto record = read_record(*run);
-  if (!record) return fail(record.error(), common);
+  auto record = find_record(*run);
+  if (!record) return fail(not_started_or(*run, record.error()), common);
   TimelineSources sources;
   sources.record = std::move(*record);
   if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
@@ -37,9 +38,8 @@ int explain(const std::string& run_name, const CommonOptions& common) {
     fmt::print("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}, exit code {}\n{}\n{}", sources.record.name, sources.record.id,
-             record::status_name(sources.record.status), sources.record.exit_code, sources.record.verdict,
-             render_timeline(entries));
+  fmt::print("{} {}: {}\n{}\n{}", sources.record.name, sources.record.id, status_and_code(sources.record),
+             sources.record.verdict, render_timeline(entries));
   return contract::kExitDone;
 }
 
