@@ -176,4 +176,11 @@ Result<int> RunDirectory::begin_attempt() {
   }
 }
 
+bool is_abandoned(const record::RunDir& run) {
+  const auto held = base::read_file(run.root + "/conductor.lock", /*limit_bytes=*/4096);
+  if (!held) return held.error().code() == Code::kNotFound;
+  const Holder holder = parse_holder(*held);
+  return holder.host == this_host() && process_start_time(holder.pid) != holder.start_time;
+}
+
 }  // namespace shardrun::launcher

@@ -42,4 +42,8 @@ class RunDirectory {
   std::string lock_text_;  // what we wrote; empty if we hold no lock
 };
 
+// Says whether nobody conducts the run any more, as far as this machine can tell: there is no lock, or its process was one of
+// this machine and is gone. A run whose conductor lives elsewhere counts as conducted.
+bool is_abandoned(const record::RunDir& run);
+
 }  // namespace shardrun::launcher

@@ -12,15 +12,14 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
   const auto sources = timeline_sources(*run);
-  if (!sources) return fail(sources.error(), common);
+  if (!sources) return fail(not_started_or(*run, sources.error()), common);
   const auto entries = make_timeline(*sources);
   if (common.json) {
     fmt::print("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}, exit code {}\n{}\n{}", sources->record.name, sources->record.id,
-             record::status_name(sources->record.status), sources->record.exit_code, sources->record.verdict,
-             render_timeline(entries));
+  fmt::print("{} {}: {}\n{}\n{}", sources->record.name, sources->record.id, status_and_code(sources->record),
+             sources->record.verdict, render_timeline(entries));
   return contract::kExitDone;
 }
 

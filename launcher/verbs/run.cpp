@@ -123,6 +123,7 @@ std::vector<std::string> own_command(const RunOptions& options, const Installati
 // Becomes salloc, which runs this verb again inside the allocation.
 int run_through_salloc(const spec::JobSpec& spec, const RunOptions& options, const Installation& installed,
                        const CommonOptions& common) {
+  if (auto known = check_slurm_options_here(spec, "salloc"); !known) return fail(known.error(), common);
   const std::vector<std::string> argv = salloc_command(spec, own_command(options, installed));
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/agent/run_directory.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -14,6 +15,28 @@ using record::RunRecord;
 using record::RunStatus;
 
 namespace {
+
+constexpr const char* kLost = "lost (its conductor is gone)";
+
+// What Slurm calls the states in which a job does not run any more.
+bool says_that_it_ended(const std::string& status) {
+  for (const char* end : {"completed", "cancelled", "failed", "timeout", "node_fail", "preempted",
+                          "boot_fail", "deadline", "out_of_memory"})
+    if (status.starts_with(end)) return true;
+  return false;
+}
+
+void ask_about(RunState& state) {
+  auto job = find_job(state.plan.id);
+  if (!job) return;  // there is no Slurm here to ask
+  if (*job) {
+    state.status = (*job)->state;
+    for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
+  } else if (!state.record || state.record->status == RunStatus::kRunning) {
+    state.status = kLost;
+  }
+}
 
 // The record of a run that never started because its compile job did not end well; nullopt when that is not so.
 std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) {
@@ -64,21 +87,55 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   state.status = state.record ? record::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
                     state.record->status == RunStatus::kPreempted;
-  if (state.plan.scheduler == "slurm" && open && ask_slurm) {
-    auto job = find_job(state.plan.id);
-    if (job && *job) {
-      state.status = (*job)->state;
-      for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
-    }
+  if (state.plan.scheduler == "slurm") {
+    if (open && ask_slurm) ask_about(state);
+  } else if (state.record && state.record->status == RunStatus::kRunning && is_abandoned(run)) {
+    // A conductor writes its last record before it lets go of the directory.
+    if (auto record = find_record(run)) state.record = std::move(record).value();
+    state.status =
+        state.record->status == RunStatus::kRunning ? kLost : record::status_name(state.record->status);
   }
   return state;
 }
 
 bool is_over(const RunState& state) {
-  return (state.record && state.record->status != RunStatus::kRunning) ||
-         state.status.starts_with("cancelled") || state.status.starts_with("failed") ||
-         state.status.starts_with("timeout");
+  for (const char* in_slurm : {"pending", "running", "requeued", "suspended", "configuring", "completing"})
+    if (state.status.starts_with(in_slurm)) return false;
+  return (state.record && state.record->status != RunStatus::kRunning) || state.status.starts_with(kLost) ||
+         says_that_it_ended(state.status);
+}
+
+int exit_code_of(const RunState& state) {
+  if (!state.record || state.record->status == RunStatus::kRunning) return contract::kExitInfrastructure;
+  return state.record->exit_code;
+}
+
+std::string end_line(const RunState& state) {
+  if (state.record && state.record->status != RunStatus::kRunning)
+    return fmt::format("{}: {}", record::status_name(state.record->status), state.record->verdict);
+  std::string line =
+      fmt::format("{}: {}", state.status, state.record ? "it ended without a verdict" : "it never started");
+  if (state.status.find("unch") != std::string::npos)  // JobLaunchFailure, launch failed requeued held
+    line += fmt::format("; do the nodes see {} and {}? slurmd's log on the node has the reason",
+                        state.plan.working_directory, state.plan.run_directory);
+  return line;
+}
+
+std::string status_and_code(const RunRecord& record) {
+  const std::string status = record::status_name(record.status);
+  return record.status == RunStatus::kRunning ? status
+                                              : fmt::format("{}, exit code {}", status, record.exit_code);
+}
+
+base::Error not_started_or(const record::RunDir& run, const base::Error& error) {
+  const auto state = look_at(run);
+  if (!state || state->record) return error;
+  const std::string run_text = fmt::format("{} {}", state->plan.name, state->plan.id);
+  if (is_over(*state))
+    return base::Error(base::Code::kNotFound, fmt::format("{}: {}", run_text, end_line(*state)));
+  return base::Error(base::Code::kNotFound,
+                     fmt::format("{} has not started: {}; follow it with `shardrun logs -f {}`", run_text,
+                                 state->status, state->plan.id));
 }
 
 base::Result<RunState> RunWatcher::look() {
@@ -103,7 +160,7 @@ TrainingCurve read_curve(const record::RunDir& run) {
 
 base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
   TimelineSources sources;
-  ASSIGN_OR_RETURN(sources.record, read_record(run));
+  ASSIGN_OR_RETURN(sources.record, find_record(run));
   if (auto text = base::read_file(run.events_jsonl())) sources.events = std::move(*text);
   if (auto text = base::read_file(run.metrics_jsonl())) sources.metrics = std::move(*text);
   for (const record::Attempt& attempt : sources.record.attempts) {

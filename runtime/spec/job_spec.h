@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/slurm_spec.h"
 #include "runtime/spec/strategy.h"
 
 namespace shardrun::spec {
@@ -186,6 +187,7 @@ struct EnvironmentValue {
 struct JobSpec {
   std::string name;
   ResourcesSpec resources;
+  SlurmSpec slurm;  // [slurm]
   ClusterSpec cluster;
   ProgramSpec program;
   ContainerSpec container;  // [container]
