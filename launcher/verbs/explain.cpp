@@ -3,6 +3,7 @@
 
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run_state.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -18,8 +19,9 @@ int explain(const std::string& run_name, const CommonOptions& common) {
     fmt::print("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}\n{}\n{}", sources->record.name, sources->record.id, status_and_code(sources->record),
-             sources->record.verdict, render_timeline(entries));
+  const record::RunRecord& record = sources->record;
+  fmt::print("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id), status_and_code(record),
+             base::visible(record.verdict), render_timeline(entries));
   return contract::kExitDone;
 }
 
