@@ -41,8 +41,8 @@ int results(const std::string& run_name, const CommonOptions& common) {
     fmt::print("{}", to_json(*record));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id), status_and_code(*record),
-             base::visible(record->verdict));
+  fmt::print("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
+             status_and_code(*record), base::visible(record->verdict));
   fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
              record->attempts.size());
   fmt::print("batch       {}\n", describe_batch(record->batch));
