@@ -1,4 +1,5 @@
 #include "launcher/watch/watch.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 
 #include <arpa/inet.h>
@@ -11,12 +12,12 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,6 +33,12 @@ constexpr int kTickMilliseconds = 100;
 // If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
+constexpr double kEndsSeconds = 1.0;  // how often accounts of ranks that were never heard are looked for
+
+// The thread that says it listens for heartbeats: a terminal that nobody reads may cost it a line, not its time.
+void tell(std::string_view line) {
+  base::say(STDERR_FILENO, line, std::chrono::milliseconds(0));
+}
 
 double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -258,22 +265,26 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
 
 void Watch::tell_unheard(const std::vector<int>& ranks) const {
   if (ranks.empty()) return;
-  fmt::print(
-      stderr,
+  tell(fmt::format(
       "shardrun: {} of {} ranks were not heard within {:.0f} s, among them rank {} on node {}: they run "
       "unwatched, and the loss of their nodes would go unnoticed; let them connect to TCP port {} of {}\n",
       ranks.size(), options_.rank_nodes.size(), kUnheardSeconds, ranks.front(),
-      options_.rank_nodes[ranks.front()], place_.port, fmt::join(place_.addresses, " or "));
+      options_.rank_nodes[ranks.front()], place_.port, fmt::join(place_.addresses, " or ")));
 }
 
 void Watch::judge(double now) {
+  if (options_.has_ended && now - last_look_for_ends_ > kEndsSeconds) {
+    last_look_for_ends_ = now;
+    for (const int rank : rules_.unheard()) {
+      if (options_.has_ended(rank)) rules_.on_farewell(rank);
+    }
+  }
   tell_unheard(rules_.take_unheard(now));
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
     for (const Straggler& slow : fresh) {
-      fmt::print(
-          stderr,
+      tell(fmt::format(
           "shardrun: rank {} on node {} is slow: busy {:.3f} s in each step, the median rank {:.3f} s\n",
-          slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds);
+          slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds));
     }
     const std::lock_guard lock(mutex_);
     stragglers_.insert(stragglers_.end(), fresh.begin(), fresh.end());

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,8 @@ struct WatchOptions {
   std::string place_path;               // path of watch.json
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
+  // Returns whether the rank has left an account of its end: it was too short to be heard. May be empty.
+  std::function<bool(int global_rank)> has_ended{};
 };
 
 class Watch {
@@ -76,8 +79,9 @@ class Watch {
   WatchOptions options_;
   contract::WatchPlace place_;
   base::UniqueFd listener_, alarm_event_, stop_event_;
-  WatchRules rules_;          // owned by the thread
-  std::vector<Peer> peers_;   // owned by the thread
+  WatchRules rules_;         // owned by the thread
+  std::vector<Peer> peers_;  // owned by the thread
+  double last_look_for_ends_ = 0.0;
   mutable std::mutex mutex_;  // guards the two below
   std::optional<Raised> raised_;
   std::vector<Straggler> stragglers_;

@@ -14,7 +14,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/epoch.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
@@ -28,6 +27,9 @@ constexpr size_t kLongestLine = 4096;
 constexpr size_t kMostUnanswered = 64;  // unanswered beats after which a connection is given up
 // If we come to our own work later than this, we were asleep, not the network.
 constexpr milliseconds kOwnStall{1500};
+// How long reading the epoch may take at least, and how often it is read while the conductor is silent.
+constexpr std::chrono::duration<double> kLookTime{2.0};
+constexpr milliseconds kNextLook{1000};
 
 struct Address {
   sockaddr_storage storage{};
@@ -184,22 +186,31 @@ WatchLink::Order WatchLink::on_line(const std::string& line) {
 WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   const bool was_asleep = now - last_service_ > kOwnStall;
   last_service_ = now;
-  if (!lease_start_ || now - *lease_start_ < std::chrono::duration<double>(place_->lease_seconds)) {
+  const std::chrono::duration<double> lease(place_->lease_seconds);
+  if (!lease_start_ || now - *lease_start_ < lease) {
+    look_.reset();
+    next_look_ = now;
     return Order::kNone;
   }
-  if (was_asleep && epoch_is_ours()) {
-    lease_start_ = now;
-    return Order::kNone;
+  const auto patience = std::chrono::duration_cast<Clock::duration>(std::max(lease / 3, kLookTime));
+  if (!look_ && now >= next_look_) {
+    look_ = EpochLook::start(record::RunDir{env_.run_directory}, env_.attempt);
+    next_look_ = now + kNextLook;
+    look_deadline_ = now + patience;
   }
+  if (was_asleep) look_deadline_ = now + patience;
+  if (!look_) return Order::kNone;  // nobody was told yet, or no process could be started
+  const auto answer = look_->answer();
+  if (answer == EpochLook::Answer::kOurs) look_.reset();
+  if (answer == EpochLook::Answer::kOurs || (answer == EpochLook::Answer::kNone && now < look_deadline_))
+    return Order::kNone;
   reason_ = fmt::format(
-      "no word from the conductor for {:.1f} s: this node may be cut off and its work given to others",
-      std::chrono::duration<double>(now - *lease_start_).count());
+      "no word from the conductor for {:.1f} s, and {}",
+      std::chrono::duration<double>(now - *lease_start_).count(),
+      answer == EpochLook::Answer::kTaken
+          ? "this attempt's work was given to a later one"
+          : "the run's epoch cannot be read: this node may be cut off and its work given to others");
   return Order::kFence;
-}
-
-bool WatchLink::epoch_is_ours() const {
-  const auto epoch = contract::read_epoch(record::RunDir{env_.run_directory});
-  return epoch && *epoch == env_.attempt;
 }
 
 void WatchLink::say_farewell() {

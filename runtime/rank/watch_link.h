@@ -2,9 +2,10 @@
 //
 // Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. Once the
 // conductor has answered, the link holds a lease: when lease_seconds have passed since the last beat that the
-// conductor acknowledged, this node may be cut off and its work may have been given to another, so the order is
-// kFence. A process that was itself asleep meanwhile (SIGSTOP, a suspended job) first makes sure that the run's epoch
-// is still its attempt. Nothing here fails: a link that cannot be made costs the supervision, never the job.
+// conductor acknowledged, the conductor may be stopped or gone, or this node may be cut off and its work given to
+// another. The run's epoch tells, and it is looked at again and again: as long as it is our attempt the program runs on.
+// When it is another's, or cannot be read in time, the order is kFence (docs/decisions/0051). Nothing here fails: a link
+// that cannot be made costs the supervision, never the job.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -18,6 +19,7 @@
 #include "runtime/base/io.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/rank/epoch_look.h"
 
 namespace shardrun::rank {
 
@@ -49,7 +51,6 @@ class WatchLink {
   Order read_lines();
   Order on_line(const std::string& line);
   Order check_lease(Clock::time_point now);
-  bool epoch_is_ours() const;
 
   contract::RankEnv env_;
   std::optional<contract::WatchPlace> place_;
@@ -61,6 +62,8 @@ class WatchLink {
   Clock::time_point next_beat_, connect_deadline_, last_service_;
   // The time when the newest acknowledged beat was sent, and the beats that are not acknowledged.
   std::optional<Clock::time_point> lease_start_;
+  std::optional<EpochLook> look_;  // since the lease ended
+  Clock::time_point next_look_, look_deadline_;
   uint64_t sent_first_ = 0;
   std::vector<Clock::time_point> sent_;  // times of the beats sent_first_, sent_first_ + 1, …
 };
