@@ -102,7 +102,12 @@ struct Endpoint::Library {
       return {};
     }
     const KeepSignals keep;  // libfabric's psm libraries take over signals when they are loaded
-    void* handle = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* handle = nullptr;  // EFA's installer puts its own, newer one where no loader looks
+    for (const char* name :
+         {"/opt/amazon/efa/lib64/libfabric.so.1", "/opt/amazon/efa/lib/libfabric.so.1", "libfabric.so.1"}) {
+      handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (handle != nullptr) break;
+    }
     if (handle == nullptr) {
       return {SHARDRUN_COMM_UNSUPPORTED,
               fmt::format("provider \"{}\" needs the system's libfabric.so.1: {}", provider, dlerror())};
