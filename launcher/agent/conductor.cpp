@@ -284,6 +284,14 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     record.attempts.back().also_lost = alarm.also_lost;
   }
   note_unreachable(outcome->unreachable, attempt, input, record.attempts.back());
+  if (const auto strangers = (*watch)->strangers(); strangers.count > 0) {
+    write_event(
+        attempt.paths, attempt.number,
+        {.event = "strangers",
+         .line = fmt::format(
+             "{} connection{} that could not prove the attempt's key were refused, the newest from {}",
+             strangers.count, strangers.count == 1 ? "" : "s", strangers.newest)});
+  }
   for (const Straggler& slow : (*watch)->stragglers()) {
     record.attempts.back().stragglers.push_back(
         {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});

@@ -33,6 +33,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -131,6 +132,7 @@ std::vector<std::string> own_command(const RunOptions& options, const Installati
 // Becomes salloc, which runs this verb again inside the allocation.
 int run_through_salloc(const spec::JobSpec& spec, const RunOptions& options, const Installation& installed,
                        const CommonOptions& common) {
+  if (auto known = check_slurm_options_here(spec, "salloc"); !known) return fail(known.error(), common);
   const std::vector<std::string> argv = salloc_command(spec, own_command(options, installed));
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -183,7 +185,8 @@ bool write_plot(const record::RunDir& run, const std::string& name) {
 }
 
 void print_end(const record::RunRecord& record, const record::RunDir& run, int attempt, bool plotted) {
-  std::string text = fmt::format("\n{}: {}\n", record::status_name(record.status), record.verdict);
+  std::string text =
+      fmt::format("\n{}: {}\n", record::status_name(record.status), base::visible(record.verdict));
   if (record.metrics) {
     for (const plan::Utilization& utilization : record.metrics->utilization)
       text += fmt::format("  utilization {}\n", to_string(utilization));

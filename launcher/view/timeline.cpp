@@ -13,6 +13,7 @@
 
 #include "launcher/view/progress.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/visible.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
@@ -172,6 +173,8 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     if (event.event == "queued_again")
       from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone,
                                             "queued again: " + event.line.value_or(""), Phase::kQueued});
+    if (event.event == "strangers")
+      from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone, event.line.value_or("")});
     if (event.event != "straggler") continue;
     from_events[event.attempt].push_back(
         {event.time, event.attempt, Mark::kNone,
@@ -216,7 +219,7 @@ std::string render_timeline(const std::vector<TimelineEntry>& entries) {
   std::string out;
   for (const TimelineEntry& entry : entries) {
     out += fmt::format("{}  {:>9.1f} s  {}{}\n", utc_clock(entry.time), entry.time - entries.front().time,
-                       entry.mark == Mark::kCollateral ? "  " : "", entry.text);
+                       entry.mark == Mark::kCollateral ? "  " : "", base::visible(entry.text));
   }
   return out;
 }

@@ -42,7 +42,8 @@ struct TimelineEntry {
   Phase phase = Phase::kTraining;
 };
 
-// Orders entries by attempt, by phase within each, and by time within a phase. Lines of an attempt after a later one has begun are left out.
+// Orders entries by attempt, by phase within each, and by time within a phase. Lines of an attempt after a later one has
+// begun are left out.
 std::vector<TimelineEntry> make_timeline(const TimelineSources& sources);
 // Returns one line per entry: UTC time, seconds since the run began, attempt, text.
 std::string render_timeline(const std::vector<TimelineEntry>& entries);

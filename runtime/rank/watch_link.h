@@ -1,11 +1,11 @@
 // WatchLink: a supervisor's connection to the conductor, for its heartbeats and for what the conductor orders.
 //
-// Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. Once the
-// conductor has answered, the link holds a lease: when lease_seconds have passed since the last beat that the
-// conductor acknowledged, the conductor may be stopped or gone, or this node may be cut off and its work given to
-// another. The run's epoch tells, and it is looked at again and again: as long as it is our attempt the program runs on.
-// When it is another's, or cannot be read in time, the order is kFence (docs/decisions/0051). Nothing here fails: a link
-// that cannot be made costs the supervision, never the job.
+// Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. What answers there
+// must prove that it is the conductor before a beat is sent. Once the conductor has answered, the link holds a lease: when
+// lease_seconds have passed since the last beat that the conductor acknowledged, the conductor may be stopped or gone, or
+// this node may be cut off and its work given to another. The run's epoch tells, and it is looked at again and again: as
+// long as it is our attempt the program runs on. When it is another's, or cannot be read in time, the order is kFence
+// (docs/decisions/0051). Nothing here fails: a link that cannot be made costs the supervision, never the job.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -19,6 +19,7 @@
 #include "runtime/base/io.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/contract/sealed_lines.h"
 #include "runtime/rank/epoch_look.h"
 
 namespace shardrun::rank {
@@ -48,8 +49,11 @@ class WatchLink {
   void connect_next(Clock::time_point now);
   void disconnect();
   void send_line(const std::string& line);
+  void send_sealed(std::string_view text);
   Order read_lines();
   Order on_line(const std::string& line);
+  void on_opening(const std::string& line);
+  void on_ack(std::string_view number);
   Order check_lease(Clock::time_point now);
 
   contract::RankEnv env_;
@@ -57,6 +61,8 @@ class WatchLink {
   base::UniqueFd socket_;
   size_t next_address_ = 0;
   bool connected_ = false, welcome_ = false;
+  std::optional<contract::SealedLines> lines_;  // of the connection
+  common::Key key_{};
   std::string received_, reason_;
   uint64_t sequence_ = 0;
   Clock::time_point next_beat_, connect_deadline_, last_service_;
