@@ -106,8 +106,12 @@ Result<void> Session::start() {
   if (options_.initial_weights.empty()) {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed, host[0]);
   } else {
-    RETURN_IF_ERROR(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
-                                          groups_.shard_rank(), *groups_.world, host[0]));
+    auto loaded = weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
+                                        groups_.shard_rank(), *groups_.world, host[0]);
+    // A file that the job names and that is no weights is bad input, not a failure of the run.
+    if (!loaded && loaded.error().code() == Code::kCorrupt)
+      return Error(Code::kInvalid, "[model] init: " + loaded.error().to_string());
+    RETURN_IF_ERROR(loaded);
   }
   RETURN_IF_ERROR(host.store());
   std::fill(spare.begin(), spare.end(), 0.0F);

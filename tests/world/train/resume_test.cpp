@@ -94,3 +94,18 @@ TEST_CASE(
   REQUIRE(base::write_file_atomically(store.path_of(4) + "/manifest.json", to_json(*manifest)));
   require_success(run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory}));
 }
+
+TEST_CASE("resuming: weights that a job names and that are none are bad input on every rank") {
+  const Folder folder;
+  auto options = tiny_options(folder, 2);
+  options.initial_weights = folder.path() + "/hf";
+  std::filesystem::create_directory(options.initial_weights);
+  std::ofstream(options.initial_weights + "/model.safetensors") << "no header";
+
+  const auto ranks = run_world(2, options, {.loop = {.steps = 1}});
+
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error.find("[model] init: ") == 0);
+  }
+}
