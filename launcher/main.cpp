@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& wanted) {  // --help, --version
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
-    return launcher::usage_error(error.what());
+    return launcher::usage_error(launcher::better_words(app, argc, argv, error.what()).c_str());
   }
   return line.exit_code;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/submit/slurm_options.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -61,8 +63,8 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
   RETURN_IF_ERROR(check_path("path of shardrun", paths.shardrun_program));
   std::vector<std::string> options = allocation_options(spec);
   options.push_back("--chdir=" + paths.working_directory);
-  if (!paths.after.empty()) {
-    options.push_back("--dependency=afterok:" + paths.after);
+  if (const std::string dependency = slurm_dependency(spec, paths.after); !dependency.empty()) {
+    options.push_back("--dependency=" + dependency);
     options.push_back("--kill-on-invalid-dep=yes");
   }
   const bool is_array = paths.array_elements > 0;

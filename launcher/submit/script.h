@@ -1,7 +1,8 @@
 // The sbatch script of a job: what Slurm must know, and one line that starts the conductor.
 //
 // No shell ever reads anything of the job spec: #SBATCH lines carry only values of the spec's checked character
-// sets, and the body names two paths in single quotes. Everything else travels in job.toml and plan.json.
+// sets, and the body names two paths in single quotes. Everything else travels in job.toml and plan.json, and what [slurm]
+// says in sbatch's argument vector (launcher/submit/slurm_options.h).
 //
 // Thread rule: pure functions.
 #pragma once

@@ -1,23 +1,44 @@
 #include <signal.h>
-#include <sys/types.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <sstream>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/verbs/command_line.h"
-#include "runtime/base/io.h"
+#include "launcher/verbs/run_state.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
 
+// The run that a name means here: of several with this name, the one that is not over. Which of two is to be stopped is not for
+// us to guess.
+base::Result<record::RunDir> find_run_to_stop(const std::string& name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto newest, find_run(name, common));
+  std::vector<record::RunDir> open;
+  std::string list;
+  if (name.find('/') == std::string::npos && name != "." && name != "..") {
+    for (const record::RunDir& run : runs_named(name, common)) {
+      const auto state = look_at(run);
+      if (!state || is_over(*state)) continue;
+      list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", state->plan.id, state->status);
+      open.push_back(run);
+    }
+  }
+  if (open.size() > 1) {
+    return base::Error(
+        base::Code::kInvalid,
+        fmt::format("{} runs of \"{}\" are not over: {}; name one by its id", open.size(), name, list));
+  }
+  return open.empty() ? newest : open.front();
+}
+
 int cancel(const std::string& run_name, const CommonOptions& common) {
-  auto run = find_run(run_name, common);
+  auto run = find_run_to_stop(run_name, common);
   if (!run) return fail(run.error(), common);
   auto plan = read_plan(*run);
   if (!plan) return fail(plan.error(), common);
@@ -26,28 +47,16 @@ int cancel(const std::string& run_name, const CommonOptions& common) {
     fmt::print("asked Slurm to cancel job {}\n", base::visible(plan->id));
     return contract::kExitDone;
   }
-  auto lock = base::read_file(run->root + "/conductor.lock", 4096);
-  if (!lock) {
+  const auto holder = read_holder(*run);
+  if (!holder && holder.error().code() == base::Code::kNotFound) {
     return fail(base::Error(base::Code::kRefused, run->root + ": nobody conducts this run; it is over"),
                 common);
   }
-  std::istringstream fields(*lock);
-  std::string host;
-  pid_t pid = 0;
-  fields >> host >> pid;
-  char here[256] = {};
-  ::gethostname(here, sizeof(here) - 1);
-  if (host != here) {
-    return fail(
-        base::Error(base::Code::kRefused, fmt::format("the run is conducted on {}; cancel it there", host)),
-        common);
+  if (!holder) return fail(holder.error(), common);
+  if (auto signalled = signal_holder(*holder, SIGTERM); !signalled) {
+    return fail(signalled.error().context(run->root), common);
   }
-  if (pid <= 1 || ::kill(pid, SIGTERM) != 0) {
-    return fail(
-        base::errno_error(base::Code::kIo, fmt::format("process {} cannot be asked to stop", pid), errno),
-        common);
-  }
-  fmt::print("asked process {} to stop the run\n", pid);
+  fmt::print("asked process {} to stop the run\n", holder->pid);
   return contract::kExitDone;
 }
 

@@ -47,6 +47,10 @@ void add_overrides(CLI::App& verb, std::vector<std::string>& overrides);
 // Adds the run that a verb is about, and --runs.
 void add_run_name(CLI::App& verb, std::string& name, CommandLine& line, bool required);
 
+// Returns what to say of a command line that could not be parsed: the nearest verb to one that does not exist, the key of the
+// spec behind an option that looks like one ("--nodes"), or else the parser's own `words`.
+std::string better_words(const CLI::App& app, int argc, const char* const* argv, const std::string& words);
+
 // Says on one line what is wrong with the command line; returns the exit code for it.
 int usage_error(const char* what);
 

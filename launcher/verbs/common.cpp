@@ -12,6 +12,7 @@
 
 #include "launcher/plan/precompile.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
@@ -28,6 +29,29 @@ using base::Result;
 bool is_run(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path / "plan.json", ignored) || fs::exists(path / "record.json", ignored);
+}
+
+using Found = std::pair<fs::file_time_type, fs::path>;
+
+// A job's start writes its plan anew, but not what was submitted.
+fs::file_time_type begin_of(const fs::path& run) {
+  std::error_code failure;
+  const auto submitted = fs::last_write_time(run / "submit.sh", failure);
+  return failure ? fs::last_write_time(run / "plan.json", failure) : submitted;
+}
+
+void add_runs_of(const fs::path& job, std::vector<Found>& found) {
+  std::error_code ignored;
+  for (const auto& run : fs::directory_iterator(job, ignored)) {
+    if (!run.is_symlink(ignored) && is_run(run.path())) found.emplace_back(begin_of(run.path()), run.path());
+  }
+}
+
+std::vector<record::RunDir> newest_first(std::vector<Found> found) {
+  std::sort(found.rbegin(), found.rend());
+  std::vector<record::RunDir> runs;
+  for (const auto& item : found) runs.push_back({absolute_path(item.second.string())});
+  return runs;
 }
 
 std::string local_id() {
@@ -52,15 +76,15 @@ std::string slurm_id(const std::string& runs) {
 }  // namespace
 
 int fail(const Error& error, const CommonOptions& common) {
-  fmt::print(
-      stderr, "shardrun: error: {}\n",
-      common.verbose ? base::visible_lines(error.to_chain_string()) : base::visible(error.to_string()));
+  base::say(STDERR_FILENO,
+            fmt::format("shardrun: error: {}\n", common.verbose ? base::visible_lines(error.to_chain_string())
+                                                                : base::visible(error.to_string())));
   return contract::exit_code_of(error.code());
 }
 
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    fmt::print(stderr, "shardrun: warning: {}\n", base::visible(warning));
+    base::say(STDERR_FILENO, fmt::format("shardrun: warning: {}\n", base::visible(warning)));
   }
 }
 
@@ -137,19 +161,17 @@ std::string runs_of(const spec::JobSpec& spec) {
 }
 
 std::vector<record::RunDir> all_runs(const CommonOptions& common) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  std::vector<Found> found;
   std::error_code ignored;
-  for (const auto& job : fs::directory_iterator(common.runs_directory, ignored)) {
-    for (const auto& run : fs::directory_iterator(job.path(), ignored)) {
-      if (!run.is_symlink(ignored) && is_run(run.path())) {
-        found.emplace_back(fs::last_write_time(run.path() / "plan.json", ignored), run.path());
-      }
-    }
-  }
-  std::sort(found.rbegin(), found.rend());
-  std::vector<record::RunDir> runs;
-  for (const auto& item : found) runs.push_back({absolute_path(item.second.string())});
-  return runs;
+  for (const auto& job : fs::directory_iterator(common.runs_directory, ignored))
+    add_runs_of(job.path(), found);
+  return newest_first(std::move(found));
+}
+
+std::vector<record::RunDir> runs_named(const std::string& name, const CommonOptions& common) {
+  std::vector<Found> found;
+  add_runs_of(fs::path(common.runs_directory) / name, found);
+  return newest_first(std::move(found));
 }
 
 Result<record::RunDir> find_run(const std::string& name, const CommonOptions& common) {
@@ -157,8 +179,7 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
   if (is_run(name)) return record::RunDir{fs::canonical(name, ignored).string()};
   const bool one_part = name.find('/') == std::string::npos && name != "." && name != "..";
   if (one_part) {
-    const fs::path latest = fs::path(common.runs_directory) / name / "latest";
-    if (is_run(latest)) return record::RunDir{fs::canonical(latest, ignored).string()};
+    if (auto runs = runs_named(name, common); !runs.empty()) return std::move(runs.front());
     for (const record::RunDir& run : all_runs(common)) {
       if (fs::path(run.root).filename() == name) return run;
     }

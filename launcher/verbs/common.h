@@ -59,6 +59,9 @@ std::string absolute_path(const std::string& path);
 // <logging.directory>/<name>, absolute.
 std::string runs_of(const spec::JobSpec& spec);
 
+// Every run of the job of this name below the runs directory, newest first: by when it was submitted, or started where it was
+// not, so that one that waits in a queue counts.
+std::vector<record::RunDir> runs_named(const std::string& name, const CommonOptions& common);
 // A run named by its directory, by its job's name (the newest), or by its id. kNotFound lists where was
 // looked.
 base::Result<record::RunDir> find_run(const std::string& name, const CommonOptions& common);

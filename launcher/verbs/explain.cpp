@@ -2,46 +2,26 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
-#include "launcher/view/metrics_log.h"
-#include "launcher/view/timeline.h"
-#include "runtime/base/io.h"
+#include "launcher/verbs/run_state.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
 
-std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, int world_size) {
-  std::vector<record::RankExit> exits;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto text = base::read_file(run.rank_exit(attempt, rank));
-    if (!text) continue;
-    if (auto exit = record::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
-  }
-  return exits;
-}
-
 int explain(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
-  auto record = read_record(*run);
-  if (!record) return fail(record.error(), common);
-  TimelineSources sources;
-  sources.record = std::move(*record);
-  if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
-  each_piece(run->metrics_jsonl(), [&](std::string_view lines) { sources.training.add(lines); });
-  for (const record::Attempt& attempt : sources.record.attempts) {
-    const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
-    sources.exits.push_back(exits_of(*run, attempt.number, world_size));
-  }
-  const auto entries = make_timeline(sources);
+  const auto sources = timeline_sources(*run);
+  if (!sources) return fail(not_started_or(*run, sources.error()), common);
+  const auto entries = make_timeline(*sources);
   if (common.json) {
     fmt::print("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}, exit code {}\n{}\n{}", base::visible(sources.record.name),
-             base::visible(sources.record.id), record::status_name(sources.record.status),
-             sources.record.exit_code, base::visible(sources.record.verdict), render_timeline(entries));
+  const record::RunRecord& record = sources->record;
+  fmt::print("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
+             status_and_code(record), base::visible(record.verdict), render_timeline(entries));
   return contract::kExitDone;
 }
 

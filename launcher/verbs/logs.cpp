@@ -1,13 +1,18 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <string>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
+#include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -32,15 +37,37 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
   Follower follower(*run, follow, [&](const std::string& text) {
     broken = broken || !base::write_all(STDOUT_FILENO, text, "standard output");
   });
+  const auto has_rank = [&](const record::LaunchPlan& plan) { return options.rank < plan.world_size(); };
+  if (auto plan = read_plan(*run); plan && options.rank >= 0 && !has_rank(*plan)) {
+    return fail(base::Error(base::Code::kInvalid,
+                            fmt::format("--rank {}: the run has ranks 0 to {}; name one of them",
+                                        options.rank, plan->world_size() - 1)),
+                common);
+  }
+  if (!options.follow) {
+    follower.finish();
+    return contract::kExitDone;
+  }
   RunWatcher watcher(*run);
-  while (options.follow && !broken) {
+  std::string waiting;  // what was said last of a run that has not started
+  while (!broken) {
     const auto state = watcher.look();  // asked first: what came before the end is still shown
-    const bool over = !state || is_over(*state);
+    if (!state) {
+      follower.finish();
+      return fail(state.error(), common);
+    }
     follower.poll();
-    if (over) break;
+    if (is_over(*state)) {
+      follower.finish();
+      fmt::print("\n{}\n", base::visible(end_line(*state)));
+      return exit_code_of(*state);
+    }
+    if (!state->record && state->status != waiting) {
+      waiting = state->status;
+      fmt::print(stderr, "shardrun: {} {} waits: {}\n", state->plan.name, state->plan.id, waiting);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  follower.finish();
   return contract::kExitDone;
 }
 
@@ -50,7 +77,8 @@ void add_logs(CLI::App& app, CommandLine& line) {
   auto& options = line.keep<LogsOptions>();
   CLI::App* verb = app.add_subcommand("logs", "Show the logs of all nodes of a run, in time order");
   add_run_name(*verb, options.run, line, true);
-  verb->add_flag("-f,--follow", options.follow, "Go on until the run ends");
+  verb->add_flag("-f,--follow", options.follow,
+                 "Go on until the run ends, then say how; the exit code is the run's");
   verb->add_option("--rank", options.rank, "Only this global rank")->check(CLI::NonNegativeNumber);
   verb->add_option("--node", options.node, "Only this node");
   add_common(*verb, line, false);

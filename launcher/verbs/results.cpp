@@ -36,13 +36,13 @@ int results(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
   auto record = find_record(*run);
-  if (!record) return fail(record.error(), common);
+  if (!record) return fail(not_started_or(*run, record.error()), common);
   if (common.json) {
     fmt::print("{}", to_json(*record));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}, exit code {}\n{}\n", base::visible(record->name), base::visible(record->id),
-             record::status_name(record->status), record->exit_code, base::visible(record->verdict));
+  fmt::print("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
+             status_and_code(*record), base::visible(record->verdict));
   fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
              record->attempts.size());
   fmt::print("batch       {}\n", describe_batch(record->batch));

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/view/growing_text.h"
 #include "runtime/base/io.h"
@@ -15,6 +16,28 @@ using record::RunRecord;
 using record::RunStatus;
 
 namespace {
+
+constexpr const char* kInterrupted = "interrupted";
+
+// What Slurm calls the states in which a job does not run any more.
+bool says_that_it_ended(const std::string& status) {
+  for (const char* end : {"completed", "cancelled", "failed", "timeout", "node_fail", "preempted",
+                          "boot_fail", "deadline", "out_of_memory"})
+    if (status.starts_with(end)) return true;
+  return false;
+}
+
+void ask_about(RunState& state) {
+  auto job = find_job(state.plan.id);
+  if (!job) return;  // there is no Slurm here to ask
+  if (*job) {
+    state.status = (*job)->state;
+    for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
+  } else if (!state.record || state.record->status == RunStatus::kRunning) {
+    state.status = kInterrupted;
+  }
+}
 
 // The record of a run that never started because its compile job did not end well; nullopt when that is not so.
 std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) {
@@ -36,6 +59,33 @@ std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) 
   return record;
 }
 
+std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, int world_size) {
+  std::vector<record::RankExit> exits;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto text = base::read_file(run.rank_exit(attempt, rank));
+    if (!text) continue;
+    if (auto exit = record::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
+  }
+  return exits;
+}
+
+// Says in the state that a run whose record still says "running" has lost its conductor, which can be told on this
+// machine alone.
+void note_lost_conductor(const record::RunDir& run, RunState& state) {
+  const auto holder = read_holder(run);
+  const bool nobody = !holder && holder.error().code() == base::Code::kNotFound;
+  if (!nobody && !(holder && life_of(*holder) == Life::kGone)) return;
+  // The record is written before the lock is removed: it is read again, for the run may have ended just now.
+  if (auto record = find_record(run); record && record->status != RunStatus::kRunning) {
+    state.record = std::move(record).value();
+    state.status = record::status_name(state.record->status);
+    return;
+  }
+  state.status = kInterrupted;
+  state.record->verdict = nobody ? "interrupted: its conductor ended without a record"
+                                 : fmt::format("interrupted: its conductor, {}, is gone", describe(*holder));
+}
+
 }  // namespace
 
 base::Result<RunRecord> find_record(const record::RunDir& run) {
@@ -55,21 +105,53 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   state.status = state.record ? record::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
                     state.record->status == RunStatus::kPreempted;
-  if (state.plan.scheduler == "slurm" && open && ask_slurm) {
-    auto job = find_job(state.plan.id);
-    if (job && *job) {
-      state.status = (*job)->state;
-      for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
-    }
+  if (state.plan.scheduler == "slurm") {
+    if (open && ask_slurm) ask_about(state);
+  } else if (state.record && state.record->status == RunStatus::kRunning) {
+    note_lost_conductor(run, state);
   }
   return state;
 }
 
 bool is_over(const RunState& state) {
+  for (const char* in_slurm : {"pending", "running", "requeued", "suspended", "configuring", "completing"})
+    if (state.status.starts_with(in_slurm)) return false;
   return (state.record && state.record->status != RunStatus::kRunning) ||
-         state.status.starts_with("cancelled") || state.status.starts_with("failed") ||
-         state.status.starts_with("timeout");
+         state.status.starts_with(kInterrupted) || says_that_it_ended(state.status);
+}
+
+int exit_code_of(const RunState& state) {
+  if (!state.record || state.record->status == RunStatus::kRunning) return contract::kExitInfrastructure;
+  return state.record->exit_code;
+}
+
+std::string end_line(const RunState& state) {
+  if (state.record && state.record->status != RunStatus::kRunning)
+    return fmt::format("{}: {}", record::status_name(state.record->status), state.record->verdict);
+  if (state.record && state.record->verdict.starts_with(kInterrupted)) return state.record->verdict;
+  std::string line =
+      fmt::format("{}: {}", state.status, state.record ? "it ended without a verdict" : "it never started");
+  if (state.status.find("unch") != std::string::npos)  // JobLaunchFailure, launch failed requeued held
+    line += fmt::format("; do the nodes see {} and {}? slurmd's log on the node has the reason",
+                        state.plan.working_directory, state.plan.run_directory);
+  return line;
+}
+
+std::string status_and_code(const RunRecord& record) {
+  const std::string status = record::status_name(record.status);
+  return record.status == RunStatus::kRunning ? status
+                                              : fmt::format("{}, exit code {}", status, record.exit_code);
+}
+
+base::Error not_started_or(const record::RunDir& run, const base::Error& error) {
+  const auto state = look_at(run);
+  if (!state || state->record) return error;
+  const std::string run_text = fmt::format("{} {}", state->plan.name, state->plan.id);
+  if (is_over(*state))
+    return base::Error(base::Code::kNotFound, fmt::format("{}: {}", run_text, end_line(*state)));
+  return base::Error(base::Code::kNotFound,
+                     fmt::format("{} has not started: {}; follow it with `shardrun logs -f {}`", run_text,
+                                 state->status, state->plan.id));
 }
 
 base::Result<RunState> RunWatcher::look() {
@@ -98,6 +180,18 @@ std::optional<StepPoint> read_last_step(const record::RunDir& run) {
   file.skip_to_last(run.metrics_jsonl(), /*bytes=*/64 << 10);
   add_metrics(file.take_new(run.metrics_jsonl(), /*to_the_end=*/false), end);
   return end.steps.empty() ? std::nullopt : std::optional(end.steps.back());
+}
+
+base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
+  TimelineSources sources;
+  ASSIGN_OR_RETURN(sources.record, find_record(run));
+  if (auto text = base::read_file(run.events_jsonl())) sources.events = std::move(*text);
+  each_piece(run.metrics_jsonl(), [&](std::string_view lines) { sources.training.add(lines); });
+  for (const record::Attempt& attempt : sources.record.attempts) {
+    const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
+    sources.exits.push_back(exits_of(run, attempt.number, world_size));
+  }
+  return sources;
 }
 
 }  // namespace shardrun::launcher

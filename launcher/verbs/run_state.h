@@ -9,6 +9,7 @@
 
 #include "launcher/verbs/common.h"
 #include "launcher/view/metrics_log.h"
+#include "launcher/view/timeline.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_dir.h"
@@ -26,11 +27,22 @@ struct RunState {
 // The record on the disk, or what is known of a run that left none.
 base::Result<record::RunRecord> find_record(const record::RunDir& run);
 base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm = true);
+// Says whether nothing of the run is running or waiting any more.
 bool is_over(const RunState& state);
+// Returns the exit code that a run which is over stands for: the job's own where it left a record.
+int exit_code_of(const RunState& state);
+// Returns the last line about a run that is over: how it ended and why, or what became of one that left no verdict.
+std::string end_line(const RunState& state);
+// Returns "failed, exit code 1", without a code for a run that has none yet.
+std::string status_and_code(const record::RunRecord& record);
+// Returns the error of a verb that found no record: what the run waits for or why it never started, or else `error`.
+base::Error not_started_or(const record::RunDir& run, const base::Error& error);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
 TrainingCurve read_curve(const record::RunDir& run);
 // Returns the last step of a run so far, from the end of its metrics.
 std::optional<StepPoint> read_last_step(const record::RunDir& run);
+// Returns what a run left behind, as its timeline is made from it. kNotFound or kCorrupt where there is no record.
+base::Result<TimelineSources> timeline_sources(const record::RunDir& run);
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
 // there, is asked once in kSlurmSeconds.

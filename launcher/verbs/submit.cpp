@@ -26,6 +26,10 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
                                    "scheduler = \"slurm\"",
                                    loaded.spec.origin("cluster.scheduler"), scheduler_of(loaded.spec)));
   }
+  if (auto known = check_slurm_options_here(loaded.spec, "sbatch"); !known) {
+    if (!dry_run || known.error().code() == base::Code::kInvalid) return std::move(known).error();
+    warn({known.error().to_string()});
+  }
   ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, installed, loaded.overrides, "slurm"));
   ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
   ASSIGN_OR_RETURN(auto warnings, check_launch(loaded.spec, solved, dry_run));

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -57,30 +56,6 @@ Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, con
     offset += static_cast<uint64_t>(got);
   }
   return {};
-}
-
-Result<bool> find_last_line(const std::string& path, const std::function<bool(std::string_view line)>& look) {
-  constexpr uint64_t kPieceBytes = 65536;
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return errno_error(Code::kIo, path, errno);
-  std::string held;  // what lies behind `begin` and was not looked at yet
-  for (auto begin = static_cast<uint64_t>(status.st_size); begin > 0;) {
-    std::string piece(std::min(begin, kPieceBytes), '\0');
-    begin -= piece.size();
-    RETURN_IF_ERROR(read_exactly(fd.get(), std::as_writable_bytes(std::span(piece)), begin, path));
-    held.insert(0, piece);
-    // A line is whole when its newline is held; its beginning is behind another one, or the file's.
-    for (size_t end = held.rfind('\n'); end != std::string::npos && (end > 0 || begin == 0);) {
-      const size_t newline = end == 0 ? std::string::npos : held.rfind('\n', end - 1);
-      if (newline == std::string::npos && begin > 0) break;
-      const size_t first = newline == std::string::npos ? 0 : newline + 1;
-      if (look(std::string_view(held).substr(first, end - first))) return true;
-      held.resize(first);
-      end = newline;
-    }
-  }
-  return false;
 }
 
 Result<void> write_all(int fd, std::span<const std::byte> bytes, std::string_view what) {

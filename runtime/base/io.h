@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,10 +41,6 @@ Result<void> write_all(int fd, std::string_view text, std::string_view what);
 
 // Fills `out` from `offset` of the file. kIo, or kCorrupt when the file ends before that; both name `path`.
 Result<void> read_exactly(int fd, std::span<std::byte> out, uint64_t offset, const std::string& path);
-
-// Calls `look` with the whole lines of a file (those that end with a newline, without it), the last one first, until it
-// returns true; returns whether it did. No more is in memory than a piece of the file and its longest line. kIo.
-Result<bool> find_last_line(const std::string& path, const std::function<bool(std::string_view line)>& look);
 
 enum class Durability {
   kPowerLoss,  // is on the disk when the call returns

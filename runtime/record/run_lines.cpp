@@ -1,5 +1,10 @@
 #include "runtime/record/run_lines.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 
@@ -65,17 +70,18 @@ std::vector<Line> lines_of_newest(std::string_view text, int newest) {
   return lines;
 }
 
-// Returns the last whole line of a metrics.jsonl for which `wanted` holds; only lines with `word` in them are parsed.
+// Returns the last of the whole lines for which `wanted` holds.
 template <typename Wanted>
-std::optional<MetricsLine> find_last(const std::string& path, std::string_view word, Wanted wanted) {
-  std::optional<MetricsLine> found;
-  (void)base::find_last_line(path, [&](std::string_view text) {
-    if (text.find(word) == std::string_view::npos) return false;
-    auto line = base::parse_fields<MetricsLine>(text, "a line");
-    if (line && wanted(*line)) found = std::move(*line);
-    return found.has_value();
-  });
-  return found;
+std::optional<MetricsLine> find_last(std::string_view text, Wanted wanted) {
+  size_t end = text.rfind('\n');
+  while (end != std::string_view::npos && end > 0) {
+    const size_t newline = text.rfind('\n', end - 1);
+    const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+    const auto line = base::parse_fields<MetricsLine>(text.substr(begin, end - begin), "a line");
+    if (line && wanted(*line)) return *line;
+    end = newline;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -96,16 +102,27 @@ std::vector<EventLine> parse_events(std::string_view text) {
   return lines_of_newest<EventLine>(text, 0);
 }
 
-std::optional<int64_t> find_last_step(const std::string& path) {
-  const auto line = find_last(path, "\"step\"", [](const MetricsLine& one) { return one.step.has_value(); });
+std::optional<int64_t> last_step(std::string_view metrics) {
+  const auto line = find_last(metrics, [](const MetricsLine& one) { return one.step.has_value(); });
   return line ? line->step : std::nullopt;
 }
 
-std::optional<int64_t> find_last_checkpoint(const std::string& path, int attempt) {
-  const auto line = find_last(path, "\"checkpoint\"", [&](const MetricsLine& one) {
-    return one.event == "checkpoint" && one.attempt == attempt;
-  });
+std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt) {
+  const auto line = find_last(
+      metrics, [&](const MetricsLine& one) { return one.event == "checkpoint" && one.attempt == attempt; });
   return line ? std::optional(line->step.value_or(0)) : std::nullopt;
+}
+
+std::string last_lines(const std::string& path, int64_t most_bytes) {
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  const int64_t begin = std::max<int64_t>(0, status.st_size - most_bytes);
+  std::string text(static_cast<size_t>(status.st_size - begin), '\0');
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  if (!base::read_exactly(fd.get(), bytes, static_cast<uint64_t>(begin), path)) return "";
+  if (begin > 0) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  return text;
 }
 
 }  // namespace shardrun::record

@@ -27,7 +27,7 @@ struct MetricsLine {
 struct EventLine {
   double time = 0.0;
   std::string
-      event;  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "attempt_ended", "queued_again"
+      event;  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "attempt_ended", "queued_again"
   int attempt = 0;
   std::optional<double> busy_seconds, bytes_per_second;
   std::optional<int> exit_code;
@@ -56,9 +56,12 @@ std::string to_json(const EventLine& line);
 std::vector<MetricsLine> parse_metrics(std::string_view text, int from_attempt = 0);
 std::vector<EventLine> parse_events(std::string_view text);
 
-// Return the newest step in the whole lines of the metrics.jsonl at `path`, and that of the newest checkpoint that `attempt`
-// wrote; nullopt when there is none, or no such file. They read it from its end, in bounded memory.
-std::optional<int64_t> find_last_step(const std::string& path);
-std::optional<int64_t> find_last_checkpoint(const std::string& path, int attempt);
+// Return the newest step in the whole lines of metrics.jsonl, and that of the newest checkpoint that `attempt` wrote.
+std::optional<int64_t> last_step(std::string_view metrics);
+std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt);
+
+// Returns the end of a file of lines, at most `most_bytes` and from the beginning of a line on: what is of interest in a file
+// that has grown for months. "" when it cannot be read.
+std::string last_lines(const std::string& path, int64_t most_bytes = int64_t{64} << 20);
 
 }  // namespace shardrun::record

@@ -6,6 +6,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/spec/gpu_rules.h"
+#include "runtime/spec/key_places.h"
 #include "runtime/spec/model_presets.h"
 #include "runtime/spec/precompile_rules.h"
 #include "runtime/spec/spec_reader.h"
@@ -21,14 +22,19 @@ constexpr int64_t kLargestCount = int64_t{1} << 40;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
 constexpr const char* kSections[] = {
-    "resources",  "cluster",    "program",         "container", "model",       "data",
-    "batch",      "sharding",   "precision",       "memory",    "optimizer",   "communication",
-    "precompile", "checkpoint", "fault_tolerance", "logging",   "environment", "gpu"};
+    "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
+    "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
+    "fault_tolerance", "logging",   "environment", "gpu",       "slurm"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
   top.word("name", "._-", spec.name);
   for (const char* section : kSections) top.know(section);
+  for (const TomlMember& member : document.members) {
+    if (const std::string_view section = section_of_key(member.key); !section.empty())
+      reading.fail(member.value.origin, fmt::format("{} is a key of [{}]", member.key, section),
+                   fmt::format("write {}.{} = …", section, member.key));
+  }
   top.finish();
   if (spec.name.empty()) {
     reading.fail(document.origin, "the job has no name", "write name = \"…\" at the top");
@@ -54,6 +60,11 @@ void read_resources(const TomlValue& document, SpecReading& reading, ResourcesSp
   constexpr Choice<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"gpu", DeviceKind::kGpu}};
   section.choice("device", kDevices, resources.device);
   section.integer("ranks_per_gpu", 1, 64, resources.ranks_per_gpu);
+  for (const TomlMember& member : section.members()) {
+    if (is_slurm_key(member.key))
+      reading.fail(member.value.origin, fmt::format("{} is Slurm's alone", member.key),
+                   "write it under [slurm]");
+  }
   section.finish();
 }
 
@@ -114,8 +125,9 @@ void check_model(const SectionReader& section, SpecReading& reading, const Model
     if (size.value > 0) continue;
     std::string names;
     for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
-    reading.fail(section.origin(), fmt::format("[model] has no {}", size.key),
-                 fmt::format("write every size, or preset = one of {}", names));
+    reading.fail(
+        section.origin(), fmt::format("[model] has no {}", size.key),
+        fmt::format("write every size, or preset = one of {}, or init = a folder with a config.json", names));
     return;
   }
   if (model.hidden % model.heads != 0 || (model.hidden / model.heads) % 2 != 0) {
@@ -388,6 +400,7 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.integer("every_steps", 1, kLargestCount, logging.every_steps);
   section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
   section.integer("profile_steps", 0, 1000, logging.profile_steps);
+  section.boolean("tensorboard", logging.tensorboard);
   section.finish();
 }
 
@@ -498,6 +511,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   JobSpec spec;
   read_top(document, reading, spec);
   read_resources(document, reading, spec.resources);
+  read_slurm(document, reading, spec.slurm);
   read_cluster(document, reading, spec.cluster);
   read_program(document, reading, spec.program);
   read_container(document, !spec.program.command.empty(), reading, spec.container);

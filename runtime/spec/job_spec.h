@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/slurm_spec.h"
 #include "runtime/spec/strategy.h"
 
 namespace shardrun::spec {
@@ -174,6 +175,7 @@ struct LoggingSpec {               // [logging]
   int64_t every_steps = 10;
   int64_t validate_every_steps = 0;  // 0: only at the end
   int64_t profile_steps = 0;         // how many steps are traced, from the third on
+  bool tensorboard = false;          // event files in the run directory
 };
 
 // The value of one environment variable of the ranks: given here, or by reference so that no secret is written.
@@ -185,6 +187,7 @@ struct EnvironmentValue {
 struct JobSpec {
   std::string name;
   ResourcesSpec resources;
+  SlurmSpec slurm;  // [slurm]
   ClusterSpec cluster;
   ProgramSpec program;
   ContainerSpec container;  // [container]

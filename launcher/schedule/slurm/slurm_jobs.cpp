@@ -1,11 +1,15 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <functional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "launcher/submit/script.h"
+#include "launcher/submit/slurm_options.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/base/trust.h"
@@ -25,7 +29,23 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-const std::vector<std::string> kSubmit = {"sbatch", "--parsable", "--hold"};
+std::vector<std::string> submit_command(const spec::JobSpec& spec) {
+  std::vector<std::string> argv = {"sbatch", "--parsable", "--hold"};
+  for (std::string& option : slurm_options(spec)) argv.push_back(std::move(option));
+  return argv;
+}
+
+// Returns the command as a person could type it.
+std::string typed(const std::vector<std::string>& argv) {
+  std::string line;
+  for (const std::string& word : argv) {
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                            "-_=./,:@%+") == std::string::npos;
+    line += (line.empty() ? "" : " ") + (plain ? word : shell_quoted(word));
+  }
+  return line;
+}
 
 Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0) {
   return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory,
@@ -50,9 +70,19 @@ Result<std::string> job_of(const std::string& id) {
   return job;
 }
 
+// A job's number is not its own for ever: a cluster that was set up anew counts from 1 again. A folder that is there
+// belongs to an earlier job of that number, whose checkpoints this one must not take for its own.
 Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
   const record::RunDir run{request.plan.run_directory};
-  RETURN_IF_ERROR(base::make_private_directory(run.root));
+  RETURN_IF_ERROR(base::make_directories(request.runs_directory));
+  if (::mkdir(run.root.c_str(), record::kFolderMode) != 0) {
+    const int failure = errno;
+    if (failure != EEXIST) return base::errno_error(Code::kIo, "creating folder " + run.root, failure);
+    return Error(Code::kRefused,
+                 fmt::format("{}: is there already, from another job of this number; submit again, move "
+                             "the folder away, or give the job another name",
+                             run.root));
+  }
   RETURN_IF_ERROR(base::refuse_if_others_write(run.root));
   RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text, record::kFileMode));
   RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan), record::kFileMode));
@@ -69,9 +99,9 @@ std::string field(const std::string& text, const std::string& key) {
 
 // Submits `script` held, lets `prepare` make what the job needs, and releases it; if something fails, the job is
 // cancelled again.
-Result<std::string> submit_prepared(const std::string& script,
+Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string& script,
                                     const std::function<Result<void>(const std::string& id)>& prepare) {
-  auto answer = ask_slurm(kSubmit, script);
+  auto answer = ask_slurm(submit_command(spec), script);
   if (!answer) return std::move(answer).error().context("the job was not submitted");
   const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
   if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
@@ -104,6 +134,7 @@ std::string exclusion(const spec::JobSpec& spec, const std::vector<std::string>&
 bool could_start_without(const spec::JobSpec& spec, const std::vector<std::string>& avoid) {
   std::vector<std::string> argv = {"sbatch", "--test-only", "--wrap=true"};
   for (std::string& option : allocation_options(spec)) argv.push_back(std::move(option));
+  for (std::string& option : slurm_options(spec)) argv.push_back(std::move(option));
   argv.push_back("--exclude=" + exclusion(spec, avoid));
   return base::run_command(argv, "", std::chrono::seconds(10)).has_value();
 }
@@ -133,19 +164,26 @@ std::vector<std::string> resize_command(const std::string& element, const record
 
 }  // namespace
 
+Result<void> check_slurm_options_here(const spec::JobSpec& spec, const std::string& program) {
+  if (slurm_options(spec).empty()) return {};
+  auto help = ask_slurm({program, "--help"});
+  if (!help) return std::move(help).error().context("[slurm] cannot be checked");
+  return check_slurm_options(spec, help->out, program);
+}
+
 Result<std::string> describe_submission(const SubmitRequest& request) {
   ASSIGN_OR_RETURN(auto script, script_of(request));
   return fmt::format(
       "# {}   < the script below; then, once {}/<job id> is written: scontrol release <job id>\n{}",
-      fmt::join(kSubmit, " "), request.runs_directory, script);
+      typed(submit_command(*request.spec)), request.runs_directory, script);
 }
 
 Result<record::LaunchPlan> submit_job(SubmitRequest request) {
   ASSIGN_OR_RETURN(auto script, script_of(request));
   // This is done before anything is queued: nothing else could fail afterwards for a reason of ours.
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
-  auto id =
-      submit_prepared(script, [&](const std::string& job) { return prepare_run(request, job, script); });
+  auto id = submit_prepared(*request.spec, script,
+                            [&](const std::string& job) { return prepare_run(request, job, script); });
   RETURN_IF_ERROR(id);
   return request.plan;
 }
@@ -154,7 +192,7 @@ Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
   ASSIGN_OR_RETURN(auto script, script_of(first));
   RETURN_IF_ERROR(base::make_directories(first.runs_directory));
   Chain chain;
-  auto submitted = submit_prepared(script, [&](const std::string& job) -> Result<void> {
+  auto submitted = submit_prepared(*first.spec, script, [&](const std::string& job) -> Result<void> {
     RETURN_IF_ERROR(prepare_run(first, job, script));
     chain.first = first.plan;
     second.after = job;
@@ -170,7 +208,7 @@ Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
 Result<std::string> describe_array(const ArrayRequest& request) {
   ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
   std::string text = fmt::format("# {}   < the script below; then, once {}/<array id>_<index> are written:\n",
-                                 fmt::join(kSubmit, " "), request.job.runs_directory);
+                                 typed(submit_command(*request.job.spec)), request.job.runs_directory);
   for (size_t i = 0; i < request.plans.size(); ++i) {
     text += fmt::format("# {}\n",
                         fmt::join(resize_command(fmt::format("<array id>_{}", i), request.plans[i]), " "));
@@ -181,7 +219,7 @@ Result<std::string> describe_array(const ArrayRequest& request) {
 Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
   ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
   RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
-  auto submitted = submit_prepared(script, [&](const std::string& array) -> Result<void> {
+  auto submitted = submit_prepared(*request.job.spec, script, [&](const std::string& array) -> Result<void> {
     for (size_t i = 0; i < request.plans.size(); ++i) {
       const std::string element = fmt::format("{}_{}", array, i);
       SubmitRequest job = request.job;
@@ -243,6 +281,9 @@ Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec
 std::vector<std::string> salloc_command(const spec::JobSpec& spec, const std::vector<std::string>& command) {
   std::vector<std::string> argv = {"salloc"};
   for (const std::string& option : allocation_options(spec)) argv.push_back(option);
+  for (std::string& option : slurm_options(spec)) argv.push_back(std::move(option));
+  if (const std::string dependency = slurm_dependency(spec, ""); !dependency.empty())
+    argv.push_back("--dependency=" + dependency);
   if (spec.resources.time_limit) {
     argv.push_back(fmt::format("--signal=TERM@{}", spec.fault_tolerance.signal_lead.count()));
   }

@@ -25,6 +25,10 @@ struct SubmitRequest {
   std::string after;  // a job that must have ended well before; empty: none
 };
 
+// Checks what [slurm] of the spec says against the long options of this machine's `program` ("sbatch" or "salloc"), which is
+// asked for its help; asks nothing where the section is absent. kInvalid, "origin: what; mend"; kIo when the help cannot be had.
+base::Result<void> check_slurm_options_here(const spec::JobSpec& spec, const std::string& program);
+
 // Returns the sbatch command and the script that it reads, as `submit --dry-run` prints them.
 base::Result<std::string> describe_submission(const SubmitRequest& request);
 

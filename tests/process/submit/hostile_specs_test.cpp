@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "launcher/submit/script.h"
+#include "launcher/submit/slurm_options.h"
 #include "runtime/base/io.h"
 #include "runtime/spec/job_spec.h"
 #include "runtime/spec/toml_text.h"
@@ -61,6 +62,10 @@ class Generator {
     }
     if (one_in(3)) text += "time_limit = " + field("01:00:00", 40) + "\n";
     text += "[program]\ncommand = [" + field("env", 2) + ", " + field("x", 1) + ", " + field("y", 2) + "]\n";
+    if (one_in(3)) {
+      text += "[slurm]\nqos = " + field("high", 20) + "\ndependency = " + field("afterok:1", 20) + "\n";
+      text += "comment = " + field("x", 2) + "\noptions = { begin = " + field("now", 2) + " }\n";
+    }
     if (one_in(4)) {
       text += "[container]\nimage = " + field("x.sif", 2) + "\nmounts = [" + field("/a:/b", 30) + "]\n";
       text += "arguments = [" + field("--nv", 2) + "]\n";
@@ -183,6 +188,8 @@ std::string words_of_execs(const Cage& cage, const std::string& scripts) {
 
 struct Rendered {
   std::string script, runs_directory;
+  std::vector<std::string> words;     // what [slurm] adds to sbatch's argument vector
+  std::vector<std::string> expected;  // and what it should
 };
 
 // Returns the script of a spec as `submit` makes it; nullopt when it is refused with a line.
@@ -201,6 +208,12 @@ std::optional<Rendered> render(const std::string& text, const std::string& worki
       launcher::sbatch_script(*spec, {kShardrun, rendered.runs_directory, working_directory, "", 0});
   if (!script) return refuse(script.error());
   rendered.script = std::move(script).value();
+  rendered.words = launcher::slurm_options(*spec);
+  for (const auto& [option, value] :
+       {std::pair("qos", &spec->slurm.qos), std::pair("comment", &spec->slurm.comment)})
+    if (!value->empty()) rendered.expected.push_back(fmt::format("--{}={}", option, *value));
+  for (const auto& [option, value] : spec->slurm.options)
+    rendered.expected.push_back(fmt::format("--{}={}", option, value));
   return rendered;
 }
 
@@ -223,6 +236,7 @@ TEST_CASE(
     }
     ++accepted;
     check_lines(rendered->script);
+    REQUIRE(rendered->words == rendered->expected);
     scripts += rendered->script;
     for (const std::string& word : {std::string(kShardrun), std::string("run"), std::string("--quiet"),
                                     std::string("--run-directory"), rendered->runs_directory + "/7"})

@@ -100,7 +100,8 @@ TEST_CASE("records that were written before are read: plan, summary, exit files 
   REQUIRE(watch);
   CHECK_EQ(watch->port, 32803);
   CHECK_EQ(watch->addresses, std::vector<std::string>{"127.0.0.1"});
-  CHECK_EQ(to_json(*watch), file("watch.json"));
+  CHECK_EQ(watch->lease_seconds, 3.0);
+  CHECK_EQ(watch->key, "");
 }
 
 TEST_CASE("records that were written before are read: metrics.jsonl and events.jsonl, line by line") {
@@ -112,11 +113,9 @@ TEST_CASE("records that were written before are read: metrics.jsonl and events.j
   CHECK_EQ(lines[1].loss, 5.54164919);
   CHECK_EQ(lines[1].loss_hex, "0x1.62aa6158302cbp+2");
   CHECK_EQ(written(lines), metrics);
-  const std::string path = SOURCE_DIR "/tests/unit/record/data/metrics.jsonl";
-  CHECK_EQ(record::find_last_step(path), 20);
-  CHECK_EQ(record::find_last_checkpoint(path, 0), 20);
-  CHECK_EQ(record::find_last_checkpoint(path, 1), std::nullopt);
-  CHECK_EQ(record::find_last_step("/nowhere"), std::nullopt);
+  CHECK_EQ(record::last_step(metrics), 20);
+  CHECK_EQ(record::last_checkpoint(metrics, 0), 20);
+  CHECK_EQ(record::last_checkpoint(metrics, 1), std::nullopt);
 
   const auto events = record::parse_events(file("events.jsonl"));
   REQUIRE_EQ(events.size(), 3);

@@ -1,0 +1,75 @@
+// What [slurm] of a spec becomes: words of an argument vector, checked against the help of a site's sbatch.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "launcher/submit/script.h"
+#include "launcher/submit/slurm_options.h"
+#include "runtime/spec/job_spec.h"
+
+using namespace shardrun;
+
+namespace {
+
+constexpr const char* kHelp =
+    "Usage: sbatch [OPTIONS(0)...] script [args(0)...]\n\nParallel run options:\n"
+    "  -b, --begin=time            defer job until HH:MM MM/DD/YY\n"
+    "      --comment=name          arbitrary comment\n"
+    "  -q, --qos=qos               quality of service\n"
+    "      --mem=MB                minimum amount of real memory\n"
+    "      --nice[=value]          decrease scheduling priority by value\n"
+    "      --contiguous            demand a contiguous range of nodes\n";
+
+spec::JobSpec job(const std::string& slurm) {
+  const auto spec =
+      spec::parse_job_spec("name = \"x\"\n[program]\ncommand = [\"env\"]\n[slurm]\n" + slurm, "job.toml");
+  REQUIRE_MESSAGE(spec.has_value(), spec.error().to_string());
+  return *spec;
+}
+
+std::string refusal(const std::string& slurm) {
+  const auto checked = launcher::check_slurm_options(job(slurm), kHelp, "sbatch");
+  return checked ? "accepted" : checked.error().to_string();
+}
+
+}  // namespace
+
+TEST_CASE("slurm options: each key and each option is one word, whatever the shell would make of its value") {
+  const spec::JobSpec spec =
+      job("qos = \"high\"\nmem = \"64G\"\nsegment = 4\ncomment = \"a b; $(touch canary) 'c' \\\"d\\\" #e "
+          "\\\\ \"\n"
+          "options = { nice = 100, contiguous = true, begin = \"now+1hour\" }\n");
+
+  CHECK(launcher::slurm_options(spec) ==
+        std::vector<std::string>{"--qos=high", "--mem=64G", "--segment=4",
+                                 "--comment=a b; $(touch canary) 'c' \"d\" #e \\ ", "--begin=now+1hour",
+                                 "--contiguous", "--nice=100"});
+}
+
+TEST_CASE("slurm options: a job waits for its compile job and for what its spec names") {
+  const spec::JobSpec spec = job("dependency = \"afterany:12,singleton\"\n");
+
+  CHECK_EQ(launcher::slurm_dependency(spec, ""), "afterany:12,singleton");
+  CHECK_EQ(launcher::slurm_dependency(spec, "7"), "afterok:7,afterany:12,singleton");
+  CHECK_EQ(launcher::slurm_dependency(job(""), "7"), "afterok:7");
+  const auto script = launcher::sbatch_script(spec, {"/s", "/r", "/w", "7", 0});
+  REQUIRE(script);
+  CHECK_NE(script->find(
+               "#SBATCH --dependency=afterok:7,afterany:12,singleton\n#SBATCH --kill-on-invalid-dep=yes\n"),
+           std::string::npos);
+}
+
+TEST_CASE("slurm options: what this sbatch does not have is refused before anything is queued") {
+  CHECK_EQ(refusal("qos = \"high\"\noptions = { nice = 5, contiguous = true, begin = \"noon\" }\n"),
+           "accepted");
+  CHECK_EQ(refusal("options = { nice = true }\n"), "accepted");
+  CHECK_EQ(refusal("segment = 4\n"),
+           "job.toml:5:11: this sbatch has no option --segment; remove it, or see sbatch --help");
+  CHECK_EQ(refusal("options = { contigous = true }\n"),
+           "job.toml:5:25: this sbatch has no option --contigous; did you mean \"contiguous\"?");
+  CHECK_EQ(refusal("options = { begin = true }\n"),
+           "job.toml:5:21: --begin takes a value; write begin = \"…\"");
+  CHECK_EQ(refusal("options = { contiguous = 1 }\n"),
+           "job.toml:5:26: --contiguous takes no value; write contiguous = true");
+}
