@@ -41,6 +41,14 @@ supervisors_of() {
   done
 }
 
+# The program of a supervisor: its child that is not its guard.
+program_of() {
+  local pid
+  for pid in $(pgrep -P "$1"); do
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = rank-guard ] || echo "$pid"
+  done | head -n 1
+}
+
 spec() { # NAME NODES RANKS_PER_NODE PROGRAM_AND_REST
   printf 'name = "%s"\n[resources]\nnodes = %s\nranks_per_node = %s\n%s\n' "$1" "$2" "$3" "$4" >"$1.toml"
 }
