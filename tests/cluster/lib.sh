@@ -41,12 +41,12 @@ supervisors_of() {
   done
 }
 
-# The program of a supervisor: its child that is not its guard.
+# The process id of the program of a supervisor, which has a guard as a child, too. PID
 program_of() {
-  local pid
-  for pid in $(pgrep -P "$1"); do
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = rank-guard ] || echo "$pid"
-  done | head -n 1
+  local child
+  for child in $(pgrep -P "$1"); do
+    [ "$(cat "/proc/$child/comm" 2>/dev/null)" = rank-guard ] || echo "$child"
+  done
 }
 
 spec() { # NAME NODES RANKS_PER_NODE PROGRAM_AND_REST
