@@ -119,10 +119,11 @@ std::string new_run_id(const std::string& runs, bool slurm) {
 }
 
 Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
-                                 const std::vector<std::string>& overrides, const std::string& scheduler) {
+                                 const std::vector<std::string>& overrides, const std::string& scheduler,
+                                 const std::string& working_directory) {
   PlanContext context;
   context.scheduler = scheduler;
-  context.working_directory = current_directory();
+  context.working_directory = working_directory.empty() ? current_directory() : working_directory;
   context.rank_program = installed.rank_program;
   context.plugin_directory = installed.plugin_directory;
   context.overrides = overrides;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "runtime/contract/exit_code.h"
 
@@ -65,7 +66,10 @@ void add_status(CLI::App& app, CommandLine& line) {
   add_run_name(*verb, options.run, line, false);
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun status tiny-llama");
-  verb->callback([&] { line.exit_code = status(options.run, line.common); });
+  add_host(*verb, line);
+  verb->callback([&] {
+    line.exit_code = line.remote.host.empty() ? status(options.run, line.common) : run_elsewhere(line);
+  });
 }
 
 }  // namespace shardrun::launcher

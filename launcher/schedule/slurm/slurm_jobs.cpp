@@ -44,8 +44,10 @@ std::string typed(const std::vector<std::string>& argv) {
 }
 
 Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0) {
-  return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory,
-                                       request.plan.working_directory, request.after, array_elements});
+  // The folder in which the code is looked at before its submission is gone when the job starts.
+  const std::string& directory = request.code ? request.runs_directory : request.plan.working_directory;
+  return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory, directory,
+                                       request.after, array_elements});
 }
 
 bool is_number(const std::string& text) {
@@ -107,6 +109,11 @@ Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string
 Result<void> prepare_run(SubmitRequest& request, const std::string& id, const std::string& script) {
   request.plan.id = id;
   request.plan.run_directory = request.runs_directory + "/" + id;
+  if (request.code) {
+    ASSIGN_OR_RETURN(auto inside,
+                     unpack_snapshot(*request.code, record::RunDir{request.plan.run_directory}.code()));
+    request.plan.working_directory = std::move(inside);
+  }
   return write_run_directory(request, script);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/submit/snapshot.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/spec/job_spec.h"
@@ -23,6 +24,8 @@ struct SubmitRequest {
   std::string runs_directory;  // absolute <logging.directory>/<name>: run directories are made in it
   std::string shardrun_program;
   std::string after;  // a job that must have ended well before; empty: none
+  // A copy of the code, unpacked into the run directory, where the job then works; absent: it works in the plan's folder.
+  std::optional<Snapshot> code = {};
 };
 
 // Checks what [slurm] of the spec says against the long options of this machine's `program` ("sbatch" or "salloc"), which is
