@@ -14,6 +14,7 @@
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -48,7 +49,7 @@ int cancel(const std::string& run_name, const CommonOptions& common) {
   if (!plan) return fail(plan.error(), common);
   if (plan->scheduler == "slurm") {
     if (auto cancelled = cancel_job(plan->id); !cancelled) return fail(cancelled.error(), common);
-    fmt::print("asked Slurm to cancel job {}\n", plan->id);
+    fmt::print("asked Slurm to cancel job {}\n", base::visible(plan->id));
     return contract::kExitDone;
   }
   auto lock = base::read_file(run->root + "/conductor.lock", 4096);

@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/precompile.h"
-#include "launcher/view/log_lines.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -74,14 +74,15 @@ std::string slurm_id(const std::string& runs) {
 }  // namespace
 
 int fail(const Error& error, const CommonOptions& common) {
-  fmt::print(stderr, "shardrun: error: {}\n",
-             common.verbose ? error.to_chain_string() : escape_control(error.to_string()));
+  fmt::print(
+      stderr, "shardrun: error: {}\n",
+      common.verbose ? base::visible_lines(error.to_chain_string()) : base::visible(error.to_string()));
   return contract::exit_code_of(error.code());
 }
 
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    fmt::print(stderr, "shardrun: warning: {}\n", escape_control(warning));
+    fmt::print(stderr, "shardrun: warning: {}\n", base::visible(warning));
   }
 }
 

@@ -4,43 +4,25 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
-#include "launcher/view/timeline.h"
-#include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
 
-std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, int world_size) {
-  std::vector<record::RankExit> exits;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto text = base::read_file(run.rank_exit(attempt, rank));
-    if (!text) continue;
-    if (auto exit = record::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
-  }
-  return exits;
-}
-
 int explain(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
-  auto record = find_record(*run);
-  if (!record) return fail(not_started_or(*run, record.error()), common);
-  TimelineSources sources;
-  sources.record = std::move(*record);
-  if (auto text = base::read_file(run->events_jsonl())) sources.events = std::move(*text);
-  if (auto text = base::read_file(run->metrics_jsonl())) sources.metrics = std::move(*text);
-  for (const record::Attempt& attempt : sources.record.attempts) {
-    const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
-    sources.exits.push_back(exits_of(*run, attempt.number, world_size));
-  }
-  const auto entries = make_timeline(sources);
+  const auto sources = timeline_sources(*run);
+  if (!sources) return fail(not_started_or(*run, sources.error()), common);
+  const auto entries = make_timeline(*sources);
   if (common.json) {
     fmt::print("{}", timeline_json(entries));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}\n{}\n{}", sources.record.name, sources.record.id, status_and_code(sources.record),
-             sources.record.verdict, render_timeline(entries));
+  const record::RunRecord& record = sources->record;
+  fmt::print("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
+             status_and_code(record), base::visible(record.verdict), render_timeline(entries));
   return contract::kExitDone;
 }
 

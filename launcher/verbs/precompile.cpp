@@ -13,7 +13,7 @@
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run.h"
-#include "launcher/view/log_lines.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -92,7 +92,7 @@ Result<int> compile_first(const LoadedSpec& loaded, record::LaunchPlan& plan, co
   if (!code || *code == contract::kExitDone) return code;
   const auto record = read_record(directory);
   fmt::print(stderr, "shardrun: error: {} was not started: its compile job {}; see {}\n", plan.name,
-             record ? escape_control(record->verdict) : fmt::format("ended with {}", *code), directory.root);
+             record ? base::visible(record->verdict) : fmt::format("ended with {}", *code), directory.root);
   return code;
 }
 

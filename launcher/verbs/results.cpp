@@ -7,6 +7,7 @@
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -20,9 +21,9 @@ void print_predicted(const record::RunRecord& record) {
   if (said.step_seconds && metrics.step_seconds_p50 > 0.0) {
     fmt::print("predicted   step {:.4f} s, {:.0f} tokens/s: off by {:+.1f} %; from {}\n", *said.step_seconds,
                said.tokens_per_second.value_or(0.0),
-               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0), said.basis);
+               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0), base::visible(said.basis));
   } else if (!said.unknown_because.empty()) {
-    fmt::print("predicted   nothing: {}\n", said.unknown_because);
+    fmt::print("predicted   nothing: {}\n", base::visible(said.unknown_because));
   }
   int64_t highest = 0;
   for (const auto& bytes : record.peak_memory_bytes) highest = std::max(highest, bytes.value_or(0));
@@ -41,12 +42,14 @@ int results(const std::string& run_name, const CommonOptions& common) {
     fmt::print("{}", to_json(*record));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}\n{}\n", record->name, record->id, status_and_code(*record), record->verdict);
+  fmt::print("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
+             status_and_code(*record), base::visible(record->verdict));
   fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
              record->attempts.size());
   fmt::print("batch       {}\n", describe_batch(record->batch));
   if (record->precompile && record->precompile->seconds)
-    fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds, record->precompile->run);
+    fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds,
+               base::visible(record->precompile->run));
   if (!record->metrics) return contract::kExitDone;
   const record::TrainingMetrics& metrics = *record->metrics;
   std::vector<double> losses;
@@ -64,9 +67,9 @@ int results(const std::string& run_name, const CommonOptions& common) {
   fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
              metrics.step_seconds_p50, metrics.step_seconds_p99);
   for (const plan::Utilization& utilization : metrics.utilization)
-    fmt::print("utilization {}\n", to_string(utilization));
+    fmt::print("utilization {}\n", base::visible(to_string(utilization)));
   print_predicted(*record);
-  fmt::print("checkpoint  {}\n", metrics.checkpoint);
+  fmt::print("checkpoint  {}\n", base::visible(metrics.checkpoint));
   return contract::kExitDone;
 }
 

@@ -33,6 +33,7 @@
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -191,7 +192,7 @@ bool write_plot(const record::RunDir& run, const std::string& name) {
 }
 
 void print_end(const record::RunRecord& record, const record::RunDir& run, int attempt, bool plotted) {
-  fmt::print("\n{}: {}\n", record::status_name(record.status), record.verdict);
+  fmt::print("\n{}: {}\n", record::status_name(record.status), base::visible(record.verdict));
   if (record.metrics) {
     for (const plan::Utilization& utilization : record.metrics->utilization)
       fmt::print("  utilization {}\n", to_string(utilization));

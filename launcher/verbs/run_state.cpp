@@ -58,6 +58,16 @@ std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) 
   return record;
 }
 
+std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, int world_size) {
+  std::vector<record::RankExit> exits;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto text = base::read_file(run.rank_exit(attempt, rank));
+    if (!text) continue;
+    if (auto exit = record::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
+  }
+  return exits;
+}
+
 }  // namespace
 
 base::Result<RunRecord> find_record(const record::RunDir& run) {
@@ -146,6 +156,18 @@ TrainingCurve read_curve(const record::RunDir& run) {
   TrainingCurve curve;
   if (auto text = base::read_file(run.metrics_jsonl())) add_metrics(*text, curve);
   return curve;
+}
+
+base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
+  TimelineSources sources;
+  ASSIGN_OR_RETURN(sources.record, find_record(run));
+  if (auto text = base::read_file(run.events_jsonl())) sources.events = std::move(*text);
+  if (auto text = base::read_file(run.metrics_jsonl())) sources.metrics = std::move(*text);
+  for (const record::Attempt& attempt : sources.record.attempts) {
+    const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
+    sources.exits.push_back(exits_of(run, attempt.number, world_size));
+  }
+  return sources;
 }
 
 }  // namespace shardrun::launcher

@@ -9,6 +9,7 @@
 
 #include "launcher/verbs/common.h"
 #include "launcher/view/metrics_log.h"
+#include "launcher/view/timeline.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_dir.h"
@@ -38,6 +39,8 @@ std::string status_and_code(const record::RunRecord& record);
 base::Error not_started_or(const record::RunDir& run, const base::Error& error);
 // Returns the losses and speeds of a run so far; an empty curve where there is nothing to read.
 TrainingCurve read_curve(const record::RunDir& run);
+// Returns what a run left behind, as its timeline is made from it. kNotFound or kCorrupt where there is no record.
+base::Result<TimelineSources> timeline_sources(const record::RunDir& run);
 
 // Looks again and again at one run. Its directory is read each time; Slurm, which knows of jobs that died without a word
 // there, is asked once in kSlurmSeconds.

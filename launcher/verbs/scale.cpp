@@ -11,6 +11,7 @@
 #include "launcher/view/scale_plot.h"
 #include "launcher/view/scale_report.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -147,7 +148,7 @@ int finish_sweep(ScaleReport report, const std::string& directory, const CommonO
   if (common.json) {
     fmt::print("{}", to_json(report));
   } else {
-    fmt::print("{}  record      {}\n", scale_table_text(report), json_path);
+    fmt::print("{}  record      {}\n", base::visible_lines(scale_table_text(report)), json_path);
     if (!svg.empty()) fmt::print("  efficiency  {}\n", plot_path);
   }
   const bool all_well = std::all_of(report.lines.begin(), report.lines.end(), [](const ScaleLine& line) {
@@ -199,7 +200,7 @@ int scale(const ScaleOptions& options, const CommonOptions& common) {
   if (!sweep) return fail(sweep.error(), common);
   ScaleReport report = report_of(*sweep, options.scaling);
   if (options.run && !options.dry_run) return run_sweep(*sweep, std::move(report), common);
-  fmt::print("{}", common.json ? to_json(report) : scale_table_text(report));
+  fmt::print("{}", common.json ? to_json(report) : base::visible_lines(scale_table_text(report)));
   if (options.run) {
     auto request = array_of(*sweep);
     if (!request) return fail(request.error(), common);

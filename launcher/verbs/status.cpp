@@ -3,6 +3,7 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -17,8 +18,9 @@ std::string row(const record::RunDir& run, const RunState& state) {
   const int ranks = state.record ? state.record->world_size : 0;
   if (ranks > 0 && ranks < state.plan.world_size())
     nodes = fmt::format("{}/{}", ranks / state.plan.ranks_per_node, nodes);
-  return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", state.plan.name, state.plan.id,
-                     state.plan.scheduler, nodes, state.plan.ranks_per_node, step, loss, state.status);
+  return fmt::format("{:<20} {:<30} {:<9} {:>4} × {:<4} {:>8} {:>9}  {}\n", base::visible(state.plan.name),
+                     base::visible(state.plan.id), base::visible(state.plan.scheduler), nodes,
+                     state.plan.ranks_per_node, step, loss, base::visible(state.status));
 }
 
 int status(const std::string& run_name, const CommonOptions& common) {
@@ -36,7 +38,7 @@ int status(const std::string& run_name, const CommonOptions& common) {
     fmt::print("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler", "nodes×ranks",
                "step", "loss", "status");
     fmt::print("{}", row(*run, *state));
-    if (state->record) fmt::print("{}\n", state->record->verdict);
+    if (state->record) fmt::print("{}\n", base::visible(state->record->verdict));
     return contract::kExitDone;
   }
   const std::vector<record::RunDir> runs = all_runs(common);

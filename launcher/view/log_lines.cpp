@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/visible.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -65,25 +67,12 @@ std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup>
 std::string render(const LogGroup& group, bool colour) {
   constexpr int kColours[] = {36, 32, 33, 35, 34, 96, 92, 93};
   const std::string prefix = group.ranks.size() > 1 ? fmt::format("[{} ranks]", group.ranks.size())
-                                                    : fmt::format("[{}:{}]", escape_control(group.first.node),
+                                                    : fmt::format("[{}:{}]", base::visible(group.first.node),
                                                                   group.first.global_rank);
-  const std::string text = escape_control(group.first.text);
+  const std::string text = base::visible(group.first.text);
   if (!colour) return prefix + " " + text;
   return fmt::format("\x1b[{}m{}\x1b[0m {}",
                      group.ranks.size() > 1 ? 1 : kColours[group.first.global_rank % 8], prefix, text);
-}
-
-std::string escape_control(std::string_view text) {
-  std::string shown;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\t') || byte == 0x7f) {
-      shown += fmt::format("\\x{:02x}", byte);
-    } else {
-      shown += c;
-    }
-  }
-  return shown;
 }
 
 }  // namespace shardrun::launcher

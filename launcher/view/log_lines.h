@@ -36,7 +36,4 @@ std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup>
 // escaped.
 std::string render(const LogGroup& group, bool colour);
 
-// Writes control bytes other than tab as \xNN, so that no program can steer a person's terminal.
-std::string escape_control(std::string_view text);
-
 }  // namespace shardrun::launcher

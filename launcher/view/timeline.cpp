@@ -12,6 +12,7 @@
 
 #include "launcher/view/progress.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/visible.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
@@ -210,7 +211,7 @@ std::string render_timeline(const std::vector<TimelineEntry>& entries) {
   std::string out;
   for (const TimelineEntry& entry : entries) {
     out += fmt::format("{}  {:>9.1f} s  {}{}\n", utc_clock(entry.time), entry.time - entries.front().time,
-                       entry.mark == Mark::kCollateral ? "  " : "", entry.text);
+                       entry.mark == Mark::kCollateral ? "  " : "", base::visible(entry.text));
   }
   return out;
 }

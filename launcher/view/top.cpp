@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/base/visible.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -65,11 +65,11 @@ struct Widths {
 std::string row_of(const std::string& who, const TopRank& rank, const Widths& widths, const TopSize& size) {
   const auto seconds = [](double value) { return fmt::format("{:.3f}", value); };
   std::string line = fmt::format("{:>5}  {:<{}}  {:<{}} {:>7} {:>8} {:>8} {:>9}  ", who,
-                                 escape_control(rank.node), widths.node, rank.state, widths.state,
+                                 base::visible(rank.node), widths.node, rank.state, widths.state,
                                  or_dash(rank.step, [](int64_t step) { return std::to_string(step); }),
                                  or_dash(rank.step_seconds, seconds), or_dash(rank.busy_seconds, seconds),
                                  or_dash(rank.memory_bytes, bytes_text));
-  line = fit(line + escape_control(rank.last_line), size.columns);
+  line = fit(line + base::visible(rank.last_line), size.columns);
   return size.terminal && rank.trouble ? "\x1b[31m" + line + "\x1b[0m\n" : line + "\n";
 }
 
@@ -153,13 +153,13 @@ TopRank describe(const contract::RankSight& sight, bool trainer) {
 }
 
 std::string render_top(const TopView& view, const TopSize& size) {
-  std::string out = fit(view.title, size.columns) + "\n";
+  std::string out = fit(base::visible(view.title), size.columns) + "\n";
   if (const std::string bar =
           render_progress(view.curve, view.total_steps, size.columns > 0 ? size.columns : 100);
       !bar.empty()) {
     out += bar + "\n";
   }
-  if (!view.note.empty()) out += fit(view.note, size.columns) + "\n";
+  if (!view.note.empty()) out += fit(base::visible(view.note), size.columns) + "\n";
   std::vector<Row> rows;
   for (const TopRank& rank : view.ranks) rows.push_back({std::to_string(rank.global_rank), rank});
   // The columns' heads, and what is left out.
@@ -178,7 +178,7 @@ std::string render_top(const TopView& view, const TopSize& size) {
   }
   Widths widths;
   for (const Row& row : rows) {
-    widths.node = std::max(widths.node, static_cast<int>(row.rank.node.size()));
+    widths.node = std::max(widths.node, static_cast<int>(base::visible(row.rank.node).size()));
     widths.state = std::max(widths.state, static_cast<int>(row.rank.state.size()));
   }
   out += fit(fmt::format("{:>5}  {:<{}}  {:<{}} {:>7} {:>8} {:>8} {:>9}  {}", who, "node", widths.node,

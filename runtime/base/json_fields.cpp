@@ -7,13 +7,38 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
+#include "runtime/base/visible.h"
 
 namespace shardrun::base {
 
 using nlohmann::json;
 
+namespace {
+
+// Writes the controls that JSON lets stand in a string (DEL, those of two bytes, turns of direction) as \uNNNN: the same
+// document, and a terminal that shows it obeys none of them.
+std::string without_controls(const std::string& text) {
+  if (std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; })) return text;
+  std::string out;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view character = rest.substr(0, std::max<size_t>(character_length(rest), 1));
+    rest.remove_prefix(character.size());
+    if (!is_control(character)) {
+      out += character;
+      continue;
+    }
+    unsigned code =
+        static_cast<unsigned char>(character[0]) & (0x7fU >> (character.size() > 1 ? character.size() : 0));
+    for (const char c : character.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3fU);
+    out += fmt::format("\\u{:04x}", code);
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string json_text_of(std::string_view text) {
-  return json_text(json(text));
+  return without_controls(json_text(json(text)));
 }
 
 std::string json_text_of(double value, Digits digits) {

@@ -6,30 +6,6 @@
 #include <fmt/format.h>
 
 namespace shardrun::rank {
-namespace {
-
-// Returns the length of the UTF-8 sequence at the start of `text` that may be shown as it is, or 0. C1 controls
-// (U+0080 to U+009F) are refused because terminals act on them.
-size_t printable_sequence(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return first == '\t' || (first >= 0x20 && first != 0x7f) ? 1 : 0;
-  const size_t length = first >= 0xf0 && first <= 0xf4 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
-  if (length == 0 || first > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const unsigned char second = byte(1);
-  if (first == 0xc2 && second < 0xa0) return 0;
-  if (first == 0xe0 && second < 0xa0) return 0;  // overlong
-  if (first == 0xed && second > 0x9f) return 0;  // surrogates
-  if (first == 0xf0 && second < 0x90) return 0;  // overlong
-  if (first == 0xf4 && second > 0x8f) return 0;  // above U+10FFFF
-  return length;
-}
-
-}  // namespace
-
 void NodeLines::append(std::string_view bytes, const Sink& sink) {
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
@@ -71,21 +47,6 @@ void NodeLines::finish(const Sink& sink) {
   if (!line_.empty()) sink(line_);
   line_.clear();
   after_return_ = false;
-}
-
-std::string escape_line(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const size_t length = printable_sequence(text);
-    if (length == 0) {
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[0]));
-    } else {
-      out.append(text.substr(0, length));
-    }
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return out;
 }
 
 std::string format_utc(std::chrono::system_clock::time_point time) {

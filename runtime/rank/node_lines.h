@@ -1,7 +1,8 @@
 // NodeLines: turns the bytes that a rank writes into the lines of the per-node log.
 //
 // A line of the node log is "<UTC time, ms> <node>:<global rank> <text>\n". Control bytes and bytes that are not
-// UTF-8 are written as \xNN, so that a log never moves a reader's cursor or fakes another rank's line; a tab stays.
+// UTF-8 are written as \xNN (runtime/base/visible.h), so that a log never moves a reader's cursor or fakes another
+// rank's line; a tab stays.
 // A carriage return ends a line as a newline does, so that progress bars become lines; empty pieces before one are
 // dropped. A line longer than kMaxLineBytes is split: the piece ends with " [...]" and the next one starts with
 // "[...] ".
@@ -37,9 +38,6 @@ class NodeLines {
   std::string line_;
   bool after_return_ = false;
 };
-
-// Returns the text with control bytes and invalid UTF-8 as \xNN.
-std::string escape_line(std::string_view text);
 
 // Returns a time such as "2026-01-02T03:04:05.678Z".
 std::string format_utc(std::chrono::system_clock::time_point time);

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/visible.h"
+
 namespace shardrun::rank {
 namespace {
 
@@ -56,7 +58,7 @@ bool RankLogs::write_file(int fd, std::string_view bytes) {
 }
 
 void RankLogs::write_node_line(std::string_view text, std::chrono::system_clock::time_point time) {
-  const std::string line = fmt::format("{} {}{}\n", format_utc(time), prefix_, escape_line(text));
+  const std::string line = fmt::format("{} {}{}\n", format_utc(time), prefix_, base::visible(text));
   if (!write_file(node_.get(), line)) ++lost_.lines;
 }
 
@@ -103,7 +105,7 @@ void RankLogs::finish() {
 std::string RankLogs::last_words() const {
   constexpr size_t kLimitBytes = 500;
   const std::string_view pending = lines_[1].pending();
-  std::string words = escape_line(says_something(pending) ? pending : std::string_view(last_error_line_));
+  std::string words = base::visible(says_something(pending) ? pending : std::string_view(last_error_line_));
   if (words.size() <= kLimitBytes) return words;
   size_t end = kLimitBytes;
   while (end > 0 && (static_cast<unsigned char>(words[end]) & 0xc0) == 0x80) --end;

@@ -402,6 +402,7 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.integer("every_steps", 1, kLargestCount, logging.every_steps);
   section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
   section.integer("profile_steps", 0, 1000, logging.profile_steps);
+  section.boolean("tensorboard", logging.tensorboard);
   section.finish();
 }
 

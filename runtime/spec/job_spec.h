@@ -177,6 +177,7 @@ struct LoggingSpec {               // [logging]
   int64_t every_steps = 10;
   int64_t validate_every_steps = 0;  // 0: only at the end
   int64_t profile_steps = 0;         // how many steps are traced, from the third on
+  bool tensorboard = false;          // event files in the run directory
 };
 
 // The value of one environment variable of the ranks: given here, or by reference so that no secret is written.

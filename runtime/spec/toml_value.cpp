@@ -8,6 +8,7 @@
 #define TOML_HEADER_ONLY 1
 #include <toml++/toml.h>
 
+#include "runtime/base/visible.h"
 #include "runtime/spec/toml_text.h"
 
 namespace shardrun::spec {
@@ -54,30 +55,6 @@ void set_origin(TomlValue& value, const std::string& origin) {
   for (auto& member : value.members) set_origin(member.value, origin);
 }
 
-// Returns the bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
-size_t character_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t length = byte(0) < 0x80   ? 1
-                        : byte(0) < 0xC2 ? 0
-                        : byte(0) < 0xE0 ? 2
-                        : byte(0) < 0xF0 ? 3
-                        : byte(0) < 0xF5 ? 4
-                                         : 0;
-  if (length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
-// Says whether a character steers a terminal, breaks a line or turns the direction of what follows.
-bool is_invisible(std::string_view character) {
-  if (character.size() == 1) return static_cast<unsigned char>(character[0]) < 0x20 || character[0] == 0x7f;
-  if (character.size() == 2) return character >= "\u0080" && character <= "\u009f";
-  return (character >= "\u200e" && character <= "\u200f") ||
-         (character >= "\u2028" && character <= "\u202e") || (character >= "\u2066" && character <= "\u2069");
-}
-
 // Names an override as it was given, but hides values of [environment], which may be secrets.
 std::string override_origin(std::string_view path, std::string_view value) {
   const bool may_be_secret = path == "environment" || path.starts_with("environment.");
@@ -87,7 +64,7 @@ std::string override_origin(std::string_view path, std::string_view value) {
 }  // namespace
 
 std::string_view first_character(std::string_view text) {
-  return text.substr(0, std::max<size_t>(text.empty() ? 0 : character_length(text), 1));
+  return text.substr(0, std::max<size_t>(text.empty() ? 0 : base::character_length(text), 1));
 }
 
 std::string printable_path(std::string_view path) {
@@ -127,10 +104,10 @@ const char* kind_name(TomlValue::Kind kind) {
 std::string printable(std::string_view text, size_t longest) {
   std::string shown;
   while (!text.empty()) {
-    const size_t length = character_length(text);
+    const size_t length = base::character_length(text);
     const std::string_view character = text.substr(0, std::max<size_t>(length, 1));
     if (shown.size() + character.size() > longest) return shown + "…";
-    if (length == 0 || is_invisible(character)) {
+    if (length == 0 || base::is_control(character)) {
       for (const char c : character) shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     } else {
       shown += character;

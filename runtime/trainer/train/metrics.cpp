@@ -11,6 +11,7 @@
 
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
+#include "runtime/record/tensorboard.h"
 
 namespace shardrun::train {
 
@@ -32,6 +33,21 @@ std::string clock_text(double seconds) {
   return fmt::format("{:02}:{:02}", total / 60, total % 60);
 }
 
+// Returns the line's figures as a record of TensorBoard; "" where it has none.
+std::string tensorboard_record(const MetricsLine& line) {
+  if (!line.step || !line.loss) return "";
+  std::vector<record::Scalar> scalars = {{line.event ? "loss/validation" : "loss/train", *line.loss}};
+  const std::pair<const char*, const std::optional<double>&> others[] = {
+      {"optimizer/learning_rate", line.learning_rate},
+      {"optimizer/gradient_norm", line.grad_norm},
+      {"speed/tokens_per_second", line.tokens_per_second},
+      {"speed/step_seconds", line.step_seconds}};
+  for (const auto& [tag, value] : others) {
+    if (value) scalars.push_back({tag, *value});
+  }
+  return record::tensorboard_scalars(line.time.value_or(0.0), *line.step, scalars);
+}
+
 }  // namespace
 
 Result<MetricsLog> MetricsLog::open(const record::RunDir& run, int attempt) {
@@ -41,10 +57,25 @@ Result<MetricsLog> MetricsLog::open(const record::RunDir& run, int attempt) {
   return MetricsLog(std::move(fd), run, attempt);
 }
 
+Result<void> MetricsLog::add_tensorboard() {
+  RETURN_IF_ERROR(base::make_directories(run_.tensorboard()));
+  // TensorBoard wants "tfevents" and the second in the name, and reads files of one folder in the order of their names.
+  const double now = base::unix_now();
+  const std::string path = fmt::format("{}/events.out.tfevents.{:010}.attempt_{:04}", run_.tensorboard(),
+                                       static_cast<int64_t>(now), attempt_);
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) return base::errno_error(base::Code::kIo, path, errno);
+  RETURN_IF_ERROR(base::write_all(fd.get(), record::tensorboard_version(now), path));
+  events_ = std::move(fd);
+  return {};
+}
+
 void MetricsLog::write(MetricsLine line) {
   line.attempt = attempt_;
   const bool ours = contract::check_epoch(run_, attempt_).has_value();
   if (!ours || !base::write_all(fd_.get(), to_json(line), run_.metrics_jsonl())) ++lines_lost_;
+  const std::string record = events_ ? tensorboard_record(line) : "";
+  if (ours && !record.empty() && !base::write_all(events_.get(), record, run_.tensorboard())) ++lines_lost_;
 }
 
 void MetricsLog::first_barrier(double seconds) {

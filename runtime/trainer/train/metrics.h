@@ -30,6 +30,9 @@ class MetricsLog {
  public:
   // Appends to the run's metrics.jsonl, for as long as the attempt is the newest. kIo when it cannot be opened.
   static Result<MetricsLog> open(const record::RunDir& run, int attempt);
+  // Writes the figures into a file of TensorBoard, too, one for each attempt, below tensorboard/ in the run directory. kIo when
+  // it cannot be made.
+  Result<void> add_tensorboard();
 
   void first_barrier(double seconds);
   void step(const StepReport& report, double step_seconds, int64_t tokens_per_step);
@@ -46,6 +49,7 @@ class MetricsLog {
   void write(record::MetricsLine line);
 
   base::UniqueFd fd_;
+  base::UniqueFd events_;  // TensorBoard's file, where one is wanted
   record::RunDir run_;
   int attempt_ = 0;
   int64_t lines_lost_ = 0;

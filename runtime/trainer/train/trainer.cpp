@@ -289,6 +289,7 @@ class Trainer {
     if (env_.launch_time > 0.0) first_barrier_seconds_ = base::unix_now() - env_.launch_time;
     RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
     ASSIGN_OR_RETURN(auto metrics, MetricsLog::open(run_dir_, env_.attempt));
+    if (spec_.logging.tensorboard) RETURN_IF_ERROR(metrics.add_tensorboard());
     reporter_.emplace(std::move(metrics), spec_, progress_);
     reporter_->metrics().first_barrier(first_barrier_seconds_);
     return {};

@@ -77,7 +77,10 @@ TEST_CASE(
 }
 
 TEST_CASE("log lines: control bytes of a program cannot steer a terminal") {
-  CHECK_EQ(escape_control("a\x1b[2Jb\tc\r"), "a\\x1b[2Jb\tc\\x0d");
+  LogLine line;
+  REQUIRE(parse_log_line("2026-01-31T12:00:00.100Z n\x1b:0 a\x1b[2Jb\tc\r\xc2\x9b", line));
+
+  CHECK_EQ(render({line, {0}}, false), "[n\\x1b:0] a\\x1b[2Jb\tc\\x0d\\xc2\\x9b");
 }
 
 TEST_CASE("metrics: restarted steps replace what came after the checkpoint") {

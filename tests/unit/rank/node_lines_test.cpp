@@ -67,20 +67,6 @@ TEST_CASE("node lines: a split does not cut a character in two") {
   CHECK(lines == Lines{std::string(kMaxLineBytes - 1, 'x') + " [...]", "[...] \xe2\x82\xactail"});
 }
 
-TEST_CASE("node lines: bytes that move a cursor or are no UTF-8 are written as hex") {
-  CHECK(escape_line("plain \xe2\x82\xac\ttab") == "plain \xe2\x82\xac\ttab");
-  CHECK(escape_line("\x1b[31mred\x07") == "\\x1b[31mred\\x07");
-  CHECK(escape_line(std::string_view("a\0b", 3)) == "a\\x00b");
-  CHECK(escape_line("\x7f") == "\\x7f");
-  CHECK(escape_line("\xc2\x9b"
-                    "1m") == "\\xc2\\x9b1m");                        // a control of the C1 block
-  CHECK(escape_line("\xc0\xaf") == "\\xc0\\xaf");                    // overlong
-  CHECK(escape_line("\xed\xa0\x80") == "\\xed\\xa0\\x80");           // a surrogate
-  CHECK(escape_line("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");  // above U+10FFFF
-  CHECK(escape_line("\xe2\x82") == "\\xe2\\x82");                    // cut off
-  CHECK(escape_line("\xff") == "\\xff");
-}
-
 TEST_CASE("node lines: times are UTC with milliseconds") {
   const auto time = std::chrono::system_clock::from_time_t(1767323045) + std::chrono::milliseconds(7);
 

@@ -1,0 +1,74 @@
+// The verb that shows one or several runs as a page.
+#include <ctime>
+
+#include <filesystem>
+#include <set>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "launcher/verbs/command_line.h"
+#include "launcher/verbs/run_state.h"
+#include "launcher/view/report_page.h"
+#include "runtime/base/io.h"
+
+namespace shardrun::launcher {
+namespace {
+
+struct ReportOptions {
+  std::vector<std::string> runs;
+  std::string output;
+};
+
+base::Result<ReportRun> read_report(const record::RunDir& run) {
+  ASSIGN_OR_RETURN(TimelineSources sources, timeline_sources(run));
+  ReportRun report;
+  report.directory = run.root;
+  report.timeline = make_timeline(sources);
+  add_series(sources.metrics, report.series);
+  if (!sources.exits.empty()) report.exits = std::move(sources.exits.back());
+  if (auto text = base::read_file(run.job_toml())) report.spec = std::move(*text);
+  if (auto plan = read_plan(run)) report.overrides = std::move(plan->overrides);
+  report.record = std::move(sources.record);
+  return report;
+}
+
+int report(const ReportOptions& options, const CommonOptions& common) {
+  std::vector<ReportRun> runs;
+  std::set<std::string> seen;  // `latest` is one of the others
+  for (const std::string& name : options.runs) {
+    auto found = find_run(name, common);
+    if (!found) return fail(found.error(), common);
+    if (!seen.insert(std::filesystem::weakly_canonical(found->root)).second) continue;
+    auto run = read_report(*found);
+    if (!run) return fail(run.error(), common);
+    runs.push_back(std::move(*run));
+  }
+  const std::string path = options.output.empty() ? runs[0].directory + "/report.html" : options.output;
+  const std::string made =
+      fmt::format("Written by shardrun at {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
+  if (auto written = base::write_file_atomically(path, report_page(runs, made)); !written)
+    return fail(written.error(), common);
+  fmt::print("{}\n", absolute_path(path));
+  return contract::kExitDone;
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, CommandLine& line) {
+  auto& options = line.keep<ReportOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "report",
+      "Write one or several runs as a page for a browser: verdict, curves, ranks, memory, what differs");
+  verb->add_option("runs", options.runs, "Runs: each a directory, an id, or a job's name for its newest")
+      ->required();
+  verb->add_option("-o,--output", options.output,
+                   "Where the page goes; otherwise report.html in the first run's directory");
+  verb->add_option("--runs", line.common.runs_directory, "Where runs are looked for")->capture_default_str();
+  add_common(*verb, line, false);
+  verb->footer(
+      "Examples:\n  shardrun report tiny-llama\n  shardrun report runs/tiny-llama/* -o comparison.html");
+  verb->callback([&] { line.exit_code = report(options, line.common); });
+}
+
+}  // namespace shardrun::launcher
