@@ -68,7 +68,10 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
     options.push_back("--kill-on-invalid-dep=yes");
   }
   const bool is_array = paths.array_elements > 0;
-  if (is_array) options.push_back(fmt::format("--array=0-{}%1", paths.array_elements - 1));
+  if (is_array) {
+    const std::string limit = paths.at_a_time > 0 ? fmt::format("%{}", paths.at_a_time) : "";
+    options.push_back(fmt::format("--array=0-{}{}", paths.array_elements - 1, limit));
+  }
   options.push_back(fmt::format("--output={}/{}/slurm.out", paths.runs_directory, is_array ? "%A_%a" : "%j"));
   options.push_back("--open-mode=append");
   options.push_back("--wait-all-nodes=1");

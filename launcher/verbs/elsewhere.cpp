@@ -13,10 +13,10 @@
 #include "launcher/schedule/local/temporary_directory.h"
 #include "launcher/submit/remote.h"
 #include "launcher/submit/snapshot.h"
-#include "launcher/view/log_lines.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
+#include "runtime/base/visible.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -154,11 +154,7 @@ int submit_elsewhere(const Submission& submission, const CommandLine& line) {
   if (line.common.json) words->emplace_back("--json");
   auto answer = ask_there(line.remote, *words);
   if (!answer) return fail(answer.error(), line.common);
-  for (size_t begin = 0; begin < answer->err.size();) {
-    const size_t end = std::min(answer->err.find('\n', begin), answer->err.size());
-    fmt::print(stderr, "{}\n", escape_control(std::string_view(answer->err).substr(begin, end - begin)));
-    begin = end + 1;
-  }
+  fmt::print(stderr, "{}", base::visible_lines(answer->err));
   fmt::print("{}", answer->out);
   if (ended_well(*answer) && !line.common.json && !submission.dry_run)
     fmt::print("  from here      shardrun logs -f NAME --host {}\n", line.remote.host);

@@ -10,9 +10,9 @@
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
-#include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -59,7 +59,7 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
     follower.poll();
     if (is_over(*state)) {
       follower.finish();
-      fmt::print("\n{}\n", escape_control(end_line(*state)));
+      fmt::print("\n{}\n", base::visible(end_line(*state)));
       return exit_code_of(*state);
     }
     if (!state->record && state->status != waiting && !state->status.starts_with("running")) {

@@ -3,6 +3,7 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
+#include "launcher/verbs/sweep.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -25,6 +26,7 @@ std::string row(const record::RunDir& run, const RunState& state) {
 
 int status(const std::string& run_name, const CommonOptions& common) {
   if (!run_name.empty()) {
+    if (const auto sweep_folder = find_sweep(run_name, common)) return show_sweep(*sweep_folder, common);
     auto run = find_run(run_name, common);
     if (!run) return fail(run.error(), common);
     if (common.json) {

@@ -43,11 +43,11 @@ std::string typed(const std::vector<std::string>& argv) {
   return line;
 }
 
-Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0) {
+Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0, int at_a_time = 1) {
   // The folder in which the code is looked at before its submission is gone when the job starts.
   const std::string& directory = request.code ? request.runs_directory : request.plan.working_directory;
   return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory, directory,
-                                       request.after, array_elements});
+                                       request.after, array_elements, at_a_time});
 }
 
 bool is_number(const std::string& text) {
@@ -145,6 +145,10 @@ Result<void> exclude_nodes(const std::string& job, const spec::JobSpec& spec,
   return done;
 }
 
+bool is_of_one_size(const record::LaunchPlan& plan, const record::LaunchPlan& largest) {
+  return plan.nodes == largest.nodes && plan.world_size() == largest.world_size();
+}
+
 std::vector<std::string> resize_command(const std::string& element, const record::LaunchPlan& plan) {
   return {"scontrol",
           "update",
@@ -198,10 +202,12 @@ Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
 }
 
 Result<std::string> describe_array(const ArrayRequest& request) {
-  ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
+  ASSIGN_OR_RETURN(auto script,
+                   script_of(request.job, static_cast<int>(request.plans.size()), request.at_a_time));
   std::string text = fmt::format("# {}   < the script below; then, once {}/<array id>_<index> are written:\n",
                                  typed(submit_command(*request.job.spec)), request.job.runs_directory);
   for (size_t i = 0; i < request.plans.size(); ++i) {
+    if (is_of_one_size(request.plans[i], request.job.plan)) continue;
     text += fmt::format("# {}\n",
                         fmt::join(resize_command(fmt::format("<array id>_{}", i), request.plans[i]), " "));
   }
@@ -209,7 +215,8 @@ Result<std::string> describe_array(const ArrayRequest& request) {
 }
 
 Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
-  ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
+  ASSIGN_OR_RETURN(auto script,
+                   script_of(request.job, static_cast<int>(request.plans.size()), request.at_a_time));
   RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
   auto submitted = submit_prepared(*request.job.spec, script, [&](const std::string& array) -> Result<void> {
     for (size_t i = 0; i < request.plans.size(); ++i) {
@@ -218,6 +225,7 @@ Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
       job.plan = request.plans[i];
       RETURN_IF_ERROR(prepare_run(job, element, script));
       request.plans[i] = job.plan;
+      if (is_of_one_size(job.plan, request.job.plan)) continue;
       if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
         return std::move(resized).error();
     }

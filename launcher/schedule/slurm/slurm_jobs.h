@@ -47,10 +47,12 @@ struct Chain {
 };
 base::Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second);
 
-// The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest number.
+// The same job on several numbers of nodes or with several values, as one Slurm array. `spec` and `plan` are those of the largest
+// number.
 struct ArrayRequest {
   SubmitRequest job;
   std::vector<record::LaunchPlan> plans;  // one per element; none has more nodes than job.plan
+  int at_a_time = 1;                      // elements that go on at once; 0: as many as fit
 };
 base::Result<std::string> describe_array(const ArrayRequest& request);
 
