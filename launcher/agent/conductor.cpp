@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "launcher/plan/batch.h"
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -36,6 +36,10 @@ using base::Result;
 using record::RankExit;
 using record::RunRecord;
 using record::RunStatus;
+
+void tell(std::string_view line) {
+  base::say(STDERR_FILENO, fmt::format("shardrun: {}\n", line));
+}
 
 // Returns what is known of the compile job that went before.
 std::optional<record::PrecompileNote> precompile_note(const record::LaunchPlan& plan) {
@@ -172,13 +176,13 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
 // then has nothing to tell.
 void write_end(const RunRecord& record, const record::RunDir& paths, int attempt) {
   if (auto ours = contract::check_epoch(paths, attempt); !ours) {
-    fmt::print(stderr, "shardrun: {}\n", ours.error().to_string());
+    tell(ours.error().to_string());
     return;
   }
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
                                    std::pair(paths.results_json(), record::to_results_json(record))}) {
     if (auto written = base::write_file_atomically(path, text); !written) {
-      fmt::print(stderr, "shardrun: {}\n", written.error().to_string());
+      tell(written.error().to_string());
     }
   }
 }
@@ -199,7 +203,10 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
     options.policy.hang_timeout_seconds = static_cast<double>(faults.hang_timeout->count());
   options.policy.slow_phase_seconds = static_cast<double>(request.spec->communication.timeout.count());
   options.place_path = attempt.paths.watch_json(attempt.number);
-  options.this_machine_only = request.plan.scheduler == "local";
+  options.this_machine_only = options.policy.all_reach_us = request.plan.scheduler == "local";
+  options.has_ended = [paths = attempt.paths, number = attempt.number](int rank) {
+    return ::access(paths.rank_exit(number, rank).c_str(), F_OK) == 0;
+  };
   for (int rank = 0; rank < attempt.plan.world_size(); ++rank) {
     const auto index = static_cast<size_t>(rank / attempt.plan.ranks_per_node);
     options.rank_nodes.push_back(attempt.nodes.size() > index ? attempt.nodes[index] : attempt.nodes.front());
@@ -278,6 +285,14 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     record.attempts.back().also_lost = alarm.also_lost;
   }
   note_unreachable(outcome->unreachable, attempt, input, record.attempts.back());
+  if (const auto strangers = (*watch)->strangers(); strangers.count > 0) {
+    write_event(
+        attempt.paths, attempt.number,
+        {.event = "strangers",
+         .line = fmt::format(
+             "{} connection{} that could not prove the attempt's key were refused, the newest from {}",
+             strangers.count, strangers.count == 1 ? "" : "s", strangers.newest)});
+  }
   for (const Straggler& slow : (*watch)->stragglers()) {
     record.attempts.back().stragglers.push_back(
         {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});
@@ -307,9 +322,11 @@ class Conductor {
       std::optional<Verdict> refusal;
       if (!nodes) refusal = could_not_start(nodes.error());
       if (nodes && needs_preflight()) refusal = pass_gate(attempt);
+      RETURN_IF_ERROR(directory_.check_ours());
       RETURN_IF_ERROR(announce(attempt));
-      Verdict verdict = refusal ? std::move(*refusal) : attempt_to_run(attempt);
-      const Decision decision = end(attempt, std::move(verdict));
+      if (!refusal) RETURN_IF_ERROR(fence(attempt, refusal));
+      Verdict verdict = refusal ? std::move(*refusal) : run_attempt(scheduler_, request_, attempt, record_);
+      ASSIGN_OR_RETURN(const Decision decision, end(attempt, std::move(verdict)));
       if (decision.next == Next::kRestart) {
         ++restarts_;
         continue;
@@ -402,19 +419,22 @@ class Conductor {
     return std::nullopt;
   }
 
-  Verdict attempt_to_run(const Attempt& attempt) {
-    auto planned = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan),
-                                               0644, base::Durability::kProcess);
-    if (!planned) return could_not_start(planned.error());
-    if (request_.spec->program.command.empty()) {
+  // Writes what the attempt's ranks read and takes the checkpoints from earlier attempts. The error is that of a
+  // conductor that was replaced; what else goes wrong becomes the verdict.
+  Result<void> fence(const Attempt& attempt, std::optional<Verdict>& refusal) {
+    auto ready = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan), 0644,
+                                             base::Durability::kProcess);
+    if (ready && request_.spec->program.command.empty()) {
       const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);
-      auto fenced = contract::fence_checkpoints(checkpoints, request_.plan.id, attempt.number);
-      if (!fenced) return could_not_start(fenced.error());
+      ready = contract::fence_checkpoints(paths_, checkpoints, request_.plan.id, attempt.number);
     }
-    return run_attempt(scheduler_, request_, attempt, record_);
+    if (!ready) refusal = could_not_start(ready.error());
+    return directory_.check_ours();
   }
 
-  Decision end(const Attempt& attempt, Verdict verdict) {
+  // A conductor that was asleep while the run was given to others must neither judge it nor start it or queue it again.
+  Result<Decision> end(const Attempt& attempt, Verdict verdict) {
+    if (auto ours = directory_.check_ours(); !ours && ours.error().code() != Code::kIo) return ours.error();
     const bool stopped = verdict.stop_requested;
     record::Attempt& noted = record_.attempts.back();
     if (const auto metrics = base::read_file(paths_.metrics_jsonl()))
@@ -446,10 +466,7 @@ class Conductor {
     if (!next_) input.too_few = next_.error().message();
     input.can_requeue = static_cast<bool>(request_.requeue);
     for (const record::Attempt& one : record_.attempts) input.checkpoints.push_back(one.checkpoint_step);
-    // A conductor that was asleep while the job was given to others must neither start it nor queue it again.
-    Decision decision = directory_.is_still_ours()
-                            ? decide(input, request_.spec->fault_tolerance)
-                            : Decision{Next::kStop, "another conductor has taken over"};
+    Decision decision = decide(input, request_.spec->fault_tolerance);
     if (!left_out_.empty()) record_.verdict += "; " + left_out_ + ", and was left out";
     if (attempt.plan.nodes < request_.plan.nodes)
       record_.verdict += fmt::format("; it had {} of {} nodes", attempt.plan.nodes, request_.plan.nodes);
@@ -466,7 +483,7 @@ class Conductor {
                  .status = record::status_name(record_.status),
                  .verdict = record_.verdict});
     if (decision.next == Next::kRestart) {
-      fmt::print(stderr, "shardrun: attempt {}: {}; starting again\n", attempt.number, record_.verdict);
+      tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
     }
     write_end(record_, paths_, attempt.number);
     return decision;

@@ -1,6 +1,7 @@
 #include "launcher/gate/gate.h"
 
 #include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include "launcher/gate/bandwidth_history.h"
 #include "launcher/gate/rules.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -52,7 +54,9 @@ class Gate {
   }
 
  private:
-  static void say(const std::string& line) { fmt::print(stderr, "shardrun: preflight: {}\n", line); }
+  static void say(const std::string& line) {
+    base::say(STDERR_FILENO, fmt::format("shardrun: preflight: {}\n", line));
+  }
 
   // Runs one step on all nodes that are left; returns true when another one should follow.
   bool look(int pass) {

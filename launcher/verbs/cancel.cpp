@@ -1,19 +1,15 @@
 #include <signal.h>
-#include <sys/types.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
-#include "runtime/base/io.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -52,28 +48,16 @@ int cancel(const std::string& run_name, const CommonOptions& common) {
     fmt::print("asked Slurm to cancel job {}\n", base::visible(plan->id));
     return contract::kExitDone;
   }
-  auto lock = base::read_file(run->root + "/conductor.lock", 4096);
-  if (!lock) {
+  const auto holder = read_holder(*run);
+  if (!holder && holder.error().code() == base::Code::kNotFound) {
     return fail(base::Error(base::Code::kRefused, run->root + ": nobody conducts this run; it is over"),
                 common);
   }
-  std::istringstream fields(*lock);
-  std::string host;
-  pid_t pid = 0;
-  fields >> host >> pid;
-  char here[256] = {};
-  ::gethostname(here, sizeof(here) - 1);
-  if (host != here) {
-    return fail(
-        base::Error(base::Code::kRefused, fmt::format("the run is conducted on {}; cancel it there", host)),
-        common);
+  if (!holder) return fail(holder.error(), common);
+  if (auto signalled = signal_holder(*holder, SIGTERM); !signalled) {
+    return fail(signalled.error().context(run->root), common);
   }
-  if (pid <= 1 || ::kill(pid, SIGTERM) != 0) {
-    return fail(
-        base::errno_error(base::Code::kIo, fmt::format("process {} cannot be asked to stop", pid), errno),
-        common);
-  }
-  fmt::print("asked process {} to stop the run\n", pid);
+  fmt::print("asked process {} to stop the run\n", holder->pid);
   return contract::kExitDone;
 }
 

@@ -12,6 +12,7 @@
 
 #include "launcher/plan/precompile.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
@@ -74,15 +75,15 @@ std::string slurm_id(const std::string& runs) {
 }  // namespace
 
 int fail(const Error& error, const CommonOptions& common) {
-  fmt::print(
-      stderr, "shardrun: error: {}\n",
-      common.verbose ? base::visible_lines(error.to_chain_string()) : base::visible(error.to_string()));
+  base::say(STDERR_FILENO,
+            fmt::format("shardrun: error: {}\n", common.verbose ? base::visible_lines(error.to_chain_string())
+                                                                : base::visible(error.to_string())));
   return contract::exit_code_of(error.code());
 }
 
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    fmt::print(stderr, "shardrun: warning: {}\n", base::visible(warning));
+    base::say(STDERR_FILENO, fmt::format("shardrun: warning: {}\n", base::visible(warning)));
   }
 }
 

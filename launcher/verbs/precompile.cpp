@@ -1,5 +1,7 @@
 #include "launcher/verbs/precompile.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,6 +15,7 @@
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run.h"
+#include "runtime/base/say.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -91,8 +94,10 @@ Result<int> compile_first(const LoadedSpec& loaded, record::LaunchPlan& plan, co
   auto code = run_child_program(argv, signals.fd(), /*quiet_stdout=*/json);
   if (!code || *code == contract::kExitDone) return code;
   const auto record = read_record(directory);
-  fmt::print(stderr, "shardrun: error: {} was not started: its compile job {}; see {}\n", plan.name,
-             record ? base::visible(record->verdict) : fmt::format("ended with {}", *code), directory.root);
+  base::say(STDERR_FILENO,
+            fmt::format("shardrun: error: {} was not started: its compile job {}; see {}\n", plan.name,
+                        record ? base::visible(record->verdict) : fmt::format("ended with {}", *code),
+                        directory.root));
   return code;
 }
 

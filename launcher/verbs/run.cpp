@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -32,6 +33,7 @@
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
@@ -52,10 +54,13 @@ void point_latest(const record::RunDir& run) {
   fs::rename(fresh, directory.parent_path() / "latest", ignored);
 }
 
-void print_to_terminal(const std::string& text) {
-  if (auto written = base::write_all(STDOUT_FILENO, text, "standard output"); !written)
-    return;  // nobody reads
+// The end of a run is its verdict, whether or not anybody reads it.
+void print_lines(const std::string& text) {
+  base::say(STDOUT_FILENO, text);
 }
+
+// How long a terminal that nobody reads may hold the end of a run.
+constexpr std::chrono::milliseconds kLastLinesTime{2000};
 
 // Follows the run on a thread of its own while the conductor waits for the ranks.
 class Viewer {
@@ -67,7 +72,10 @@ class Viewer {
     options.terminal = ::isatty(STDOUT_FILENO) == 1;
     options.columns = terminal_columns(STDOUT_FILENO);
     options.total_steps = total_steps;
-    follower_.emplace(run, options, print_to_terminal);
+    // Lines wait for a terminal that is held (Ctrl-S), but not once the run is over.
+    follower_.emplace(run, options, [this](const std::string& text) {
+      base::say(STDOUT_FILENO, text, kLastLinesTime, [this] { return done_.load(); });
+    });
     thread_ = std::thread([this] {
       while (!done_.load()) {
         follower_->poll();
@@ -192,17 +200,18 @@ bool write_plot(const record::RunDir& run, const std::string& name) {
 }
 
 void print_end(const record::RunRecord& record, const record::RunDir& run, int attempt, bool plotted) {
-  fmt::print("\n{}: {}\n", record::status_name(record.status), base::visible(record.verdict));
+  std::string text =
+      fmt::format("\n{}: {}\n", record::status_name(record.status), base::visible(record.verdict));
   if (record.metrics) {
     for (const plan::Utilization& utilization : record.metrics->utilization)
-      fmt::print("  utilization {}\n", to_string(utilization));
+      text += fmt::format("  utilization {}\n", to_string(utilization));
   }
-  fmt::print("  logs        {}/*.log\n", run.attempt(attempt));
-  fmt::print("  record      {}\n", run.record_json());
-  if (plotted) fmt::print("  loss curve  {}/loss.svg\n", run.root);
-  if (record.metrics && !record.metrics->checkpoint.empty()) {
-    fmt::print("  checkpoint  {}\n", record.metrics->checkpoint);
-  }
+  text += fmt::format("  logs        {}/*.log\n", run.attempt(attempt));
+  text += fmt::format("  record      {}\n", run.record_json());
+  if (plotted) text += fmt::format("  loss curve  {}/loss.svg\n", run.root);
+  if (record.metrics && !record.metrics->checkpoint.empty())
+    text += fmt::format("  checkpoint  {}\n", record.metrics->checkpoint);
+  print_lines(text);
 }
 
 std::unique_ptr<Scheduler> make_scheduler(const std::string& name) {
@@ -250,7 +259,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   if (!record) return fail(record.error(), common);
   const bool plotted = write_plot(run, job.plan.name);
   if (common.json) {
-    fmt::print("{}", to_json(*record));
+    print_lines(to_json(*record));
   } else {
     print_end(*record, run, attempt, plotted);
   }
@@ -276,6 +285,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   if (auto copied = work_in_snapshot(*job); !copied) return fail(copied.error(), common);
   auto signals = StopSignals::block();
   if (!signals) return fail(signals.error(), common);
+  ::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its lines any more
   if (needs_compile_job(*job)) {
     auto cache = contract::compile_cache_folder(job->spec, job->plan.working_directory);
     if (!cache) return fail(cache.error(), common);

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "launcher/agent/run_directory.h"
+#include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
@@ -16,7 +16,7 @@ using record::RunStatus;
 
 namespace {
 
-constexpr const char* kLost = "lost (its conductor is gone)";
+constexpr const char* kInterrupted = "interrupted";
 
 // What Slurm calls the states in which a job does not run any more.
 bool says_that_it_ended(const std::string& status) {
@@ -34,7 +34,7 @@ void ask_about(RunState& state) {
     for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
   } else if (!state.record || state.record->status == RunStatus::kRunning) {
-    state.status = kLost;
+    state.status = kInterrupted;
   }
 }
 
@@ -68,6 +68,23 @@ std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, i
   return exits;
 }
 
+// Says in the state that a run whose record still says "running" has lost its conductor, which can be told on this
+// machine alone.
+void note_lost_conductor(const record::RunDir& run, RunState& state) {
+  const auto holder = read_holder(run);
+  const bool nobody = !holder && holder.error().code() == base::Code::kNotFound;
+  if (!nobody && !(holder && life_of(*holder) == Life::kGone)) return;
+  // The record is written before the lock is removed: it is read again, for the run may have ended just now.
+  if (auto record = find_record(run); record && record->status != RunStatus::kRunning) {
+    state.record = std::move(record).value();
+    state.status = record::status_name(state.record->status);
+    return;
+  }
+  state.status = kInterrupted;
+  state.record->verdict = nobody ? "interrupted: its conductor ended without a record"
+                                 : fmt::format("interrupted: its conductor, {}, is gone", describe(*holder));
+}
+
 }  // namespace
 
 base::Result<RunRecord> find_record(const record::RunDir& run) {
@@ -89,11 +106,8 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
                     state.record->status == RunStatus::kPreempted;
   if (state.plan.scheduler == "slurm") {
     if (open && ask_slurm) ask_about(state);
-  } else if (state.record && state.record->status == RunStatus::kRunning && is_abandoned(run)) {
-    // A conductor writes its last record before it lets go of the directory.
-    if (auto record = find_record(run)) state.record = std::move(record).value();
-    state.status =
-        state.record->status == RunStatus::kRunning ? kLost : record::status_name(state.record->status);
+  } else if (state.record && state.record->status == RunStatus::kRunning) {
+    note_lost_conductor(run, state);
   }
   return state;
 }
@@ -101,8 +115,8 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
 bool is_over(const RunState& state) {
   for (const char* in_slurm : {"pending", "running", "requeued", "suspended", "configuring", "completing"})
     if (state.status.starts_with(in_slurm)) return false;
-  return (state.record && state.record->status != RunStatus::kRunning) || state.status.starts_with(kLost) ||
-         says_that_it_ended(state.status);
+  return (state.record && state.record->status != RunStatus::kRunning) ||
+         state.status.starts_with(kInterrupted) || says_that_it_ended(state.status);
 }
 
 int exit_code_of(const RunState& state) {
@@ -113,6 +127,7 @@ int exit_code_of(const RunState& state) {
 std::string end_line(const RunState& state) {
   if (state.record && state.record->status != RunStatus::kRunning)
     return fmt::format("{}: {}", record::status_name(state.record->status), state.record->verdict);
+  if (state.record && state.record->verdict.starts_with(kInterrupted)) return state.record->verdict;
   std::string line =
       fmt::format("{}: {}", state.status, state.record ? "it ended without a verdict" : "it never started");
   if (state.status.find("unch") != std::string::npos)  // JobLaunchFailure, launch failed requeued held

@@ -169,6 +169,8 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     if (event.event == "queued_again")
       from_events[event.attempt].push_back(
           {event.time, event.attempt, Mark::kNone, "queued again: " + event.line.value_or("")});
+    if (event.event == "strangers")
+      from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone, event.line.value_or("")});
     if (event.event != "straggler") continue;
     from_events[event.attempt].push_back(
         {event.time, event.attempt, Mark::kNone,

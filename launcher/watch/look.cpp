@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/contract/sealed_lines.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -21,7 +22,7 @@ using base::Error;
 using base::Result;
 using std::chrono::steady_clock;
 
-constexpr size_t kLongestAnswer = size_t{64} << 20;
+constexpr size_t kLongestLine = 4096;
 
 bool wait_for(int fd, short events, steady_clock::time_point deadline) {
   pollfd polled{fd, events, 0};
@@ -57,41 +58,69 @@ Result<base::UniqueFd> connect_to(const std::string& text, uint16_t port, steady
   return fd;
 }
 
-// Returns all that comes until the other side closes.
-Result<std::string> ask(int fd, const std::string& line, steady_clock::time_point deadline) {
-  RETURN_IF_ERROR(base::write_all(fd, line + "\n", "the conductor"));
-  std::string text;
-  std::array<char, 65536> chunk;
-  while (text.size() < kLongestAnswer) {
-    if (!wait_for(fd, POLLIN, deadline)) return Error(Code::kIo, "the conductor does not answer in time");
-    const ssize_t got = ::recv(fd, chunk.data(), chunk.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return base::errno_error(Code::kIo, "reading the conductor's answer", errno);
-    if (got == 0) return text;
-    text.append(chunk.data(), got);
-  }
-  return Error(Code::kIo, "the conductor's answer does not end");
-}
+// What a connection says, line by line.
+class LineReader {
+ public:
+  LineReader(int fd, steady_clock::time_point deadline) : fd_(fd), deadline_(deadline) {}
 
-Result<std::vector<contract::RankSight>> parse_answer(std::string_view text, const std::string& answer) {
-  const std::string welcome = fmt::format("welcome {}\n", answer);
-  if (!text.starts_with(welcome))
-    return Error(Code::kIo, "what answers is not the conductor of this attempt");
-  text.remove_prefix(welcome.size());
-  std::vector<contract::RankSight> sights;
-  while (text != "end\n") {
-    const size_t end = text.find('\n');
-    auto sight = contract::parse_rank_sight(text.substr(0, end));
-    if (end == std::string_view::npos || !sight) return Error(Code::kIo, "the conductor's answer is cut off");
-    sights.push_back(std::move(*sight));
-    text.remove_prefix(end + 1);
+  Result<std::string> next() {
+    size_t end = 0;
+    while ((end = received_.find('\n', begin_)) == std::string::npos) RETURN_IF_ERROR(read_more());
+    std::string line = received_.substr(begin_, end - begin_);
+    begin_ = end + 1;
+    return line;
   }
-  return sights;
+
+ private:
+  Result<void> read_more() {
+    received_.erase(0, begin_);
+    begin_ = 0;
+    if (received_.size() > kLongestLine) return Error(Code::kIo, "the conductor's answer does not end");
+    std::array<char, 65536> chunk;
+    if (!wait_for(fd_, POLLIN, deadline_)) return Error(Code::kIo, "the conductor does not answer in time");
+    const ssize_t got = ::recv(fd_, chunk.data(), chunk.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return {};
+    if (got < 0) return base::errno_error(Code::kIo, "reading the conductor's answer", errno);
+    if (got == 0) return Error(Code::kIo, "the conductor's answer is cut off");
+    received_.append(chunk.data(), got);
+    return {};
+  }
+
+  int fd_;
+  steady_clock::time_point deadline_;
+  std::string received_;
+  size_t begin_ = 0;
+};
+
+Result<std::vector<contract::RankSight>> ask(int fd, const common::Key& key,
+                                             steady_clock::time_point deadline) {
+  const auto stranger = [] { return Error(Code::kIo, "what answers is not the conductor of this attempt"); };
+  LineReader reader(fd, deadline);
+  ASSIGN_OR_RETURN(auto nonce, contract::random_key());
+  contract::SealedLines lines(contract::SealedLines::Side::kClient, key, nonce);
+  ASSIGN_OR_RETURN(auto opening, reader.next());
+  if (!lines.take_opening(opening)) return stranger();
+  const std::string question = lines.opening() + "\n" + lines.seal(contract::kLookLine) + "\n";
+  RETURN_IF_ERROR(base::write_all(fd, question, "the conductor"));
+  std::vector<contract::RankSight> sights;
+  for (bool welcome = false;; welcome = true) {
+    ASSIGN_OR_RETURN(auto line, reader.next());
+    const auto text = lines.unseal(line);
+    if (!text || (!welcome && *text != contract::kWelcomeLine)) return stranger();
+    if (!welcome) continue;
+    if (*text == contract::kEndLine) return sights;
+    auto sight = contract::parse_rank_sight(*text);
+    if (!sight) return Error(Code::kIo, "the conductor speaks another version");
+    sights.push_back(std::move(*sight));
+  }
 }
 
 }  // namespace
 
 Result<std::vector<contract::RankSight>> look_at_ranks(const contract::WatchPlace& place) {
+  common::Key key;
+  if (!common::from_hex(place.key, &key))
+    return Error(Code::kIo, "watch.json has no key: another version of shardrun wrote it");
   Error last(Code::kIo, "the conductor says no address");
   for (const std::string& address : place.addresses) {
     const auto deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
@@ -101,8 +130,7 @@ Result<std::vector<contract::RankSight>> look_at_ranks(const contract::WatchPlac
       last = std::move(fd).error();
       continue;
     }
-    ASSIGN_OR_RETURN(auto text, ask(fd->get(), contract::look_line(place.token), deadline));
-    return parse_answer(text, place.answer);
+    return ask(fd->get(), key, deadline);
   }
   return last;
 }

@@ -71,6 +71,7 @@ void WatchRules::forgive(double seconds) {
     rank.last_moved += seconds;
     if (rank.stopped_since) *rank.stopped_since += seconds;
   }
+  if (first_look_) *first_look_ += seconds;
 }
 
 double WatchRules::step_seconds_p99() const {
@@ -95,11 +96,30 @@ double WatchRules::patience_seconds(const RankWatch& rank) const {
 }
 
 std::optional<Alarm> WatchRules::find_alarm(double now) const {
+  if (auto alarm = find_unheard(now)) return alarm;
   if (auto alarm = find_silence(now)) return alarm;
   if (somebody_is_silent(now)) return std::nullopt;
   if (!policy_.trainer) return find_quiet_command(now);
   if (auto alarm = find_stopped(now)) return alarm;
   return find_stuck(now);
+}
+
+std::optional<Alarm> WatchRules::find_unheard(double now) const {
+  const double patience = policy_.hang_timeout_seconds.value_or(policy_.slow_phase_seconds);
+  if (!first_look_ || patience == 0.0 || now - *first_look_ < patience) return std::nullopt;
+  for (const RankWatch& rank : ranks_) {
+    if (rank.heard || rank.left) continue;
+    const bool neighbour_heard = std::any_of(ranks_.begin(), ranks_.end(), [&](const RankWatch& other) {
+      return other.heard && other.node == rank.node;
+    });
+    if (!policy_.all_reach_us && !neighbour_heard) continue;
+    return hang(
+        rank, *first_look_,
+        fmt::format(
+            "hangs before its first sign of life: nothing was heard of it for {:.1f} s since the start",
+            now - *first_look_));
+  }
+  return std::nullopt;
 }
 
 std::optional<Alarm> WatchRules::find_silence(double now) const {
@@ -229,15 +249,19 @@ std::optional<Alarm> WatchRules::find_quiet_command(double now) const {
                last_moved};
 }
 
-std::vector<int> WatchRules::take_unheard(double now) {
+std::vector<int> WatchRules::unheard() const {
   std::vector<int> unheard;
-  if (!first_look_) first_look_ = now;
-  if (looked_for_unheard_ || now - *first_look_ < kUnheardSeconds) return unheard;
-  looked_for_unheard_ = true;
   for (const RankWatch& rank : ranks_) {
     if (!rank.heard && !rank.left) unheard.push_back(rank.global_rank);
   }
   return unheard;
+}
+
+std::vector<int> WatchRules::take_unheard(double now) {
+  if (!first_look_) first_look_ = now;
+  if (looked_for_unheard_ || now - *first_look_ < kUnheardSeconds) return {};
+  looked_for_unheard_ = true;
+  return unheard();
 }
 
 std::vector<Straggler> WatchRules::take_stragglers(double now) {

@@ -5,6 +5,9 @@
 //                        side
 //   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or only its supervisor is silent; or
 //                        between two steps nothing moves although it waits for nobody
+//   a rank hangs before its first beat
+//                        its supervisor is not heard within hang_timeout, or slow_phase_seconds, of the attempt's
+//                        start, although it can reach us: all can, or another rank of its node does
 //   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest
 //
 // While a rank is silent, nobody is blamed for not moving: what was heard last is old, and others may be waiting
@@ -51,6 +54,8 @@ struct WatchPolicy {
   double node_timeout_seconds = 4.0;
   std::optional<double> hang_timeout_seconds;  // 0: never
   double slow_phase_seconds = 300.0;
+  // Whether every rank can reach us, as on one machine; elsewhere a rank may run unwatched because of a firewall.
+  bool all_reach_us = false;
 };
 
 // What is known of one rank. Times are seconds of one monotonic clock.
@@ -94,6 +99,8 @@ class WatchRules {
   std::optional<Alarm> find_alarm(double now) const;
   // Returns the ranks that have newly become stragglers.
   std::vector<Straggler> take_stragglers(double now);
+  // Returns the ranks that are neither heard nor left.
+  std::vector<int> unheard() const;
   // Returns, once, kUnheardSeconds after the first call, the ranks that were never heard and are watched by nobody.
   std::vector<int> take_unheard(double now);
 
@@ -107,6 +114,7 @@ class WatchRules {
     int slow_windows = 0;
     bool reported = false;
   };
+  std::optional<Alarm> find_unheard(double now) const;
   std::optional<Alarm> find_silence(double now) const;
   std::vector<std::string> silent_beside(const std::string& lost, double now) const;
   bool somebody_is_silent(double now) const;

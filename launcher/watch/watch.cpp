@@ -1,4 +1,5 @@
 #include "launcher/watch/watch.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 
 #include <arpa/inet.h>
@@ -8,15 +9,14 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,27 +32,16 @@ constexpr int kTickMilliseconds = 100;
 // If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
+constexpr double kEndsSeconds = 1.0;  // how often accounts of ranks that were never heard are looked for
+constexpr double kLongestLookSeconds = 10.0;  // for who looks to read all
+
+// The thread that says it listens for heartbeats: a terminal that nobody reads may cost it a line, not its time.
+void tell(std::string_view line) {
+  base::say(STDERR_FILENO, line, std::chrono::milliseconds(0));
+}
 
 double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-Result<std::string> random_word() {
-  std::array<unsigned char, 16> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return base::errno_error(Code::kIo, "random bytes", errno);
-  }
-  std::string word;
-  for (const unsigned char byte : bytes) word += fmt::format("{:02x}", byte);
-  return word;
-}
-
-// Takes equally long for every wrong word of the same length.
-bool same_word(const std::string& left, const std::string& right) {
-  if (left.size() != right.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < left.size(); ++i) difference |= static_cast<unsigned>(left[i] ^ right[i]);
-  return difference == 0;
 }
 
 // Each rank needs one connection; the limit that we were started with is left alone where it is enough.
@@ -110,16 +99,20 @@ bool send_line(int fd, const std::string& line) {
          static_cast<ssize_t>(bytes.size());
 }
 
+std::string describe(const sockaddr_in& address) {
+  char text[INET_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
+  return fmt::format("{} port {}", text, ntohs(address.sin_port));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   make_room_for(options.rank_nodes.size());
   contract::WatchPlace place;
   ASSIGN_OR_RETURN(auto listener, listen_on(options.this_machine_only, place.port));
-  ASSIGN_OR_RETURN(auto token, random_word());
-  ASSIGN_OR_RETURN(auto answer, random_word());
-  place.token = token;
-  place.answer = answer;
+  ASSIGN_OR_RETURN(auto key, contract::random_key());
+  place.key = common::to_hex(common::bytes_of(key));
   place.lease_seconds = kLeaseShare * options.policy.node_timeout_seconds;
   place.addresses = options.this_machine_only ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
   UniqueFd alarm_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -130,6 +123,7 @@ Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   std::unique_ptr<Watch> watch(
       new Watch(std::move(options), std::move(listener), std::move(alarm_event), std::move(stop_event)));
   watch->place_ = std::move(place);
+  watch->key_ = key;
   watch->thread_ = std::thread([raw = watch.get()] { raw->serve(); });
   return watch;
 }
@@ -161,10 +155,23 @@ std::vector<Straggler> Watch::stragglers() const {
   return stragglers_;
 }
 
+Watch::Strangers Watch::strangers() const {
+  const std::lock_guard lock(mutex_);
+  return strangers_;
+}
+
+void Watch::note_stranger(const Peer& peer) {
+  const std::lock_guard lock(mutex_);
+  ++strangers_.count;
+  strangers_.newest = peer.from;
+}
+
 void Watch::serve() {
   double last = monotonic_seconds();
   while (true) {
-    std::vector<pollfd> fds = {{stop_event_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    // A listener that cannot be served would wake us again and again, so it waits for the next turn.
+    std::vector<pollfd> fds = {{stop_event_.get(), POLLIN, 0}, {rest_ ? -1 : listener_.get(), POLLIN, 0}};
+    rest_ = false;
     for (const Peer& peer : peers_) {
       fds.push_back({peer.socket.get(), static_cast<short>(peer.to_send.empty() ? POLLIN : POLLOUT), 0});
     }
@@ -174,9 +181,11 @@ void Watch::serve() {
     if (now - last > kOwnStallSeconds) rules_.forgive(now - last);
     last = now;
     for (size_t i = peers_.size(); i-- > 0;) {
-      const bool late = peers_[i].global_rank < 0 && now - peers_[i].accepted > kHelloSeconds;
+      const double age = now - peers_[i].accepted;
       const bool looks = !peers_[i].to_send.empty();
+      const bool late = (!peers_[i].proven && age > kHelloSeconds) || (looks && age > kLongestLookSeconds);
       if (late || (fds[2 + i].revents != 0 && !(looks ? send_more(peers_[i]) : read_peer(peers_[i], now)))) {
+        if (!peers_[i].proven) note_stranger(peers_[i]);
         peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
@@ -186,14 +195,40 @@ void Watch::serve() {
 }
 
 void Watch::accept_peers(double now) {
-  const size_t most = 2 * options_.rank_nodes.size() + 64;  // strangers included
-  while (peers_.size() < most) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
+  auto unproven = std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.proven; });
+  for (size_t accepted = 0; accepted < most_unproven(); ++accepted) {
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    UniqueFd socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length,
+                              SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      const bool none_left = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      rest_ = none_left && !drop_oldest_unproven();
+      return;
+    }
+    auto nonce = contract::random_key();
+    if (!nonce) return;
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    peers_.push_back({std::move(socket), -1, now, "", ""});
+    if (unproven < static_cast<std::ptrdiff_t>(most_unproven())) {
+      ++unproven;
+    } else {
+      drop_oldest_unproven();
+    }
+    contract::SealedLines lines(contract::SealedLines::Side::kServer, key_, *nonce);
+    (void)send_line(socket.get(), lines.opening());
+    peers_.push_back({std::move(socket), describe(address), std::move(lines), false, -1, now, "", ""});
   }
+}
+
+// Returns whether there was one.
+bool Watch::drop_oldest_unproven() {
+  const auto oldest =
+      std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.proven; });
+  if (oldest == peers_.end()) return false;
+  note_stranger(*oldest);
+  peers_.erase(oldest);
+  return true;
 }
 
 // Returns false when the connection is over.
@@ -220,60 +255,71 @@ bool Watch::send_more(Peer& peer) {
   return !peer.to_send.empty();
 }
 
-std::string Watch::describe_ranks(double now) const {
-  std::string text = "welcome " + place_.answer + "\n";
+std::string Watch::describe_ranks(contract::SealedLines& lines, double now) const {
+  std::string text = lines.seal(contract::kWelcomeLine) + "\n";
   for (const RankWatch& rank : rules_.ranks()) {
     const auto ago = rank.heard ? static_cast<int64_t>((now - rank.last_heard) * 1000.0) : 0;
-    text += to_line(contract::RankSight{rank.global_rank, rank.node, rank.heard, rank.left,
-                                        std::max<int64_t>(ago, 0), rank.beat}) +
+    text += lines.seal(to_line(contract::RankSight{rank.global_rank, rank.node, rank.heard, rank.left,
+                                                   std::max<int64_t>(ago, 0), rank.beat})) +
             "\n";
   }
-  return text + "end\n";
+  return text + lines.seal(contract::kEndLine) + "\n";
 }
 
 bool Watch::on_line(Peer& peer, const std::string& line, double now) {
-  if (const auto token = contract::parse_look(line); token && peer.global_rank < 0) {
-    if (!same_word(*token, place_.token)) return false;
-    peer.to_send = describe_ranks(now);
-    return true;
-  }
-  if (peer.global_rank < 0) {
-    const auto hello = contract::parse_hello(line);
-    if (!hello || !same_word(hello->token, place_.token)) return false;
-    if (hello->global_rank >= static_cast<int>(options_.rank_nodes.size())) return false;
-    peer.global_rank = hello->global_rank;
-    return send_line(peer.socket.get(), "welcome " + place_.answer);
-  }
-  if (line == "bye") {
+  if (!peer.lines.open()) return peer.lines.take_opening(line);
+  const auto text = peer.lines.unseal(line);
+  if (!text) return false;
+  if (!peer.proven) return on_first_line(peer, *text, now);
+  if (peer.global_rank < 0) return false;
+  if (*text == contract::kFarewellLine) {
     rules_.on_farewell(peer.global_rank);
     return true;
   }
-  const auto beat = contract::parse_beat(line);
+  const auto beat = contract::parse_beat(*text);
   if (!beat) return false;
   rules_.on_beat(peer.global_rank, *beat, now);
   // A peer that has hung up by now does not read it, but what it said last still counts.
-  (void)send_line(peer.socket.get(), fmt::format("ack {}", beat->sequence));
+  (void)send_line(peer.socket.get(), peer.lines.seal(fmt::format("ack {}", beat->sequence)));
+  return true;
+}
+
+bool Watch::on_first_line(Peer& peer, const std::string& text, double now) {
+  peer.proven = true;
+  if (text == contract::kLookLine) {
+    peer.to_send = describe_ranks(peer.lines, now);
+    return true;
+  }
+  const auto hello = contract::parse_hello(text);
+  if (!hello || hello->global_rank >= static_cast<int>(options_.rank_nodes.size())) return false;
+  peer.global_rank = hello->global_rank;
+  // As with an answer to a beat: whoever has hung up by now may have said more before.
+  (void)send_line(peer.socket.get(), peer.lines.seal(contract::kWelcomeLine));
   return true;
 }
 
 void Watch::tell_unheard(const std::vector<int>& ranks) const {
   if (ranks.empty()) return;
-  fmt::print(
-      stderr,
+  tell(fmt::format(
       "shardrun: {} of {} ranks were not heard within {:.0f} s, among them rank {} on node {}: they run "
       "unwatched, and the loss of their nodes would go unnoticed; let them connect to TCP port {} of {}\n",
       ranks.size(), options_.rank_nodes.size(), kUnheardSeconds, ranks.front(),
-      options_.rank_nodes[ranks.front()], place_.port, fmt::join(place_.addresses, " or "));
+      options_.rank_nodes[ranks.front()], place_.port, fmt::join(place_.addresses, " or ")));
 }
 
 void Watch::judge(double now) {
+  if (options_.has_ended && now - last_look_for_ends_ > kEndsSeconds) {
+    last_look_for_ends_ = now;
+    for (const int rank : rules_.unheard()) {
+      if (options_.has_ended(rank)) rules_.on_farewell(rank);
+    }
+  }
   tell_unheard(rules_.take_unheard(now));
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
     for (const Straggler& slow : fresh) {
-      fmt::print(
-          stderr,
+      tell(fmt::format(
           "shardrun: rank {} on node {} is slow: busy {:.3f} s in each step, the median rank {:.3f} s\n",
-          slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds);
+          slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds));
     }
     const std::lock_guard lock(mutex_);
     stragglers_.insert(stragglers_.end(), fresh.begin(), fresh.end());
@@ -290,8 +336,8 @@ void Watch::judge(double now) {
 }
 
 void Watch::order_kill(const std::string& reason) {
-  for (const Peer& peer : peers_) {
-    if (peer.global_rank >= 0) (void)send_line(peer.socket.get(), "kill " + reason);
+  for (Peer& peer : peers_) {
+    if (peer.global_rank >= 0) (void)send_line(peer.socket.get(), peer.lines.seal("kill " + reason));
   }
 }
 

@@ -1,16 +1,20 @@
 // Watch: listens for the heartbeats of an attempt's ranks and raises the alarm (rules.h).
 //
 // Effect: opens a TCP listener and writes attempt_<n>/watch.json (0600), which tells the supervisors where it is
-// and how to prove that they belong here. On an alarm every connected supervisor is told to kill its program, at
-// once and without Slurm's help, and alarm_fd() becomes readable. A connection that does not say the right word
-// within kHelloSeconds is closed. A straggler, and ranks that nobody hears, are named on stderr once. Whoever shows
-// the token and asks to look is told what is known of each rank.
+// and holds the key by which they prove that they belong here. On an alarm every connected supervisor is told to kill
+// its program, at once and without Slurm's help, and alarm_fd() becomes readable. A straggler, and ranks that nobody
+// hears, are named on stderr once. Whoever proves the key and asks to look is told what is known of each rank.
+//
+// A stranger is a connection that proves nothing within kHelloSeconds, or says what the key does not bear out. It is
+// closed and counted. At most kMostUnproven connections beside one for each rank may be without proof: when there are
+// more, the oldest of them is closed, so that strangers can neither keep a rank out nor use up descriptors.
 //
 // Thread rule: start, raised, stragglers and stop from one thread; a thread of its own serves the connections and
 // hands its findings over through a mutex. Block the stop signals before start.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,16 +25,20 @@
 #include "launcher/watch/rules.h"
 #include "runtime/base/io.h"
 #include "runtime/base/result.h"
+#include "runtime/contract/sealed_lines.h"
 
 namespace shardrun::launcher {
 
-inline constexpr double kHelloSeconds = 5.0;
+inline constexpr double kHelloSeconds = 2.0;
+inline constexpr size_t kMostUnproven = 64;
 
 struct WatchOptions {
   WatchPolicy policy;
   std::string place_path;               // path of watch.json
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
+  // Returns whether the rank has left an account of its end: it was too short to be heard. May be empty.
+  std::function<bool(int global_rank)> has_ended{};
 };
 
 class Watch {
@@ -50,37 +58,54 @@ class Watch {
   std::optional<Raised> raised() const;
   // Returns all stragglers found so far.
   std::vector<Straggler> stragglers() const;
+  struct Strangers {
+    int64_t count = 0;
+    std::string newest;  // address and port
+  };
+  // Returns how many connections were refused so far, and where the newest came from.
+  Strangers strangers() const;
   // Raises no more alarms and joins the thread. The destructor does the same.
   void stop();
 
  private:
   struct Peer {
     base::UniqueFd socket;
-    int global_rank = -1;  // -1 until its hello
+    std::string from;  // address and port
+    contract::SealedLines lines;
+    bool proven = false;
+    int global_rank = -1;  // -1 until its hello, and of a peer that looks
     double accepted = 0.0;
     std::string received;
     std::string to_send;  // for a peer that looks; the connection ends with it
   };
   Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd stop_event);
+  size_t most_unproven() const { return options_.rank_nodes.size() + kMostUnproven; }
 
   void serve();
   void accept_peers(double now);
   bool read_peer(Peer& peer, double now);
   static bool send_more(Peer& peer);
   bool on_line(Peer& peer, const std::string& line, double now);
-  std::string describe_ranks(double now) const;
+  bool on_first_line(Peer& peer, const std::string& text, double now);
+  std::string describe_ranks(contract::SealedLines& lines, double now) const;
+  void note_stranger(const Peer& peer);
+  bool drop_oldest_unproven();
   void judge(double now);
   void tell_unheard(const std::vector<int>& ranks) const;
   void order_kill(const std::string& reason);
 
   WatchOptions options_;
   contract::WatchPlace place_;
+  common::Key key_{};
   base::UniqueFd listener_, alarm_event_, stop_event_;
-  WatchRules rules_;          // owned by the thread
-  std::vector<Peer> peers_;   // owned by the thread
-  mutable std::mutex mutex_;  // guards the two below
+  WatchRules rules_;         // owned by the thread
+  std::vector<Peer> peers_;  // owned by the thread
+  bool rest_ = false;        // owned by the thread: no descriptor was left for a connection
+  double last_look_for_ends_ = 0.0;
+  mutable std::mutex mutex_;  // guards the three below
   std::optional<Raised> raised_;
   std::vector<Straggler> stragglers_;
+  Strangers strangers_;
   std::thread thread_;
 };
 

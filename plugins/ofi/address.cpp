@@ -22,7 +22,7 @@ using common::put;
 using common::put_bytes;
 using common::Reader;
 
-constexpr uint32_t kMagic = 0x326f7273;  // "sro2"
+constexpr uint32_t kMagic = 0x336f7273;  // "sro3"
 
 // Returns the name of the interface with the default route; empty if there is none.
 std::string default_route_interface() {
@@ -50,6 +50,7 @@ std::vector<std::byte> pack(const RankAddress& address) {
   std::vector<std::byte> out;
   put(out, kMagic);
   put(out, address.cookie);
+  put(out, address.secret);
   put(out, address.ipv4);
   put(out, address.liveness_port);
   put(out, static_cast<uint16_t>(address.endpoints.size()));
@@ -66,6 +67,7 @@ Status unpack(std::span<const std::byte> bytes, RankAddress* address) {
     return {SHARDRUN_COMM_INVALID, "an address is not of this plugin: do all ranks load the same one?"};
   }
   address->cookie = reader.get<uint64_t>();
+  address->secret = reader.get<common::Key>();
   address->ipv4 = reader.get<uint32_t>();
   address->liveness_port = reader.get<uint16_t>();
   const auto count = reader.get<uint16_t>();
@@ -111,6 +113,12 @@ Status choose_ipv4(const std::string& interface_name, bool one_node, uint32_t* i
             fmt::format("interface \"{}\" is not up with an IPv4 address", interface_name)};
   }
   return {SHARDRUN_COMM_UNSUPPORTED, "no network interface is up with an IPv4 address, not even loopback"};
+}
+
+common::KeyedHash job_key(const std::vector<RankAddress>& ranks) {
+  std::string secrets;
+  for (const RankAddress& rank : ranks) secrets += common::bytes_of(rank.secret);
+  return common::KeyedHash(common::KeyedHash(ranks.front().secret)({"shardrun ofi 1", secrets}));
 }
 
 std::string ipv4_text(uint32_t ipv4) {

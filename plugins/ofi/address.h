@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/common/keyed_hash.h"
 #include "plugins/ofi/status.h"
 
 namespace shardrun::ofi {
@@ -18,8 +19,9 @@ struct EndpointAddress {
 };
 
 struct RankAddress {
-  uint64_t cookie = 0;  // random; names the rank's bell and keeps strangers from its liveness port
-  uint32_t ipv4 = 0;    // network byte order
+  uint64_t cookie = 0;   // random; names the rank's bell and shared memory, so it is public on the node
+  common::Key secret{};  // random; the job's key is made of all ranks'
+  uint32_t ipv4 = 0;     // network byte order
   uint16_t liveness_port = 0;
   std::vector<EndpointAddress> endpoints;
 };
@@ -33,6 +35,9 @@ Status unpack(std::span<const std::byte> bytes, RankAddress* address);
 // that is up and is neither loopback nor a local bridge (docker, virbr); loopback as the last resort. INVALID names
 // an interface that has no address.
 Status choose_ipv4(const std::string& interface_name, bool one_node, uint32_t* ipv4);
+
+// Returns the key that only those know who have all ranks' addresses as they were exchanged.
+common::KeyedHash job_key(const std::vector<RankAddress>& ranks);
 
 std::string ipv4_text(uint32_t ipv4);
 uint64_t random_cookie();

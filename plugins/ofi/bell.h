@@ -2,6 +2,7 @@
 //
 // Each rank has an abstract Unix datagram socket that is named by its cookie: nothing of it is on disk, and it is
 // gone with the process. A ring that finds the queue full is dropped, because then the sleeper is already awake.
+// The name can be read by all on the node, so a ring says nothing but "look", and other users' rings not even that.
 //
 // Thread rule: open on the opening thread, everything later on the engine's thread.
 #pragma once
@@ -22,8 +23,8 @@ class Bell {
 
   int fd() const { return fd_; }
   void ring(uint64_t cookie) const;
-  // Forgets the rings so far.
-  void clear() const;
+  // Takes rings off the queue, a bounded number of them. Returns whether one came from this user.
+  bool clear() const;
 
  private:
   Bell() = default;

@@ -24,6 +24,7 @@ constexpr int kStuckLooks = 8;              // looks in a row without a turn of 
 Status Engine::open(const OpenOptions& options, std::unique_ptr<Engine>* engine) {
   auto opened = std::unique_ptr<Engine>(new Engine());
   opened->cookie_ = random_cookie();
+  if (!common::fill_random(&opened->secret_)) return {SHARDRUN_COMM_IO, "the kernel gives no random numbers"};
   opened->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (opened->wake_fd_ < 0) return {SHARDRUN_COMM_IO, "eventfd failed: too many open files?"};
   if (Status status = opened->open_endpoints(options); !status.ok()) return status;
@@ -36,6 +37,7 @@ Status Engine::open_endpoints(const OpenOptions& options) {
   const bool one_node = options.node_count == 1;
   RankAddress address;
   address.cookie = cookie_;
+  address.secret = secret_;
   if (Status status = choose_ipv4(options.interface_name, one_node, &address.ipv4); !status.ok())
     return status;
 
@@ -58,7 +60,7 @@ Status Engine::open_endpoints(const OpenOptions& options) {
     endpoints_.push_back(std::move(endpoint));
   }
   if (Status status = Bell::open(cookie_, &bell_); !status.ok()) return status;
-  if (Status status = Liveness::open(address.ipv4, cookie_, &liveness_); !status.ok()) return status;
+  if (Status status = Liveness::open(address.ipv4, &liveness_); !status.ok()) return status;
   address.liveness_port = liveness_->port();
   packed_address_ = pack(address);
   return {};
@@ -71,7 +73,7 @@ Engine::~Engine() {
 
 Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
   if (thread_.joinable()) return {SHARDRUN_COMM_INVALID, "connect was called twice"};
-  if (global_rank >= peers.size() || peers.size() > kSenderMask) {
+  if (global_rank >= peers.size() || peers.size() > kMostRanks) {
     return {SHARDRUN_COMM_INVALID, fmt::format("rank {} in a world of {}", global_rank, peers.size())};
   }
   global_rank_ = global_rank;
@@ -84,7 +86,8 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
     cookies_.push_back(ranks[rank].cookie);
   }
   if (Status status = assign_endpoints(ranks); !status.ok()) return status;
-  if (Status status = liveness_->connect(global_rank, ranks); !status.ok()) return status;
+  key_ = job_key(ranks);
+  if (Status status = liveness_->connect(global_rank, ranks, *key_); !status.ok()) return status;
   post_control_receives();
   // Signals are handled by the host's threads.
   sigset_t all, before;
@@ -210,7 +213,7 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
   const uint64_t next = channel.posted + 1;
   auto active = std::make_unique<ActiveOperation>();
   // This may copy much, so it is not done under the mutex.
-  active->operation = make_operation(channel.group, {channel.id, next}, collective);
+  active->operation = make_operation(channel.group, {*key_, channel.id, next}, collective);
   active->operation->ticket = next;
   active->channel = &channel;
   std::lock_guard lock(mutex_);

@@ -149,6 +149,7 @@ class Engine {
   bool must_look() const;
   Endpoint& endpoint_for(uint32_t global_rank, bool is_send) const;
   int sleep_milliseconds(bool must_look);
+  int news_milliseconds(bool must_look);
   void handle_news(const Liveness::News& news);
   void check_clocks();
   void suspect(uint32_t global_rank, const std::string& why);
@@ -168,6 +169,8 @@ class Engine {
 
   uint32_t global_rank_ = 0;
   uint64_t cookie_ = 0;
+  common::Key secret_{};
+  std::optional<common::KeyedHash> key_;  // the job's, since connect
   std::vector<std::byte> packed_address_;
   std::string provider_in_use_;
   std::vector<Peer> peers_;
@@ -197,6 +200,7 @@ class Engine {
   bool halted_ = false;          // under mutex_; the thread is done
   bool stuck_ = false;           // under mutex_; the thread is lost inside a provider
   std::list<std::unique_ptr<ActiveOperation>> active_;
+  uint64_t control_tag_ = 0;
   std::list<ControlSlot> control_receives_, control_sends_;
   // rank, tag → segments of sends that have not begun here
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> early_grants_;
@@ -207,7 +211,8 @@ class Engine {
   // These are for waiting callers: a thread that neither sleeps nor turns is stuck inside a provider.
   std::atomic<uint64_t> turns_{0};
   std::atomic<bool> asleep_{false};
-  int idle_rounds_ = 0;  // turns since something moved
+  int idle_rounds_ = 0;           // turns since something moved
+  int caller_milliseconds_ = -1;  // until the liveness links' callers must be looked at; -1: they need not
 };
 
 }  // namespace shardrun::ofi

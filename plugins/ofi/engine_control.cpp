@@ -12,15 +12,12 @@ namespace {
 enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3, kGrant = 4 };
 constexpr int kControlReceives = 16;  // posted per endpoint
 
-// The tag is the same for all senders, who name themselves in the message: receives never ignore tag bits (see
-// fabric.h).
-uint64_t control_tag() {
-  return make_tag({kControlChannel, 0}, /*kind=*/0, /*step=*/0, /*sender_global_rank=*/0);
-}
-
 }  // namespace
 
+// The tag is the same for all senders, who name themselves in the message: receives never ignore tag bits (see
+// fabric.h).
 void Engine::post_control_receives() {
+  control_tag_ = make_tag({*key_, kControlChannel, 0}, /*kind=*/0, /*step=*/0, /*sender_global_rank=*/0);
   for (uint32_t endpoint = 0; endpoint < endpoints_.size(); ++endpoint) {
     for (int i = 0; i < kControlReceives; ++i) {
       ControlSlot& slot = control_receives_.emplace_back();
@@ -66,13 +63,14 @@ bool Engine::post_waiting_control() {
   int error = 0;
   for (ControlSlot& slot : control_receives_) {
     if (slot.posted) continue;
-    slot.posted = endpoints_[slot.endpoint]->receive(&slot.message, sizeof(slot.message), control_tag(),
-                                                     &slot.request, &error) == Post::kAccepted;
+    slot.posted =
+        endpoints_[slot.endpoint]->receive(&slot.message, sizeof(slot.message), control_tag_,
+                                           /*from_peer=*/false, &slot.request, &error) == Post::kAccepted;
     moved |= slot.posted;
   }
   for (ControlSlot& slot : control_sends_) {
     if (slot.posted) continue;
-    const Post post = endpoints_[slot.endpoint]->send(&slot.message, sizeof(slot.message), control_tag(),
+    const Post post = endpoints_[slot.endpoint]->send(&slot.message, sizeof(slot.message), control_tag_,
                                                       &slot.request, &error);
     slot.posted = post != Post::kTryAgain;  // a message that cannot be sent stays unanswered
     backlog_ |= !slot.posted;

@@ -184,7 +184,8 @@ bool Engine::post_flow(ActiveOperation& active, Flow& flow) {
   std::byte* data = flow.segment_data(flow.posted);
   int error = 0;
   const Post post = flow.is_send ? endpoint.send(data, request.expected_bytes, flow.tag, &request, &error)
-                                 : endpoint.receive(data, request.expected_bytes, flow.tag, &request, &error);
+                                 : endpoint.receive(data, request.expected_bytes, flow.tag,
+                                                    /*from_peer=*/true, &request, &error);
   if (flow.is_send && endpoint.must_ring()) to_ring_.insert(flow.global_rank);
   if (post == Post::kAccepted) {
     ++flow.posted;
@@ -237,6 +238,12 @@ bool Engine::must_look() const {
 
 // Returns how long poll may sleep, in milliseconds; -1 means until a descriptor wakes it.
 int Engine::sleep_milliseconds(bool must_look) {
+  const int news = news_milliseconds(must_look);
+  if (caller_milliseconds_ < 0) return news;
+  return news < 0 ? caller_milliseconds_ : std::min(news, caller_milliseconds_);
+}
+
+int Engine::news_milliseconds(bool must_look) {
   if (backlog_) return 1;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->may_sleep()) return 0;
@@ -273,8 +280,7 @@ void Engine::listen(int timeout_milliseconds) {
     (void)!read(wake_fd_, &count, sizeof(count));
   }
   if (poll_set[1].revents != 0) {
-    bell_->clear();
-    idle_rounds_ = 0;
+    if (bell_->clear()) idle_rounds_ = 0;
   }
   for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
 }
@@ -310,6 +316,7 @@ void Engine::suspect(uint32_t global_rank, const std::string& why) {
 
 void Engine::check_clocks() {
   const auto now = Clock::now();
+  caller_milliseconds_ = liveness_->look_at_callers();
   // Messages to a rank that said farewell may fail; whether one was needed is decided by the farewell's grace period.
   if (suspect_ && departed_.count(suspect_->global_rank) > 0) suspect_.reset();
   if (suspect_ && now >= suspect_->deadline) {

@@ -102,7 +102,12 @@ struct Endpoint::Library {
       return {};
     }
     const KeepSignals keep;  // libfabric's psm libraries take over signals when they are loaded
-    void* handle = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* handle = nullptr;  // EFA's installer puts its own, newer one where no loader looks
+    for (const char* name :
+         {"/opt/amazon/efa/lib64/libfabric.so.1", "/opt/amazon/efa/lib/libfabric.so.1", "libfabric.so.1"}) {
+      handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (handle != nullptr) break;
+    }
     if (handle == nullptr) {
       return {SHARDRUN_COMM_UNSUPPORTED,
               fmt::format("provider \"{}\" needs the system's libfabric.so.1: {}", provider, dlerror())};
@@ -135,7 +140,9 @@ Status Endpoint::open(const Place& place, std::unique_ptr<Endpoint>* endpoint) {
   fi_info* hints = library.dupinfo(nullptr);
   if (hints == nullptr) return {SHARDRUN_COMM_IO, "libfabric is out of memory"};
   hints->ep_attr->type = FI_EP_RDM;
-  hints->caps = FI_TAGGED;
+  // Other users cannot write to shm's segments, so that a receive there need not name its sender.
+  const bool directed = provider == "tcp";
+  hints->caps = FI_TAGGED | (directed ? FI_DIRECTED_RECV : 0);
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
@@ -157,6 +164,7 @@ Status Endpoint::open(const Place& place, std::unique_ptr<Endpoint>* endpoint) {
   fi_info* info = nth_info(found_first, choose_device(devices_of(found_first), local_rank, local_world_size));
   auto opened = std::unique_ptr<Endpoint>(new Endpoint());
   opened->provider_ = provider;
+  opened->directed_ = directed;
   opened->registers_ = std::strstr(info->fabric_attr->prov_name, "ofi_rxm") != nullptr;
   if (opened->registers_) info->domain_attr->mr_mode |= FI_MR_LOCAL;
   opened->registers_ = (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
@@ -274,12 +282,13 @@ Post Endpoint::send(const void* data, uint64_t bytes, uint64_t tag, Request* req
   return posted(code, request, error);
 }
 
-Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, Request* request, int* error) {
+Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, bool from_peer, Request* request,
+                       int* error) {
   ssize_t code = register_memory(data, bytes, FI_RECV, request);
   if (code == 0) {
     void* description = request->registration == nullptr ? nullptr : fi_mr_desc(request->registration);
-    code =
-        fi_trecv(endpoint_, data, bytes, description, FI_ADDR_UNSPEC, tag, /*ignore=*/0, &request->context);
+    const fi_addr_t sender = directed_ && from_peer ? peer_address_[request->global_rank] : FI_ADDR_UNSPEC;
+    code = fi_trecv(endpoint_, data, bytes, description, sender, tag, /*ignore=*/0, &request->context);
   }
   return posted(code, request, error);
 }

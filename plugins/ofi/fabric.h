@@ -85,10 +85,11 @@ class Endpoint {
 
   // Tagged messages; `bytes` may not be 0. kFailed: `error` has the FI_E* code.
   Post send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
-  // Accepts messages with exactly this tag, in the order in which they were sent. Masks are not offered: libfabric
+  // Accepts messages with exactly this tag, in the order in which they were sent. Over tcp, with `from_peer`, they must
+  // come over a connection of the address that request->global_rank was inserted with. Masks are not offered: libfabric
   // 1.17's shm forgets to clear the mask of a receive that it uses again, and then gives messages to the wrong
   // receive.
-  Post receive(void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
+  Post receive(void* data, uint64_t bytes, uint64_t tag, bool from_peer, Request* request, int* error);
 
   // Makes progress and appends what completed. IO if the queue itself failed.
   Status poll(std::vector<Completion>* completions);
@@ -121,6 +122,7 @@ class Endpoint {
   // We register the memory of messages ourselves: ofi_rxm would do it too, but it keeps the registrations of what was
   // in flight when the endpoint closes, and with them the domain and the fabric.
   bool registers_ = false;
+  bool directed_ = false;  // receives can name their sender
   uint64_t next_key_ = 1;
   std::set<fid_mr*> registrations_;  // for messages in flight
   std::vector<std::byte> address_;

@@ -14,9 +14,11 @@
 namespace shardrun::ofi {
 namespace {
 
-enum MessageKind : uint32_t { kHello = 1, kBye = 2, kFailureNews = 3 };
-constexpr size_t kLongestText = 1000;
-constexpr size_t kMostRanks = 256;  // at most this many ranks of a failure are named
+using std::chrono::milliseconds;
+
+constexpr milliseconds kHelloTime{5000};  // from a caller's connection to his name
+constexpr milliseconds kRestTime{100};
+constexpr size_t kMostCallers = 64;  // without a name
 
 Status system_error(const char* what) {
   return {SHARDRUN_COMM_IO, fmt::format("{} for the liveness links: {}", what, std::strerror(errno))};
@@ -42,21 +44,8 @@ sockaddr_in socket_address(uint32_t ipv4, uint16_t port) {
 
 }  // namespace
 
-struct Liveness::Header {
-  uint32_t kind;
-  uint32_t global_rank;
-  uint64_t cookie;  // the cookie of the rank that the message is sent to
-  int32_t code;
-  uint32_t text_bytes;  // length of the text that follows
-  uint32_t rank_count;  // number of the failure's ranks, 4 bytes each, which follow the text
-  uint32_t reserved;
-
-  size_t following_bytes() const { return text_bytes + rank_count * sizeof(uint32_t); }
-};
-
-Status Liveness::open(uint32_t ipv4, uint64_t cookie, std::unique_ptr<Liveness>* liveness) {
+Status Liveness::open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness) {
   auto opened = std::unique_ptr<Liveness>(new Liveness());
-  opened->cookie_ = cookie;
   opened->listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (opened->listener_ < 0) return system_error("socket");
   sockaddr_in address = socket_address(ipv4, 0);
@@ -76,16 +65,19 @@ Liveness::~Liveness() {
   if (listener_ >= 0) close(listener_);
 }
 
-Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& ranks) {
-  global_rank_ = global_rank;
-  for (const RankAddress& rank : ranks) cookies_.push_back(rank.cookie);
+Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& ranks,
+                         const common::KeyedHash& key) {
   const auto size = static_cast<uint32_t>(ranks.size());
+  global_rank_ = global_rank;
+  world_size_ = size;
+  key_ = key;
   std::set<uint32_t> watched;
   for (uint32_t distance = 1; distance < size; distance *= 2) {
     watched.insert((global_rank + distance) % size);
     watched.insert((global_rank + size - distance) % size);
   }
   for (const uint32_t peer : watched) {
+    if (peer < global_rank) awaited_.insert(peer);
     if (peer <= global_rank) continue;
     Link link;
     link.global_rank = peer;
@@ -110,7 +102,7 @@ Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& r
 }
 
 void Liveness::add_to(std::vector<pollfd>* poll_set) const {
-  poll_set->push_back({listener_, POLLIN, 0});
+  poll_set->push_back({rest_end_ ? -1 : listener_, POLLIN, 0});
   for (const Link& link : links_) {
     poll_set->push_back({link.fd, static_cast<short>(link.connecting ? POLLOUT : POLLIN), 0});
   }
@@ -136,42 +128,73 @@ std::vector<Liveness::News> Liveness::handle(const std::vector<pollfd>& poll_set
       read_link(link, &news);
     }
   }
-  if (poll_set[first].revents != 0) accept_links();
-  links_.erase(std::remove_if(links_.begin(), links_.end(), [](const Link& link) { return link.fd < 0; }),
-               links_.end());
+  if (poll_set[first].revents != 0) accept_links(&news);
+  forget_closed();
   return news;
 }
 
-void Liveness::accept_links() {
-  for (;;) {
+void Liveness::accept_links(std::vector<News>* news) {
+  for (size_t accepted = 0; accepted <= kMostCallers + awaited_.size(); ++accepted) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
+    if (fd < 0) {
+      // A listener that cannot be served would wake us again and again.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+        rest_end_ = Clock::now() + kRestTime;
+      return;
+    }
+    const auto callers = std::count_if(links_.begin(), links_.end(), is_caller);
+    if (callers >= static_cast<std::ptrdiff_t>(kMostCallers + awaited_.size())) {
+      Link& oldest = *std::find_if(links_.begin(), links_.end(), is_caller);
+      read_link(oldest, news);  // perhaps he has said it by now
+      if (is_caller(oldest)) close_link(oldest);
+    }
     set_link_options(fd);
     Link link;
     link.fd = fd;
+    link.called = Clock::now();
     links_.push_back(std::move(link));
   }
 }
 
-void Liveness::greet(Link& link) {
-  link.connecting = false;
-  send_message(link, kHello, global_rank_);
+bool Liveness::is_caller(const Link& link) {
+  return link.fd >= 0 && link.global_rank < 0;
 }
 
-void Liveness::send_message(const Link& link, uint32_t kind, uint32_t global_rank, const Status& failure) {
+size_t Liveness::links() const {
+  return static_cast<size_t>(std::count_if(links_.begin(), links_.end(),
+                                           [](const Link& link) { return link.fd >= 0 && link.welcomed; }));
+}
+
+int Liveness::look_at_callers() {
+  const auto now = Clock::now();
+  if (rest_end_ && now >= *rest_end_) rest_end_.reset();
+  std::optional<Clock::time_point> next = rest_end_;
+  for (Link& link : links_) {
+    if (!is_caller(link)) continue;
+    if (now >= link.called + kHelloTime) {
+      close_link(link);
+    } else if (!next || link.called + kHelloTime < *next) {
+      next = link.called + kHelloTime;
+    }
+  }
+  forget_closed();
+  return next ? static_cast<int>(std::chrono::ceil<milliseconds>(*next - now).count()) : -1;
+}
+
+void Liveness::forget_closed() {
+  links_.erase(std::remove_if(links_.begin(), links_.end(), [](const Link& link) { return link.fd < 0; }),
+               links_.end());
+}
+
+void Liveness::greet(Link& link) {
+  link.connecting = false;
+  send_message(link, {LivenessMessage::kHello, global_rank_, {}});
+}
+
+void Liveness::send_message(Link& link, const LivenessMessage& message) {
   if (link.fd < 0 || link.connecting || link.global_rank < 0) return;
-  const std::string shown = failure.text.substr(0, kLongestText);
-  const size_t ranks = std::min(failure.ranks.size(), kMostRanks);
-  const Header header{kind,
-                      global_rank,
-                      cookies_[link.global_rank],
-                      failure.code,
-                      static_cast<uint32_t>(shown.size()),
-                      static_cast<uint32_t>(ranks),
-                      0};
-  std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
-  bytes += shown;
-  bytes.append(reinterpret_cast<const char*>(failure.ranks.data()), ranks * sizeof(uint32_t));
+  const std::string bytes =
+      pack(message, {global_rank_, static_cast<uint32_t>(link.global_rank), link.sent++}, *key_);
   // A few hundred bytes on a quiet link always fit; a link that takes nothing belongs to a rank that is gone.
   (void)!send(link.fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -193,39 +216,31 @@ void Liveness::read_link(Link& link, std::vector<News>* news) {
 }
 
 bool Liveness::take_message(Link& link, std::vector<News>* news) {
-  Header header;
-  if (link.received.size() < sizeof(header)) return false;
-  std::memcpy(&header, link.received.data(), sizeof(header));
-  if (header.cookie != cookie_ || header.text_bytes > kLongestText || header.rank_count > kMostRanks ||
-      header.global_rank >= cookies_.size()) {
-    close_link(link);  // a stranger
+  const bool caller = is_caller(link);
+  LivenessPlace place{caller ? UINT32_MAX : static_cast<uint32_t>(link.global_rank), global_rank_,
+                      link.heard};
+  LivenessMessage message;
+  const Unpacked unpacked = unpack(&link.received, world_size_, &place, *key_, &message);
+  if (unpacked == Unpacked::kMore) return false;
+  if (unpacked == Unpacked::kForeign || (caller && awaited_.erase(place.from) == 0)) {
+    lose(link, news);  // of a caller without a name this is no news: a stranger, or a rank's words once more
     return false;
   }
-  if (link.received.size() < sizeof(header) + header.following_bytes()) return false;
-  Status failure{header.code, link.received.substr(sizeof(header), header.text_bytes)};
-  failure.ranks.resize(header.rank_count);
-  std::copy_n(link.received.data() + sizeof(header) + header.text_bytes, header.rank_count * sizeof(uint32_t),
-              reinterpret_cast<char*>(failure.ranks.data()));
-  link.received.erase(0, sizeof(header) + header.following_bytes());
+  ++link.heard;
   link.welcomed = true;
-  if (header.kind == kHello) {
-    const bool caller = link.global_rank < 0;
-    link.global_rank = header.global_rank;
-    if (caller) greet(link);
-  } else if (header.kind == kBye) {
+  link.global_rank = place.from;
+  if (caller) greet(link);
+  if (message.kind == LivenessMessage::kBye) {
     link.farewell = true;
-    news->push_back({News::Kind::kFarewell, header.global_rank, {}});
-  } else if (header.kind == kFailureNews) {
-    const auto stranger = [this](uint32_t rank) { return rank >= cookies_.size(); };
-    failure.ranks.erase(std::remove_if(failure.ranks.begin(), failure.ranks.end(), stranger),
-                        failure.ranks.end());
-    news->push_back({News::Kind::kFailure, header.global_rank, std::move(failure)});
+    news->push_back({News::Kind::kFarewell, message.global_rank, {}});
+  } else if (message.kind == LivenessMessage::kFailure) {
+    news->push_back({News::Kind::kFailure, message.global_rank, std::move(message.failure)});
   }
   return true;
 }
 
 void Liveness::tell_failure(uint32_t global_rank, const Status& failure) {
-  for (const Link& link : links_) send_message(link, kFailureNews, global_rank, failure);
+  for (Link& link : links_) send_message(link, {LivenessMessage::kFailure, global_rank, failure});
 }
 
 void Liveness::lose(Link& link, std::vector<News>* news) {
@@ -237,12 +252,12 @@ void Liveness::lose(Link& link, std::vector<News>* news) {
 }
 
 void Liveness::say_farewell() {
-  accept_links();
   std::vector<News> unheard;
+  accept_links(&unheard);
   for (Link& link : links_) {
     if (!link.connecting && link.fd >= 0) read_link(link, &unheard);
   }
-  for (const Link& link : links_) send_message(link, kBye, global_rank_);
+  for (Link& link : links_) send_message(link, {LivenessMessage::kBye, global_rank_, {}});
 }
 
 void Liveness::close_link(Link& link) {

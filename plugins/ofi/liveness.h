@@ -5,17 +5,24 @@
 // rank passes on once reaches all of them in log2(n) hops. A link that closes without a farewell is a death. A rank
 // passes its news on before it closes anything, so over one link the cause always comes before the effect.
 //
+// Only ranks of the job can say anything (liveness_message.h). A caller who has not said who he is within 5 s is closed, and
+// so is the oldest of them when there are more than 64: strangers cost neither descriptors nor patience.
+//
 // Thread rule: open and connect on the opening thread, everything later on the engine's thread.
 #pragma once
 
 #include <poll.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "plugins/ofi/address.h"
+#include "plugins/ofi/liveness_message.h"
 #include "plugins/ofi/status.h"
 
 namespace shardrun::ofi {
@@ -29,19 +36,25 @@ class Liveness {
     Status failure;
   };
 
-  static Status open(uint32_t ipv4, uint64_t cookie, std::unique_ptr<Liveness>* liveness);
+  static Status open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness);
   ~Liveness();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
   uint16_t port() const { return port_; }
+  // Returns the number of ranks that a link with words in both directions leads to.
+  size_t links() const;
 
-  // Starts the links to the watched ranks above ours; the ranks below call us.
-  Status connect(uint32_t global_rank, const std::vector<RankAddress>& ranks);
+  // Starts the links to the watched ranks above ours; the ranks below call us. `key` is the job's.
+  Status connect(uint32_t global_rank, const std::vector<RankAddress>& ranks, const common::KeyedHash& key);
 
   void add_to(std::vector<pollfd>* poll_set) const;
   // Call it after poll with the same set, `first` being the index where add_to began.
   std::vector<News> handle(const std::vector<pollfd>& poll_set, size_t first);
+
+  // Closes callers who have had their time. Returns for how many milliseconds this need not be called again; -1: until
+  // somebody calls.
+  int look_at_callers();
 
   // Tells every linked rank; `global_rank` is who said it first. Does not block.
   void tell_failure(uint32_t global_rank, const Status& failure);
@@ -49,19 +62,22 @@ class Liveness {
   void say_farewell();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Link {
     int fd = -1;
     int64_t global_rank = -1;  // -1 until its hello has come
+    Clock::time_point called;
+    uint64_t sent = 0, heard = 0;  // messages
     bool connecting = false;
     bool welcomed = false;  // the other side has said something, so it knows this link
     bool farewell = false;
     std::string received;
   };
-  struct Header;
-
   Liveness() = default;
-  void accept_links();
-  void send_message(const Link& link, uint32_t kind, uint32_t global_rank, const Status& failure = {});
+  void accept_links(std::vector<News>* news);
+  static bool is_caller(const Link& link);  // whether it has not said yet who it is
+  void forget_closed();
+  void send_message(Link& link, const LivenessMessage& message);
   void greet(Link& link);
   void lose(Link& link, std::vector<News>* news);
   void read_link(Link& link, std::vector<News>* news);
@@ -70,10 +86,12 @@ class Liveness {
 
   int listener_ = -1;
   uint16_t port_ = 0;
-  uint64_t cookie_ = 0;
-  uint32_t global_rank_ = 0;
-  std::vector<uint64_t> cookies_;  // by rank
+  uint32_t global_rank_ = 0, world_size_ = 0;
+  std::optional<common::KeyedHash> key_;
+  std::set<uint32_t> awaited_;  // ranks below ours that have not called yet
   std::vector<Link> links_;
+  std::optional<Clock::time_point>
+      rest_end_;  // no descriptor was left for a caller: the others wait until then
 };
 
 }  // namespace shardrun::ofi

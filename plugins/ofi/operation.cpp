@@ -1,6 +1,7 @@
 #include "plugins/ofi/operation.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "plugins/abi/comm_v1.h"
@@ -106,9 +107,9 @@ class AllGather final : public Operation {
       add_flow(group, peer, /*is_send=*/false, tag_from(peer), bytes_of(all) + peer * bytes, bytes,
                kDirectSegmentBytes, bytes);
     });
+    const uint64_t own_tag = tag_from(group.mine);
     for_each_peer(group, [&](uint32_t peer) {
-      add_flow(group, peer, /*is_send=*/true, tag_from(group.mine), bytes_of(mine), bytes,
-               kDirectSegmentBytes, bytes);
+      add_flow(group, peer, /*is_send=*/true, own_tag, bytes_of(mine), bytes, kDirectSegmentBytes, bytes);
     });
     std::byte* own = bytes_of(all) + group.mine * bytes;
     if (bytes > 0 && own != mine) std::memcpy(own, mine, bytes);
@@ -134,9 +135,10 @@ class ReduceScatter final : public Operation {
                    bytes, segment_bytes, bytes);
       if (peer != 0) make_ring(flow);
     });
+    const uint64_t own_tag = make_tag(id, kScatter, 0, group.global_ranks[group.mine]);
     for_each_peer(group, [&](uint32_t peer) {
-      add_flow(group, peer, /*is_send=*/true, make_tag(id, kScatter, 0, group.global_ranks[group.mine]),
-               bytes_of(full + peer * count), bytes, segment_bytes, bytes);
+      add_flow(group, peer, /*is_send=*/true, own_tag, bytes_of(full + peer * count), bytes, segment_bytes,
+               bytes);
     });
   }
   void advance() override { sum_.advance(flows_); }
@@ -166,9 +168,9 @@ class ExchangeAllReduce final : public Operation {
                    nullptr, bytes, std::max<uint64_t>(bytes, 1), bytes),
           bytes);
     });
+    const uint64_t own_tag = make_tag(id, kExchange, 0, group.global_ranks[group.mine]);
     for_each_peer(group, [&](uint32_t peer) {
-      add_flow(group, peer, /*is_send=*/true, make_tag(id, kExchange, 0, group.global_ranks[group.mine]),
-               buffer, bytes, std::max<uint64_t>(bytes, 1), bytes);
+      add_flow(group, peer, /*is_send=*/true, own_tag, buffer, bytes, std::max<uint64_t>(bytes, 1), bytes);
     });
   }
   // The buffer is both sent from and summed into, so it may change only after the last send.
@@ -210,16 +212,17 @@ class SlicedAllReduce final : public Operation {
           add_flow(group, peer, /*is_send=*/false, tag_from(0, peer), nullptr, bytes(me), segment_bytes, 0));
     });
     first_send_ = flows_.size();
+    const uint64_t part_tag = tag_from(0, me), sum_tag = tag_from(1, me);
     for_each_peer(group, [&](uint32_t peer) {
-      add_flow(group, peer, /*is_send=*/true, tag_from(0, me), buffer + start(peer), bytes(peer),
-               segment_bytes, bytes(peer));
+      add_flow(group, peer, /*is_send=*/true, part_tag, buffer + start(peer), bytes(peer), segment_bytes,
+               bytes(peer));
     });
     for_each_peer(group, [&](uint32_t peer) {
       add_flow(group, peer, /*is_send=*/false, tag_from(1, peer), buffer + start(peer), bytes(peer),
                segment_bytes, 0);
     });
     for_each_peer(group, [&](uint32_t peer) {
-      add_flow(group, peer, /*is_send=*/true, tag_from(1, me), own, bytes(me), segment_bytes, 0);
+      add_flow(group, peer, /*is_send=*/true, sum_tag, own, bytes(me), segment_bytes, 0);
     });
   }
 
@@ -253,10 +256,10 @@ class Broadcast final : public Operation {
       add_flow(group, parent, /*is_send=*/false, make_tag(id, kBroadcast, 0, group.global_ranks[parent]),
                buffer, bytes, kTreeSegmentBytes, bytes);
     }
+    const uint64_t own_tag = make_tag(id, kBroadcast, 0, group.global_ranks[group.mine]);
     for (uint32_t distance = span / 2; distance > 0; distance /= 2) {
       if (place + distance >= size) continue;
-      add_flow(group, at_place(place + distance), /*is_send=*/true,
-               make_tag(id, kBroadcast, 0, group.global_ranks[group.mine]), buffer, bytes, kTreeSegmentBytes,
+      add_flow(group, at_place(place + distance), /*is_send=*/true, own_tag, buffer, bytes, kTreeSegmentBytes,
                from_parent_ ? 0 : bytes);
     }
   }
@@ -385,9 +388,12 @@ void Operation::use_scratch(std::byte* scratch) {
 }
 
 uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t sender_global_rank) {
-  const uint64_t ticket = id.ticket & ((uint64_t{1} << 28) - 1);
-  return uint64_t{id.channel} << 56 | uint64_t{kind} << 53 | uint64_t{step & 31} << 48 | ticket << 20 |
-         (sender_global_rank & kSenderMask);
+  const std::array<uint64_t, 4> numbers = {id.ticket, id.channel, uint64_t{kind} << 32 | step,
+                                           sender_global_rank};
+  const common::Digest digest = id.key({{reinterpret_cast<const char*>(numbers.data()), sizeof(numbers)}});
+  uint64_t tag = 0;
+  std::memcpy(&tag, digest.data(), sizeof(tag));
+  return tag;
 }
 
 std::unique_ptr<Operation> make_operation(const Group& group, const OperationId& id,

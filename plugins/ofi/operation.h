@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "plugins/common/collective.h"
+#include "plugins/common/keyed_hash.h"
 #include "plugins/ofi/fabric.h"
 
 namespace shardrun::ofi {
@@ -90,16 +91,18 @@ class Operation {
   uint64_t scratch_bytes_ = 0;
 };
 
-// Names one operation on the wire: the channel and its ticket.
+// Names one operation on the wire: the channel and its ticket, under the key of the job, which must outlive it.
 struct OperationId {
+  const common::KeyedHash& key;
   uint32_t channel = 0;
   uint64_t ticket = 0;
 };
 
-// A tag has the channel in 8 bits, kind and step in 8, the ticket in 28 (it wraps), the sender's global rank in 20.
+// Returns the tag of a message: 64 bits of HMAC-SHA256 over what the arguments say. Who does not hold the job's key can
+// make none that a receive waits for (docs/decisions/0054).
 uint64_t make_tag(const OperationId& id, uint32_t kind, uint32_t step, uint32_t sender_global_rank);
 constexpr uint32_t kControlChannel = 255;
-constexpr uint64_t kSenderMask = (uint64_t{1} << 20) - 1;
+constexpr uint32_t kMostRanks = uint32_t{1} << 20;
 
 // The operation copies what it keeps of the buffers' contents, and nothing of large ones.
 std::unique_ptr<Operation> make_operation(const Group& group, const OperationId& id,

@@ -16,10 +16,15 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/say.h"
+
 extern char** environ;
 
 namespace shardrun::base {
 namespace {
+
+// How long the output of a command that has ended may stay silent before it is over: others may hold its other end.
+constexpr int kLastOutputMilliseconds = 200;
 
 struct Pipe {
   UniqueFd read, write;
@@ -54,6 +59,14 @@ bool drain(int fd, std::string& text) {
   const ssize_t got = ::read(fd, chunk.data(), chunk.size());
   if (got > 0) text.append(chunk.data(), got);
   return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+// Writes what fits; returns false when all is written or nobody reads any more.
+bool feed(int fd, std::string_view& unread) {
+  const ssize_t written = ::write(fd, unread.data(), unread.size());
+  if (written < 0) return errno == EINTR || errno == EAGAIN;
+  unread.remove_prefix(static_cast<size_t>(written));
+  return !unread.empty();
 }
 
 std::string trimmed(std::string text) {
@@ -112,28 +125,36 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
                                      std::chrono::milliseconds limit, const std::function<void()>& tick) {
   ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty()));
-  // Inputs here are scripts of a few kilobytes: they fit in a pipe, and nobody waits for a command that reads none.
-  if (!input.empty()) {
-    (void)write_all(child.in.get(), input, argv.front());
-    child.in.reset();
-  }
+  const NoBrokenPipeSignal quiet;  // a command may end without having read its input
+  if (child.in) ::fcntl(child.in.get(), F_SETFL, O_NONBLOCK);
   CommandOutput output;
-  bool out_open = true, err_open = true, timed_out = false;
+  std::string_view unread = input;
+  bool has_ended = !child.pidfd, timed_out = false;
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (out_open || err_open) {
+  // A command has ended when its process has, whoever else holds its output; what it wrote is then there to read.
+  while (child.out || child.err || !has_ended) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
             .count();
     timed_out = left <= 0;
     if (timed_out) break;
     if (tick) tick();
-    pollfd polled[2] = {{out_open ? child.out.get() : -1, POLLIN, 0},
-                        {err_open ? child.err.get() : -1, POLLIN, 0}};
-    const auto wait = tick ? std::min<decltype(left)>(left, 1000) : left;
-    if (::poll(polled, 2, static_cast<int>(wait)) < 0 && errno != EINTR) break;
-    if (polled[0].revents != 0) out_open = drain(child.out.get(), output.out);
-    if (polled[1].revents != 0) err_open = drain(child.err.get(), output.err);
+    pollfd polled[4] = {{child.out.get(), POLLIN, 0},
+                        {child.err.get(), POLLIN, 0},
+                        {child.in.get(), POLLOUT, 0},
+                        {has_ended ? -1 : child.pidfd.get(), POLLIN, 0}};
+    const auto wait = has_ended ? kLastOutputMilliseconds
+                      : tick    ? std::min<decltype(left)>(left, 1000)
+                                : left;
+    const int ready = ::poll(polled, 4, static_cast<int>(std::min<decltype(left)>(left, wait)));
+    if (ready < 0 && errno != EINTR) break;
+    if (ready == 0 && has_ended && child.pidfd) break;
+    if (polled[0].revents != 0 && !drain(child.out.get(), output.out)) child.out.reset();
+    if (polled[1].revents != 0 && !drain(child.err.get(), output.err)) child.err.reset();
+    if (polled[2].revents != 0 && !feed(child.in.get(), unread)) child.in.reset();
+    has_ended = has_ended || polled[3].revents != 0;
   }
+  child.in.reset();
   if (timed_out) ::kill(-child.pid, SIGKILL);
   while (::waitpid(child.pid, &output.status, 0) < 0 && errno == EINTR) {
   }

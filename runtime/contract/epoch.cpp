@@ -1,7 +1,13 @@
 #include "runtime/contract/epoch.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -15,7 +21,50 @@ using base::Error;
 using base::Result;
 
 namespace {
-constexpr std::string_view kStagePrefix = ".writing_";
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStagePrefix = ".writing_", kAttemptPrefix = "attempt_";
+
+// Returns the number behind the prefix; nullopt when the name is another.
+std::optional<int> number_behind(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(prefix.size());
+  int number = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (failure != std::errc() || end != digits.data() + digits.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+Error folder_error(const std::string& folder, const std::error_code& failure) {
+  return Error(Code::kIo, fmt::format("{}: {}", folder, failure.message()));
+}
+
+// Returns the largest number of an attempt that was ever taken, -1 before the first.
+Result<int> newest_attempt(const record::RunDir& run) {
+  const auto epoch = read_epoch(run);
+  if (!epoch && epoch.error().code() == Code::kIo) return epoch.error();
+  int newest = epoch ? *epoch : -1;
+  std::error_code failure;
+  for (fs::directory_iterator entry(run.root, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    newest = std::max(newest, number_behind(entry->path().filename().string(), kAttemptPrefix).value_or(-1));
+  }
+  if (failure) return folder_error(run.root, failure);
+  return newest;
+}
+
+// Takes a stage's name away first, in one step: whoever still writes in it cannot publish from it any more.
+Result<void> condemn(const fs::path& stage) {
+  const fs::path condemned = stage.parent_path() / (".fenced" + stage.filename().string());
+  std::error_code failure;
+  fs::remove_all(condemned, failure);
+  fs::rename(stage, condemned, failure);
+  if (failure && failure != std::errc::no_such_file_or_directory)
+    return folder_error(stage.string(), failure);
+  fs::remove_all(condemned, failure);
+  return {};
+}
+
 }  // namespace
 
 Result<int> read_epoch(const record::RunDir& run) {
@@ -32,13 +81,22 @@ Result<void> write_epoch(const record::RunDir& run, int attempt) {
   return base::write_file_atomically(run.epoch(), fmt::format("{}\n", attempt));
 }
 
+Result<int> take_attempt(const record::RunDir& run) {
+  while (true) {
+    ASSIGN_OR_RETURN(const int newest, newest_attempt(run));
+    if (::mkdir(run.attempt(newest + 1).c_str(), 0755) == 0) return newest + 1;
+    if (errno != EEXIST) return base::errno_error(Code::kIo, "creating " + run.attempt(newest + 1), errno);
+  }
+}
+
 Result<void> check_epoch(const record::RunDir& run, int attempt) {
   const auto epoch = read_epoch(run);
-  if (!epoch && epoch.error().code() == Code::kNotFound) return {};
-  if (!epoch) return epoch.error();
-  if (*epoch <= attempt) return {};
+  if (!epoch && epoch.error().code() != Code::kNotFound) return epoch.error();
+  const bool has_next = ::access(run.attempt(attempt + 1).c_str(), F_OK) == 0;
+  const int newest = std::max(epoch ? *epoch : 0, has_next ? attempt + 1 : 0);
+  if (newest <= attempt) return {};
   return Error(Code::kRefused, fmt::format("{}: attempt {} has begun, so attempt {} may not write any more",
-                                           run.root, *epoch, attempt));
+                                           run.root, newest, attempt));
 }
 
 std::string checkpoint_directory(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
@@ -52,23 +110,31 @@ std::string checkpoint_stage(const std::string& checkpoint_directory, const std:
   return fmt::format("{}/{}{}_{}", checkpoint_directory, kStagePrefix, run_id, attempt);
 }
 
-Result<void> fence_checkpoints(const std::string& checkpoint_directory, const std::string& run_id,
-                               int attempt) {
-  namespace fs = std::filesystem;
+// The stage is made before anybody looks for others: of two attempts that do this at once, the later one finds the
+// earlier one's stage, or the earlier one finds that it is late.
+Result<void> fence_checkpoints(const record::RunDir& run, const std::string& checkpoint_directory,
+                               const std::string& run_id, int attempt) {
   RETURN_IF_ERROR(base::make_directories(checkpoint_directory));
-  const std::string stage = checkpoint_stage(checkpoint_directory, run_id, attempt);
+  const fs::path stage = checkpoint_stage(checkpoint_directory, run_id, attempt);
+  RETURN_IF_ERROR(base::make_directories(stage.string()));
+  const auto still_newest = [&]() -> Result<void> {
+    auto ours = check_epoch(run, attempt);
+    if (!ours) RETURN_IF_ERROR(condemn(stage));
+    return ours;
+  };
+  RETURN_IF_ERROR(still_newest());
+  const std::string ours = fmt::format("{}{}_", kStagePrefix, run_id);
   std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(checkpoint_directory, failure)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with(kStagePrefix) || entry.path() == stage) continue;
-    // The name goes first, in one step: whoever still writes in it cannot publish from it any more.
-    const fs::path condemned = checkpoint_directory + "/.fenced" + name;
-    fs::remove_all(condemned, failure);
-    fs::rename(entry.path(), condemned, failure);
-    if (failure) return Error(Code::kIo, fmt::format("{}: {}", entry.path().string(), failure.message()));
-    fs::remove_all(condemned, failure);
+  for (fs::directory_iterator entry(checkpoint_directory, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename();
+    if (!name.starts_with(kStagePrefix) || entry->path() == stage) continue;
+    // A later stage under our run's name is a later attempt's, or it was left by another run of the same name.
+    if (number_behind(name, ours).value_or(-1) > attempt) RETURN_IF_ERROR(still_newest());
+    RETURN_IF_ERROR(condemn(entry->path()));
   }
-  return base::make_directories(stage);
+  if (failure) return folder_error(checkpoint_directory, failure);
+  return {};
 }
 
 }  // namespace shardrun::contract

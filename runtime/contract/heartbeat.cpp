@@ -15,8 +15,7 @@ namespace shardrun::contract {
 namespace {
 
 constexpr std::string_view kBeatWord = "beat";
-constexpr std::string_view kHelloWord = "hello 1";
-constexpr std::string_view kLookWord = "look 1";
+constexpr std::string_view kHelloWord = "hello 2";
 constexpr std::string_view kRankWord = "rank";
 constexpr int64_t kMostRanks = int64_t{1} << 30;
 constexpr size_t kBeatNumbers = 10;  // and one letter between the sixth and the seventh number
@@ -58,7 +57,7 @@ std::string to_line(const Beat& beat) {
 }
 
 std::string to_line(const Hello& hello) {
-  return fmt::format("{} {} {} {}", kHelloWord, hello.token, hello.global_rank, hello.node);
+  return fmt::format("{} {} {}", kHelloWord, hello.global_rank, hello.node);
 }
 
 std::optional<Beat> parse_beat(std::string_view line) {
@@ -92,7 +91,6 @@ std::optional<Beat> parse_beat(std::string_view line) {
 std::optional<Hello> parse_hello(std::string_view line) {
   if (!take_prefix(line, kHelloWord)) return std::nullopt;
   Hello hello;
-  hello.token = take_word(line);
   int64_t rank = 0;
   if (!take_number(line, rank) || rank >= kMostRanks || line.empty()) return std::nullopt;
   hello.global_rank = static_cast<int>(rank);
@@ -123,19 +121,9 @@ std::optional<RankSight> parse_rank_sight(std::string_view line) {
   return sight;
 }
 
-std::string look_line(std::string_view token) {
-  return fmt::format("{} {}", kLookWord, token);
-}
-
-std::optional<std::string> parse_look(std::string_view line) {
-  if (!take_prefix(line, kLookWord) || line.empty()) return std::nullopt;
-  return std::string(line);
-}
-
 void fields(auto& visit, base::Is<WatchPlace> auto& place) {
-  visit.version(1);
-  visit("token", place.token);
-  visit("answer", place.answer);
+  visit.version(2);
+  visit.later("key", place.key);
   visit("port", place.port);
   visit.later("addresses", place.addresses);
   visit("lease_seconds", place.lease_seconds);

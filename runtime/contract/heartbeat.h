@@ -3,18 +3,17 @@
 //   program ──ProgressPage (shared memory)──► supervisor ──one TCP connection, lines of text──► conductor
 //
 // The page is written with relaxed stores and costs the program nothing that can be measured. These are the lines:
-//   supervisor:  hello 1 <token> <global rank> <node>
+//   supervisor:  hello 2 <global rank> <node>
 //                beat <sequence> <phase> <step> <entered> <moves> <waiting> <state> <step µs> <busy µs> <quiet ms> <bytes>
 //                bye
-//   conductor:   welcome <answer>
+//   conductor:   welcome
 //                ack <sequence>
 //                kill <reason>
 //
-// Whoever only wants to see what the conductor knows says `look 1 <token>` and gets a welcome, a line for each
-// rank, and `end`:
+// Whoever only wants to see what the conductor knows says `look 2` and gets a welcome, a line for each rank, and `end`:
 //                rank <global rank> <heard> <left> <ms ago> <node> <the newest beat>
-// Both sides prove that they can read the run's attempt_<n>/watch.json (mode 0600), which holds the token, the answer
-// and where the conductor listens. docs/decisions/0014 says why.
+// The lines are sealed (sealed_lines.h): both sides prove that they can read the run's attempt_<n>/watch.json (mode 0600),
+// which holds the attempt's key and where the conductor listens. docs/decisions/0014 and 0053 say why.
 //
 // Thread rule: values and pure functions; the page has one writing thread and any number of readers.
 #pragma once
@@ -73,7 +72,6 @@ struct Beat {
 };
 
 struct Hello {
-  std::string token;
   int global_rank = 0;
   std::string node;
 };
@@ -95,13 +93,14 @@ std::optional<Beat> parse_beat(std::string_view line);
 std::optional<Hello> parse_hello(std::string_view line);
 std::string to_line(const RankSight& sight);
 std::optional<RankSight> parse_rank_sight(std::string_view line);
-std::string look_line(std::string_view token);
-// Returns the token.
-std::optional<std::string> parse_look(std::string_view line);
+inline constexpr std::string_view kLookLine = "look 2";
+inline constexpr std::string_view kWelcomeLine = "welcome";
+inline constexpr std::string_view kEndLine = "end";
+inline constexpr std::string_view kFarewellLine = "bye";
 
 // watch.json: where the conductor of an attempt listens.
 struct WatchPlace {
-  std::string token, answer;
+  std::string key;  // 64 hexadecimal digits, random for each attempt; empty in files of format version 1
   uint16_t port = 0;
   std::vector<std::string> addresses;  // numeric addresses, tried in order
   double lease_seconds = 3.0;          // a supervisor that has heard nothing for so long ends its program

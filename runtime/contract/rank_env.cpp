@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/io.h"
@@ -244,6 +245,13 @@ Result<std::map<std::string, std::string>> resolve_environment(
         break;
       }
       case spec::EnvironmentValue::Kind::kFromFile: {
+        // Opening a pipe would wait for whoever writes it.
+        struct stat status {};
+        if (::stat(value.text.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+          return Error(
+              Code::kInvalid,
+              fmt::format("environment.{}: {} is no regular file; name one in from_file", name, value.text));
+        }
         auto text = base::read_file(value.text, kLongestSecret);
         if (!text) return std::move(text).error().context(fmt::format("environment.{}", name));
         while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();

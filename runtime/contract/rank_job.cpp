@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/base/io.h"
+#include "runtime/contract/epoch.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::contract {
@@ -18,6 +19,7 @@ Result<RankJob> read_rank_job() {
     return base::Error(base::Code::kRefused, run.unseen_by(job.env.node_name));
   }
   RETURN_IF_ERROR(plan_text);
+  RETURN_IF_ERROR(check_epoch(run, job.env.attempt));
   auto plan = record::parse_launch_plan(*plan_text);
   if (!plan) return std::move(plan).error().context("reading " + plan_path);
   job.plan = std::move(*plan);

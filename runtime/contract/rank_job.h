@@ -18,8 +18,8 @@ struct RankJob {
   spec::JobSpec spec;
 };
 
-// Errors: kRefused when this node does not see the run directory; else those of read_rank_env, parse_launch_plan
-// and load_job_spec.
+// Errors: kRefused when this node does not see the run directory, or a later attempt of the run has begun; else those
+// of read_rank_env, parse_launch_plan and load_job_spec.
 Result<RankJob> read_rank_job();
 
 }  // namespace shardrun::contract

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -23,6 +24,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/rank/guard.h"
 #include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
 #include "runtime/rank/watch_link.h"
@@ -111,10 +113,11 @@ char process_state(pid_t pid) {
 
 class Supervisor {
  public:
-  Supervisor(const SupervisorRequest& request, base::DescendantReaper& reaper, Child child, UniqueFd signals,
-             UniqueFd out, UniqueFd err)
+  Supervisor(const SupervisorRequest& request, base::DescendantReaper& reaper, Guard guard, Child child,
+             UniqueFd signals, UniqueFd out, UniqueFd err)
       : request_(request),
         reaper_(reaper),
+        guard_(std::move(guard)),
         child_(std::move(child)),
         signals_(std::move(signals)),
         streams_{std::move(out), std::move(err)},
@@ -130,6 +133,7 @@ class Supervisor {
     record::RankExit exit = reap();
     write_exit(exit);
     link_.say_farewell();
+    guard_.dismiss();
     reaper_.kill_all(kDrainTime);
     const auto deadline = steady_clock::now() + kDrainTime;
     while (streams_[0] || streams_[1]) {
@@ -309,6 +313,7 @@ class Supervisor {
 
   const SupervisorRequest& request_;
   base::DescendantReaper& reaper_;
+  Guard guard_;
   Child child_;
   UniqueFd signals_;
   std::array<UniqueFd, 2> streams_;
@@ -344,6 +349,7 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
   ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
+  ASSIGN_OR_RETURN(auto guard, Guard::start());
   const pid_t parent = ::getpid();
   Child child;
   child.pid = ::fork();
@@ -352,9 +358,12 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
     signals.reset();
     out.read.reset();
     err.read.reset();
+    guard.forget();
+    ::putenv(::strdup(guard.mark().c_str()));
     become_program(request, out, err, child_mask, parent);
   }
   ::setpgid(child.pid, child.pid);
+  guard.watch_over(child.pid);
   out.write.reset();
   err.write.reset();
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
@@ -363,8 +372,8 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
     ::kill(child.pid, SIGKILL);
     return base::errno_error(Code::kIo, "pidfd_open", error_number);
   }
-  return Supervisor(request, reaper, std::move(child), std::move(signals), std::move(out.read),
-                    std::move(err.read))
+  return Supervisor(request, reaper, std::move(guard), std::move(child), std::move(signals),
+                    std::move(out.read), std::move(err.read))
       .run();
 }
 

@@ -14,7 +14,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/contract/epoch.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
@@ -23,11 +22,14 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)};
-constexpr milliseconds kConnectTime{1000};  // limit for one address
+constexpr milliseconds kConnectTime{1000};  // limit for one address, until the conductor has proved itself
 constexpr size_t kLongestLine = 4096;
 constexpr size_t kMostUnanswered = 64;  // unanswered beats after which a connection is given up
 // If we come to our own work later than this, we were asleep, not the network.
 constexpr milliseconds kOwnStall{1500};
+// How long reading the epoch may take at least, and how often it is read while the conductor is silent.
+constexpr std::chrono::duration<double> kLookTime{2.0};
+constexpr milliseconds kNextLook{1000};
 
 struct Address {
   sockaddr_storage storage{};
@@ -57,7 +59,8 @@ std::optional<Address> parse_address(const std::string& text, uint16_t port) {
 WatchLink::WatchLink(const contract::RankEnv& env) : env_(env) {
   const record::RunDir run{env.run_directory};
   if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20)) {
-    if (auto place = contract::parse_watch_place(*text); place && !place->addresses.empty()) {
+    if (auto place = contract::parse_watch_place(*text);
+        place && !place->addresses.empty() && common::from_hex(place->key, &key_)) {
       place_ = std::move(*place);
     }
   }
@@ -69,7 +72,7 @@ short WatchLink::events() const {
 }
 
 int WatchLink::milliseconds_to_next(Clock::time_point now) const {
-  const Clock::time_point next = connected_ ? next_beat_ : connect_deadline_;
+  const Clock::time_point next = welcome_ ? next_beat_ : connect_deadline_;
   const auto left = std::chrono::ceil<milliseconds>(next - now);
   return static_cast<int>(std::clamp(left, milliseconds(0), kBeat).count());
 }
@@ -84,21 +87,20 @@ WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
     if (failure == 0) {
       connected_ = true;
       next_beat_ = now;
-      send_line(to_line(contract::Hello{place_->token, env_.global_rank, env_.node_name}));
     } else {
       disconnect();
     }
   } else if (connected_ && revents != 0) {
     if (const Order order = read_lines(); order != Order::kNone) return order;
   }
-  if (!connected_ && now >= connect_deadline_) connect_next(now);
-  if (connected_ && now >= next_beat_) {
+  if (!welcome_ && now >= connect_deadline_) connect_next(now);
+  if (welcome_ && now >= next_beat_) {
     contract::Beat beat = read_beat();
     beat.sequence = ++sequence_;
     if (sent_.empty()) sent_first_ = sequence_;
     sent_.push_back(now);
     next_beat_ = now + kBeat;
-    send_line(to_line(beat));
+    send_sealed(to_line(beat));
   }
   return check_lease(now);
 }
@@ -123,6 +125,7 @@ void WatchLink::connect_next(Clock::time_point now) {
 void WatchLink::disconnect() {
   socket_.reset();
   connected_ = welcome_ = false;
+  lines_.reset();
   received_.clear();
   sent_.clear();
 }
@@ -132,6 +135,10 @@ void WatchLink::send_line(const std::string& line) {
   const std::string bytes = line + "\n";
   const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent != static_cast<ssize_t>(bytes.size()) || sent_.size() > kMostUnanswered) disconnect();
+}
+
+void WatchLink::send_sealed(std::string_view text) {
+  send_line(lines_->seal(text));
 }
 
 WatchLink::Order WatchLink::read_lines() {
@@ -157,53 +164,79 @@ WatchLink::Order WatchLink::read_lines() {
 }
 
 WatchLink::Order WatchLink::on_line(const std::string& line) {
-  constexpr std::string_view kWelcome = "welcome ", kAck = "ack ", kKill = "kill ";
-  const std::string_view text = line;
-  if (!welcome_) {  // whoever it is, it does not know the right answer
-    if (!text.starts_with(kWelcome) || text.substr(kWelcome.size()) != place_->answer) {
-      disconnect();
-      return Order::kNone;
-    }
+  constexpr std::string_view kAck = "ack ", kKill = "kill ";
+  if (!lines_) {
+    on_opening(line);
+    return Order::kNone;
+  }
+  const auto unsealed = lines_->unseal(line);
+  if (!unsealed) {  // whoever it is, it does not hold the key
+    disconnect();
+    return Order::kNone;
+  }
+  const std::string_view text = *unsealed;
+  if (text == contract::kWelcomeLine) {
     welcome_ = true;
   } else if (text.starts_with(kKill)) {
     reason_ = text.substr(kKill.size());
     return Order::kKill;
   } else if (text.starts_with(kAck)) {
-    uint64_t sequence = 0;
-    std::from_chars(text.data() + kAck.size(), text.data() + text.size(), sequence);
-    if (sequence >= sent_first_ && sequence - sent_first_ < sent_.size()) {
-      const auto passed = static_cast<std::ptrdiff_t>(sequence - sent_first_);
-      lease_start_ = sent_[passed];
-      sent_.erase(sent_.begin(), sent_.begin() + passed + 1);
-      sent_first_ = sequence + 1;
-    }
+    on_ack(text.substr(kAck.size()));
   }
   return Order::kNone;
+}
+
+void WatchLink::on_opening(const std::string& line) {
+  const auto nonce = contract::random_key();
+  if (!nonce) return disconnect();
+  lines_.emplace(contract::SealedLines::Side::kClient, key_, *nonce);
+  if (!lines_->take_opening(line)) return disconnect();
+  const std::string opening = lines_->opening();
+  send_line(opening + "\n" + lines_->seal(to_line(contract::Hello{env_.global_rank, env_.node_name})));
+}
+
+void WatchLink::on_ack(std::string_view number) {
+  uint64_t sequence = 0;
+  std::from_chars(number.data(), number.data() + number.size(), sequence);
+  if (sequence < sent_first_ || sequence - sent_first_ >= sent_.size()) return;
+  const auto passed = static_cast<std::ptrdiff_t>(sequence - sent_first_);
+  lease_start_ = sent_[passed];
+  sent_.erase(sent_.begin(), sent_.begin() + passed + 1);
+  sent_first_ = sequence + 1;
 }
 
 WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   const bool was_asleep = now - last_service_ > kOwnStall;
   last_service_ = now;
-  if (!lease_start_ || now - *lease_start_ < std::chrono::duration<double>(place_->lease_seconds)) {
+  const std::chrono::duration<double> lease(place_->lease_seconds);
+  if (!lease_start_ || now - *lease_start_ < lease) {
+    look_.reset();
+    next_look_ = now;
     return Order::kNone;
   }
-  if (was_asleep && epoch_is_ours()) {
-    lease_start_ = now;
-    return Order::kNone;
+  const auto patience = std::chrono::duration_cast<Clock::duration>(std::max(lease / 3, kLookTime));
+  if (!look_ && now >= next_look_) {
+    look_ = EpochLook::start(record::RunDir{env_.run_directory}, env_.attempt);
+    next_look_ = now + kNextLook;
+    look_deadline_ = now + patience;
   }
+  if (was_asleep) look_deadline_ = now + patience;
+  if (!look_) return Order::kNone;  // nobody was told yet, or no process could be started
+  const auto answer = look_->answer();
+  if (answer == EpochLook::Answer::kOurs) look_.reset();
+  if (answer == EpochLook::Answer::kOurs || (answer == EpochLook::Answer::kNone && now < look_deadline_))
+    return Order::kNone;
   reason_ = fmt::format(
-      "no word from the conductor for {:.1f} s: this node may be cut off and its work given to others",
-      std::chrono::duration<double>(now - *lease_start_).count());
+      "no word from the conductor for {:.1f} s, and {}",
+      std::chrono::duration<double>(now - *lease_start_).count(),
+      answer == EpochLook::Answer::kTaken
+          ? "this attempt's work was given to a later one"
+          : "the run's epoch cannot be read: this node may be cut off and its work given to others");
   return Order::kFence;
 }
 
-bool WatchLink::epoch_is_ours() const {
-  const auto epoch = contract::read_epoch(record::RunDir{env_.run_directory});
-  return epoch && *epoch == env_.attempt;
-}
-
 void WatchLink::say_farewell() {
-  if (connected_) send_line("bye");
+  if (lines_) send_sealed(contract::kFarewellLine);
 }
 
 }  // namespace shardrun::rank

@@ -1,10 +1,11 @@
 // WatchLink: a supervisor's connection to the conductor, for its heartbeats and for what the conductor orders.
 //
-// Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. Once the
-// conductor has answered, the link holds a lease: when lease_seconds have passed since the last beat that the
-// conductor acknowledged, this node may be cut off and its work may have been given to another, so the order is
-// kFence. A process that was itself asleep meanwhile (SIGSTOP, a suspended job) first makes sure that the run's epoch
-// is still its attempt. Nothing here fails: a link that cannot be made costs the supervision, never the job.
+// Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. What answers there
+// must prove that it is the conductor before a beat is sent. Once the conductor has answered, the link holds a lease: when
+// lease_seconds have passed since the last beat that the conductor acknowledged, the conductor may be stopped or gone, or
+// this node may be cut off and its work given to another. The run's epoch tells, and it is looked at again and again: as
+// long as it is our attempt the program runs on. When it is another's, or cannot be read in time, the order is kFence
+// (docs/decisions/0051). Nothing here fails: a link that cannot be made costs the supervision, never the job.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -18,6 +19,8 @@
 #include "runtime/base/io.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/contract/sealed_lines.h"
+#include "runtime/rank/epoch_look.h"
 
 namespace shardrun::rank {
 
@@ -46,21 +49,27 @@ class WatchLink {
   void connect_next(Clock::time_point now);
   void disconnect();
   void send_line(const std::string& line);
+  void send_sealed(std::string_view text);
   Order read_lines();
   Order on_line(const std::string& line);
+  void on_opening(const std::string& line);
+  void on_ack(std::string_view number);
   Order check_lease(Clock::time_point now);
-  bool epoch_is_ours() const;
 
   contract::RankEnv env_;
   std::optional<contract::WatchPlace> place_;
   base::UniqueFd socket_;
   size_t next_address_ = 0;
   bool connected_ = false, welcome_ = false;
+  std::optional<contract::SealedLines> lines_;  // of the connection
+  common::Key key_{};
   std::string received_, reason_;
   uint64_t sequence_ = 0;
   Clock::time_point next_beat_, connect_deadline_, last_service_;
   // The time when the newest acknowledged beat was sent, and the beats that are not acknowledged.
   std::optional<Clock::time_point> lease_start_;
+  std::optional<EpochLook> look_;  // since the lease ended
+  Clock::time_point next_look_, look_deadline_;
   uint64_t sent_first_ = 0;
   std::vector<Clock::time_point> sent_;  // times of the beats sent_first_, sent_first_ + 1, …
 };

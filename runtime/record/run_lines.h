@@ -27,7 +27,7 @@ struct MetricsLine {
 struct EventLine {
   double time = 0.0;
   std::string
-      event;  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "attempt_ended", "queued_again"
+      event;  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "attempt_ended", "queued_again"
   int attempt = 0;
   std::optional<double> busy_seconds, bytes_per_second;
   std::optional<int> exit_code;

@@ -83,9 +83,7 @@ Result<ExportSummary> export_newest(const checkpoint::Store& store, const Export
   }
   for (const int64_t step : *steps) {
     auto done = export_step(store, step, options);
-    const bool damaged =
-        !done && (done.error().code() == Code::kCorrupt || done.error().code() == Code::kNotFound);
-    if (!damaged) return done;
+    if (done || done.error().code() != Code::kCorrupt) return done;
     fmt::print(stderr, "shardrun: warning: checkpoint {} is damaged and passed over: {}\n",
                store.path_of(step), done.error().to_string());
   }

@@ -10,7 +10,7 @@ BEGIN {
   rule("runtime/spec", "runtime/base")
   rule("runtime/plan", "runtime/base runtime/spec plugins/abi")
   rule("runtime/record", "runtime/base runtime/spec runtime/plan")
-  rule("runtime/contract", "runtime/base runtime/spec runtime/plan runtime/record")
+  rule("runtime/contract", "runtime/base runtime/spec runtime/plan runtime/record plugins/common")
   ground = "runtime/base runtime/spec runtime/plan runtime/record runtime/contract"
 
   rule("runtime/trainer/kernels", "runtime/base runtime/plan plugins/abi")
@@ -58,5 +58,6 @@ BEGIN {
   home("^nlohmann/", "runtime/base runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/data launcher/cluster", "nlohmann-json")
   home("^sentencepiece", "runtime/trainer/data", "SentencePiece")
   home("^utf8proc", "runtime/trainer/data", "utf8proc")
+  home("^openssl/", "plugins/common", "libcrypto")
   home("^slurm/", "plugins/spank", "libslurm")
 }

@@ -22,6 +22,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/sealed_lines.h"
 
 extern char** environ;
 
@@ -302,7 +303,10 @@ class LocalScheduler final : public Scheduler {
     }
     ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
     PmixJob job;
-    job.name_space = fmt::format("shardrun.{}.{}", ::getpid(), ++steps_);
+    // The name is what a process must know to join the job: PMIx's server believes the user that a client claims to be.
+    ASSIGN_OR_RETURN(const auto name, contract::random_key());
+    job.name_space = "shardrun." + common::to_hex(common::bytes_of(name));
+    ++steps_;
     job.host_name = request.nodes.at(0);
     job.session_directory = fmt::format("{}/{}", directory_->path(), steps_);
     job.world_size = request.plan->world_size();

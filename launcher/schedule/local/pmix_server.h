@@ -19,7 +19,9 @@
 namespace shardrun::launcher {
 
 struct PmixJob {
-  std::string name_space;  // unique on this machine while the job runs
+  // Unique on this machine while the job runs. Whoever knows it can join the job and end it, for libpmix takes a client's
+  // word for who its user is: it must be unguessable, and stand only where this user alone can read.
+  std::string name_space;
   std::string host_name;
   std::string session_directory;  // where MPI libraries may put their files; exists
   int world_size = 1;

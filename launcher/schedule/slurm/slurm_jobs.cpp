@@ -1,5 +1,8 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <functional>
 
 #include <fmt/format.h>
@@ -68,9 +71,19 @@ Result<std::string> job_of(const std::string& id) {
   return job;
 }
 
+// A job's number is not its own for ever: a cluster that was set up anew counts from 1 again. A folder that is there
+// belongs to an earlier job of that number, whose checkpoints this one must not take for its own.
 Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
   const record::RunDir run{request.plan.run_directory};
-  RETURN_IF_ERROR(base::make_directories(run.root));
+  RETURN_IF_ERROR(base::make_directories(request.runs_directory));
+  if (::mkdir(run.root.c_str(), 0755) != 0) {
+    const int failure = errno;
+    if (failure != EEXIST) return base::errno_error(Code::kIo, "creating folder " + run.root, failure);
+    return Error(Code::kRefused,
+                 fmt::format("{}: is there already, from another job of this number; submit again, move "
+                             "the folder away, or give the job another name",
+                             run.root));
+  }
   RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
   RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan)));
   return base::write_file_atomically(run.submit_sh(), script, 0600);

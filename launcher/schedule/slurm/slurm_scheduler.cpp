@@ -15,6 +15,7 @@
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "launcher/schedule/step_command.h"
 #include "runtime/base/command.h"
+#include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/rank_env.h"
 
@@ -113,7 +114,7 @@ class Step : public StepCommand {
     }
     const std::vector<std::string> argv = {"scancel", fmt::format("--signal={}", signal), step_};
     if (auto sent = base::run_command(argv, "", command_limit()); !sent) {
-      fmt::print(stderr, "shardrun: {}\n", sent.error().to_string());
+      base::say(STDERR_FILENO, fmt::format("shardrun: {}\n", sent.error().to_string()));
     }
   }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -37,8 +38,11 @@ Result<std::vector<std::string>> list_folder(const std::string& path) {
   DIR* folder = ::opendir(path.c_str());
   if (folder == nullptr && errno == ENOENT) return names;
   if (folder == nullptr) return base::errno_error(Code::kIo, path, errno);
+  errno = 0;
   while (const dirent* entry = ::readdir(folder)) names.emplace_back(entry->d_name);
+  const int failure = errno;
   ::closedir(folder);
+  if (failure != 0) return base::errno_error(Code::kIo, path, failure);
   return names;
 }
 
@@ -53,6 +57,19 @@ void remove_checkpoint(const std::string& path) {
   const std::string condemned = path + ".old" + std::string(kTemporarySuffix);
   remove_folder(condemned);
   if (::rename(path.c_str(), condemned.c_str()) == 0) remove_folder(condemned);
+}
+
+// Puts the folder in the place of a complete checkpoint; returns errno, or 0. The two change places in one step, so a
+// reader finds one of them whole at any moment, and a writer whose stage was taken away cannot remove what another has
+// published. A file system that cannot do that has the old one taken away first.
+int replace_checkpoint(const std::string& folder, const std::string& path) {
+  if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    remove_folder(folder);
+    return 0;
+  }
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  remove_checkpoint(path);
+  return ::rename(folder.c_str(), path.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace
@@ -108,10 +125,7 @@ Result<void> Store::publish(const Manifest& given) const {
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
   RETURN_IF_ERROR(sync_folder(folder));
   int failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
-  if (failure == ENOTEMPTY || failure == EEXIST) {  // ours exists, so no other attempt has taken over
-    remove_checkpoint(final_path);
-    failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
-  }
+  if (failure == ENOTEMPTY || failure == EEXIST) failure = replace_checkpoint(folder, final_path);
   if (failure == ENOENT) RETURN_IF_ERROR(check_stage());
   if (failure != 0) return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), failure);
   RETURN_IF_ERROR(sync_folder(directory_));
@@ -127,9 +141,8 @@ void Store::prune(int64_t newest) const {
   if (!names || !complete) return;
   int kept = 0;
   for (int64_t step : *complete) {
-    // A step above the newest was passed over when this run resumed, so there is no use in keeping it.
-    if (step <= newest && kept++ < keep_) continue;
-    remove_checkpoint(path_of(step));
+    // A step above the newest was passed over when this run resumed, or a later attempt has written it.
+    if (step <= newest && ++kept > keep_) remove_checkpoint(path_of(step));
   }
   for (const std::string& name : *names) {
     if (name.starts_with("step_") && name.ends_with(kTemporarySuffix)) remove_folder(directory_ + "/" + name);

@@ -4,12 +4,12 @@
 //   every rank  write_shard   step_<n>.tmp/shard_<file>.bin, fsync of file and folder
 //   (all ranks agree that every one succeeded: the caller's reduction)
 //   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to step_<n>,
-//                             its parent fsynced, then `latest` replaced, then checkpoints beyond `keep` and
-//                             left-over .tmp folders removed
+//                             its parent fsynced, then `latest` replaced, then older checkpoints beyond `keep`
+//                             and left-over .tmp folders removed
 // BackgroundSaver does the same while training runs. Loading: steps() lists complete checkpoints, newest first; the
 // caller tries them in that order with read_manifest and read_shard, which verify every checksum, and falls back to
-// the next on kCorrupt or kNotFound. Any number of ranks, shard degree and tensor parallelism may read what any
-// other wrote.
+// the next on kCorrupt alone: what could not be read, or is not there, is not proven to be damaged. Any number of
+// ranks, shard degree and tensor parallelism may read what any other wrote.
 //
 // Thread rule: thread-compatible; ranks call concurrently as described above.
 #pragma once
@@ -36,7 +36,7 @@ struct LoadTarget {
 
 class Store {
  public:
-  // The `keep` newest checkpoints survive a publish; `keep` is at least 1.
+  // The `keep` newest checkpoints up to the published one survive a publish, and all later ones; `keep` is at least 1.
   Store(std::string directory, int keep) : directory_(std::move(directory)), keep_(keep < 1 ? 1 : keep) {}
   // Does the same, but writes in `stage`, a folder inside the directory that somebody else has made and that is
   // removed when another writer takes over; then nothing of this writer is published any more (kRefused). `epoch`
@@ -64,10 +64,10 @@ class Store {
 
   // Returns the steps of the complete checkpoints, newest first; empty when the folder does not exist.
   Result<std::vector<int64_t>> steps() const;
-  // kNotFound, kCorrupt or kUnsupported, naming the file.
+  // kNotFound, kIo, kCorrupt or kUnsupported, naming the file.
   Result<Manifest> read_manifest(int64_t step) const;
   // Fills the owned elements of `state`; leaves padding alone and skips a tensor without memory. Opens only files
-  // that hold something of it. kNotFound and kCorrupt name file and block; `state` is worthless then. kInvalid when
+  // that hold something of it. kNotFound, kIo and kCorrupt name file and block; `state` is worthless then. kInvalid when
   // the blocks have other tensors.
   Result<void> read_shard(const Manifest& manifest, const LoadTarget& target, const ShardState& state) const;
   // Reads the master weights of one whole block, its tensors one behind the other; `full` has full_elements().

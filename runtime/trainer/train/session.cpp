@@ -405,7 +405,8 @@ Result<std::optional<std::string>> Session::resume(const checkpoint::Store& stor
   }
 }
 
-// False when any rank found the checkpoint damaged.
+// False when any rank found the checkpoint damaged: bytes that were read are not those that were written. What could not
+// be read says nothing about the checkpoint, so it ends the resume.
 Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
                                  std::vector<std::string>& notices) {
   auto manifest_read = store.read_manifest(step);
@@ -416,13 +417,23 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
     loaded = check_fits(*manifest_read, store.path_of(step));
     if (loaded) loaded = read_shard(store, *manifest_read);
   }
+  const bool damaged = !loaded && loaded.error().code() == Code::kCorrupt;
   const bool misfit =
       !loaded && (loaded.error().code() == Code::kInvalid || loaded.error().code() == Code::kUnsupported);
-  std::array<double, 2> failures{!loaded && !misfit ? 1.0 : 0.0, misfit ? 1.0 : 0.0};
+  const bool unreadable = !loaded && !damaged && !misfit;
+  std::array<double, 3> failures{damaged ? 1.0 : 0.0, misfit ? 1.0 : 0.0, unreadable ? 1.0 : 0.0};
   RETURN_IF_ERROR(all_reduce(failures));
   if (misfit) return std::move(loaded).error();
+  if (unreadable) {
+    return Error(
+        Code::kIo,
+        fmt::format("checkpoint {} cannot be read, which does not prove it damaged: {}; mend what "
+                    "keeps it from being read, or move its folder away to resume from the one before",
+                    store.path_of(step), loaded.error().to_string()));
+  }
   if (failures[1] > 0.0) return Error(Code::kPeerLost, "another rank refused the checkpoint");
-  if (!loaded) {
+  if (failures[2] > 0.0) return Error(Code::kPeerLost, "another rank could not read the checkpoint");
+  if (damaged) {
     notices.push_back(fmt::format("checkpoint {} is damaged and passed over: {}", store.path_of(step),
                                   loaded.error().to_string()));
   }

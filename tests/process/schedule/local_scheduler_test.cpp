@@ -56,6 +56,19 @@ TEST_CASE("local: kill -9 of a rank's program ends the job at once and the verdi
   CHECK(job.record().attempts[0].first_cause->signal == SIGKILL);
 }
 
+TEST_CASE(
+    "local: the name by which a process joins a job's PMIx cannot be guessed, and is new for every job") {
+  const auto name = [] {
+    Ended ended(shell(1, "echo $PMIX_NAMESPACE"));
+    CHECK(ended.exit_code == 0);
+    return ended.job.file("attempt_0/rank_0.out");
+  };
+  const std::string first = name();
+  CHECK(first.starts_with("shardrun."));
+  CHECK(first.size() >= 64);
+  CHECK(name() != first);
+}
+
 TEST_CASE("local: kill -9 of a rank's supervisor ends the job at once and the verdict names it") {
   LocalJob job(shell(4, kWait));
   wait_until_all_are_ready(job, 4);

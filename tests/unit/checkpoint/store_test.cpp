@@ -110,16 +110,26 @@ TEST_CASE("store: keeps the newest, moves latest, and leaves no temporary folder
   CHECK(!fs::exists(folder.path() + "/step_00000005.tmp"));
 }
 
+TEST_CASE("store: a save removes no checkpoint of a later step") {
+  const Folder folder;
+  const Store store(folder.path(), 2);
+  for (int64_t step : {300, 400}) save(store, step, kOne);
+
+  for (int64_t step : {310, 320, 330}) save(store, step, kOne);
+
+  CHECK(*store.steps() == std::vector<int64_t>{400, 330, 320});
+}
+
 TEST_CASE("store: an attempt that another has replaced publishes nothing, and harms nothing that is there") {
   const Folder folder;
-  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 0));
+  REQUIRE(contract::fence_checkpoints({folder.path()}, folder.path(), "7", 0));
   const Store old(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 0), 0);
   save(old, 10, kTwo);
   CHECK(old.read_manifest(10)->epoch == 0);
   RankState state(place_of(kOne, 0), /*fill=*/true);
   REQUIRE(old.write_shard(20, place_of(kOne, 0), state.layout, state.view()));  // not published yet
 
-  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 1));
+  REQUIRE(contract::fence_checkpoints({folder.path()}, folder.path(), "7", 1));
   const Store fresh(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 1), 1);
   save(fresh, 20, kTwo);
   const std::string manifest = slurp(folder.path() + "/step_00000020/manifest.json");
@@ -136,9 +146,34 @@ TEST_CASE("store: an attempt that another has replaced publishes nothing, and ha
   CHECK(slurp(folder.path() + "/latest") == "step_00000020\n");
 }
 
+TEST_CASE("store: an attempt that comes late has no stage, and leaves that of a later attempt alone") {
+  const Folder run, folder;
+  REQUIRE(contract::take_attempt({run.path()}));
+  REQUIRE(contract::take_attempt({run.path()}));
+  REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 1));
+
+  const auto late = contract::fence_checkpoints({run.path()}, folder.path(), "7", 0);
+
+  REQUIRE(!late);
+  CHECK(late.error().code() == base::Code::kRefused);
+  CHECK(!fs::exists(contract::checkpoint_stage(folder.path(), "7", 0)));
+  save(Store(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 1), 1), 10, kOne);
+}
+
+TEST_CASE("store: a stage that another run of the same name left, with a larger number, keeps nobody out") {
+  const Folder run, folder;
+  fs::create_directory(contract::checkpoint_stage(folder.path(), "7", 5));
+  REQUIRE(contract::take_attempt({run.path()}));
+
+  REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 0));
+
+  CHECK(!fs::exists(contract::checkpoint_stage(folder.path(), "7", 5)));
+  CHECK(fs::exists(contract::checkpoint_stage(folder.path(), "7", 0)));
+}
+
 TEST_CASE("store: saving the same step again replaces it") {
   const Folder folder;
-  REQUIRE(contract::fence_checkpoints(folder.path(), "7", 3));
+  REQUIRE(contract::fence_checkpoints({folder.path()}, folder.path(), "7", 3));
   const Store store(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 3), 3);
   save(store, 10, kOne);
   save(store, 10, kTwo);

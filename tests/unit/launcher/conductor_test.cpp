@@ -11,7 +11,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/contract/master_port.h"
-#include "tests/support/folder.h"
+#include "tests/unit/launcher/conductor_fixture.h"
 
 using namespace shardrun;
 using namespace shardrun::launcher;
@@ -19,68 +19,6 @@ using base::Code;
 using base::Error;
 using base::Result;
 using record::RunStatus;
-
-namespace {
-
-// A scheduler whose ranks do what the test says.
-class FakeScheduler final : public Scheduler {
- public:
-  using Script = std::function<Result<StepOutcome>(const StepRequest&)>;
-  explicit FakeScheduler(Script script) : script_(std::move(script)) {}
-  const char* name() const override { return "fake"; }
-  Result<std::vector<std::string>> nodes(const record::LaunchPlan&) override { return node_names; }
-  Result<StepOutcome> run(const StepRequest& request) override { return script_(request); }
-
-  std::vector<std::string> node_names = {"n0"};
-
- private:
-  Script script_;
-};
-
-constexpr const char* kSpecText = "name = \"job\"  # with a comment\n[program]\ncommand = [\"true\"]\n";
-
-struct Fixture {
-  tests::Folder folder;
-  spec::JobSpec spec;
-  ConductRequest request;
-
-  Fixture() {
-    spec.name = "job";
-    spec.program.command = {"true"};
-    request.spec = &spec;
-    request.spec_text = kSpecText;
-    request.plan.name = "job";
-    request.plan.id = "local-1";
-    request.plan.scheduler = "local";
-    request.plan.run_directory = folder / "runs/job/local-1";
-    request.plan.ranks_per_node = 2;
-    request.plan.batch = {2, 1, 1, 2};
-  }
-  std::string path(const std::string& name) const { return request.plan.run_directory + "/" + name; }
-  record::RunRecord record_on_disk() const {
-    auto text = base::read_file(path("record.json"));
-    REQUIRE(text.has_value());
-    auto record = record::parse_run_record(*text);
-    REQUIRE(record.has_value());
-    return *record;
-  }
-};
-
-record::RankExit exited(int rank, int code) {
-  record::RankExit exit;
-  exit.global_rank = rank;
-  exit.node = "n0";
-  exit.exit_code = code;
-  return exit;
-}
-
-Result<StepOutcome> two_ranks_end_with(int first, int second) {
-  StepOutcome outcome;
-  outcome.exits = {exited(0, first), exited(1, second)};
-  return outcome;
-}
-
-}  // namespace
 
 TEST_CASE_FIXTURE(Fixture,
                   "conductor: a run leaves job.toml byte for byte, plan.json, record.json and results.json") {
@@ -415,77 +353,6 @@ TEST_CASE_FIXTURE(Fixture, "conductor: nodes that an earlier start of the job lo
   scheduler.node_names = {"n0", "n1"};
 
   CHECK(conduct(scheduler, request)->status == RunStatus::kCompleted);
-}
-
-TEST_CASE_FIXTURE(Fixture,
-                  "conductor: one that was replaced meanwhile writes no record and starts nothing again") {
-  spec.fault_tolerance.max_restarts = 3;
-  int starts = 0;
-  FakeScheduler scheduler([&](const StepRequest&) {
-    ++starts;
-    std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 local-1\n";
-    std::ofstream(path("epoch")) << "1\n";
-    std::ofstream(path("record.json")) << "the newer one's";
-    return two_ranks_end_with(1, 1);
-  });
-
-  CHECK(conduct(scheduler, request).has_value());
-
-  CHECK(starts == 1);
-  CHECK(*base::read_file(path("record.json")) == "the newer one's");
-  CHECK(*base::read_file(path("conductor.lock")) == "elsewhere 77 12345 local-1\n");
-}
-
-TEST_CASE_FIXTURE(Fixture, "conductor: a run directory in use is refused and its holder named") {
-  FakeScheduler second([](const StepRequest&) { return two_ranks_end_with(0, 0); });
-  FakeScheduler first([&](const StepRequest&) {
-    const auto refused = conduct(second, request);
-    REQUIRE_FALSE(refused.has_value());
-    CHECK(refused.error().code() == Code::kRefused);
-    CHECK(refused.error().message().find("in use by process " + std::to_string(::getpid())) !=
-          std::string::npos);
-    return two_ranks_end_with(0, 0);
-  });
-
-  CHECK(conduct(first, request).has_value());
-}
-
-TEST_CASE_FIXTURE(Fixture, "conductor: the lock of a process that is gone is taken over") {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(0);
-  ::waitpid(child, nullptr, 0);
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  std::filesystem::create_directories(request.plan.run_directory);
-  std::ofstream(path("conductor.lock")) << host << ' ' << child << " 12345 local-1\n";
-  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
-
-  CHECK(conduct(scheduler, request).has_value());
-}
-
-TEST_CASE_FIXTURE(Fixture,
-                  "conductor: another host's lock is kept, unless it is the same Slurm job started again") {
-  std::filesystem::create_directories(request.plan.run_directory);
-  std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 4711 ada 4711 0\n";
-  request.plan.scheduler = "slurm";
-  request.plan.id = "4711";
-  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
-  const auto conduct_as = [&](const char* job, const char* starts) {
-    ::setenv("SLURM_JOB_ID", job, 1);
-    ::setenv("SLURM_RESTART_COUNT", starts, 1);
-    auto record = conduct(scheduler, request);
-    ::unsetenv("SLURM_JOB_ID");
-    ::unsetenv("SLURM_RESTART_COUNT");
-    return record;
-  };
-
-  const auto refused = conduct(scheduler, request);
-  REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().message().find("process 77 on elsewhere of ada, Slurm job 4711") !=
-        std::string::npos);
-  CHECK_FALSE(conduct_as("4712", "1").has_value());  // the directory is the same, the job is another
-  CHECK_FALSE(conduct_as("4711", "0").has_value());  // started twice within one allocation
-  CHECK(conduct_as("4711", "1").has_value());
 }
 
 TEST_CASE_FIXTURE(Fixture,

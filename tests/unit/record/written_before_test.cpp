@@ -100,7 +100,8 @@ TEST_CASE("records that were written before are read: plan, summary, exit files 
   REQUIRE(watch);
   CHECK_EQ(watch->port, 32803);
   CHECK_EQ(watch->addresses, std::vector<std::string>{"127.0.0.1"});
-  CHECK_EQ(to_json(*watch), file("watch.json"));
+  CHECK_EQ(watch->lease_seconds, 3.0);
+  CHECK_EQ(watch->key, "");
 }
 
 TEST_CASE("records that were written before are read: metrics.jsonl and events.jsonl, line by line") {

@@ -445,33 +445,6 @@ TEST_CASE("resuming: another world size continues the same curve") {
   CHECK(largest_difference(joined, whole[0].losses) < 1e-5);
 }
 
-TEST_CASE("resuming: a damaged newest checkpoint is named and the one before it is used") {
-  const Folder folder;
-  const std::string directory = folder.path() + "/checkpoints";
-  const RunOptions run{.loop = {.steps = 12, .checkpoint_every_steps = 3},
-                       .checkpoint_directory = directory,
-                       .stop_at_step = 7};
-  const auto options = tiny_options(folder, 2);
-  require_success(run_world(2, options, run));
-  std::fstream shard(directory + "/step_00000007/shard_00001.bin",
-                     std::ios::in | std::ios::out | std::ios::binary);
-  shard.seekp(4096);
-  shard.put('\x55');
-  shard.close();
-
-  const auto ranks = run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory});
-
-  require_success(ranks);
-  CHECK(*ranks[0].resumed_from == directory + "/step_00000006");
-  CHECK(*ranks[1].resumed_from == directory + "/step_00000006");
-  CHECK(ranks[0].notices.empty());
-  REQUIRE(ranks[1].notices.size() == 1);
-  CHECK(ranks[1].notices[0].find("step_00000007 is damaged and passed over") != std::string::npos);
-  CHECK(ranks[1].notices[0].find("shard_00001.bin: block 0 does not match its checksum") !=
-        std::string::npos);
-  CHECK(ranks[0].losses.size() == 6);
-}
-
 TEST_CASE("resuming: when no checkpoint can be read the run does not quietly start anew") {
   const Folder folder;
   const std::string directory = folder.path() + "/checkpoints";

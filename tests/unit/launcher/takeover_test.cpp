@@ -1,0 +1,244 @@
+// Who conducts a run: the lock of a run directory, and a conductor that finds itself replaced.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/agent/conductor_lock.h"
+#include "launcher/agent/run_directory.h"
+#include "runtime/base/io.h"
+#include "runtime/contract/epoch.h"
+#include "tests/support/folder.h"
+#include "tests/unit/launcher/conductor_fixture.h"
+
+using namespace shardrun;
+using namespace shardrun::launcher;
+using base::Code;
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: one that was replaced meanwhile writes no record and starts nothing again") {
+  spec.fault_tolerance.max_restarts = 3;
+  int starts = 0;
+  FakeScheduler scheduler([&](const StepRequest&) {
+    ++starts;
+    std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 local-1\n";
+    std::ofstream(path("epoch")) << "1\n";
+    std::ofstream(path("record.json")) << "the newer one's";
+    return two_ranks_end_with(1, 1);
+  });
+
+  const auto ended = conduct(scheduler, request);
+
+  REQUIRE_FALSE(ended.has_value());
+  CHECK(ended.error().message().find("process 77 on elsewhere has taken over this run") != std::string::npos);
+  CHECK(starts == 1);
+  CHECK(*base::read_file(path("record.json")) == "the newer one's");
+  CHECK(*base::read_file(path("conductor.lock")) == "elsewhere 77 12345 local-1\n");
+}
+
+TEST_CASE_FIXTURE(
+    Fixture,
+    "conductor: one that was asleep in its gate while another took over starts nothing and takes no "
+    "stage of checkpoints away") {
+  spec.program.command.clear();
+  spec.fault_tolerance.preflight = true;
+  const std::string newer = contract::checkpoint_stage(path("checkpoints"), "local-1", 1);
+  int starts = 0;
+  FakeScheduler scheduler([&](const StepRequest& step) {
+    if (step.arguments.empty()) ++starts;
+    std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 local-1\n";
+    CHECK(*contract::take_attempt({request.plan.run_directory}) == 1);
+    CHECK(contract::write_epoch({request.plan.run_directory}, 1));
+    CHECK(contract::fence_checkpoints({request.plan.run_directory}, path("checkpoints"), "local-1", 1));
+    std::ofstream(path("record.json")) << "the newer one's";
+    return two_ranks_end_with(0, 0);
+  });
+
+  const auto ended = conduct(scheduler, request);
+
+  REQUIRE_FALSE(ended.has_value());
+  CHECK(ended.error().code() == Code::kRefused);
+  CHECK(ended.error().message().find("process 77 on elsewhere has taken over this run") != std::string::npos);
+  CHECK(starts == 0);
+  CHECK(std::filesystem::is_directory(newer));
+  CHECK_FALSE(std::filesystem::exists(contract::checkpoint_stage(path("checkpoints"), "local-1", 0)));
+  CHECK(*base::read_file(path("epoch")) == "1\n");
+  CHECK(*base::read_file(path("record.json")) == "the newer one's");
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: one that was asleep before its first attempt takes no number any more") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  auto asleep = RunDirectory::claim(request.plan, request.spec_text);
+  REQUIRE(asleep.has_value());
+  std::filesystem::remove(path("conductor.lock"));
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  REQUIRE(conduct(scheduler, request).has_value());
+
+  const auto late = asleep->begin_attempt();
+
+  REQUIRE_FALSE(late.has_value());
+  CHECK(late.error().code() == Code::kRefused);
+  CHECK(*base::read_file(path("epoch")) == "0\n");
+  CHECK_FALSE(std::filesystem::exists(path("attempt_1")));
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: an attempt's number is never given again, though its folder was removed") {
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  REQUIRE(conduct(scheduler, request).has_value());
+  REQUIRE(conduct(scheduler, request).has_value());
+  std::filesystem::remove_all(path("attempt_0"));
+  std::filesystem::remove_all(path("attempt_1"));
+
+  REQUIRE(conduct(scheduler, request).has_value());
+
+  CHECK(std::filesystem::is_directory(path("attempt_2")));
+  CHECK(*base::read_file(path("epoch")) == "2\n");
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: a run directory that was removed is not called another conductor") {
+  FakeScheduler scheduler([&](const StepRequest&) {
+    std::filesystem::remove_all(request.plan.run_directory);
+    return two_ranks_end_with(0, 0);
+  });
+
+  const auto ended = conduct(scheduler, request);
+
+  REQUIRE_FALSE(ended.has_value());
+  CHECK(ended.error().message().find("the run directory was removed") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: a run directory in use is refused and its holder named") {
+  FakeScheduler second([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  FakeScheduler first([&](const StepRequest&) {
+    const auto refused = conduct(second, request);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code() == Code::kRefused);
+    CHECK(refused.error().message().find("in use by process " + std::to_string(::getpid())) !=
+          std::string::npos);
+    return two_ranks_end_with(0, 0);
+  });
+
+  CHECK(conduct(first, request).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture, "conductor: the lock of a process that is gone is taken over") {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  std::filesystem::create_directories(request.plan.run_directory);
+  std::ofstream(path("conductor.lock")) << host << ' ' << child << " 12345 local-1\n";
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+
+  CHECK(conduct(scheduler, request).has_value());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: another host's lock is kept, unless it is the same Slurm job started again") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 4711 ada 4711 0\n";
+  request.plan.scheduler = "slurm";
+  request.plan.id = "4711";
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  const auto conduct_as = [&](const char* job, const char* starts) {
+    ::setenv("SLURM_JOB_ID", job, 1);
+    ::setenv("SLURM_RESTART_COUNT", starts, 1);
+    auto record = conduct(scheduler, request);
+    ::unsetenv("SLURM_JOB_ID");
+    ::unsetenv("SLURM_RESTART_COUNT");
+    return record;
+  };
+
+  const auto refused = conduct(scheduler, request);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message().find("process 77 on elsewhere of ada, Slurm job 4711") !=
+        std::string::npos);
+  CHECK_FALSE(conduct_as("4712", "1").has_value());  // the directory is the same, the job is another
+  CHECK_FALSE(conduct_as("4711", "0").has_value());  // started twice within one allocation
+  CHECK(conduct_as("4711", "1").has_value());
+}
+
+TEST_CASE("lock: one that cannot be written leaves none behind, and the directory can be used afterwards") {
+  const tests::Folder folder;
+  const std::string path = folder / "conductor.lock";
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const struct rlimit full { 4, before.rlim_max };  // bytes: as a disk that is full behind them
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &full);
+
+  const auto placed = place_lock(path, "n1 77 12345 local-1\n");
+
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  REQUIRE_FALSE(placed.has_value());
+  CHECK(placed.error().code() == Code::kIo);
+  CHECK(std::filesystem::is_empty(folder.path()));
+  CHECK(place_lock(path, "n1 77 12345 local-1\n"));
+  CHECK(place_lock(path, "n2 78 12345 local-1\n").error().code() == Code::kRefused);
+  CHECK(*base::read_file(path) == "n1 77 12345 local-1\n");
+}
+
+TEST_CASE_FIXTURE(Fixture, "lock: an empty one is named with the mend, not as a process 0") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  std::ofstream(path("conductor.lock")) << "";
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+
+  const auto refused = conduct(scheduler, request);
+
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message() ==
+        path("conductor.lock") +
+            ": is empty, so nobody can tell who conducts the run; if no conductor runs, remove it");
+}
+
+TEST_CASE("lock: a holder is gone only where this process could see it") {
+  LockHolder us = this_holder({});
+  CHECK(life_of(us) == Life::kAlive);
+  LockHolder earlier = us;
+  earlier.start_time -= 1;
+  CHECK(life_of(earlier) == Life::kGone);
+  CHECK(may_take_over(earlier, us));
+  LockHolder container = earlier;
+  container.pid_namespace = "pid:[4026539999]";
+  CHECK(life_of(container) == Life::kUnknown);
+  CHECK_FALSE(may_take_over(container, us));
+  LockHolder rebooted = us;
+  rebooted.boot_id = "00000000-0000-0000-0000-000000000000";
+  rebooted.pid_namespace = "pid:[4026539999]";  // it may be a container of another machine
+  CHECK(life_of(rebooted) == Life::kUnknown);
+  LockHolder older = earlier;
+  older.boot_id = older.pid_namespace = "";
+  CHECK(life_of(older) == Life::kGone);
+  LockHolder elsewhere = us;
+  elsewhere.host = "elsewhere";
+  CHECK(life_of(elsewhere) == Life::kUnknown);
+}
+
+TEST_CASE("lock: a signal never reaches another process that has the holder's number now") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  LockHolder holder = this_holder({});
+  holder.pid = child;
+  holder.start_time -= 1;  // of a process that had the number before
+
+  const auto signalled = signal_holder(holder, SIGTERM);
+
+  REQUIRE_FALSE(signalled.has_value());
+  CHECK(signalled.error().message().find("is gone; the run is over") != std::string::npos);
+  int status = 0;
+  CHECK(::waitpid(child, &status, WNOHANG) == 0);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  CHECK(WTERMSIG(status) == SIGKILL);
+}
