@@ -28,6 +28,8 @@ struct ScriptPaths {
   // > 0: an array of as many jobs, of which `at_a_time` go on at once (0: as many as fit); directories are <array id>_<index>.
   int array_elements = 0;
   int at_a_time = 1;
+  // A run directory that is there already, and that the job goes on in; empty: <runs_directory>/<job id>.
+  std::string run_directory;
 };
 
 // kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.

@@ -83,6 +83,7 @@ Result<std::vector<std::string>> send(const Submission& submission, const Remote
   std::vector<std::string> words = {remote.program, "submit", "inbox/" + spec_name};
   for (const std::string& assignment : submission.spec.overrides) words.push_back("--set=" + assignment);
   words.insert(words.end(), code.begin(), code.end());
+  if (!submission.after.empty()) words.push_back("--after=" + submission.after);
   if (submission.dry_run) words.emplace_back("--dry-run");
   return words;
 }

@@ -16,6 +16,7 @@ int run_elsewhere(const CommandLine& line);
 struct Submission {
   const SpecOptions& spec;
   bool dry_run = false;
+  std::string after;  // a run there, as --after takes it
 };
 // Checks the spec here, sends it and the code snapshot that it asks for, and submits it there. What was sent has arrived in one
 // piece before anything is submitted. Returns the exit code.

@@ -211,6 +211,8 @@ void print_end(const record::RunRecord& record, const record::RunDir& run, int a
   if (plotted) text += fmt::format("  loss curve  {}/loss.svg\n", run.root);
   if (record.metrics && !record.metrics->checkpoint.empty())
     text += fmt::format("  checkpoint  {}\n", record.metrics->checkpoint);
+  if (record.status == record::RunStatus::kPreempted)
+    text += fmt::format("  resume      shardrun resume {}\n", run.root);
   print_lines(text);
 }
 

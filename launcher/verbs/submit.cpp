@@ -9,6 +9,7 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/precompile.h"
+#include "launcher/verbs/run_state.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -18,6 +19,7 @@ namespace {
 struct SubmitOptions {
   SpecOptions spec;
   bool dry_run = false;
+  std::string after;              // a run that must have completed before
   std::string code, code_prefix;  // a snapshot that was sent here
 };
 
@@ -72,6 +74,25 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded, const Code& code, bool d
       "",           code.snapshot};
 }
 
+// Returns the Slurm job that this one waits for; "" when the run has completed already. kRefused when it never will.
+base::Result<std::string> job_before(const std::string& name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(name, common));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  const std::string who = fmt::format("--after {}: run {}", name, state.plan.id);
+  if (is_over(state)) {
+    if (state.record && state.record->status == record::RunStatus::kCompleted) return std::string();
+    return base::Error(base::Code::kRefused,
+                       fmt::format("{} did not complete: {}; resume it first, or submit without --after", who,
+                                   end_line(state)));
+  }
+  if (state.plan.scheduler != "slurm") {
+    return base::Error(
+        base::Code::kRefused,
+        fmt::format("{} is no Slurm job, so Slurm cannot wait for it; submit when it is over", who));
+  }
+  return state.plan.id.substr(0, state.plan.id.find('-'));
+}
+
 // What --dry-run prints: what the machine decided, the compile job's script, when there is one, and the job's.
 base::Result<std::string> describe(const SubmitRequest& request, const LoadedSpec& loaded) {
   std::string text = filled_in_text(loaded);
@@ -95,6 +116,7 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
   ASSIGN_OR_RETURN(auto compile, make_compile_job(loaded, request.plan));
   SubmitRequest first = submit_request(compile, request.shardrun_program);
   first.code = request.code;
+  first.after = request.after;
   ASSIGN_OR_RETURN(auto chain, submit_chain(std::move(first), std::move(request)));
   return std::move(chain.second);
 }
@@ -108,6 +130,11 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
   if (!code) return fail(code.error(), common);
   auto request = prepare(*loaded, *code, options.dry_run);
   if (!request) return fail(request.error(), common);
+  if (!options.after.empty()) {
+    auto before = job_before(options.after, common);
+    if (!before) return fail(before.error(), common);
+    request->after = std::move(before).value();
+  }
   if (options.dry_run) {
     auto text = describe(*request, *loaded);
     if (!text) return fail(text.error(), common);
@@ -137,6 +164,10 @@ void add_submit(CLI::App& app, CommandLine& line) {
   verb->add_option("spec", options.spec.path, "job.toml")->required();
   add_overrides(*verb, options.spec.overrides);
   verb->add_flag("--dry-run", options.dry_run, "Print the script and the command; submit nothing");
+  verb->add_option("--after", options.after,
+                   "Start when this run has completed; cancelled when it ends otherwise");
+  verb->add_option("--runs", line.common.runs_directory, "Where that run is looked for")
+      ->capture_default_str();
   verb->add_option("--code", options.code, "A snapshot that was sent here")->group("");
   verb->add_option("--code-prefix", options.code_prefix, "The folder in it")->group("");
   add_host(*verb, line);
@@ -145,8 +176,9 @@ void add_submit(CLI::App& app, CommandLine& line) {
       "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
       "--set resources.ranks_per_node=1");
   verb->callback([&] {
-    line.exit_code = line.remote.host.empty() ? submit(options, line.common)
-                                              : submit_elsewhere({options.spec, options.dry_run}, line);
+    line.exit_code = line.remote.host.empty()
+                         ? submit(options, line.common)
+                         : submit_elsewhere({options.spec, options.dry_run, options.after}, line);
   });
 }
 

@@ -50,7 +50,7 @@ Result<std::string> script_of(const SubmitRequest& request, int array_elements =
   // The folder in which the code is looked at before its submission is gone when the job starts.
   const std::string& directory = request.code ? request.runs_directory : request.plan.working_directory;
   return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory, directory,
-                                       request.after, array_elements, at_a_time});
+                                       request.after, array_elements, at_a_time, request.goes_on_in});
 }
 
 bool is_number(const std::string& text) {
@@ -73,8 +73,9 @@ Result<std::string> job_of(const std::string& id) {
 
 // A job's number is not its own for ever: a cluster that was set up anew counts from 1 again. A folder that is there
 // belongs to an earlier job of that number, whose checkpoints this one must not take for its own.
-Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
+Result<void> make_run_directory(const SubmitRequest& request) {
   const record::RunDir run{request.plan.run_directory};
+  if (!request.goes_on_in.empty()) return {};
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
   if (::mkdir(run.root.c_str(), 0755) != 0) {
     const int failure = errno;
@@ -84,6 +85,11 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
                              "the folder away, or give the job another name",
                              run.root));
   }
+  return {};
+}
+
+Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
+  const record::RunDir run{request.plan.run_directory};
   RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
   RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan)));
   return base::write_file_atomically(run.submit_sh(), script, 0600);
@@ -121,7 +127,9 @@ Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string
 
 Result<void> prepare_run(SubmitRequest& request, const std::string& id, const std::string& script) {
   request.plan.id = id;
-  request.plan.run_directory = request.runs_directory + "/" + id;
+  request.plan.run_directory =
+      request.goes_on_in.empty() ? request.runs_directory + "/" + id : request.goes_on_in;
+  RETURN_IF_ERROR(make_run_directory(request));
   if (request.code) {
     ASSIGN_OR_RETURN(auto inside,
                      unpack_snapshot(*request.code, record::RunDir{request.plan.run_directory}.code()));

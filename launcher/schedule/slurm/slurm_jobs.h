@@ -26,6 +26,8 @@ struct SubmitRequest {
   std::string after;  // a job that must have ended well before; empty: none
   // A copy of the code, unpacked into the run directory, where the job then works; absent: it works in the plan's folder.
   std::optional<Snapshot> code = {};
+  // A run directory that is there already, and that the job goes on in; empty: a new one.
+  std::string goes_on_in = {};
 };
 
 // Checks what [slurm] of the spec says against the long options of this machine's `program` ("sbatch" or "salloc"), which is
