@@ -275,8 +275,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, outcome->exits);
   input.stop_signal = outcome->stop_signal;
   input.scheduler_fault = outcome->scheduler_fault;
-  if (const auto metrics = base::read_file(attempt.paths.metrics_jsonl()))
-    input.last_step = record::last_step(*metrics);
+  input.last_step = record::last_step(record::last_lines(attempt.paths.metrics_jsonl()));
   input.trainer = request.spec->program.command.empty();
   if (const auto raised = (*watch)->raised()) {
     const Alarm& alarm = raised->alarm;
@@ -437,8 +436,8 @@ class Conductor {
     if (auto ours = directory_.check_ours(); !ours && ours.error().code() != Code::kIo) return ours.error();
     const bool stopped = verdict.stop_requested;
     record::Attempt& noted = record_.attempts.back();
-    if (const auto metrics = base::read_file(paths_.metrics_jsonl()))
-      noted.checkpoint_step = record::last_checkpoint(*metrics, attempt.number);
+    noted.checkpoint_step =
+        record::last_checkpoint(record::last_lines(paths_.metrics_jsonl()), attempt.number);
     apply_verdict(record_, std::move(verdict));
     note_bad_nodes(noted, bad_);
     if (record_.status == RunStatus::kFailed) next_ = muster_nodes();

@@ -7,6 +7,7 @@
 
 #include "launcher/cluster/built_in.h"
 #include "launcher/cluster/job_instance.h"
+#include "launcher/cluster/pretrained.h"
 #include "launcher/cluster/rules.h"
 #include "runtime/base/io.h"
 
@@ -32,6 +33,20 @@ bool names_machine(const spec::JobSpec& spec) {
 
 std::string key_of(const std::string& assignment) {
   return assignment.substr(0, assignment.find('='));
+}
+
+// Loads a job; where it starts from a checkpoint, with what that says of the model.
+Result<LoadedSpec> load_with_weights(const std::string& path, const std::vector<std::string>& overrides) {
+  const auto text = base::read_file(path, /*limit_bytes=*/1 << 20);
+  if (!text) return load_prepared_spec(path, overrides);  // which says why in its own words
+  ASSIGN_OR_RETURN(const auto weights, find_pretrained(*text, path, overrides));
+  if (!weights) return load_prepared_spec(path, overrides);
+  std::vector<std::string> complete = overrides;
+  complete.insert(complete.end(), weights->overrides.begin(), weights->overrides.end());
+  ASSIGN_OR_RETURN(LoadedSpec loaded, load_prepared_spec(path, complete));
+  for (const std::string& one : weights->overrides) loaded.spec.origins[key_of(one)] = weights->path;
+  RETURN_IF_ERROR(check_pretrained(loaded.spec, *weights));
+  return loaded;
 }
 
 }  // namespace
@@ -64,24 +79,22 @@ bool LoadedSpec::says(const std::string& key) const {
 }
 
 Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
-  auto loaded = load_prepared_spec(path, overrides);
-  if (!loaded || is_complete(loaded->spec)) return loaded;
-  ASSIGN_OR_RETURN(const auto instance, machine_of(loaded->spec));
-  const spec::JobSpec& spec = loaded->spec;
+  ASSIGN_OR_RETURN(LoadedSpec loaded, load_with_weights(path, overrides));
+  if (is_complete(loaded.spec)) return loaded;
+  ASSIGN_OR_RETURN(const auto instance, machine_of(loaded.spec));
+  const spec::JobSpec& spec = loaded.spec;
   if (instance) {
-    ASSIGN_OR_RETURN(auto own, instance_overrides(spec, *instance));
-    loaded->machine = (instance)->type;
-    loaded->filled_in = std::move(own);
+    ASSIGN_OR_RETURN(loaded.filled_in, instance_overrides(spec, *instance));
+    loaded.machine = instance->type;
   } else if (names_machine(spec) && !spec.program.trainer.empty() &&
              !spec.origins.contains("resources.device")) {
-    loaded->filled_in = {"resources.device=cpu"};  // of a machine that the catalogue lacks
+    loaded.filled_in = {"resources.device=cpu"};  // of a machine that the catalogue lacks
   }
-  if (loaded->filled_in.empty()) return loaded;
+  if (loaded.filled_in.empty()) return loaded;
   const std::string origin = spec.origin(spec.cluster.config.empty() ? "cluster.instance" : "cluster.config");
-  loaded->overrides.insert(loaded->overrides.end(), loaded->filled_in.begin(), loaded->filled_in.end());
-  ASSIGN_OR_RETURN(auto complete, spec::parse_job_spec(loaded->text, path, loaded->overrides));
-  loaded->spec = std::move(complete);
-  for (const std::string& one : loaded->filled_in) loaded->spec.origins[key_of(one)] = origin;
+  loaded.overrides.insert(loaded.overrides.end(), loaded.filled_in.begin(), loaded.filled_in.end());
+  ASSIGN_OR_RETURN(loaded.spec, spec::parse_job_spec(loaded.text, path, loaded.overrides));
+  for (const std::string& one : loaded.filled_in) loaded.spec.origins[key_of(one)] = origin;
   return loaded;
 }
 

@@ -67,7 +67,7 @@ void add_report(CLI::App& app, CommandLine& line) {
   verb->add_option("--runs", line.common.runs_directory, "Where runs are looked for")->capture_default_str();
   add_common(*verb, line, false);
   verb->footer(
-      "Examples:\n  shardrun report tiny-llama\n  shardrun report runs/tiny-llama/* -o comparison.html");
+      "Example:\n  shardrun report tiny-llama\n  shardrun report runs/tiny-llama/* -o comparison.html");
   verb->callback([&] { line.exit_code = report(options, line.common); });
 }
 

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,6 +22,7 @@ namespace {
 using record::EventLine;
 using record::MetricsLine;
 using Mark = TimelineEntry::Mark;
+using Phase = TimelineEntry::Phase;
 
 // What metrics.jsonl says about one attempt.
 struct Training {
@@ -74,20 +76,21 @@ void add_collateral(const record::Attempt& attempt, const std::vector<record::Ra
     entries.push_back(
         {group.first, attempt.number, Mark::kCollateral,
          fmt::format("collateral: {} {} ended because of it ({})", group.ranks.size() == 1 ? "rank" : "ranks",
-                     fmt::join(group.ranks, ","), words)});
+                     fmt::join(group.ranks, ","), words),
+         Phase::kCollateral});
   }
 }
 
 void add_training(const Training& training, int attempt, std::optional<double> fault_before,
                   std::vector<TimelineEntry>& entries) {
-  const auto add = [&](double time, std::string text) {
-    entries.push_back({time, attempt, Mark::kNone, std::move(text)});
+  const auto add = [&](double time, std::string text, Phase phase = Phase::kTraining) {
+    entries.push_back({time, attempt, Mark::kNone, std::move(text), phase});
   };
-  if (training.barrier) add(*training.barrier, "all ranks have met");
+  if (training.barrier) add(*training.barrier, "all ranks have met", Phase::kBarrier);
   if (training.first_step) {
     std::string text = fmt::format("first step: {}", training.first);
     if (fault_before) text += fmt::format(", {:.1f} s after the fault", *training.first_step - *fault_before);
-    add(*training.first_step, text);
+    add(*training.first_step, text, Phase::kFirstStep);
   }
   if (training.last_checkpoint) {
     add(*training.last_checkpoint, training.checkpoints == 1
@@ -110,15 +113,15 @@ void add_end(const record::Attempt& attempt, const std::vector<record::RankExit>
     std::string text = "FIRST CAUSE: " + attempt.verdict;
     if (attempt.detection_seconds)
       text += fmt::format(" (noticed after {:.1f} s)", *attempt.detection_seconds);
-    entries.push_back({caused, attempt.number, Mark::kFirstCause, text});
+    entries.push_back({caused, attempt.number, Mark::kFirstCause, text, Phase::kCause});
     add_collateral(attempt, exits, entries);
   }
   if (!attempt.ended) return;
   const char* words = next == "restart" ? "; starts again" : next == "requeue" ? "; queued again" : "";
   entries.push_back({when, attempt.number, Mark::kNone,
-                     cause
-                         ? fmt::format("attempt {} is over{}", attempt.number, words)
-                         : fmt::format("attempt {} is over: {}{}", attempt.number, attempt.verdict, words)});
+                     cause ? fmt::format("attempt {} is over{}", attempt.number, words)
+                           : fmt::format("attempt {} is over: {}{}", attempt.number, attempt.verdict, words),
+                     Phase::kOver});
 }
 
 std::string rate(double bytes_per_second) {
@@ -129,7 +132,8 @@ void add_preflight(const record::Attempt& attempt, std::vector<TimelineEntry>& e
   if (!attempt.preflight) return;
   const record::PreflightNote& note = *attempt.preflight;
   const auto add = [&](std::string text) {
-    entries.push_back({attempt.started + note.seconds, attempt.number, Mark::kNone, std::move(text)});
+    entries.push_back(
+        {attempt.started + note.seconds, attempt.number, Mark::kNone, std::move(text), Phase::kPreflight});
   };
   std::string text = fmt::format("preflight: {:.1f} s", note.seconds);
   if (note.bytes_per_second) text += ", all-reduce " + rate(*note.bytes_per_second);
@@ -167,8 +171,8 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
   for (const EventLine& event : record::parse_events(sources.events)) {
     if (event.event == "attempt_ended") nexts[event.attempt] = event.next.value_or("stop");
     if (event.event == "queued_again")
-      from_events[event.attempt].push_back(
-          {event.time, event.attempt, Mark::kNone, "queued again: " + event.line.value_or("")});
+      from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone,
+                                            "queued again: " + event.line.value_or(""), Phase::kQueued});
     if (event.event == "strangers")
       from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone, event.line.value_or("")});
     if (event.event != "straggler") continue;
@@ -185,7 +189,8 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     const bool resized = i > 0 && attempt.world_size != sources.record.attempts[i - 1].world_size;
     entries.push_back({attempt.started, attempt.number, Mark::kNone,
                        fmt::format("attempt {} starts on {}{}", attempt.number, fmt::join(attempt.nodes, " "),
-                                   resized ? size_of(attempt) : "")});
+                                   resized ? size_of(attempt) : ""),
+                       Phase::kStart});
     add_preflight(attempt, entries);
     if (const auto found = training.find(attempt.number); found != training.end())
       add_training(found->second, attempt.number, fault, entries);
@@ -199,9 +204,10 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     for (TimelineEntry& entry : entries) {
       if (entry.mark == Mark::kCollateral) entry.time = std::max(entry.time, caused);
     }
-    std::stable_sort(
-        entries.begin(), entries.end(),
-        [](const TimelineEntry& left, const TimelineEntry& right) { return left.time < right.time; });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const TimelineEntry& left, const TimelineEntry& right) {
+                       return std::pair(left.phase, left.time) < std::pair(right.phase, right.time);
+                     });
     all.insert(all.end(), entries.begin(), entries.end());
     if (attempt.first_cause && attempt.ended)
       fault = *attempt.ended - attempt.detection_seconds.value_or(0.0);

@@ -27,9 +27,23 @@ struct TimelineEntry {
   int attempt = 0;
   Mark mark = Mark::kNone;
   std::string text;
+  // What cannot come before the other whatever the clocks say, which may be set back while a run goes on.
+  enum class Phase {
+    kStart,
+    kPreflight,
+    kBarrier,
+    kFirstStep,
+    kTraining,
+    kCause,
+    kCollateral,
+    kOver,
+    kQueued
+  };
+  Phase phase = Phase::kTraining;
 };
 
-// Orders entries by attempt, and by time within each. Lines of an attempt after a later one has begun are left out.
+// Orders entries by attempt, by phase within each, and by time within a phase. Lines of an attempt after a later one has
+// begun are left out.
 std::vector<TimelineEntry> make_timeline(const TimelineSources& sources);
 // Returns one line per entry: UTC time, seconds since the run began, attempt, text.
 std::string render_timeline(const std::vector<TimelineEntry>& entries);

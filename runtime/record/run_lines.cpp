@@ -1,5 +1,11 @@
 #include "runtime/record/run_lines.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 
 namespace shardrun::record {
@@ -105,6 +111,18 @@ std::optional<int64_t> last_checkpoint(std::string_view metrics, int attempt) {
   const auto line = find_last(
       metrics, [&](const MetricsLine& one) { return one.event == "checkpoint" && one.attempt == attempt; });
   return line ? std::optional(line->step.value_or(0)) : std::nullopt;
+}
+
+std::string last_lines(const std::string& path, int64_t most_bytes) {
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return "";
+  const int64_t begin = std::max<int64_t>(0, status.st_size - most_bytes);
+  std::string text(static_cast<size_t>(status.st_size - begin), '\0');
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  if (!base::read_exactly(fd.get(), bytes, static_cast<uint64_t>(begin), path)) return "";
+  if (begin > 0) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  return text;
 }
 
 }  // namespace shardrun::record

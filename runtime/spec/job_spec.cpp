@@ -128,8 +128,9 @@ void check_model(const SectionReader& section, SpecReading& reading, const Model
     if (size.value > 0) continue;
     std::string names;
     for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
-    reading.fail(section.origin(), fmt::format("[model] has no {}", size.key),
-                 fmt::format("write every size, or preset = one of {}", names));
+    reading.fail(
+        section.origin(), fmt::format("[model] has no {}", size.key),
+        fmt::format("write every size, or preset = one of {}, or init = a folder with a config.json", names));
     return;
   }
   if (model.hidden % model.heads != 0 || (model.hidden / model.heads) % 2 != 0) {

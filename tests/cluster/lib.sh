@@ -41,6 +41,14 @@ supervisors_of() {
   done
 }
 
+# The process id of the program of a supervisor, which has a guard as a child, too. PID
+program_of() {
+  local child
+  for child in $(pgrep -P "$1"); do
+    [ "$(cat "/proc/$child/comm" 2>/dev/null)" = rank-guard ] || echo "$child"
+  done
+}
+
 spec() { # NAME NODES RANKS_PER_NODE PROGRAM_AND_REST
   printf 'name = "%s"\n[resources]\nnodes = %s\nranks_per_node = %s\n%s\n' "$1" "$2" "$3" "$4" >"$1.toml"
 }

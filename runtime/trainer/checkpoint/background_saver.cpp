@@ -1,9 +1,15 @@
 #include "runtime/trainer/checkpoint/background_saver.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -33,6 +39,22 @@ class BlockedSignals {
   sigset_t before_;
 };
 
+// Gives this thread a table of descriptors of its own, so that whatever fills the process's leaves room for a save. Where it
+// is full already, the thread lets go of the sockets, which a save does not use. Costs nothing but a copy of the table;
+// where the kernel refuses, the table stays shared.
+void take_own_descriptors() {
+  if (::unshare(CLONE_FILES) != 0) return;
+  const base::UniqueFd probe(::open("/", O_PATH | O_CLOEXEC));
+  if (probe || errno != EMFILE) return;
+  struct rlimit limit {};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  for (int fd = 0; fd < static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX)); ++fd) {
+    int type = 0;
+    socklen_t length = sizeof type;
+    if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0) ::close(fd);
+  }
+}
+
 }  // namespace
 
 BackgroundSaver::~BackgroundSaver() {
@@ -54,6 +76,7 @@ void BackgroundSaver::start(const Manifest& manifest, const Place& place, const 
   manifest_.spread = place.spread;
   bytes_staged_ = 0;
   join();
+  reads_device_ = static_cast<bool>(state.read);
   writer_.emplace(store_.unpublished_path_of(manifest.step), manifest.step, place, layout, state);
   run(Phase::kWriting);
 }
@@ -67,6 +90,8 @@ void BackgroundSaver::run(Phase phase) {
     thread_ = std::thread([this, phase] {
       // Linux has priorities per thread. A busy CPU belongs to the training; an idle one is still the writer's.
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
+      // A GPU's driver has descriptors that all threads must see.
+      if (!reads_device_) take_own_descriptors();
       finish_phase(phase == Phase::kWriting ? write_file() : store_.publish(manifest_));
     });
   } catch (const std::system_error& failure) {

@@ -18,7 +18,8 @@
 // the rank that failed, kPeerLost on the others), training goes on, and the next save is a new attempt. The failed
 // save's unfinished folder is removed by the next publish.
 //
-// Thread rule: one thread calls; the class owns another, which has the lowest priority and all signals blocked,
+// Thread rule: one thread calls; the class owns another, which has the lowest priority, all signals blocked and, where no
+// GPU is read, descriptors of its own (a save does not fail because the process has none left),
 // touches the state only inside a lock shared with before_update(), and is joined by the destructor (it stops after
 // the chunk at hand).
 #pragma once
@@ -79,6 +80,7 @@ class BackgroundSaver {
   Phase phase_ = Phase::kIdle;
   Manifest manifest_;
   uint64_t bytes_staged_ = 0;
+  bool reads_device_ = false;
   std::thread thread_;
 
   std::mutex mutex_;  // guards the rest; the thread holds it while it takes a chunk, and for nothing longer

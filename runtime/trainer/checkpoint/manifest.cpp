@@ -131,7 +131,7 @@ Manifest manifest_from(const json& object) {
   manifest.epoch = object.value("epoch", 0);  // absent before there were epochs
   manifest.data_position = object.at("data_position").get<int64_t>();
   manifest.data = {object.at("corpus_tokens").get<int64_t>(), object.at("sequence_length").get<int64_t>(),
-                   object.at("seed").get<uint64_t>()};
+                   object.at("seed").get<uint64_t>(), object.value("corpus_digest", "")};
   manifest.model = compact(object.at("model"));
   manifest.spread = {object.at("tensor_parallel").get<int>(), object.at("shard_degree").get<int>(),
                      object.at("replicas").get<int>()};
@@ -149,6 +149,12 @@ Manifest manifest_from(const json& object) {
 }
 
 }  // namespace
+
+bool same_data(const DataIdentity& left, const DataIdentity& right) {
+  return left.corpus_tokens == right.corpus_tokens && left.sequence_length == right.sequence_length &&
+         left.seed == right.seed &&
+         (left.digest.empty() || right.digest.empty() || left.digest == right.digest);
+}
 
 int Place::file() const {
   return (replica_rank * spread.shard_degree + shard_rank) * spread.tensor_parallel + tensor_rank;
@@ -241,6 +247,7 @@ std::string to_json(const Manifest& manifest) {
                  {"shard_degree", manifest.spread.shard_degree},
                  {"replicas", manifest.spread.replicas},
                  {"blocks", std::move(blocks)}};
+  if (!manifest.data.digest.empty()) object["corpus_digest"] = manifest.data.digest;
   for (const kernels::Fp8History& history : manifest.fp8) object["fp8"].push_back(to_array(history));
   if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
     object["gpu"] = {{"attention", manifest.gpu.attention}, {"products", manifest.gpu.products}};

@@ -77,9 +77,13 @@ struct DataIdentity {
   int64_t corpus_tokens = 0;
   int64_t sequence_length = 0;
   uint64_t seed = 0;
+  std::string
+      digest{};  // data::Corpus::digest(); empty where nobody knows it: in older checkpoints, on most ranks
 
   friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
 };
+// Returns whether both are the same data, as far as both know.
+bool same_data(const DataIdentity& left, const DataIdentity& right);
 
 // What the bits of a run on GPUs depend on beside its numbers; a run that continues it must have the same. Empty: a
 // CPU's.

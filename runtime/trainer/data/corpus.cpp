@@ -6,10 +6,30 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/io.h"
+
 namespace shardrun::data {
 
 using base::Code;
 using base::Error;
+
+namespace {
+
+constexpr size_t kDigestBlock = 1 << 20, kMostDigestBlocks = 1024;  // bytes; blocks of a text
+
+// Returns the checksum of a text, or of equally many blocks from all over it.
+uint32_t text_digest(std::span<const std::byte> text) {
+  const size_t blocks = (text.size() + kDigestBlock - 1) / kDigestBlock;
+  const size_t read = std::min(blocks, kMostDigestBlocks);
+  uint32_t digest = 0;
+  for (size_t i = 0; i < read; ++i) {
+    const size_t begin = i * blocks / read * kDigestBlock;
+    digest = base::crc32c(text.subspan(begin, std::min(kDigestBlock, text.size() - begin)), digest);
+  }
+  return digest;
+}
+
+}  // namespace
 
 Result<Corpus> Corpus::open(std::span<const std::string> paths, const std::string& key) {
   if (paths.empty())
@@ -110,6 +130,16 @@ int64_t Corpus::document_of(int64_t token) const {
     (part.token_file->document_begin(middle) <= token - part.begin ? low : high) = middle;
   }
   return part.first_document + low;
+}
+
+std::string Corpus::digest() const {
+  uint32_t digest = 0;
+  for (const Part& part : parts_) {
+    const uint64_t facts[2] = {static_cast<uint64_t>(part.tokens),
+                               part.token_file ? part.token_file->digest() : text_digest(part.file.bytes())};
+    digest = base::crc32c(std::as_bytes(std::span(facts)), digest);
+  }
+  return fmt::format("{:08x}", digest);
 }
 
 double Corpus::unigram_entropy() const {

@@ -75,6 +75,7 @@ Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::
   file.token_bytes_ = header.token_bytes;
   file.table_offset_ = sizeof(header) + table_offset_in_payload(header);
   file.checksums_offset_ = sizeof(header) + payload;
+  file.file_bytes_ = size;
   file.has_loss_mask_ = (header.flags & kHasLossMask) != 0;
   RETURN_IF_ERROR(file.check_blocks(table_offset_in_payload(header) / kBlockBytes, blocks_of(payload) - 1));
   int64_t before = -1;
@@ -85,6 +86,11 @@ Result<TokenFile> TokenFile::parse(std::span<const std::byte> bytes, const std::
     before = begin;
   }
   return file;
+}
+
+uint32_t TokenFile::digest() const {
+  const uint32_t header = base::crc32c({bytes_, sizeof(TokenFileHeader)});
+  return base::crc32c({bytes_ + checksums_offset_, file_bytes_ - checksums_offset_}, header);
 }
 
 int64_t TokenFile::document_begin(int64_t document) const {

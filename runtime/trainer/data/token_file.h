@@ -37,6 +37,8 @@ class TokenFile {
   // Reads tokens [begin, begin + out.size()), which must lie inside the file. A token that carries no loss is given
   // as its complement, ~id. kCorrupt names the file and the byte.
   Result<void> read(int64_t begin, std::span<int32_t> out) const;
+  // Returns a checksum of the file's header and of the checksums of all its blocks: another file has another one.
+  uint32_t digest() const;
   // Adds to `counts` how often each id occurs; verifies no checksums.
   void count(std::span<int64_t> counts) const;
 
@@ -49,7 +51,7 @@ class TokenFile {
   const std::byte* bytes_ = nullptr;
   TokenizerFacts tokenizer_;
   int64_t tokens_ = 0, documents_ = 0;
-  size_t token_bytes_ = 0, table_offset_ = 0, checksums_offset_ = 0;
+  size_t token_bytes_ = 0, table_offset_ = 0, checksums_offset_ = 0, file_bytes_ = 0;
   bool has_loss_mask_ = false;
 };
 

@@ -67,6 +67,8 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   std::unique_ptr<Session> session(new Session(options, groups, std::move(batches), backend,
                                                std::move(model).value(), std::move(layout), std::move(arena),
                                                std::move(sums), std::move(optimizer)));
+  // One rank reads for all: it writes the manifests.
+  if (groups.world->rank() == 0) session->corpus_digest_ = session->batches_->training_corpus().digest();
   if (options.saves_while_training) {
     auto staging = base::Memory::create_resident(
         plan::staging_elements(session->engine_.layout(), groups.replicas()) * int64_t{sizeof(float)});
@@ -104,8 +106,12 @@ Result<void> Session::start() {
   if (options_.initial_weights.empty()) {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed, host[0]);
   } else {
-    RETURN_IF_ERROR(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
-                                          groups_.shard_rank(), *groups_.world, host[0]));
+    auto loaded = weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
+                                        groups_.shard_rank(), *groups_.world, host[0]);
+    // A file that the job names and that is no weights is bad input, not a failure of the run.
+    if (!loaded && loaded.error().code() == Code::kCorrupt)
+      return Error(Code::kInvalid, "[model] init: " + loaded.error().to_string());
+    RETURN_IF_ERROR(loaded);
   }
   RETURN_IF_ERROR(host.store());
   std::fill(spare.begin(), spare.end(), 0.0F);
@@ -312,7 +318,8 @@ checkpoint::Manifest Session::manifest() const {
   manifest.step = steps_done_;
   manifest.data_position = data_position_;
   manifest.spread = place().spread;
-  manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed};
+  manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed,
+                   corpus_digest_};
   manifest.model = configuration(options_.model);
   std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
@@ -477,16 +484,15 @@ Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::s
                  fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
                              same.error().message()));
   }
-  if (saved.data != ours.data) {
-    return Error(
-        Code::kInvalid,
-        fmt::format(
-            "checkpoint {} was trained on other data ({} tokens, sequence_length {}, seed {}; this job: "
-            "{}, {}, {}); give this job its own [checkpoint] directory",
-            path, saved.data.corpus_tokens, saved.data.sequence_length, saved.data.seed,
-            ours.data.corpus_tokens, ours.data.sequence_length, ours.data.seed));
-  }
-  return {};
+  if (checkpoint::same_data(saved.data, ours.data)) return {};
+  const auto words = [](const checkpoint::DataIdentity& data) {
+    return fmt::format("{} tokens, sequence_length {}, seed {}{}{}", data.corpus_tokens, data.sequence_length,
+                       data.seed, data.digest.empty() ? "" : ", digest ", data.digest);
+  };
+  return Error(Code::kInvalid,
+               fmt::format("checkpoint {} was trained on other data ({}; this job: {}); give this job its "
+                           "own [checkpoint] directory",
+                           path, words(saved.data), words(ours.data)));
 }
 
 }  // namespace shardrun::train

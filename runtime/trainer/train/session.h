@@ -172,6 +172,7 @@ class Session {
   Progress* progress_ = nullptr;
   plan::BatchPlan batch_;
   std::unique_ptr<Batches> batches_;
+  std::string corpus_digest_;  // of the training data; empty on all ranks but the first
   kernels::Backend& backend_;
   std::unique_ptr<model::Model> model_;
   plan::ModelPlan plan_;

@@ -1,6 +1,7 @@
 #include "runtime/trainer/train/trainer.h"
 
 #include <omp.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -196,6 +197,15 @@ record::TrainingMetrics summarize(const Session& session, const LoopOutcome& out
   return summary;
 }
 
+// A world of connections, files of data and a checkpoint at once: the limit that shells set is for interactive programs.
+void make_room_for_descriptors() {
+  constexpr rlim_t kEnough = 65536;
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min(kEnough, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // A rank's whole life, in order. Members are destroyed bottom-up: the communicators go before the session,
 // whose arena an operation in flight may still name, and the GPU after both.
 class Trainer {
@@ -205,6 +215,7 @@ class Trainer {
       : env_(env), spec_(spec), plan_(plan), run_dir_{env.run_directory}, progress_(progress) {}
 
   Result<int> run() {
+    make_room_for_descriptors();
     ::omp_set_num_threads(std::max(1, plan_.cpus_per_rank));
     RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());

@@ -1,6 +1,9 @@
 #include "runtime/trainer/checkpoint/background_saver.h"
 
 #include <doctest/doctest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -206,4 +209,30 @@ TEST_CASE("background saver: without a save in flight nothing is voted, agreed o
   CHECK(saver.votes() == BackgroundSaver::Votes{0.0, 0.0});
   CHECK(!saver.agree({1.0, 0.0}));
   CHECK(saver.bytes_staged() == 0);
+}
+
+TEST_CASE("background saver: a process that has no descriptors left saves all the same") {
+  const Folder folder;
+  const Store store(folder.path(), 2);
+  World world(store, {1, 2, 1});
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const struct rlimit few { 64, before.rlim_max };
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  std::vector<base::UniqueFd> strangers;
+  do strangers.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  while (strangers.back());
+
+  world.start(10);
+  const auto outcomes = world.finish();
+
+  strangers.clear();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE(outcomes[0]);
+  if (!*outcomes[0] && ::unshare(CLONE_FILES) != 0) {
+    MESSAGE("not tested: the kernel gives no thread descriptors of its own here");
+    return;
+  }
+  CHECK_MESSAGE(*outcomes[0], (*outcomes[0] ? "" : outcomes[0]->error().to_string()));
+  CHECK(*store.steps() == std::vector<int64_t>{10});
 }

@@ -87,6 +87,24 @@ TEST_CASE("explain: the first cause comes before what it caused, whatever a node
   CHECK(cause < collateral);
 }
 
+TEST_CASE("explain: a clock that was set back while the run went on turns nothing round") {
+  TimelineSources sources = two_attempts();
+  sources.metrics = R"({"event":"first_barrier","seconds":0.5,"unix_time":1000.5,"attempt":0})"
+                    "\n"
+                    R"({"step":1,"loss":2.0,"time":400.0,"attempt":0})"
+                    "\n"
+                    R"({"event":"checkpoint","step":10,"path":"/x","time":410.0,"attempt":0})"
+                    "\n";
+  sources.record.attempts.front().ended = 430.0;
+
+  std::vector<std::string> beginnings;
+  for (const TimelineEntry& entry : make_timeline(sources))
+    if (entry.attempt == 0) beginnings.push_back(entry.text.substr(0, 9));
+
+  CHECK(beginnings == std::vector<std::string>{"attempt 0", "all ranks", "first ste", "checkpoin",
+                                               "FIRST CAU", "collatera", "attempt 0"});
+}
+
 TEST_CASE("explain: JSON marks the first cause") {
   const auto list = base::parse_json(timeline_json(make_timeline(two_attempts())));
   CHECK(list.size() == 9);

@@ -2,7 +2,9 @@
 
 #include "runtime/contract/rank_env.h"
 #include "runtime/record/launch_plan.h"
+#include "runtime/record/run_lines.h"
 #include "runtime/record/run_record.h"
+#include "tests/support/folder.h"
 
 using namespace shardrun;
 
@@ -14,6 +16,26 @@ contract::EnvironmentLookup lookup_in(const std::map<std::string, std::string>& 
   };
 }
 }  // namespace
+
+TEST_CASE(
+    "metrics: the end of a file that has grown for months says the last step and checkpoint, without the "
+    "rest") {
+  const tests::Folder folder;
+  std::string text;
+  for (int step = 1; step <= 2000; ++step)
+    text += to_json(record::MetricsLine{.step = step, .loss = 1.0, .attempt = 0});
+  text += to_json(record::MetricsLine{.event = "checkpoint", .step = 2000, .attempt = 0});
+  const std::string path = folder.file("metrics.jsonl", text);
+
+  const std::string end = record::last_lines(path, /*most_bytes=*/500);
+
+  CHECK(end.size() <= 500);
+  CHECK(end.front() == '{');
+  CHECK(record::last_step(end) == 2000);
+  CHECK(record::last_checkpoint(end, 0) == 2000);
+  CHECK(record::last_lines(path) == text);
+  CHECK(record::last_lines(folder / "none").empty());
+}
 
 TEST_CASE("plan.json: what is written is read back") {
   record::LaunchPlan plan;

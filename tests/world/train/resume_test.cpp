@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/base/io.h"
+#include "runtime/trainer/checkpoint/store.h"
 #include "tests/world/train/training.h"
 
 using namespace shardrun;
@@ -65,4 +67,45 @@ TEST_CASE("resuming: a checkpoint that cannot be read for a moment is neither pa
 
   require_success(ranks);
   CHECK(*ranks[1].resumed_from == directory + "/step_00000007");
+}
+
+TEST_CASE(
+    "resuming: another text of the same length is refused, and a checkpoint that knows no digest is taken") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  const auto options = tiny_options(folder, 2);
+  require_success(
+      run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory, .stop_at_step = 4}));
+  const std::string text = options.training_files.at(0);
+  const std::string before = *base::read_file(text);
+  std::string other = before;
+  other[other.size() / 2] ^= 1;
+  REQUIRE(base::write_file_atomically(text, other));
+
+  const auto refused = run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory});
+
+  CHECK(refused[0].error_code == base::Code::kInvalid);
+  CHECK(refused[0].error.find("was trained on other data") != std::string::npos);
+  const checkpoint::Store store(directory, 10);
+  auto manifest = store.read_manifest(4);
+  REQUIRE(manifest);
+  CHECK(manifest->data.digest.size() == 8);
+  manifest->data.digest.clear();
+  REQUIRE(base::write_file_atomically(store.path_of(4) + "/manifest.json", to_json(*manifest)));
+  require_success(run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory}));
+}
+
+TEST_CASE("resuming: weights that a job names and that are none are bad input on every rank") {
+  const Folder folder;
+  auto options = tiny_options(folder, 2);
+  options.initial_weights = folder.path() + "/hf";
+  std::filesystem::create_directory(options.initial_weights);
+  std::ofstream(options.initial_weights + "/model.safetensors") << "no header";
+
+  const auto ranks = run_world(2, options, {.loop = {.steps = 1}});
+
+  for (const RankRun& rank : ranks) {
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error.find("[model] init: ") == 0);
+  }
 }

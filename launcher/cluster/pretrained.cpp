@@ -1,0 +1,88 @@
+#include "launcher/cluster/pretrained.h"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/spec/toml_value.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+using spec::TomlValue;
+
+std::string text_of(const TomlValue* section, std::string_view key) {
+  const TomlValue* value = section == nullptr ? nullptr : section->find(key);
+  return value != nullptr && value->kind == TomlValue::Kind::kString ? value->text : "";
+}
+
+// Returns what the spec says for a key of [model], as a fact says it.
+std::string said_by(const spec::ModelSpec& model, const std::string& key) {
+  const std::pair<const char*, int> sizes[] = {{"layers", model.layers},
+                                               {"hidden", model.hidden},
+                                               {"heads", model.heads},
+                                               {"kv_heads", model.kv_heads},
+                                               {"ffn", model.ffn},
+                                               {"vocab", model.vocab},
+                                               {"max_positions", model.max_positions}};
+  for (const auto& [name, value] : sizes) {
+    if (key == name) return std::to_string(value);
+  }
+  if (key == "rope_theta") return fmt::format("{}", model.rope_theta);
+  if (key == "norm_epsilon") return fmt::format("{}", model.norm_epsilon);
+  return model.tied_embeddings ? "true" : "false";
+}
+
+}  // namespace
+
+Result<std::optional<Pretrained>> find_pretrained(std::string_view text, const std::string& file_name,
+                                                  std::span<const std::string> overrides) {
+  ASSIGN_OR_RETURN(TomlValue document, spec::parse_toml(text, file_name));
+  for (const std::string& assignment : overrides) RETURN_IF_ERROR(spec::apply_override(document, assignment));
+  const TomlValue* model = document.find("model");
+  const TomlValue* program = document.find("program");
+  const std::string init = text_of(model, "init");
+  const std::string trainer = text_of(program, "trainer");
+  if (init.empty() || init == "random" || trainer.empty()) return std::optional<Pretrained>();
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path folder = fs::is_directory(init, ignored) ? fs::path(init) : fs::path(init).parent_path();
+  Pretrained found;
+  found.path = (folder / "config.json").string();
+  const auto json = base::read_file(found.path, /*limit_bytes=*/1 << 20);
+  if (!json && json.error().code() == Code::kNotFound) return std::optional<Pretrained>();
+  RETURN_IF_ERROR(json);
+  ASSIGN_OR_RETURN(found.config, spec::read_pretrained_config(*json, found.path, trainer));
+  for (const spec::ModelFact& fact : found.config.facts) {
+    if (model->find("preset") == nullptr && model->find(fact.key) == nullptr)
+      found.overrides.push_back(fmt::format("model.{}={}", fact.key, fact.value));
+  }
+  return std::optional<Pretrained>(std::move(found));
+}
+
+Result<void> check_pretrained(const spec::JobSpec& spec, const Pretrained& weights) {
+  for (const spec::ModelFact& fact : weights.config.facts) {
+    const std::string said = said_by(spec.model, fact.key);
+    if (said == fact.value) continue;
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "{}: the job's model has {} = {}, and {} says {} = {}; remove the key, or name other weights",
+            spec.origin("model." + fact.key), fact.key, said, weights.path, fact.said_as, fact.value));
+  }
+  const auto window = weights.config.sliding_window;
+  if (window && spec.data.sequence_length > *window) {
+    return Error(
+        Code::kInvalid,
+        fmt::format("{}: {} says that a token sees {} tokens, and the trainer has no sliding window; "
+                    "write sequence_length = {} or less",
+                    spec.origin("data.sequence_length"), weights.path, *window, *window));
+  }
+  return {};
+}
+
+}  // namespace shardrun::launcher

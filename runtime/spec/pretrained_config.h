@@ -1,0 +1,37 @@
+// What a checkpoint says of its model: Hugging Face's config.json, as keys of [model].
+//
+// A checkpoint that our models cannot compute is refused here, with the one thing that they lack, before anything trains on
+// weights that mean something else. Source of the names: the configuration classes of transformers 4 and 5 for Llama,
+// Mistral and BERT.
+//
+// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::spec {
+
+struct ModelFact {
+  std::string key;      // of [model]: "hidden"
+  std::string value;    // as TOML: "2048"
+  std::string said_as;  // of config.json: "hidden_size"
+};
+
+struct PretrainedConfig {
+  std::vector<ModelFact> facts;
+  // Tokens that a token sees at most; a longer sequence would need a sliding window, which the trainer lacks.
+  std::optional<int64_t> sliding_window;
+};
+
+// Reads a config.json for the trainer "llama" or "bert". kInvalid: "<file_name>: what the trainer lacks or what does not hold
+// together"; kCorrupt when it is not JSON or a member has another type.
+base::Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std::string& file_name,
+                                                      std::string_view trainer);
+
+}  // namespace shardrun::spec
