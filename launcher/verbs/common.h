@@ -49,10 +49,11 @@ std::string new_run_id(const std::string& runs, bool slurm);
 base::Result<LoadedSpec> load_spec_to_start(const std::string& path,
                                             const std::vector<std::string>& overrides);
 
-// Everything that a plan of `spec` needs but its id and run directory.
+// Everything that a plan of `spec` needs but its id and run directory. The job works in `working_directory`; empty: here.
 base::Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                        const std::vector<std::string>& overrides,
-                                       const std::string& scheduler);
+                                       const std::string& scheduler,
+                                       const std::string& working_directory = "");
 
 std::string current_directory();
 std::string absolute_path(const std::string& path);
