@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/contract/rank_env.h"
+#include "runtime/spec/secrets.h"
 
 namespace shardrun::rank {
 

@@ -221,12 +221,6 @@ struct JobSpec {
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides = {});
 
-// Says whether a variable of this name holds a secret. The end of the name decides: OPENAI_KEY and DB_PASS hold one,
-// TOKENIZERS_PARALLELISM, MAX_TOKENS and HF_TOKEN_PATH none.
-bool looks_secret(std::string_view variable);
-// Returns the password of a URL such as "postgres://user:password@host/db"; empty where there is none.
-std::string_view password_in_url(std::string_view value);
-
 // Reads the file, at most 1 MiB, and parses it as parse_job_spec does.
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides = {});
 

@@ -1,4 +1,5 @@
 #include "runtime/spec/job_spec.h"
+#include "runtime/spec/secrets.h"
 
 #include <doctest/doctest.h>
 
