@@ -1,4 +1,6 @@
 // shardrun: the command line, made of the verbs of launcher/verbs.
+#include <algorithm>
+
 #include <CLI/CLI.hpp>
 
 #include "launcher/verbs/command_line.h"
@@ -6,6 +8,7 @@
 int main(int argc, char** argv) {
   namespace launcher = shardrun::launcher;
   launcher::CommandLine line;
+  line.words.assign(argv + std::min(argc, 1), argv + argc);
   CLI::App app(
       "shardrun launches training jobs on Slurm clusters and on one machine, and trains sharded models.",
       "shardrun");

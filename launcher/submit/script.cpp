@@ -68,8 +68,18 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
     options.push_back("--kill-on-invalid-dep=yes");
   }
   const bool is_array = paths.array_elements > 0;
-  if (is_array) options.push_back(fmt::format("--array=0-{}%1", paths.array_elements - 1));
-  options.push_back(fmt::format("--output={}/{}/slurm.out", paths.runs_directory, is_array ? "%A_%a" : "%j"));
+  if (is_array) {
+    const std::string limit = paths.at_a_time > 0 ? fmt::format("%{}", paths.at_a_time) : "";
+    options.push_back(fmt::format("--array=0-{}{}", paths.array_elements - 1, limit));
+  }
+  const bool goes_on = !paths.run_directory.empty();
+  if (goes_on) {
+    RETURN_IF_ERROR(check_path("run directory", paths.run_directory));
+    options.push_back(fmt::format("--output={}/slurm.out", paths.run_directory));
+  } else {
+    options.push_back(
+        fmt::format("--output={}/{}/slurm.out", paths.runs_directory, is_array ? "%A_%a" : "%j"));
+  }
   options.push_back("--open-mode=append");
   options.push_back("--wait-all-nodes=1");
   options.push_back(spec.fault_tolerance.requeue ? "--requeue" : "--no-requeue");
@@ -80,9 +90,11 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
   for (const std::string& option : options) script += "#SBATCH " + option + "\n";
   script += fmt::format(
       "# What runs is written in job.toml and plan.json of the run directory.\nexec {} run --quiet "
-      "--run-directory {}/{}\n",
-      shell_quoted(paths.shardrun_program), shell_quoted(paths.runs_directory),
-      is_array ? "\"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\"" : "\"$SLURM_JOB_ID\"");
+      "--run-directory {}\n",
+      shell_quoted(paths.shardrun_program),
+      goes_on ? shell_quoted(paths.run_directory)
+              : shell_quoted(paths.runs_directory) +
+                    (is_array ? "/\"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\"" : "/\"$SLURM_JOB_ID\""));
   return script;
 }
 

@@ -25,8 +25,11 @@ struct ScriptPaths {
   std::string working_directory;  // absolute
   // A job that must have ended well before this one starts; empty if there is none.
   std::string after;
-  // > 0: an array of as many jobs, one after the other; directories are <array id>_<index>.
+  // > 0: an array of as many jobs, of which `at_a_time` go on at once (0: as many as fit); directories are <array id>_<index>.
   int array_elements = 0;
+  int at_a_time = 1;
+  // A run directory that is there already, and that the job goes on in; empty: <runs_directory>/<job id>.
+  std::string run_directory;
 };
 
 // kInvalid when a path has characters that Slurm would expand or that end a line; the mend names them.

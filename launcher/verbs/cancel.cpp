@@ -8,6 +8,7 @@
 #include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
@@ -68,7 +69,10 @@ void add_cancel(CLI::App& app, CommandLine& line) {
   add_run_name(*verb, options.run, line, true);
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun cancel tiny-llama");
-  verb->callback([&] { line.exit_code = cancel(options.run, line.common); });
+  add_host(*verb, line);
+  verb->callback([&] {
+    line.exit_code = line.remote.host.empty() ? cancel(options.run, line.common) : run_elsewhere(line);
+  });
 }
 
 }  // namespace shardrun::launcher

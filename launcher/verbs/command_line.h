@@ -12,6 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "launcher/submit/remote.h"
 #include "launcher/verbs/common.h"
 #include "runtime/contract/exit_code.h"
 
@@ -19,6 +20,8 @@ namespace shardrun::launcher {
 
 struct CommandLine {
   CommonOptions common;
+  RemoteHost remote;               // --host; without a host, the verb works here
+  std::vector<std::string> words;  // as they were typed, behind the program's name
   int exit_code = contract::kExitDone;
 
   // Returns new options of a verb, which live as long as the command line.

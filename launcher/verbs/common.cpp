@@ -121,10 +121,11 @@ std::string new_run_id(const std::string& runs, bool slurm) {
 }
 
 Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
-                                 const std::vector<std::string>& overrides, const std::string& scheduler) {
+                                 const std::vector<std::string>& overrides, const std::string& scheduler,
+                                 const std::string& working_directory) {
   PlanContext context;
   context.scheduler = scheduler;
-  context.working_directory = current_directory();
+  context.working_directory = working_directory.empty() ? current_directory() : working_directory;
   context.rank_program = installed.rank_program;
   context.plugin_directory = installed.plugin_directory;
   context.overrides = overrides;
@@ -170,8 +171,12 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
   const bool one_part = name.find('/') == std::string::npos && name != "." && name != "..";
   if (one_part) {
     if (auto runs = runs_named(name, common); !runs.empty()) return std::move(runs.front());
-    for (const record::RunDir& run : all_runs(common)) {
+    const std::vector<record::RunDir> runs = all_runs(common);
+    for (const record::RunDir& run : runs) {
       if (fs::path(run.root).filename() == name) return run;
+    }
+    for (const record::RunDir& run : runs) {  // a later job goes on in the directory of an earlier one
+      if (const auto plan = read_plan(run); plan && plan->id == name) return run;
     }
   }
   return Error(Code::kNotFound,

@@ -45,10 +45,11 @@ bool wants_slurm(const spec::JobSpec& spec);
 // run in `runs` on.
 std::string new_run_id(const std::string& runs, bool slurm);
 
-// Everything that a plan of `spec` needs but its id and run directory.
+// Everything that a plan of `spec` needs but its id and run directory. The job works in `working_directory`; empty: here.
 base::Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                        const std::vector<std::string>& overrides,
-                                       const std::string& scheduler);
+                                       const std::string& scheduler,
+                                       const std::string& working_directory = "");
 
 std::string current_directory();
 std::string absolute_path(const std::string& path);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
@@ -34,7 +35,10 @@ void add_explain(CLI::App& app, CommandLine& line) {
   add_run_name(*verb, options.run, line, true);
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun explain tiny-llama");
-  verb->callback([&] { line.exit_code = explain(options.run, line.common); });
+  add_host(*verb, line);
+  verb->callback([&] {
+    line.exit_code = line.remote.host.empty() ? explain(options.run, line.common) : run_elsewhere(line);
+  });
 }
 
 }  // namespace shardrun::launcher

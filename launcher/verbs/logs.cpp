@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
-#include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/base/visible.h"
@@ -62,7 +62,7 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
       fmt::print("\n{}\n", base::visible(end_line(*state)));
       return exit_code_of(*state);
     }
-    if (!state->record && state->status != waiting) {
+    if (!state->record && state->status != waiting && !state->status.starts_with("running")) {
       waiting = state->status;
       fmt::print(stderr, "shardrun: {} {} waits: {}\n", state->plan.name, state->plan.id, waiting);
     }
@@ -83,7 +83,9 @@ void add_logs(CLI::App& app, CommandLine& line) {
   verb->add_option("--node", options.node, "Only this node");
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
-  verb->callback([&] { line.exit_code = logs(options, line.common); });
+  add_host(*verb, line);
+  verb->callback(
+      [&] { line.exit_code = line.remote.host.empty() ? logs(options, line.common) : run_elsewhere(line); });
 }
 
 }  // namespace shardrun::launcher

@@ -4,6 +4,7 @@
 
 #include "launcher/plan/batch.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/visible.h"
@@ -75,12 +76,28 @@ int results(const std::string& run_name, const CommonOptions& common) {
 }  // namespace
 
 void add_results(CLI::App& app, CommandLine& line) {
-  auto& options = line.keep<RunName>();
+  struct ResultsOptions {
+    std::string run;
+    bool fetch = false;
+  };
+  auto& options = line.keep<ResultsOptions>();
   CLI::App* verb = app.add_subcommand("results", "Show what came out of a run");
   add_run_name(*verb, options.run, line, true);
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun results tiny-llama --json");
-  verb->callback([&] { line.exit_code = results(options.run, line.common); });
+  add_host(*verb, line);
+  verb->add_flag("--fetch", options.fetch,
+                 "With --host: bring the run directory here, without checkpoints and code");
+  verb->callback([&] {
+    if (options.fetch && line.remote.host.empty()) {
+      line.exit_code =
+          usage_error("--fetch brings a run from the machine that --host names, and none is named");
+    } else if (options.fetch) {
+      line.exit_code = fetch_run(options.run, line);
+    } else {
+      line.exit_code = line.remote.host.empty() ? results(options.run, line.common) : run_elsewhere(line);
+    }
+  });
 }
 
 }  // namespace shardrun::launcher

@@ -19,11 +19,13 @@
 #include "launcher/plan/node_memory.h"
 #include "launcher/plan/precompile.h"
 #include "launcher/schedule/local/local_scheduler.h"
+#include "launcher/schedule/local/temporary_directory.h"
 #include "launcher/schedule/mpirun/mpirun_scheduler.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/schedule/slurm/slurm_scheduler.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/submit/snapshot.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/precompile.h"
@@ -113,6 +115,19 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
   return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(solved)};
 }
 
+// Lets the job work in its own copy of the code, where it asks for one and nobody has made it yet.
+Result<void> work_in_snapshot(Prepared& job) {
+  const std::string code = record::RunDir{job.plan.run_directory}.code();
+  std::error_code ignored;
+  if (job.spec.program.snapshot == spec::SnapshotKind::kNone || fs::exists(code, ignored)) return {};
+  ASSIGN_OR_RETURN(auto folder, TemporaryDirectory::make());
+  ASSIGN_OR_RETURN(auto snapshot, take_snapshot(job.spec, job.plan.working_directory, folder.path()));
+  warn(snapshot.warnings);
+  ASSIGN_OR_RETURN(auto inside, unpack_snapshot(snapshot, code));
+  job.plan.working_directory = std::move(inside);
+  return {};
+}
+
 // A directory that `submit` made: its own job.toml and plan, whatever was edited since.
 Result<Prepared> prepare_existing(const std::string& directory) {
   const record::RunDir run{absolute_path(directory)};
@@ -196,6 +211,8 @@ void print_end(const record::RunRecord& record, const record::RunDir& run, int a
   if (plotted) text += fmt::format("  loss curve  {}/loss.svg\n", run.root);
   if (record.metrics && !record.metrics->checkpoint.empty())
     text += fmt::format("  checkpoint  {}\n", record.metrics->checkpoint);
+  if (record.status == record::RunStatus::kPreempted)
+    text += fmt::format("  resume      shardrun resume {}\n", run.root);
   print_lines(text);
 }
 
@@ -267,6 +284,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   if (job->plan.scheduler == "slurm" && !inside_allocation()) {
     return run_through_salloc(job->spec, options, *installed, common);
   }
+  if (auto copied = work_in_snapshot(*job); !copied) return fail(copied.error(), common);
   auto signals = StopSignals::block();
   if (!signals) return fail(signals.error(), common);
   ::signal(SIGPIPE, SIG_IGN);  // a run does not end because nobody reads its lines any more

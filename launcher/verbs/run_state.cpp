@@ -125,8 +125,13 @@ int exit_code_of(const RunState& state) {
 }
 
 std::string end_line(const RunState& state) {
-  if (state.record && state.record->status != RunStatus::kRunning)
-    return fmt::format("{}: {}", record::status_name(state.record->status), state.record->verdict);
+  if (state.record && state.record->status != RunStatus::kRunning) {
+    std::string ended =
+        fmt::format("{}: {}", record::status_name(state.record->status), state.record->verdict);
+    if (state.record->status == RunStatus::kPreempted)
+      ended += fmt::format("; go on with `shardrun resume {}`", state.plan.run_directory);
+    return ended;
+  }
   if (state.record && state.record->verdict.starts_with(kInterrupted)) return state.record->verdict;
   std::string line =
       fmt::format("{}: {}", state.status, state.record ? "it ended without a verdict" : "it never started");

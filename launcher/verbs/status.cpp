@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
+#include "launcher/verbs/sweep.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -24,6 +26,7 @@ std::string row(const record::RunDir& run, const RunState& state) {
 
 int status(const std::string& run_name, const CommonOptions& common) {
   if (!run_name.empty()) {
+    if (const auto sweep_folder = find_sweep(run_name, common)) return show_sweep(*sweep_folder, common);
     auto run = find_run(run_name, common);
     if (!run) return fail(run.error(), common);
     if (common.json) {
@@ -67,7 +70,10 @@ void add_status(CLI::App& app, CommandLine& line) {
   add_run_name(*verb, options.run, line, false);
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun status tiny-llama");
-  verb->callback([&] { line.exit_code = status(options.run, line.common); });
+  add_host(*verb, line);
+  verb->callback([&] {
+    line.exit_code = line.remote.host.empty() ? status(options.run, line.common) : run_elsewhere(line);
+  });
 }
 
 }  // namespace shardrun::launcher

@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/precompile.h"
+#include "launcher/schedule/local/temporary_directory.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
+#include "launcher/submit/snapshot.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/precompile.h"
+#include "launcher/verbs/run_state.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -15,9 +19,39 @@ namespace {
 struct SubmitOptions {
   SpecOptions spec;
   bool dry_run = false;
+  std::string after;              // a run that must have completed before
+  std::string code, code_prefix;  // a snapshot that was sent here
 };
 
-base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
+// The code that the job will have, where it asks for a copy: its tar file, and the folder where it was unpacked to be looked at.
+struct Code {
+  std::optional<Snapshot> snapshot;
+  std::string directory;  // empty: the job works where it is submitted
+};
+
+base::Result<Code> take_code(const spec::JobSpec& spec, const SubmitOptions& options,
+                             const std::string& folder) {
+  if (spec.program.snapshot == spec::SnapshotKind::kNone) return Code{};
+  const std::string& cache = spec.precompile.cache;
+  if (!cache.empty() && cache.front() != '/') {
+    return base::Error(
+        base::Code::kInvalid,
+        fmt::format("{}: a snapshot is a new folder for each run, and a cache outlives runs; write an "
+                    "absolute path",
+                    spec.origin("precompile.cache")));
+  }
+  auto taken = options.code.empty() ? take_snapshot(spec, current_directory(), folder)
+                                    : received_snapshot(absolute_path(options.code), options.code_prefix);
+  RETURN_IF_ERROR(taken);
+  warn(taken->warnings);
+  Code code;
+  ASSIGN_OR_RETURN(auto inside, unpack_snapshot(*taken, folder));
+  code.directory = std::move(inside);
+  code.snapshot = std::move(taken).value();
+  return code;
+}
+
+base::Result<SubmitRequest> prepare(LoadedSpec& loaded, const Code& code, bool dry_run) {
   ASSIGN_OR_RETURN(auto installed, find_installation());
   const auto scheduler = loaded.spec.cluster.scheduler;
   if (scheduler == spec::SchedulerKind::kLocal || scheduler == spec::SchedulerKind::kMpirun) {
@@ -30,12 +64,33 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded, bool dry_run) {
     if (!dry_run || known.error().code() == base::Code::kInvalid) return std::move(known).error();
     warn({known.error().to_string()});
   }
-  ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, installed, loaded.overrides, "slurm"));
+  ASSIGN_OR_RETURN(auto context,
+                   plan_context(loaded.spec, installed, loaded.overrides, "slurm", code.directory));
   ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
   ASSIGN_OR_RETURN(auto warnings, check_launch(loaded.spec, solved, dry_run));
   warn(warnings);
   return SubmitRequest{
-      &loaded.spec, loaded.text, std::move(solved), runs_of(loaded.spec), installed.shardrun_program, ""};
+      &loaded.spec, loaded.text,  std::move(solved), runs_of(loaded.spec), installed.shardrun_program,
+      "",           code.snapshot};
+}
+
+// Returns the Slurm job that this one waits for; "" when the run has completed already. kRefused when it never will.
+base::Result<std::string> job_before(const std::string& name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(name, common));
+  ASSIGN_OR_RETURN(auto state, look_at(run));
+  const std::string who = fmt::format("--after {}: run {}", name, state.plan.id);
+  if (is_over(state)) {
+    if (state.record && state.record->status == record::RunStatus::kCompleted) return std::string();
+    return base::Error(base::Code::kRefused,
+                       fmt::format("{} did not complete: {}; resume it first, or submit without --after", who,
+                                   end_line(state)));
+  }
+  if (state.plan.scheduler != "slurm") {
+    return base::Error(
+        base::Code::kRefused,
+        fmt::format("{} is no Slurm job, so Slurm cannot wait for it; submit when it is over", who));
+  }
+  return state.plan.id.substr(0, state.plan.id.find('-'));
 }
 
 // What --dry-run prints: what the machine decided, the compile job's script, when there is one, and the job's.
@@ -60,6 +115,8 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
   RETURN_IF_ERROR(prepare_cache(loaded.spec, cache));
   ASSIGN_OR_RETURN(auto compile, make_compile_job(loaded, request.plan));
   SubmitRequest first = submit_request(compile, request.shardrun_program);
+  first.code = request.code;
+  first.after = request.after;
   ASSIGN_OR_RETURN(auto chain, submit_chain(std::move(first), std::move(request)));
   return std::move(chain.second);
 }
@@ -67,8 +124,17 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
 int submit(const SubmitOptions& options, const CommonOptions& common) {
   auto loaded = load_spec(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
-  auto request = prepare(*loaded, options.dry_run);
+  auto folder = TemporaryDirectory::make();
+  if (!folder) return fail(folder.error(), common);
+  auto code = take_code(loaded->spec, options, folder->path());
+  if (!code) return fail(code.error(), common);
+  auto request = prepare(*loaded, *code, options.dry_run);
   if (!request) return fail(request.error(), common);
+  if (!options.after.empty()) {
+    auto before = job_before(options.after, common);
+    if (!before) return fail(before.error(), common);
+    request->after = std::move(before).value();
+  }
   if (options.dry_run) {
     auto text = describe(*request, *loaded);
     if (!text) return fail(text.error(), common);
@@ -98,11 +164,22 @@ void add_submit(CLI::App& app, CommandLine& line) {
   verb->add_option("spec", options.spec.path, "job.toml")->required();
   add_overrides(*verb, options.spec.overrides);
   verb->add_flag("--dry-run", options.dry_run, "Print the script and the command; submit nothing");
+  verb->add_option("--after", options.after,
+                   "Start when this run has completed; cancelled when it ends otherwise");
+  verb->add_option("--runs", line.common.runs_directory, "Where that run is looked for")
+      ->capture_default_str();
+  verb->add_option("--code", options.code, "A snapshot that was sent here")->group("");
+  verb->add_option("--code-prefix", options.code_prefix, "The folder in it")->group("");
+  add_host(*verb, line);
   add_common(*verb, line, true);
   verb->footer(
       "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
       "--set resources.ranks_per_node=1");
-  verb->callback([&] { line.exit_code = submit(options, line.common); });
+  verb->callback([&] {
+    line.exit_code = line.remote.host.empty()
+                         ? submit(options, line.common)
+                         : submit_elsewhere({options.spec, options.dry_run, options.after}, line);
+  });
 }
 
 }  // namespace shardrun::launcher

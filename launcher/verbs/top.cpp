@@ -11,6 +11,7 @@
 
 #include "launcher/agent/stop_signals.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
@@ -219,7 +220,10 @@ void add_top(CLI::App& app, CommandLine& line) {
   add_run_name(*verb, options.run, line, true);
   add_common(*verb, line, true);
   verb->footer("Where the output is no terminal, it shows them once.\nExample:\n  shardrun top tiny-llama");
-  verb->callback([&] { line.exit_code = top(options.run, line.common); });
+  add_host(*verb, line);
+  verb->callback([&] {
+    line.exit_code = line.remote.host.empty() ? top(options.run, line.common) : run_elsewhere(line);
+  });
 }
 
 }  // namespace shardrun::launcher

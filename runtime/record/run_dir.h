@@ -29,6 +29,7 @@ struct RunDir {
   std::string events_jsonl() const { return root + "/events.jsonl"; }
   std::string metrics_jsonl() const { return root + "/metrics.jsonl"; }
   std::string checkpoints() const { return root + "/checkpoints"; }
+  std::string code() const { return root + "/code"; }
   std::string tensorboard() const { return root + "/tensorboard"; }
   std::string profile() const { return root + "/profile"; }
   std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }

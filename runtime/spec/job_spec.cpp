@@ -87,6 +87,9 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   SectionReader section(document, "program", reading);
   section.text("trainer", program.trainer, 64);
   section.texts("command", program.command);
+  constexpr Choice<SnapshotKind> kSnapshots[] = {{"git", SnapshotKind::kGit},
+                                                 {"git+changes", SnapshotKind::kGitWithChanges}};
+  section.choice("snapshot", kSnapshots, program.snapshot);
   section.finish();
   if (section.has("trainer") == section.has("command")) {
     reading.fail(

@@ -31,6 +31,7 @@ using base::DType;
 using base::Result;
 
 enum class SchedulerKind { kAuto, kLocal, kSlurm, kMpirun };
+enum class SnapshotKind { kNone, kGit, kGitWithChanges };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
@@ -56,9 +57,10 @@ struct ClusterSpec {                               // [cluster]
   std::string config;    // a cluster's TOML (launcher/cluster/spec.h), whose queue names the type; or empty
 };
 
-struct ProgramSpec {                 // [program]: exactly one of the two is given
-  std::string trainer;               // "llama" or "bert"
-  std::vector<std::string> command;  // argv, never re-parsed by a shell
+struct ProgramSpec {                            // [program]: exactly one of the two is given
+  std::string trainer;                          // "llama" or "bert"
+  std::vector<std::string> command;             // argv, never re-parsed by a shell
+  SnapshotKind snapshot = SnapshotKind::kNone;  // whether each run has a copy of the code as it was submitted
 };
 
 struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset override it

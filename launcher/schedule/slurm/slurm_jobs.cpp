@@ -46,9 +46,11 @@ std::string typed(const std::vector<std::string>& argv) {
   return line;
 }
 
-Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0) {
-  return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory,
-                                       request.plan.working_directory, request.after, array_elements});
+Result<std::string> script_of(const SubmitRequest& request, int array_elements = 0, int at_a_time = 1) {
+  // The folder in which the code is looked at before its submission is gone when the job starts.
+  const std::string& directory = request.code ? request.runs_directory : request.plan.working_directory;
+  return sbatch_script(*request.spec, {request.shardrun_program, request.runs_directory, directory,
+                                       request.after, array_elements, at_a_time, request.goes_on_in});
 }
 
 bool is_number(const std::string& text) {
@@ -71,8 +73,9 @@ Result<std::string> job_of(const std::string& id) {
 
 // A job's number is not its own for ever: a cluster that was set up anew counts from 1 again. A folder that is there
 // belongs to an earlier job of that number, whose checkpoints this one must not take for its own.
-Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
+Result<void> make_run_directory(const SubmitRequest& request) {
   const record::RunDir run{request.plan.run_directory};
+  if (!request.goes_on_in.empty()) return {};
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
   if (::mkdir(run.root.c_str(), 0755) != 0) {
     const int failure = errno;
@@ -82,6 +85,11 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
                              "the folder away, or give the job another name",
                              run.root));
   }
+  return {};
+}
+
+Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
+  const record::RunDir run{request.plan.run_directory};
   RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
   RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan)));
   return base::write_file_atomically(run.submit_sh(), script, 0600);
@@ -119,7 +127,14 @@ Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string
 
 Result<void> prepare_run(SubmitRequest& request, const std::string& id, const std::string& script) {
   request.plan.id = id;
-  request.plan.run_directory = request.runs_directory + "/" + id;
+  request.plan.run_directory =
+      request.goes_on_in.empty() ? request.runs_directory + "/" + id : request.goes_on_in;
+  RETURN_IF_ERROR(make_run_directory(request));
+  if (request.code) {
+    ASSIGN_OR_RETURN(auto inside,
+                     unpack_snapshot(*request.code, record::RunDir{request.plan.run_directory}.code()));
+    request.plan.working_directory = std::move(inside);
+  }
   return write_run_directory(request, script);
 }
 
@@ -149,6 +164,10 @@ Result<void> exclude_nodes(const std::string& job, const spec::JobSpec& spec,
     done = std::move(answer).error();
   }
   return done;
+}
+
+bool is_of_one_size(const record::LaunchPlan& plan, const record::LaunchPlan& largest) {
+  return plan.nodes == largest.nodes && plan.world_size() == largest.world_size();
 }
 
 std::vector<std::string> resize_command(const std::string& element, const record::LaunchPlan& plan) {
@@ -204,10 +223,12 @@ Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second) {
 }
 
 Result<std::string> describe_array(const ArrayRequest& request) {
-  ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
+  ASSIGN_OR_RETURN(auto script,
+                   script_of(request.job, static_cast<int>(request.plans.size()), request.at_a_time));
   std::string text = fmt::format("# {}   < the script below; then, once {}/<array id>_<index> are written:\n",
                                  typed(submit_command(*request.job.spec)), request.job.runs_directory);
   for (size_t i = 0; i < request.plans.size(); ++i) {
+    if (is_of_one_size(request.plans[i], request.job.plan)) continue;
     text += fmt::format("# {}\n",
                         fmt::join(resize_command(fmt::format("<array id>_{}", i), request.plans[i]), " "));
   }
@@ -215,7 +236,8 @@ Result<std::string> describe_array(const ArrayRequest& request) {
 }
 
 Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
-  ASSIGN_OR_RETURN(auto script, script_of(request.job, static_cast<int>(request.plans.size())));
+  ASSIGN_OR_RETURN(auto script,
+                   script_of(request.job, static_cast<int>(request.plans.size()), request.at_a_time));
   RETURN_IF_ERROR(base::make_directories(request.job.runs_directory));
   auto submitted = submit_prepared(*request.job.spec, script, [&](const std::string& array) -> Result<void> {
     for (size_t i = 0; i < request.plans.size(); ++i) {
@@ -224,6 +246,7 @@ Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
       job.plan = request.plans[i];
       RETURN_IF_ERROR(prepare_run(job, element, script));
       request.plans[i] = job.plan;
+      if (is_of_one_size(job.plan, request.job.plan)) continue;
       if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
         return std::move(resized).error();
     }

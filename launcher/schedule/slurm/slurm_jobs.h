@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/submit/snapshot.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/spec/job_spec.h"
@@ -23,6 +24,10 @@ struct SubmitRequest {
   std::string runs_directory;  // absolute <logging.directory>/<name>: run directories are made in it
   std::string shardrun_program;
   std::string after;  // a job that must have ended well before; empty: none
+  // A copy of the code, unpacked into the run directory, where the job then works; absent: it works in the plan's folder.
+  std::optional<Snapshot> code = {};
+  // A run directory that is there already, and that the job goes on in; empty: a new one.
+  std::string goes_on_in = {};
 };
 
 // Checks what [slurm] of the spec says against the long options of this machine's `program` ("sbatch" or "salloc"), which is
@@ -44,10 +49,12 @@ struct Chain {
 };
 base::Result<Chain> submit_chain(SubmitRequest first, SubmitRequest second);
 
-// The same job on several numbers of nodes, as one Slurm array. `spec` and `plan` are those of the largest number.
+// The same job on several numbers of nodes or with several values, as one Slurm array. `spec` and `plan` are those of the largest
+// number.
 struct ArrayRequest {
   SubmitRequest job;
   std::vector<record::LaunchPlan> plans;  // one per element; none has more nodes than job.plan
+  int at_a_time = 1;                      // elements that go on at once; 0: as many as fit
 };
 base::Result<std::string> describe_array(const ArrayRequest& request);
 

@@ -14,8 +14,10 @@
 
 #include <fmt/format.h>
 
+#include "launcher/submit/remote.h"
 #include "launcher/submit/script.h"
 #include "launcher/submit/slurm_options.h"
+#include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/spec/job_spec.h"
 #include "runtime/spec/toml_text.h"
@@ -274,6 +276,30 @@ TEST_CASE("hostile specs: hostile folders are refused, or arrive as one word") {
   CHECK_GT(accepted, 20);
   CHECK(words_of_execs(cage, scripts) == expected);
   CHECK(cage.canary_lives());
+}
+
+TEST_CASE("hostile specs: words for another machine arrive there as they are") {
+  const Cage cage;
+  Generator generator(11);
+  for (int i = 0; i < 300; ++i) {
+    std::vector<std::string> words = {"printf", "%s\\n"};
+    std::string expected;
+    for (int k = 0; k < 20; ++k) {
+      words.push_back(generator.hostile());
+      expected += words.back() + "\n";
+    }
+    const auto argv = launcher::ssh_command({"host"}, words);
+    REQUIRE_EQ(argv[argv.size() - 2], "host");
+    // sshd gives the line to the login shell, in the home folder.
+    const auto answer =
+        base::run_command({"sh", "-c", "cd \"$0\" && exec sh -c \"$1\"", cage.path(), argv.back()});
+    REQUIRE(answer);
+    REQUIRE_EQ(answer->out, expected);
+  }
+  CHECK(cage.canary_lives());
+  for (const char* host : {"-oProxyCommand=touch canary", "", "a b", "a;b", "$(id)"})
+    CHECK_FALSE(launcher::check_host({host}));
+  CHECK(launcher::check_host({"user@login-1.cluster"}));
 }
 
 TEST_CASE("hostile specs: the canary dies when a value is read as language, so the test can fail") {

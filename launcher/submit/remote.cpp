@@ -1,0 +1,99 @@
+#include "launcher/submit/remote.h"
+
+#include <sys/wait.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "launcher/submit/script.h"
+#include "runtime/base/command.h"
+#include "runtime/base/io.h"
+#include "runtime/base/state_folder.h"
+#include "runtime/spec/toml_value.h"
+
+namespace shardrun::launcher {
+namespace {
+
+using base::Code;
+using base::Error;
+using base::Result;
+
+constexpr auto kLimit = std::chrono::minutes(10);
+constexpr int kSshFailed = 255;
+
+// The socket of the shared connection. A path of a UNIX socket has at most 107 bytes, of which ssh adds 40 for %C and 17 while it
+// makes the socket.
+std::vector<std::string> shared_connection() {
+  constexpr size_t kLongestFolder = 40;
+  const auto state = base::state_folder();
+  if (!state) return {};
+  const std::string folder = *state + "/ssh";
+  if (folder.size() > kLongestFolder || !base::make_directories(folder, 0700)) return {};
+  return {"-o", "ControlMaster=auto", "-o", "ControlPath=" + folder + "/%C", "-o", "ControlPersist=600"};
+}
+
+Error ssh_error(const RemoteHost& remote, const base::CommandOutput& answer) {
+  const std::string words = answer.err.empty() ? answer.out : answer.err;
+  const int status = WIFEXITED(answer.status) ? WEXITSTATUS(answer.status) : kSshFailed;
+  return Error(Code::kIo,
+               fmt::format("{}: {}: {}", status == kSshFailed ? "ssh" : "the command", remote.host,
+                           words.empty() ? "it ended without a word" : spec::printable(words, 2000)));
+}
+
+Result<base::CommandOutput> ask(const RemoteHost& remote, const std::vector<std::string>& words) {
+  return base::finish_command(ssh_command(remote, words), "", kLimit);
+}
+
+}  // namespace
+
+Result<void> check_host(const RemoteHost& remote) {
+  const bool clean = !remote.host.empty() && remote.host.front() != '-' &&
+                     remote.host.find_first_of(" \t\r\n\"'\\`$;&|<>") == std::string::npos;
+  if (clean && !remote.directory.empty() && !remote.program.empty()) return {};
+  return Error(Code::kInvalid,
+               fmt::format("--host {}: no host; write --host user@login-node", spec::printable(remote.host)));
+}
+
+std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector<std::string>& words,
+                                     bool terminal) {
+  std::vector<std::string> argv = {"ssh"};
+  for (std::string& word : shared_connection()) argv.push_back(std::move(word));
+  argv.emplace_back(terminal ? "-t" : "-T");
+  std::string line;
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + shell_quoted(word);
+  argv.insert(argv.end(), {"--", remote.host, line});
+  return argv;
+}
+
+std::vector<std::string> in_directory(const RemoteHost& remote, const std::vector<std::string>& words) {
+  std::vector<std::string> all = {"sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"", "sh", remote.directory};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+Result<void> send_file(const RemoteHost& remote, const std::string& path, const std::string& name) {
+  std::error_code failure;
+  const auto bytes = std::filesystem::file_size(path, failure);
+  if (failure) return Error(Code::kIo, path + ": " + failure.message());
+  // A cut connection ends the input early: what is not whole does not get its name.
+  const char* receive =
+      "umask 077; mkdir -p -- \"$1/inbox\" && cd -- \"$1/inbox\" && cat >\"$2.$$\" && "
+      "{ [ \"$(wc -c <\"$2.$$\")\" -eq \"$3\" ] || { rm -f -- \"$2.$$\"; exit 1; }; } && mv -- \"$2.$$\" "
+      "\"$2\"";
+  std::vector<std::string> argv = {"sh", "-c", "exec \"$@\" <\"$0\"", path};
+  for (std::string& word :
+       ssh_command(remote, {"sh", "-c", receive, "sh", remote.directory, name, std::to_string(bytes)}))
+    argv.push_back(std::move(word));
+  ASSIGN_OR_RETURN(auto answer, base::finish_command(argv, "", kLimit));
+  if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) == 0) return {};
+  return ssh_error(remote, answer).context(fmt::format("{} was not sent", path));
+}
+
+Result<bool> has_file(const RemoteHost& remote, const std::string& name) {
+  ASSIGN_OR_RETURN(auto answer, ask(remote, {"test", "-f", remote.directory + "/inbox/" + name}));
+  if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) <= 1) return WEXITSTATUS(answer.status) == 0;
+  return ssh_error(remote, answer);
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,38 @@
+// A head node reached through the system's ssh: the words of a command there, and files sent to it.
+//
+// ssh finds keys, agents, jump hosts and names as its own configuration says; shardrun knows no password and has no library for
+// it. One connection serves the commands of ten minutes.
+// Thread rule: free functions; those that run ssh wait for it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace shardrun::launcher {
+
+struct RemoteHost {
+  std::string host;  // as ssh takes it: "user@login", or a name of ssh's configuration
+  std::string directory =
+      "shardrun";  // where jobs are submitted and runs/ lies there; relative to the home folder
+  std::string program = "shardrun";  // found on the PATH there, or a path
+};
+
+// kInvalid when ssh would take the host for an option, or it has blanks or control characters.
+base::Result<void> check_host(const RemoteHost& remote);
+
+// Returns the argv of ssh for a command there. The remote login shell gets each word in single quotes, so that a word arrives
+// as it is, whatever it holds. `terminal` asks for one there.
+std::vector<std::string> ssh_command(const RemoteHost& remote, const std::vector<std::string>& words,
+                                     bool terminal = false);
+
+// Returns the words that run `words` in the remote directory.
+std::vector<std::string> in_directory(const RemoteHost& remote, const std::vector<std::string>& words);
+
+// Puts a file into inbox/`name` of the remote directory, in one piece or not at all. kIo with ssh's words.
+base::Result<void> send_file(const RemoteHost& remote, const std::string& path, const std::string& name);
+// Says whether inbox/`name` is there. kIo when nobody can be asked.
+base::Result<bool> has_file(const RemoteHost& remote, const std::string& name);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,28 @@
+// Verbs whose job lies on another machine: `--host` sends a job there, and asks shardrun there about its runs.
+//
+// Thread rule: free functions of the main thread.
+#pragma once
+
+#include "launcher/verbs/command_line.h"
+
+namespace shardrun::launcher {
+
+// Adds --host, --host-directory and --host-program.
+void add_host(CLI::App& verb, CommandLine& line);
+
+// Becomes ssh, which runs the same verb there with the words that were typed; returns only with the exit code of a failure.
+int run_elsewhere(const CommandLine& line);
+
+struct Submission {
+  const SpecOptions& spec;
+  bool dry_run = false;
+  std::string after;  // a run there, as --after takes it
+};
+// Checks the spec here, sends it and the code snapshot that it asks for, and submits it there. What was sent has arrived in one
+// piece before anything is submitted. Returns the exit code.
+int submit_elsewhere(const Submission& submission, const CommandLine& line);
+
+// Copies a run directory of that machine, without checkpoints, code and profiles, to <runs>/<name>/<id> here. Returns the exit code.
+int fetch_run(const std::string& run, const CommandLine& line);
+
+}  // namespace shardrun::launcher
