@@ -3,22 +3,31 @@
 # PMIx, EFA and the NVIDIA driver. Runs as root on every node; running it again changes nothing. Upload it to a bucket and
 # name it in [on_node_configured] (docs/clusters.md).
 #
-#   on-node.sh [--neuron] [--shardrun DIR] [--dry-run] [--root DIR]
+#   on-node.sh [--neuron] [--bundle WHERE [--sha256 HASH]] [--shardrun DIR] [--dry-run] [--root DIR]
 #     --neuron        AWS Neuron's driver, runtime and collectives, for Trainium; on the head node its compiler, too
+#     --bundle WHERE  shardrun's archive (docs/install.md), as s3://…, https://… or a path: the first node that comes unpacks it on
+#                     the shared file system, beside DIR in a folder named by its hash, and makes DIR a link to that. Others, and
+#                     later runs, find it there. Another bundle becomes another folder; jobs go on with the one they began with
+#     --sha256 HASH   the archive's hash; without it, WHERE.sha256 is read, which finds damage but no exchange
 #     --shardrun DIR  where shardrun is installed on a shared file system (default /fsx/shardrun): goes into PATH
 #     --dry-run       print what would be done, do nothing
 #     --root DIR      write files below DIR in the place of /; for tests
 # Exit: 0 done, 1 a step failed (ParallelCluster then replaces the node), 2 an unknown option or system.
 set -euo pipefail
 
-neuron=no dry_run=no root='' shardrun=/fsx/shardrun
+neuron=no dry_run=no root='' shardrun=/fsx/shardrun bundle='' sha256=''
 while [ $# -gt 0 ]; do
   case $1 in
     --neuron) neuron=yes ;;
     --dry-run) dry_run=yes ;;
-    --shardrun | --root)
-      [ $# -ge 2 ] || { echo "on-node.sh: $1 needs a folder" >&2; exit 2; }
-      if [ "$1" = --root ]; then root=$2; else shardrun=$2; fi
+    --shardrun | --root | --bundle | --sha256)
+      [ $# -ge 2 ] || { echo "on-node.sh: $1 needs a value" >&2; exit 2; }
+      case $1 in
+        --root) root=$2 ;;
+        --shardrun) shardrun=$2 ;;
+        --bundle) bundle=$2 ;;
+        --sha256) sha256=$2 ;;
+      esac
       shift
       ;;
     *) echo "on-node.sh: unknown option $1; see the head of the script" >&2; exit 2 ;;
@@ -94,9 +103,66 @@ install_packages() {
   fi
 }
 
-# What shardrun-rank is linked with, beside PMIx and libfabric.
+# fetch FROM TO
+fetch() {
+  case $1 in
+    s3://*) retry aws s3 cp --only-show-errors "$1" "$2" ;;
+    https://*) retry curl -fsSL -o "$2" "$1" ;;
+    *) run cp "$1" "$2" ;;
+  esac
+}
+
+# point_to FOLDER: $shardrun becomes a link to it, from one moment to the next.
+point_to() {
+  local link=$root$shardrun
+  [ "$(readlink "$link" 2>/dev/null)" != "${1##*/}" ] || return 0
+  if [ -e "$link" ] && [ ! -L "$link" ]; then
+    say "$shardrun is there and no link to a bundle; move it away, or name another place with --shardrun" >&2
+    exit 1
+  fi
+  run ln -s "${1##*/}" "$part/link"
+  run mv -T "$part/link" "$link"
+}
+
+# Puts the bundle on the shared file system. It is unpacked in a folder of this node's own, which then gets its name: nobody sees
+# half a bundle, and of two nodes that come at once the second finds that of the first.
+put_bundle() {
+  local name folder
+  part=$root$shardrun.${HOSTNAME:-node}.$$.part
+  trap 'rm -rf "$part"' EXIT
+  run rm -rf "$part"
+  run mkdir -p "$part"
+  name=$part/${bundle##*/}
+  if [ -z "$sha256" ]; then
+    fetch "$bundle.sha256" "$name.sha256"
+    if [ "$dry_run" = yes ]; then sha256=HASH; else read -r sha256 _ <"$name.sha256"; fi
+  fi
+  [[ $sha256 =~ ^([0-9a-f]{64}|HASH)$ ]] || { say "no sha256 of $bundle: '$sha256'" >&2; exit 1; }
+  folder=$root$shardrun-${sha256:0:16}
+  if [ ! -x "$folder/bin/shardrun" ]; then
+    fetch "$bundle" "$name"
+    if [ "$dry_run" = no ] && ! sha256sum -c --status <<<"$sha256  $name"; then
+      say "$bundle is damaged or another one: its sha256 is not $sha256; upload it again" >&2
+      exit 1
+    fi
+    run mkdir "$part/unpacked"
+    run tar -xJf "$name" -C "$part/unpacked" --strip-components=1 --no-same-owner
+    if [ "$dry_run" = yes ]; then
+      run mv -T "$part/unpacked" "$folder"
+    elif ! mv -T "$part/unpacked" "$folder" 2>/dev/null && [ ! -x "$folder/bin/shardrun" ]; then
+      say "$folder is there and has no bundle; remove it" >&2
+      exit 1
+    fi
+  fi
+  point_to "$folder"
+  run rm -rf "$part"
+}
+
+# What shardrun-rank is linked with, beside PMIx and libfabric. A bundle brings its own, and is unpacked by xz.
 libraries() {
-  if [ "$family" = apt ]; then
+  if [ -n "$bundle" ]; then
+    command -v xz >/dev/null || install_packages "$([ "$family" = apt ] && echo xz-utils || echo xz)"
+  elif [ "$family" = apt ]; then
     retry apt-get -q -o DPkg::Lock::Timeout=600 update
     install_packages libdnnl-dev libhwloc15 libfmt-dev libsentencepiece-dev libutf8proc-dev libpmix2
   else
@@ -130,10 +196,13 @@ END
   [ -n "$root" ] || run sysctl -q -p /etc/sysctl.d/90-shardrun.conf
 }
 
+# The libraries of a bundle are for its own programs, which find them by themselves.
 paths() {
+  local libraries=$shardrun/lib:
+  [ -z "$bundle" ] || libraries=
   put /etc/profile.d/shardrun.sh <<END
 PATH=$shardrun/bin:/opt/amazon/efa/bin:\$PATH
-LD_LIBRARY_PATH=$shardrun/lib:/opt/amazon/efa/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
+LD_LIBRARY_PATH=$libraries/opt/amazon/efa/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
 export PATH LD_LIBRARY_PATH
 END
 }
@@ -175,6 +244,7 @@ efa_is_there() {
 }
 
 libraries
+if [ -n "$bundle" ]; then put_bundle; fi
 limits
 kernel
 paths
