@@ -10,4 +10,7 @@ namespace shardrun::launcher {
 // Returns cluster-configs/instances.toml.
 std::string_view built_in_instances();
 
+// Returns cluster-configs/on-node.sh.
+std::string_view built_in_node_script();
+
 }  // namespace shardrun::launcher

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "launcher/cluster/built_in.h"
+#include "launcher/cluster/bundle_upload.h"
 #include "launcher/cluster/pcluster_command.h"
 #include "launcher/cluster/pcluster_yaml.h"
 #include "launcher/cluster/queues.h"
@@ -28,6 +30,7 @@ struct ClusterOptions {
   std::string output;  // of render: a file in the place of stdout
   std::string name;    // of a cluster, for describe and delete
   std::string region;  // empty: pcluster's own choice
+  std::string bundle;  // of create: an archive of shardrun that is uploaded for the nodes; may be empty
   bool wait = false;   // show progress until the end
   bool dry_run = false;
   bool yes = false;           // delete indeed
@@ -142,12 +145,45 @@ int cluster_render(const ClusterOptions& options, const CommonOptions& common) {
   return contract::kExitDone;
 }
 
+constexpr auto kUploadLimit = std::chrono::hours(1);
+
+// Makes the cluster's nodes take the bundle: uploads it with their script, or only says so, and changes `rendered`.
+Result<void> upload_bundle(const ClusterOptions& options, Rendered& rendered) {
+  ASSIGN_OR_RETURN(const auto summed,
+                   base::run_command({"sha256sum", "--", options.bundle}, "", std::chrono::minutes(10)));
+  const std::string hash = summed.out.substr(0, summed.out.find(' '));
+  ASSIGN_OR_RETURN(const auto script, ScratchFile::write(std::string(built_in_node_script())));
+  ASSIGN_OR_RETURN(const auto upload,
+                   plan_bundle_upload(rendered.config, options.bundle, hash,
+                                      options.dry_run ? "<on-node.sh>" : script.path(), options.region));
+  for (const std::vector<std::string>& command : upload.commands) {
+    if (options.dry_run) {
+      fmt::print("{}\n", fmt::join(command, " "));
+      continue;
+    }
+    auto done = base::run_command(command, "", kUploadLimit);
+    if (!done && done.error().code() == base::Code::kNotFound)
+      return base::Error(base::Code::kNotFound,
+                         "--bundle: no aws command is installed, which uploads it: pip install awscli, or "
+                         "upload it yourself "
+                         "(docs/clusters.md)");
+    if (!done) return std::move(done).error().context("uploading to " + command[5]);
+    fmt::print("uploaded {}\n", command[5]);
+  }
+  rendered.config.on_node_configured = upload.script;
+  rendered.yaml = render_pcluster(rendered.config, built_in_catalogue(), options.spec);
+  return {};
+}
+
 int cluster_create(const ClusterOptions& options, const CommonOptions& common) {
-  const auto rendered = render(options.spec);
+  auto rendered = render(options.spec);
   if (!rendered) return fail(rendered.error(), common);
   const std::string& name = rendered->config.name;
   ClusterOptions own = options;
   if (own.region.empty()) own.region = rendered->config.region;
+  if (!own.bundle.empty()) {
+    if (const auto uploaded = upload_bundle(own, *rendered); !uploaded) return fail(uploaded.error(), common);
+  }
   if (options.dry_run) {
     fmt::print("{}\n{}\n", rendered->yaml,
                fmt::join(create_command(name, "<the configuration above>", call_of(own)), " "));
@@ -221,7 +257,14 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
   create->add_flag("--dry-run", options.dry_run, "Print the configuration and the command; make nothing");
   add_pcluster_options(*create, options, /*may_wait=*/true);
   add_common(*create, line, true);
-  create->footer("Example:\n  shardrun cluster create cluster-configs/p5.toml --wait");
+  create
+      ->add_option("--bundle", options.bundle,
+                   "An archive of shardrun (docs/install.md): uploaded beside the nodes' script, with it, "
+                   "and installed by them")
+      ->check(CLI::ExistingFile);
+  create->footer(
+      "Example:\n  shardrun cluster create cluster-configs/p5.toml --bundle shardrun-0.1.0-x86_64.tar.xz "
+      "--wait");
   create->callback([&] { line.exit_code = cluster_create(options, line.common); });
 
   CLI::App* describe =
