@@ -11,6 +11,7 @@
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
 #include "runtime/tools/preflight_tool.h"
+#include "runtime/tools/verify_tool.h"
 #include "runtime/trainer/train/trainer.h"
 
 namespace {
@@ -24,6 +25,7 @@ constexpr std::array kTools{
     Tool{"data", shardrun::tools::run_data_tool},
     Tool{"export", shardrun::tools::run_export_tool},
     Tool{"preflight", shardrun::tools::run_preflight_tool},
+    Tool{"verify", shardrun::tools::run_verify_tool},
 };
 
 }  // namespace

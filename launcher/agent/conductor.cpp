@@ -181,7 +181,7 @@ void write_end(const RunRecord& record, const record::RunDir& paths, int attempt
   }
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
                                    std::pair(paths.results_json(), record::to_results_json(record))}) {
-    if (auto written = base::write_file_atomically(path, text); !written) {
+    if (auto written = base::write_file_atomically(path, text, record::kFileMode); !written) {
       tell(written.error().to_string());
     }
   }
@@ -360,7 +360,7 @@ class Conductor {
   }
 
   Result<void> write_record() const {
-    return base::write_file_atomically(paths_.record_json(), to_json(record_), 0644,
+    return base::write_file_atomically(paths_.record_json(), to_json(record_), record::kFileMode,
                                        base::Durability::kProcess);
   }
 
@@ -421,8 +421,8 @@ class Conductor {
   // Writes what the attempt's ranks read and takes the checkpoints from earlier attempts. The error is that of a
   // conductor that was replaced; what else goes wrong becomes the verdict.
   Result<void> fence(const Attempt& attempt, std::optional<Verdict>& refusal) {
-    auto ready = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan), 0644,
-                                             base::Durability::kProcess);
+    auto ready = base::write_file_atomically(paths_.attempt_plan(attempt.number), to_json(attempt.plan),
+                                             record::kFileMode, base::Durability::kProcess);
     if (ready && request_.spec->program.command.empty()) {
       const std::string checkpoints = contract::checkpoint_directory(*request_.spec, request_.plan);
       ready = contract::fence_checkpoints(paths_, checkpoints, request_.plan.id, attempt.number);

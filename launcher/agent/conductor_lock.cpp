@@ -143,7 +143,8 @@ Result<void> place_lock(const std::string& path, const std::string& text) {
   base::UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return base::errno_error(Code::kIo, "creating a file beside " + path, errno);
   auto written = base::write_all(fd.get(), text, path);
-  if (written && ::fchmod(fd.get(), 0644) != 0) written = base::errno_error(Code::kIo, path, errno);
+  if (written && ::fchmod(fd.get(), record::kFileMode) != 0)
+    written = base::errno_error(Code::kIo, path, errno);
   // A file server tells that it is full only when the file is closed or synced.
   if (written && ::fsync(fd.get()) != 0) written = base::errno_error(Code::kIo, "writing " + path, errno);
   if (written && ::link(temporary.c_str(), path.c_str()) != 0) {

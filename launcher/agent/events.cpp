@@ -13,7 +13,7 @@ void write_event(const record::RunDir& run, int attempt, record::EventLine line)
   line.time = base::unix_now();
   line.attempt = attempt;
   const base::UniqueFd fd(
-      ::open(run.events_jsonl().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+      ::open(run.events_jsonl().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
   if (!fd) return;
   (void)base::write_all(fd.get(), to_json(line), run.events_jsonl());
 }

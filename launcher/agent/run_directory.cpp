@@ -8,6 +8,7 @@
 
 #include "launcher/agent/conductor_lock.h"
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/contract/epoch.h"
 
 namespace shardrun::launcher {
@@ -19,7 +20,7 @@ using base::Result;
 
 // Writes what only this run needs; no launch waits for the disk.
 Result<void> write_small(const std::string& path, std::string_view text) {
-  return base::write_file_atomically(path, text, 0644, base::Durability::kProcess);
+  return base::write_file_atomically(path, text, record::kFileMode, base::Durability::kProcess);
 }
 
 bool exists(const std::string& path) {
@@ -30,7 +31,9 @@ bool exists(const std::string& path) {
 
 Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::string_view spec_text) {
   RunDirectory directory(record::RunDir{plan.run_directory});
-  RETURN_IF_ERROR(base::make_directories(plan.run_directory));
+  RETURN_IF_ERROR(base::make_private_directory(plan.run_directory));
+  if (auto ours = base::refuse_if_others_write(plan.run_directory); !ours)
+    return std::move(ours).error().context("ranks read their commands from the run directory");
   RETURN_IF_ERROR(directory.lock(plan));
   const record::RunDir& paths = directory.paths_;
   if (exists(paths.job_toml())) {

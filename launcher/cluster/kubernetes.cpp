@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/yaml.h"
+#include "runtime/base/trust.h"
 #include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
@@ -169,12 +170,19 @@ class Manifest {
     return spec.set("template", Yaml::map().set("spec", std::move(pod)));
   }
 
+  static Yaml variable(const std::string& name, const std::string& value) {
+    return Yaml::map().set("name", name).set("value", value);
+  }
+
   Yaml mpi_job() const {
     std::vector<std::string> command = {"shardrun", "run", "/etc/shardrun/job.toml"};
     for (const std::string& one : plan_.overrides) command.insert(command.end(), {"--set", one});
     Yaml conductor = Yaml::map();
     conductor.set("name", "shardrun").set("image", image()).set("command", Yaml::list(command));
     conductor.set("workingDir", options_.mount);
+    // Volumes of pods are open to all users of the pod, which has one.
+    conductor.set("env",
+                  Yaml::list().add(variable(base::kTrustedFolders, options_.mount + ":/etc/shardrun")));
     const Yaml little = Yaml::map().set("cpu", "1").set("memory", "2Gi");
     conductor.set("resources", Yaml::map().set("requests", little).set("limits", little));
     conductor.set("volumeMounts", mounts(/*job=*/true));
@@ -196,10 +204,6 @@ class Manifest {
         .set("kind", "MPIJob")
         .set("metadata", metadata(spec_.name));
     return root.set("spec", job);
-  }
-
-  static Yaml variable(const std::string& name, const std::string& value) {
-    return Yaml::map().set("name", name).set("value", value);
   }
 
   // Returns what shardrun-rank would set for a command, as far as it is the same for all ranks, then [environment].

@@ -102,7 +102,7 @@ class Gate {
 
   Result<void> take_facts(int pass, GateFacts& facts) {
     const std::string folder = facts.run.preflight(step_.attempt, pass);
-    RETURN_IF_ERROR(base::make_directories(folder));
+    RETURN_IF_ERROR(base::make_private_directory(folder));
     ASSIGN_OR_RETURN(auto alarm, alarm_in(kGateSeconds));
     record::LaunchPlan plan = *step_.plan;
     plan.nodes = static_cast<int>(step_.nodes.size());

@@ -11,6 +11,7 @@
 
 #include "launcher/plan/fewer_nodes.h"
 #include "launcher/submit/installed.h"
+#include "runtime/base/trust.h"
 #include "runtime/contract/container_runtime.h"
 
 namespace shardrun::launcher {
@@ -136,6 +137,15 @@ Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::strin
                                            origin, folder, std::strerror(errno)));
 }
 
+// Ranks read their commands from the run directory.
+Result<void> check_runs(const spec::JobSpec& spec, const std::string& working_directory) {
+  auto ours = base::refuse_if_others_make(absolute(spec.logging.directory, working_directory));
+  if (!ours)
+    return std::move(ours).error().context(spec.origin("logging.directory") +
+                                           ": ranks read their commands there");
+  return {};
+}
+
 // Returns the errors of what only the ranks need, in the order of the spec.
 std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string& working_directory) {
   std::vector<Error> errors;
@@ -204,6 +214,7 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
   auto warnings = check_files(spec, plan.working_directory,
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
+  RETURN_IF_ERROR(check_runs(spec, plan.working_directory));
   if (spec.container.runtime == spec::ContainerRuntime::kPyxis)
     RETURN_IF_ERROR(contract::find_container_runtime(spec, contract::process_environment()));  // refuses it
   // A batch script runs on the first of the job's nodes, so what is not here is not there.

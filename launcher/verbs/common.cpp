@@ -13,6 +13,7 @@
 #include "launcher/plan/precompile.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
+#include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
@@ -120,6 +121,15 @@ std::string new_run_id(const std::string& runs, bool slurm) {
   return slurm ? slurm_id(runs) : local_id();
 }
 
+Result<LoadedSpec> load_spec_to_start(const std::string& path, const std::vector<std::string>& overrides) {
+  ASSIGN_OR_RETURN(auto loaded, load_spec(path, overrides));
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return loaded;  // a pipe, say, which was read once
+  if (auto ours = base::refuse_if_others_write(path); !ours)
+    return std::move(ours).error().context("a job's commands are read from its spec");
+  return loaded;
+}
+
 Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                  const std::vector<std::string>& overrides, const std::string& scheduler,
                                  const std::string& working_directory) {
@@ -183,6 +193,27 @@ Result<record::RunDir> find_run(const std::string& name, const CommonOptions& co
                fmt::format("no run \"{}\": it is no run directory, and {} has no job and no id of that name; "
                            "`shardrun status` lists the runs, --runs DIR looks elsewhere",
                            name, absolute_path(common.runs_directory)));
+}
+
+// The folder that a run keeps its checkpoints in.
+static Result<std::string> checkpoints_of(const record::RunDir& run) {
+  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
+  const auto spec = spec::load_job_spec(run.job_toml(), plan.overrides);
+  if (!spec) return spec.error();
+  const std::string& directory = spec->checkpoint.directory;
+  if (directory.empty()) return run.checkpoints();
+  return (fs::path(plan.working_directory) / directory).string();
+}
+
+Result<std::string> find_checkpoints(const std::string& name, const CommonOptions& common) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(name) / "manifest.json", ignored)) return name;
+  if (fs::is_regular_file(fs::path(name) / "latest", ignored))
+    return name;  // of a job's name it is a link to a run
+  auto run = find_run(name, common);
+  if (run) return checkpoints_of(*run);
+  if (fs::is_directory(name, ignored)) return name;
+  return std::move(run).error();
 }
 
 Result<record::RunRecord> read_record(const record::RunDir& run) {

@@ -45,6 +45,10 @@ bool wants_slurm(const spec::JobSpec& spec);
 // run in `runs` on.
 std::string new_run_id(const std::string& runs, bool slurm);
 
+// Loads the spec of a job that is about to start. kRefused where somebody else could put other commands into it.
+base::Result<LoadedSpec> load_spec_to_start(const std::string& path,
+                                            const std::vector<std::string>& overrides);
+
 // Everything that a plan of `spec` needs but its id and run directory. The job works in `working_directory`; empty: here.
 base::Result<PlanContext> plan_context(const spec::JobSpec& spec, const Installation& installed,
                                        const std::vector<std::string>& overrides,
@@ -62,6 +66,8 @@ std::vector<record::RunDir> runs_named(const std::string& name, const CommonOpti
 // A run named by its directory, by its job's name (the newest), or by its id. kNotFound lists where was
 // looked.
 base::Result<record::RunDir> find_run(const std::string& name, const CommonOptions& common);
+// The folder to which `name` leads: a checkpoint, a folder of checkpoints, or that of a run. Errors as find_run.
+base::Result<std::string> find_checkpoints(const std::string& name, const CommonOptions& common);
 // Every run directory below the runs directory, newest first.
 std::vector<record::RunDir> all_runs(const CommonOptions& common);
 base::Result<record::RunRecord> read_record(const record::RunDir& run);

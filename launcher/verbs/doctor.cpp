@@ -10,6 +10,8 @@
 #include "launcher/submit/environment_lint.h"
 #include "launcher/submit/installed.h"
 #include "launcher/verbs/command_line.h"
+#include "runtime/base/trust.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
 
@@ -65,6 +67,25 @@ std::vector<std::string> machine_lines() {
   return lines;
 }
 
+// Lines of the job's files that somebody else could change. Content of others is usual; commands of others start no job.
+base::Result<std::vector<std::string>> file_lines(const SpecOptions& options) {
+  std::vector<std::string> lines;
+  ASSIGN_OR_RETURN(auto loaded, load_spec(options.path, options.overrides));
+  const spec::JobSpec& spec = loaded.spec;
+  const auto look = [&](char mark, const std::string& what, const std::string& path) {
+    auto ours =
+        mark == '!' ? base::refuse_if_others_make(absolute_path(path)) : base::refuse_if_others_write(path);
+    if (!ours && ours.error().code() == base::Code::kRefused)
+      lines.push_back(fmt::format("{} {:<14} {}", mark, what, ours.error().to_string()));
+  };
+  look('!', "spec", options.path);
+  look('!', "runs", spec.logging.directory);
+  for (const std::string& file : spec.data.files) look(' ', "data", file);
+  for (const std::string& file : spec.data.validation) look(' ', "validation", file);
+  if (spec.model.init != "random") look(' ', "weights", spec.model.init);
+  return lines;
+}
+
 int doctor(const SpecOptions& options, const CommonOptions& common) {
   auto environment = job_environment(options);
   if (!environment) return fail(environment.error(), common);
@@ -78,6 +99,16 @@ int doctor(const SpecOptions& options, const CommonOptions& common) {
   for (const std::string& line : machine_lines()) {
     harm = harm || line.front() == '!';
     fmt::print("{}\n", line);
+  }
+  if (!options.path.empty()) {
+    const auto lines = file_lines(options);
+    if (!lines) return fail(lines.error(), common);
+    fmt::print("files\n");
+    for (const std::string& line : *lines) {
+      harm = harm || line.front() == '!';
+      fmt::print("{}\n", base::visible(line));
+    }
+    if (lines->empty()) fmt::print("  nobody else can change the spec, its data, its weights, or the runs\n");
   }
   fmt::print("variables\n");
   const auto findings = lint_environment(*environment);

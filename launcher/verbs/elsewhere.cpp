@@ -61,7 +61,7 @@ int code_of(const base::CommandOutput& answer) {
 
 // Sends what the job needs; returns the words that submit it there.
 Result<std::vector<std::string>> send(const Submission& submission, const RemoteHost& remote) {
-  ASSIGN_OR_RETURN(auto loaded, load_spec(submission.spec.path, submission.spec.overrides));
+  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(submission.spec.path, submission.spec.overrides));
   PlanContext context;
   context.scheduler = "slurm";
   RETURN_IF_ERROR(solve_launch_plan(loaded.spec, context));

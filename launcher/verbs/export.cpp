@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -10,36 +9,12 @@
 namespace shardrun::launcher {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct ExportOptions {
   std::string checkpoint;  // a run, a folder of checkpoints, or one of them
   std::string output;
   std::string dtype = "bf16";
   uint64_t max_shard_bytes = 5'000'000'000;
 };
-
-// The folder that a run keeps its checkpoints in.
-base::Result<std::string> checkpoints_of(const record::RunDir& run) {
-  ASSIGN_OR_RETURN(const auto plan, read_plan(run));
-  const auto spec = spec::load_job_spec(run.job_toml(), plan.overrides);
-  if (!spec) return spec.error();
-  const std::string& directory = spec->checkpoint.directory;
-  if (directory.empty()) return run.checkpoints();
-  return (fs::path(plan.working_directory) / directory).string();
-}
-
-// A checkpoint, a folder of checkpoints, or a run.
-base::Result<std::string> find_checkpoints(const std::string& name, const CommonOptions& common) {
-  std::error_code ignored;
-  if (fs::exists(fs::path(name) / "manifest.json", ignored)) return name;
-  if (fs::is_regular_file(fs::path(name) / "latest", ignored))
-    return name;  // of a job's name it is a link to a run
-  auto run = find_run(name, common);
-  if (run) return checkpoints_of(*run);
-  if (fs::is_directory(name, ignored)) return name;
-  return std::move(run).error();
-}
 
 int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();

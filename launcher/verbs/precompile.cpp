@@ -106,7 +106,7 @@ namespace {
 int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   auto installed = find_installation();
   if (!installed) return fail(installed.error(), common);
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  auto loaded = load_spec_to_start(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
   if (auto compiles = check_compiles(loaded->spec); !compiles) return fail(compiles.error(), common);
   const bool slurm = wants_slurm(loaded->spec);

@@ -30,10 +30,12 @@
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/run.h"
+#include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
+#include "runtime/base/trust.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
@@ -104,7 +106,7 @@ struct Prepared {
 };
 
 Result<Prepared> prepare_new(const RunOptions& options, const Installation& installed) {
-  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(options.spec.path, options.spec.overrides));
   const std::string runs = runs_of(loaded.spec);
   const bool slurm = wants_slurm(loaded.spec);
   ASSIGN_OR_RETURN(auto context,
@@ -131,6 +133,10 @@ Result<void> work_in_snapshot(Prepared& job) {
 // A directory that `submit` made: its own job.toml and plan, whatever was edited since.
 Result<Prepared> prepare_existing(const std::string& directory) {
   const record::RunDir run{absolute_path(directory)};
+  for (const std::string& file : {run.plan_json(), run.job_toml()}) {
+    if (auto ours = base::refuse_if_others_write(file); !ours)
+      return std::move(ours).error().context("a job's commands are read from its run directory");
+  }
   ASSIGN_OR_RETURN(auto plan, read_plan(run));
   ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
   plan.run_directory = run.root;
@@ -191,12 +197,9 @@ int dry_run(const Prepared& job, const RunOptions& options, const Installation& 
 
 // The picture of the run, beside its record; a run without steps has none.
 bool write_plot(const record::RunDir& run, const std::string& name) {
-  const auto text = base::read_file(run.metrics_jsonl());
-  if (!text) return false;
-  TrainingCurve curve;
-  add_metrics(*text, curve);
-  const std::string svg = loss_plot_svg(curve, name);
-  return !svg.empty() && base::write_file_atomically(run.root + "/loss.svg", svg).has_value();
+  const std::string svg = loss_plot_svg(read_curve(run), name);
+  return !svg.empty() &&
+         base::write_file_atomically(run.root + "/loss.svg", svg, record::kFileMode).has_value();
 }
 
 void print_end(const record::RunRecord& record, const record::RunDir& run, int attempt, bool plotted) {

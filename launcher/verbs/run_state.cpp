@@ -6,6 +6,7 @@
 
 #include "launcher/agent/conductor_lock.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
+#include "launcher/view/growing_text.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
 
@@ -174,15 +175,23 @@ base::Result<RunState> RunWatcher::look() {
 
 TrainingCurve read_curve(const record::RunDir& run) {
   TrainingCurve curve;
-  if (auto text = base::read_file(run.metrics_jsonl())) add_metrics(*text, curve);
+  each_piece(run.metrics_jsonl(), [&](std::string_view lines) { add_metrics(lines, curve); });
   return curve;
+}
+
+std::optional<StepPoint> read_last_step(const record::RunDir& run) {
+  GrowingText file;
+  TrainingCurve end;
+  file.skip_to_last(run.metrics_jsonl(), /*bytes=*/64 << 10);
+  add_metrics(file.take_new(run.metrics_jsonl(), /*to_the_end=*/false), end);
+  return end.steps.empty() ? std::nullopt : std::optional(end.steps.back());
 }
 
 base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
   TimelineSources sources;
   ASSIGN_OR_RETURN(sources.record, find_record(run));
   if (auto text = base::read_file(run.events_jsonl())) sources.events = std::move(*text);
-  if (auto text = base::read_file(run.metrics_jsonl())) sources.metrics = std::move(*text);
+  each_piece(run.metrics_jsonl(), [&](std::string_view lines) { sources.training.add(lines); });
   for (const record::Attempt& attempt : sources.record.attempts) {
     const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;
     sources.exits.push_back(exits_of(run, attempt.number, world_size));

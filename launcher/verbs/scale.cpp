@@ -39,7 +39,7 @@ struct Sweep {
 
 Result<Sweep> plan_sweep(const ScaleOptions& options) {
   ASSIGN_OR_RETURN(auto installed, find_installation());
-  ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, options.spec.overrides));
+  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(options.spec.path, options.spec.overrides));
   ASSIGN_OR_RETURN(auto counts, parse_node_counts(options.nodes));
   ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, installed, loaded.overrides, "slurm"));
   std::optional<Scaling> scaling;

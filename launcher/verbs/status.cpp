@@ -11,9 +11,9 @@ namespace shardrun::launcher {
 namespace {
 
 std::string row(const record::RunDir& run, const RunState& state) {
-  const TrainingCurve curve = read_curve(run);
-  const std::string step = curve.steps.empty() ? "-" : std::to_string(curve.steps.back().step);
-  const std::string loss = curve.steps.empty() ? "-" : fmt::format("{:.4f}", curve.steps.back().loss);
+  const auto last = read_last_step(run);
+  const std::string step = last ? std::to_string(last->step) : "-";
+  const std::string loss = last ? fmt::format("{:.4f}", last->loss) : "-";
   // "3/4": with fewer nodes than it asked for.
   std::string nodes = std::to_string(state.plan.nodes);
   const int ranks = state.record ? state.record->world_size : 0;

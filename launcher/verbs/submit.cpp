@@ -122,7 +122,7 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
 }
 
 int submit(const SubmitOptions& options, const CommonOptions& common) {
-  auto loaded = load_spec(options.spec.path, options.spec.overrides);
+  auto loaded = load_spec_to_start(options.spec.path, options.spec.overrides);
   if (!loaded) return fail(loaded.error(), common);
   auto folder = TemporaryDirectory::make();
   if (!folder) return fail(folder.error(), common);

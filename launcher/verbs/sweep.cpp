@@ -64,7 +64,7 @@ Result<std::vector<LoadedSpec>> load_all(const SweepOptions& options, const std:
   for (const Assignments& run : runs) {
     std::vector<std::string> overrides = options.spec.overrides;
     overrides.insert(overrides.end(), run.begin(), run.end());
-    ASSIGN_OR_RETURN(auto loaded, load_spec(options.spec.path, overrides));
+    ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(options.spec.path, overrides));
     if (loaded.spec.program.snapshot != spec::SnapshotKind::kNone && wants_array(loaded.spec)) {
       return Error(Code::kInvalid,
                    fmt::format("{}: the runs of an array have no copies of the code; remove snapshot",

@@ -10,45 +10,71 @@
 
 namespace shardrun::launcher {
 
+namespace {
+
+std::vector<std::string> log_files(const record::RunDir& run) {
+  std::vector<std::string> paths;
+  for (int attempt = 0; std::filesystem::exists(run.attempt(attempt)); ++attempt) {
+    std::error_code gone;
+    std::filesystem::directory_iterator entry(run.attempt(attempt), gone), none;
+    for (; !gone && entry != none; entry.increment(gone)) {
+      if (entry->path().extension() == ".log") paths.push_back(entry->path().string());
+    }
+  }
+  return paths;
+}
+
+// Returns how many of the first groups get no copies from other ranks any more, after a line of the time `newest`; or
+// have to do without, because too much waits.
+size_t settled(const std::vector<LogGroup>& groups, const std::string& newest) {
+  constexpr size_t kMostBytes = size_t{8} << 20;
+  size_t bytes = 0, count = 0;
+  for (const LogGroup& group : groups) bytes += group.first.text.size() + sizeof(LogGroup);
+  while (count < groups.size() &&
+         (bytes > kMostBytes || is_second_before(groups[count].first.time, newest))) {
+    bytes -= groups[count].first.text.size() + sizeof(LogGroup);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
 Follower::Follower(record::RunDir run, FollowOptions options, std::function<void(const std::string&)> print)
     : run_(std::move(run)), options_(std::move(options)), print_(std::move(print)) {}
 
-void Follower::show(bool to_the_end) {
-  std::vector<LogLine> lines;
-  for (int attempt = 0; std::filesystem::exists(run_.attempt(attempt)); ++attempt) {
-    std::error_code gone;
-    std::filesystem::directory_iterator entry(run_.attempt(attempt), gone), none;
-    for (; !gone && entry != none; entry.increment(gone)) {
-      if (entry->path().extension() != ".log") continue;
-      const std::string text = files_.take_new(entry->path().string(), to_the_end);
-      for (size_t begin = 0; begin < text.size();) {
-        const size_t end = std::min(text.find('\n', begin), text.size());
-        LogLine line;
-        if (parse_log_line(std::string_view(text).substr(begin, end - begin), line) &&
-            (options_.only_rank < 0 || line.global_rank == options_.only_rank) &&
-            (options_.only_node.empty() || line.node == options_.only_node)) {
-          lines.push_back(std::move(line));
-        }
-        begin = end + 1;
-      }
-    }
-  }
-  const size_t old = begun_.size();
-  std::vector<LogGroup> groups = collapse(std::move(lines), std::move(begun_));
-  const auto kept = to_the_end ? groups.end() : groups.begin() + static_cast<std::ptrdiff_t>(old);
-  begun_.assign(std::make_move_iterator(kept), std::make_move_iterator(groups.end()));
-  groups.erase(kept, groups.end());
+void Follower::print_first(size_t count, const std::string& bar) {
   std::string out;
-  for (const LogGroup& group : groups) out += render(group, options_.terminal) + "\n";
+  for (size_t i = 0; i < count; ++i) out += render(begun_[i], options_.terminal) + "\n";
+  begun_.erase(begun_.begin(), begun_.begin() + static_cast<std::ptrdiff_t>(count));
+  if (out.empty() && bar == bar_) return;
+  const std::string erase = bar_.empty() ? "" : "\r\x1b[K";
+  bar_ = bar;
+  print_(erase + out + bar);
+}
+
+void Follower::show(bool to_the_end) {
+  const auto wanted = [&](const LogLine& line) {
+    return (options_.only_rank < 0 || line.global_rank == options_.only_rank) &&
+           (options_.only_node.empty() || line.node == options_.only_node);
+  };
+  size_t old = begun_.size();  // these have waited for a whole look
+  logs_.begin(log_files(run_), to_the_end);
+  while (true) {
+    std::vector<LogLine> lines = logs_.next(wanted);
+    if (lines.empty()) break;
+    const std::string newest = lines.back().time;
+    begun_ = collapse(std::move(lines), std::move(begun_));
+    const size_t count = settled(begun_, newest);
+    if (count > 0) print_first(count, "");
+    old -= std::min(old, count);
+  }
   std::string bar;
   if (options_.terminal && options_.total_steps > 0 && !to_the_end) {
     add_metrics(files_.take_new(run_.metrics_jsonl(), false), curve_);
     bar = render_progress(curve_, options_.total_steps, options_.columns);
   }
-  if (out.empty() && bar == bar_) return;
-  const std::string erase = bar_.empty() ? "" : "\r\x1b[K";
-  bar_ = bar;
-  print_(erase + out + bar);
+  print_first(to_the_end ? begun_.size() : old, bar);
 }
 
 void Follower::poll() {

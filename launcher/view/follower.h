@@ -1,6 +1,8 @@
 // Follower: shows a run as it goes: the lines of all node logs of an attempt, and a progress bar on a terminal.
 //
-// It only reads files of the run directory, so it works alike for a local run, a Slurm job and somebody else's run.
+// Its memory does not grow with the logs: lines are merged and printed in pieces, and wait for their copies from other
+// ranks for a second of the log's time. It only reads files of the run directory, so it works alike for a local run, a
+// Slurm job and somebody else's run.
 //
 // Thread rule: thread-compatible; poll() may be called by a thread of its own.
 #pragma once
@@ -12,6 +14,7 @@
 
 #include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
+#include "launcher/view/log_merge.h"
 #include "launcher/view/metrics_log.h"
 #include "runtime/record/run_dir.h"
 
@@ -38,10 +41,12 @@ class Follower {
 
  private:
   void show(bool to_the_end);
+  void print_first(size_t count, const std::string& bar);
 
   record::RunDir run_;
   FollowOptions options_;
   std::function<void(const std::string&)> print_;
+  LogMerge logs_;
   GrowingText files_;
   std::vector<LogGroup> begun_;  // those not shown yet
   TrainingCurve curve_;

@@ -4,24 +4,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "runtime/base/io.h"
 
 namespace shardrun::launcher {
 
-std::string GrowingText::take_new(const std::string& path, bool to_the_end) {
+std::string GrowingText::take_new(const std::string& path, bool to_the_end, int64_t limit_bytes) {
   const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return "";
   int64_t& offset = offsets_[path];
   std::string text;
   std::array<char, 65536> chunk;
   ssize_t got = 0;
-  while ((got = ::pread(fd.get(), chunk.data(), chunk.size(), offset + static_cast<int64_t>(text.size()))) >
-         0) {
+  const auto left = [&] { return limit_bytes - static_cast<int64_t>(text.size()); };
+  while (left() > 0 && (got = ::pread(fd.get(), chunk.data(), std::min<int64_t>(left(), chunk.size()),
+                                      offset + static_cast<int64_t>(text.size()))) > 0) {
     text.append(chunk.data(), got);
   }
-  if (!to_the_end) text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
+  const size_t newline = text.rfind('\n');
+  const bool full = left() <= 0;
+  if (newline == std::string::npos ? !full && !to_the_end : full || !to_the_end)
+    text.resize(newline == std::string::npos ? 0 : newline + 1);
   offset += static_cast<int64_t>(text.size());
   return text;
 }

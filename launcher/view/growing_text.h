@@ -11,9 +11,11 @@ namespace shardrun::launcher {
 
 class GrowingText {
  public:
-  // Returns the bytes of `path` since the last call, up to the last newline unless `to_the_end`; "" when it cannot
-  // be read.
-  std::string take_new(const std::string& path, bool to_the_end);
+  static constexpr int64_t kAll = INT64_MAX;
+
+  // Returns the bytes of `path` since the last call, at most `limit_bytes` of them, up to the last newline unless that is the
+  // end and `to_the_end`; "" when there are none, or when it cannot be read. A line of more than the limit comes in pieces.
+  std::string take_new(const std::string& path, bool to_the_end, int64_t limit_bytes = kAll);
   // Call it before the first take_new of `path`: skips all but about its last `bytes`, starting at the beginning of
   // a line.
   void skip_to_last(const std::string& path, int64_t bytes);

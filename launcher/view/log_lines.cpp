@@ -43,6 +43,11 @@ bool parse_log_line(std::string_view line, LogLine& out) {
   return true;
 }
 
+bool is_second_before(const std::string& time, const std::string& other) {
+  if (time.substr(0, 10) != other.substr(0, 10)) return time < other;  // another day
+  return seconds_of_day(other) - seconds_of_day(time) > 1.0;
+}
+
 std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup> begun) {
   std::stable_sort(lines.begin(), lines.end(),
                    [](const LogLine& a, const LogLine& b) { return a.time < b.time; });

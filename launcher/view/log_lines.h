@@ -22,6 +22,9 @@ struct LogLine {
 // Returns false for a line of another shape (a torn last line, say).
 bool parse_log_line(std::string_view line, LogLine& out);
 
+// Says whether the time of a line lies more than a second before another's.
+bool is_second_before(const std::string& time, const std::string& other);
+
 // What is shown in place of one or more lines.
 struct LogGroup {
   LogLine first;

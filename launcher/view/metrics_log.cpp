@@ -1,5 +1,6 @@
 #include "launcher/view/metrics_log.h"
 
+#include "launcher/view/growing_text.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
@@ -24,6 +25,16 @@ void add_metrics(std::string_view text, TrainingCurve& curve) {
       replace_from(curve.validations, point);
       curve.unigram_entropy = line.unigram_entropy.value_or(0.0);
     }
+  }
+}
+
+void each_piece(const std::string& path, const std::function<void(std::string_view lines)>& add) {
+  constexpr int64_t kPieceBytes = int64_t{1} << 20;
+  GrowingText file;
+  while (true) {
+    const std::string lines = file.take_new(path, /*to_the_end=*/false, kPieceBytes);
+    if (lines.empty()) return;
+    add(lines);
   }
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,5 +28,8 @@ struct TrainingCurve {
 // Adds the lines of `text` to `curve`; lines that are not JSON or of no interest are skipped. A step that appears
 // again (after a restart) replaces what came at and after it.
 void add_metrics(std::string_view text, TrainingCurve& curve);
+
+// Calls `add` with the whole lines of a metrics.jsonl, piece by piece, so that no more than a piece of it is in memory.
+void each_piece(const std::string& path, const std::function<void(std::string_view lines)>& add);
 
 }  // namespace shardrun::launcher

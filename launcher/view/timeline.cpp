@@ -24,29 +24,7 @@ using record::MetricsLine;
 using Mark = TimelineEntry::Mark;
 using Phase = TimelineEntry::Phase;
 
-// What metrics.jsonl says about one attempt.
-struct Training {
-  std::optional<double> barrier, first_step, last_checkpoint;
-  int64_t first = 0, checkpoint = 0;
-  int checkpoints = 0;
-};
-
-std::map<int, Training> training_of(const std::string& metrics) {
-  std::map<int, Training> found;
-  for (const MetricsLine& line : record::parse_metrics(metrics)) {
-    Training& training = found[line.attempt];
-    if (line.event == "first_barrier") training.barrier = line.unix_time;
-    if (!line.event && !training.first_step) {
-      training.first_step = line.time.value_or(0.0);
-      training.first = line.step.value_or(0);
-    }
-    if (line.event != "checkpoint") continue;
-    training.last_checkpoint = line.time.value_or(0.0);
-    training.checkpoint = line.step.value_or(0);
-    ++training.checkpoints;
-  }
-  return found;
-}
+using Training = TrainingNotes::Attempt;
 
 std::string how(const record::RankExit& exit) {
   if (exit.peer_lost) return "lost contact to another rank";
@@ -163,8 +141,24 @@ std::string utc_clock(double time) {
 
 }  // namespace
 
+void TrainingNotes::add(std::string_view lines) {
+  for (const MetricsLine& line : record::parse_metrics(lines, newest)) {
+    newest = line.attempt;
+    Training& training = attempts[line.attempt];
+    if (line.event == "first_barrier") training.barrier = line.unix_time;
+    if (!line.event && !training.first_step) {
+      training.first_step = line.time.value_or(0.0);
+      training.first = line.step.value_or(0);
+    }
+    if (line.event != "checkpoint") continue;
+    training.last_checkpoint = line.time.value_or(0.0);
+    training.checkpoint = line.step.value_or(0);
+    ++training.checkpoints;
+  }
+}
+
 std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
-  const auto training = training_of(sources.metrics);
+  const auto& training = sources.training.attempts;
   std::map<int, std::string> nexts;  // what came after an attempt
   std::vector<TimelineEntry> all;
   std::map<int, std::vector<TimelineEntry>> from_events;

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,9 +17,24 @@
 
 namespace shardrun::launcher {
 
+// What metrics.jsonl says about the attempts of a run.
+struct TrainingNotes {
+  struct Attempt {
+    std::optional<double> barrier, first_step, last_checkpoint;  // when
+    int64_t first = 0, checkpoint = 0;                           // steps
+    int checkpoints = 0;
+  };
+  std::map<int, Attempt> attempts;
+  int newest = 0;  // the newest attempt so far
+
+  // Adds the next whole lines of metrics.jsonl.
+  void add(std::string_view lines);
+};
+
 struct TimelineSources {
   record::RunRecord record;
-  std::string events, metrics;                       // texts of events.jsonl and metrics.jsonl; may be empty
+  std::string events;  // text of events.jsonl; may be empty
+  TrainingNotes training;
   std::vector<std::vector<record::RankExit>> exits;  // exits of the record's attempts, in their order
 };
 

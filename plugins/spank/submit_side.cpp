@@ -4,6 +4,7 @@
 
 #include "launcher/cluster/load_job.h"
 #include "launcher/plan/launch_plan.h"
+#include "runtime/base/trust.h"
 
 namespace shardrun::spank {
 
@@ -36,6 +37,7 @@ void add_pyxis_options(const spec::JobSpec& spec, const std::string& working_dir
 
 Result<spec::JobSpec> check_job(const std::string& path) {
   ASSIGN_OR_RETURN(auto loaded, launcher::load_spec(path, {}));
+  RETURN_IF_ERROR(base::refuse_if_others_write(path));  // the nodes read it again
   const spec::JobSpec& spec = loaded.spec;
   if (!spec.program.trainer.empty()) {
     return Error(Code::kInvalid,

@@ -108,6 +108,14 @@ Result<void> make_directories(const std::string& path, unsigned mode) {
   return {};
 }
 
+Result<void> make_private_directory(const std::string& path) {
+  if (const std::string parent = std::filesystem::path(path).parent_path().string(); !parent.empty())
+    RETURN_IF_ERROR(make_directories(parent));
+  if (::mkdir(path.c_str(), 0700) != 0) return make_directories(path);
+  if (::chmod(path.c_str(), 0700) != 0) return errno_error(Code::kIo, path, errno);
+  return {};
+}
+
 namespace {
 constexpr std::array<uint32_t, 256> make_crc_table() {
   std::array<uint32_t, 256> table{};

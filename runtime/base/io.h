@@ -58,6 +58,10 @@ Result<void> write_file_atomically(const std::string& path, std::string_view byt
 // Creates the folder and its parents; succeeds when it already exists as a folder.
 Result<void> make_directories(const std::string& path, unsigned mode = 0755);
 
+// Does the same, and gives a folder that it creates at `path` the permission 0700, whatever the umask; its parents get
+// the usual one. A folder that exists keeps its permission.
+Result<void> make_private_directory(const std::string& path);
+
 // Returns the CRC-32C (Castagnoli) of `bytes`, continued from `seed` (0 to start).
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
 

@@ -78,13 +78,13 @@ Result<int> read_epoch(const record::RunDir& run) {
 }
 
 Result<void> write_epoch(const record::RunDir& run, int attempt) {
-  return base::write_file_atomically(run.epoch(), fmt::format("{}\n", attempt));
+  return base::write_file_atomically(run.epoch(), fmt::format("{}\n", attempt), record::kFileMode);
 }
 
 Result<int> take_attempt(const record::RunDir& run) {
   while (true) {
     ASSIGN_OR_RETURN(const int newest, newest_attempt(run));
-    if (::mkdir(run.attempt(newest + 1).c_str(), 0755) == 0) return newest + 1;
+    if (::mkdir(run.attempt(newest + 1).c_str(), record::kFolderMode) == 0) return newest + 1;
     if (errno != EEXIST) return base::errno_error(Code::kIo, "creating " + run.attempt(newest + 1), errno);
   }
 }

@@ -16,7 +16,7 @@ namespace shardrun::rank {
 namespace {
 
 base::UniqueFd open_log(const std::string& path) {
-  return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
 }
 
 // A line of nothing but blanks and rulers does not count as last words.
@@ -34,7 +34,7 @@ RankLogs::RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env,
       prefix_(fmt::format("{}:{} ", env.node_name, env.global_rank)) {
   const std::string node_path = run_dir.node_log(env.attempt, env.node_name);
   node_ = open_log(node_path);
-  if (!node_ && errno == ENOENT && base::make_directories(run_dir.attempt(env.attempt))) {
+  if (!node_ && errno == ENOENT && base::make_private_directory(run_dir.attempt(env.attempt))) {
     node_ = open_log(node_path);
   }
   if (!node_) lost_.error_number = errno;

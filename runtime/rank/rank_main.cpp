@@ -45,7 +45,8 @@ int fail_with_account(const contract::RankJob& job, const base::Error& error) {
   exit.last_words = error.to_string();
   const std::string path =
       record::RunDir{job.env.run_directory}.rank_exit(job.env.attempt, job.env.global_rank);
-  if (auto written = base::write_file_atomically(path, to_json(exit), 0644, base::Durability::kProcess);
+  if (auto written =
+          base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);
       !written)
     (void)fail(written.error().context("saying why the rank's program was not started"),
                contract::kExitInfrastructure);

@@ -305,7 +305,8 @@ class Supervisor {
       exit.last_words = logs_.last_words();
     }
     const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
-    if (auto written = base::write_file_atomically(path, to_json(exit), 0644, base::Durability::kProcess);
+    if (auto written =
+            base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);
         !written) {
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
     }

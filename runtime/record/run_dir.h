@@ -17,6 +17,10 @@
 
 namespace shardrun::record {
 
+// What others may do with what a run leaves: nothing, whatever the umask. Who wants to show a run opens it afterwards.
+inline constexpr unsigned kFileMode = 0600;
+inline constexpr unsigned kFolderMode = 0700;
+
 struct RunDir {
   std::string root;  // absolute
 

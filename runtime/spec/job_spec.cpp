@@ -9,6 +9,7 @@
 #include "runtime/spec/key_places.h"
 #include "runtime/spec/model_presets.h"
 #include "runtime/spec/precompile_rules.h"
+#include "runtime/spec/secrets.h"
 #include "runtime/spec/spec_reader.h"
 #include "runtime/spec/toml_value.h"
 
@@ -461,7 +462,8 @@ void read_variable(SectionReader& section, const TomlMember& member, SpecReading
                  "remove it, or choose another name");
   } else if (given.kind == TomlValue::Kind::kTable) {
     read_environment_reference(name, given, reading, value);
-  } else if (looks_secret(name)) {
+  } else if (looks_secret(name) || !password_in_url(given.text).empty() ||
+             given.text.find("PRIVATE KEY-----") != std::string::npos) {
     reading.fail(
         given.origin, fmt::format("environment.{} looks like a secret written out", name),
         fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
@@ -544,16 +546,6 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
 }
 
 }  // namespace
-
-bool looks_secret(std::string_view variable) {
-  std::string upper(variable);
-  for (char& c : upper) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  for (const std::string_view end : {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "API_KEY",
-                                     "APIKEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY"}) {
-    if (upper.ends_with(end)) return true;
-  }
-  return false;
-}
 
 bool wants_preflight(const FaultToleranceSpec& faults) {
   return faults.preflight.value_or(faults.spares > 0);

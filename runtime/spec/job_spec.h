@@ -221,10 +221,6 @@ struct JobSpec {
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides = {});
 
-// Says whether a variable of this name holds a secret. The end of the name decides: TOKENIZERS_PARALLELISM,
-// MAX_TOKENS and HF_TOKEN_PATH hold none.
-bool looks_secret(std::string_view variable);
-
 // Reads the file, at most 1 MiB, and parses it as parse_job_spec does.
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides = {});
 

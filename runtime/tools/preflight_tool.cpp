@@ -20,7 +20,7 @@ using base::Code;
 using base::Result;
 
 Result<void> write_small(const std::string& path, const std::string& text) {
-  return base::write_file_atomically(path, text, 0644, base::Durability::kProcess);
+  return base::write_file_atomically(path, text, record::kFileMode, base::Durability::kProcess);
 }
 
 Result<void> preflight(const std::string& folder, double usual_bytes_per_second) {

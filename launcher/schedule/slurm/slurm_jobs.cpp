@@ -12,6 +12,7 @@
 #include "launcher/submit/slurm_options.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
+#include "runtime/base/trust.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
@@ -77,7 +78,7 @@ Result<void> make_run_directory(const SubmitRequest& request) {
   const record::RunDir run{request.plan.run_directory};
   if (!request.goes_on_in.empty()) return {};
   RETURN_IF_ERROR(base::make_directories(request.runs_directory));
-  if (::mkdir(run.root.c_str(), 0755) != 0) {
+  if (::mkdir(run.root.c_str(), record::kFolderMode) != 0) {
     const int failure = errno;
     if (failure != EEXIST) return base::errno_error(Code::kIo, "creating folder " + run.root, failure);
     return Error(Code::kRefused,
@@ -90,9 +91,10 @@ Result<void> make_run_directory(const SubmitRequest& request) {
 
 Result<void> write_run_directory(const SubmitRequest& request, const std::string& script) {
   const record::RunDir run{request.plan.run_directory};
-  RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text));
-  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan)));
-  return base::write_file_atomically(run.submit_sh(), script, 0600);
+  RETURN_IF_ERROR(base::refuse_if_others_write(run.root));
+  RETURN_IF_ERROR(base::write_file_atomically(run.job_toml(), request.spec_text, record::kFileMode));
+  RETURN_IF_ERROR(base::write_file_atomically(run.plan_json(), to_json(request.plan), record::kFileMode));
+  return base::write_file_atomically(run.submit_sh(), script, record::kFileMode);
 }
 
 // Returns the value of "Key=" in the output of `scontrol --oneliner show job`, up to a blank.

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace shardrun::train {
 namespace {
 
@@ -45,6 +47,18 @@ Result<void> save_and_wait(Session& session, const checkpoint::Store& store, boo
   return {};
 }
 
+// A step whose loss is no number has changed nothing: what was there before it is kept for whoever looks into it, or goes on
+// from there with other settings.
+base::Error save_before_end(Session& session, const checkpoint::Store& store, base::Error error,
+                            LoopOutcome& outcome, LoopObserver& observer) {
+  if (session.steps_done() == 0) return error;
+  const auto saved = save_and_wait(session, store, /*saves=*/true, outcome, observer);
+  const std::string words =
+      saved ? fmt::format("the state before it is in {}", outcome.checkpoint)
+            : fmt::format("the state before it could not be saved: {}", saved.error().to_string());
+  return base::Error(error.code(), error.message() + "; " + words);
+}
+
 }  // namespace
 
 Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, const LoopOptions& options,
@@ -52,7 +66,11 @@ Result<LoopOutcome> run_loop(Session& session, const checkpoint::Store& store, c
   LoopOutcome outcome;
   while (session.steps_done() < options.steps) {
     const auto started = Clock::now();
-    ASSIGN_OR_RETURN(auto report, session.step(stop_requested()));
+    auto stepped = session.step(stop_requested());
+    if (!stepped && session.has_good_state())
+      return save_before_end(session, store, std::move(stepped).error(), outcome, observer);
+    RETURN_IF_ERROR(stepped);
+    const StepReport& report = *stepped;
     outcome.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
     if (!outcome.first_loss) outcome.first_loss = report.loss;
     outcome.final_loss = report.loss;

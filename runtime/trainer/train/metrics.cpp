@@ -52,18 +52,18 @@ std::string tensorboard_record(const MetricsLine& line) {
 
 Result<MetricsLog> MetricsLog::open(const record::RunDir& run, int attempt) {
   const std::string path = run.metrics_jsonl();
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
   if (!fd) return base::errno_error(base::Code::kIo, path, errno);
   return MetricsLog(std::move(fd), run, attempt);
 }
 
 Result<void> MetricsLog::add_tensorboard() {
-  RETURN_IF_ERROR(base::make_directories(run_.tensorboard()));
+  RETURN_IF_ERROR(base::make_private_directory(run_.tensorboard()));
   // TensorBoard wants "tfevents" and the second in the name, and reads files of one folder in the order of their names.
   const double now = base::unix_now();
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.attempt_{:04}", run_.tensorboard(),
                                        static_cast<int64_t>(now), attempt_);
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
   if (!fd) return base::errno_error(base::Code::kIo, path, errno);
   RETURN_IF_ERROR(base::write_all(fd.get(), record::tensorboard_version(now), path));
   events_ = std::move(fd);

@@ -4,7 +4,8 @@
 // Every function that returns a Result is collective: all ranks call it, in the same order.
 // Errors: kPeerLost and kTimeout from the communicators, after which, as after any error inside a step or a validation,
 // only destruction is allowed, and the communicators must be destroyed first (runtime/trainer/shard/engine.h says why).
-// kInvalid for input only the rank can check, kRefused when the loss is not a number any more.
+// kInvalid for input only the rank can check, kRefused when the loss is not a number any more: the one error of a step after
+// which the state is that before the step, and may be saved.
 // Determinism: same world size, same spec, same bits: losses, gradients and weights. Another world size sums in another
 // order and agrees to rounding.
 // Thread rule: thread-compatible.
@@ -40,6 +41,7 @@ using base::Result;
 // `device` is planned for; create() is given the backend itself.
 struct SessionOptions : plan::RankOptions {
   std::string offload_directory;  // of the files that a CPU's moments and activations wait in
+  std::string node_name;          // for messages
   std::string initial_weights;    // a safetensors file or folder; empty: the seed's random ones
   int64_t global_batch = 0;       // 0: every micro-step is full (plan::BatchPlan)
   uint64_t seed = 1;
@@ -131,6 +133,9 @@ class Session {
   Result<std::optional<std::string>> resume(const checkpoint::Store& store,
                                             std::vector<std::string>& notices);
 
+  // Says, after step() has refused a loss that is no number, whether the weights before that step are worth saving; the same
+  // on all ranks.
+  bool has_good_state() const { return has_good_state_; }
   int64_t steps_done() const { return steps_done_; }
   int64_t global_batch() const { return batch_.global_batch; }
   int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
@@ -154,6 +159,8 @@ class Session {
   Result<void> update_fp8_scales();
   struct Sums;  // session.cpp
   void sum_gradient_squares(Sums& sums);
+  Result<bool> is_finite(std::span<const float> values);
+  base::Error not_finite(const StepReport& report, double own_loss);
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved);
@@ -181,6 +188,7 @@ class Session {
   base::Memory sums_;  // Sums, where the session computes
   Optimizer optimizer_;
   checkpoint::GpuKernels gpu_kernels_;
+  bool has_good_state_ = false;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;
   base::Memory staging_;

@@ -7,6 +7,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
+#include "runtime/record/run_dir.h"
 
 namespace shardrun::train {
 namespace {
@@ -194,7 +195,7 @@ Result<void> Trace::write(const std::string& path, int global_rank, const std::s
                            .tid = static_cast<int>(event.lane),
                            .begin_microseconds = static_cast<double>(event.begin) * 1e-3,
                            .microseconds = static_cast<double>(event.end - event.begin) * 1e-3});
-  return base::write_file_atomically(path, base::json_of(file, base::kJsonReport));
+  return base::write_file_atomically(path, base::json_of(file, base::kJsonReport), record::kFileMode);
 }
 
 std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane,

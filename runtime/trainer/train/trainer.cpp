@@ -220,7 +220,8 @@ class Trainer {
     RETURN_IF_ERROR(open_gpu());
     RETURN_IF_ERROR(connect());
     install_stop_signals();
-    const SessionOptions options = session_options(spec_, plan_);
+    SessionOptions options = session_options(spec_, plan_);
+    options.node_name = env_.node_name;
     if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
     ASSIGN_OR_RETURN(auto session, Session::create(options, groups(), backend()));
@@ -298,7 +299,7 @@ class Trainer {
     }
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = base::unix_now() - env_.launch_time;
-    RETURN_IF_ERROR(base::make_directories(run_dir_.attempt(env_.attempt)));
+    RETURN_IF_ERROR(base::make_private_directory(run_dir_.attempt(env_.attempt)));
     ASSIGN_OR_RETURN(auto metrics, MetricsLog::open(run_dir_, env_.attempt));
     if (spec_.logging.tensorboard) RETURN_IF_ERROR(metrics.add_tensorboard());
     reporter_.emplace(std::move(metrics), spec_, progress_);
@@ -378,7 +379,7 @@ class Trainer {
 
   void write_trace() {
     auto written = trace_.collect(backend());
-    if (written) written = base::make_directories(run_dir_.profile());
+    if (written) written = base::make_private_directory(run_dir_.profile());
     if (written) {
       written = trace_.write(
           fmt::format("{}/attempt_{}_rank_{}.json", run_dir_.profile(), env_.attempt, env_.global_rank),
@@ -415,7 +416,8 @@ class Trainer {
     if (const int64_t lost = reporter_->metrics().lines_lost(); lost > 0) {
       fmt::print(stderr, "shardrun: {} lines of {} could not be written\n", lost, run_dir_.metrics_jsonl());
     }
-    return base::write_file_atomically(run_dir_.summary_json(env_.attempt), to_json(summary));
+    return base::write_file_atomically(run_dir_.summary_json(env_.attempt), to_json(summary),
+                                       record::kFileMode);
   }
 
   const contract::RankEnv& env_;

@@ -36,7 +36,7 @@ TEST_CASE("cache: it is made for its user alone, with the folders above it") {
 
 TEST_CASE("cache: one that others can write into is refused with its place and a mend") {
   const Folder folder;
-  for (const unsigned mode : {0777U, 0770U, 0702U}) {
+  for (const unsigned mode : {0777U, 0702U}) {
     CAPTURE(mode);
     REQUIRE_EQ(::chmod(folder.path().c_str(), mode), 0);
     const auto refused = launcher::prepare_cache(spec_at("job.toml:9:9"), folder.path());
@@ -44,7 +44,7 @@ TEST_CASE("cache: one that others can write into is refused with its place and a
     CHECK(refused.error().code() == base::Code::kRefused);
     CHECK(refused.error().to_string().starts_with(
         "job.toml:9:9: compiled code is run: others can write into " + folder.path()));
-    CHECK(refused.error().to_string().ends_with("chmod go-w " + folder.path()));
+    CHECK_NE(refused.error().to_string().find("chmod go-w " + folder.path()), std::string::npos);
   }
   REQUIRE_EQ(::chmod(folder.path().c_str(), 0755), 0);
   CHECK(launcher::prepare_cache({}, folder.path()));
@@ -60,7 +60,7 @@ TEST_CASE("cache: a file, and a folder of somebody else, are refused") {
   REQUIRE_EQ(::chown(folder.path().c_str(), 1, 1), 0);
   const auto refused = launcher::prepare_cache({}, folder.path());
   REQUIRE_FALSE(refused);
-  CHECK_NE(refused.error().to_string().find("belongs to user 1"), std::string::npos);
+  CHECK_NE(refused.error().to_string().find("belongs to user daemon (1)"), std::string::npos);
 }
 
 TEST_CASE("cache: a relative folder starts at the working directory") {

@@ -33,18 +33,18 @@ TimelineSources two_attempts() {
   second.started = 1030.5;
   second.nodes = {"n1", "n3"};
   sources.record.attempts = {first, second};
-  sources.metrics = R"({"event":"first_barrier","seconds":0.5,"unix_time":1000.5,"attempt":0})"
-                    "\n"
-                    R"({"step":1,"loss":2.0,"time":1001.0,"attempt":0})"
-                    "\n"
-                    R"({"event":"checkpoint","step":10,"path":"/x","time":1010.0,"attempt":0})"
-                    "\n"
-                    R"({"event":"checkpoint","step":20,"path":"/y","time":1020.0,"attempt":0})"
-                    "\n"
-                    R"({"step":21,"loss":2.0,"time":1032.0,"attempt":1})"
-                    "\n"
-                    R"({"step":99,"loss":2.0,"time":1033.0,"attempt":0})"
-                    "\n";
+  sources.training.add(R"({"event":"first_barrier","seconds":0.5,"unix_time":1000.5,"attempt":0})"
+                       "\n"
+                       R"({"step":1,"loss":2.0,"time":1001.0,"attempt":0})"
+                       "\n"
+                       R"({"event":"checkpoint","step":10,"path":"/x","time":1010.0,"attempt":0})"
+                       "\n"
+                       R"({"event":"checkpoint","step":20,"path":"/y","time":1020.0,"attempt":0})"
+                       "\n"
+                       R"({"step":21,"loss":2.0,"time":1032.0,"attempt":1})"
+                       "\n"
+                       R"({"step":99,"loss":2.0,"time":1033.0,"attempt":0})"
+                       "\n");
   sources.events = R"({"time":1030.0,"event":"attempt_ended","attempt":0,"next":"restart"})"
                    "\n";
   sources.exits = {{killed(0, 1029.5), killed(1, 1029.0)}, {}};
@@ -89,12 +89,13 @@ TEST_CASE("explain: the first cause comes before what it caused, whatever a node
 
 TEST_CASE("explain: a clock that was set back while the run went on turns nothing round") {
   TimelineSources sources = two_attempts();
-  sources.metrics = R"({"event":"first_barrier","seconds":0.5,"unix_time":1000.5,"attempt":0})"
-                    "\n"
-                    R"({"step":1,"loss":2.0,"time":400.0,"attempt":0})"
-                    "\n"
-                    R"({"event":"checkpoint","step":10,"path":"/x","time":410.0,"attempt":0})"
-                    "\n";
+  sources.training = {};
+  sources.training.add(R"({"event":"first_barrier","seconds":0.5,"unix_time":1000.5,"attempt":0})"
+                       "\n"
+                       R"({"step":1,"loss":2.0,"time":400.0,"attempt":0})"
+                       "\n"
+                       R"({"event":"checkpoint","step":10,"path":"/x","time":410.0,"attempt":0})"
+                       "\n");
   sources.record.attempts.front().ended = 430.0;
 
   std::vector<std::string> beginnings;

@@ -1,10 +1,15 @@
 #include <doctest/doctest.h>
 
+#include <fstream>
+
+#include <fmt/format.h>
+
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "launcher/submit/script.h"
 #include "launcher/verbs/completion.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/log_lines.h"
+#include "launcher/view/log_merge.h"
 #include "launcher/view/loss_plot.h"
 #include "launcher/view/metrics_log.h"
 #include "launcher/view/progress.h"
@@ -74,6 +79,44 @@ TEST_CASE(
   append("n1", "2026-01-31T12:00:00.400Z n1:0 end");
   follower.finish();
   CHECK_EQ(shown, "[2 ranks] lost\n[n2:2] gone\n[n1:0] end\n");
+}
+
+TEST_CASE(
+    "log merge: lines of several files come in time order, in batches, and what comes later at the next "
+    "look") {
+  const tests::Folder folder;
+  std::string one, two;
+  const auto time_of = [](int i) {
+    return fmt::format("2026-01-31T12:{:02}:{:02}.{:03}Z", i / 60000, i / 1000 % 60, i % 1000);
+  };
+  const std::string padding(200, 'p');
+  constexpr int kLines = 40000;
+  for (int i = 0; i < kLines; ++i)
+    (i % 3 == 0 ? one : two) +=
+        fmt::format("{} n{}:{} {} {}\n", time_of(i), i % 3 == 0 ? 1 : 2, i % 3, i, padding);
+  const std::vector<std::string> paths = {folder.file("a.log", one + "2026-01-31T13:00:00.000Z n1:0 half"),
+                                          folder.file("b.log", two)};
+  LogMerge merge;
+  const auto all = [](const LogLine&) { return true; };
+  merge.begin(paths, /*to_the_end=*/false);
+  int next = 0;
+  size_t batches = 0;
+  for (auto lines = merge.next(all); !lines.empty(); lines = merge.next(all), ++batches) {
+    int64_t bytes = 0;
+    for (const LogLine& line : lines) {
+      if (!line.text.starts_with(std::to_string(next) + " ")) FAIL("line ", next, " is ", line.text);
+      ++next;
+      bytes += static_cast<int64_t>(line.text.size());
+    }
+    CHECK_LT(bytes, LogMerge::kBatchBytes + 10000);
+  }
+  CHECK_EQ(next, kLines);
+  CHECK_GT(batches, 3);
+  std::ofstream(paths[0], std::ios::app) << " whole\n2026-01-31T13:00:01.000Z n1:7 left out\nrest";
+  merge.begin(paths, /*to_the_end=*/true);
+  const auto rest = merge.next([](const LogLine& line) { return line.global_rank != 7; });
+  REQUIRE_EQ(rest.size(), 1);
+  CHECK_EQ(rest[0].text, "half whole");
 }
 
 TEST_CASE("log lines: control bytes of a program cannot steer a terminal") {

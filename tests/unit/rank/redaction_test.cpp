@@ -43,6 +43,47 @@ TEST_CASE("redaction: a secret is found wherever the stream was cut, and its nam
   CHECK(redacted(secrets, {"hhunter2!", "hunt"}) == "h[redacted A_TOKEN]hunt");
 }
 
+TEST_CASE(
+    "redaction: a private key is taken out line by line, whatever stands before its lines and wherever it is "
+    "cut") {
+  const std::string text =
+      "before -----\n10:00 -----BEGIN RSA PRIVATE KEY-----\n10:01 MIIEow\n10:02 AAAA\n10:03 -----END RSA "
+      "PRIVATE KEY-----\nafter\n";
+  const std::string clean = "before -----\n10:00 [redacted private key]\nafter\n";
+  CHECK_EQ(redacted({}, {text}), clean);
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    CAPTURE(cut);
+    CHECK_EQ(redacted({}, {text.substr(0, cut), text.substr(cut)}), clean);
+  }
+  std::vector<std::string> bytes;
+  for (const char c : text) bytes.emplace_back(1, c);
+  CHECK_EQ(redacted({{"A_TOKEN", "hunter2!"}}, bytes), clean);
+  CHECK_EQ(redacted({}, {"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"}),
+           "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n");
+  CHECK_EQ(redacted({}, {"-----BEGIN "}), "-----BEGIN ");
+  CHECK_EQ(redacted({}, {"-----BEGIN PRIVATE KEY-----\nMII"}), "[redacted private key]");
+}
+
+TEST_CASE("redaction: a beginning of a private key that never ends hides a bounded part of a log") {
+  std::string shown;
+  const auto sink = [&](std::string_view bytes) { shown += bytes; };
+  Redactor redactor(std::vector<Secret>{});
+  redactor.append("-----BEGIN PRIVATE KEY-----\n", sink);
+  for (int i = 0; i < 10000; ++i) redactor.append("a line of 20 bytes..\n", sink);
+  redactor.finish(sink);
+  CHECK(shown.ends_with("a line of 20 bytes..\n"));
+  CHECK_GT(shown.size(), 140000);
+  CHECK_LT(shown.size(), 150000);
+}
+
+TEST_CASE("redaction: the long lines of a secret, and the password in a URL, are secrets of their own") {
+  const std::vector<std::string> inherited = {"SERVICE_KEY=short\nthe longest line of it\n",
+                                              "QUEUE=amqp://me:hunter2!@host/x", "PLAIN=https://host/x"};
+  const auto secrets = find_secrets({}, inherited);
+  CHECK_EQ(redacted(secrets, {"a the longest line of it b short me:hunter2! https://host/x\n"}),
+           "a [redacted SERVICE_KEY] b short me:[redacted QUEUE] https://host/x\n");
+}
+
 TEST_CASE("redaction: only an end that may be the beginning of a secret waits for more") {
   Redactor redactor(std::vector<Secret>{{"A_TOKEN", "hunter2!"}});
   std::string out;

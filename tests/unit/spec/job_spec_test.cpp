@@ -1,4 +1,5 @@
 #include "runtime/spec/job_spec.h"
+#include "runtime/spec/secrets.h"
 
 #include <doctest/doctest.h>
 
@@ -53,6 +54,38 @@ TEST_CASE("job spec: secrets come by reference") {
   CHECK(spec->environment.at("HF_TOKEN").kind == spec::EnvironmentValue::Kind::kFromVariable);
   CHECK_EQ(spec->environment.at("HF_TOKEN").text, "MY_TOKEN");
   CHECK(spec->environment.at("KEY").kind == spec::EnvironmentValue::Kind::kFromFile);
+}
+
+TEST_CASE("job spec: a literal secret is refused whatever common name it has, and other names are not") {
+  for (const char* name : {"OPENAI_KEY", "GITHUB_PAT", "DB_PASS", "DB_PASSWD", "WANDB_KEY", "WANDB_API_KEY",
+                           "DATABASE_URL", "MYSQL_PWD", "SENTRY_DSN", "GCP_CREDENTIALS", "my_secret",
+                           "HF_TOKEN", "KEY", "AWS_SECRET_ACCESS_KEY"}) {
+    CAPTURE(name);
+    CHECK(spec::looks_secret(name));
+    CHECK_FALSE(parse_job_spec(kCommandJob + "[environment]\n" + name + " = \"value\"\n", "job.toml"));
+  }
+  for (const char* name : {"TOKENIZERS_PARALLELISM", "MAX_TOKENS", "HF_TOKEN_PATH", "MONKEY", "PWD", "PATH",
+                           "COMPASS", "KEYBOARD", "PASSES", "SPAT", "MODEL_URL", ""}) {
+    CAPTURE(name);
+    CHECK_FALSE(spec::looks_secret(name));
+  }
+}
+
+TEST_CASE("job spec: a value that has a password or a private key in it is refused under any name") {
+  const auto with = [](const std::string& value) {
+    return parse_job_spec(kCommandJob + "[environment]\nPLACE = \"" + value + "\"\n", "job.toml");
+  };
+  const auto refused = with("redis://:hunter2@cache:6379/0");
+  REQUIRE_FALSE(refused);
+  CHECK_NE(refused.error().to_string().find("write PLACE = { from_env = \"PLACE\" }"), std::string::npos);
+  CHECK_FALSE(with("postgres://me:hunter2@db/x"));
+  CHECK_FALSE(with("-----BEGIN RSA PRIVATE KEY-----\\nMII"));
+  for (const char* harmless :
+       {"https://host:8080/a@b:c", "https://me@host/", "redis://cache:6379/0", "a:b@c", "http://"}) {
+    CAPTURE(harmless);
+    CHECK(with(harmless));
+  }
+  CHECK_EQ(spec::password_in_url("amqp://me:p@ss@host:1/x"), "p@ss");
 }
 
 TEST_CASE("durations: Slurm's ways of writing them, and nothing else") {
