@@ -27,6 +27,11 @@ bool says_that_it_ended(const std::string& status) {
   return false;
 }
 
+// Says whether a later job goes on in the run directory, which has not written a record yet.
+bool is_of_an_earlier_job(const RunState& state) {
+  return state.plan.scheduler == "slurm" && state.record && state.record->id != state.plan.id;
+}
+
 void ask_about(RunState& state) {
   auto job = find_job(state.plan.id);
   if (!job) return;  // there is no Slurm here to ask
@@ -104,7 +109,7 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   if (auto record = find_record(run)) state.record = std::move(record).value();
   state.status = state.record ? record::status_name(state.record->status) : "not started";
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
-                    state.record->status == RunStatus::kPreempted;
+                    state.record->status == RunStatus::kPreempted || is_of_an_earlier_job(state);
   if (state.plan.scheduler == "slurm") {
     if (open && ask_slurm) ask_about(state);
   } else if (state.record && state.record->status == RunStatus::kRunning) {
@@ -167,7 +172,8 @@ base::Result<RunState> RunWatcher::look() {
   if (ask) {
     asked_ = now;
     slurm_status_ = state->status;
-  } else if (!state->record || state->record->status == RunStatus::kPreempted) {
+  } else if (!state->record || state->record->status == RunStatus::kPreempted ||
+             is_of_an_earlier_job(*state)) {
     state->status = slurm_status_;  // it waits
   }
   return state;

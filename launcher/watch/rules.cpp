@@ -105,8 +105,11 @@ std::optional<Alarm> WatchRules::find_alarm(double now) const {
 }
 
 std::optional<Alarm> WatchRules::find_unheard(double now) const {
-  const double patience = policy_.hang_timeout_seconds.value_or(policy_.slow_phase_seconds);
-  if (!first_look_ || patience == 0.0 || now - *first_look_ < patience) return std::nullopt;
+  if (!first_look_ || policy_.hang_timeout_seconds == 0.0) return std::nullopt;
+  const double patience = policy_.hang_timeout_seconds
+                              ? std::max(*policy_.hang_timeout_seconds, kStartFloorSeconds)
+                              : policy_.slow_phase_seconds;
+  if (now - *first_look_ < patience) return std::nullopt;
   for (const RankWatch& rank : ranks_) {
     if (rank.heard || rank.left) continue;
     const bool neighbour_heard = std::any_of(ranks_.begin(), ranks_.end(), [&](const RankWatch& other) {

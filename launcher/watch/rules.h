@@ -6,8 +6,9 @@
 //   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or only its supervisor is silent; or
 //                        between two steps nothing moves although it waits for nobody
 //   a rank hangs before its first beat
-//                        its supervisor is not heard within hang_timeout, or slow_phase_seconds, of the attempt's
-//                        start, although it can reach us: all can, or another rank of its node does
+//                        its supervisor is not heard within hang_timeout (kStartFloorSeconds at least), or
+//                        slow_phase_seconds, of the attempt's start, although it can reach us: all can, or another
+//                        rank of its node does
 //   nothing moves        all ranks wait in collectives: the culprits are those that have entered the fewest
 //
 // While a rank is silent, nobody is blamed for not moving: what was heard last is old, and others may be waiting
@@ -41,6 +42,7 @@ namespace shardrun::launcher {
 inline constexpr double kLeaseShare = 0.75;
 inline constexpr double kFloorSeconds = 3.8;
 inline constexpr double kStoppedSeconds = 3.5;
+inline constexpr double kStartFloorSeconds = 30.0;  // a busy machine may take long to start many processes
 inline constexpr double kStorageSeconds = 120.0;
 inline constexpr double kSilentBeats = 3.0;  // missing in a row
 inline constexpr double kStragglerMargin = 1.1;

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <set>
 
+#include "plugins/ofi/local_peer.h"
+
 namespace shardrun::ofi {
 namespace {
 
@@ -141,6 +143,10 @@ void Liveness::accept_links(std::vector<News>* news) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
         rest_end_ = Clock::now() + kRestTime;
       return;
+    }
+    if (who_calls(fd) == Caller::kAnotherUser) {
+      close(fd);
+      continue;
     }
     const auto callers = std::count_if(links_.begin(), links_.end(), is_caller);
     if (callers >= static_cast<std::ptrdiff_t>(kMostCallers + awaited_.size())) {
