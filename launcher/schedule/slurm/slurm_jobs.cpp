@@ -168,8 +168,9 @@ Result<void> exclude_nodes(const std::string& job, const spec::JobSpec& spec,
   return done;
 }
 
-bool is_of_one_size(const record::LaunchPlan& plan, const record::LaunchPlan& largest) {
-  return plan.nodes == largest.nodes && plan.world_size() == largest.world_size();
+// Returns whether an element of an array needs what the array's script asks for: the nodes of the spec.
+bool has_size_of(const record::LaunchPlan& plan, const spec::JobSpec& spec) {
+  return plan.nodes == spec.resources.nodes && plan.ranks_per_node == spec.resources.ranks_per_node;
 }
 
 std::vector<std::string> resize_command(const std::string& element, const record::LaunchPlan& plan) {
@@ -230,7 +231,7 @@ Result<std::string> describe_array(const ArrayRequest& request) {
   std::string text = fmt::format("# {}   < the script below; then, once {}/<array id>_<index> are written:\n",
                                  typed(submit_command(*request.job.spec)), request.job.runs_directory);
   for (size_t i = 0; i < request.plans.size(); ++i) {
-    if (is_of_one_size(request.plans[i], request.job.plan)) continue;
+    if (has_size_of(request.plans[i], *request.job.spec)) continue;
     text += fmt::format("# {}\n",
                         fmt::join(resize_command(fmt::format("<array id>_{}", i), request.plans[i]), " "));
   }
@@ -248,7 +249,7 @@ Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
       job.plan = request.plans[i];
       RETURN_IF_ERROR(prepare_run(job, element, script));
       request.plans[i] = job.plan;
-      if (is_of_one_size(job.plan, request.job.plan)) continue;
+      if (has_size_of(job.plan, *request.job.spec)) continue;
       if (auto resized = ask_slurm(resize_command(element, job.plan)); !resized)
         return std::move(resized).error();
     }
