@@ -35,6 +35,7 @@ constexpr uid_t kStranger = 65534;
 constexpr int kIdle = 60;    // silent connections to each port in a round
 constexpr int kChurn = 100;  // connections that are closed at once
 constexpr int kRings = 200;
+constexpr size_t kPorts = 2 + 2 * 2;  // liveness and data of two ranks at least, beside the conductor's two
 
 const std::string kSpec = R"(name = "besieged"
 [resources]
@@ -54,7 +55,7 @@ sequence_length = 32
 [batch]
 micro_batch = 1
 [optimizer]
-steps = 300
+steps = 1500
 )";
 
 // What a stranger can find out of a job with ls and cat: it is gathered with root's eyes, so that no other job of this machine is
@@ -175,6 +176,10 @@ Siege besiege_until_its_end(const testing::TrainerJob& job, const std::vector<st
   int status = 0;
   while (::waitpid(launcher->pid, &status, WNOHANG) == 0 && std::chrono::steady_clock::now() < deadline) {
     const Public known = look_around(with_launcher(job.ranks(), launcher->pid));
+    if (siege.ports < kPorts && known.ports.size() < kPorts) {  // the job has not begun
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
+    }
     siege.ports = std::max(siege.ports, known.ports.size());
     const std::string run = job.newest_run();
     const pid_t stranger = ::fork();
@@ -212,7 +217,7 @@ TEST_CASE(
   CHECK(siege.exit_code == 0);
   CHECK(siege.open_doors == 0);
   CHECK(siege.rounds > 0);
-  CHECK(siege.ports >= 2 + 2 * 2);  // liveness and data of two ranks at least, beside the conductor's two
+  CHECK(siege.ports >= kPorts);
   CHECK(besieged.losses() == alone.losses());
   CHECK(alone.losses().size() > 1);
   const auto record = record::parse_run_record(slurp(besieged.newest_run() + "/record.json"));
