@@ -2,7 +2,7 @@
  * that what is built there runs on glibc 2.34, too. Nothing else of ours or of theirs is newer.
  *
  * The SPANK plugin has them inside. In the bundle they are libshardrun_floor.so, from which the bundle's libraries take them on
- * every system, whether its glibc has them or not (packaging/glibc_floor). Thread-safe, as glibc's are.
+ * every system, whether its glibc has them or not (cluster-configs/packaging/glibc_floor). Thread-safe, as glibc's are.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-# CPack's configuration of the .deb of what lies in the folder $TREE, in version $VERSION (packaging/make_packages). It needs nothing of the system but glibc, so that one package serves every release.
+# CPack's configuration of the .deb of what lies in the folder $TREE, in version $VERSION (cluster-configs/packaging/make_packages). It needs nothing of the system but glibc, so that one package serves every release.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME shardrun)
 set(CPACK_PACKAGE_VERSION "$ENV{VERSION}")
