@@ -108,6 +108,10 @@ TEST_CASE(
   MESSAGE(kills << " kills in " << rounds << " trainings");
   REQUIRE(last.metrics);
   CHECK_EQ(last.metrics->steps, 400);
-  CHECK_EQ(*last.metrics->final_loss, *record.metrics->final_loss);
+  REQUIRE(record.metrics->final_loss);
+  // The last kill may have come after the last step's checkpoint: nothing was left to train then.
+  const bool trained = !job.losses().empty();
+  REQUIRE_EQ(last.metrics->final_loss.has_value(), trained);
+  if (trained) CHECK_EQ(*last.metrics->final_loss, *record.metrics->final_loss);
   for (const auto& [step, loss] : job.losses()) CHECK_EQ(loss, expected.at(step));
 }
