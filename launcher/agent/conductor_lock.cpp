@@ -145,13 +145,13 @@ Result<void> place_lock(const std::string& path, const std::string& text) {
   auto written = base::write_all(fd.get(), text, path);
   if (written && ::fchmod(fd.get(), record::kFileMode) != 0)
     written = base::errno_error(Code::kIo, path, errno);
-  // A file server tells that it is full only when the file is closed or synced.
-  if (written && ::fsync(fd.get()) != 0) written = base::errno_error(Code::kIo, "writing " + path, errno);
+  // A file server tells only then that it is full.
+  if (written && ::close(fd.release()) != 0) written = base::errno_error(Code::kIo, "writing " + path, errno);
   if (written && ::link(temporary.c_str(), path.c_str()) != 0) {
     const int failure = errno;
     // A file server that was asked twice answers that the name is there, when the first answer was lost.
     struct stat status {};
-    if (::fstat(fd.get(), &status) == 0 && status.st_nlink == 2) {
+    if (::stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2) {
       written = {};
     } else if (failure == EEXIST) {
       written = Error(Code::kRefused, path + ": is there already");
