@@ -1,8 +1,8 @@
 #include "launcher/verbs/common.h"
 
 #include <unistd.h>
-
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -101,6 +101,14 @@ Result<Installation> find_installation() {
                  here.rank_program + " is not there; install or build shardrun-rank beside shardrun");
   }
   return here;
+}
+
+int become(std::vector<std::string> arguments, const CommonOptions& common) {
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  ::execv(argv[0], argv.data());
+  return fail(base::errno_error(Code::kIo, "starting " + arguments[0], errno), common);
 }
 
 bool inside_allocation() {

@@ -36,6 +36,9 @@ struct Installation {
 };
 base::Result<Installation> find_installation();
 
+// Becomes the program arguments[0], an absolute path, with these arguments; returns only when that fails, as fail() does.
+int become(std::vector<std::string> arguments, const CommonOptions& common);
+
 // What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".
 const char* scheduler_of(const spec::JobSpec& spec);
 // Whether this process runs inside a Slurm allocation, and whether a spec asks for Slurm here.

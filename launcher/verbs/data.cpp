@@ -1,7 +1,3 @@
-#include <unistd.h>
-
-#include <cerrno>
-
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
@@ -31,11 +27,7 @@ int data(const DataOptions& options, const CommonOptions& common) {
   if (common.json) arguments.emplace_back("--json");
   arguments.emplace_back("--");
   arguments.insert(arguments.end(), options.files.begin(), options.files.end());
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
-  return fail(base::errno_error(base::Code::kIo, "starting " + installation->rank_program, errno), common);
+  return become(std::move(arguments), common);
 }
 
 }  // namespace

@@ -1,7 +1,3 @@
-#include <unistd.h>
-
-#include <cerrno>
-
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
@@ -26,11 +22,7 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
       "--checkpoint=" + *checkpoint, "--output=" + options.output,
       "--dtype=" + options.dtype,    fmt::format("--max-shard-bytes={}", options.max_shard_bytes)};
   if (common.json) arguments.emplace_back("--json");
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
-  return fail(base::errno_error(base::Code::kIo, "starting " + installation->rank_program, errno), common);
+  return become(std::move(arguments), common);
 }
 
 }  // namespace

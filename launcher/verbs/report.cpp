@@ -48,7 +48,8 @@ int report(const ReportOptions& options, const CommonOptions& common) {
   const std::string path = options.output.empty() ? runs[0].directory + "/report.html" : options.output;
   const std::string made =
       fmt::format("Written by shardrun at {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
-  if (auto written = base::write_file_atomically(path, report_page(runs, made)); !written)
+  // The job stands in it, and what a run leaves is its user's alone.
+  if (auto written = base::write_file_atomically(path, report_page(runs, made), record::kFileMode); !written)
     return fail(written.error(), common);
   fmt::print("{}\n", absolute_path(path));
   return contract::kExitDone;

@@ -1,8 +1,4 @@
 // The verb that reads checkpoints whole; becomes shardrun-rank's tool.
-#include <unistd.h>
-
-#include <cerrno>
-
 #include "launcher/verbs/command_line.h"
 
 namespace shardrun::launcher {
@@ -15,12 +11,9 @@ struct VerifyOptions {
 int verify(const VerifyOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
   if (!installation) return fail(installation.error(), common);
-  auto folder = find_checkpoints(options.checkpoint, common);
+  const auto folder = find_checkpoints(options.checkpoint, common);
   if (!folder) return fail(folder.error(), common);
-  std::string program = installation->rank_program, tool = "verify";
-  char* argv[] = {program.data(), tool.data(), folder->data(), nullptr};
-  ::execv(argv[0], argv);
-  return fail(base::errno_error(base::Code::kIo, "starting " + program, errno), common);
+  return become({installation->rank_program, "verify", *folder}, common);
 }
 
 }  // namespace
