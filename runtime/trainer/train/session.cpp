@@ -152,11 +152,12 @@ Result<void> Session::compute() {
 // This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
 void Session::sum_gradient_squares(Sums& sums) {
   if (groups_.replica_rank() > 0) return;
-  if (groups_.tensor_parallel() == 1) return backend_.sum_of_squares(&sums.squares, engine_.gradient());
+  if (groups_.tensor_parallel() == 1)
+    return backend_.optimizer().sum_of_squares(&sums.squares, engine_.gradient());
   for (const optim::UpdateRange& range : optimizer_.ranges()) {
     if (range.whole && groups_.tensor_rank() > 0) continue;
-    backend_.sum_of_squares(&sums.part, engine_.gradient().subspan(range.begin, range.count));
-    backend_.accumulate(&sums.squares, &sums.part, 1);
+    backend_.optimizer().sum_of_squares(&sums.part, engine_.gradient().subspan(range.begin, range.count));
+    backend_.optimizer().accumulate(&sums.squares, &sums.part, 1);
   }
 }
 
@@ -210,7 +211,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   engine_.begin(step_plan(batch_.gradient_accumulation, /*backward=*/true));
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
     RETURN_IF_ERROR(micro_step(data_position_, number, targets));
-    backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
+    backend_.optimizer().accumulate(&step_sums.loss, model_->loss_sums(), 2);
   }
   RETURN_IF_ERROR(engine_.finish());
 
@@ -251,7 +252,7 @@ Result<StepReport> Session::step(bool stop_requested) {
 Result<bool> Session::is_finite(std::span<const float> values) {
   Sums& sums = *reinterpret_cast<Sums*>(sums_.data());
   Sums own{};
-  backend_.sum_of_squares(&sums.part, values);
+  backend_.optimizer().sum_of_squares(&sums.part, values);
   RETURN_IF_ERROR(backend_.download(&own, &sums, sizeof own));
   return std::isfinite(own.part);
 }

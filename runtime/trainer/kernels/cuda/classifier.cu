@@ -9,7 +9,6 @@
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
 #include "runtime/trainer/kernels/cuda/vectors.cuh"
-#include "runtime/trainer/kernels/sliced_ops.h"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -193,48 +192,49 @@ void classify(Device& device, const char* name, double* loss_sum, T* dlogits, co
   });
 }
 
+template <typename T>
+class GpuClassifier final : public ClassifierOps<T> {
+ public:
+  explicit GpuClassifier(Device& device) : device_(device) {}
+
+  void cross_entropy(double* loss_sum, T* dlogits, const float* logits, const int32_t* targets, int64_t N,
+                     int64_t V, float loss_scale) const override {
+    classify(device_, "cross_entropy", loss_sum, dlogits, logits, targets, N, V, loss_scale);
+  }
+
+  void slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N, int64_t V,
+                   int64_t first) const override {
+    OpScope op(device_, "classifier_slice_stats");
+    if (!op.runs() || N == 0) return;
+    const auto rows = static_cast<unsigned>(N);
+    const bool vectors = V % 4 == 0 && are_aligned(logits);
+    launch(op.stream(), {rows, kThreads}, vectors ? measure_slices<4> : measure_slices<1>, stats, logits,
+           targets, V, first);
+  }
+
+  void cross_entropy_slice(double* loss_sum, T* dlogits, const float* logits, const float* gathered,
+                           const int32_t* targets, int64_t N, int64_t V, int64_t first, int ranks,
+                           float loss_scale) const override {
+    OpScope op(device_, "cross_entropy_slice");
+    with_losses(op, loss_sum, N, [&](double* losses) {
+      const auto rows = static_cast<unsigned>(N);
+      const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
+      launch(op.stream(), {rows, kThreads}, vectors ? classify_slices<4, T> : classify_slices<1, T>, losses,
+             dlogits, logits, gathered, targets, N, V, first, ranks, loss_scale);
+    });
+  }
+
+ private:
+  Device& device_;
+};
+
 }  // namespace
 
 template <typename T>
-void cross_entropy(Device& device, double* loss_sum, T* dlogits, const float* logits, const int32_t* targets,
-                   int64_t N, int64_t V, float loss_scale) {
-  classify(device, "cross_entropy", loss_sum, dlogits, logits, targets, N, V, loss_scale);
+std::unique_ptr<ClassifierOps<T>> make_classifier(Device& device) {
+  return std::make_unique<GpuClassifier<T>>(device);
 }
-
-void cross_entropy_bf16(Device& device, double* loss_sum, Bf16* dlogits, const Bf16* logits,
-                        const int32_t* targets, int64_t N, int64_t V, float loss_scale) {
-  classify(device, "cross_entropy_bf16", loss_sum, dlogits, logits, targets, N, V, loss_scale);
-}
-
-void classifier_slice_stats(Device& device, float* stats, const float* logits, const int32_t* targets,
-                            int64_t N, int64_t V, int64_t first) {
-  OpScope op(device, "classifier_slice_stats");
-  if (!op.runs() || N == 0) return;
-  const auto rows = static_cast<unsigned>(N);
-  const bool vectors = V % 4 == 0 && are_aligned(logits);
-  launch(op.stream(), {rows, kThreads}, vectors ? measure_slices<4> : measure_slices<1>, stats, logits,
-         targets, V, first);
-}
-
-template <typename T>
-void cross_entropy_slice(Device& device, double* loss_sum, T* dlogits, const float* logits,
-                         const float* gathered, const int32_t* targets, int64_t N, int64_t V, int64_t first,
-                         int ranks, float loss_scale) {
-  OpScope op(device, "cross_entropy_slice");
-  with_losses(op, loss_sum, N, [&](double* losses) {
-    const auto rows = static_cast<unsigned>(N);
-    const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
-    launch(op.stream(), {rows, kThreads}, vectors ? classify_slices<4, T> : classify_slices<1, T>, losses,
-           dlogits, logits, gathered, targets, N, V, first, ranks, loss_scale);
-  });
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void cross_entropy(Device&, double*, T*, const float*, const int32_t*, int64_t, int64_t, float); \
-  template void cross_entropy_slice(Device&, double*, T*, const float*, const float*, const int32_t*,       \
-                                    int64_t, int64_t, int64_t, int, float);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template std::unique_ptr<ClassifierOps<float>> make_classifier(Device&);
+template std::unique_ptr<ClassifierOps<Bf16>> make_classifier(Device&);
 
 }  // namespace shardrun::kernels::cuda

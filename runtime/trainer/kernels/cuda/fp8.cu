@@ -157,21 +157,61 @@ void quantize(OpScope& op, const Fp8Matrix& out, Fp8Scaling* scaling, const T* i
   launch(op.stream(), {1, kThreads}, note_largest, scaling, largest, tiles);
 }
 
+class GpuFp8 final : public Fp8Ops {
+ public:
+  explicit GpuFp8(Device& device) : device_(device) {}
+
+  void quantize(const Fp8Matrix& out, Fp8Scaling* scaling, const Bf16* in, int64_t rows, int64_t columns,
+                Fp8Scale scale) const override {
+    SHARDRUN_CHECK(out.inverse != nullptr);
+    OpScope op(device_, "fp8_quantize");
+    if (out.format == Fp8Format::kE4m3) {
+      cuda::quantize<Fp8Format::kE4m3>(op, out, scaling, in, rows, columns, scale);
+    } else {
+      cuda::quantize<Fp8Format::kE5m2>(op, out, scaling, in, rows, columns, scale);
+    }
+  }
+  void linear_forward(Bf16* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                      int64_t O) const override {
+    forward(y, x, w, N, C, O);
+  }
+  void linear_forward_fp32(float* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                           int64_t O) const override {
+    forward(y, x, w, N, C, O);
+  }
+  void linear_backward_input(Bf16* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                             int64_t O) const override {
+    backward_input(dx, dy, w, N, C, O);
+  }
+  void linear_backward_input_fp32(float* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                                  int64_t O) const override {
+    backward_input(dx, dy, w, N, C, O);
+  }
+  void linear_backward_weight(float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N, int64_t C,
+                              int64_t O, bool accumulate) const override {
+    multiply_fp8(device_, "fp8_linear_backward_weight", dw, x, x.transposed, dy, dy.transposed, {C, O, N},
+                 accumulate, false);
+  }
+
+ private:
+  template <typename Out>
+  void forward(Out* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C, int64_t O) const {
+    multiply_fp8(device_, "fp8_linear_forward", y, w, w.values, x, x.values, {O, N, C}, false, true);
+  }
+  template <typename Out>
+  void backward_input(Out* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                      int64_t O) const {
+    multiply_fp8(device_, "fp8_linear_backward_input", dx, w, w.transposed, dy, dy.values, {C, N, O}, false,
+                 false);
+  }
+
+  Device& device_;
+};
+
 }  // namespace
 
-template <typename T>
-void fp8_quantize(Device& device, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
-                  int64_t columns, Fp8Scale scale) {
-  SHARDRUN_CHECK(out.inverse != nullptr);
-  OpScope op(device, "fp8_quantize");
-  if (out.format == Fp8Format::kE4m3) {
-    quantize<Fp8Format::kE4m3>(op, out, scaling, in, rows, columns, scale);
-  } else {
-    quantize<Fp8Format::kE5m2>(op, out, scaling, in, rows, columns, scale);
-  }
+std::unique_ptr<Fp8Ops> make_fp8(Device& device) {
+  return std::make_unique<GpuFp8>(device);
 }
-
-template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const float*, int64_t, int64_t, Fp8Scale);
-template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const Bf16*, int64_t, int64_t, Fp8Scale);
 
 }  // namespace shardrun::kernels::cuda
