@@ -98,7 +98,7 @@ struct Manifest {
   int epoch = 0;              // the attempt that wrote it
   int64_t data_position = 0;  // position of the next step's first sequence (runtime/trainer/data/loader.h)
   DataIdentity data;
-  std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it
+  std::string model;  // a JSON object: the configuration as hf_config() of plan/model/network.h writes it
   Spread spread;
   std::vector<BlockInfo> blocks;
   // A run with fp8 has one for every tensor that is quantized, in the model's order; all ranks have the same.

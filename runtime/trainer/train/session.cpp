@@ -171,12 +171,12 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targe
 }
 
 Session::Attention Session::attention() const {
-  const bool is_causal = plan::shape_of(options_.model).causal;
+  const bool is_causal = plan::shape_of(options_.model).architecture->causal;
   Attention attention{plan::ops(options_, groups_.tensor_parallel()).attention, is_causal,
                       plan::cudnn_bytes(options_, groups_.tensor_parallel()), ""};
   if (!is_causal) {
-    attention.refusal =
-        fmt::format("cuDNN's masks no padding, which {} has", plan::shape_of(options_.model).name);
+    attention.refusal = fmt::format("cuDNN's masks no padding, which {} has",
+                                    plan::shape_of(options_.model).architecture->called);
   } else if (options_.compute != kernels::DType::kBf16) {
     attention.refusal = "cuDNN's is of bf16";
   } else if (batches_->training_corpus().packs_documents()) {
@@ -378,7 +378,7 @@ checkpoint::Manifest Session::manifest() const {
   manifest.spread = place().spread;
   manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed,
                    corpus_digest_};
-  manifest.model = configuration(options_.model);
+  manifest.model = hf_config(options_.model);
   std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
     by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
