@@ -4,7 +4,6 @@
 // The first pass keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein 2018); the
 // second writes the gradient, over the logits if the caller wants that. Losses are summed in fp64 by one block.
 #include <cfloat>
-#include <type_traits>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
@@ -43,8 +42,8 @@ struct OnlineOfWarps {
 };
 
 // Reduces a row of V logits, in one order; every thread of the block gets the same bits.
-template <int W, typename L>
-__device__ Online largest_and_sum(const L* row, int64_t V) {
+template <int W>
+__device__ Online largest_and_sum(const float* row, int64_t V) {
   auto& [largest_of_warp, sum_of_warp] = shared_memory<OnlineOfWarps>();
   Online mine;
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) {
@@ -75,9 +74,9 @@ __device__ Online largest_and_sum(const L* row, int64_t V) {
 }
 
 // Writes the gradient to drow, which may be row. A `target` outside the row is none of its logits.
-template <int W, typename T, typename L>
-__device__ void write_gradient(T* drow, const L* row, int64_t V, float largest, float scale, int64_t target,
-                               float loss_scale) {
+template <int W, typename T>
+__device__ void write_gradient(T* drow, const float* row, int64_t V, float largest, float scale,
+                               int64_t target, float loss_scale) {
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) {
     float values[W];
     load(values, row + v);
@@ -96,19 +95,19 @@ __device__ void write_zeros(T* row, int64_t V) {
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) store(row + v, zeros);
 }
 
-template <int W, typename T, typename L>
+template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    classify_rows(double* losses, T* dlogits, const L* logits, const int32_t* targets, int64_t V,
+    classify_rows(double* losses, T* dlogits, const float* logits, const int32_t* targets, int64_t V,
                   float loss_scale) {
   const int64_t n = blockIdx.x, target = targets[n];
-  const L* const row = logits + n * V;
+  const float* const row = logits + n * V;
   T* const drow = dlogits + n * V;
   if (target < 0) {
     if (threadIdx.x == 0) losses[n] = 0.0;
     write_zeros<W>(drow, V);
     return;
   }
-  const float target_logit = wide(row[target]);  // read before the barrier behind which rows are overwritten
+  const float target_logit = row[target];  // read before the barrier behind which rows are overwritten
   const Online all = largest_and_sum<W>(row, V);
   if (threadIdx.x == 0) losses[n] = log(static_cast<double>(all.sum)) + all.largest - target_logit;
   write_gradient<W>(drow, row, V, all.largest, loss_scale / all.sum, target, loss_scale);
@@ -179,19 +178,6 @@ void with_losses(OpScope& op, double* loss_sum, int64_t N, const Classify& class
   launch(op.stream(), {1, kThreads}, sum_losses, loss_sum, losses, N);
 }
 
-template <typename T, typename L>
-void classify(Device& device, const char* name, double* loss_sum, T* dlogits, const L* logits,
-              const int32_t* targets, int64_t N, int64_t V, float loss_scale) {
-  OpScope op(device, name);
-  with_losses(op, loss_sum, N, [&](double* losses) {
-    constexpr int W = kWidth<T> < kWidth<L> ? kWidth<T> : kWidth<L>;
-    const auto rows = static_cast<unsigned>(N);
-    const bool vectors = V % W == 0 && are_aligned(dlogits, logits);
-    launch(op.stream(), {rows, kThreads}, vectors ? classify_rows<W, T, L> : classify_rows<1, T, L>, losses,
-           dlogits, logits, targets, V, loss_scale);
-  });
-}
-
 template <typename T>
 class GpuClassifier final : public ClassifierOps<T> {
  public:
@@ -199,7 +185,13 @@ class GpuClassifier final : public ClassifierOps<T> {
 
   void cross_entropy(double* loss_sum, T* dlogits, const float* logits, const int32_t* targets, int64_t N,
                      int64_t V, float loss_scale) const override {
-    classify(device_, "cross_entropy", loss_sum, dlogits, logits, targets, N, V, loss_scale);
+    OpScope op(device_, "cross_entropy");
+    with_losses(op, loss_sum, N, [&](double* losses) {
+      const auto rows = static_cast<unsigned>(N);
+      const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
+      launch(op.stream(), {rows, kThreads}, vectors ? classify_rows<4, T> : classify_rows<1, T>, losses,
+             dlogits, logits, targets, V, loss_scale);
+    });
   }
 
   void slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N, int64_t V,

@@ -87,6 +87,18 @@ void launch_over(OpScope& op, const Cut& cut, const Body& body) {
          cut, body);
 }
 
+// Update an element's moments by its gradient, and return the direction of its step: AdamW's and LAMB's.
+template <typename Parameters>
+__device__ void update_moments(float& m, float& v, float gradient, const Parameters& p) {
+  const float g = gradient * p.gradient_scale;
+  m = p.beta1 * m + (1.0F - p.beta1) * g;
+  v = p.beta2 * v + (1.0F - p.beta2) * g * g;
+}
+template <typename Parameters>
+__device__ float direction(float m, float v, float w, const Parameters& p) {
+  return m / p.bias_correction1 / (sqrtf(v / p.bias_correction2) + p.epsilon) + p.weight_decay * w;
+}
+
 struct AdamW {
   float *master, *moment1, *moment2;
   const float* gradient;
@@ -101,11 +113,8 @@ struct AdamW {
     load(g, gradient + i);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      g[j] *= p.gradient_scale;
-      m[j] = p.beta1 * m[j] + (1.0F - p.beta1) * g[j];
-      v[j] = p.beta2 * v[j] + (1.0F - p.beta2) * g[j] * g[j];
-      const float step = m[j] / p.bias_correction1 / (sqrtf(v[j] / p.bias_correction2) + p.epsilon);
-      w[j] -= p.learning_rate * (step + p.weight_decay * w[j]);
+      update_moments(m[j], v[j], g[j], p);
+      w[j] -= p.learning_rate * direction(m[j], v[j], w[j], p);
     }
     store(master + i, w);
     store(moment1 + i, m);
@@ -129,11 +138,8 @@ struct LambMeasure {
     load(g, gradient + i);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      g[j] *= p.gradient_scale;
-      m[j] = p.beta1 * m[j] + (1.0F - p.beta1) * g[j];
-      v[j] = p.beta2 * v[j] + (1.0F - p.beta2) * g[j] * g[j];
-      const float u =
-          m[j] / p.bias_correction1 / (sqrtf(v[j] / p.bias_correction2) + p.epsilon) + p.weight_decay * w[j];
+      update_moments(m[j], v[j], g[j], p);
+      const float u = direction(m[j], v[j], w[j], p);
       sums[0] += static_cast<double>(w[j]) * w[j];
       sums[1] += static_cast<double>(u) * u;
     }
@@ -156,9 +162,7 @@ struct LambApply {
     const float r = *rate;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      const float u =
-          m[j] / p.bias_correction1 / (sqrtf(v[j] / p.bias_correction2) + p.epsilon) + p.weight_decay * w[j];
-      w[j] -= r * u;
+      w[j] -= r * direction(m[j], v[j], w[j], p);
     }
     store(master + i, w);
   }
