@@ -10,7 +10,7 @@
 // columns of the two projections back into the residual stream. Norms are whole on every rank (split_dimension).
 // `tensor_rank` is one of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
 //
-// Every architecture has these functions for its configuration; runtime/plan/model/network.h has the table of them.
+// Every architecture has these functions for its configuration; runtime/plan/model/network.h calls them.
 // Thread rule: plain values and pure functions.
 // Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face LlamaForCausalLM.
 #pragma once

@@ -1,4 +1,4 @@
-// Network: which model a job trains. The one table of all architectures, as far as arithmetic goes.
+// Network: which model a job trains, as far as arithmetic goes: the variant of all architectures' configurations.
 //
 // An architecture is a configuration with the functions of llama.h. It is added by its files here and its type in Network.
 // Thread rule: plain values and pure functions.

@@ -10,8 +10,8 @@ namespace shardrun::plan {
 
 struct ModelShape {
   int layers = 0, hidden = 0, kv_width = 0, ffn = 0, ffn_matrices = 3, vocab = 0;
-  bool tied =
-      false;  // the classifier uses the embedding's matrix, so that a micro-step visits that block twice
+  // Whether the classifier uses the embedding's matrix, so that a micro-step visits that block twice.
+  bool tied = false;
   const spec::Architecture* architecture = &spec::kArchitectures.front();
 
   // Returns the parameters of a layer's products, attention's projections among them, and of two norms.

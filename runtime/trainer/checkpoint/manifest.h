@@ -51,8 +51,8 @@ struct TensorRecord {
   std::string name;
   std::vector<int64_t> full_shape;
   int split_dimension = -1;  // 0 or 1: tensor rank t holds [begins[t], begins[t] + counts[t]) along it
-  std::vector<int64_t> begins,
-      counts;  // one a tensor rank, ascending, no holes, overlaps allowed; empty for -1
+  // One a tensor rank, ascending, no holes, overlaps allowed; empty for -1.
+  std::vector<int64_t> begins, counts;
 
   shard::TensorSlice slice(int tensor_rank) const;
   // Returns the part of the slice that no earlier tensor rank has.
@@ -77,8 +77,8 @@ struct DataIdentity {
   int64_t corpus_tokens = 0;
   int64_t sequence_length = 0;
   uint64_t seed = 0;
-  std::string
-      digest{};  // data::Corpus::digest(); empty where nobody knows it: in older checkpoints, on most ranks
+  // What data::Corpus::digest() says; empty where nobody knows it: in older checkpoints, on most ranks.
+  std::string digest{};
 
   friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
 };
