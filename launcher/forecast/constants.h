@@ -43,8 +43,8 @@ struct Traits {
   double attention = 0.6;     // share of the peak that its attention reaches on Ampere
   double attention_hopper = 0.35;
   double selective = 0.5;  // share of matrix products that selective checkpointing computes again
-  bool asynchronous_tensor =
-      false;                      // forward products start on the first part of what a tensor group exchanges
+  // Whether forward products start on the first part of what a tensor group exchanges.
+  bool asynchronous_tensor = false;
   bool python = true;             // drives the step from an interpreter
   double state_bytes = 16.0;      // of a parameter, all that lasts from step to step
   double optimizer_bytes = 12.0;  // of them, master and moments

@@ -228,13 +228,13 @@ Placement placement_of(int64_t ranks, int64_t stride, const ReplayQuestion& ques
 
 std::optional<Error> not_measured(const ReplayQuestion& question) {
   const Layout& layout = question.layout;
-  const char* what = nullptr;
+  std::string_view what;
   if (layout.tensor_parallel > 1) what = "tensor_parallel";
   if (layout.activation_offload || layout.optimizer_offload) what = "offloading";
-  if (std::string_view(question.model.name) != ModelShape().name) what = question.model.name;
+  if (question.model.architecture != ModelShape().architecture) what = question.model.architecture->called;
   if (question.model.tied) what = "tied embeddings";
-  if (what == nullptr) return std::nullopt;
-  return Error(Code::kInvalid, std::string("the calibration has no measurements of ") + what);
+  if (what.empty()) return std::nullopt;
+  return Error(Code::kInvalid, "the calibration has no measurements of " + std::string(what));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ bool fits(const plan::MemoryPlan& memory, const Machine& machine) {
 
 // Whether the built-in trainer refuses what a layout has.
 bool is_refused(const spec::JobSpec& spec, const Question& question, const Layout& layout) {
-  return (layout.tensor_parallel > 1 && !question.model.sliceable) ||
+  return (layout.tensor_parallel > 1 && !question.model.architecture->sliceable) ||
          (layout.optimizer_offload && spec.optimizer.kind == spec::OptimizerKind::kLamb);
 }
 

@@ -9,7 +9,6 @@
 
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run_state.h"
-#include "launcher/view/metrics_log.h"
 #include "launcher/view/report_page.h"
 #include "runtime/base/io.h"
 
@@ -26,7 +25,7 @@ base::Result<ReportRun> read_report(const record::RunDir& run) {
   ReportRun report;
   report.directory = run.root;
   report.timeline = make_timeline(sources);
-  each_piece(run.metrics_jsonl(), [&](std::string_view lines) { add_series(lines, report.series); });
+  report.curve = read_curve(run);
   if (!sources.exits.empty()) report.exits = std::move(sources.exits.back());
   if (auto text = base::read_file(run.job_toml())) report.spec = std::move(*text);
   if (auto plan = read_plan(run)) report.overrides = std::move(plan->overrides);

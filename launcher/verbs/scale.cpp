@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -8,6 +9,7 @@
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/run_state.h"
 #include "launcher/view/scale_plot.h"
 #include "launcher/view/scale_report.h"
 #include "runtime/base/io.h"
@@ -89,41 +91,31 @@ Result<ArrayRequest> array_of(const Sweep& sweep) {
   return request;
 }
 
-bool is_over(const std::string& status) {
-  return status != "queued" && status != "running";
-}
-
-// Returns what the run's record says now, or Slurm where there is no record.
-ScaleResult looked_up(ScaleResult result) {
-  const record::RunDir run{result.run};
-  if (auto record = read_record(run)) {
-    result.status = record::status_name(record->status);
+// Brings a result up to what is known of its run now; says whether that is over.
+bool look_up(ScaleResult& result) {
+  const auto state = look_at({result.run});
+  if (!state) return false;  // it cannot be read now
+  result.status = state->status;
+  if (const auto& record = state->record) {
     if (!record->attempts.empty() && record->attempts.back().ended)
       result.seconds = *record->attempts.back().ended - record->attempts.back().started;
     if (record->metrics) result.tokens_per_second = record->metrics->tokens_per_second;
-    if (is_over(result.status)) return result;
   }
-  const auto job = find_job(run.root.substr(run.root.find_last_of('/') + 1));
-  if (!job) return result;  // Slurm does not answer now
-  const std::string state = *job ? (*job)->state : "";
-  const bool waits_or_runs = state == "PENDING" || state == "RUNNING" || state == "COMPLETING" ||
-                             state == "CONFIGURING" || state == "REQUEUED" || state == "SUSPENDED";
-  if (!waits_or_runs) result.status = state.empty() ? "forgotten by Slurm" : "ended as " + state;
-  return result;
+  return is_over(*state);
 }
 
-// Returns the report once every run is over, asking Slurm and the records once a second.
+// Returns the report once every run is over, looking at those that are not once a second.
 ScaleReport when_over(ScaleReport report, bool tells) {
+  std::vector<ScaleLine*> open;
+  for (ScaleLine& line : report.lines)
+    if (line.result) open.push_back(&line);
   while (true) {
-    int open = 0;
-    for (ScaleLine& line : report.lines) {
-      if (!line.result || is_over(line.result->status)) continue;
-      line.result = looked_up(std::move(*line.result));
-      open += is_over(line.result->status) ? 0 : 1;
-      if (tells && is_over(line.result->status))
-        fmt::print(stderr, "shardrun: {} nodes: {}\n", line.nodes, line.result->status);
-    }
-    if (open == 0) return report;
+    std::erase_if(open, [&](ScaleLine* line) {
+      const bool over = look_up(*line->result);
+      if (over && tells) fmt::print(stderr, "shardrun: {} nodes: {}\n", line->nodes, line->result->status);
+      return over;
+    });
+    if (open.empty()) return report;
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }

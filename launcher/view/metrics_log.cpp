@@ -17,8 +17,11 @@ void add_metrics(std::string_view text, TrainingCurve& curve) {
   for (const record::MetricsLine& line : record::parse_metrics(text, curve.newest_attempt)) {
     curve.newest_attempt = line.attempt;
     if (!line.step || !line.loss) continue;
-    const StepPoint point{*line.step, *line.loss, line.tokens_per_second.value_or(0.0),
-                          line.step_seconds.value_or(0.0)};
+    StepPoint point{*line.step, *line.loss};
+    point.tokens_per_second = line.tokens_per_second.value_or(point.tokens_per_second);
+    point.step_seconds = line.step_seconds.value_or(point.step_seconds);
+    point.grad_norm = line.grad_norm.value_or(point.grad_norm);
+    point.learning_rate = line.learning_rate.value_or(point.learning_rate);
     if (!line.event) {
       replace_from(curve.steps, point);
     } else if (line.event == "validation") {

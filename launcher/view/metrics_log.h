@@ -5,17 +5,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace shardrun::launcher {
 
+// What a line says of a step; what it does not say is NaN.
 struct StepPoint {
   int64_t step = 0;
   double loss = 0.0;
-  double tokens_per_second = 0.0;
-  double step_seconds = 0.0;
+  double tokens_per_second = std::numeric_limits<double>::quiet_NaN();
+  double step_seconds = std::numeric_limits<double>::quiet_NaN();
+  double grad_norm = std::numeric_limits<double>::quiet_NaN();
+  double learning_rate = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct TrainingCurve {
@@ -25,8 +29,8 @@ struct TrainingCurve {
   int newest_attempt = 0;              // the newest attempt in the lines so far
 };
 
-// Adds the lines of `text` to `curve`; lines that are not JSON or of no interest are skipped. A step that appears
-// again (after a restart) replaces what came at and after it.
+// Adds the lines of `text` to `curve`; lines that are not JSON, without a loss, or of no interest are skipped. A step
+// that appears again (after a restart) replaces what came at and after it.
 void add_metrics(std::string_view text, TrainingCurve& curve);
 
 // Calls `add` with the whole lines of a metrics.jsonl, piece by piece, so that no more than a piece of it is in memory.

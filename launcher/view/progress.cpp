@@ -14,8 +14,10 @@ std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int
   double seconds = 0.0, tokens = 0.0;
   const size_t window = std::min(kWindow, curve.steps.size());
   for (size_t i = curve.steps.size() - window; i < curve.steps.size(); ++i) {
-    seconds += curve.steps[i].step_seconds;
-    tokens += curve.steps[i].tokens_per_second * curve.steps[i].step_seconds;
+    const StepPoint& point = curve.steps[i];
+    if (std::isfinite(point.step_seconds)) seconds += point.step_seconds;
+    if (std::isfinite(point.step_seconds * point.tokens_per_second))
+      tokens += point.tokens_per_second * point.step_seconds;
   }
   const double remaining =
       seconds / static_cast<double>(window) * static_cast<double>(total_steps - last.step);

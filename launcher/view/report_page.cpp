@@ -9,6 +9,7 @@
 
 #include "launcher/view/progress.h"
 #include "launcher/view/report_assets.h"
+#include "launcher/view/report_series.h"
 #include "launcher/view/svg_chart.h"
 #include "runtime/base/json_fields.h"
 
@@ -262,21 +263,20 @@ void add_line(ChartData& chart, int run, const Series& series, bool dots) {
 std::vector<ChartData> charts_of(const std::vector<ReportRun>& runs) {
   struct Kind {
     const char* title;
-    Series RunSeries::*line;
-    Series RunSeries::*dots;
+    double StepPoint::*figure;
   };
-  constexpr Kind kKinds[] = {
-      {"Loss, nats a token; dots: validation", &RunSeries::loss, &RunSeries::validation},
-      {"Tokens a second", &RunSeries::tokens_per_second, nullptr},
-      {"Seconds of a step", &RunSeries::step_seconds, nullptr},
-      {"Norm of the gradient", &RunSeries::grad_norm, nullptr},
-      {"Learning rate", &RunSeries::learning_rate, nullptr}};
+  constexpr Kind kKinds[] = {{"Loss, nats a token; dots: validation", &StepPoint::loss},
+                             {"Tokens a second", &StepPoint::tokens_per_second},
+                             {"Seconds of a step", &StepPoint::step_seconds},
+                             {"Norm of the gradient", &StepPoint::grad_norm},
+                             {"Learning rate", &StepPoint::learning_rate}};
   std::vector<ChartData> charts;
   for (const Kind& kind : kKinds) {
     ChartData chart{kind.title, {}};
     for (int run = 0; run < static_cast<int>(runs.size()); ++run) {
-      add_line(chart, run, runs[run].series.*kind.line, false);
-      if (kind.dots != nullptr) add_line(chart, run, runs[run].series.*kind.dots, true);
+      add_line(chart, run, series_of(runs[run].curve.steps, kind.figure), false);
+      if (kind.figure == &StepPoint::loss)
+        add_line(chart, run, series_of(runs[run].curve.validations, kind.figure), true);
     }
     if (!chart.lines.empty()) charts.push_back(std::move(chart));
   }

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/view/report_series.h"
+#include "launcher/view/metrics_log.h"
 #include "launcher/view/timeline.h"
 #include "runtime/record/run_record.h"
 
@@ -22,7 +22,7 @@ struct ReportRun {
   record::RunRecord record;
   std::string directory;
   std::vector<TimelineEntry> timeline;
-  RunSeries series;
+  TrainingCurve curve;
   std::vector<record::RankExit> exits;  // of its last attempt; ranks that left none are missing
   std::string spec;                     // job.toml as it was asked for
   std::vector<std::string> overrides;   // what --set changed in it: "optimizer.steps=50"; none is empty

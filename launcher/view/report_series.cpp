@@ -5,36 +5,16 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/record/run_lines.h"
-
 namespace shardrun::launcher {
 
-void Series::add(double x_value, double y_value) {
-  while (!x.empty() && x.back() >= x_value) {
-    x.pop_back();
-    y.pop_back();
+Series series_of(const std::vector<StepPoint>& points, double StepPoint::*figure) {
+  Series series;
+  for (const StepPoint& point : points) {
+    if (!std::isfinite(point.*figure)) continue;
+    series.x.push_back(static_cast<double>(point.step));
+    series.y.push_back(point.*figure);
   }
-  if (!std::isfinite(y_value)) return;
-  x.push_back(x_value);
-  y.push_back(y_value);
-}
-
-void add_series(std::string_view text, RunSeries& series) {
-  for (const record::MetricsLine& line : record::parse_metrics(text, series.newest_attempt)) {
-    series.newest_attempt = line.attempt;
-    if (!line.step) continue;
-    const auto add = [step = static_cast<double>(*line.step)](Series& to,
-                                                              const std::optional<double>& value) {
-      if (value) to.add(step, *value);
-    };
-    if (line.event == "validation") add(series.validation, line.loss);
-    if (line.event) continue;
-    add(series.loss, line.loss);
-    add(series.tokens_per_second, line.tokens_per_second);
-    add(series.step_seconds, line.step_seconds);
-    add(series.grad_norm, line.grad_norm);
-    add(series.learning_rate, line.learning_rate);
-  }
+  return series;
 }
 
 Series thinned(const Series& series, int most) {

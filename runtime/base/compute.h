@@ -1,5 +1,4 @@
-// What a model is computed in and on: what a job asks for, a plan counts and a backend is built for. Needs nothing of the
-// standard library, so that NVRTC can read it too.
+// What a model is computed in and on: what a job asks for, a plan counts and a backend is built for.
 //
 // Thread rule: pure.
 #pragma once

@@ -1,7 +1,7 @@
 // Block times: how long a rank takes to compute one block of the built-in trainer, forward and backward, with the
 // trainer's own model code on made-up tokens.
 //
-// Every rank measures at once, as ranks compute at once; seconds are CPU seconds (contract/calibration.h says why).
+// Every rank measures at once, as ranks compute at once; seconds are CPU seconds (record/calibration.h says why).
 // Thread rule: one thread, the same calls on all ranks.
 #pragma once
 

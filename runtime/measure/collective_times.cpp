@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/backend.h"
 
 namespace shardrun::measure {
 namespace {
@@ -32,7 +32,10 @@ constexpr int kParts = 5, kLeastRounds = 3, kMostRounds = 50, kLeastStreams = 2,
 // The work of a rank that computes beside a collective: a product that stays in its caches.
 class Chunk {
  public:
-  void run() { kernels::linear_forward(product_.data(), left_.data(), right_.data(), kSize, kSize, kSize); }
+  void run() {
+    kernels::cpu_backend().ops<kernels::Bf16>().products.linear_forward(product_.data(), left_.data(),
+                                                                        right_.data(), kSize, kSize, kSize);
+  }
 
  private:
   static constexpr int64_t kSize = 192;

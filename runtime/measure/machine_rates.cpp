@@ -4,7 +4,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/measure/group_values.h"
-#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/optim/adamw.h"
 
 namespace shardrun::measure {
@@ -44,7 +44,8 @@ base::Result<GemmRate> time_product(comm::Communicator& world, int cpus, const c
   const std::vector<T> left(count, T{}), right(count, T{});
   std::vector<T> product(count);
   auto spread = rate(world, cpus, 2.0 * static_cast<double>(size * size * size), [&] {
-    kernels::linear_forward(product.data(), left.data(), right.data(), size, size, size);
+    kernels::cpu_backend().ops<T>().products.linear_forward(product.data(), left.data(), right.data(), size,
+                                                            size, size);
   });
   RETURN_IF_ERROR(spread);
   return GemmRate{type, size, *spread};

@@ -14,8 +14,8 @@ namespace shardrun::plan {
 
 inline constexpr int64_t kMomentPage = 4096;                // bytes; each moment fills whole ones
 inline constexpr int64_t kMomentWindow = int64_t{1} << 20;  // elements: 4 MiB of one in a file
-inline constexpr int64_t kMomentPiece = int64_t{8}
-                                        << 20;   // elements: 32 MiB are enough for the full rate of PCIe
+// Elements: 32 MiB are enough for the full rate of PCIe.
+inline constexpr int64_t kMomentPiece = int64_t{8} << 20;
 inline constexpr int64_t kMomentPieceUnit = 64;  // elements that pieces begin at a multiple of
 inline constexpr int64_t kMomentSlots = 3;       // pieces of each moment in a GPU's memory
 

@@ -156,7 +156,7 @@ int64_t gpu_workspace_bytes(const RankOptions& options, int tensor_parallel) {
 
 int64_t cudnn_bytes(const RankOptions& options, int tensor_parallel) {
   if (options.attention == spec::GpuAttention::kOwn || options.compute != DType::kBf16 ||
-      !shape_of(options.model).causal)
+      !shape_of(options.model).architecture->causal)
     return 0;
   const int64_t bytes = cudnn_attention_bytes(ops(options, tensor_parallel).attention);
   const bool is_asked = options.attention == spec::GpuAttention::kCudnn;

@@ -52,8 +52,8 @@ struct Degrees {
 // What a rank's CPUs add to what it holds; nothing of it counts on a GPU.
 struct CpuNeeds {
   int threads = 1;  // of OpenMP
-  int64_t product_bytes =
-      0;  // of the largest matrix product: what oneDNN says, or plan::expected_product_bytes()
+  // What the largest matrix product needs: what oneDNN says, or plan::expected_product_bytes().
+  int64_t product_bytes = 0;
 };
 
 // Returns what the rank holds but MemoryPlan::process, which nothing of this decides.

@@ -36,8 +36,8 @@ struct StepShape {
   int64_t micro_steps = 1;
   bool backward = true;  // false: forward only, as in a validation
   int prefetch = 1;
-  BufferCounts
-      buffers;  // without gathered ones a rank computes with its shard, without gradients it is alone
+  // Without gathered ones a rank computes with its shard, without gradients it is alone.
+  BufferCounts buffers;
   bool replicated = false;
 };
 

@@ -44,8 +44,8 @@ struct StepProbe {
 // A collective, with `nodes` nodes at it and the others quiet.
 struct CollectiveProbe {
   std::string kind;  // "all_gather", "reduce_scatter", "all_reduce"
-  std::string
-      among;  // "node": the ranks of each; "network": one rank of each node, as often as a node has ranks; "all"
+  // "node": the ranks of each; "network": one rank of each node, as often as a node has ranks; "all".
+  std::string among;
   int64_t nodes = 1, ranks = 0;  // ranks: of one group
   int64_t bytes = 0;  // of the buffer that a group holds together (all_reduce: that each rank holds)
   // With two of them under way and nothing beside them, from one's end to the next one's. Of the smallest this is half of

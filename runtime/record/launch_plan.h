@@ -35,8 +35,8 @@ struct LaunchPlan {
   int ranks_per_node = 1;
   int cpus_per_rank = 1;
   plan::BatchPlan batch;
-  std::map<std::string, std::string>
-      variables;               // of command programs, no secrets; [environment] is applied later
+  // Those of command programs, without secrets; [environment] is applied later.
+  std::map<std::string, std::string> variables;
   std::string precompile_run;  // run directory of the compile job that went before; empty: none
 
   int world_size() const { return nodes * ranks_per_node; }

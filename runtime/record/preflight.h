@@ -36,8 +36,8 @@ struct NodeFacts {
   std::string provider_error;     // why the comm plugin does not open; empty: it does
   std::vector<GpuFacts> gpus;     // only where the job asks for some
   std::string gpu_error;          // why they are not known
-  std::map<std::string, std::string>
-      variables;                   // of networks (is_network_variable), as the ranks will see them
+  // The variables of networks (is_network_variable), as the ranks will see them.
+  std::map<std::string, std::string> variables;
   std::string network_error;       // why the node could not measure with the others
   std::vector<int> network_ranks;  // global ones that did not answer it or are lost
 };

@@ -26,8 +26,8 @@ struct MetricsLine {
 
 struct EventLine {
   double time = 0.0;
-  std::string
-      event;  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "attempt_ended", "queued_again"
+  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "attempt_ended", "queued_again".
+  std::string event;
   int attempt = 0;
   std::optional<double> busy_seconds, bytes_per_second;
   std::optional<int> exit_code;

@@ -33,8 +33,8 @@ struct RankExit {
   bool peer_lost = false;           // it only failed because another rank was gone: collateral
   bool stopped_on_request = false;  // we had forwarded a stop signal to it before
   int64_t peak_memory_bytes = 0;    // highest resident set of the program
-  std::optional<bool>
-      out_of_memory;       // the kernel killed something of its cgroup for lack of memory; unknown: no cgroup
+  // Whether the kernel killed something of its cgroup for lack of memory; unknown: it has no cgroup.
+  std::optional<bool> out_of_memory;
   std::string last_words;  // the error line it reported, if any; at most 500 bytes
 };
 
@@ -62,8 +62,8 @@ struct TrainingMetrics {
 };
 
 struct FirstCause {
-  std::string
-      kind;  // "signal", "exit", "out_of_memory", "peer_lost", "hang", "node_lost", "preflight", "scheduler", "timeout", "refused"
+  // "signal", "exit", "out_of_memory", "peer_lost", "hang", "node_lost", "preflight", "scheduler", "timeout", "refused".
+  std::string kind;
   std::string node;
   std::optional<int> global_rank, signal, exit_code;
 };
@@ -85,8 +85,8 @@ struct Attempt {
   int world_size = 0;                  // ranks; 0: an earlier version did not note it
   plan::BatchPlan batch;               // likewise
   std::vector<std::string> also_lost;  // nodes that were lost with the first cause's
-  std::optional<double>
-      detection_seconds;  // from the last sign of life to the alarm, where the watch raised it
+  // Seconds from the last sign of life to the alarm, where the watch raised it.
+  std::optional<double> detection_seconds;
   std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote
   std::vector<StragglerNote> stragglers;
   std::optional<PreflightNote> preflight;  // where the nodes were looked at before it

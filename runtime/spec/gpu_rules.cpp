@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/spec/architecture.h"
+
 namespace shardrun::spec {
 namespace {
 
@@ -17,8 +19,9 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
     return refuse("CPUs do not multiply fp8",
                   "set [resources] device = \"gpu\" and have GPUs of compute capability 8.9 or later, or "
                   "remove the key");
-  if (spec.program.trainer != "llama")
-    return refuse("fp8 is for the linear layers of a Llama", "remove the key");
+  if (!architecture_of(spec.program.trainer).fp8)
+    return refuse(fmt::format("fp8 is for the linear layers of {}", kArchitectures.front().called),
+                  "remove the key");
   if (spec.precision.parameters != DType::kBf16)
     return refuse("fp8 stands beside bf16", "set parameters = \"bf16\", or remove the key");
   const int64_t ranks = spec.sharding.tensor_parallel, head_size = spec.model.hidden / spec.model.heads;
@@ -41,12 +44,13 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
 // Refuses what cuDNN's attention is not for, as far as the spec tells.
 void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (spec.gpu.attention != GpuAttention::kCudnn || reading.error) return;
-  const bool is_bert = spec.program.trainer == "bert";
-  if (!is_bert && spec.precision.parameters == DType::kBf16) return;
-  reading.fail(
-      SectionReader(document, "gpu", reading).origin("attention"),
-      is_bert ? "cuDNN's attention masks no padding, which a BERT has" : "cuDNN's attention is of bf16",
-      "set attention = \"auto\", or remove the key");
+  const Architecture& architecture = architecture_of(spec.program.trainer);
+  if (architecture.causal && spec.precision.parameters == DType::kBf16) return;
+  reading.fail(SectionReader(document, "gpu", reading).origin("attention"),
+               architecture.causal
+                   ? "cuDNN's attention is of bf16"
+                   : fmt::format("cuDNN's attention masks no padding, which {} has", architecture.called),
+               "set attention = \"auto\", or remove the key");
 }
 
 void check_heads(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/io.h"
+#include "runtime/spec/architecture.h"
 #include "runtime/spec/gpu_rules.h"
 #include "runtime/spec/key_places.h"
 #include "runtime/spec/model_presets.h"
@@ -101,10 +102,13 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   } else if (section.has("command") && (program.command.empty() || program.command.front().empty())) {
     reading.fail(section.origin("command"), "program.command names no program",
                  "write command = [\"program\", \"argument\"]");
-  } else if (section.has("trainer") && program.trainer != "llama" && program.trainer != "bert") {
+  } else if (section.has("trainer") && find_architecture(program.trainer) == nullptr) {
+    std::string names;
+    for (const Architecture& one : kArchitectures)
+      names += fmt::format("{}\"{}\"", names.empty() ? "" : " or ", one.name);
     reading.fail(section.origin("trainer"),
                  fmt::format("there is no trainer \"{}\"", printable(program.trainer)),
-                 "write trainer = \"llama\" or \"bert\"");
+                 "write trainer = " + names);
   }
 }
 
@@ -147,10 +151,14 @@ void check_model(const SectionReader& section, SpecReading& reading, const Model
 }
 
 // Refuses keys that say nothing about a BERT.
-void refuse_llama_keys(const SectionReader& section, SpecReading& reading) {
-  for (const char* key : {"kv_heads", "rope_theta", "norm_epsilon", "tied_embeddings"}) {
-    if (section.has(key))
-      reading.fail(section.origin(key), fmt::format("a BERT has no {}", key), "remove the key");
+void refuse_others_keys(const SectionReader& section, SpecReading& reading,
+                        const Architecture& architecture) {
+  for (const Architecture& other : kArchitectures) {
+    for (const std::string_view key : other.keys) {
+      if (!key.empty() && section.has(key) && !architecture.has(key))
+        reading.fail(section.origin(key), fmt::format("{} has no {}", architecture.called, key),
+                     "remove the key");
+    }
   }
 }
 
@@ -181,15 +189,12 @@ void read_model(const TomlValue& document, SpecReading& reading, const std::stri
   section.boolean("tied_embeddings", model.tied_embeddings);
   section.text("init", model.init);
   section.finish();
-  if (trainer == "bert") {
-    refuse_llama_keys(section, reading);
-    model.kv_heads = model.heads;
-  } else if (section.has("max_positions")) {
-    reading.fail(section.origin("max_positions"), "a Llama has no max_positions", "remove the key");
-  }
+  const Architecture& architecture = architecture_of(trainer);
+  refuse_others_keys(section, reading, architecture);
+  if (!architecture.has("kv_heads")) model.kv_heads = model.heads;
   if (!section.present()) {
     reading.fail(document.origin, "the trainer has no [model]",
-                 fmt::format("write [model] preset = \"{}\"", trainer == "bert" ? "bert-base" : "llama-1m"));
+                 fmt::format("write [model] preset = \"{}\"", architecture.preset));
   } else if (!reading.error) {
     check_model(section, reading, model);
   }
@@ -492,18 +497,19 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
   if (reading.error) return;
   SectionReader sharding(document, "sharding", reading), memory(document, "memory", reading),
       optimizer(document, "optimizer", reading), data(document, "data", reading);
-  const bool bert = spec.program.trainer == "bert", lamb = spec.optimizer.kind == OptimizerKind::kLamb;
-  if (spec.sharding.tensor_parallel > 1 && (bert || lamb)) {
+  const Architecture& architecture = architecture_of(spec.program.trainer);
+  const bool whole = !architecture.sliceable, lamb = spec.optimizer.kind == OptimizerKind::kLamb;
+  if (spec.sharding.tensor_parallel > 1 && (whole || lamb)) {
     reading.fail(sharding.origin("tensor_parallel"),
-                 fmt::format("{} has no tensor parallelism", bert ? "the BERT trainer" : "lamb"),
-                 bert ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
+                 fmt::format("{} has no tensor parallelism", whole ? architecture.called : "lamb"),
+                 whole ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
   }
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often to offload them",
                  "remove it, or write kind = \"adamw\"");
   }
-  if (bert && spec.data.sequence_length > spec.model.max_positions) {
+  if (architecture.has("max_positions") && spec.data.sequence_length > spec.model.max_positions) {
     reading.fail(data.origin("sequence_length"),
                  fmt::format("sequence_length {} is above the model's max_positions {}",
                              spec.data.sequence_length, spec.model.max_positions),

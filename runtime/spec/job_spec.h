@@ -58,7 +58,7 @@ struct ClusterSpec {                               // [cluster]
 };
 
 struct ProgramSpec {                            // [program]: exactly one of the two is given
-  std::string trainer;                          // "llama" or "bert"
+  std::string trainer;                          // a name of kArchitectures (architecture.h)
   std::vector<std::string> command;             // argv, never re-parsed by a shell
   SnapshotKind snapshot = SnapshotKind::kNone;  // whether each run has a copy of the code as it was submitted
 };

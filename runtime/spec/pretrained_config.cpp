@@ -1,8 +1,11 @@
 #include "runtime/spec/pretrained_config.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "runtime/base/json_fields.h"
+#include "runtime/spec/architecture.h"
 
 namespace shardrun::spec {
 namespace {
@@ -93,9 +96,9 @@ class Facts {
   void add(const char* key, const char* said_as, std::string value) {
     found_.facts.push_back({key, std::move(value), said_as});
   }
-  Result<PretrainedConfig> finish(const std::string& file_name, std::optional<int64_t> window) {
+  void window(std::optional<int64_t> tokens) { found_.sliding_window = tokens; }
+  Result<PretrainedConfig> finish(const std::string& file_name) {
     if (!missing_.empty()) return Error(Code::kInvalid, fmt::format("{}: it has no {}", file_name, missing_));
-    found_.sliding_window = window;
     return std::move(found_);
   }
 
@@ -104,18 +107,50 @@ class Facts {
   std::string missing_;
 };
 
+// Reads what a BERT has beside the sizes of every model; returns what ours lacks to compute it, "" where it lacks nothing.
+std::string read_bert(const Config& config, Facts& facts) {
+  facts.size("max_positions", "max_position_embeddings", config.max_positions);
+  const bool ours = config.activation.value_or("gelu") == "gelu" &&
+                    config.positions.value_or("absolute") == "absolute" &&
+                    config.type_vocab.value_or(2) == 2 && config.layer_norm_eps.value_or(1e-12) == 1e-12;
+  return ours ? ""
+              : "the trainer's BERT has gelu, absolute positions, two token types and "
+                "layer_norm_eps 1e-12, and nothing else";
+}
+
+// Does the same for a Llama.
+std::string read_llama(const Config& config, Facts& facts) {
+  if (std::string what = lacks(config); !what.empty()) return what;
+  facts.size("kv_heads", "num_key_value_heads", config.kv_heads ? config.kv_heads : config.heads);
+  std::optional<double> theta = config.rope_theta;
+  if (!theta && config.rope_parameters) theta = config.rope_parameters->rope_theta;
+  facts.number("rope_theta", "rope_theta", theta.value_or(10000.0));
+  facts.number("norm_epsilon", "rms_norm_eps", config.rms_norm_eps.value_or(1e-6));
+  facts.add("tied_embeddings", "tie_word_embeddings", config.tied.value_or(false) ? "true" : "false");
+  facts.window(config.window);
+  return "";
+}
+
+// In the order of kArchitectures.
+constexpr std::array<std::string (*)(const Config&, Facts&), kArchitectures.size()> kReaders = {read_llama,
+                                                                                                read_bert};
+
 }  // namespace
 
 Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std::string& file_name,
                                                 std::string_view trainer) {
   ASSIGN_OR_RETURN(const Config config, base::parse_fields<Config>(json, file_name));
-  const bool bert = trainer == "bert";
-  const bool known =
-      bert ? config.model_type == "bert" : config.model_type == "llama" || config.model_type == "mistral";
+  const Architecture& architecture = architecture_of(trainer);
+  std::string types;
+  bool known = false;
+  for (const std::string_view type : architecture.model_types) {
+    if (type.empty()) continue;
+    types += (types.empty() ? "" : " and ") + std::string(type);
+    known = known || type == config.model_type;
+  }
   if (!known) {
-    return Error(Code::kInvalid,
-                 fmt::format("{}: its model is a {}, and the trainer \"{}\" reads {}", file_name,
-                             config.model_type, trainer, bert ? "bert" : "llama and mistral"));
+    return Error(Code::kInvalid, fmt::format("{}: its model is a {}, and the trainer \"{}\" reads {}",
+                                             file_name, config.model_type, trainer, types));
   }
   Facts facts;
   facts.size("layers", "num_hidden_layers", config.layers);
@@ -123,25 +158,9 @@ Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std
   facts.size("heads", "num_attention_heads", config.heads);
   facts.size("ffn", "intermediate_size", config.ffn);
   facts.size("vocab", "vocab_size", config.vocab);
-  if (bert) {
-    facts.size("max_positions", "max_position_embeddings", config.max_positions);
-    if (config.activation.value_or("gelu") != "gelu" || config.positions.value_or("absolute") != "absolute" ||
-        config.type_vocab.value_or(2) != 2 || config.layer_norm_eps.value_or(1e-12) != 1e-12)
-      return Error(Code::kInvalid,
-                   file_name +
-                       ": the trainer's BERT has gelu, absolute positions, two token types and "
-                       "layer_norm_eps 1e-12, and nothing else");
-    return facts.finish(file_name, std::nullopt);
-  }
-  if (const std::string what = lacks(config); !what.empty())
-    return Error(Code::kInvalid, fmt::format("{}: {}", file_name, what));
-  facts.size("kv_heads", "num_key_value_heads", config.kv_heads ? config.kv_heads : config.heads);
-  std::optional<double> theta = config.rope_theta;
-  if (!theta && config.rope_parameters) theta = config.rope_parameters->rope_theta;
-  facts.number("rope_theta", "rope_theta", theta.value_or(10000.0));
-  facts.number("norm_epsilon", "rms_norm_eps", config.rms_norm_eps.value_or(1e-6));
-  facts.add("tied_embeddings", "tie_word_embeddings", config.tied.value_or(false) ? "true" : "false");
-  return facts.finish(file_name, config.window);
+  const std::string missing = kReaders[&architecture - kArchitectures.data()](config, facts);
+  if (!missing.empty()) return Error(Code::kInvalid, fmt::format("{}: {}", file_name, missing));
+  return facts.finish(file_name);
 }
 
 }  // namespace shardrun::spec

@@ -29,7 +29,7 @@ struct PretrainedConfig {
   std::optional<int64_t> sliding_window;
 };
 
-// Reads a config.json for the trainer "llama" or "bert". kInvalid: "<file_name>: what the trainer lacks or what does not hold
+// Reads a config.json for a trainer, a name of kArchitectures. kInvalid: "<file_name>: what the trainer lacks or what does not hold
 // together"; kCorrupt when it is not JSON or a member has another type.
 base::Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std::string& file_name,
                                                       std::string_view trainer);

@@ -1,5 +1,5 @@
 // `shardrun-rank calibrate FILE PARTS PROVIDER`: the program of the job that `shardrun calibrate` runs, one process
-// per rank. The first rank writes FILE (contract/calibration.h) and says on its output what is being measured.
+// per rank. The first rank writes FILE (record/calibration.h) and says on its output what is being measured.
 //
 // Thread rule: called once, from the main thread.
 #pragma once

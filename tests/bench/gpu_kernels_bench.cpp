@@ -47,6 +47,7 @@ class Bench {
   explicit Bench(int runs)
       : runs_(runs), device_(need(cuda::Device::create({}))), cache_(make<std::byte>(int64_t{kCacheBytes})) {}
   cuda::Device& device() { return *device_; }
+  const kernels::Ops<Bf16>& ops() const { return ops_.all(); }
 
   template <typename Element>
   Element* make(int64_t count) {
@@ -148,6 +149,7 @@ class Bench {
 
   int runs_;
   std::unique_ptr<cuda::Device> device_;
+  cuda::GpuOps<Bf16> ops_{*device_};
   std::vector<cuda::Memory> memory_;
   std::byte* cache_;
   double bytes_per_second_ = 1, flops_ = 1;
@@ -170,12 +172,12 @@ void measure_ceilings(Bench& bench) {
   const Bf16 *a = bench.random<Bf16>(kSide * kSide, 2), *b = bench.random<Bf16>(kSide * kSide, 3);
   auto* const c = bench.make<Bf16>(kSide * kSide);
   const double product =
-      bench.time([&] { cuda::linear_forward(bench.device(), c, a, b, kSide, kSide, kSide); }).median;
+      bench.time([&] { bench.ops().products.linear_forward(c, a, b, kSide, kSide, kSide); }).median;
   bench.set_ceilings(2.0 * kCopy / copy * 1e6, 2.0 * kSide * kSide * kSide / product * 1e6);
 }
 
 void measure_products(Bench& bench) {
-  cuda::Device& device = bench.device();
+  const kernels::Ops<Bf16>& ops = bench.ops();
   struct Layer {
     const char* name;
     int64_t inputs, outputs;
@@ -194,19 +196,20 @@ void measure_products(Bench& bench) {
     const double count = 2.0 * static_cast<double>(N) * static_cast<double>(I) * static_cast<double>(O);
     const std::string name(layer.name);
     bench.operations((name + ": forward").c_str(), count, y, N * O,
-                     [&] { cuda::linear_forward(device, y, x, w, N, I, O); });
+                     [&] { ops.products.linear_forward(y, x, w, N, I, O); });
     bench.operations((name + ": dx").c_str(), count, dx, N * I,
-                     [&] { cuda::linear_backward_input(device, dx, dy, w, N, I, O); });
+                     [&] { ops.products.linear_backward_input(dx, dy, w, N, I, O); });
     bench.operations((name + ": dw").c_str(), count, dw, O * I,
-                     [&] { cuda::linear_backward_weight(device, dw, dy, x, N, I, O, false); });
+                     [&] { ops.products.linear_backward_weight(dw, dy, x, N, I, O, false); });
     bench.operations((name + ": dw, added").c_str(), count, dw, O * I,
-                     [&] { cuda::linear_backward_weight(device, dw, dy, x, N, I, O, true); });
+                     [&] { ops.products.linear_backward_weight(dw, dy, x, N, I, O, true); });
   }
 }
 
 // Measures the feed-forward's first layer in fp8: quantizing, and the three products.
 void measure_fp8(Bench& bench) {
   cuda::Device& device = bench.device();
+  const auto fp8 = cuda::make_fp8(device);
   constexpr int64_t O = 2 * F;
   struct Factor {
     kernels::Fp8Matrix out;
@@ -229,7 +232,7 @@ void measure_fp8(Bench& bench) {
                w = factor(kernels::Fp8Format::kE4m3, O, C, 2, 0.02),
                dy = factor(kernels::Fp8Format::kE5m2, N, O, 3, 1e-3);
   const auto quantize = [&](const Factor& f, kernels::Fp8Scale scale = kernels::Fp8Scale::kDelayed) {
-    cuda::fp8_quantize(device, f.out, f.scaling, f.in, f.rows, f.columns, scale);
+    fp8->quantize(f.out, f.scaling, f.in, f.rows, f.columns, scale);
   };
   for (const Factor* f : {&x, &w, &dy}) quantize(*f, kernels::Fp8Scale::kPresent);
   bench.bytes("fp8 quantize, both ways", 4.0 * N * O, dy.out.inverse, 1, [&] { quantize(dy); });
@@ -238,15 +241,16 @@ void measure_fp8(Bench& bench) {
   auto* const dw = poisoned<float>(bench, O * C);
   constexpr double kCount = 2.0 * N * C * O;  // fp8 operations, beside the ceiling of bf16's
   bench.operations("fp8 gate and up: forward", kCount, y, N * O,
-                   [&] { cuda::fp8_linear_forward(device, y, x.out, w.out, N, C, O); });
+                   [&] { fp8->linear_forward(y, x.out, w.out, N, C, O); });
   bench.operations("fp8 gate and up: dx", kCount, dx, N * C,
-                   [&] { cuda::fp8_linear_backward_input(device, dx, dy.out, w.out, N, C, O); });
+                   [&] { fp8->linear_backward_input(dx, dy.out, w.out, N, C, O); });
   bench.operations("fp8 gate and up: dw", kCount, dw, O * C,
-                   [&] { cuda::fp8_linear_backward_weight(device, dw, dy.out, x.out, N, C, O, false); });
+                   [&] { fp8->linear_backward_weight(dw, dy.out, x.out, N, C, O, false); });
 }
 
 void measure_attention(Bench& bench) {
   cuda::Device& device = bench.device();
+  const kernels::Ops<Bf16>& ops = bench.ops();
   const kernels::AttentionShape shape{B, T, H, K, D};
   const int64_t elements = N * shape.qkv_stride();
   const Bf16 *qkv = bench.random<Bf16>(elements, 1), *dout = bench.random<Bf16>(N * H * D, 2);
@@ -256,10 +260,10 @@ void measure_attention(Bench& bench) {
   const double pairs = static_cast<double>(B * H) * static_cast<double>(T) * static_cast<double>(T + 1) / 2;
   const auto both = [&](const std::string& whose) {
     bench.operations((whose + " attention forward").c_str(), 4 * D * pairs, out, N * H * D,
-                     [&] { cuda::attention_forward(device, out, lse, qkv, shape); });
+                     [&] { ops.attention.forward(out, lse, qkv, shape); });
     bench.operations((whose + " attention backward").c_str(), 10 * D * pairs, dqkv, elements, [&] {
-      cuda::attention_backward(device, dqkv, dout, static_cast<const Bf16*>(out), qkv,
-                               static_cast<const float*>(lse), shape);
+      ops.attention.backward(dqkv, dout, static_cast<const Bf16*>(out), qkv, static_cast<const float*>(lse),
+                             shape);
     });
   };
   both("our");
@@ -272,7 +276,7 @@ void measure_attention(Bench& bench) {
 }
 
 void measure_rows(Bench& bench) {
-  cuda::Device& device = bench.device();
+  const kernels::Ops<Bf16>& ops = bench.ops();
   constexpr double kRow = 2.0 * N * C;  // bytes of one pass over activations
   const Bf16 *x = bench.random<Bf16>(N * C, 1), *dy = bench.random<Bf16>(N * C, 2),
              *w = bench.random<Bf16>(C, 3);
@@ -282,71 +286,66 @@ void measure_rows(Bench& bench) {
   auto* const stats = poisoned<float>(bench, 2 * N);
   auto* const dw = poisoned<float>(bench, 2 * C);
   bench.bytes("rmsnorm forward", 2 * kRow, y, N * C,
-              [&] { cuda::rmsnorm_forward(device, y, stats, x, w, N, C, 1e-5F); });
-  bench.bytes("rmsnorm backward", 4 * kRow, dx, N * C, [&] {
-    cuda::rmsnorm_backward(device, dx, dw, dy, x, w, static_cast<const float*>(stats), N, C);
-  });
+              [&] { ops.norms.rmsnorm_forward(y, stats, x, w, N, C, 1e-5F); });
+  bench.bytes("rmsnorm backward", 4 * kRow, dx, N * C,
+              [&] { ops.norms.rmsnorm_backward(dx, dw, dy, x, w, static_cast<const float*>(stats), N, C); });
   bench.bytes("rmsnorm with residual", 4 * kRow, y, N * C,
-              [&] { cuda::rmsnorm_residual_forward(device, y, stats, sum, y, w, N, C, 1e-5F); });
+              [&] { ops.norms.rmsnorm_residual_forward(y, stats, sum, y, w, N, C, 1e-5F); });
   bench.bytes("layernorm forward", 2 * kRow, y, N * C, [&] {
-    cuda::layernorm_forward(device, y, stats, stats + N, sum, static_cast<const Bf16*>(nullptr), w, w, N, C,
-                            1e-5F);
+    ops.norms.layernorm_forward(y, stats, stats + N, sum, static_cast<const Bf16*>(nullptr), w, w, N, C,
+                                1e-5F);
   });
   bench.bytes("layernorm backward", 3 * kRow, y, N * C, [&] {
-    cuda::layernorm_backward(device, y, dw, dw + C, dy, x, w, static_cast<const float*>(stats),
-                             static_cast<const float*>(stats + N), N, C);
+    ops.norms.layernorm_backward(y, dw, dw + C, dy, x, w, static_cast<const float*>(stats),
+                                 static_cast<const float*>(stats + N), N, C);
   });
-  bench.bytes("bias backward", kRow, dw, C, [&] { cuda::bias_backward(device, dw, dy, N, C, false); });
-  bench.bytes("add", 3 * kRow, y, N * C, [&] { cuda::add(device, y, x, dy, N * C); });
-  bench.bytes("gelu forward", 2 * kRow, y, N * C, [&] { cuda::gelu_forward(device, y, x, N * C); });
-  bench.bytes("gelu backward", 3 * kRow, y, N * C, [&] { cuda::gelu_backward(device, y, dy, x, N * C); });
+  bench.bytes("bias backward", kRow, dw, C, [&] { ops.products.bias_backward(dw, dy, N, C, false); });
+  bench.bytes("add", 3 * kRow, y, N * C, [&] { ops.pointwise.add(y, x, dy, N * C); });
+  bench.bytes("gelu forward", 2 * kRow, y, N * C, [&] { ops.pointwise.gelu_forward(y, x, N * C); });
+  bench.bytes("gelu backward", 3 * kRow, y, N * C, [&] { ops.pointwise.gelu_backward(y, dy, x, N * C); });
 
   auto* const table = poisoned<float>(bench, T * D);
-  cuda::rope_table(device, table, T, D, 500000.0);
+  ops.attention.rope_table(table, T, D, 500000.0);
   constexpr int64_t kStride = (H + 2 * K) * D;
   auto* const qkv = bench.random<Bf16>(N * kStride, 6);
   bench.bytes("rope", 4.0 * N * (H + K) * D, qkv, N * kStride, [&] {
-    cuda::rope(device, qkv, static_cast<const float*>(table), B, T, H + K, D, kStride, false);
+    ops.attention.rope(qkv, static_cast<const float*>(table), B, T, H + K, D, kStride, false);
   });
 
   const int32_t* const ids = bench.tokens(N, V);
   const Bf16* const words = bench.random<Bf16>(V * C, 7);
   auto* const dwords = poisoned<float>(bench, V * C);
-  bench.bytes("embedding forward", 2 * kRow, y, N * C,
-              [&] { cuda::embedding_forward(device, y, ids, words, N, C); });
+  bench.bytes("embedding forward", 2 * kRow, y, N * C, [&] { ops.embedding.forward(y, ids, words, N, C); });
   bench.bytes("embedding backward", kRow + 4.0 * V * C, dwords, V * C,
-              [&] { cuda::embedding_backward(device, dwords, ids, dy, N, C, V); });
+              [&] { ops.embedding.backward(dwords, ids, dy, N, C, V); });
 }
 
 void measure_feed_forward(Bench& bench) {
-  cuda::Device& device = bench.device();
+  const kernels::Ops<Bf16>& ops = bench.ops();
   constexpr double kHalf = 2.0 * N * F;
   const Bf16 *gate_up = bench.random<Bf16>(N * 2 * F, 1), *dy = bench.random<Bf16>(N * F, 2);
   auto* const y = poisoned<Bf16>(bench, N * F);
   auto* const dgate_up = poisoned<Bf16>(bench, N * 2 * F);
-  bench.bytes("swiglu forward", 3 * kHalf, y, N * F, [&] { cuda::swiglu_forward(device, y, gate_up, N, F); });
+  bench.bytes("swiglu forward", 3 * kHalf, y, N * F, [&] { ops.pointwise.swiglu_forward(y, gate_up, N, F); });
   bench.bytes("swiglu backward", 5 * kHalf, dgate_up, N * 2 * F,
-              [&] { cuda::swiglu_backward(device, dgate_up, dy, gate_up, N, F); });
+              [&] { ops.pointwise.swiglu_backward(dgate_up, dy, gate_up, N, F); });
 }
 
 void measure_classifier(Bench& bench) {
-  cuda::Device& device = bench.device();
+  const kernels::Ops<Bf16>& ops = bench.ops();
   constexpr int64_t kCount = kClassifierRows * V;
   const auto* const logits = bench.random<float>(kCount, 1, 3.0);
-  auto* const narrow = bench.random<Bf16>(kCount, 1, 3.0);
   auto* const dlogits = poisoned<Bf16>(bench, kCount);
   auto* const loss = poisoned<double>(bench, 1);
   const int32_t* const targets = bench.tokens(kClassifierRows, V);
   bench.bytes("cross-entropy fp32 to bf16", 6.0 * kCount, dlogits, kCount, [&] {
-    cuda::cross_entropy(device, loss, dlogits, logits, targets, kClassifierRows, V, 1e-3F);
-  });
-  bench.bytes("cross-entropy bf16 in place", 4.0 * kCount, narrow, kCount, [&] {
-    cuda::cross_entropy_bf16(device, loss, narrow, narrow, targets, kClassifierRows, V, 1e-3F);
+    ops.classifier.cross_entropy(loss, dlogits, logits, targets, kClassifierRows, V, 1e-3F);
   });
 }
 
 void measure_optimizer(Bench& bench) {
   cuda::Device& device = bench.device();
+  const auto optimizer = cuda::make_optimizer(device);
   constexpr int64_t kCount = 100'000'000;
   const auto span = [](auto* data) { return std::span(data, static_cast<size_t>(kCount)); };
   auto* const master = bench.random<float>(kCount, 1, 0.02);
@@ -354,27 +353,22 @@ void measure_optimizer(Bench& bench) {
   auto* const moment2 = poisoned<float>(bench, kCount);
   device.fill(moment2, 0, kCount * sizeof(float));
   const auto* const gradient = bench.random<float>(kCount, 3, 1e-3);
-  auto* const copy = poisoned<Bf16>(bench, kCount);
   auto* const sums = poisoned<double>(bench, 2);
   const auto* const rate = bench.random<float>(1, 4, 1e-3);
   const kernels::AdamWParameters adamw{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 1.0F, 0.1F, 0.05F};
   const kernels::LambParameters lamb{0.9F, 0.999F, 1e-6F, 0.01F, 1.0F, 0.1F, 0.001F};
   bench.bytes("adamw", 28.0 * kCount, master, kCount, [&] {
-    cuda::adamw_step(device, span(master), span(moment1), span(moment2), span(gradient), adamw);
-  });
-  bench.bytes("adamw, bf16 copy, stochastic", 30.0 * kCount, copy, kCount, [&] {
-    cuda::adamw_step(device, span(master), span(moment1), span(moment2), span(gradient), adamw, nullptr,
-                     {.values = copy, .rounding = cuda::Rounding::kStochastic, .key = 7, .first_element = 0});
+    optimizer->adamw_step(span(master), span(moment1), span(moment2), span(gradient), adamw);
   });
   const std::span<const float> weights(master, kCount), m(moment1, kCount), v(moment2, kCount);
   bench.bytes("lamb measure", 24.0 * kCount, sums, 2, [&] {
-    cuda::lamb_measure(device, reinterpret_cast<kernels::LambSquares*>(sums), weights, span(moment1),
-                       span(moment2), span(gradient), lamb);
+    optimizer->lamb_measure(reinterpret_cast<kernels::LambSquares*>(sums), weights, span(moment1),
+                            span(moment2), span(gradient), lamb);
   });
   bench.bytes("lamb apply", 16.0 * kCount, master, kCount,
-              [&] { cuda::lamb_apply(device, span(master), m, v, rate, lamb); });
+              [&] { optimizer->lamb_apply(span(master), m, v, rate, lamb); });
   bench.bytes("sum of squares", 4.0 * kCount, sums, 1,
-              [&] { cuda::sum_of_squares(device, sums, span(gradient)); });
+              [&] { optimizer->sum_of_squares(sums, span(gradient)); });
 }
 
 // Measures a part on a device of its own, so that its memory is given back.

@@ -22,7 +22,7 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/json.h"
-#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/bert.h"
 #include "runtime/trainer/model/llama.h"
 
@@ -30,6 +30,12 @@ using namespace shardrun;
 using kernels::Bf16;
 
 namespace {
+
+// Returns the CPU's ops.
+template <typename T>
+const kernels::Ops<T>& ops() {
+  return kernels::cpu_backend().ops<T>();
+}
 
 constexpr double kSecondsPerFigure = 0.5;
 
@@ -85,8 +91,9 @@ double peak_flops() {
   constexpr int64_t kSide = 1024;
   const auto a = random_values<T>(kSide * kSide, 1, 1.0), b = random_values<T>(kSide * kSide, 2, 1.0);
   std::vector<T> c(a.size());
-  return 2.0 * kSide * kSide * kSide /
-         seconds_of([&] { kernels::linear_forward(c.data(), a.data(), b.data(), kSide, kSide, kSide); });
+  return 2.0 * kSide * kSide * kSide / seconds_of([&] {
+           ops<T>().products.linear_forward(c.data(), a.data(), b.data(), kSide, kSide, kSide);
+         });
 }
 
 // Returns parameters as initialized: a LayerNorm that is all zero would make every logit equal.
@@ -167,35 +174,37 @@ std::vector<Figure> parts(const LlamaShape& shape) {
   auto out = wide, dx = narrow, rotated = wide;
   std::vector<float> dw(w.size()), rrms(static_cast<size_t>(N)), lse(static_cast<size_t>(N * c.heads)),
       table(static_cast<size_t>(shape.length * D));
-  kernels::rope_table(table.data(), shape.length, D, c.rope_theta);
+  ops<T>().attention.rope_table(table.data(), shape.length, D, c.rope_theta);
 
   const auto products = [&](int64_t in, int64_t outputs) {
-    kernels::linear_forward(out.data(), narrow.data(), w.data(), N, in, outputs);
-    kernels::linear_backward_input(dx.data(), wide.data(), w.data(), N, in, outputs);
-    kernels::linear_backward_weight(dw.data(), wide.data(), narrow.data(), N, in, outputs, false);
+    ops<T>().products.linear_forward(out.data(), narrow.data(), w.data(), N, in, outputs);
+    ops<T>().products.linear_backward_input(dx.data(), wide.data(), w.data(), N, in, outputs);
+    ops<T>().products.linear_backward_weight(dw.data(), wide.data(), narrow.data(), N, in, outputs, false);
   };
   std::vector<Figure> figures = {
       {"products", seconds_of([&] { products(C, QKV), products(C, C), products(C, 2 * F), products(F, C); })},
       {"attention forward",
-       seconds_of([&] { kernels::attention_forward(out.data(), lse.data(), wide.data(), attention); })},
+       seconds_of([&] { ops<T>().attention.forward(out.data(), lse.data(), wide.data(), attention); })},
       {"attention backward", seconds_of([&] {
-         kernels::attention_backward(rotated.data(), narrow.data(), out.data(), wide.data(), lse.data(),
+         ops<T>().attention.backward(rotated.data(), narrow.data(), out.data(), wide.data(), lse.data(),
                                      attention);
        })},
       {"rmsnorm", 2.0 * seconds_of([&] {
-                    kernels::rmsnorm_forward(out.data(), rrms.data(), narrow.data(), w.data(), N, C, 1e-5f);
-                    kernels::rmsnorm_backward(dx.data(), dw.data(), narrow.data(), wide.data(), w.data(),
-                                              rrms.data(), N, C);
+                    ops<T>().norms.rmsnorm_forward(out.data(), rrms.data(), narrow.data(), w.data(), N, C,
+                                                   1e-5f);
+                    ops<T>().norms.rmsnorm_backward(dx.data(), dw.data(), narrow.data(), wide.data(),
+                                                    w.data(), rrms.data(), N, C);
                   })},
       {"rope", 2.0 * seconds_of([&] {
-                 kernels::rope(rotated.data(), table.data(), shape.micro_batch, shape.length,
-                               c.heads + c.kv_heads, D, QKV, false);
+                 ops<T>().attention.rope(rotated.data(), table.data(), shape.micro_batch, shape.length,
+                                         c.heads + c.kv_heads, D, QKV, false);
                })},
       {"swiglu", seconds_of([&] {
-         kernels::swiglu_forward(dx.data(), wide.data(), N, F);
-         kernels::swiglu_backward(out.data(), narrow.data(), wide.data(), N, F);
+         ops<T>().pointwise.swiglu_forward(dx.data(), wide.data(), N, F);
+         ops<T>().pointwise.swiglu_backward(out.data(), narrow.data(), wide.data(), N, F);
        })},
-      {"residual", 2.0 * seconds_of([&] { kernels::add(out.data(), wide.data(), narrow.data(), N * C); })}};
+      {"residual",
+       2.0 * seconds_of([&] { ops<T>().pointwise.add(out.data(), wide.data(), narrow.data(), N * C); })}};
   for (Figure& figure : figures) figure.seconds *= c.layers;
   return figures;
 }
@@ -213,33 +222,34 @@ std::vector<Figure> parts(const BertShape& shape) {
       db(static_cast<size_t>(3 * C + F)), lse(static_cast<size_t>(N * c.heads));
 
   const auto products = [&](int64_t in, int64_t outputs) {
-    kernels::linear_bias_forward(out.data(), narrow.data(), w.data(), w.data(), N, in, outputs);
-    kernels::linear_backward_input(dx.data(), wide.data(), w.data(), N, in, outputs);
-    kernels::linear_backward_weight(dw.data(), wide.data(), narrow.data(), N, in, outputs, false);
+    ops<T>().products.linear_bias_forward(out.data(), narrow.data(), w.data(), w.data(), N, in, outputs);
+    ops<T>().products.linear_backward_input(dx.data(), wide.data(), w.data(), N, in, outputs);
+    ops<T>().products.linear_backward_weight(dw.data(), wide.data(), narrow.data(), N, in, outputs, false);
   };
   const kernels::Visibility everything{.causal = false};
   std::vector<Figure> figures = {
       {"products", seconds_of([&] { products(C, 3 * C), products(C, C), products(C, F), products(F, C); })},
       {"attention forward", seconds_of([&] {
-         kernels::attention_forward(out.data(), lse.data(), wide.data(), attention, everything);
+         ops<T>().attention.forward(out.data(), lse.data(), wide.data(), attention, everything);
        })},
       {"attention backward", seconds_of([&] {
-         kernels::attention_backward(sum.data(), narrow.data(), out.data(), wide.data(), lse.data(),
+         ops<T>().attention.backward(sum.data(), narrow.data(), out.data(), wide.data(), lse.data(),
                                      attention, everything);
        })},
       {"layernorm", 2.0 * seconds_of([&] {
-                      kernels::layernorm_forward(out.data(), mean.data(), rstd.data(), sum.data(),
-                                                 narrow.data(), w.data(), w.data(), N, C, 1e-12f);
-                      kernels::layernorm_backward(dx.data(), dw.data(), db.data(), narrow.data(), wide.data(),
-                                                  w.data(), mean.data(), rstd.data(), N, C);
+                      ops<T>().norms.layernorm_forward(out.data(), mean.data(), rstd.data(), sum.data(),
+                                                       narrow.data(), w.data(), w.data(), N, C, 1e-12f);
+                      ops<T>().norms.layernorm_backward(dx.data(), dw.data(), db.data(), narrow.data(),
+                                                        wide.data(), w.data(), mean.data(), rstd.data(), N,
+                                                        C);
                     })},
       {"gelu", seconds_of([&] {
-         kernels::gelu_forward(dx.data(), wide.data(), N * F);
-         kernels::gelu_backward(out.data(), narrow.data(), wide.data(), N * F);
+         ops<T>().pointwise.gelu_forward(dx.data(), wide.data(), N * F);
+         ops<T>().pointwise.gelu_backward(out.data(), narrow.data(), wide.data(), N * F);
        })},
       {"bias gradients", seconds_of([&] {
          for (const int64_t outputs : {3 * C, C, F, C})
-           kernels::bias_backward(db.data(), wide.data(), N, outputs, false);
+           ops<T>().products.bias_backward(db.data(), wide.data(), N, outputs, false);
        })}};
   for (Figure& figure : figures) figure.seconds *= c.layers;
   return figures;

@@ -4,8 +4,8 @@
 
 #include "runtime/trainer/kernels/cuda/ops.h"
 #include "runtime/trainer/kernels/cuda/tiles.h"
-#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -76,9 +76,9 @@ void check_attention(const AttentionShape& s, const Host& host) {
              const T* const in = run.in(qkv);
              const Visibility there{host.causal, host.begins.empty() ? nullptr : run.in(host.begins),
                                     host.lengths.empty() ? nullptr : run.in(host.lengths)};
-             cuda::attention_forward(run.device(), got, lse, in, s, there);
-             cuda::attention_backward(run.device(), gradient, run.in(dout), static_cast<const T*>(got), in,
-                                      static_cast<const float*>(lse), s, there);
+             ops<T>().attention.forward(got, lse, in, s, there);
+             ops<T>().attention.backward(gradient, run.in(dout), static_cast<const T*>(got), in,
+                                         static_cast<const float*>(lse), s, there);
            },
            {{"out", out, kTolerance<T>},
             // Tensor cores sum scores of bf16, and cut what they add.
@@ -151,7 +151,7 @@ TEST_CASE("attention: scores far from zero neither overflow nor vanish") {
            [&](Run& run) {
              Bf16* const got = run.out<Bf16>(s.T * s.H * s.D);
              float* const lse = run.out<float>(s.T * s.H);
-             cuda::attention_forward(run.device(), got, lse, run.in(qkv), s);
+             ops<Bf16>().attention.forward(got, lse, run.in(qkv), s);
            },
            {{"out", out, kTolerance<Bf16>}, {"lse", log_sums(back(qkv), s, {}), 1e-5}});
 }
@@ -167,7 +167,7 @@ TEST_CASE("attention: equal scores weigh equally in every tile, however large th
            [&](Run& run) {
              Bf16* const got = run.out<Bf16>(s.T * s.D);
              float* const lse = run.out<float>(s.T);
-             cuda::attention_forward(run.device(), got, lse, run.in(as<Bf16>(qkv)), s, {.causal = false});
+             ops<Bf16>().attention.forward(got, lse, run.in(as<Bf16>(qkv)), s, {.causal = false});
            },
            {{"out", Values(static_cast<size_t>(s.T * s.D), 0.0F), kExact},
             {"lse", std::vector<double>(static_cast<size_t>(s.T), 72.0 + std::log(192.0)), 1e-6}});

@@ -5,9 +5,8 @@
 #include <limits>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/reference/ops.h"
-#include "runtime/trainer/kernels/sliced_ops.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -52,34 +51,25 @@ TEST_CASE_TEMPLATE("cross-entropy: loss and gradient, and a target of -1 carries
              [&](Run& run) {
                T* const dlogits = run.out<T>(s.N * s.V);
                double* const loss = run.out<double>(1);
-               cuda::cross_entropy(run.device(), loss, dlogits, run.in(logits), run.in(targets), s.N, s.V,
-                                   kLossScale);
+               ops<T>().classifier.cross_entropy(loss, dlogits, run.in(logits), run.in(targets), s.N, s.V,
+                                                 kLossScale);
              },
              {{"dlogits", answer.dlogits, kTolerance<T>}, {"loss", answer.loss, kLossTolerance}});
   }
 }
 
-TEST_CASE("cross-entropy: in place, in fp32 and in bf16") {
+TEST_CASE("cross-entropy: in place") {
   for (const Shape& s : kShapes) {
     const Values logits = random_values(s.N * s.V, 12, 4.0F);
     const auto targets = targets_of(s);
-    const auto narrow = as<Bf16>(logits);
-    const Answer answer = answer_of(logits, targets, s), of_narrow = answer_of(back(narrow), targets, s);
+    const Answer answer = answer_of(logits, targets, s);
     check_op(what("cross_entropy in place", "fp32", {{"N", s.N}, {"V", s.V}}),
              [&](Run& run) {
                float* const both = run.inout(logits);
                double* const loss = run.out<double>(1);
-               cuda::cross_entropy(run.device(), loss, both, both, run.in(targets), s.N, s.V, kLossScale);
+               ops<float>().classifier.cross_entropy(loss, both, both, run.in(targets), s.N, s.V, kLossScale);
              },
              {{"dlogits", answer.dlogits, kTolerance<float>}, {"loss", answer.loss, kLossTolerance}});
-    check_op(what("cross_entropy in place", "bf16", {{"N", s.N}, {"V", s.V}}),
-             [&](Run& run) {
-               Bf16* const both = run.inout(narrow);
-               double* const loss = run.out<double>(1);
-               cuda::cross_entropy_bf16(run.device(), loss, both, both, run.in(targets), s.N, s.V,
-                                        kLossScale);
-             },
-             {{"dlogits", of_narrow.dlogits, kTolerance<Bf16>}, {"loss", of_narrow.loss, kLossTolerance}});
   }
 }
 
@@ -93,8 +83,8 @@ TEST_CASE("cross-entropy: logits of minus infinity have no share, and very large
            [&](Run& run) {
              float* const dlogits = run.out<float>(12);
              double* const loss = run.out<double>(1);
-             cuda::cross_entropy(run.device(), loss, dlogits, run.in(logits), run.in(targets), s.N, s.V,
-                                 kLossScale);
+             ops<float>().classifier.cross_entropy(loss, dlogits, run.in(logits), run.in(targets), s.N, s.V,
+                                                   kLossScale);
            },
            {{"dlogits", answer.dlogits, kTolerance<float>}, {"loss", answer.loss, kLossTolerance}});
 }
@@ -135,14 +125,13 @@ TEST_CASE_TEMPLATE("cross-entropy: slices of the vocabulary give the whole one's
                const float* in[kRanks];
                for (int rank = 0; rank < kRanks; ++rank) {
                  in[rank] = run.in(slices[static_cast<size_t>(rank)]);
-                 cuda::classifier_slice_stats(run.device(), gathered + rank * N * kStats, in[rank], ids, N, V,
-                                              rank * V);
+                 ops<T>().classifier.slice_stats(gathered + rank * N * kStats, in[rank], ids, N, V, rank * V);
                }
                for (int rank = 0; rank < kRanks; ++rank) {
                  T* const dlogits = run.out<T>(N * V);
-                 cuda::cross_entropy_slice(run.device(), loss + rank, dlogits, in[rank],
-                                           static_cast<const float*>(gathered), ids, N, V, rank * V, kRanks,
-                                           kLossScale);
+                 ops<T>().classifier.cross_entropy_slice(loss + rank, dlogits, in[rank],
+                                                         static_cast<const float*>(gathered), ids, N, V,
+                                                         rank * V, kRanks, kLossScale);
                }
              },
              {{"stats", stats, kTolerance<float>},

@@ -25,9 +25,9 @@ std::vector<std::byte> product_bits(cuda::Device& on, int64_t N, int64_t C, int6
   REQUIRE(y_memory);
   REQUIRE(on.copy_in(x_memory->get(), x.data(), x.size() * 2));
   REQUIRE(on.copy_in(w_memory->get(), w.data(), w.size() * 2));
-  cuda::linear_forward(on, reinterpret_cast<Bf16*>(y_memory->get()),
-                       reinterpret_cast<const Bf16*>(x_memory->get()),
-                       reinterpret_cast<const Bf16*>(w_memory->get()), N, C, O);
+  cuda::make_products<Bf16>(on)->linear_forward(reinterpret_cast<Bf16*>(y_memory->get()),
+                                                reinterpret_cast<const Bf16*>(x_memory->get()),
+                                                reinterpret_cast<const Bf16*>(w_memory->get()), N, C, O);
   std::vector<std::byte> y(bytes);
   REQUIRE(on.copy_out(y.data(), y_memory->get(), bytes));
   return y;
@@ -70,7 +70,10 @@ namespace {
 
 // Sets y to 3·x by ops that are repeated, and counts how often they were called themselves.
 struct Repeated {
-  explicit Repeated(cuda::Device& device) : on(device), memory(device.allocate(2 * kBytes).value()) {}
+  explicit Repeated(cuda::Device& device)
+      : on(device),
+        pointwise(cuda::make_pointwise<float>(device)),
+        memory(device.allocate(2 * kBytes).value()) {}
 
   base::Result<void> run(const char* name, float value) {
     float* const x = reinterpret_cast<float*>(memory.get());
@@ -80,7 +83,7 @@ struct Repeated {
     return on.repeat({.name = name}, [&]() -> base::Result<void> {
       ++calls;
       on.fill(y, 0, kBytes);
-      for (int i = 0; i < 3; ++i) cuda::add(on, y, y, x, kCount);
+      for (int i = 0; i < 3; ++i) pointwise->add(y, y, x, kCount);
       return {};
     });
   }
@@ -94,6 +97,7 @@ struct Repeated {
   static constexpr int64_t kCount = 1000;
   static constexpr size_t kBytes = kCount * sizeof(float);
   cuda::Device& on;
+  std::unique_ptr<kernels::PointwiseOps<float>> pointwise;
   cuda::Memory memory;
   int calls = 0;
 };

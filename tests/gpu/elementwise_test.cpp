@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -25,24 +25,13 @@ Values mapped(const std::vector<T>& a, const Function& function) {
 
 }  // namespace
 
-TEST_CASE("conversions: fp32 to bf16 and back are the CPU's bits") {
+TEST_CASE("conversions: fp32 to bf16 has the CPU's bits") {
   for (const int64_t count : kCounts) {
     const Values values = random_values(count, 1, 100.0F);
     const auto narrow = as<Bf16>(values);
-    check_op(what("fp32_to_bf16", "both", {{"count", count}}),
-             [&](Run& run) {
-               Bf16* const out = run.out<Bf16>(count);
-               float* const again = run.out<float>(count);
-               Bf16* const from = run.out<Bf16>(count);
-               const auto size = static_cast<size_t>(count);
-               const float* const in = run.in(values);
-               cuda::fp32_to_bf16(run.device(), {in, size}, {out, size});
-               cuda::bf16_to_fp32(run.device(), {out, size}, {again, size});
-               cuda::from_fp32(run.device(), from, in, count);
-             },
-             {{"bf16", back(narrow), kExact},
-              {"fp32", back(narrow), kExact},
-              {"from_fp32", back(narrow), kExact}});
+    check_op(what("from_fp32", "bf16", {{"count", count}}),
+             [&](Run& run) { ops<Bf16>().pointwise.from_fp32(run.out<Bf16>(count), run.in(values), count); },
+             {{"bf16", back(narrow), kExact}});
   }
 }
 
@@ -58,8 +47,8 @@ TEST_CASE_TEMPLATE("gelu, tanh, add: forward and backward at every length, in pl
                T* const out = run.out<T>(count);
                T* const grad = run.inout(dy);
                const T* const in = run.in(x);
-               cuda::gelu_forward(run.device(), out, in, count);
-               cuda::gelu_backward(run.device(), grad, grad, in, count);
+               ops<T>().pointwise.gelu_forward(out, in, count);
+               ops<T>().pointwise.gelu_backward(grad, grad, in, count);
              },
              {{"y", y, kTolerance<T>}, {"dx", dx, kTolerance<T>}});
 
@@ -75,9 +64,9 @@ TEST_CASE_TEMPLATE("gelu, tanh, add: forward and backward at every length, in pl
                T* const out = run.inout(x);
                T* const grad = run.inout(dy);
                T* const total = run.inout(x);
-               cuda::tanh_forward(run.device(), out, out, count);
-               cuda::tanh_backward(run.device(), grad, grad, run.in(tanh_y), count);
-               cuda::add(run.device(), total, total, run.in(dy), count);
+               ops<T>().pointwise.tanh_forward(out, out, count);
+               ops<T>().pointwise.tanh_backward(grad, grad, run.in(tanh_y), count);
+               ops<T>().pointwise.add(total, total, run.in(dy), count);
              },
              {{"y", wide_y, kTolerance<T>}, {"dx", dx, kTolerance<T>}, {"sum", back(as<T>(sum)), kExact}});
   }
@@ -92,7 +81,7 @@ TEST_CASE("gelu: large arguments of either sign give the argument and zero") {
   check_op(what("gelu_forward of large arguments", "fp32", {{"count", 8}}),
            [&](Run& run) {
              float* const out = run.out<float>(8);
-             cuda::gelu_forward(run.device(), out, run.in(finite), 8);
+             ops<float>().pointwise.gelu_forward(out, run.in(finite), 8);
            },
            {{"y", y, kTolerance<float>}});
 }
@@ -110,8 +99,8 @@ TEST_CASE_TEMPLATE("swiglu: forward and backward", T, float, Bf16) {
                T* const out = run.out<T>(rows * columns);
                T* const grad = run.out<T>(rows * 2 * columns);
                const T* const in = run.in(gate_up);
-               cuda::swiglu_forward(run.device(), out, in, rows, columns);
-               cuda::swiglu_backward(run.device(), grad, run.in(dy), in, rows, columns);
+               ops<T>().pointwise.swiglu_forward(out, in, rows, columns);
+               ops<T>().pointwise.swiglu_backward(grad, run.in(dy), in, rows, columns);
              },
              {{"y", y, kTolerance<T>}, {"dgate_up", dgate_up, kTolerance<T>}});
   }
@@ -167,8 +156,8 @@ TEST_CASE_TEMPLATE("rope: turns the first heads of every row and leaves the othe
                T* const there = run.inout(x);
                T* const back_again = run.inout(x);
                const float* const angles = run.in(table);
-               cuda::rope(run.device(), there, angles, s.B, s.T, s.heads, s.D, s.stride, false);
-               cuda::rope(run.device(), back_again, angles, s.B, s.T, s.heads, s.D, s.stride, true);
+               ops<T>().attention.rope(there, angles, s.B, s.T, s.heads, s.D, s.stride, false);
+               ops<T>().attention.rope(back_again, angles, s.B, s.T, s.heads, s.D, s.stride, true);
              },
              {{"x", turned(back(x), table, s, 1.0), kTolerance<T>},
               {"inverse", turned(back(x), table, s, -1.0), kTolerance<T>}});
@@ -180,7 +169,7 @@ TEST_CASE("rope: the table is the CPU's") {
     check_op(what("rope_table", "fp32", {{"T", length}, {"D", 128}}),
              [&](Run& run) {
                float* const table = run.out<float>(length * 128);
-               cuda::rope_table(run.device(), table, length, 128, 500000.0);
+               ops<float>().attention.rope_table(table, length, 128, 500000.0);
              },
              {{"table", angle_table(length, 128, 500000.0), 1e-7}});
   }

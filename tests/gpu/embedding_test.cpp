@@ -54,10 +54,10 @@ TEST_CASE_TEMPLATE("embedding: forward and backward are the CPU's bits", T, floa
                float* const dw = run.out<float>(s.V * s.C);
                float* const added = run.inout(before);
                const int32_t* const ids = run.in(tokens);
-               cuda::embedding_forward(run.device(), y, ids, run.in(w), s.N, s.C);
+               ops<T>().embedding.forward(y, ids, run.in(w), s.N, s.C);
                const T* const grad = run.in(dy);
-               cuda::embedding_backward(run.device(), dw, ids, grad, s.N, s.C, s.V);
-               cuda::embedding_backward(run.device(), added, ids, grad, s.N, s.C, s.V, /*accumulate=*/true);
+               ops<T>().embedding.backward(dw, ids, grad, s.N, s.C, s.V);
+               ops<T>().embedding.backward(added, ids, grad, s.N, s.C, s.V, /*accumulate=*/true);
              },
              {{"y", rows_of(tokens, back(w), s.C, s.V, 0), kExact},
               {"dw", sum_by_token(tokens, back(dy), s.C, s.V, 0), kExact},
@@ -80,11 +80,11 @@ TEST_CASE_TEMPLATE("embedding: a slice takes its own tokens and skips the others
                float* const dw = run.out<float>(slice * columns);
                float* const added = run.inout(before);
                const int32_t* const ids = run.in(tokens);
-               cuda::embedding_slice_forward(run.device(), y, ids, run.in(w), rows, columns, slice, begin);
+               ops<T>().embedding.slice_forward(y, ids, run.in(w), rows, columns, slice, begin);
                const T* const grad = run.in(dy);
-               cuda::embedding_slice_backward(run.device(), dw, ids, grad, rows, columns, slice, begin);
-               cuda::embedding_slice_backward(run.device(), added, ids, grad, rows, columns, slice, begin,
-                                              /*accumulate=*/true);
+               ops<T>().embedding.slice_backward(dw, ids, grad, rows, columns, slice, begin);
+               ops<T>().embedding.slice_backward(added, ids, grad, rows, columns, slice, begin,
+                                                 /*accumulate=*/true);
              },
              {{"y", rows_of(tokens, back(w), C, V, first), kExact},
               {"dw", sum_by_token(tokens, back(dy), C, V, first), kExact},
@@ -112,10 +112,9 @@ TEST_CASE_TEMPLATE("embedding: the sum of three tables, and rows scattered among
              [&](Run& run) {
                T* const y = run.out<T>(N * C);
                T* const among_zeros = run.out<T>(N * C);
-               cuda::embedding_sum_forward(run.device(), y, run.in(tokens), run.in(positions),
-                                           run.in(segments), run.in(word), run.in(position), run.in(type), N,
-                                           C);
-               cuda::scatter_rows(run.device(), among_zeros, run.in(rows), run.in(x), M, N, C);
+               ops<T>().embedding.sum_forward(y, run.in(tokens), run.in(positions), run.in(segments),
+                                              run.in(word), run.in(position), run.in(type), N, C);
+               ops<T>().embedding.scatter_rows(among_zeros, run.in(rows), run.in(x), M, N, C);
              },
              {{"sum", back(as<T>(sum)), kExact}, {"scattered", scattered, kExact}});
   }

@@ -10,6 +10,8 @@
 #include <limits>
 #include <random>
 
+#include "runtime/trainer/kernels/cuda/ops.h"
+
 namespace shardrun::gpu_test {
 namespace {
 
@@ -106,6 +108,24 @@ kernels::cuda::Device& device() {
     return std::move(created).value();
   }();
   return *one;
+}
+
+template <typename T>
+const kernels::Ops<T>& ops() {
+  static const kernels::cuda::GpuOps<T> of_device(device());
+  return of_device.all();
+}
+template const kernels::Ops<float>& ops();
+template const kernels::Ops<Bf16>& ops();
+
+const kernels::OptimizerOps& optimizer() {
+  static const auto of_device = kernels::cuda::make_optimizer(device());
+  return *of_device;
+}
+
+const kernels::Fp8Ops& fp8() {
+  static const auto of_device = kernels::cuda::make_fp8(device());
+  return *of_device;
 }
 
 Values random_values(int64_t count, uint32_t seed, float spread) {

@@ -19,6 +19,7 @@
 
 #include "runtime/trainer/kernels/cuda/device.h"
 #include "runtime/trainer/kernels/cuda/rounding.h"
+#include "runtime/trainer/kernels/fp8.h"
 #include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::gpu_test {
@@ -28,6 +29,11 @@ using Values = std::vector<float>;
 
 // Returns the one device of this process; it waits after each op, so that a fault has the op's name.
 kernels::cuda::Device& device();
+// Return the ops of that device.
+template <typename T>
+const kernels::Ops<T>& ops();
+const kernels::OptimizerOps& optimizer();
+const kernels::Fp8Ops& fp8();
 
 Values random_values(int64_t count, uint32_t seed, float spread = 1.0F);
 std::vector<int32_t> random_tokens(int64_t count, int64_t V, uint32_t seed);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -77,7 +77,7 @@ TEST_CASE_TEMPLATE("rmsnorm: forward, with and without a residual", T, float, Bf
              [&](Run& run) {
                T* const out = run.out<T>(N * C);
                float* const rrms = run.out<float>(N);
-               cuda::rmsnorm_forward(run.device(), out, rrms, run.in(x), run.in(w), N, C, kEpsilon);
+               ops<T>().norms.rmsnorm_forward(out, rrms, run.in(x), run.in(w), N, C, kEpsilon);
              },
              {{"y", y, kTolerance<T>}, {"rrms", moments_of(back(x), N, C).rrms, kTolerance<float>}});
 
@@ -88,8 +88,8 @@ TEST_CASE_TEMPLATE("rmsnorm: forward, with and without a residual", T, float, Bf
                T* const out = run.out<T>(N * C);
                float* const rrms = run.out<float>(N);
                T* const in = run.inout(x);
-               cuda::rmsnorm_residual_forward(run.device(), out, rrms, in, run.in(more), run.in(w), N, C,
-                                              kEpsilon);
+               ops<T>().norms.rmsnorm_residual_forward(out, rrms, in, run.in(more), run.in(w), N, C,
+                                                       kEpsilon);
              },
              {{"y", y, kTolerance<T>},
               {"rrms", moments_of(sum, N, C).rrms, kTolerance<float>},
@@ -111,8 +111,8 @@ TEST_CASE_TEMPLATE("rmsnorm: backward adds to dx and sums dw over the rows", T, 
              [&](Run& run) {
                T* const got_dx = run.inout(before);
                float* const got_dw = run.out<float>(C);
-               cuda::rmsnorm_backward(run.device(), got_dx, got_dw, run.in(dy), run.in(x), run.in(w),
-                                      run.in(rrms), N, C);
+               ops<T>().norms.rmsnorm_backward(got_dx, got_dw, run.in(dy), run.in(x), run.in(w), run.in(rrms),
+                                               N, C);
              },
              {{"dx", dx, kTolerance<T>}, {"dw", dw, kTolerance<float>}});
   }
@@ -136,9 +136,8 @@ TEST_CASE_TEMPLATE("layernorm: forward, with and without a residual", T, float, 
             float* const mean = run.out<float>(N);
             float* const rstd = run.out<float>(N);
             T* const got_x = run.inout(x);
-            cuda::layernorm_forward(run.device(), out, mean, rstd, got_x,
-                                    has_residual ? run.in(more) : nullptr, run.in(gamma), run.in(beta), N, C,
-                                    kEpsilon);
+            ops<T>().norms.layernorm_forward(out, mean, rstd, got_x, has_residual ? run.in(more) : nullptr,
+                                             run.in(gamma), run.in(beta), N, C, kEpsilon);
           },
           {{"y", y, kTolerance<T>},
            // Means of numbers around 0 are small: their rounding is that of the numbers, ‖x‖/√C ≈ √C times as large.
@@ -165,8 +164,8 @@ TEST_CASE_TEMPLATE("layernorm: backward, in place, sums dgamma and dbeta over th
                T* const both = run.inout(dy);
                float* const got_dgamma = run.out<float>(C);
                float* const got_dbeta = run.out<float>(C);
-               cuda::layernorm_backward(run.device(), both, got_dgamma, got_dbeta, both, run.in(x),
-                                        run.in(gamma), run.in(mean), run.in(rstd), N, C);
+               ops<T>().norms.layernorm_backward(both, got_dgamma, got_dbeta, both, run.in(x), run.in(gamma),
+                                                 run.in(mean), run.in(rstd), N, C);
              },
              {{"dx", dx, kTolerance<T>},
               {"dgamma", dgamma, kTolerance<float>},
@@ -188,9 +187,9 @@ TEST_CASE_TEMPLATE("norms: with a residual they have the bits of an addition and
         const T* const residual = run.in(more);
         const T* const weights = run.in(w);
         if (fused)
-          return cuda::rmsnorm_residual_forward(run.device(), y, rrms, in, residual, weights, N, C, kEpsilon);
-        cuda::add(run.device(), in, in, residual, N * C);
-        cuda::rmsnorm_forward(run.device(), y, rrms, in, weights, N, C, kEpsilon);
+          return ops<T>().norms.rmsnorm_residual_forward(y, rrms, in, residual, weights, N, C, kEpsilon);
+        ops<T>().pointwise.add(in, in, residual, N * C);
+        ops<T>().norms.rmsnorm_forward(y, rrms, in, weights, N, C, kEpsilon);
       };
     };
     check_same_bits(what("rmsnorm_residual_forward", kDType<T>, {{"N", N}, {"C", C}}), rmsnorm(true),
@@ -202,9 +201,9 @@ TEST_CASE_TEMPLATE("norms: with a residual they have the bits of an addition and
         float* const rstd = run.out<float>(N);
         T* const in = run.inout(x);
         const T* residual = run.in(more);
-        if (!fused) cuda::add(run.device(), in, in, std::exchange(residual, nullptr), N * C);
-        cuda::layernorm_forward(run.device(), y, mean, rstd, in, residual, run.in(w), run.in(beta), N, C,
-                                kEpsilon);
+        if (!fused) ops<T>().pointwise.add(in, in, std::exchange(residual, nullptr), N * C);
+        ops<T>().norms.layernorm_forward(y, mean, rstd, in, residual, run.in(w), run.in(beta), N, C,
+                                         kEpsilon);
       };
     };
     check_same_bits(what("layernorm_forward", kDType<T>, {{"N", N}, {"C", C}}), layernorm(true),
@@ -217,16 +216,17 @@ TEST_CASE("norms: of no rows, the gradients of the weights are zero") {
   check_op(what("rmsnorm_backward", "fp32", {{"N", 0}, {"C", 20}}),
            [&](Run& run) {
              float* const dw = run.out<float>(20);
-             cuda::rmsnorm_backward(run.device(), static_cast<float*>(nullptr), dw, run.in(none),
-                                    run.in(none), run.in(w), run.in(none), 0, 20);
+             ops<float>().norms.rmsnorm_backward(static_cast<float*>(nullptr), dw, run.in(none), run.in(none),
+                                                 run.in(w), run.in(none), 0, 20);
            },
            {{"dw", zeros, kExact}});
   check_op(what("layernorm_backward", "fp32", {{"N", 0}, {"C", 20}}),
            [&](Run& run) {
              float* const dgamma = run.out<float>(20);
              float* const dbeta = run.out<float>(20);
-             cuda::layernorm_backward(run.device(), static_cast<float*>(nullptr), dgamma, dbeta, run.in(none),
-                                      run.in(none), run.in(w), run.in(none), run.in(none), 0, 20);
+             ops<float>().norms.layernorm_backward(static_cast<float*>(nullptr), dgamma, dbeta, run.in(none),
+                                                   run.in(none), run.in(w), run.in(none), run.in(none), 0,
+                                                   20);
            },
            {{"dgamma", zeros, kExact}, {"dbeta", zeros, kExact}});
 }

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -53,33 +53,22 @@ std::span<T> span_of(T* data, int64_t count) {
 
 }  // namespace
 
-TEST_CASE("adamw: the step, and the gradient's factor from the device") {
+TEST_CASE("adamw: the step") {
   for (const int64_t count : kCounts) {
     const State before = random_state(count);
-    kernels::AdamWParameters halved = kAdamW;
-    halved.gradient_scale *= 0.5F;
-    const State after = after_adamw(before, kAdamW), with_factor = after_adamw(before, halved);
-    const Values factor = {0.5F};
+    const State after = after_adamw(before, kAdamW);
     check_op(what("adamw_step", "fp32", {{"count", count}}),
              [&](Run& run) {
                float* const master = run.inout(before.master);
                float* const moment1 = run.inout(before.moment1);
                float* const moment2 = run.inout(before.moment2);
-               float* const other = run.inout(before.master);
-               float* const other1 = run.inout(before.moment1);
-               float* const other2 = run.inout(before.moment2);
-               const float* const gradient = run.in(before.gradient);
-               cuda::adamw_step(run.device(), span_of(master, count), span_of(moment1, count),
-                                span_of(moment2, count), span_of(gradient, count), kAdamW);
-               cuda::adamw_step(run.device(), span_of(other, count), span_of(other1, count),
-                                span_of(other2, count), span_of(gradient, count), kAdamW, run.in(factor));
+               optimizer().adamw_step(span_of(master, count), span_of(moment1, count),
+                                      span_of(moment2, count), span_of(run.in(before.gradient), count),
+                                      kAdamW);
              },
              {{"master", after.master, kTolerance<float>},
               {"moment1", after.moment1, kTolerance<float>},
-              {"moment2", after.moment2, kTolerance<float>},
-              {"master, factor", with_factor.master, kTolerance<float>},
-              {"moment1, factor", with_factor.moment1, kTolerance<float>},
-              {"moment2, factor", with_factor.moment2, kTolerance<float>}});
+              {"moment2", after.moment2, kTolerance<float>}});
   }
 }
 
@@ -100,54 +89,13 @@ TEST_CASE("adamw: spans that begin at different offsets of their arrays, and not
              float* const master = run.inout(before.master);
              float* const moment1 = run.inout(before.moment1);
              float* const moment2 = run.inout(before.moment2);
-             cuda::adamw_step(run.device(), span_of(master + 1, kCount), span_of(moment1 + 2, kCount),
-                              span_of(moment2, kCount), span_of(run.in(before.gradient) + 3, kCount), kAdamW);
+             optimizer().adamw_step(span_of(master + 1, kCount), span_of(moment1 + 2, kCount),
+                                    span_of(moment2, kCount), span_of(run.in(before.gradient) + 3, kCount),
+                                    kAdamW);
            },
            {{"master", whole.master, kTolerance<float>},
             {"moment1", whole.moment1, kTolerance<float>},
             {"moment2", whole.moment2, kTolerance<float>}});
-}
-
-TEST_CASE("adamw: the copy in bf16 is the new master, rounded to nearest or by the tensor's random numbers") {
-  constexpr double kAny = std::numeric_limits<double>::max();
-  for (const int64_t count : {1, 127, 100003}) {
-    for (const cuda::Rounding rounding : {cuda::Rounding::kNearest, cuda::Rounding::kStochastic}) {
-      for (const uint64_t first : {uint64_t{0}, uint64_t{5}}) {
-        const State before = random_state(count);
-        const Values after = after_adamw(before, kAdamW).master;
-        const auto results =
-            check_op(what("adamw_step with a copy", "bf16",
-                          {{"count", count},
-                           {"stochastic", rounding == cuda::Rounding::kStochastic},
-                           {"first", static_cast<int64_t>(first)}}),
-                     [&](Run& run) {
-                       float* const master = run.inout(before.master);
-                       Bf16* const copy = run.out<Bf16>(count);
-                       float* const moment1 = run.inout(before.moment1);
-                       float* const moment2 = run.inout(before.moment2);
-                       cuda::adamw_step(
-                           run.device(), span_of(master, count), span_of(moment1, count),
-                           span_of(moment2, count), span_of(run.in(before.gradient), count), kAdamW, nullptr,
-                           {.values = copy, .rounding = rounding, .key = 77, .first_element = first});
-                     },
-                     {{"master", after, kTolerance<float>},
-                      {"copy", after, 2 * kTolerance<Bf16>},
-                      {"moment1", before.moment1, kAny},
-                      {"moment2", before.moment2, kAny}});
-        // The copy is compared to the bit, computed from the master weights that the GPU made.
-        std::vector<double> copy;
-        for (size_t i = 0; i < results[0].size(); ++i) {
-          const auto master = static_cast<float>(results[0][i]);
-          const uint64_t element = first + i;
-          const uint32_t random = cuda::rounding_bits(cuda::rounding_draw(77, element), element);
-          copy.push_back(cuda::widened(rounding == cuda::Rounding::kNearest
-                                           ? cuda::nearest(master)
-                                           : cuda::stochastic(master, random)));
-        }
-        compare("op=adamw_step with a copy, from the GPU's masters", results[1], {"copy", copy, kExact});
-      }
-    }
-  }
 }
 
 TEST_CASE("lamb: the squares, the moments and the step") {
@@ -175,11 +123,12 @@ TEST_CASE("lamb: the squares, the moments and the step") {
                float* const moment1 = run.inout(before.moment1);
                float* const moment2 = run.inout(before.moment2);
                double* const sums = run.out<double>(2);
-               cuda::lamb_measure(run.device(), reinterpret_cast<kernels::LambSquares*>(sums),
-                                  span_of<const float>(master, count), span_of(moment1, count),
-                                  span_of(moment2, count), span_of(run.in(before.gradient), count), kLamb);
-               cuda::lamb_apply(run.device(), span_of(master, count), span_of<const float>(moment1, count),
-                                span_of<const float>(moment2, count), run.in(rate), kLamb);
+               optimizer().lamb_measure(reinterpret_cast<kernels::LambSquares*>(sums),
+                                        span_of<const float>(master, count), span_of(moment1, count),
+                                        span_of(moment2, count), span_of(run.in(before.gradient), count),
+                                        kLamb);
+               optimizer().lamb_apply(span_of(master, count), span_of<const float>(moment1, count),
+                                      span_of<const float>(moment2, count), run.in(rate), kLamb);
              },
              {{"master", after.master, kTolerance<float>},
               {"moment1", after.moment1, kTolerance<float>},
@@ -196,7 +145,7 @@ TEST_CASE("sum of squares: in fp64, of no elements and of millions") {
     check_op(what("sum_of_squares", "fp32", {{"count", count}}),
              [&](Run& run) {
                double* const out = run.out<double>(1);
-               cuda::sum_of_squares(run.device(), out, span_of(run.in(values), count));
+               optimizer().sum_of_squares(out, span_of(run.in(values), count));
              },
              {{"sum", sum, 1e-12}});
   }

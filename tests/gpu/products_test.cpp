@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -69,10 +69,10 @@ TEST_CASE_TEMPLATE("linear: forward, with bias, and with fp32 results", T, float
                const T* const in = run.in(x);
                const T* const weights = run.in(w);
                const T* const b = run.in(bias);
-               cuda::linear_forward(run.device(), out, in, weights, N, C, O);
-               cuda::linear_bias_forward(run.device(), with_bias, in, weights, b, N, C, O);
-               cuda::linear_forward_fp32(run.device(), out_fp32, in, weights, N, C, O);
-               cuda::linear_bias_forward_fp32(run.device(), with_bias_fp32, in, weights, b, N, C, O);
+               ops<T>().products.linear_forward(out, in, weights, N, C, O);
+               ops<T>().products.linear_bias_forward(with_bias, in, weights, b, N, C, O);
+               ops<T>().products.linear_forward_fp32(out_fp32, in, weights, N, C, O);
+               ops<T>().products.linear_bias_forward_fp32(with_bias_fp32, in, weights, b, N, C, O);
              },
              {{"y", y, result_tolerance<T>(C)},
               {"with bias", biased, result_tolerance<T>(C)},
@@ -95,9 +95,9 @@ TEST_CASE_TEMPLATE("linear: gradients of the input, written, added and in fp32",
                float* const out_fp32 = run.out<float>(N * C);
                const T* const grad = run.in(dy);
                const T* const weights = run.in(w);
-               cuda::linear_backward_input(run.device(), out, grad, weights, N, C, O);
-               cuda::linear_backward_input(run.device(), added, grad, weights, N, C, O, /*accumulate=*/true);
-               cuda::linear_backward_input_fp32(run.device(), out_fp32, grad, weights, N, C, O);
+               ops<T>().products.linear_backward_input(out, grad, weights, N, C, O);
+               ops<T>().products.linear_backward_input(added, grad, weights, N, C, O, /*accumulate=*/true);
+               ops<T>().products.linear_backward_input_fp32(out_fp32, grad, weights, N, C, O);
              },
              {{"dx", dx, result_tolerance<T>(O)},
               {"added", sum_of(dx, back(before)), result_tolerance<T>(O)},
@@ -121,10 +121,10 @@ TEST_CASE_TEMPLATE("linear: gradients of weight and bias, written and added", T,
                float* const bias_added = run.inout(bias_before);
                const T* const grad = run.in(dy);
                const T* const in = run.in(x);
-               cuda::linear_backward_weight(run.device(), out, grad, in, N, C, O, /*accumulate=*/false);
-               cuda::linear_backward_weight(run.device(), added, grad, in, N, C, O, /*accumulate=*/true);
-               cuda::bias_backward(run.device(), bias_out, grad, N, O, /*accumulate=*/false);
-               cuda::bias_backward(run.device(), bias_added, grad, N, O, /*accumulate=*/true);
+               ops<T>().products.linear_backward_weight(out, grad, in, N, C, O, /*accumulate=*/false);
+               ops<T>().products.linear_backward_weight(added, grad, in, N, C, O, /*accumulate=*/true);
+               ops<T>().products.bias_backward(bias_out, grad, N, O, /*accumulate=*/false);
+               ops<T>().products.bias_backward(bias_added, grad, N, O, /*accumulate=*/true);
              },
              {{"dw", dw, sum_tolerance<T>(N)},
               {"dw added", sum_of(dw, before), sum_tolerance<T>(N)},
@@ -142,7 +142,7 @@ TEST_CASE_TEMPLATE("bias: many rows are summed in groups, in a fixed order", T, 
     check_op(what("bias_backward", kDType<T>, {{"N", N}, {"O", O}}),
              [&](Run& run) {
                float* const out = run.out<float>(columns);
-               cuda::bias_backward(run.device(), out, run.in(dy), rows, columns, /*accumulate=*/false);
+               ops<T>().products.bias_backward(out, run.in(dy), rows, columns, /*accumulate=*/false);
              },
              {{"dbias", dbias, kTolerance<float>}});
   }

@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/reference/ops.h"
 #include "tests/emulation/emulated_gpu.h"
 #include "tests/emulation/settings.h"
 #include "tests/gpu/harness.h"
+#include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using namespace shardrun::gpu_test;
@@ -44,7 +44,7 @@ struct TunedProduct {
   }
   void run(bool accumulate) {
     const auto at = [](const cuda::Memory& memory) { return reinterpret_cast<float*>(memory.get()); };
-    cuda::linear_backward_input(*device, at(dx), at(dy), at(w), kN, kC, kO, accumulate);
+    cuda::make_products<float>(*device)->linear_backward_input(at(dx), at(dy), at(w), kN, kC, kO, accumulate);
   }
   void check_result(bool accumulate) {
     Values want(before.size()), got(before.size());

@@ -66,23 +66,24 @@ void check_linear(Planned& planned, const plan::LinearCall& call) {
   const T* const in = somewhere<T>();
   const T* const bias = call.bias ? in : nullptr;
   planned.check("linear", [&](cuda::Device& device) {
+    const auto ops = cuda::make_products<T>(device);
     switch (call.op) {
       case Op::kForward:
-        if (bias == nullptr) return cuda::linear_forward(device, somewhere<T>(), in, in, N, C, O);
-        return cuda::linear_bias_forward(device, somewhere<T>(), in, in, bias, N, C, O);
+        if (bias == nullptr) return ops->linear_forward(somewhere<T>(), in, in, N, C, O);
+        return ops->linear_bias_forward(somewhere<T>(), in, in, bias, N, C, O);
       case Op::kForwardFp32:
-        if (bias == nullptr) return cuda::linear_forward_fp32(device, somewhere<float>(), in, in, N, C, O);
-        return cuda::linear_bias_forward_fp32(device, somewhere<float>(), in, in, bias, N, C, O);
+        if (bias == nullptr) return ops->linear_forward_fp32(somewhere<float>(), in, in, N, C, O);
+        return ops->linear_bias_forward_fp32(somewhere<float>(), in, in, bias, N, C, O);
       case Op::kBackwardInput:
-        return cuda::linear_backward_input(device, somewhere<T>(), in, in, N, C, O, call.accumulate);
+        return ops->linear_backward_input(somewhere<T>(), in, in, N, C, O, call.accumulate);
       case Op::kBackwardInputFp32:
-        return cuda::linear_backward_input_fp32(device, somewhere<float>(), in, in, N, C, O);
+        return ops->linear_backward_input_fp32(somewhere<float>(), in, in, N, C, O);
       case Op::kBackwardWeight:
-        return cuda::linear_backward_weight(device, somewhere<float>(), in, in, N, C, O, call.accumulate);
+        return ops->linear_backward_weight(somewhere<float>(), in, in, N, C, O, call.accumulate);
     }
   });
   planned.check("bias_backward", [&](cuda::Device& device) {
-    cuda::bias_backward(device, somewhere<float>(), in, N, O, /*accumulate=*/true);
+    cuda::make_products<T>(device)->bias_backward(somewhere<float>(), in, N, O, /*accumulate=*/true);
   });
 }
 
@@ -91,16 +92,18 @@ void check_norms(Planned& planned, int64_t N, int64_t C) {
   const T* const in = somewhere<T>();
   float* const sums = somewhere<float>();
   planned.check("rmsnorm_forward", [&](cuda::Device& device) {
-    cuda::rmsnorm_residual_forward(device, somewhere<T>(), sums, somewhere<T>(), in, in, N, C, 1e-5F);
+    cuda::make_norms<T>(device)->rmsnorm_residual_forward(somewhere<T>(), sums, somewhere<T>(), in, in, N, C,
+                                                          1e-5F);
   });
   planned.check("rmsnorm_backward", [&](cuda::Device& device) {
-    cuda::rmsnorm_backward(device, somewhere<T>(), sums, in, in, in, sums, N, C);
+    cuda::make_norms<T>(device)->rmsnorm_backward(somewhere<T>(), sums, in, in, in, sums, N, C);
   });
   planned.check("layernorm_forward", [&](cuda::Device& device) {
-    cuda::layernorm_forward(device, somewhere<T>(), sums, sums, somewhere<T>(), in, in, in, N, C, 1e-5F);
+    cuda::make_norms<T>(device)->layernorm_forward(somewhere<T>(), sums, sums, somewhere<T>(), in, in, in, N,
+                                                   C, 1e-5F);
   });
   planned.check("layernorm_backward", [&](cuda::Device& device) {
-    cuda::layernorm_backward(device, somewhere<T>(), sums, sums, in, in, in, sums, sums, N, C);
+    cuda::make_norms<T>(device)->layernorm_backward(somewhere<T>(), sums, sums, in, in, in, sums, sums, N, C);
   });
 }
 
@@ -108,10 +111,10 @@ template <typename T>
 void check_attention(Planned& planned, const kernels::AttentionShape& shape) {
   const T* const in = somewhere<T>();
   planned.check("attention_forward", [&](cuda::Device& device) {
-    cuda::attention_forward(device, somewhere<T>(), somewhere<float>(), in, shape);
+    cuda::make_attention<T>(device)->forward(somewhere<T>(), somewhere<float>(), in, shape);
   });
   planned.check("attention_backward", [&](cuda::Device& device) {
-    cuda::attention_backward(device, somewhere<T>(), in, in, in, somewhere<float>(), shape);
+    cuda::make_attention<T>(device)->backward(somewhere<T>(), in, in, in, somewhere<float>(), shape);
   });
 }
 
@@ -122,22 +125,20 @@ void check_ends(Planned& planned, int64_t N, int64_t C, int64_t V) {
   float* const fp32 = somewhere<float>();
   double* const sum = somewhere<double>();
   planned.check("embedding_forward", [&](cuda::Device& device) {
-    cuda::embedding_forward(device, somewhere<T>(), tokens, in, N, C);
+    cuda::make_embedding<T>(device)->forward(somewhere<T>(), tokens, in, N, C);
   });
-  planned.check("embedding_backward",
-                [&](cuda::Device& device) { cuda::embedding_backward(device, fp32, tokens, in, N, C, V); });
+  planned.check("embedding_backward", [&](cuda::Device& device) {
+    cuda::make_embedding<T>(device)->backward(fp32, tokens, in, N, C, V);
+  });
   planned.check("embedding_slice_backward", [&](cuda::Device& device) {
-    cuda::embedding_slice_backward(device, fp32, tokens, in, N, C, V / kRanks, /*first=*/0);
+    cuda::make_embedding<T>(device)->slice_backward(fp32, tokens, in, N, C, V / kRanks, /*first=*/0);
   });
   planned.check("cross_entropy", [&](cuda::Device& device) {
-    cuda::cross_entropy(device, sum, somewhere<T>(), fp32, tokens, N, V, 1.0F);
-  });
-  planned.check("cross_entropy_bf16", [&](cuda::Device& device) {
-    cuda::cross_entropy_bf16(device, sum, somewhere<Bf16>(), somewhere<Bf16>(), tokens, N, V, 1.0F);
+    cuda::make_classifier<T>(device)->cross_entropy(sum, somewhere<T>(), fp32, tokens, N, V, 1.0F);
   });
   planned.check("cross_entropy_slice", [&](cuda::Device& device) {
-    cuda::cross_entropy_slice(device, sum, somewhere<T>(), fp32, fp32, tokens, N, V / kRanks, 0, kRanks,
-                              1.0F);
+    cuda::make_classifier<T>(device)->cross_entropy_slice(sum, somewhere<T>(), fp32, fp32, tokens, N,
+                                                          V / kRanks, 0, kRanks, 1.0F);
   });
 }
 
@@ -149,27 +150,31 @@ void check_fp8(Planned& planned, const plan::LinearCall& call) {
   for (const auto& [rows, columns] : {std::array{N, C}, std::array{O, C}, std::array{N, O}}) {
     for (const auto scale : {kernels::Fp8Scale::kDelayed, kernels::Fp8Scale::kPresent}) {
       planned.check("fp8_quantize", [&, rows = rows, columns = columns](cuda::Device& device) {
-        cuda::fp8_quantize(device, matrix, somewhere<kernels::Fp8Scaling>(), somewhere<const Bf16>(), rows,
-                           columns, scale);
+        cuda::make_fp8(device)->quantize(matrix, somewhere<kernels::Fp8Scaling>(), somewhere<const Bf16>(),
+                                         rows, columns, scale);
       });
     }
   }
   planned.check("fp8_linear", [&](cuda::Device& device) {
-    cuda::fp8_linear_forward(device, somewhere<Bf16>(), matrix, matrix, N, C, O);
-    cuda::fp8_linear_backward_input(device, somewhere<float>(), matrix, matrix, N, C, O);
-    cuda::fp8_linear_backward_weight(device, somewhere<float>(), matrix, matrix, N, C, O, true);
+    const auto ops = cuda::make_fp8(device);
+    ops->linear_forward(somewhere<Bf16>(), matrix, matrix, N, C, O);
+    ops->linear_backward_input_fp32(somewhere<float>(), matrix, matrix, N, C, O);
+    ops->linear_backward_weight(somewhere<float>(), matrix, matrix, N, C, O, true);
   });
 }
 
 void check_optimizer(Planned& planned, size_t count) {
   const std::span<float> values(somewhere<float>(), count);
-  planned.check("sum_of_squares",
-                [&](cuda::Device& device) { cuda::sum_of_squares(device, somewhere<double>(), values); });
-  planned.check("lamb_measure", [&](cuda::Device& device) {
-    cuda::lamb_measure(device, somewhere<kernels::LambSquares>(), values, values, values, values, {});
+  planned.check("sum_of_squares", [&](cuda::Device& device) {
+    cuda::make_optimizer(device)->sum_of_squares(somewhere<double>(), values);
   });
-  planned.check("adamw_step",
-                [&](cuda::Device& device) { cuda::adamw_step(device, values, values, values, values, {}); });
+  planned.check("lamb_measure", [&](cuda::Device& device) {
+    cuda::make_optimizer(device)->lamb_measure(somewhere<kernels::LambSquares>(), values, values, values,
+                                               values, {});
+  });
+  planned.check("adamw_step", [&](cuda::Device& device) {
+    cuda::make_optimizer(device)->adamw_step(values, values, values, values, {});
+  });
 }
 
 template <typename T>
@@ -242,7 +247,8 @@ TEST_CASE("workspace: an op that outgrows its plan is seen") {
   auto made = cuda::Device::create({.workspace_bytes = 1 << 20});
   REQUIRE(made);
   const int64_t held = emulation::held_memory().gpu;
-  cuda::rmsnorm_backward(**made, somewhere<float>(), somewhere<float>(), somewhere<const float>(),
-                         somewhere<const float>(), somewhere<const float>(), somewhere<float>(), 4096, 4096);
+  cuda::make_norms<float>(**made)->rmsnorm_backward(somewhere<float>(), somewhere<float>(),
+                                                    somewhere<const float>(), somewhere<const float>(),
+                                                    somewhere<const float>(), somewhere<float>(), 4096, 4096);
   CHECK_EQ(emulation::held_memory().gpu - held, 512 * 4096 * 4 + 4 * 4096 * 4 - (1 << 20));
 }

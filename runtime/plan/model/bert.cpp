@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/json_fields.h"
 #include "runtime/plan/model/bert_buffers.h"
 
 namespace shardrun::plan {
@@ -79,6 +80,28 @@ BlockLayout layer_layout(const BertConfig& config, int layer) {
   return block.take();
 }
 
+// config.json of BertForPreTraining.
+struct BertForPreTraining {
+  const BertConfig& config;
+};
+void fields(auto& visit, const BertForPreTraining& published) {
+  const BertConfig& config = published.config;
+  visit("architectures", std::vector<std::string>{"BertForPreTraining"});
+  visit("attention_probs_dropout_prob", 0.0);
+  visit("hidden_act", std::string("gelu"));
+  visit("hidden_dropout_prob", 0.0);
+  visit("hidden_size", config.hidden);
+  visit("intermediate_size", config.ffn);
+  visit("layer_norm_eps", config.norm_epsilon);
+  visit("max_position_embeddings", config.max_positions);
+  visit("model_type", std::string("bert"));
+  visit("num_attention_heads", config.heads);
+  visit("num_hidden_layers", config.layers);
+  visit("tie_word_embeddings", true);
+  visit("type_vocab_size", config.type_vocab);
+  visit("vocab_size", config.vocab);
+}
+
 }  // namespace
 
 BertConfig BertConfig::of(const spec::ModelSpec& model) {
@@ -117,10 +140,7 @@ ModelShape shape_of(const BertConfig& config) {
   shape.ffn_matrices = 2;
   shape.vocab = config.vocab;
   shape.tied = true;
-  shape.causal = false;
-  shape.paired = true;
-  shape.sliceable = false;
-  shape.name = "a BERT";
+  shape.architecture = &spec::architecture_of(BertConfig::kTrainer);
   return shape;
 }
 
@@ -183,6 +203,10 @@ OpList ops(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*
   list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
   if (run.accumulates) list.also_accumulate();
   return list;
+}
+
+std::string hf_config(const BertConfig& config) {
+  return base::JsonWriter(base::kJsonLine, 0).text_of(BertForPreTraining{config}, {});
 }
 
 }  // namespace shardrun::plan

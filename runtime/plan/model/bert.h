@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/base/result.h"
@@ -24,6 +25,8 @@
 namespace shardrun::plan {
 
 struct BertConfig {
+  static constexpr const char* kTrainer = "bert";  // its name in spec::kArchitectures
+
   int layers = 0, hidden = 0, heads = 0, ffn = 0, vocab = 0;
   int max_positions = 512, type_vocab = 2;
   double norm_epsilon = 1e-12;
@@ -47,5 +50,7 @@ ActivationBytes activation_bytes(const BertConfig& config, const ModelRun& run, 
 // Returns what a rank will call of ops that take memory beside activations. The head's products come in many sizes, up to
 // the listed ones.
 OpList ops(const BertConfig& config, const ModelRun& run, int tensor_parallel = 1);
+// Returns the configuration as transformers has it for BertForPreTraining, without dropout: one line of JSON with sorted keys.
+std::string hf_config(const BertConfig& config);
 
 }  // namespace shardrun::plan

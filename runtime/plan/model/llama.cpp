@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/json_fields.h"
 #include "runtime/plan/model/llama_buffers.h"
 
 namespace shardrun::plan {
@@ -53,6 +54,29 @@ BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& sl
   append(block, prefix + "mlp.up_proj.weight", {F, C}, 0, kInitStddev, slicing);
   append(block, prefix + "mlp.down_proj.weight", {C, F}, 1, into_residual, slicing);
   return block;
+}
+
+// config.json of LlamaForCausalLM.
+struct LlamaForCausalLM {
+  const LlamaConfig& config;
+};
+void fields(auto& visit, const LlamaForCausalLM& published) {
+  const LlamaConfig& config = published.config;
+  visit("architectures", std::vector<std::string>{"LlamaForCausalLM"});
+  visit("attention_bias", false);
+  visit("head_dim", config.hidden / config.heads);
+  visit("hidden_act", std::string("silu"));
+  visit("hidden_size", config.hidden);
+  visit("intermediate_size", config.ffn);
+  visit("mlp_bias", false);
+  visit("model_type", std::string("llama"));
+  visit("num_attention_heads", config.heads);
+  visit("num_hidden_layers", config.layers);
+  visit("num_key_value_heads", config.kv_heads);
+  visit("rms_norm_eps", config.norm_epsilon);
+  visit("rope_theta", config.rope_theta);
+  visit("tie_word_embeddings", config.tied_embeddings);
+  visit("vocab_size", config.vocab);
 }
 
 }  // namespace
@@ -108,6 +132,7 @@ ModelShape shape_of(const LlamaConfig& config) {
   shape.ffn = config.ffn;
   shape.vocab = config.vocab;
   shape.tied = config.tied_embeddings;
+  shape.architecture = &spec::architecture_of(LlamaConfig::kTrainer);
   return shape;
 }
 
@@ -158,6 +183,10 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
   }
   if (run.accumulates) list.also_accumulate();
   return list;
+}
+
+std::string hf_config(const LlamaConfig& config) {
+  return base::JsonWriter(base::kJsonLine, 0).text_of(LlamaForCausalLM{config}, {});
 }
 
 }  // namespace shardrun::plan

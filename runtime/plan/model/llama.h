@@ -10,12 +10,13 @@
 // columns of the two projections back into the residual stream. Norms are whole on every rank (split_dimension).
 // `tensor_rank` is one of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
 //
-// Every architecture has these functions for its configuration; runtime/plan/model/network.h has the table of them.
+// Every architecture has these functions for its configuration; runtime/plan/model/network.h calls them.
 // Thread rule: plain values and pure functions.
 // Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face LlamaForCausalLM.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/base/result.h"
@@ -28,6 +29,8 @@
 namespace shardrun::plan {
 
 struct LlamaConfig {
+  static constexpr const char* kTrainer = "llama";  // its name in spec::kArchitectures
+
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
@@ -49,5 +52,7 @@ int64_t most_targets(const LlamaConfig& config, int sequence_length);
 ActivationBytes activation_bytes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel = 1);
 // Returns what a rank will call of ops that take memory beside activations.
 OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel = 1);
+// Returns the configuration as transformers has it for LlamaForCausalLM: one line of JSON with sorted keys.
+std::string hf_config(const LlamaConfig& config);
 
 }  // namespace shardrun::plan

@@ -18,7 +18,7 @@ namespace shardrun::plan {
 
 using base::Cursor;
 
-// Numbers a row that the ranks of a tensor group exchange for the classifier (kernels/sliced_ops.h).
+// Numbers a row that the ranks of a tensor group exchange for the classifier (kernels/ops.h).
 inline constexpr int64_t kSliceStats = 3;
 
 // The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.

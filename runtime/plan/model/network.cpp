@@ -1,28 +1,25 @@
 #include "runtime/plan/model/network.h"
 
-#include <string_view>
-
 namespace shardrun::plan {
 namespace {
 
-template <typename Config>
-Network read(const spec::ModelSpec& model) {
-  return Config::of(model);
-}
+static_assert(std::variant_size_v<Network> == spec::kArchitectures.size());
 
-// By the names that [program] trainer has for them.
-constexpr struct {
-  std::string_view trainer;
-  Network (*network_of)(const spec::ModelSpec& model);
-} kArchitectures[] = {{"llama", read<LlamaConfig>}, {"bert", read<BertConfig>}};
+// Takes the first architecture from number I on that has the trainer's name.
+template <size_t I = 0>
+Network read(const spec::JobSpec& spec) {
+  if constexpr (I < std::variant_size_v<Network>) {
+    using Config = std::variant_alternative_t<I, Network>;
+    return spec.program.trainer == Config::kTrainer ? Config::of(spec.model) : read<I + 1>(spec);
+  } else {
+    return {};  // a command's: parse_job_spec() refuses other names
+  }
+}
 
 }  // namespace
 
 Network network_of(const spec::JobSpec& spec) {
-  for (const auto& one : kArchitectures) {
-    if (one.trainer == spec.program.trainer) return one.network_of(spec.model);
-  }
-  return {};  // a command's: parse_job_spec() refuses other names
+  return read(spec);
 }
 
 ModelShape shape_of(const Network& network) {
@@ -49,6 +46,10 @@ ActivationBytes activation_bytes(const Network& network, const ModelRun& run, in
 
 OpList ops(const Network& network, const ModelRun& run, int tensor_parallel) {
   return std::visit([&](const auto& config) { return ops(config, run, tensor_parallel); }, network);
+}
+
+std::string hf_config(const Network& network) {
+  return std::visit([](const auto& config) { return hf_config(config); }, network);
 }
 
 }  // namespace shardrun::plan

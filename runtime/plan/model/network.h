@@ -1,11 +1,11 @@
-// Network: which model a job trains. The one table of all architectures, as far as arithmetic goes.
+// Network: which model a job trains, as far as arithmetic goes: the variant of all architectures' configurations.
 //
-// An architecture is a configuration with the functions of llama.h. It is added by its files here, its type in Network and
-// its line in network.cpp.
+// An architecture is a configuration with the functions of llama.h. It is added by its files here and its type in Network.
 // Thread rule: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -25,5 +25,6 @@ FlopsPerToken flops_per_token(const Network& network, int sequence_length);
 int64_t most_targets(const Network& network, int sequence_length);
 ActivationBytes activation_bytes(const Network& network, const ModelRun& run, int tensor_parallel);
 OpList ops(const Network& network, const ModelRun& run, int tensor_parallel);
+std::string hf_config(const Network& network);
 
 }  // namespace shardrun::plan

@@ -21,8 +21,8 @@ struct ModelRun {
   DType compute = DType::kFp32;
   int micro_batch = 1, sequence_length = 1;
   Checkpointing checkpointing = Checkpointing::kNone;
-  bool offload =
-      false;  // activations that wait for backward lie in a file; a GPU's in pinned memory of the host
+  // Whether activations that wait for backward lie in a file; a GPU's then lie in pinned memory of the host.
+  bool offload = false;
   int64_t most_targets = 0;  // tokens of a micro-batch with a target, of which a BERT has few; 0: all
   DeviceKind device = DeviceKind::kCpu;
   bool fp8 = false;          // the linear layers of a Llama's blocks, beside bf16

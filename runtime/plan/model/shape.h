@@ -1,18 +1,18 @@
-// ModelShape: a model as those see it who only count: the sizes and the traits that every architecture has.
+// ModelShape: a model as those see it who only count, a published one of another stack among them: the sizes that every
+// architecture has.
 //
 // Thread rule: plain values.
 #pragma once
+
+#include "runtime/spec/architecture.h"
 
 namespace shardrun::plan {
 
 struct ModelShape {
   int layers = 0, hidden = 0, kv_width = 0, ffn = 0, ffn_matrices = 3, vocab = 0;
-  bool tied =
-      false;  // the classifier uses the embedding's matrix, so that a micro-step visits that block twice
-  bool causal = true;     // a token sees no later one, and there is no padding
-  bool paired = false;    // trains on pairs of sentences with masked tokens, instead of on text
-  bool sliceable = true;  // each matrix can be cut for the ranks of a tensor group
-  const char* name = "a Llama";
+  // Whether the classifier uses the embedding's matrix, so that a micro-step visits that block twice.
+  bool tied = false;
+  const spec::Architecture* architecture = &spec::kArchitectures.front();
 
   // Returns the parameters of a layer's products, attention's projections among them, and of two norms.
   double layer_parameters() const {
@@ -23,7 +23,8 @@ struct ModelShape {
   double parameters() const { return layers * layer_parameters() + (tied ? 1.0 : 2.0) * table_parameters(); }
   // Returns the FLOPs of forward and backward without recomputation; half of the attention matrix where it is causal.
   double flops_per_token(int sequence_length) const {
-    const double attention = (causal ? 6.0 : 12.0) * layers * hidden * static_cast<double>(sequence_length);
+    const double attention =
+        (architecture->causal ? 6.0 : 12.0) * layers * hidden * static_cast<double>(sequence_length);
     return 6.0 * (layers * layer_parameters() + table_parameters()) + attention;
   }
   // Returns those of the linear layers of blocks alone: without attention's scores and the head.

@@ -51,8 +51,8 @@ struct TensorRecord {
   std::string name;
   std::vector<int64_t> full_shape;
   int split_dimension = -1;  // 0 or 1: tensor rank t holds [begins[t], begins[t] + counts[t]) along it
-  std::vector<int64_t> begins,
-      counts;  // one a tensor rank, ascending, no holes, overlaps allowed; empty for -1
+  // One a tensor rank, ascending, no holes, overlaps allowed; empty for -1.
+  std::vector<int64_t> begins, counts;
 
   shard::TensorSlice slice(int tensor_rank) const;
   // Returns the part of the slice that no earlier tensor rank has.
@@ -77,8 +77,8 @@ struct DataIdentity {
   int64_t corpus_tokens = 0;
   int64_t sequence_length = 0;
   uint64_t seed = 0;
-  std::string
-      digest{};  // data::Corpus::digest(); empty where nobody knows it: in older checkpoints, on most ranks
+  // What data::Corpus::digest() says; empty where nobody knows it: in older checkpoints, on most ranks.
+  std::string digest{};
 
   friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
 };
@@ -98,7 +98,7 @@ struct Manifest {
   int epoch = 0;              // the attempt that wrote it
   int64_t data_position = 0;  // position of the next step's first sequence (runtime/trainer/data/loader.h)
   DataIdentity data;
-  std::string model;  // a JSON object: the configuration as weights/hf_config.h writes it
+  std::string model;  // a JSON object: the configuration as hf_config() of plan/model/network.h writes it
   Spread spread;
   std::vector<BlockInfo> blocks;
   // A run with fp8 has one for every tensor that is quantized, in the model's order; all ranks have the same.

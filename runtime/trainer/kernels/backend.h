@@ -1,11 +1,10 @@
-// Backend: where a model is computed. The trainer is written once, against this interface; kernels/cpu/backend.cpp
-// forwards to the functions of kernels/ops.h, kernels/cuda/backend.cpp to those of kernels/cuda/ops.h. Those
-// headers say what each op does.
+// Backend: where a model is computed. The trainer is written once, against this interface; kernels/ops.h says what each
+// op does.
 //
 // Every pointer and span that an op takes lies in the backend's memory (allocate()), which the host cannot touch
 // unless it is the CPU's: upload() and download() are the way in and out. An op comes after the ops and copies that
 // were called before it; a GPU's ops may still be under way when a call returns, and only download() and finish()
-// wait. What a function of ops.h returns, the op of the same name writes to memory here.
+// wait.
 //
 // Errors: a GPU keeps its first failure, does nothing more, and reports it at the next download() or finish().
 // Thread rule: one thread at a time, but read_aside() may run on another; a CPU's ops use the OpenMP
@@ -26,8 +25,6 @@
 #include "runtime/trainer/kernels/fp8.h"
 #include "runtime/trainer/kernels/ops.h"
 #include "runtime/trainer/kernels/repetition.h"
-#include "runtime/trainer/kernels/sliced_ops.h"
-#include "runtime/trainer/kernels/typed_ops.h"
 
 namespace shardrun::kernels {
 
@@ -56,6 +53,7 @@ class Backend {
   // Returns the ops on float or Bf16.
   template <typename T>
   const Ops<T>& ops() const;
+  virtual const OptimizerOps& optimizer() const = 0;
   // Returns the fp8 ops. kUnsupported, with the mend: the CPU, and GPUs that do not multiply fp8.
   virtual Result<const Fp8Ops*> fp8_ops() const = 0;
 
@@ -98,25 +96,6 @@ class Backend {
   virtual std::string product_table() const = 0;
   virtual Result<void> load_product_table(std::string_view text) = 0;
   virtual std::vector<std::string> plain_products() const = 0;
-
-  // ---- ops whose type is fixed
-  virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) = 0;
-  virtual void rope_table(float* table, int64_t T, int64_t D, double theta) = 0;
-  virtual void classifier_slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N,
-                                      int64_t V, int64_t first) = 0;
-  // Adds y += x for a few values.
-  virtual void accumulate(double* y, const double* x, int64_t count) = 0;
-  // Computes *sum = Σ values², in fp64 and in a fixed order.
-  virtual void sum_of_squares(double* sum, std::span<const float> values) = 0;
-  virtual void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
-                          std::span<const float> gradient, const AdamWParameters& parameters) = 0;
-  virtual void lamb_measure(LambSquares* squares, std::span<const float> master, std::span<float> moment1,
-                            std::span<float> moment2, std::span<const float> gradient,
-                            const LambParameters& parameters) = 0;
-  // *rate lies in the backend's memory too.
-  virtual void lamb_apply(std::span<float> master, std::span<const float> moment1,
-                          std::span<const float> moment2, const float* rate,
-                          const LambParameters& parameters) = 0;
 
  private:
   virtual const Ops<float>& fp32_ops() const = 0;

@@ -17,7 +17,7 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// Numbers that classifier_slice_stats (kernels/sliced_ops.h) writes for a row.
+// Numbers that ClassifierOps::slice_stats (kernels/ops.h) writes for a row.
 inline constexpr int64_t kSliceStats = 3;
 
 }  // namespace shardrun::kernels

@@ -107,11 +107,11 @@ class TypedBert : public Bert {
     float *const own_gamma = accumulate_ ? buffers_.norm_gradient : dgamma, *const own_beta =
                                                                                 accumulate_ ? own_gamma + C
                                                                                             : dbeta;
-    ops_.layernorm_backward(dx, own_gamma, own_beta, dy, x, gamma, mean, rstd, N, C);
+    ops_.norms.layernorm_backward(dx, own_gamma, own_beta, dy, x, gamma, mean, rstd, N, C);
     if (!accumulate_) return;
     const kernels::Ops<float>& fp32 = backend_.ops<float>();
-    fp32.add(dgamma, dgamma, own_gamma, C);
-    fp32.add(dbeta, dbeta, own_beta, C);
+    fp32.pointwise.add(dgamma, dgamma, own_gamma, C);
+    fp32.pointwise.add(dbeta, dbeta, own_beta, C);
   }
   const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
   const T* checked(int visit, std::span<const std::byte> parameters) const {
@@ -127,10 +127,10 @@ class TypedBert : public Bert {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     RETURN_IF_ERROR(make_room(0));
-    ops_.embedding_sum_forward(buffers_.embedded, buffers_.tokens, buffers_.positions, buffers_.segments,
+    ops_.embedding.sum_forward(buffers_.embedded, buffers_.tokens, buffers_.positions, buffers_.segments,
                                p + at.word, p + at.position, p + at.type, s.N, s.C);
-    ops_.layernorm_forward(buffers_.layers.front().input, buffers_.mean, buffers_.rstd, buffers_.embedded,
-                           nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
+    ops_.norms.layernorm_forward(buffers_.layers.front().input, buffers_.mean, buffers_.rstd,
+                                 buffers_.embedded, nullptr, p + at.gamma, p + at.beta, s.N, s.C, s.epsilon);
     return {};
   }
 
@@ -140,9 +140,9 @@ class TypedBert : public Bert {
     T* d = buffers_.gradient;
     layernorm_backward(d, g + at.gamma, g + at.beta, d, buffers_.embedded, p + at.gamma, buffers_.mean,
                        buffers_.rstd, s.N);
-    ops_.embedding_backward(g + at.word, buffers_.tokens, d, s.N, s.C, s.V, accumulate_);
-    ops_.embedding_backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P, accumulate_);
-    ops_.embedding_backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types, accumulate_);
+    ops_.embedding.backward(g + at.word, buffers_.tokens, d, s.N, s.C, s.V, accumulate_);
+    ops_.embedding.backward(g + at.position, buffers_.positions, d, s.N, s.C, s.P, accumulate_);
+    ops_.embedding.backward(g + at.type, buffers_.segments, d, s.N, s.C, s.types, accumulate_);
     give_nothing(g, at.pooler, at.end);
   }
 
@@ -163,19 +163,19 @@ class TypedBert : public Bert {
 
   void attention_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
     const BertSizes& s = sizes_;
-    ops_.linear_bias_forward(a.qkv, a.input, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
-    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
-    ops_.linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
-    ops_.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, a.input, p + at.gamma1, p + at.beta1, s.N,
-                           s.C, s.epsilon);
+    ops_.products.linear_bias_forward(a.qkv, a.input, p + at.qkv, p + at.qkv_bias, s.N, s.C, 3 * s.C);
+    ops_.attention.forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
+    ops_.products.linear_bias_forward(a.sum1, a.attention, p + at.out, p + at.out_bias, s.N, s.C, s.C);
+    ops_.norms.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, a.input, p + at.gamma1, p + at.beta1,
+                                 s.N, s.C, s.epsilon);
   }
 
   // sum2 without the residual.
   void feed_forward(BertLayerActivations<T>& a, const T* p, const BertLayerOffsets& at) {
     const BertSizes& s = sizes_;
-    ops_.linear_bias_forward(a.up, a.normed1, p + at.up, p + at.up_bias, s.N, s.C, s.F);
-    ops_.gelu_forward(a.activated, a.up, s.N * s.F);
-    ops_.linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
+    ops_.products.linear_bias_forward(a.up, a.normed1, p + at.up, p + at.up_bias, s.N, s.C, s.F);
+    ops_.pointwise.gelu_forward(a.activated, a.up, s.N * s.F);
+    ops_.products.linear_bias_forward(a.sum2, a.activated, p + at.down, p + at.down_bias, s.N, s.F, s.C);
   }
 
   // For what the layer before writes: the layer's input.
@@ -190,8 +190,8 @@ class TypedBert : public Bert {
     attention_forward(a, p, at);
     feed_forward(a, p, at);
     RETURN_IF_ERROR(make_room(layer + 1));
-    ops_.layernorm_forward(output_of(layer), a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2, p + at.beta2,
-                           s.N, s.C, s.epsilon);
+    ops_.norms.layernorm_forward(output_of(layer), a.mean2, a.rstd2, a.sum2, a.normed1, p + at.gamma2,
+                                 p + at.beta2, s.N, s.C, s.epsilon);
     if (offloaded_ && backward_follows_) RETURN_IF_ERROR(offloaded_->after_forward(layer));
     saved_.evict(a.begin, a.end - a.begin);
     return {};
@@ -203,11 +203,11 @@ class TypedBert : public Bert {
     if (s.checkpointing == Checkpointing::kFull) {
       attention_forward(a, p, at);
       feed_forward(a, p, at);
-      ops_.add(a.sum2, a.sum2, a.normed1, s.N * s.C);
+      ops_.pointwise.add(a.sum2, a.sum2, a.normed1, s.N * s.C);
     } else if (s.checkpointing == Checkpointing::kSelective) {
-      ops_.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, nullptr, p + at.gamma1, p + at.beta1, s.N,
-                             s.C, s.epsilon);
-      ops_.gelu_forward(a.activated, a.up, s.N * s.F);
+      ops_.norms.layernorm_forward(a.normed1, a.mean1, a.rstd1, a.sum1, nullptr, p + at.gamma1, p + at.beta1,
+                                   s.N, s.C, s.epsilon);
+      ops_.pointwise.gelu_forward(a.activated, a.up, s.N * s.F);
     }
   }
 
@@ -225,22 +225,22 @@ class TypedBert : public Bert {
     T *d = buffers_.gradient, *narrow = buffers_.narrow, *wide = buffers_.wide;
 
     layernorm_backward(d, g + at.gamma2, g + at.beta2, d, a.sum2, p + at.gamma2, a.mean2, a.rstd2, s.N);
-    ops_.bias_backward(g + at.down_bias, d, s.N, s.C, accumulate_);
-    ops_.linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, accumulate_);
-    ops_.linear_backward_input(wide, d, p + at.down, s.N, s.F, s.C);
-    ops_.gelu_backward(wide, wide, a.up, s.N * s.F);
-    ops_.bias_backward(g + at.up_bias, wide, s.N, s.F, accumulate_);
-    ops_.linear_backward_weight(g + at.up, wide, a.normed1, s.N, s.C, s.F, accumulate_);
-    ops_.linear_backward_input(d, wide, p + at.up, s.N, s.C, s.F, /*accumulate=*/true);
+    ops_.products.bias_backward(g + at.down_bias, d, s.N, s.C, accumulate_);
+    ops_.products.linear_backward_weight(g + at.down, d, a.activated, s.N, s.F, s.C, accumulate_);
+    ops_.products.linear_backward_input(wide, d, p + at.down, s.N, s.F, s.C);
+    ops_.pointwise.gelu_backward(wide, wide, a.up, s.N * s.F);
+    ops_.products.bias_backward(g + at.up_bias, wide, s.N, s.F, accumulate_);
+    ops_.products.linear_backward_weight(g + at.up, wide, a.normed1, s.N, s.C, s.F, accumulate_);
+    ops_.products.linear_backward_input(d, wide, p + at.up, s.N, s.C, s.F, /*accumulate=*/true);
 
     layernorm_backward(d, g + at.gamma1, g + at.beta1, d, a.sum1, p + at.gamma1, a.mean1, a.rstd1, s.N);
-    ops_.bias_backward(g + at.out_bias, d, s.N, s.C, accumulate_);
-    ops_.linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, accumulate_);
-    ops_.linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
-    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
-    ops_.bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, accumulate_);
-    ops_.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, accumulate_);
-    ops_.linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
+    ops_.products.bias_backward(g + at.out_bias, d, s.N, s.C, accumulate_);
+    ops_.products.linear_backward_weight(g + at.out, d, a.attention, s.N, s.C, s.C, accumulate_);
+    ops_.products.linear_backward_input(narrow, d, p + at.out, s.N, s.C, s.C);
+    ops_.attention.backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
+    ops_.products.bias_backward(g + at.qkv_bias, wide, s.N, 3 * s.C, accumulate_);
+    ops_.products.linear_backward_weight(g + at.qkv, wide, a.input, s.N, s.C, 3 * s.C, accumulate_);
+    ops_.products.linear_backward_input(d, wide, p + at.qkv, s.N, s.C, 3 * s.C, /*accumulate=*/true);
     saved_.evict(a.begin, a.end - a.begin);
     return {};
   }
@@ -251,15 +251,15 @@ class TypedBert : public Bert {
     BertHeadActivations<T>& h = buffers_.head;
     backend_.zero(buffers_.losses, sizeof(double));
     if (padded_ == 0) return;
-    ops_.embedding_forward(h.rows, buffers_.predicted, buffers_.output, padded_, s.C);
-    ops_.linear_bias_forward(h.transformed, h.rows, p + at.transform, p + at.transform_bias, padded_, s.C,
-                             s.C);
-    ops_.gelu_forward(h.activated, h.transformed, padded_ * s.C);
-    ops_.layernorm_forward(h.normed, h.mean, h.rstd, h.activated, nullptr, p + at.transform_gamma,
-                           p + at.transform_beta, padded_, s.C, s.epsilon);
+    ops_.embedding.forward(h.rows, buffers_.predicted, buffers_.output, padded_, s.C);
+    ops_.products.linear_bias_forward(h.transformed, h.rows, p + at.transform, p + at.transform_bias, padded_,
+                                      s.C, s.C);
+    ops_.pointwise.gelu_forward(h.activated, h.transformed, padded_ * s.C);
+    ops_.norms.layernorm_forward(h.normed, h.mean, h.rstd, h.activated, nullptr, p + at.transform_gamma,
+                                 p + at.transform_beta, padded_, s.C, s.epsilon);
     for (int64_t row = 0; row < padded_; row += s.chunk) {
       chunk_logits(p, row);
-      backend_.accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1);
+      backend_.optimizer().accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1);
     }
   }
 
@@ -268,10 +268,10 @@ class TypedBert : public Bert {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     const int64_t rows = std::min(s.chunk, padded_ - row);
-    ops_.linear_bias_forward_fp32(buffers_.head.logits, buffers_.head.normed + row * s.C, p + at.word,
-                                  p + at.decoder_bias, rows, s.C, s.V);
-    ops_.cross_entropy(buffers_.losses + kChunkLoss, buffers_.head.dlogits, buffers_.head.logits,
-                       buffers_.targets + row, rows, s.V, loss_scale_);
+    ops_.products.linear_bias_forward_fp32(buffers_.head.logits, buffers_.head.normed + row * s.C,
+                                           p + at.word, p + at.decoder_bias, rows, s.C, s.V);
+    ops_.classifier.cross_entropy(buffers_.losses + kChunkLoss, buffers_.head.dlogits, buffers_.head.logits,
+                                  buffers_.targets + row, rows, s.V, loss_scale_);
   }
 
   // Starts the stream's gradient: zero in all rows but the predicted ones.
@@ -282,38 +282,39 @@ class TypedBert : public Bert {
     if (padded_ == 0) {
       give_nothing(g, at.word, at.position);
       give_nothing(g, at.transform, at.relation);
-      ops_.scatter_rows(buffers_.gradient, nullptr, nullptr, 0, s.N, s.C);
+      ops_.embedding.scatter_rows(buffers_.gradient, nullptr, nullptr, 0, s.N, s.C);
       return;
     }
     T* d = buffers_.dnormed;
     for (int64_t row = 0; row < padded_; row += s.chunk) {
       const int64_t rows = std::min(s.chunk, padded_ - row);
       if (s.chunk < padded_) chunk_logits(p, row);  // a single chunk is still there from forward
-      ops_.linear_backward_input(d + row * s.C, h.dlogits, p + at.word, rows, s.C, s.V);
-      ops_.linear_backward_weight(g + at.word, h.dlogits, h.normed + row * s.C, rows, s.C, s.V,
+      ops_.products.linear_backward_input(d + row * s.C, h.dlogits, p + at.word, rows, s.C, s.V);
+      ops_.products.linear_backward_weight(g + at.word, h.dlogits, h.normed + row * s.C, rows, s.C, s.V,
+                                           /*accumulate=*/accumulate_ || row > 0);
+      ops_.products.bias_backward(g + at.decoder_bias, h.dlogits, rows, s.V,
                                   /*accumulate=*/accumulate_ || row > 0);
-      ops_.bias_backward(g + at.decoder_bias, h.dlogits, rows, s.V, /*accumulate=*/accumulate_ || row > 0);
     }
     layernorm_backward(d, g + at.transform_gamma, g + at.transform_beta, d, h.activated,
                        p + at.transform_gamma, h.mean, h.rstd, padded_);
-    ops_.gelu_backward(d, d, h.transformed, padded_ * s.C);
-    ops_.bias_backward(g + at.transform_bias, d, padded_, s.C, accumulate_);
-    ops_.linear_backward_weight(g + at.transform, d, h.rows, padded_, s.C, s.C, accumulate_);
-    ops_.linear_backward_input(h.rows, d, p + at.transform, padded_, s.C, s.C);
-    ops_.scatter_rows(buffers_.gradient, buffers_.predicted, h.rows, predicted_, s.N, s.C);
+    ops_.pointwise.gelu_backward(d, d, h.transformed, padded_ * s.C);
+    ops_.products.bias_backward(g + at.transform_bias, d, padded_, s.C, accumulate_);
+    ops_.products.linear_backward_weight(g + at.transform, d, h.rows, padded_, s.C, s.C, accumulate_);
+    ops_.products.linear_backward_input(h.rows, d, p + at.transform, padded_, s.C, s.C);
+    ops_.embedding.scatter_rows(buffers_.gradient, buffers_.predicted, h.rows, predicted_, s.N, s.C);
   }
 
   void relation_forward(const T* p) {
     const BertSizes& s = sizes_;
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
-    ops_.embedding_forward(h.first, buffers_.first_rows, buffers_.output, s.B, s.C);
-    ops_.linear_bias_forward(h.pooled, h.first, p + at.pooler, p + at.pooler_bias, s.B, s.C, s.C);
-    ops_.tanh_forward(h.pooled, h.pooled, s.B * s.C);
-    ops_.linear_bias_forward_fp32(h.relation, h.pooled, p + at.relation, p + at.relation_bias, s.B, s.C,
-                                  kRelations);
-    ops_.cross_entropy(buffers_.losses + 1, h.drelation, h.relation, buffers_.next_sentence, s.B, kRelations,
-                       next_sentence_scale_);
+    ops_.embedding.forward(h.first, buffers_.first_rows, buffers_.output, s.B, s.C);
+    ops_.products.linear_bias_forward(h.pooled, h.first, p + at.pooler, p + at.pooler_bias, s.B, s.C, s.C);
+    ops_.pointwise.tanh_forward(h.pooled, h.pooled, s.B * s.C);
+    ops_.products.linear_bias_forward_fp32(h.relation, h.pooled, p + at.relation, p + at.relation_bias, s.B,
+                                           s.C, kRelations);
+    ops_.classifier.cross_entropy(buffers_.losses + 1, h.drelation, h.relation, buffers_.next_sentence, s.B,
+                                  kRelations, next_sentence_scale_);
   }
 
   // Adds to the stream's gradient in column 0.
@@ -322,16 +323,17 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(s);
     BertHeadActivations<T>& h = buffers_.head;
     T* d = buffers_.dpooled;
-    ops_.bias_backward(g + at.relation_bias, h.drelation, s.B, kRelations, accumulate_);
-    ops_.linear_backward_weight(g + at.relation, h.drelation, h.pooled, s.B, s.C, kRelations, accumulate_);
-    ops_.linear_backward_input(d, h.drelation, p + at.relation, s.B, s.C, kRelations);
-    ops_.tanh_backward(d, d, h.pooled, s.B * s.C);
-    ops_.bias_backward(g + at.pooler_bias, d, s.B, s.C, accumulate_);
-    ops_.linear_backward_weight(g + at.pooler, d, h.first, s.B, s.C, s.C, accumulate_);
-    ops_.linear_backward_input(h.first, d, p + at.pooler, s.B, s.C, s.C);
+    ops_.products.bias_backward(g + at.relation_bias, h.drelation, s.B, kRelations, accumulate_);
+    ops_.products.linear_backward_weight(g + at.relation, h.drelation, h.pooled, s.B, s.C, kRelations,
+                                         accumulate_);
+    ops_.products.linear_backward_input(d, h.drelation, p + at.relation, s.B, s.C, kRelations);
+    ops_.pointwise.tanh_backward(d, d, h.pooled, s.B * s.C);
+    ops_.products.bias_backward(g + at.pooler_bias, d, s.B, s.C, accumulate_);
+    ops_.products.linear_backward_weight(g + at.pooler, d, h.first, s.B, s.C, s.C, accumulate_);
+    ops_.products.linear_backward_input(h.first, d, p + at.pooler, s.B, s.C, s.C);
     for (int64_t b = 0; b < s.B; ++b) {
       T* row = buffers_.gradient + b * s.T * s.C;
-      ops_.add(row, row, h.first + b * s.C, s.C);
+      ops_.pointwise.add(row, row, h.first + b * s.C, s.C);
     }
   }
 

@@ -41,7 +41,7 @@ class BlockLinears {
         return multiply(*fp8_ops_, y, x8, w8, N, C, O);
       }
     }
-    multiply(ops_, y, x, w, N, C, O);
+    multiply(ops_.products, y, x, w, N, C, O);
   }
 
   // Its gradients: dw (O,C) = or += dyᵀ·x, then dx (N,C) = dy·w; dx in T, or in fp32 for a sum over ranks.
@@ -55,8 +55,8 @@ class BlockLinears {
         return multiply_back(*fp8_ops_, dx, dy8, w8, N, C, O);
       }
     }
-    ops_.linear_backward_weight(dw, dy, x, N, C, O, accumulate_);
-    multiply_back(ops_, dx, dy, w, N, C, O);
+    ops_.products.linear_backward_weight(dw, dy, x, N, C, O, accumulate_);
+    multiply_back(ops_.products, dx, dy, w, N, C, O);
   }
 
   // Returns the formats of the tensors of `blocks` blocks, for Fp8State.

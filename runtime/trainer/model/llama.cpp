@@ -44,7 +44,7 @@ class TypedLlama : public Llama {
         fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings),
              BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
-    backend_.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
+    ops_.attention.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
     if (config.tied_embeddings) visits_.push_back(0);
     // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
@@ -149,7 +149,7 @@ class TypedLlama : public Llama {
     const auto count = static_cast<size_t>(sizes_.R * sizes_.C);
     RETURN_IF_ERROR(tensor_.scatter_sum(std::span(buffers_.partial, sizes_.N * sizes_.C),
                                         std::span(buffers_.part, count)));
-    ops_.from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
+    ops_.pointwise.from_fp32(rows, buffers_.part, sizes_.R * sizes_.C);
     return {};
   }
 
@@ -183,10 +183,10 @@ class TypedLlama : public Llama {
     T* stream = s.L > 0 ? buffers_.layers.front().input : buffers_.output;
     RETURN_IF_ERROR(make_room(0));
     if (tensor_.alone()) {
-      ops_.embedding_forward(stream, buffers_.tokens, p, s.N, s.C);
+      ops_.embedding.forward(stream, buffers_.tokens, p, s.N, s.C);
       return {};
     }
-    ops_.embedding_slice_forward(buffers_.partial, buffers_.tokens, p, s.N, s.C, s.V, first_token());
+    ops_.embedding.slice_forward(buffers_.partial, buffers_.tokens, p, s.N, s.C, s.V, first_token());
     return sum_partial(stream);
   }
 
@@ -194,9 +194,9 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     ASSIGN_OR_RETURN(auto d, all_rows(buffers_.dstream));
     if (tensor_.alone()) {
-      ops_.embedding_backward(gradient.data(), buffers_.tokens, d, s.N, s.C, s.V, accumulate_);
+      ops_.embedding.backward(gradient.data(), buffers_.tokens, d, s.N, s.C, s.V, accumulate_);
     } else {
-      ops_.embedding_slice_backward(gradient.data(), buffers_.tokens, d, s.N, s.C, s.V, first_token(),
+      ops_.embedding.slice_backward(gradient.data(), buffers_.tokens, d, s.N, s.C, s.V, first_token(),
                                     accumulate_);
     }
     const auto rest = gradient.subspan(s.V * s.C);  // the norm's, when tied
@@ -224,7 +224,7 @@ class TypedLlama : public Llama {
   }
 
   Result<void> norm(T* all, float* rrms, const T* rows, const T* weight) {
-    ops_.rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
+    ops_.norms.rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
     return gather_rows(all);
   }
 
@@ -236,11 +236,11 @@ class TypedLlama : public Llama {
     LlamaLayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
     linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
-    ops_.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
-    ops_.attention_forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
+    ops_.attention.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
+    ops_.attention.forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
     RETURN_IF_ERROR(project_back(layer, Linear::kOut, a.middle, a.attention, p + at.out, s.HD));
-    ops_.rmsnorm_residual_forward(own_rows(a.normed2), a.rrms2, a.middle, a.input, p + at.norm2, s.R, s.C,
-                                  s.epsilon);
+    ops_.norms.rmsnorm_residual_forward(own_rows(a.normed2), a.rrms2, a.middle, a.input, p + at.norm2, s.R,
+                                        s.C, s.epsilon);
     return gather_rows(a.normed2);
   }
 
@@ -248,7 +248,7 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     LlamaLayerActivations<T>& a = activations(layer);
     linears_.forward(layer, Linear::kGateUp, a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
-    ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+    ops_.pointwise.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
   }
 
   Result<void> layer_forward(int layer, const T* p) {
@@ -258,7 +258,7 @@ class TypedLlama : public Llama {
     feed_forward(layer, p, at);
     RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
     RETURN_IF_ERROR(make_room(layer + 1));
-    ops_.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
+    ops_.pointwise.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
     if (offloaded_ && backward_follows_) RETURN_IF_ERROR(offloaded_->after_forward(layer));
     saved_.evict(a.begin, a.end - a.begin);
     return {};
@@ -281,7 +281,7 @@ class TypedLlama : public Llama {
     if (s.checkpointing == Checkpointing::kNone) return {};
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
     RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
-    ops_.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
+    ops_.pointwise.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
     return {};
   }
 
@@ -302,7 +302,7 @@ class TypedLlama : public Llama {
     auto d = all_rows(buffers_.dstream);
     RETURN_IF_ERROR(d);
     linears_.backward(layer, Linear::kDown, g + at.down, narrow, *d, a.activated, p + at.down, s.N, s.F, s.C);
-    ops_.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
+    ops_.pointwise.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
     RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, g + at.gate_up, narrow, wide, a.normed2,
                                     p + at.gate_up, 2 * s.F));
     RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
@@ -310,8 +310,8 @@ class TypedLlama : public Llama {
     d = all_rows(buffers_.dstream);
     RETURN_IF_ERROR(d);
     linears_.backward(layer, Linear::kOut, g + at.out, narrow, *d, a.attention, p + at.out, s.N, s.HD, s.C);
-    ops_.attention_backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
-    ops_.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
+    ops_.attention.backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
+    ops_.attention.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
     RETURN_IF_ERROR(
         backward_linear(layer, Linear::kQkv, g + at.qkv, narrow, wide, a.normed1, p + at.qkv, s.QKV));
     RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
@@ -322,9 +322,9 @@ class TypedLlama : public Llama {
   // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's.
   Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
     float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
-    ops_.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
+    ops_.norms.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
     RETURN_IF_ERROR(tensor_.sum(std::span(own, sizes_.C)));
-    if (accumulate_) backend_.ops<float>().add(dweight, dweight, own, sizes_.C);
+    if (accumulate_) backend_.ops<float>().pointwise.add(dweight, dweight, own, sizes_.C);
     return {};
   }
 
@@ -345,26 +345,26 @@ class TypedLlama : public Llama {
   }
 
   // The loss of the chunk that was computed last counts.
-  void add_chunk_loss() { backend_.accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1); }
+  void add_chunk_loss() { backend_.optimizer().accumulate(buffers_.losses, buffers_.losses + kChunkLoss, 1); }
 
   // Logits, loss and dlogits of the chunk that starts at `row`.
   Result<void> chunk_logits(const T* p, int64_t row) {
     const Sizes& s = sizes_;
     const int64_t rows = std::min(s.chunk, s.N - row);
     const int32_t* targets = buffers_.targets + row;
-    ops_.linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + head_matrix_, rows, s.C,
-                             s.V);
+    ops_.products.linear_forward_fp32(buffers_.logits, buffers_.head_normed + row * s.C, p + head_matrix_,
+                                      rows, s.C, s.V);
     double* const loss = buffers_.losses + kChunkLoss;
     if (tensor_.alone()) {
-      ops_.cross_entropy(loss, buffers_.dlogits, buffers_.logits, targets, rows, s.V, loss_scale_);
+      ops_.classifier.cross_entropy(loss, buffers_.dlogits, buffers_.logits, targets, rows, s.V, loss_scale_);
       return {};
     }
     const int64_t stats = rows * kernels::kSliceStats;
-    backend_.classifier_slice_stats(buffers_.stats + tensor_.rank() * stats, buffers_.logits, targets, rows,
-                                    s.V, first_token());
+    ops_.classifier.slice_stats(buffers_.stats + tensor_.rank() * stats, buffers_.logits, targets, rows, s.V,
+                                first_token());
     RETURN_IF_ERROR(tensor_.gather_in_place(buffers_.stats, stats));
-    ops_.cross_entropy_slice(loss, buffers_.dlogits, buffers_.logits, buffers_.stats, targets, rows, s.V,
-                             first_token(), tensor_.size(), loss_scale_);
+    ops_.classifier.cross_entropy_slice(loss, buffers_.dlogits, buffers_.logits, buffers_.stats, targets,
+                                        rows, s.V, first_token(), tensor_.size(), loss_scale_);
     return {};
   }
 
@@ -377,15 +377,15 @@ class TypedLlama : public Llama {
         if (loss_in_backward_) add_chunk_loss();
       }
       if (tensor_.alone()) {
-        ops_.linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_, rows, s.C,
-                                   s.V);
+        ops_.products.linear_backward_input(buffers_.narrow + row * s.C, buffers_.dlogits, p + head_matrix_,
+                                            rows, s.C, s.V);
       } else {
-        ops_.linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits, p + head_matrix_,
-                                        rows, s.C, s.V);
+        ops_.products.linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits,
+                                                 p + head_matrix_, rows, s.C, s.V);
       }
-      ops_.linear_backward_weight(g + head_matrix_, buffers_.dlogits, buffers_.head_normed + row * s.C, rows,
-                                  s.C, s.V,
-                                  /*accumulate=*/accumulate_ || row > 0);
+      ops_.products.linear_backward_weight(g + head_matrix_, buffers_.dlogits,
+                                           buffers_.head_normed + row * s.C, rows, s.C, s.V,
+                                           /*accumulate=*/accumulate_ || row > 0);
     }
     if (!tensor_.alone()) RETURN_IF_ERROR(sum_partial(buffers_.narrow));
     backend_.zero(buffers_.dstream, s.R * s.C * int64_t{sizeof(T)});

@@ -32,10 +32,10 @@ class Fp8State;  // fp8_state.h
 struct Batch {
   std::span<const int32_t> tokens;   // (B,T), in [0,V)
   std::span<const int32_t> targets;  // (B,T); -1 carries no loss
-  std::span<const int32_t>
-      document_begins;                // (B,T): the column at which each token's document begins; empty: 0
-  std::span<const int32_t> lengths;   // (B): tokens of each row that are not padding; empty: T
-  std::span<const int32_t> segments;  // (B,T): BERT's token types; empty: 0
+  // (B,T): the column at which each token's document begins; empty: 0.
+  std::span<const int32_t> document_begins;
+  std::span<const int32_t> lengths;        // (B): tokens of each row that are not padding; empty: T
+  std::span<const int32_t> segments;       // (B,T): BERT's token types; empty: 0
   std::span<const int32_t> next_sentence;  // (B): BERT's label, 0 or 1, -1 carries no loss; empty: -1
   // What the gradient is multiplied with: 1/(tokens that carry loss in the global batch) makes the sum over ranks
   // and micro-steps the mean. The other is the same for sequences with a next-sentence label.

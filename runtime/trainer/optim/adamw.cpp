@@ -9,7 +9,7 @@ namespace shardrun::optim {
 
 double sum_of_squares(std::span<const float> values) {
   double sum = 0.0;
-  kernels::cpu_backend().sum_of_squares(&sum, values);
+  kernels::cpu_backend().optimizer().sum_of_squares(&sum, values);
   return sum;
 }
 
@@ -46,8 +46,8 @@ void AdamW::update(const UpdateRange& part, std::span<float> master, std::span<c
   SHARDRUN_CHECK(master.size() == moment1_.size() && gradient.size() == moment1_.size());
   const auto begin = static_cast<size_t>(part.begin), count = static_cast<size_t>(part.count);
   parameters_.weight_decay = part.weight_decay ? static_cast<float>(options_.weight_decay) : 0.0F;
-  backend_->adamw_step(master.subspan(begin, count), moment1, moment2, gradient.subspan(begin, count),
-                       parameters_);
+  backend_->optimizer().adamw_step(master.subspan(begin, count), moment1, moment2,
+                                   gradient.subspan(begin, count), parameters_);
 }
 
 }  // namespace shardrun::optim

@@ -54,9 +54,10 @@ void Lamb::measure(std::span<const float> master, std::span<const float> gradien
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const TensorRange& range = ranges_[i];
     const auto begin = static_cast<size_t>(range.begin), count = static_cast<size_t>(range.count);
-    backend_->lamb_measure(&scratch()[i].squares, master.subspan(begin, count),
-                           moment1_.subspan(begin, count), moment2_.subspan(begin, count),
-                           gradient.subspan(begin, count), parameters(range, gradient_scale, step));
+    backend_->optimizer().lamb_measure(&scratch()[i].squares, master.subspan(begin, count),
+                                       moment1_.subspan(begin, count), moment2_.subspan(begin, count),
+                                       gradient.subspan(begin, count),
+                                       parameters(range, gradient_scale, step));
   }
   if (memory_.data() != nullptr)
     (void)backend_->download(own_.data(), memory_.data(),
@@ -82,8 +83,9 @@ void Lamb::apply(std::span<float> master, double learning_rate, int64_t step, st
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const TensorRange& range = ranges_[i];
     const auto begin = static_cast<size_t>(range.begin), count = static_cast<size_t>(range.count);
-    backend_->lamb_apply(master.subspan(begin, count), moment1_.subspan(begin, count),
-                         moment2_.subspan(begin, count), &scratch()[i].rate, parameters(range, 1.0, step));
+    backend_->optimizer().lamb_apply(master.subspan(begin, count), moment1_.subspan(begin, count),
+                                     moment2_.subspan(begin, count), &scratch()[i].rate,
+                                     parameters(range, 1.0, step));
   }
 }
 

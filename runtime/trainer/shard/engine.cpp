@@ -28,7 +28,7 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
 
 void Engine::publish() {
   SHARDRUN_CHECK(!plan_);
-  if (!half_.empty()) options_.backend->fp32_to_bf16(master_, half_);
+  if (!half_.empty()) options_.backend->optimizer().fp32_to_bf16(master_, half_);
   published_ = true;
 }
 
@@ -108,8 +108,9 @@ std::span<const std::byte> Engine::converted_shard(int block, std::span<std::byt
   const auto count = static_cast<size_t>(shards.shard_elements);
   const size_t bytes = count * sizeof(uint16_t);
   const auto mine = whole.subspan(static_cast<size_t>(groups_.gather->rank()) * bytes, bytes);
-  options_.backend->fp32_to_bf16(std::span<const float>(master_).subspan(shards.shard_offset, count),
-                                 {reinterpret_cast<uint16_t*>(mine.data()), count});
+  options_.backend->optimizer().fp32_to_bf16(
+      std::span<const float>(master_).subspan(shards.shard_offset, count),
+      {reinterpret_cast<uint16_t*>(mine.data()), count});
   return mine;
 }
 
@@ -160,8 +161,8 @@ Result<void> Engine::await_reduce(const StepEvent& event) {
 
 void Engine::add(const StepEvent& event) {
   const std::span<float> total = gradient_shard(event.block);
-  options_.backend->ops<float>().add(total.data(), total.data(), scratches_[event.scratch].data(),
-                                     layout_.block(event.block).shard_elements);
+  options_.backend->ops<float>().pointwise.add(total.data(), total.data(), scratches_[event.scratch].data(),
+                                               layout_.block(event.block).shard_elements);
 }
 
 Result<void> Engine::sum_over_replicas(int block) {

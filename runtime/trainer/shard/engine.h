@@ -60,8 +60,8 @@ struct Work {
   std::span<const std::byte> parameters;
   // In a backward: where the contribution to the block's gradient goes; as long as the block.
   std::span<float> gradient;
-  bool adds =
-      false;  // `gradient` holds earlier contributions, to which this one is added; else it is written over
+  // Whether `gradient` holds earlier contributions, to which this one is added; else it is written over.
+  bool adds = false;
 };
 
 class Engine {

@@ -137,7 +137,7 @@ Result<Loaders<Loader>> open_loaders(const Network& network, const BatchOptions&
 
 Result<std::unique_ptr<Batches>> Batches::open(const Network& network, const BatchOptions& options) {
   const auto tokens = static_cast<size_t>(options.micro_batch * options.sequence_length);
-  if (plan::shape_of(network).paired) {
+  if (plan::shape_of(network).architecture->paired) {
     ASSIGN_OR_RETURN(auto loaders, open_loaders<data::BertLoader>(network, options));
     return std::unique_ptr<Batches>(std::make_unique<PairBatches>(
         std::move(loaders.training), std::move(loaders.validation), tokens, options.micro_batch));

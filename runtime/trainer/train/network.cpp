@@ -2,37 +2,42 @@
 
 #include <utility>
 
-#include "runtime/trainer/weights/hf_config.h"
+#include <fmt/format.h>
 
 namespace shardrun::train {
 namespace {
 
 using base::Code;
 using base::Error;
-using model::BertConfig;
-using model::LlamaConfig;
 
-Result<std::unique_ptr<model::Model>> create(const LlamaConfig& config, const model::ModelOptions& options) {
-  ASSIGN_OR_RETURN(auto llama, model::Llama::create(config, options));
-  return std::unique_ptr<model::Model>(std::move(llama));
-}
-
-Result<std::unique_ptr<model::Model>> create(const BertConfig& config, const model::ModelOptions& options) {
-  if (options.tensor != nullptr)
-    return Error(Code::kInvalid, "a BERT has no tensor parallelism; remove [sharding] tensor_parallel");
-  ASSIGN_OR_RETURN(auto bert, model::Bert::create(config, options));
-  return std::unique_ptr<model::Model>(std::move(bert));
-}
+// Which model computes a configuration.
+template <typename Config>
+struct ModelOf;
+template <>
+struct ModelOf<plan::LlamaConfig> {
+  using Type = model::Llama;
+};
+template <>
+struct ModelOf<plan::BertConfig> {
+  using Type = model::Bert;
+};
 
 }  // namespace
 
 Result<std::unique_ptr<model::Model>> create_model(const Network& network,
                                                    const model::ModelOptions& options) {
-  return std::visit([&](const auto& config) { return create(config, options); }, network);
-}
-
-std::string configuration(const Network& network) {
-  return std::visit([](const auto& config) { return weights::hf_config(config); }, network);
+  const spec::Architecture& architecture = *shape_of(network).architecture;
+  if (options.tensor != nullptr && !architecture.sliceable) {
+    return Error(
+        Code::kInvalid,
+        fmt::format("{} has no tensor parallelism; remove [sharding] tensor_parallel", architecture.called));
+  }
+  return std::visit(
+      [&]<typename Config>(const Config& config) -> Result<std::unique_ptr<model::Model>> {
+        ASSIGN_OR_RETURN(auto made, ModelOf<Config>::Type::create(config, options));
+        return std::unique_ptr<model::Model>(std::move(made));
+      },
+      network);
 }
 
 }  // namespace shardrun::train

@@ -1,11 +1,9 @@
-// The model that a job trains (plan::Network), made; and what of it is neither arithmetic nor the model's own.
+// The model that a job trains (plan::Network), made.
 //
 // Thread rule: pure functions.
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/plan/model/network.h"
@@ -17,10 +15,8 @@ namespace shardrun::train {
 using base::Result;
 using plan::Network;
 
-// kInvalid with what and the mend; for BERT also a tensor group, which only a Llama can be cut for.
+// kInvalid with what and the mend; also for a tensor group that the architecture cannot be cut for.
 Result<std::unique_ptr<model::Model>> create_model(const Network& network,
                                                    const model::ModelOptions& options);
-// As Hugging Face's config.json has it, one line.
-std::string configuration(const Network& network);
 
 }  // namespace shardrun::train

@@ -152,11 +152,12 @@ Result<void> Session::compute() {
 // This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
 void Session::sum_gradient_squares(Sums& sums) {
   if (groups_.replica_rank() > 0) return;
-  if (groups_.tensor_parallel() == 1) return backend_.sum_of_squares(&sums.squares, engine_.gradient());
+  if (groups_.tensor_parallel() == 1)
+    return backend_.optimizer().sum_of_squares(&sums.squares, engine_.gradient());
   for (const optim::UpdateRange& range : optimizer_.ranges()) {
     if (range.whole && groups_.tensor_rank() > 0) continue;
-    backend_.sum_of_squares(&sums.part, engine_.gradient().subspan(range.begin, range.count));
-    backend_.accumulate(&sums.squares, &sums.part, 1);
+    backend_.optimizer().sum_of_squares(&sums.part, engine_.gradient().subspan(range.begin, range.count));
+    backend_.optimizer().accumulate(&sums.squares, &sums.part, 1);
   }
 }
 
@@ -170,12 +171,12 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targe
 }
 
 Session::Attention Session::attention() const {
-  const bool is_causal = plan::shape_of(options_.model).causal;
+  const bool is_causal = plan::shape_of(options_.model).architecture->causal;
   Attention attention{plan::ops(options_, groups_.tensor_parallel()).attention, is_causal,
                       plan::cudnn_bytes(options_, groups_.tensor_parallel()), ""};
   if (!is_causal) {
-    attention.refusal =
-        fmt::format("cuDNN's masks no padding, which {} has", plan::shape_of(options_.model).name);
+    attention.refusal = fmt::format("cuDNN's masks no padding, which {} has",
+                                    plan::shape_of(options_.model).architecture->called);
   } else if (options_.compute != kernels::DType::kBf16) {
     attention.refusal = "cuDNN's is of bf16";
   } else if (batches_->training_corpus().packs_documents()) {
@@ -210,7 +211,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   engine_.begin(step_plan(batch_.gradient_accumulation, /*backward=*/true));
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
     RETURN_IF_ERROR(micro_step(data_position_, number, targets));
-    backend_.accumulate(&step_sums.loss, model_->loss_sums(), 2);
+    backend_.optimizer().accumulate(&step_sums.loss, model_->loss_sums(), 2);
   }
   RETURN_IF_ERROR(engine_.finish());
 
@@ -251,7 +252,7 @@ Result<StepReport> Session::step(bool stop_requested) {
 Result<bool> Session::is_finite(std::span<const float> values) {
   Sums& sums = *reinterpret_cast<Sums*>(sums_.data());
   Sums own{};
-  backend_.sum_of_squares(&sums.part, values);
+  backend_.optimizer().sum_of_squares(&sums.part, values);
   RETURN_IF_ERROR(backend_.download(&own, &sums, sizeof own));
   return std::isfinite(own.part);
 }
@@ -377,7 +378,7 @@ checkpoint::Manifest Session::manifest() const {
   manifest.spread = place().spread;
   manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed,
                    corpus_digest_};
-  manifest.model = configuration(options_.model);
+  manifest.model = hf_config(options_.model);
   std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
     by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));

@@ -37,26 +37,7 @@ constexpr int kChurn = 100;  // connections that are closed at once
 constexpr int kRings = 200;
 constexpr size_t kPorts = 2 + 2 * 2;  // liveness and data of two ranks at least, beside the conductor's two
 
-const std::string kSpec = R"(name = "besieged"
-[resources]
-ranks_per_node = 2
-[program]
-trainer = "llama"
-[model]
-layers = 2
-hidden = 64
-heads = 4
-kv_heads = 2
-ffn = 176
-vocab = 256
-[data]
-files = ["/usr/share/common-licenses/GPL-3"]
-sequence_length = 32
-[batch]
-micro_batch = 1
-[optimizer]
-steps = 1500
-)";
+const std::string kSpec = testing::two_rank_job("besieged", 64, 1500);
 
 // What a stranger can find out of a job with ls and cat: it is gathered with root's eyes, so that no other job of this machine is
 // disturbed.

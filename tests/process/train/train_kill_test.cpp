@@ -18,29 +18,8 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const std::string kSpec = R"(name = "killed"
-[resources]
-ranks_per_node = 2
-[program]
-trainer = "llama"
-[model]
-layers = 2
-hidden = 128
-heads = 4
-kv_heads = 2
-ffn = 352
-vocab = 256
-[data]
-files = ["/usr/share/common-licenses/GPL-3"]
-sequence_length = 32
-[batch]
-micro_batch = 1
-[optimizer]
-steps = 400
-[checkpoint]
-every_steps = 1
-keep = 2
-)";
+const std::string kSpec =
+    testing::two_rank_job("killed", 128, 400, "[checkpoint]\nevery_steps = 1\nkeep = 2\n");
 
 int wanted_kills() {
   const char* text = std::getenv("SHARDRUN_KILLS");

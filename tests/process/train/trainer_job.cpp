@@ -8,6 +8,7 @@
 #include <functional>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
@@ -48,6 +49,30 @@ bool is_trainer(const std::string& process, const std::string& run) {
 }
 
 }  // namespace
+
+std::string two_rank_job(const std::string& name, int hidden, int steps, const std::string& more) {
+  return fmt::format(R"(name = "{}"
+[resources]
+ranks_per_node = 2
+[program]
+trainer = "llama"
+[model]
+layers = 2
+hidden = {}
+heads = 4
+kv_heads = 2
+ffn = {}
+vocab = 256
+[data]
+files = ["/usr/share/common-licenses/GPL-3"]
+sequence_length = 32
+[batch]
+micro_batch = 1
+[optimizer]
+steps = {}
+{})",
+                     name, hidden, hidden * 11 / 4, steps, more);
+}
 
 TrainerJob::TrainerJob(const std::string& spec) {
   std::string path = fs::current_path().string() + "/trainer_job.XXXXXX";

@@ -11,6 +11,9 @@
 
 namespace shardrun::testing {
 
+// Returns the spec of a job of two ranks that train a Llama of two layers; `more` is added at its end.
+std::string two_rank_job(const std::string& name, int hidden, int steps, const std::string& more = "");
+
 class TrainerJob {
  public:
   // `spec` has no [logging].

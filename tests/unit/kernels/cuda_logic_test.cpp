@@ -43,46 +43,6 @@ TEST_CASE("rounding: to nearest gives the CPU's bits, from subnormals to infinit
   }
 }
 
-TEST_CASE("rounding: stochastically, the result is a neighbour and the mean of all draws is the value") {
-  for (const float value : {1.0F + 0x1p-9F, 1.0F + 3 * 0x1p-10F, -3.1415927F, 1e-20F, -7e20F}) {
-    double sum = 0.0;
-    for (uint32_t random = 0; random < 65536; ++random) sum += widened(stochastic(value, random));
-    const double step = std::abs(double{value}) * 0x1p-7;
-    CAPTURE(value);
-    CHECK_LT(std::abs(sum / 65536 - value), step * 0x1p-15);
-    CHECK_LE(std::abs(widened(stochastic(value, 0)) - double{value}), step);
-    CHECK_LE(std::abs(widened(stochastic(value, 65535)) - double{value}), step);
-  }
-}
-
-TEST_CASE("rounding: stochastically, what bf16 has stays, and so do infinities and NaN") {
-  for (const float value : {0.0F, 1.0F, -2.5F, 0x1p-120F, INFINITY, -INFINITY}) {
-    CHECK_EQ(widened(stochastic(value, 0)), value);
-    CHECK_EQ(widened(stochastic(value, 65535)), value);
-  }
-  CHECK(std::isnan(widened(stochastic(std::nanf(""), 65535))));
-}
-
-TEST_CASE("rounding: an element's random bits do not depend on where its tensor was cut, and look uniform") {
-  double sum = 0.0;
-  for (uint64_t element = 0; element < 40000; ++element) {
-    const uint32_t bits = rounding_bits(rounding_draw(7, element), element);
-    sum += bits;
-    // This does as a kernel does that starts three elements earlier and keeps its draw while it can.
-    const uint64_t first = element < 3 ? 0 : element - 3;
-    uint64_t draw = 0;
-    uint32_t last = 0;
-    for (uint64_t e = first; e <= element; ++e) {
-      if (e == first || e % kElementsPerDraw == 0) draw = rounding_draw(7, e);
-      last = rounding_bits(draw, e);
-    }
-    REQUIRE_EQ(last, bits);
-  }
-  CHECK_LT(std::abs(sum / 40000 - 32767.5), 4 * 18918.0 / 200);
-  CHECK_NE(rounding_draw(7, 0), rounding_draw(8, 0));
-  CHECK_NE(rounding_draw(7, 0), rounding_draw(7, 4));
-}
-
 namespace {
 
 // Returns documents of random lengths, or one.

@@ -9,11 +9,17 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
-#include "runtime/trainer/kernels/ops.h"
+#include "runtime/trainer/kernels/backend.h"
 
 using namespace shardrun;
 
 namespace {
+
+// Returns the CPU's ops.
+template <typename T>
+const kernels::Ops<T>& ops() {
+  return kernels::cpu_backend().ops<T>();
+}
 
 using Values = std::vector<float>;
 
@@ -75,9 +81,9 @@ void check_attention(const std::string& name, const kernels::AttentionShape& sha
   const Values dout = normal(2, shape.B * shape.T * shape.H * shape.D);
   Values out = sized_as(dout), dqkv = sized_as(qkv), lse(static_cast<size_t>(shape.B * shape.H * shape.T));
 
-  kernels::attention_forward(out.data(), lse.data(), qkv.data(), shape, visibility);
-  kernels::attention_backward(dqkv.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape,
-                              visibility);
+  ops<float>().attention.forward(out.data(), lse.data(), qkv.data(), shape, visibility);
+  ops<float>().attention.backward(dqkv.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape,
+                                  visibility);
 
   check_near(out, name);
   check_near(dqkv, name + ".d0");
@@ -103,10 +109,10 @@ TEST_CASE("peers: a linear layer with bias is PyTorch's") {
   const Values x = normal(3, N * C), w = normal(4, O * C), bias = normal(5, O), dy = normal(6, N * O);
   Values y = sized_as(dy), dx = sized_as(x), dw = sized_as(w), dbias = sized_as(bias);
 
-  kernels::linear_bias_forward(y.data(), x.data(), w.data(), bias.data(), N, C, O);
-  kernels::linear_backward_input(dx.data(), dy.data(), w.data(), N, C, O);
-  kernels::linear_backward_weight(dw.data(), dy.data(), x.data(), N, C, O, /*accumulate=*/false);
-  kernels::bias_backward(dbias.data(), dy.data(), N, O, /*accumulate=*/false);
+  ops<float>().products.linear_bias_forward(y.data(), x.data(), w.data(), bias.data(), N, C, O);
+  ops<float>().products.linear_backward_input(dx.data(), dy.data(), w.data(), N, C, O);
+  ops<float>().products.linear_backward_weight(dw.data(), dy.data(), x.data(), N, C, O, /*accumulate=*/false);
+  ops<float>().products.bias_backward(dbias.data(), dy.data(), N, O, /*accumulate=*/false);
 
   check_near(y, "linear");
   check_near(dx, "linear.d0");
@@ -121,18 +127,19 @@ TEST_CASE("peers: both norms are PyTorch's") {
   Values y = sized_as(x), dx = sized_as(x), dgamma = sized_as(gamma), dbeta = sized_as(beta), mean(N),
          rstd(N);
 
-  kernels::layernorm_forward<float>(y.data(), mean.data(), rstd.data(), x.data(), nullptr, gamma.data(),
-                                    beta.data(), N, C, 1e-12f);
-  kernels::layernorm_backward(dx.data(), dgamma.data(), dbeta.data(), dy.data(), x.data(), gamma.data(),
-                              mean.data(), rstd.data(), N, C);
+  ops<float>().norms.layernorm_forward(y.data(), mean.data(), rstd.data(), x.data(), nullptr, gamma.data(),
+                                       beta.data(), N, C, 1e-12f);
+  ops<float>().norms.layernorm_backward(dx.data(), dgamma.data(), dbeta.data(), dy.data(), x.data(),
+                                        gamma.data(), mean.data(), rstd.data(), N, C);
   check_near(y, "layernorm");
   check_near(dx, "layernorm.d0");
   check_near(dgamma, "layernorm.d1");
   check_near(dbeta, "layernorm.d2");
 
-  kernels::rmsnorm_forward(y.data(), rstd.data(), x.data(), gamma.data(), N, C, 1e-5f);
+  ops<float>().norms.rmsnorm_forward(y.data(), rstd.data(), x.data(), gamma.data(), N, C, 1e-5f);
   std::fill(dx.begin(), dx.end(), 0.0f);  // rmsnorm adds to the residual's gradient
-  kernels::rmsnorm_backward(dx.data(), dgamma.data(), dy.data(), x.data(), gamma.data(), rstd.data(), N, C);
+  ops<float>().norms.rmsnorm_backward(dx.data(), dgamma.data(), dy.data(), x.data(), gamma.data(),
+                                      rstd.data(), N, C);
   check_near(y, "rmsnorm");
   check_near(dx, "rmsnorm.d0");
   check_near(dgamma, "rmsnorm.d1");
@@ -141,21 +148,21 @@ TEST_CASE("peers: both norms are PyTorch's") {
 TEST_CASE("peers: GELU, tanh and SwiGLU are PyTorch's") {
   const Values x = normal(3, 301, 3.0), dy = normal(6, 301);
   Values y = sized_as(x), dx = sized_as(x);
-  kernels::gelu_forward(y.data(), x.data(), 301);
-  kernels::gelu_backward(dx.data(), dy.data(), x.data(), 301);
+  ops<float>().pointwise.gelu_forward(y.data(), x.data(), 301);
+  ops<float>().pointwise.gelu_backward(dx.data(), dy.data(), x.data(), 301);
   check_near(y, "gelu");
   check_near(dx, "gelu.d0");
 
-  kernels::tanh_forward(y.data(), x.data(), 301);
-  kernels::tanh_backward(dx.data(), dy.data(), y.data(), 301);
+  ops<float>().pointwise.tanh_forward(y.data(), x.data(), 301);
+  ops<float>().pointwise.tanh_backward(dx.data(), dy.data(), y.data(), 301);
   check_near(y, "tanh");
   check_near(dx, "tanh.d0");
 
   constexpr int64_t N = 7, F = 13;
   const Values gate_up = normal(3, N * 2 * F), dgated = normal(6, N * F);
   Values gated = sized_as(dgated), dgate_up = sized_as(gate_up);
-  kernels::swiglu_forward(gated.data(), gate_up.data(), N, F);
-  kernels::swiglu_backward(dgate_up.data(), dgated.data(), gate_up.data(), N, F);
+  ops<float>().pointwise.swiglu_forward(gated.data(), gate_up.data(), N, F);
+  ops<float>().pointwise.swiglu_backward(dgate_up.data(), dgated.data(), gate_up.data(), N, F);
   check_near(gated, "swiglu");
   check_near(dgate_up, "swiglu.d0");
 }
@@ -163,8 +170,8 @@ TEST_CASE("peers: GELU, tanh and SwiGLU are PyTorch's") {
 TEST_CASE("peers: the rotary embedding is that of LlamaForCausalLM") {
   constexpr int64_t B = 2, T = 11, H = 3, D = 8;
   Values x = normal(3, B * T * H * D), table(T * D);
-  kernels::rope_table(table.data(), T, D, 10000.0);
-  kernels::rope(x.data(), table.data(), B, T, H, D, H * D, /*inverse=*/false);
+  ops<float>().attention.rope_table(table.data(), T, D, 10000.0);
+  ops<float>().attention.rope(x.data(), table.data(), B, T, H, D, H * D, /*inverse=*/false);
   check_near(x, "rope");
 }
 
@@ -174,7 +181,8 @@ TEST_CASE("peers: cross-entropy is PyTorch's, summed over the targets that are t
   std::vector<int32_t> targets = integers(7, N, V);
   targets[2] = -1;
   Values dlogits = sized_as(logits);
-  const double loss = kernels::cross_entropy(dlogits.data(), logits.data(), targets.data(), N, V, 0.25f);
+  double loss = 0.0;
+  ops<float>().classifier.cross_entropy(&loss, dlogits.data(), logits.data(), targets.data(), N, V, 0.25f);
   check_near({static_cast<float>(loss)}, "cross_entropy");
   check_near(dlogits, "cross_entropy.d0");
 }
@@ -186,11 +194,11 @@ TEST_CASE("peers: BERT's sum of embeddings is PyTorch's") {
   const std::vector<int32_t> tokens = integers(7, N, 13), types = integers(8, N, 2);
   const std::vector<int32_t> positions = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
   Values y = sized_as(dy), dword = sized_as(word), dposition = sized_as(position), dtype = sized_as(type);
-  kernels::embedding_sum_forward(y.data(), tokens.data(), positions.data(), types.data(), word.data(),
-                                 position.data(), type.data(), N, C);
-  kernels::embedding_backward(dword.data(), tokens.data(), dy.data(), N, C, 13);
-  kernels::embedding_backward(dposition.data(), positions.data(), dy.data(), N, C, 5);
-  kernels::embedding_backward(dtype.data(), types.data(), dy.data(), N, C, 2);
+  ops<float>().embedding.sum_forward(y.data(), tokens.data(), positions.data(), types.data(), word.data(),
+                                     position.data(), type.data(), N, C);
+  ops<float>().embedding.backward(dword.data(), tokens.data(), dy.data(), N, C, 13);
+  ops<float>().embedding.backward(dposition.data(), positions.data(), dy.data(), N, C, 5);
+  ops<float>().embedding.backward(dtype.data(), types.data(), dy.data(), N, C, 2);
   check_near(y, "embedding");
   check_near(dword, "embedding.d0");
   check_near(dposition, "embedding.d1");
@@ -201,15 +209,16 @@ TEST_CASE("peers: three steps of AdamW are PyTorch's") {
   Values master = normal(3, 50), moment1(50), moment2(50);
   for (int step = 1; step <= 3; ++step) {
     const auto correction = [&](double beta) { return static_cast<float>(1.0 - std::pow(beta, step)); };
-    kernels::adamw_step(master, moment1, moment2, normal(static_cast<uint64_t>(9 + step), 50),
-                        {.learning_rate = 1e-2f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .epsilon = 1e-8f,
-                         .weight_decay = 0.1f,
-                         .gradient_scale = 1.0f,
-                         .bias_correction1 = correction(0.9),
-                         .bias_correction2 = correction(0.95)});
+    kernels::cpu_backend().optimizer().adamw_step(master, moment1, moment2,
+                                                  normal(static_cast<uint64_t>(9 + step), 50),
+                                                  {.learning_rate = 1e-2f,
+                                                   .beta1 = 0.9f,
+                                                   .beta2 = 0.95f,
+                                                   .epsilon = 1e-8f,
+                                                   .weight_decay = 0.1f,
+                                                   .gradient_scale = 1.0f,
+                                                   .bias_correction1 = correction(0.9),
+                                                   .bias_correction2 = correction(0.95)});
   }
   check_near(master, "adamw");
 }

@@ -1,4 +1,5 @@
 #include "launcher/view/report_page.h"
+#include "launcher/view/report_series.h"
 
 #include <doctest/doctest.h>
 
@@ -22,11 +23,11 @@ ReportRun run_named(const std::string& name) {
   run.record.nodes = {"n1"};
   run.directory = "/runs/" + name + "/7";
   run.spec = "name = \"" + name + "\"\n[optimizer]\nsteps = 20\n";
-  add_series(R"({"step":1,"loss":5.5,"tokens_per_second":100,"attempt":0})"
-             "\n"
-             R"({"step":2,"loss":4.5,"tokens_per_second":110,"attempt":0})"
-             "\n",
-             run.series);
+  add_metrics(R"({"step":1,"loss":5.5,"tokens_per_second":100,"attempt":0})"
+              "\n"
+              R"({"step":2,"loss":4.5,"tokens_per_second":110,"attempt":0})"
+              "\n",
+              run.curve);
   return run;
 }
 
@@ -36,41 +37,30 @@ bool has(const std::string& page, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("report: a step that comes again after a restart replaces what came at and after it") {
-  RunSeries series;
-  add_series(R"({"step":1,"loss":5.0,"attempt":0})"
-             "\n"
-             R"({"step":2,"loss":4.0,"attempt":0})"
-             "\n"
-             R"({"step":3,"loss":3.0,"attempt":0})"
-             "\n"
-             R"({"event":"validation","step":3,"loss":3.5,"attempt":0})"
-             "\n",
-             series);
-  add_series(R"({"step":2,"loss":4.25,"attempt":1})"
-             "\n"
-             R"({"step":3,"loss":9.0,"attempt":0})"
-             "\n",
-             series);
+TEST_CASE("report: figures that a step does not have or that are not finite are left out of a curve") {
+  TrainingCurve curve;
+  add_metrics(R"({"step":1,"loss":5.0,"grad_norm":2.0})"
+              "\n"
+              R"({"step":2,"loss":4.0})"
+              "\n"
+              R"({"step":3,"loss":3.0,"grad_norm":null})"
+              "\n"
+              R"({"step":4,"loss":2.0,"grad_norm":1.5})"
+              "\n",
+              curve);
+  curve.steps.push_back({5, std::numeric_limits<double>::infinity()});
 
-  CHECK(series.loss.x == std::vector<double>{1, 2});
-  CHECK(series.loss.y == std::vector<double>{5.0, 4.25});
-  CHECK(series.validation.y == std::vector<double>{3.5});
-}
-
-TEST_CASE("report: figures that are not finite are left out of a curve") {
-  Series series;
-  series.add(1, 2.0);
-  series.add(2, std::nan(""));
-  series.add(3, std::numeric_limits<double>::infinity());
-  series.add(4, 1.0);
-
-  CHECK(series.x == std::vector<double>{1, 4});
+  CHECK(series_of(curve.steps, &StepPoint::grad_norm).x == std::vector<double>{1, 4});
+  CHECK(series_of(curve.steps, &StepPoint::grad_norm).y == std::vector<double>{2.0, 1.5});
+  CHECK(series_of(curve.steps, &StepPoint::loss).x == std::vector<double>{1, 2, 3, 4});
 }
 
 TEST_CASE("report: a thinned curve keeps its ends and its only spike") {
   Series series;
-  for (int step = 1; step <= 100000; ++step) series.add(step, step == 54321 ? 99.0 : 1.0 + 1.0 / step);
+  for (int step = 1; step <= 100000; ++step) {
+    series.x.push_back(step);
+    series.y.push_back(step == 54321 ? 99.0 : 1.0 + 1.0 / step);
+  }
 
   const Series few = thinned(series, 400);
 
@@ -85,8 +75,7 @@ TEST_CASE("report: a thinned curve keeps its ends and its only spike") {
 }
 
 TEST_CASE("report: a short curve is kept whole") {
-  Series series;
-  for (int step = 1; step <= 10; ++step) series.add(step, step);
+  const Series series{{1, 2, 3, 4}, {4, 3, 2, 1}};
 
   CHECK(thinned(series, 400).x == series.x);
 }

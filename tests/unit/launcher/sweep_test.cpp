@@ -78,7 +78,7 @@ TEST_CASE("sweep: one picture has every curve that has two steps, and no name in
   SweepReport report = three_runs();
   report.runs[1].assignments = {"a=</title><script>"};
   TrainingCurve curve;
-  curve.steps = {{1, 3.0, 0, 0}, {2, 2.0, 0, 0}};
+  curve.steps = {{1, 3.0}, {2, 2.0}};
 
   const std::string svg = sweep_plot_svg(report, {curve, curve, {}});
 

@@ -134,7 +134,8 @@ TEST_CASE("metrics: restarted steps replace what came after the checkpoint") {
       curve);
   add_metrics(
       "{\"step\":2,\"loss\":2.5,\"tokens_per_second\":10,\"step_seconds\":0.5}\n"
-      "{\"event\":\"validation\",\"step\":2,\"loss\":2.6,\"unigram_entropy\":3.1}\n",
+      "{\"event\":\"validation\",\"step\":2,\"loss\":2.6,\"unigram_entropy\":3.1,\"attempt\":1}\n"
+      "{\"step\":3,\"loss\":9.0,\"attempt\":0}\n",
       curve);
   REQUIRE_EQ(curve.steps.size(), 2);
   CHECK_EQ(curve.steps[1].loss, 2.5);

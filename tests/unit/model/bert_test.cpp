@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/trainer/kernels/ops.h"
 #include "runtime/trainer/kernels/workspace.h"
+#include "tests/unit/model/block_values.h"
 
 using namespace shardrun;
 
@@ -44,14 +44,7 @@ struct Fixture {
 
   std::vector<std::byte> bytes(int visit) const {
     const auto& values = parameters[static_cast<size_t>(bert->visits()[static_cast<size_t>(visit)])];
-    if (compute == kernels::DType::kFp32) {
-      const auto raw = std::as_bytes(std::span(values));
-      return {raw.begin(), raw.end()};
-    }
-    std::vector<kernels::Bf16> narrow(values.size());
-    kernels::fp32_to_bf16(values, std::span(narrow));
-    const auto raw = std::as_bytes(std::span(narrow));
-    return {raw.begin(), raw.end()};
+    return testing::bytes_of(values, compute);
   }
 
   int visit_count() const { return static_cast<int>(bert->visits().size()); }
@@ -238,13 +231,7 @@ TEST_CASE("bert: gradients that are added to others are their sums, with and wit
       fixture.gradients = first;
       fixture.differentiate_more();
 
-      for (size_t block = 0; block < first.size(); ++block) {
-        for (size_t i = 0; i < first[block].size(); ++i) {
-          CAPTURE(block);
-          CHECK_EQ(fixture.gradients[block][i],
-                   doctest::Approx(first[block][i] + second[block][i]).epsilon(1e-5));
-        }
-      }
+      testing::check_sum(fixture.gradients, first, second);
     }
   }
 }
@@ -254,14 +241,7 @@ TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
   full.differentiate();
   half.differentiate();
   CHECK_EQ(half.loss(), doctest::Approx(full.loss()).epsilon(2e-2));
-  double difference = 0.0, norm = 0.0;
-  for (size_t block = 0; block < full.gradients.size(); ++block) {
-    for (size_t i = 0; i < full.gradients[block].size(); ++i) {
-      difference += std::pow(double{full.gradients[block][i]} - half.gradients[block][i], 2);
-      norm += std::pow(double{full.gradients[block][i]}, 2);
-    }
-  }
-  CHECK_LT(std::sqrt(difference / norm), 5e-2);
+  CHECK_LT(testing::distance(half.gradients, full.gradients), 5e-2);
 }
 
 TEST_CASE("bert: impossible shapes are refused with the mend") {

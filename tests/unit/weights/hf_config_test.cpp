@@ -2,12 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include "runtime/plan/model/llama.h"
+
 using namespace shardrun;
 using namespace shardrun::weights;
 
 TEST_CASE(
     "configuration: a Llama's sizes are under Hugging Face's keys, and whether its embeddings are tied") {
-  model::LlamaConfig config;
+  plan::LlamaConfig config;
   config.layers = 2;
   config.hidden = 64;
   config.heads = 4;

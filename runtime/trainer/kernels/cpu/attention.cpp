@@ -11,10 +11,10 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/attention_scratch.h"
+#include "runtime/trainer/kernels/cpu/ops.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
-#include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::kernels {
 namespace {
@@ -27,6 +27,7 @@ using plan::kKeys;
 using plan::kQueries;
 
 constexpr int64_t kLargestHead = 1024;
+constexpr int64_t kSmallestRows = 16;  // of tokens to rotate; fewer are not worth a thread
 
 // Loads rows × D of `in`, whose row stride is given, as dense fp32.
 void load_tile(float* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
@@ -175,28 +176,6 @@ void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Se
   store_tile(out + slice.out_at(i, h), s.out, rows, D, slice.shape.H * D);
 }
 
-}  // namespace
-
-template <typename Type>
-void attention_forward(Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
-                       const Visibility& visibility) {
-  const int64_t group = shape.H / shape.K;
-  SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
-  parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
-    auto s = scratch_of<ForwardScratch>(shape);
-    for (int64_t work = begin; work < end; ++work) {
-      const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
-      const Seen seen(shape, visibility, slice.b);
-      load_head(s.head, slice, qkv);
-      for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-        for (int64_t i = 0; i < shape.T; i += kQueries) forward_queries(s, slice, seen, out, lse, qkv, h, i);
-      }
-    }
-  });
-}
-
-namespace {
-
 // Computes delta[t] = dout · out, the softmax's own correction.
 template <typename Type>
 void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
@@ -239,48 +218,100 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
   vector::multiply_add_transposed(s.dk + j * D, D, s.dp, kKeys, s.q, D, keys, rows, D);
 }
 
+template <typename T>
+class CpuAttention final : public AttentionOps<T> {
+ public:
+  void rope_table(float* table, int64_t length, int64_t D, double theta) const override {
+    const int64_t half = D / 2;
+    for (int64_t t = 0; t < length; ++t) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle =
+            static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+        table[t * D + i] = static_cast<float>(std::cos(angle));
+        table[t * D + half + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+  }
+
+  void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D, int64_t stride,
+            bool inverse) const override {
+    const int64_t half = D / 2;
+    parallel_for(B * length, kSmallestRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> wide(heads * D);
+      for (int64_t n = begin; n < end; ++n) {
+        const float* angles = table + n % length * D;
+        T* row = x + n * stride;
+        float* values = const_cast<float*>(vector::load(row, wide.data(), heads * D));
+        for (int64_t head = 0; head < heads; ++head) {
+          float* at = values + head * D;
+          vector::rotate(at, at + half, angles, angles + half, inverse ? -1.0f : 1.0f, half);
+        }
+        vector::store(row, values, heads * D);
+      }
+    });
+  }
+
+  void forward(T* out, float* lse, const T* qkv, const AttentionShape& shape,
+               const Visibility& visibility) const override {
+    const int64_t group = shape.H / shape.K;
+    SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
+    parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
+      auto s = scratch_of<ForwardScratch>(shape);
+      for (int64_t work = begin; work < end; ++work) {
+        const Slice<const T> slice{shape, work / shape.K, work % shape.K};
+        const Seen seen(shape, visibility, slice.b);
+        load_head(s.head, slice, qkv);
+        for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
+          for (int64_t i = 0; i < shape.T; i += kQueries)
+            forward_queries(s, slice, seen, out, lse, qkv, h, i);
+        }
+      }
+    });
+  }
+
+  void backward(T* dqkv, const T* dout, const T* out, const T* qkv, const float* lse,
+                const AttentionShape& shape, const Visibility& visibility) const override {
+    const int64_t length = shape.T, D = shape.D, group = shape.H / shape.K;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(D));
+    SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
+    parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
+      auto s = scratch_of<BackwardScratch>(shape);
+      for (int64_t work = begin; work < end; ++work) {
+        const Slice<const T> slice{shape, work / shape.K, work % shape.K};
+        const Seen seen(shape, visibility, slice.b);
+        const Slice<T> target{shape, slice.b, slice.k};
+        std::fill_n(s.dk, length * D, 0.0f);
+        std::fill_n(s.dv, length * D, 0.0f);
+        for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
+          row_products(s, slice, dout, out, h);
+          std::fill_n(s.dq, length * D, 0.0f);
+          for (int64_t j = 0; j < length; j += kKeys) {
+            const int64_t keys = std::min(kKeys, length - j);
+            load_tile(s.k, slice.key(qkv, j), keys, D, shape.qkv_stride());
+            load_transposed(s.k_transposed, slice.key(qkv, j), keys, D, shape.qkv_stride());
+            load_transposed(s.v_transposed, slice.value(qkv, j), keys, D, shape.qkv_stride());
+            for (int64_t i = 0; i < length; i += kQueries) {
+              backward_tile(s, slice, seen, qkv, dout, lse, h, i, j, scale);
+            }
+          }
+          vector::scale(s.dq, scale, length * D);
+          store_tile(target.query(dqkv, 0, h), s.dq, length, D, shape.qkv_stride());
+        }
+        store_tile(target.key(dqkv, 0), s.dk, length, D, shape.qkv_stride());
+        store_tile(target.value(dqkv, 0), s.dv, length, D, shape.qkv_stride());
+      }
+    });
+  }
+};
+
 }  // namespace
 
-template <typename Type>
-void attention_backward(Type* dqkv, const Type* dout, const Type* out, const Type* qkv, const float* lse,
-                        const AttentionShape& shape, const Visibility& visibility) {
-  const int64_t T = shape.T, D = shape.D, group = shape.H / shape.K;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(D));
-  SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
-  parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
-    auto s = scratch_of<BackwardScratch>(shape);
-    for (int64_t work = begin; work < end; ++work) {
-      const Slice<const Type> slice{shape, work / shape.K, work % shape.K};
-      const Seen seen(shape, visibility, slice.b);
-      const Slice<Type> target{shape, slice.b, slice.k};
-      std::fill_n(s.dk, T * D, 0.0f);
-      std::fill_n(s.dv, T * D, 0.0f);
-      for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-        row_products(s, slice, dout, out, h);
-        std::fill_n(s.dq, T * D, 0.0f);
-        for (int64_t j = 0; j < T; j += kKeys) {
-          const int64_t keys = std::min(kKeys, T - j);
-          load_tile(s.k, slice.key(qkv, j), keys, D, shape.qkv_stride());
-          load_transposed(s.k_transposed, slice.key(qkv, j), keys, D, shape.qkv_stride());
-          load_transposed(s.v_transposed, slice.value(qkv, j), keys, D, shape.qkv_stride());
-          for (int64_t i = 0; i < T; i += kQueries) {
-            backward_tile(s, slice, seen, qkv, dout, lse, h, i, j, scale);
-          }
-        }
-        vector::scale(s.dq, scale, T * D);
-        store_tile(target.query(dqkv, 0, h), s.dq, T, D, shape.qkv_stride());
-      }
-      store_tile(target.key(dqkv, 0), s.dk, T, D, shape.qkv_stride());
-      store_tile(target.value(dqkv, 0), s.dv, T, D, shape.qkv_stride());
-    }
-  });
+template <typename T>
+const AttentionOps<T>& cpu_attention() {
+  static const CpuAttention<T> ops;
+  return ops;
 }
-
-template void attention_forward(float*, float*, const float*, const AttentionShape&, const Visibility&);
-template void attention_forward(Bf16*, float*, const Bf16*, const AttentionShape&, const Visibility&);
-template void attention_backward(float*, const float*, const float*, const float*, const float*,
-                                 const AttentionShape&, const Visibility&);
-template void attention_backward(Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                 const AttentionShape&, const Visibility&);
+template const AttentionOps<float>& cpu_attention();
+template const AttentionOps<Bf16>& cpu_attention();
 
 }  // namespace shardrun::kernels

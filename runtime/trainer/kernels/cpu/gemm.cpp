@@ -13,9 +13,10 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/workspace.h"
+#include "runtime/trainer/kernels/cpu/ops.h"
+#include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
-#include "runtime/trainer/kernels/ops.h"
 #include "runtime/trainer/kernels/workspace.h"
 
 namespace shardrun::kernels {
@@ -204,6 +205,64 @@ void run(const LinearCall& call, const Pointers& at) {
   products.multiply(product, at, thread_workspace(products.compile(product).scratch_bytes));
 }
 
+using Op = LinearCall::Op;
+
+template <typename T>
+class CpuProducts final : public ProductOps<T> {
+ public:
+  void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) const override {
+    run<T>({Op::kForward, N, C, O}, {y, x, w, nullptr});
+  }
+
+  void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) const override {
+    run<T>({Op::kForwardFp32, N, C, O}, {y, x, w, nullptr});
+  }
+
+  void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                           int64_t O) const override {
+    run<T>({Op::kForward, N, C, O, /*bias=*/true}, {y, x, w, bias});
+  }
+
+  void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                                int64_t O) const override {
+    run<T>({Op::kForwardFp32, N, C, O, /*bias=*/true}, {y, x, w, bias});
+  }
+
+  void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O,
+                             bool accumulate) const override {
+    run<T>({Op::kBackwardInput, N, C, O, /*bias=*/false, accumulate}, {dx, dy, w, nullptr});
+  }
+
+  void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C,
+                                  int64_t O) const override {
+    run<T>({Op::kBackwardInputFp32, N, C, O}, {dx, dy, w, nullptr});
+  }
+
+  void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
+                              bool accumulate) const override {
+    run<T>({Op::kBackwardWeight, N, C, O, /*bias=*/false, accumulate}, {dw, dy, x, nullptr});
+  }
+
+  // Sums rows in groups and then the groups in order, which keeps the error of a long sum small.
+  void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumulate) const override {
+    constexpr int64_t kGroup = 32, kSmallestColumns = 64;
+    parallel_for(O, kSmallestColumns, [&](int64_t begin, int64_t end) {
+      const int64_t columns = end - begin;
+      std::vector<float> buffers(3 * columns);
+      float *wide = buffers.data(), *group = wide + columns, *total = group + columns;
+      if (accumulate) std::copy(dbias + begin, dbias + end, total);
+      for (int64_t first = 0; first < N; first += kGroup) {
+        std::fill_n(group, columns, 0.0f);
+        for (int64_t n = first; n < std::min(N, first + kGroup); ++n) {
+          vector::add(group, group, vector::load(dy + n * O + begin, wide, columns), columns);
+        }
+        vector::add(total, total, group, columns);
+      }
+      std::copy(total, total + columns, dbias + begin);
+    });
+  }
+};
+
 }  // namespace
 
 vector::InstructionSet vector::instruction_set() {
@@ -241,55 +300,12 @@ int64_t compiled_products() {
   return Products::of_this_thread().compiled();
 }
 
-using Op = LinearCall::Op;
-
 template <typename T>
-void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
-  run<T>({Op::kForward, N, C, O}, {y, x, w, nullptr});
+const ProductOps<T>& cpu_products() {
+  static const CpuProducts<T> ops;
+  return ops;
 }
-
-template <typename T>
-void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
-  run<T>({Op::kForwardFp32, N, C, O}, {y, x, w, nullptr});
-}
-
-template <typename T>
-void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C, int64_t O) {
-  run<T>({Op::kForward, N, C, O, /*bias=*/true}, {y, x, w, bias});
-}
-
-template <typename T>
-void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
-                              int64_t O) {
-  run<T>({Op::kForwardFp32, N, C, O, /*bias=*/true}, {y, x, w, bias});
-}
-
-template <typename T>
-void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O, bool accumulate) {
-  run<T>({Op::kBackwardInput, N, C, O, /*bias=*/false, accumulate}, {dx, dy, w, nullptr});
-}
-
-template <typename T>
-void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O) {
-  run<T>({Op::kBackwardInputFp32, N, C, O}, {dx, dy, w, nullptr});
-}
-
-template <typename T>
-void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
-                            bool accumulate) {
-  run<T>({Op::kBackwardWeight, N, C, O, /*bias=*/false, accumulate}, {dw, dy, x, nullptr});
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                            \
-  template void linear_forward(T*, const T*, const T*, int64_t, int64_t, int64_t);                         \
-  template void linear_forward_fp32(float*, const T*, const T*, int64_t, int64_t, int64_t);                \
-  template void linear_bias_forward(T*, const T*, const T*, const T*, int64_t, int64_t, int64_t);          \
-  template void linear_bias_forward_fp32(float*, const T*, const T*, const T*, int64_t, int64_t, int64_t); \
-  template void linear_backward_input(T*, const T*, const T*, int64_t, int64_t, int64_t, bool);            \
-  template void linear_backward_input_fp32(float*, const T*, const T*, int64_t, int64_t, int64_t);         \
-  template void linear_backward_weight(float*, const T*, const T*, int64_t, int64_t, int64_t, bool);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template const ProductOps<float>& cpu_products();
+template const ProductOps<Bf16>& cpu_products();
 
 }  // namespace shardrun::kernels

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <vector>
 
+#include "runtime/trainer/kernels/cpu/ops.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
-#include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::kernels {
 namespace {
@@ -43,108 +43,112 @@ std::vector<float> scratch(int64_t count) {
   return std::vector<float>(count);
 }
 
+template <typename T>
+class CpuNorms final : public NormOps<T> {
+ public:
+  void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
+                       float epsilon) const override {
+    parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> buffers = scratch(3 * C);
+      const float* weights = vector::load(w, buffers.data(), C);
+      for (int64_t n = begin; n < end; ++n) {
+        const float* row = vector::load(x + n * C, buffers.data() + C, C);
+        rrms[n] = 1.0f / std::sqrt(vector::sum_of_squares(row, C) / static_cast<float>(C) + epsilon);
+        float* out = vector::target(y + n * C, buffers.data() + 2 * C);
+        vector::scale_by_weights(out, row, rrms[n], weights, C);
+        vector::store(y + n * C, out, C);
+      }
+    });
+  }
+
+  void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N, int64_t C,
+                                float epsilon) const override {
+    cpu_pointwise<T>().add(x, residual, x, N * C);
+    rmsnorm_forward(y, rrms, x, w, N, C, epsilon);
+  }
+
+  // Computes, with r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
+  void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
+                        int64_t C) const override {
+    ColumnSums sums(N, C);
+    sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
+      std::vector<float> buffers = scratch(5 * C);
+      float* const product = buffers.data() + 4 * C;
+      const float* weights = vector::load(w, buffers.data(), C);
+      for (int64_t n = begin; n < end; ++n) {
+        const float* in = vector::load(x + n * C, buffers.data() + C, C);
+        const float* grad = vector::load(dy + n * C, buffers.data() + 2 * C, C);
+        const float r = rrms[n];
+        vector::scale_by_weights(product, grad, r, in, C);  // dy·x·r
+        vector::add(sums_of(n), sums_of(n), product, C);
+        const float mean = vector::dot(product, weights, C) / static_cast<float>(C);  // r·mean(g·x)
+        vector::scale_by_weights(product, grad, r, weights, C);
+        vector::add_scaled(product, -r * r * mean, in, C);
+        const float* before = vector::load(dx + n * C, buffers.data() + 3 * C, C);
+        float* out = vector::target(dx + n * C, buffers.data() + 3 * C);
+        vector::add(out, before, product, C);
+        vector::store(dx + n * C, out, C);
+      }
+    });
+    sums.add_up(dw, 0, C);
+  }
+
+  void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma,
+                         const T* beta, int64_t N, int64_t C, float epsilon) const override {
+    parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> buffers(5 * C);
+      float *wide = buffers.data(), *wide_residual = wide + C, *result = wide + 2 * C;
+      const float* g = vector::load(gamma, wide + 3 * C, C);
+      const float* b = vector::load(beta, wide + 4 * C, C);
+      for (int64_t n = begin; n < end; ++n) {
+        T* row = x + n * C;
+        const float* in = vector::load(row, wide, C);
+        if (residual != nullptr) {
+          float* sum = vector::target(row, wide);
+          vector::add(sum, in, vector::load(residual + n * C, wide_residual, C), C);
+          vector::store(row, sum, C);
+          in = vector::load(row, wide, C);  // so that it is what backward will read
+        }
+        const auto size = static_cast<float>(C);
+        mean[n] = vector::sum(in, C) / size;
+        rstd[n] = 1.0f / std::sqrt(vector::sum_of_squared_deviations(in, mean[n], C) / size + epsilon);
+        float* out = vector::target(y + n * C, result);
+        vector::normalize(out, in, mean[n], rstd[n], g, b, C);
+        vector::store(y + n * C, out, C);
+      }
+    });
+  }
+
+  void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
+                          const float* mean, const float* rstd, int64_t N, int64_t C) const override {
+    ColumnSums sums(N, 2 * C);
+    sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
+      std::vector<float> buffers = scratch(3 * C);
+      float *wide_gradient = buffers.data(), *wide_x = wide_gradient + C;
+      const float* g = vector::load(gamma, wide_gradient + 2 * C, C);
+      for (int64_t n = begin; n < end; ++n) {
+        const float* in = vector::load(x + n * C, wide_x, C);
+        const float* gradient = vector::load(dy + n * C, wide_gradient, C);
+        const auto means = vector::layernorm_gradient_means(sums_of(n), sums_of(n) + C, gradient, in, mean[n],
+                                                            rstd[n], g, C);
+        float* out = vector::target(dx + n * C, wide_gradient);
+        vector::layernorm_gradient(out, gradient, in, mean[n], rstd[n], g, means, C);
+        vector::store(dx + n * C, out, C);
+      }
+    });
+    sums.add_up(dgamma, 0, C);
+    sums.add_up(dbeta, C, C);
+  }
+};
+
 }  // namespace
 
 template <typename T>
-void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C, float epsilon) {
-  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffers = scratch(3 * C);
-    const float* weights = vector::load(w, buffers.data(), C);
-    for (int64_t n = begin; n < end; ++n) {
-      const float* row = vector::load(x + n * C, buffers.data() + C, C);
-      rrms[n] = 1.0f / std::sqrt(vector::sum_of_squares(row, C) / static_cast<float>(C) + epsilon);
-      float* out = vector::target(y + n * C, buffers.data() + 2 * C);
-      vector::scale_by_weights(out, row, rrms[n], weights, C);
-      vector::store(y + n * C, out, C);
-    }
-  });
+const NormOps<T>& cpu_norms() {
+  static const CpuNorms<T> ops;
+  return ops;
 }
-
-// Computes, with r = 1/rms and g = dy·w:  dx += r·g - x·r³·mean(g·x),  dw = Σ_n dy·x·r.
-template <typename T>
-void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
-                      int64_t C) {
-  ColumnSums sums(N, C);
-  sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
-    std::vector<float> buffers = scratch(5 * C);
-    float* const product = buffers.data() + 4 * C;
-    const float* weights = vector::load(w, buffers.data(), C);
-    for (int64_t n = begin; n < end; ++n) {
-      const float* in = vector::load(x + n * C, buffers.data() + C, C);
-      const float* grad = vector::load(dy + n * C, buffers.data() + 2 * C, C);
-      const float r = rrms[n];
-      vector::scale_by_weights(product, grad, r, in, C);  // dy·x·r
-      vector::add(sums_of(n), sums_of(n), product, C);
-      const float mean = vector::dot(product, weights, C) / static_cast<float>(C);  // r·mean(g·x)
-      vector::scale_by_weights(product, grad, r, weights, C);
-      vector::add_scaled(product, -r * r * mean, in, C);
-      const float* before = vector::load(dx + n * C, buffers.data() + 3 * C, C);
-      float* out = vector::target(dx + n * C, buffers.data() + 3 * C);
-      vector::add(out, before, product, C);
-      vector::store(dx + n * C, out, C);
-    }
-  });
-  sums.add_up(dw, 0, C);
-}
-
-template <typename T>
-void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma, const T* beta,
-                       int64_t N, int64_t C, float epsilon) {
-  parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> buffers(5 * C);
-    float *wide = buffers.data(), *wide_residual = wide + C, *result = wide + 2 * C;
-    const float* g = vector::load(gamma, wide + 3 * C, C);
-    const float* b = vector::load(beta, wide + 4 * C, C);
-    for (int64_t n = begin; n < end; ++n) {
-      T* row = x + n * C;
-      const float* in = vector::load(row, wide, C);
-      if (residual != nullptr) {
-        float* sum = vector::target(row, wide);
-        vector::add(sum, in, vector::load(residual + n * C, wide_residual, C), C);
-        vector::store(row, sum, C);
-        in = vector::load(row, wide, C);  // so that it is what backward will read
-      }
-      const auto size = static_cast<float>(C);
-      mean[n] = vector::sum(in, C) / size;
-      rstd[n] = 1.0f / std::sqrt(vector::sum_of_squared_deviations(in, mean[n], C) / size + epsilon);
-      float* out = vector::target(y + n * C, result);
-      vector::normalize(out, in, mean[n], rstd[n], g, b, C);
-      vector::store(y + n * C, out, C);
-    }
-  });
-}
-
-template <typename T>
-void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
-                        const float* mean, const float* rstd, int64_t N, int64_t C) {
-  ColumnSums sums(N, 2 * C);
-  sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
-    std::vector<float> buffers = scratch(3 * C);
-    float *wide_gradient = buffers.data(), *wide_x = wide_gradient + C;
-    const float* g = vector::load(gamma, wide_gradient + 2 * C, C);
-    for (int64_t n = begin; n < end; ++n) {
-      const float* in = vector::load(x + n * C, wide_x, C);
-      const float* gradient = vector::load(dy + n * C, wide_gradient, C);
-      const auto means =
-          vector::layernorm_gradient_means(sums_of(n), sums_of(n) + C, gradient, in, mean[n], rstd[n], g, C);
-      float* out = vector::target(dx + n * C, wide_gradient);
-      vector::layernorm_gradient(out, gradient, in, mean[n], rstd[n], g, means, C);
-      vector::store(dx + n * C, out, C);
-    }
-  });
-  sums.add_up(dgamma, 0, C);
-  sums.add_up(dbeta, C, C);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void rmsnorm_forward(T*, float*, const T*, const T*, int64_t, int64_t, float);                   \
-  template void rmsnorm_backward(T*, float*, const T*, const T*, const T*, const float*, int64_t, int64_t); \
-  template void layernorm_forward(T*, float*, float*, T*, const T*, const T*, const T*, int64_t, int64_t,   \
-                                  float);                                                                   \
-  template void layernorm_backward(T*, float*, float*, const T*, const T*, const T*, const float*,          \
-                                   const float*, int64_t, int64_t);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template const NormOps<float>& cpu_norms();
+template const NormOps<Bf16>& cpu_norms();
 
 }  // namespace shardrun::kernels

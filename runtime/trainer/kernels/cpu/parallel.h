@@ -25,4 +25,16 @@ void parallel_for(int64_t count, int64_t smallest_piece, const Body& body) {
     body(count * piece / threads, count * (piece + 1) / threads);
 }
 
+inline constexpr int64_t kChunk = 2048;  // a few chunks of fp32 stay in the first-level cache
+
+// Runs body(begin, size) over chunks of `count` elements, on all threads.
+template <typename Body>
+void for_chunks(int64_t count, const Body& body) {
+  parallel_for((count + kChunk - 1) / kChunk, 32, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin * kChunk; at < std::min(count, end * kChunk); at += kChunk) {
+      body(at, std::min(kChunk, count - at));
+    }
+  });
+}
+
 }  // namespace shardrun::kernels

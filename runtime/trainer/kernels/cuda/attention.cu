@@ -174,6 +174,44 @@ __global__ void __launch_bounds__(kThreads) sum_products(float* delta, const T* 
   if (threadIdx.x % 32 == 0) delta[(token / length * heads + head) * length + token % length] = sum;
 }
 
+// There is one block for each token. A vector takes W angles of a head and the W values that stand half a
+// head behind theirs.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    rope_rows(T* x, const float* table, int64_t length, int heads, int half, int64_t stride, float sign) {
+  T* const row = x + int64_t{blockIdx.x} * stride;
+  const float* const angles = table + int64_t{blockIdx.x} % length * 2 * half;
+  const int packs = half / W;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * packs; i += static_cast<int>(blockDim.x)) {
+    const int at = i % packs * W;
+    T* const first = row + int64_t{i / packs} * 2 * half + at;
+    float a[W], b[W], cosines[W], sines[W];
+    load(a, first);
+    load(b, first + half);
+    load(cosines, angles + at);
+    load(sines, angles + half + at);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const float sine = sign * sines[j], before = a[j];
+      a[j] = before * cosines[j] - b[j] * sine;
+      b[j] = b[j] * cosines[j] + before * sine;
+    }
+    store(first, a);
+    store(first + half, b);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    fill_rope_table(float* table, int64_t length, int64_t D, double theta) {
+  const int64_t half = D / 2, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= length * half) return;
+  const int64_t t = i / half, pair = i % half;
+  const double angle =
+      static_cast<double>(t) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(D));
+  table[t * D + pair] = static_cast<float>(cos(angle));
+  table[t * D + half + pair] = static_cast<float>(sin(angle));
+}
+
 // What follows puts the kernels on a stream.
 
 // Runs `pass` by cuDNN if the device has it for this; returns false if something else has to run it.
@@ -197,62 +235,90 @@ bool begins_work(const OpScope& op, const AttentionShape& s) {
   return op.runs() && s.B > 0 && s.T > 0;
 }
 
+template <typename T>
+class GpuAttention final : public AttentionOps<T> {
+ public:
+  explicit GpuAttention(Device& device) : device_(device) {}
+
+  void rope_table(float* table, int64_t length, int64_t D, double theta) const override {
+    OpScope op(device_, "rope_table");
+    const int64_t pairs = length * (D / 2);
+    if (!op.runs() || pairs == 0) return;
+    launch(op.stream(), {static_cast<unsigned>(quotient_up(pairs, kThreads)), kThreads}, fill_rope_table,
+           table, length, D, theta);
+  }
+
+  void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D, int64_t stride,
+            bool inverse) const override {
+    OpScope op(device_, "rope");
+    const int64_t half = D / 2;
+    if (!op.runs() || B * length == 0 || heads * half == 0) return;
+    constexpr int W = kWidth<T>;
+    const float sign = inverse ? -1.0F : 1.0F;
+    const auto rows = static_cast<unsigned>(B * length);
+    const int heads32 = static_cast<int>(heads), half32 = static_cast<int>(half);
+    const bool vectors = half % W == 0 && stride % W == 0 && are_aligned(x, table);
+    launch(op.stream(), {rows, row_threads(vectors ? heads * half / W : heads * half)},
+           vectors ? rope_rows<W, T> : rope_rows<1, T>, x, table, length, heads32, half32, stride, sign);
+  }
+
+  void forward(T* out, float* lse, const T* qkv, const AttentionShape& shape,
+               const Visibility& visibility) const override {
+    OpScope op(device_, "attention_forward");
+    if (!begins_work(op, shape)) return;
+    if constexpr (std::is_same_v<T, Bf16>) {
+      const auto run = [&](CudnnAttention& cudnn, void* workspace) {
+        return cudnn.forward(op.stream(), workspace, out, lse, qkv, shape, visibility.causal);
+      };
+      if (are_aligned(out, qkv) && runs_by_cudnn(op, CudnnAttention::Pass::kForward, shape, visibility, run))
+        return;
+      if (tensor_attention_takes(shape) && are_aligned(out, qkv))
+        return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
+    }
+    launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, forward_plainly<T>, out, lse, qkv,
+           AttentionProblem(shape, visibility));
+  }
+
+  void backward(T* dqkv, const T* dout, const T* out, const T* qkv, const float* lse,
+                const AttentionShape& shape, const Visibility& visibility) const override {
+    OpScope op(device_, "attention_backward");
+    if (!begins_work(op, shape)) return;
+    if constexpr (std::is_same_v<T, Bf16>) {
+      const auto run = [&](CudnnAttention& cudnn, void* workspace) {
+        return cudnn.backward(op.stream(), workspace, dqkv, dout, out, qkv, lse, shape, visibility.causal);
+      };
+      if (are_aligned(dqkv, dout, out, qkv) &&
+          runs_by_cudnn(op, CudnnAttention::Pass::kBackward, shape, visibility, run)) {
+        return;
+      }
+    }
+    const int64_t rows = shape.B * shape.T * shape.H;
+    auto* const delta = reinterpret_cast<float*>(op.scratch(static_cast<size_t>(rows) * sizeof(float)));
+    if (!op.runs()) return;
+    launch(op.stream(), {static_cast<unsigned>(quotient_up(rows, kThreads / 32)), kThreads}, sum_products<T>,
+           delta, dout, out, rows, shape.T, shape.H, static_cast<int>(shape.D));
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (tensor_attention_takes(shape) && are_aligned(dqkv, dout, qkv))
+        return tensor_attention_backward(op, dqkv, dout, qkv, lse, delta, shape, visibility);
+    }
+    const AttentionProblem problem(shape, visibility);
+    launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, query_gradient_plainly<T>, dqkv, dout,
+           qkv, lse, delta, problem);
+    launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads}, key_gradient_plainly<T>, dqkv, dout,
+           qkv, lse, delta, problem);
+  }
+
+ private:
+  Device& device_;
+};
+
 }  // namespace
 
-template <typename Type>
-void attention_forward(Device& device, Type* out, float* lse, const Type* qkv, const AttentionShape& shape,
-                       const Visibility& visibility) {
-  OpScope op(device, "attention_forward");
-  if (!begins_work(op, shape)) return;
-  if constexpr (std::is_same_v<Type, Bf16>) {
-    const auto run = [&](CudnnAttention& cudnn, void* workspace) {
-      return cudnn.forward(op.stream(), workspace, out, lse, qkv, shape, visibility.causal);
-    };
-    if (are_aligned(out, qkv) && runs_by_cudnn(op, CudnnAttention::Pass::kForward, shape, visibility, run))
-      return;
-    if (tensor_attention_takes(shape) && are_aligned(out, qkv))
-      return tensor_attention_forward(op, out, lse, qkv, shape, visibility);
-  }
-  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, forward_plainly<Type>, out, lse, qkv,
-         AttentionProblem(shape, visibility));
+template <typename T>
+std::unique_ptr<AttentionOps<T>> make_attention(Device& device) {
+  return std::make_unique<GpuAttention<T>>(device);
 }
-
-template <typename Type>
-void attention_backward(Device& device, Type* dqkv, const Type* dout, const Type* out, const Type* qkv,
-                        const float* lse, const AttentionShape& shape, const Visibility& visibility) {
-  OpScope op(device, "attention_backward");
-  if (!begins_work(op, shape)) return;
-  if constexpr (std::is_same_v<Type, Bf16>) {
-    const auto run = [&](CudnnAttention& cudnn, void* workspace) {
-      return cudnn.backward(op.stream(), workspace, dqkv, dout, out, qkv, lse, shape, visibility.causal);
-    };
-    if (are_aligned(dqkv, dout, out, qkv) &&
-        runs_by_cudnn(op, CudnnAttention::Pass::kBackward, shape, visibility, run)) {
-      return;
-    }
-  }
-  const int64_t rows = shape.B * shape.T * shape.H;
-  auto* const delta = reinterpret_cast<float*>(op.scratch(static_cast<size_t>(rows) * sizeof(float)));
-  if (!op.runs()) return;
-  launch(op.stream(), {static_cast<unsigned>(quotient_up(rows, kThreads / 32)), kThreads}, sum_products<Type>,
-         delta, dout, out, rows, shape.T, shape.H, static_cast<int>(shape.D));
-  if constexpr (std::is_same_v<Type, Bf16>) {
-    if (tensor_attention_takes(shape) && are_aligned(dqkv, dout, qkv))
-      return tensor_attention_backward(op, dqkv, dout, qkv, lse, delta, shape, visibility);
-  }
-  const AttentionProblem problem(shape, visibility);
-  launch(op.stream(), {attention_grid(shape, shape.H, 1), kThreads}, query_gradient_plainly<Type>, dqkv, dout,
-         qkv, lse, delta, problem);
-  launch(op.stream(), {attention_grid(shape, shape.K, 1), kThreads}, key_gradient_plainly<Type>, dqkv, dout,
-         qkv, lse, delta, problem);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void attention_forward(Device&, T*, float*, const T*, const AttentionShape&, const Visibility&); \
-  template void attention_backward(Device&, T*, const T*, const T*, const T*, const float*,                 \
-                                   const AttentionShape&, const Visibility&);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template std::unique_ptr<AttentionOps<float>> make_attention(Device&);
+template std::unique_ptr<AttentionOps<Bf16>> make_attention(Device&);
 
 }  // namespace shardrun::kernels::cuda

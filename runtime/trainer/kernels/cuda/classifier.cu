@@ -4,12 +4,10 @@
 // The first pass keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein 2018); the
 // second writes the gradient, over the logits if the caller wants that. Losses are summed in fp64 by one block.
 #include <cfloat>
-#include <type_traits>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
 #include "runtime/trainer/kernels/cuda/vectors.cuh"
-#include "runtime/trainer/kernels/sliced_ops.h"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -44,8 +42,8 @@ struct OnlineOfWarps {
 };
 
 // Reduces a row of V logits, in one order; every thread of the block gets the same bits.
-template <int W, typename L>
-__device__ Online largest_and_sum(const L* row, int64_t V) {
+template <int W>
+__device__ Online largest_and_sum(const float* row, int64_t V) {
   auto& [largest_of_warp, sum_of_warp] = shared_memory<OnlineOfWarps>();
   Online mine;
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) {
@@ -76,9 +74,9 @@ __device__ Online largest_and_sum(const L* row, int64_t V) {
 }
 
 // Writes the gradient to drow, which may be row. A `target` outside the row is none of its logits.
-template <int W, typename T, typename L>
-__device__ void write_gradient(T* drow, const L* row, int64_t V, float largest, float scale, int64_t target,
-                               float loss_scale) {
+template <int W, typename T>
+__device__ void write_gradient(T* drow, const float* row, int64_t V, float largest, float scale,
+                               int64_t target, float loss_scale) {
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) {
     float values[W];
     load(values, row + v);
@@ -97,19 +95,19 @@ __device__ void write_zeros(T* row, int64_t V) {
   for (int64_t v = int64_t{threadIdx.x} * W; v < V; v += int64_t{kThreads} * W) store(row + v, zeros);
 }
 
-template <int W, typename T, typename L>
+template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    classify_rows(double* losses, T* dlogits, const L* logits, const int32_t* targets, int64_t V,
+    classify_rows(double* losses, T* dlogits, const float* logits, const int32_t* targets, int64_t V,
                   float loss_scale) {
   const int64_t n = blockIdx.x, target = targets[n];
-  const L* const row = logits + n * V;
+  const float* const row = logits + n * V;
   T* const drow = dlogits + n * V;
   if (target < 0) {
     if (threadIdx.x == 0) losses[n] = 0.0;
     write_zeros<W>(drow, V);
     return;
   }
-  const float target_logit = wide(row[target]);  // read before the barrier behind which rows are overwritten
+  const float target_logit = row[target];  // read before the barrier behind which rows are overwritten
   const Online all = largest_and_sum<W>(row, V);
   if (threadIdx.x == 0) losses[n] = log(static_cast<double>(all.sum)) + all.largest - target_logit;
   write_gradient<W>(drow, row, V, all.largest, loss_scale / all.sum, target, loss_scale);
@@ -180,61 +178,55 @@ void with_losses(OpScope& op, double* loss_sum, int64_t N, const Classify& class
   launch(op.stream(), {1, kThreads}, sum_losses, loss_sum, losses, N);
 }
 
-template <typename T, typename L>
-void classify(Device& device, const char* name, double* loss_sum, T* dlogits, const L* logits,
-              const int32_t* targets, int64_t N, int64_t V, float loss_scale) {
-  OpScope op(device, name);
-  with_losses(op, loss_sum, N, [&](double* losses) {
-    constexpr int W = kWidth<T> < kWidth<L> ? kWidth<T> : kWidth<L>;
+template <typename T>
+class GpuClassifier final : public ClassifierOps<T> {
+ public:
+  explicit GpuClassifier(Device& device) : device_(device) {}
+
+  void cross_entropy(double* loss_sum, T* dlogits, const float* logits, const int32_t* targets, int64_t N,
+                     int64_t V, float loss_scale) const override {
+    OpScope op(device_, "cross_entropy");
+    with_losses(op, loss_sum, N, [&](double* losses) {
+      const auto rows = static_cast<unsigned>(N);
+      const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
+      launch(op.stream(), {rows, kThreads}, vectors ? classify_rows<4, T> : classify_rows<1, T>, losses,
+             dlogits, logits, targets, V, loss_scale);
+    });
+  }
+
+  void slice_stats(float* stats, const float* logits, const int32_t* targets, int64_t N, int64_t V,
+                   int64_t first) const override {
+    OpScope op(device_, "classifier_slice_stats");
+    if (!op.runs() || N == 0) return;
     const auto rows = static_cast<unsigned>(N);
-    const bool vectors = V % W == 0 && are_aligned(dlogits, logits);
-    launch(op.stream(), {rows, kThreads}, vectors ? classify_rows<W, T, L> : classify_rows<1, T, L>, losses,
-           dlogits, logits, targets, V, loss_scale);
-  });
-}
+    const bool vectors = V % 4 == 0 && are_aligned(logits);
+    launch(op.stream(), {rows, kThreads}, vectors ? measure_slices<4> : measure_slices<1>, stats, logits,
+           targets, V, first);
+  }
+
+  void cross_entropy_slice(double* loss_sum, T* dlogits, const float* logits, const float* gathered,
+                           const int32_t* targets, int64_t N, int64_t V, int64_t first, int ranks,
+                           float loss_scale) const override {
+    OpScope op(device_, "cross_entropy_slice");
+    with_losses(op, loss_sum, N, [&](double* losses) {
+      const auto rows = static_cast<unsigned>(N);
+      const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
+      launch(op.stream(), {rows, kThreads}, vectors ? classify_slices<4, T> : classify_slices<1, T>, losses,
+             dlogits, logits, gathered, targets, N, V, first, ranks, loss_scale);
+    });
+  }
+
+ private:
+  Device& device_;
+};
 
 }  // namespace
 
 template <typename T>
-void cross_entropy(Device& device, double* loss_sum, T* dlogits, const float* logits, const int32_t* targets,
-                   int64_t N, int64_t V, float loss_scale) {
-  classify(device, "cross_entropy", loss_sum, dlogits, logits, targets, N, V, loss_scale);
+std::unique_ptr<ClassifierOps<T>> make_classifier(Device& device) {
+  return std::make_unique<GpuClassifier<T>>(device);
 }
-
-void cross_entropy_bf16(Device& device, double* loss_sum, Bf16* dlogits, const Bf16* logits,
-                        const int32_t* targets, int64_t N, int64_t V, float loss_scale) {
-  classify(device, "cross_entropy_bf16", loss_sum, dlogits, logits, targets, N, V, loss_scale);
-}
-
-void classifier_slice_stats(Device& device, float* stats, const float* logits, const int32_t* targets,
-                            int64_t N, int64_t V, int64_t first) {
-  OpScope op(device, "classifier_slice_stats");
-  if (!op.runs() || N == 0) return;
-  const auto rows = static_cast<unsigned>(N);
-  const bool vectors = V % 4 == 0 && are_aligned(logits);
-  launch(op.stream(), {rows, kThreads}, vectors ? measure_slices<4> : measure_slices<1>, stats, logits,
-         targets, V, first);
-}
-
-template <typename T>
-void cross_entropy_slice(Device& device, double* loss_sum, T* dlogits, const float* logits,
-                         const float* gathered, const int32_t* targets, int64_t N, int64_t V, int64_t first,
-                         int ranks, float loss_scale) {
-  OpScope op(device, "cross_entropy_slice");
-  with_losses(op, loss_sum, N, [&](double* losses) {
-    const auto rows = static_cast<unsigned>(N);
-    const bool vectors = V % 4 == 0 && are_aligned(dlogits, logits);
-    launch(op.stream(), {rows, kThreads}, vectors ? classify_slices<4, T> : classify_slices<1, T>, losses,
-           dlogits, logits, gathered, targets, N, V, first, ranks, loss_scale);
-  });
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void cross_entropy(Device&, double*, T*, const float*, const int32_t*, int64_t, int64_t, float); \
-  template void cross_entropy_slice(Device&, double*, T*, const float*, const float*, const int32_t*,       \
-                                    int64_t, int64_t, int64_t, int, float);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template std::unique_ptr<ClassifierOps<float>> make_classifier(Device&);
+template std::unique_ptr<ClassifierOps<Bf16>> make_classifier(Device&);
 
 }  // namespace shardrun::kernels::cuda

@@ -156,73 +156,68 @@ void gradient(OpScope& op, float* dw, const int32_t* tokens, const T* dy, int64_
          vectors ? sum_rows_of_token<W, T> : sum_rows_of_token<1, T>, dw, begins, order, dy, C, accumulate);
 }
 
+template <typename T>
+class GpuEmbedding final : public EmbeddingOps<T> {
+ public:
+  explicit GpuEmbedding(Device& device) : device_(device) {}
+
+  void forward(T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C) const override {
+    OpScope op(device_, "embedding_forward");
+    rows_of(op, y, tokens, w, N, C, INT64_MAX, 0);
+  }
+
+  void backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
+                bool accumulate) const override {
+    OpScope op(device_, "embedding_backward");
+    const int bits = V > 1 ? static_cast<int>(std::bit_width(static_cast<uint64_t>(V - 1))) : 1;
+    gradient(op, dw, tokens, dy, N, C, V, 0, bits, accumulate);
+  }
+
+  void sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,
+                   const T* word, const T* position, const T* type, int64_t N, int64_t C) const override {
+    OpScope op(device_, "embedding_sum_forward");
+    if (!op.runs() || N == 0 || C == 0) return;
+    constexpr int W = kWidth<T>;
+    const bool vectors = C % W == 0 && are_aligned(y, word, position, type);
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? C / W : C)},
+           vectors ? sum_three_rows<W, T> : sum_three_rows<1, T>, y, tokens, positions, segments, word,
+           position, type, C);
+  }
+
+  void slice_forward(float* y, const int32_t* tokens, const T* w, int64_t N, int64_t C, int64_t V,
+                     int64_t first) const override {
+    OpScope op(device_, "embedding_slice_forward");
+    rows_of(op, y, tokens, w, N, C, V, first);
+  }
+
+  void slice_backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
+                      int64_t first, bool accumulate) const override {
+    OpScope op(device_, "embedding_slice_backward");
+    gradient(op, dw, tokens, dy, N, C, V, first, 31, accumulate);
+  }
+
+  void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) const override {
+    OpScope op(device_, "scatter_rows");
+    if (!op.runs() || N == 0 || C == 0) return;
+    if (!op.check(cudaMemsetAsync(y, 0, static_cast<size_t>(N * C) * sizeof(T), op.stream())) || M == 0)
+      return;
+    constexpr int W = kWidth<T>;
+    const bool vectors = C % W == 0 && are_aligned(y, x);
+    launch(op.stream(), {static_cast<unsigned>(M), row_threads(vectors ? C / W : C)},
+           vectors ? scatter<W, T> : scatter<1, T>, y, rows, x, C);
+  }
+
+ private:
+  Device& device_;
+};
+
 }  // namespace
 
 template <typename T>
-void embedding_forward(Device& device, T* y, const int32_t* tokens, const T* w, int64_t N, int64_t C) {
-  OpScope op(device, "embedding_forward");
-  rows_of(op, y, tokens, w, N, C, INT64_MAX, 0);
+std::unique_ptr<EmbeddingOps<T>> make_embedding(Device& device) {
+  return std::make_unique<GpuEmbedding<T>>(device);
 }
-
-template <typename T>
-void embedding_slice_forward(Device& device, float* y, const int32_t* tokens, const T* w, int64_t N,
-                             int64_t C, int64_t V, int64_t first) {
-  OpScope op(device, "embedding_slice_forward");
-  rows_of(op, y, tokens, w, N, C, V, first);
-}
-
-template <typename T>
-void embedding_backward(Device& device, float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C,
-                        int64_t V, bool accumulate) {
-  OpScope op(device, "embedding_backward");
-  const int bits = V > 1 ? static_cast<int>(std::bit_width(static_cast<uint64_t>(V - 1))) : 1;
-  gradient(op, dw, tokens, dy, N, C, V, 0, bits, accumulate);
-}
-
-template <typename T>
-void embedding_slice_backward(Device& device, float* dw, const int32_t* tokens, const T* dy, int64_t N,
-                              int64_t C, int64_t V, int64_t first, bool accumulate) {
-  OpScope op(device, "embedding_slice_backward");
-  gradient(op, dw, tokens, dy, N, C, V, first, 31, accumulate);
-}
-
-template <typename T>
-void embedding_sum_forward(Device& device, T* y, const int32_t* tokens, const int32_t* positions,
-                           const int32_t* segments, const T* word, const T* position, const T* type,
-                           int64_t N, int64_t C) {
-  OpScope op(device, "embedding_sum_forward");
-  if (!op.runs() || N == 0 || C == 0) return;
-  constexpr int W = kWidth<T>;
-  const bool vectors = C % W == 0 && are_aligned(y, word, position, type);
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? C / W : C)},
-         vectors ? sum_three_rows<W, T> : sum_three_rows<1, T>, y, tokens, positions, segments, word,
-         position, type, C);
-}
-
-template <typename T>
-void scatter_rows(Device& device, T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) {
-  OpScope op(device, "scatter_rows");
-  if (!op.runs() || N == 0 || C == 0) return;
-  if (!op.check(cudaMemsetAsync(y, 0, static_cast<size_t>(N * C) * sizeof(T), op.stream())) || M == 0) return;
-  constexpr int W = kWidth<T>;
-  const bool vectors = C % W == 0 && are_aligned(y, x);
-  launch(op.stream(), {static_cast<unsigned>(M), row_threads(vectors ? C / W : C)},
-         vectors ? scatter<W, T> : scatter<1, T>, y, rows, x, C);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                              \
-  template void embedding_forward(Device&, T*, const int32_t*, const T*, int64_t, int64_t);                  \
-  template void embedding_slice_forward(Device&, float*, const int32_t*, const T*, int64_t, int64_t,         \
-                                        int64_t, int64_t);                                                   \
-  template void embedding_backward(Device&, float*, const int32_t*, const T*, int64_t, int64_t, int64_t,     \
-                                   bool);                                                                    \
-  template void embedding_slice_backward(Device&, float*, const int32_t*, const T*, int64_t, int64_t,        \
-                                         int64_t, int64_t, bool);                                            \
-  template void embedding_sum_forward(Device&, T*, const int32_t*, const int32_t*, const int32_t*, const T*, \
-                                      const T*, const T*, int64_t, int64_t);                                 \
-  template void scatter_rows(Device&, T*, const int32_t*, const T*, int64_t, int64_t, int64_t);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template std::unique_ptr<EmbeddingOps<float>> make_embedding(Device&);
+template std::unique_ptr<EmbeddingOps<Bf16>> make_embedding(Device&);
 
 }  // namespace shardrun::kernels::cuda

@@ -58,9 +58,9 @@ struct QuantizedTile {
 };
 
 // Quantizes one tile; W neighbours at once, in rows and in columns.
-template <int W, Fp8Format kFormat, typename T>
+template <int W, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
-    quantize_tiles(Fp8Matrix out, uint32_t* largest_of_tiles, const Fp8Scaling* scaling, const T* in,
+    quantize_tiles(Fp8Matrix out, uint32_t* largest_of_tiles, const Fp8Scaling* scaling, const Bf16* in,
                    int64_t rows, int64_t columns) {
   auto& tile = shared_memory<QuantizedTile>().values;
   const float scale = scale_of(*scaling);
@@ -98,9 +98,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Finds the largest of as many elements as a tile has, one behind the other.
-template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    find_largest(uint32_t* largest_of_tiles, const T* in, int64_t count) {
+    find_largest(uint32_t* largest_of_tiles, const Bf16* in, int64_t count) {
   const int64_t begin = int64_t{blockIdx.x} * kSide * kSide;
   const int64_t end = begin + kSide * kSide < count ? begin + kSide * kSide : count;
   uint32_t largest = 0;
@@ -134,8 +133,8 @@ __global__ void __launch_bounds__(kThreads)
     scaling->largest = __uint_as_float(largest);
 }
 
-template <Fp8Format kFormat, typename T>
-void quantize(OpScope& op, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
+template <Fp8Format kFormat>
+void quantize(OpScope& op, const Fp8Matrix& out, Fp8Scaling* scaling, const Bf16* in, int64_t rows,
               int64_t columns, Fp8Scale scale) {
   // At least one, for the inverse of an empty matrix, and no fewer than the pieces of find_largest.
   const int64_t tiles = std::max<int64_t>(1, quotient_up(rows, kSide) * quotient_up(columns, kSide));
@@ -144,34 +143,73 @@ void quantize(OpScope& op, const Fp8Matrix& out, Fp8Scaling* scaling, const T* i
   if (!op.runs()) return;
   if (scale == Fp8Scale::kPresent) {
     const int64_t pieces = std::max<int64_t>(1, quotient_up(rows * columns, int64_t{kSide} * kSide));
-    launch(op.stream(), {static_cast<unsigned>(pieces), kThreads}, find_largest<T>, largest, in,
-           rows * columns);
+    launch(op.stream(), {static_cast<unsigned>(pieces), kThreads}, find_largest, largest, in, rows * columns);
     launch(op.stream(), {1, kThreads}, set_present_scale<kFormat>, scaling, largest, pieces);
   }
   constexpr int W = 4;
-  const bool vectors = rows % W == 0 && columns % W == 0 && is_aligned(in, W * sizeof(T)) &&
+  const bool vectors = rows % W == 0 && columns % W == 0 && is_aligned(in, W * sizeof(Bf16)) &&
                        is_aligned(out.values, W) && is_aligned(out.transposed, W);
   launch(op.stream(), {static_cast<unsigned>(tiles), kThreads},
-         vectors ? quantize_tiles<W, kFormat, T> : quantize_tiles<1, kFormat, T>, out, largest, scaling, in,
-         rows, columns);
+         vectors ? quantize_tiles<W, kFormat> : quantize_tiles<1, kFormat>, out, largest, scaling, in, rows,
+         columns);
   launch(op.stream(), {1, kThreads}, note_largest, scaling, largest, tiles);
 }
 
+class GpuFp8 final : public Fp8Ops {
+ public:
+  explicit GpuFp8(Device& device) : device_(device) {}
+
+  void quantize(const Fp8Matrix& out, Fp8Scaling* scaling, const Bf16* in, int64_t rows, int64_t columns,
+                Fp8Scale scale) const override {
+    SHARDRUN_CHECK(out.inverse != nullptr);
+    OpScope op(device_, "fp8_quantize");
+    if (out.format == Fp8Format::kE4m3) {
+      cuda::quantize<Fp8Format::kE4m3>(op, out, scaling, in, rows, columns, scale);
+    } else {
+      cuda::quantize<Fp8Format::kE5m2>(op, out, scaling, in, rows, columns, scale);
+    }
+  }
+  void linear_forward(Bf16* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                      int64_t O) const override {
+    forward(y, x, w, N, C, O);
+  }
+  void linear_forward_fp32(float* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
+                           int64_t O) const override {
+    forward(y, x, w, N, C, O);
+  }
+  void linear_backward_input(Bf16* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                             int64_t O) const override {
+    backward_input(dx, dy, w, N, C, O);
+  }
+  void linear_backward_input_fp32(float* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                                  int64_t O) const override {
+    backward_input(dx, dy, w, N, C, O);
+  }
+  void linear_backward_weight(float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N, int64_t C,
+                              int64_t O, bool accumulate) const override {
+    multiply_fp8(device_, "fp8_linear_backward_weight", dw, x, x.transposed, dy, dy.transposed, {C, O, N},
+                 accumulate, false);
+  }
+
+ private:
+  template <typename Out>
+  void forward(Out* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C, int64_t O) const {
+    multiply_fp8(device_, "fp8_linear_forward", y, w, w.values, x, x.values, {O, N, C}, false, true);
+  }
+  template <typename Out>
+  void backward_input(Out* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N, int64_t C,
+                      int64_t O) const {
+    multiply_fp8(device_, "fp8_linear_backward_input", dx, w, w.transposed, dy, dy.values, {C, N, O}, false,
+                 false);
+  }
+
+  Device& device_;
+};
+
 }  // namespace
 
-template <typename T>
-void fp8_quantize(Device& device, const Fp8Matrix& out, Fp8Scaling* scaling, const T* in, int64_t rows,
-                  int64_t columns, Fp8Scale scale) {
-  SHARDRUN_CHECK(out.inverse != nullptr);
-  OpScope op(device, "fp8_quantize");
-  if (out.format == Fp8Format::kE4m3) {
-    quantize<Fp8Format::kE4m3>(op, out, scaling, in, rows, columns, scale);
-  } else {
-    quantize<Fp8Format::kE5m2>(op, out, scaling, in, rows, columns, scale);
-  }
+std::unique_ptr<Fp8Ops> make_fp8(Device& device) {
+  return std::make_unique<GpuFp8>(device);
 }
-
-template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const float*, int64_t, int64_t, Fp8Scale);
-template void fp8_quantize(Device&, const Fp8Matrix&, Fp8Scaling*, const Bf16*, int64_t, int64_t, Fp8Scale);
 
 }  // namespace shardrun::kernels::cuda

@@ -402,7 +402,78 @@ cudaDataType_t type_of(const Fp8Matrix& matrix) {
   return matrix.format == Fp8Format::kE4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
-// Multiplies with both factors along the inner dimension k, as fp8 has to be: a (m,k), b (n,k) in rows.
+template <typename T>
+class GpuProducts final : public ProductOps<T> {
+ public:
+  explicit GpuProducts(Device& device) : device_(device) {}
+
+  void linear_forward(T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) const override {
+    forward<T, T>(device_, "linear_forward", y, x, w, nullptr, N, C, O);
+  }
+
+  void linear_forward_fp32(float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) const override {
+    forward<float, T>(device_, "linear_forward_fp32", y, x, w, nullptr, N, C, O);
+  }
+
+  void linear_bias_forward(T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                           int64_t O) const override {
+    forward<T, T>(device_, "linear_bias_forward", y, x, w, bias, N, C, O);
+  }
+
+  void linear_bias_forward_fp32(float* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
+                                int64_t O) const override {
+    forward<float, T>(device_, "linear_bias_forward_fp32", y, x, w, bias, N, C, O);
+  }
+
+  void linear_backward_input(T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O,
+                             bool accumulate) const override {
+    backward_input<T, T>(device_, "linear_backward_input", dx, dy, w, N, C, O, accumulate);
+  }
+
+  void linear_backward_input_fp32(float* dx, const T* dy, const T* w, int64_t N, int64_t C,
+                                  int64_t O) const override {
+    backward_input<float, T>(device_, "linear_backward_input_fp32", dx, dy, w, N, C, O, false);
+  }
+
+  // dwᵀ (C,O) = xᵀ (C,N) · dy (N,O): by columns x is (C,N), and dy (O,N) wants transposing.
+  void linear_backward_weight(float* dw, const T* dy, const T* x, int64_t N, int64_t C, int64_t O,
+                              bool accumulate) const override {
+    OpScope op(device_, "linear_backward_weight");
+    std::byte* const workspace = op.scratch(kProductWorkspace);
+    multiply(op,
+             {.transpose_b = true,
+              .accumulate = accumulate,
+              .a_type = kType<T>,
+              .b_type = kType<T>,
+              .out = CUDA_R_32F,
+              .m = C,
+              .n = O,
+              .k = N,
+              .a = x,
+              .b = dy,
+              .d = dw},
+             workspace);
+  }
+
+  void bias_backward(float* dbias, const T* dy, int64_t N, int64_t O, bool accumulate) const override {
+    OpScope op(device_, "bias_backward");
+    std::byte* const partial = op.scratch(sum_rows_bytes(N, O));
+    if (op.runs()) sum_rows(op.stream(), dbias, dy, N, O, accumulate, partial);
+  }
+
+ private:
+  Device& device_;
+};
+
+}  // namespace
+
+template <typename T>
+std::unique_ptr<ProductOps<T>> make_products(Device& device) {
+  return std::make_unique<GpuProducts<T>>(device);
+}
+template std::unique_ptr<ProductOps<float>> make_products(Device&);
+template std::unique_ptr<ProductOps<Bf16>> make_products(Device&);
+
 template <typename Out>
 void multiply_fp8(Device& device, const char* name, Out* d, const Fp8Matrix& a, const uint8_t* a_bytes,
                   const Fp8Matrix& b, const uint8_t* b_bytes, std::array<int64_t, 3> mnk, bool accumulate,
@@ -428,102 +499,9 @@ void multiply_fp8(Device& device, const char* name, Out* d, const Fp8Matrix& a, 
            workspace);
 }
 
-}  // namespace
-
-template <typename Out>
-void fp8_linear_forward(Device& device, Out* y, const Fp8Matrix& x, const Fp8Matrix& w, int64_t N, int64_t C,
-                        int64_t O) {
-  multiply_fp8(device, "fp8_linear_forward", y, w, w.values, x, x.values, {O, N, C}, false, true);
-}
-
-template <typename Out>
-void fp8_linear_backward_input(Device& device, Out* dx, const Fp8Matrix& dy, const Fp8Matrix& w, int64_t N,
-                               int64_t C, int64_t O, bool accumulate) {
-  multiply_fp8(device, "fp8_linear_backward_input", dx, w, w.transposed, dy, dy.values, {C, N, O}, accumulate,
-               false);
-}
-
-void fp8_linear_backward_weight(Device& device, float* dw, const Fp8Matrix& dy, const Fp8Matrix& x, int64_t N,
-                                int64_t C, int64_t O, bool accumulate) {
-  multiply_fp8(device, "fp8_linear_backward_weight", dw, x, x.transposed, dy, dy.transposed, {C, O, N},
-               accumulate, false);
-}
-
-template <typename T>
-void linear_forward(Device& device, T* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
-  forward<T, T>(device, "linear_forward", y, x, w, nullptr, N, C, O);
-}
-
-template <typename T>
-void linear_forward_fp32(Device& device, float* y, const T* x, const T* w, int64_t N, int64_t C, int64_t O) {
-  forward<float, T>(device, "linear_forward_fp32", y, x, w, nullptr, N, C, O);
-}
-
-template <typename T>
-void linear_bias_forward(Device& device, T* y, const T* x, const T* w, const T* bias, int64_t N, int64_t C,
-                         int64_t O) {
-  forward<T, T>(device, "linear_bias_forward", y, x, w, bias, N, C, O);
-}
-
-template <typename T>
-void linear_bias_forward_fp32(Device& device, float* y, const T* x, const T* w, const T* bias, int64_t N,
-                              int64_t C, int64_t O) {
-  forward<float, T>(device, "linear_bias_forward_fp32", y, x, w, bias, N, C, O);
-}
-
-template <typename T>
-void linear_backward_input(Device& device, T* dx, const T* dy, const T* w, int64_t N, int64_t C, int64_t O,
-                           bool accumulate) {
-  backward_input<T, T>(device, "linear_backward_input", dx, dy, w, N, C, O, accumulate);
-}
-
-template <typename T>
-void linear_backward_input_fp32(Device& device, float* dx, const T* dy, const T* w, int64_t N, int64_t C,
-                                int64_t O) {
-  backward_input<float, T>(device, "linear_backward_input_fp32", dx, dy, w, N, C, O, false);
-}
-
-// dwᵀ (C,O) = xᵀ (C,N) · dy (N,O): by columns x is (C,N), and dy (O,N) wants transposing.
-template <typename T>
-void linear_backward_weight(Device& device, float* dw, const T* dy, const T* x, int64_t N, int64_t C,
-                            int64_t O, bool accumulate) {
-  OpScope op(device, "linear_backward_weight");
-  std::byte* const workspace = op.scratch(kProductWorkspace);
-  multiply(op,
-           {.transpose_b = true,
-            .accumulate = accumulate,
-            .a_type = kType<T>,
-            .b_type = kType<T>,
-            .out = CUDA_R_32F,
-            .m = C,
-            .n = O,
-            .k = N,
-            .a = x,
-            .b = dy,
-            .d = dw},
-           workspace);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void linear_forward(Device&, T*, const T*, const T*, int64_t, int64_t, int64_t);                 \
-  template void linear_forward_fp32(Device&, float*, const T*, const T*, int64_t, int64_t, int64_t);        \
-  template void linear_bias_forward(Device&, T*, const T*, const T*, const T*, int64_t, int64_t, int64_t);  \
-  template void linear_bias_forward_fp32(Device&, float*, const T*, const T*, const T*, int64_t, int64_t,   \
-                                         int64_t);                                                          \
-  template void linear_backward_input(Device&, T*, const T*, const T*, int64_t, int64_t, int64_t, bool);    \
-  template void linear_backward_input_fp32(Device&, float*, const T*, const T*, int64_t, int64_t, int64_t); \
-  template void linear_backward_weight(Device&, float*, const T*, const T*, int64_t, int64_t, int64_t, bool);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
-
-#define SHARDRUN_INSTANTIATE(Out)                                                                       \
-  template void fp8_linear_forward(Device&, Out*, const Fp8Matrix&, const Fp8Matrix&, int64_t, int64_t, \
-                                   int64_t);                                                            \
-  template void fp8_linear_backward_input(Device&, Out*, const Fp8Matrix&, const Fp8Matrix&, int64_t,   \
-                                          int64_t, int64_t, bool);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template void multiply_fp8(Device&, const char*, float*, const Fp8Matrix&, const uint8_t*, const Fp8Matrix&,
+                           const uint8_t*, std::array<int64_t, 3>, bool, bool);
+template void multiply_fp8(Device&, const char*, Bf16*, const Fp8Matrix&, const uint8_t*, const Fp8Matrix&,
+                           const uint8_t*, std::array<int64_t, 3>, bool, bool);
 
 }  // namespace shardrun::kernels::cuda

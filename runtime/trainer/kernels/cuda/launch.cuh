@@ -20,6 +20,7 @@
 #include "runtime/trainer/kernels/cuda/instructions.cuh"
 #include "runtime/trainer/kernels/cuda/product_table.h"
 #include "runtime/trainer/kernels/cuda/vectors.cuh"
+#include "runtime/trainer/kernels/fp8.h"
 #include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::kernels::cuda {
@@ -126,5 +127,12 @@ size_t sum_rows_bytes(int64_t rows, int64_t columns);
 template <typename T>
 void sum_rows(cudaStream_t stream, float* out, const T* in, int64_t rows, int64_t columns, bool accumulate,
               std::byte* partial);
+
+// Computes d (m,n) = a (m,k) · bᵀ, where b is (n,k), or += when `accumulate`: both factors lie along the inner dimension,
+// as fp8 has to be. The bytes are one of the two forms of each matrix. Out is Bf16 or float.
+template <typename Out>
+void multiply_fp8(Device& device, const char* name, Out* d, const Fp8Matrix& a, const uint8_t* a_bytes,
+                  const Fp8Matrix& b, const uint8_t* b_bytes, std::array<int64_t, 3> mnk, bool accumulate,
+                  bool adds_fast);
 
 }  // namespace shardrun::kernels::cuda

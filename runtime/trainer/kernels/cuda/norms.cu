@@ -259,74 +259,71 @@ void rmsnorm(OpScope& op, T* y, float* rrms, T* x, const T* residual, const T* w
   launch_rows(op, N, C / width, kernel, y, rrms, x, residual, w, C, epsilon);
 }
 
+template <typename T>
+class GpuNorms final : public NormOps<T> {
+ public:
+  explicit GpuNorms(Device& device) : device_(device) {}
+
+  void rmsnorm_forward(T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
+                       float epsilon) const override {
+    OpScope op(device_, "rmsnorm_forward");
+    // Without a residual it only reads x.
+    rmsnorm<T>(op, y, rrms, const_cast<T*>(x), nullptr, w, N, C, epsilon);
+  }
+
+  void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N, int64_t C,
+                                float epsilon) const override {
+    OpScope op(device_, "rmsnorm_residual_forward");
+    rmsnorm(op, y, rrms, x, residual, w, N, C, epsilon);
+  }
+
+  void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms, int64_t N,
+                        int64_t C) const override {
+    OpScope op(device_, "rmsnorm_backward");
+    WeightGradients gradients(op, N, C, 1);
+    constexpr int W = kWidth<T>;
+    const int width = width_of<T>(C, dx, dy, x, w);
+    gradients.launch_blocks(width, width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
+                            gradients.array(0), dy, x, w, rrms, N, C);
+    gradients.sum_into(dw, 0);
+  }
+
+  void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma,
+                         const T* beta, int64_t N, int64_t C, float epsilon) const override {
+    OpScope op(device_, "layernorm_forward");
+    if (!op.runs() || N == 0) return;
+    constexpr int W = kWidth<T>;
+    const int width = width_of<T>(C, y, x, residual, gamma, beta);
+    const auto kernel = residual == nullptr
+                            ? width == W ? layernorm_rows<W, false, T> : layernorm_rows<1, false, T>
+                        : width == W ? layernorm_rows<W, true, T>
+                                     : layernorm_rows<1, true, T>;
+    launch_rows(op, N, C / width, kernel, y, mean, rstd, x, residual, gamma, beta, C, epsilon);
+  }
+
+  void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
+                          const float* mean, const float* rstd, int64_t N, int64_t C) const override {
+    OpScope op(device_, "layernorm_backward");
+    WeightGradients gradients(op, N, C, 2);
+    constexpr int W = kWidth<T>;
+    const int width = width_of<T>(C, dx, dy, x, gamma);
+    gradients.launch_blocks(width, width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>,
+                            dx, gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
+    gradients.sum_into(dgamma, 0);
+    gradients.sum_into(dbeta, 1);
+  }
+
+ private:
+  Device& device_;
+};
+
 }  // namespace
 
 template <typename T>
-void rmsnorm_forward(Device& device, T* y, float* rrms, const T* x, const T* w, int64_t N, int64_t C,
-                     float epsilon) {
-  OpScope op(device, "rmsnorm_forward");
-  // Without a residual it only reads x.
-  rmsnorm<T>(op, y, rrms, const_cast<T*>(x), nullptr, w, N, C, epsilon);
+std::unique_ptr<NormOps<T>> make_norms(Device& device) {
+  return std::make_unique<GpuNorms<T>>(device);
 }
-
-template <typename T>
-void rmsnorm_residual_forward(Device& device, T* y, float* rrms, T* x, const T* residual, const T* w,
-                              int64_t N, int64_t C, float epsilon) {
-  OpScope op(device, "rmsnorm_residual_forward");
-  rmsnorm(op, y, rrms, x, residual, w, N, C, epsilon);
-}
-
-template <typename T>
-void rmsnorm_backward(Device& device, T* dx, float* dw, const T* dy, const T* x, const T* w,
-                      const float* rrms, int64_t N, int64_t C) {
-  OpScope op(device, "rmsnorm_backward");
-  WeightGradients gradients(op, N, C, 1);
-  constexpr int W = kWidth<T>;
-  const int width = width_of<T>(C, dx, dy, x, w);
-  gradients.launch_blocks(width, width == W ? rmsnorm_gradient_rows<W, T> : rmsnorm_gradient_rows<1, T>, dx,
-                          gradients.array(0), dy, x, w, rrms, N, C);
-  gradients.sum_into(dw, 0);
-}
-
-template <typename T>
-void layernorm_forward(Device& device, T* y, float* mean, float* rstd, T* x, const T* residual,
-                       const T* gamma, const T* beta, int64_t N, int64_t C, float epsilon) {
-  OpScope op(device, "layernorm_forward");
-  if (!op.runs() || N == 0) return;
-  constexpr int W = kWidth<T>;
-  const int width = width_of<T>(C, y, x, residual, gamma, beta);
-  const auto kernel = residual == nullptr
-                          ? width == W ? layernorm_rows<W, false, T> : layernorm_rows<1, false, T>
-                      : width == W ? layernorm_rows<W, true, T>
-                                   : layernorm_rows<1, true, T>;
-  launch_rows(op, N, C / width, kernel, y, mean, rstd, x, residual, gamma, beta, C, epsilon);
-}
-
-template <typename T>
-void layernorm_backward(Device& device, T* dx, float* dgamma, float* dbeta, const T* dy, const T* x,
-                        const T* gamma, const float* mean, const float* rstd, int64_t N, int64_t C) {
-  OpScope op(device, "layernorm_backward");
-  WeightGradients gradients(op, N, C, 2);
-  constexpr int W = kWidth<T>;
-  const int width = width_of<T>(C, dx, dy, x, gamma);
-  gradients.launch_blocks(width, width == W ? layernorm_gradient_rows<W, T> : layernorm_gradient_rows<1, T>,
-                          dx, gradients.array(0), gradients.array(1), dy, x, gamma, mean, rstd, N, C);
-  gradients.sum_into(dgamma, 0);
-  gradients.sum_into(dbeta, 1);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                                             \
-  template void rmsnorm_forward(Device&, T*, float*, const T*, const T*, int64_t, int64_t, float);          \
-  template void rmsnorm_residual_forward(Device&, T*, float*, T*, const T*, const T*, int64_t, int64_t,     \
-                                         float);                                                            \
-  template void rmsnorm_backward(Device&, T*, float*, const T*, const T*, const T*, const float*, int64_t,  \
-                                 int64_t);                                                                  \
-  template void layernorm_forward(Device&, T*, float*, float*, T*, const T*, const T*, const T*, int64_t,   \
-                                  int64_t, float);                                                          \
-  template void layernorm_backward(Device&, T*, float*, float*, const T*, const T*, const T*, const float*, \
-                                   const float*, int64_t, int64_t);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template std::unique_ptr<NormOps<float>> make_norms(Device&);
+template std::unique_ptr<NormOps<Bf16>> make_norms(Device&);
 
 }  // namespace shardrun::kernels::cuda

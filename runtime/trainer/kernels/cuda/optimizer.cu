@@ -4,7 +4,6 @@
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
 #include "runtime/trainer/kernels/cuda/ops.h"
-#include "runtime/trainer/kernels/cuda/rounding.h"
 
 namespace shardrun::kernels::cuda {
 namespace {
@@ -88,15 +87,25 @@ void launch_over(OpScope& op, const Cut& cut, const Body& body) {
          cut, body);
 }
 
+// Update an element's moments by its gradient, and return the direction of its step: AdamW's and LAMB's.
+template <typename Parameters>
+__device__ void update_moments(float& m, float& v, float gradient, const Parameters& p) {
+  const float g = gradient * p.gradient_scale;
+  m = p.beta1 * m + (1.0F - p.beta1) * g;
+  v = p.beta2 * v + (1.0F - p.beta2) * g * g;
+}
+template <typename Parameters>
+__device__ float direction(float m, float v, float w, const Parameters& p) {
+  return m / p.bias_correction1 / (sqrtf(v / p.bias_correction2) + p.epsilon) + p.weight_decay * w;
+}
+
 struct AdamW {
   float *master, *moment1, *moment2;
-  const float *gradient, *factor;
+  const float* gradient;
   AdamWParameters p;
-  NarrowCopy copy;
 
   template <int kCount>
   __device__ void at(int64_t i) const {
-    const float scale = factor == nullptr ? p.gradient_scale : p.gradient_scale * *factor;
     float w[kCount], m[kCount], v[kCount], g[kCount];
     load(w, master + i);
     load(m, moment1 + i);
@@ -104,45 +113,12 @@ struct AdamW {
     load(g, gradient + i);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      g[j] *= scale;
-      m[j] = p.beta1 * m[j] + (1.0F - p.beta1) * g[j];
-      v[j] = p.beta2 * v[j] + (1.0F - p.beta2) * g[j] * g[j];
-      const float step = m[j] / p.bias_correction1 / (sqrtf(v[j] / p.bias_correction2) + p.epsilon);
-      w[j] -= p.learning_rate * (step + p.weight_decay * w[j]);
+      update_moments(m[j], v[j], g[j], p);
+      w[j] -= p.learning_rate * direction(m[j], v[j], w[j], p);
     }
     store(master + i, w);
     store(moment1 + i, m);
     store(moment2 + i, v);
-    if (copy.values != nullptr) narrow_to_copy(i, w);
-  }
-
-  template <int kCount>
-  __device__ void narrow_to_copy(int64_t i, const float (&w)[kCount]) const {
-    Bf16 out[kCount];
-    if (copy.rounding == Rounding::kNearest) {
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) out[j] = narrow<Bf16>(w[j]);
-    } else {
-      const uint64_t first = copy.first_element + static_cast<uint64_t>(i);
-      uint64_t draw = 0;
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) {
-        const uint64_t element = first + static_cast<uint64_t>(j);
-        if (j == 0 || element % kElementsPerDraw == 0) draw = rounding_draw(copy.key, element);
-        out[j] = stochastic(w[j], rounding_bits(draw, element));
-      }
-    }
-    Bf16* const to = copy.values + i;
-    if constexpr (kCount == W) {
-      if (reinterpret_cast<uintptr_t>(to) % sizeof(uint2) == 0) {
-        uint2 word;
-        memcpy(&word, out, sizeof word);
-        *reinterpret_cast<uint2*>(to) = word;
-        return;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) to[j] = out[j];
   }
 };
 
@@ -162,11 +138,8 @@ struct LambMeasure {
     load(g, gradient + i);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      g[j] *= p.gradient_scale;
-      m[j] = p.beta1 * m[j] + (1.0F - p.beta1) * g[j];
-      v[j] = p.beta2 * v[j] + (1.0F - p.beta2) * g[j] * g[j];
-      const float u =
-          m[j] / p.bias_correction1 / (sqrtf(v[j] / p.bias_correction2) + p.epsilon) + p.weight_decay * w[j];
+      update_moments(m[j], v[j], g[j], p);
+      const float u = direction(m[j], v[j], w[j], p);
       sums[0] += static_cast<double>(w[j]) * w[j];
       sums[1] += static_cast<double>(u) * u;
     }
@@ -189,9 +162,7 @@ struct LambApply {
     const float r = *rate;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      const float u =
-          m[j] / p.bias_correction1 / (sqrtf(v[j] / p.bias_correction2) + p.epsilon) + p.weight_decay * w[j];
-      w[j] -= r * u;
+      w[j] -= r * direction(m[j], v[j], w[j], p);
     }
     store(master + i, w);
   }
@@ -214,51 +185,69 @@ __global__ void add_values(double* y, const double* x, int64_t count) {
   if (threadIdx.x < count) y[threadIdx.x] += x[threadIdx.x];
 }
 
+class GpuOptimizer final : public OptimizerOps {
+ public:
+  explicit GpuOptimizer(Device& device) : device_(device), pointwise_(make_pointwise<Bf16>(device)) {}
+
+  void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) const override {
+    SHARDRUN_CHECK(in.size() == out.size());
+    static_assert(sizeof(Bf16) == sizeof(uint16_t));
+    pointwise_->from_fp32(reinterpret_cast<Bf16*>(out.data()), in.data(), static_cast<int64_t>(in.size()));
+  }
+
+  void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
+                  std::span<const float> gradient, const AdamWParameters& parameters) const override {
+    SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
+                   master.size() == gradient.size());
+    OpScope op(device_, "adamw_step");
+    launch_over(op,
+                cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data(),
+                    gradient.data()),
+                AdamW{master.data(), moment1.data(), moment2.data(), gradient.data(), parameters});
+  }
+
+  void lamb_measure(LambSquares* squares, std::span<const float> master, std::span<float> moment1,
+                    std::span<float> moment2, std::span<const float> gradient,
+                    const LambParameters& parameters) const override {
+    SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
+                   master.size() == gradient.size());
+    static_assert(sizeof(LambSquares) == 2 * sizeof(double) &&
+                  offsetof(LambSquares, update) == sizeof(double));
+    OpScope op(device_, "lamb_measure");
+    sum_into(op, &squares->master,
+             cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data(),
+                 gradient.data()),
+             LambMeasure{master.data(), moment1.data(), moment2.data(), gradient.data(), parameters});
+  }
+
+  void lamb_apply(std::span<float> master, std::span<const float> moment1, std::span<const float> moment2,
+                  const float* rate, const LambParameters& parameters) const override {
+    SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size());
+    OpScope op(device_, "lamb_apply");
+    launch_over(op, cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data()),
+                LambApply{master.data(), moment1.data(), moment2.data(), rate, parameters});
+  }
+
+  void accumulate(double* y, const double* x, int64_t count) const override {
+    SHARDRUN_CHECK(count <= 32);
+    OpScope op(device_, "accumulate");
+    if (op.runs() && count > 0) launch(op.stream(), {1, 32}, add_values, y, x, count);
+  }
+
+  void sum_of_squares(double* sum, std::span<const float> values) const override {
+    OpScope op(device_, "sum_of_squares");
+    sum_into(op, sum, cut(static_cast<int64_t>(values.size()), values.data()), Squares{values.data()});
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<PointwiseOps<Bf16>> pointwise_;
+};
+
 }  // namespace
 
-void adamw_step(Device& device, std::span<float> master, std::span<float> moment1, std::span<float> moment2,
-                std::span<const float> gradient, const AdamWParameters& parameters, const float* factor,
-                const NarrowCopy& copy) {
-  SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
-                 master.size() == gradient.size());
-  OpScope op(device, "adamw_step");
-  launch_over(
-      op,
-      cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data(),
-          gradient.data()),
-      AdamW{master.data(), moment1.data(), moment2.data(), gradient.data(), factor, parameters, copy});
-}
-
-void lamb_measure(Device& device, LambSquares* squares, std::span<const float> master,
-                  std::span<float> moment1, std::span<float> moment2, std::span<const float> gradient,
-                  const LambParameters& parameters) {
-  SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size() &&
-                 master.size() == gradient.size());
-  static_assert(sizeof(LambSquares) == 2 * sizeof(double) && offsetof(LambSquares, update) == sizeof(double));
-  OpScope op(device, "lamb_measure");
-  sum_into(op, &squares->master,
-           cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data(),
-               gradient.data()),
-           LambMeasure{master.data(), moment1.data(), moment2.data(), gradient.data(), parameters});
-}
-
-void lamb_apply(Device& device, std::span<float> master, std::span<const float> moment1,
-                std::span<const float> moment2, const float* rate, const LambParameters& parameters) {
-  SHARDRUN_CHECK(master.size() == moment1.size() && master.size() == moment2.size());
-  OpScope op(device, "lamb_apply");
-  launch_over(op, cut(static_cast<int64_t>(master.size()), master.data(), moment1.data(), moment2.data()),
-              LambApply{master.data(), moment1.data(), moment2.data(), rate, parameters});
-}
-
-void accumulate(Device& device, double* y, const double* x, int64_t count) {
-  SHARDRUN_CHECK(count <= 32);
-  OpScope op(device, "accumulate");
-  if (op.runs() && count > 0) launch(op.stream(), {1, 32}, add_values, y, x, count);
-}
-
-void sum_of_squares(Device& device, double* sum, std::span<const float> values) {
-  OpScope op(device, "sum_of_squares");
-  sum_into(op, sum, cut(static_cast<int64_t>(values.size()), values.data()), Squares{values.data()});
+std::unique_ptr<OptimizerOps> make_optimizer(Device& device) {
+  return std::make_unique<GpuOptimizer>(device);
 }
 
 }  // namespace shardrun::kernels::cuda

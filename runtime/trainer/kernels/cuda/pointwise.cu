@@ -1,4 +1,4 @@
-// Ops that treat every element, or every pair, by itself: conversions, SwiGLU, GELU, tanh, residual, rotary embedding.
+// Ops that treat every element, or every pair, by itself: conversions, SwiGLU, GELU, tanh, residual.
 #include <algorithm>
 
 #include "runtime/trainer/kernels/cuda/launch.cuh"
@@ -114,44 +114,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// There is one block for each token. A vector takes W angles of a head and the W values that stand half a
-// head behind theirs.
-template <int W, typename T>
-__global__ void __launch_bounds__(kThreads)
-    rope_rows(T* x, const float* table, int64_t length, int heads, int half, int64_t stride, float sign) {
-  T* const row = x + int64_t{blockIdx.x} * stride;
-  const float* const angles = table + int64_t{blockIdx.x} % length * 2 * half;
-  const int packs = half / W;
-  for (int i = static_cast<int>(threadIdx.x); i < heads * packs; i += static_cast<int>(blockDim.x)) {
-    const int at = i % packs * W;
-    T* const first = row + int64_t{i / packs} * 2 * half + at;
-    float a[W], b[W], cosines[W], sines[W];
-    load(a, first);
-    load(b, first + half);
-    load(cosines, angles + at);
-    load(sines, angles + half + at);
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      const float sine = sign * sines[j], before = a[j];
-      a[j] = before * cosines[j] - b[j] * sine;
-      b[j] = b[j] * cosines[j] + before * sine;
-    }
-    store(first, a);
-    store(first + half, b);
-  }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    fill_rope_table(float* table, int64_t length, int64_t D, double theta) {
-  const int64_t half = D / 2, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= length * half) return;
-  const int64_t t = i / half, pair = i % half;
-  const double angle =
-      static_cast<double>(t) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(D));
-  table[t * D + pair] = static_cast<float>(cos(angle));
-  table[t * D + half + pair] = static_cast<float>(sin(angle));
-}
-
 // What follows puts the kernels on a stream.
 
 template <int kVectorWidth, typename Body>
@@ -176,99 +138,64 @@ void binary(Device& device, const char* name, T* y, const T* a, const T* b, int6
   launch_over<kWidth<T>>(device, name, count, are_aligned(y, a, b), Binary<Function, T>{y, a, b});
 }
 
+template <typename T>
+class GpuPointwise final : public PointwiseOps<T> {
+ public:
+  explicit GpuPointwise(Device& device) : device_(device) {}
+
+  void swiglu_forward(T* y, const T* gate_up, int64_t N, int64_t F) const override {
+    OpScope op(device_, "swiglu_forward");
+    if (!op.runs() || N == 0 || F == 0) return;
+    constexpr int W = kWidth<T>;
+    const bool vectors = F % W == 0 && are_aligned(y, gate_up);
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
+           vectors ? swiglu_rows<W, T> : swiglu_rows<1, T>, y, gate_up, F);
+  }
+
+  void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F) const override {
+    OpScope op(device_, "swiglu_backward");
+    if (!op.runs() || N == 0 || F == 0) return;
+    constexpr int W = kWidth<T>;
+    const bool vectors = F % W == 0 && are_aligned(dgate_up, dy, gate_up);
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
+           vectors ? swiglu_gradient_rows<W, T> : swiglu_gradient_rows<1, T>, dgate_up, dy, gate_up, F);
+  }
+
+  void gelu_forward(T* y, const T* x, int64_t count) const override {
+    unary<Gelu>(device_, "gelu_forward", y, x, count);
+  }
+
+  void gelu_backward(T* dx, const T* dy, const T* x, int64_t count) const override {
+    binary<GeluGradient>(device_, "gelu_backward", dx, dy, x, count);
+  }
+
+  void tanh_forward(T* y, const T* x, int64_t count) const override {
+    unary<Tanh>(device_, "tanh_forward", y, x, count);
+  }
+
+  void tanh_backward(T* dx, const T* dy, const T* y, int64_t count) const override {
+    binary<TanhGradient>(device_, "tanh_backward", dx, dy, y, count);
+  }
+
+  void add(T* y, const T* a, const T* b, int64_t count) const override {
+    binary<Sum>(device_, "add", y, a, b, count);
+  }
+
+  void from_fp32(T* out, const float* in, int64_t count) const override {
+    unary<Same>(device_, "from_fp32", out, in, count);
+  }
+
+ private:
+  Device& device_;
+};
+
 }  // namespace
 
-void fp32_to_bf16(Device& device, std::span<const float> in, std::span<Bf16> out) {
-  SHARDRUN_CHECK(in.size() == out.size());
-  unary<Same>(device, "fp32_to_bf16", out.data(), in.data(), static_cast<int64_t>(in.size()));
-}
-
-void bf16_to_fp32(Device& device, std::span<const Bf16> in, std::span<float> out) {
-  SHARDRUN_CHECK(in.size() == out.size());
-  unary<Same>(device, "bf16_to_fp32", out.data(), in.data(), static_cast<int64_t>(in.size()));
-}
-
 template <typename T>
-void from_fp32(Device& device, T* out, const float* in, int64_t count) {
-  unary<Same>(device, "from_fp32", out, in, count);
+std::unique_ptr<PointwiseOps<T>> make_pointwise(Device& device) {
+  return std::make_unique<GpuPointwise<T>>(device);
 }
-
-template <typename T>
-void gelu_forward(Device& device, T* y, const T* x, int64_t count) {
-  unary<Gelu>(device, "gelu_forward", y, x, count);
-}
-template <typename T>
-void gelu_backward(Device& device, T* dx, const T* dy, const T* x, int64_t count) {
-  binary<GeluGradient>(device, "gelu_backward", dx, dy, x, count);
-}
-template <typename T>
-void tanh_forward(Device& device, T* y, const T* x, int64_t count) {
-  unary<Tanh>(device, "tanh_forward", y, x, count);
-}
-template <typename T>
-void tanh_backward(Device& device, T* dx, const T* dy, const T* y, int64_t count) {
-  binary<TanhGradient>(device, "tanh_backward", dx, dy, y, count);
-}
-template <typename T>
-void add(Device& device, T* y, const T* a, const T* b, int64_t count) {
-  binary<Sum>(device, "add", y, a, b, count);
-}
-
-template <typename T>
-void swiglu_forward(Device& device, T* y, const T* gate_up, int64_t N, int64_t F) {
-  OpScope op(device, "swiglu_forward");
-  if (!op.runs() || N == 0 || F == 0) return;
-  constexpr int W = kWidth<T>;
-  const bool vectors = F % W == 0 && are_aligned(y, gate_up);
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
-         vectors ? swiglu_rows<W, T> : swiglu_rows<1, T>, y, gate_up, F);
-}
-
-template <typename T>
-void swiglu_backward(Device& device, T* dgate_up, const T* dy, const T* gate_up, int64_t N, int64_t F) {
-  OpScope op(device, "swiglu_backward");
-  if (!op.runs() || N == 0 || F == 0) return;
-  constexpr int W = kWidth<T>;
-  const bool vectors = F % W == 0 && are_aligned(dgate_up, dy, gate_up);
-  launch(op.stream(), {static_cast<unsigned>(N), row_threads(vectors ? F / W : F)},
-         vectors ? swiglu_gradient_rows<W, T> : swiglu_gradient_rows<1, T>, dgate_up, dy, gate_up, F);
-}
-
-void rope_table(Device& device, float* table, int64_t T, int64_t D, double theta) {
-  OpScope op(device, "rope_table");
-  const int64_t pairs = T * (D / 2);
-  if (!op.runs() || pairs == 0) return;
-  launch(op.stream(), {static_cast<unsigned>(quotient_up(pairs, kThreads)), kThreads}, fill_rope_table, table,
-         T, D, theta);
-}
-
-template <typename Type>
-void rope(Device& device, Type* x, const float* table, int64_t B, int64_t T, int64_t heads, int64_t D,
-          int64_t stride, bool inverse) {
-  OpScope op(device, "rope");
-  const int64_t half = D / 2;
-  if (!op.runs() || B * T == 0 || heads * half == 0) return;
-  constexpr int W = kWidth<Type>;
-  const float sign = inverse ? -1.0F : 1.0F;
-  const auto rows = static_cast<unsigned>(B * T);
-  const int heads32 = static_cast<int>(heads), half32 = static_cast<int>(half);
-  const bool vectors = half % W == 0 && stride % W == 0 && are_aligned(x, table);
-  launch(op.stream(), {rows, row_threads(vectors ? heads * half / W : heads * half)},
-         vectors ? rope_rows<W, Type> : rope_rows<1, Type>, x, table, T, heads32, half32, stride, sign);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                     \
-  template void from_fp32(Device&, T*, const float*, int64_t);                      \
-  template void gelu_forward(Device&, T*, const T*, int64_t);                       \
-  template void gelu_backward(Device&, T*, const T*, const T*, int64_t);            \
-  template void tanh_forward(Device&, T*, const T*, int64_t);                       \
-  template void tanh_backward(Device&, T*, const T*, const T*, int64_t);            \
-  template void add(Device&, T*, const T*, const T*, int64_t);                      \
-  template void swiglu_forward(Device&, T*, const T*, int64_t, int64_t);            \
-  template void swiglu_backward(Device&, T*, const T*, const T*, int64_t, int64_t); \
-  template void rope(Device&, T*, const float*, int64_t, int64_t, int64_t, int64_t, int64_t, bool);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template std::unique_ptr<PointwiseOps<float>> make_pointwise(Device&);
+template std::unique_ptr<PointwiseOps<Bf16>> make_pointwise(Device&);
 
 }  // namespace shardrun::kernels::cuda

@@ -61,18 +61,7 @@ void sum_rows(cudaStream_t stream, float* out, const T* in, int64_t rows, int64_
   launch(stream, {dim3(across, 1), block}, sum_group<float>, out, sums, groups, columns, accumulate);
 }
 
-template <typename T>
-void bias_backward(Device& device, float* dbias, const T* dy, int64_t N, int64_t O, bool accumulate) {
-  OpScope op(device, "bias_backward");
-  std::byte* const partial = op.scratch(sum_rows_bytes(N, O));
-  if (op.runs()) sum_rows(op.stream(), dbias, dy, N, O, accumulate, partial);
-}
-
-#define SHARDRUN_INSTANTIATE(T)                                                               \
-  template void sum_rows(cudaStream_t, float*, const T*, int64_t, int64_t, bool, std::byte*); \
-  template void bias_backward(Device&, float*, const T*, int64_t, int64_t, bool);
-SHARDRUN_INSTANTIATE(float)
-SHARDRUN_INSTANTIATE(Bf16)
-#undef SHARDRUN_INSTANTIATE
+template void sum_rows(cudaStream_t, float*, const float*, int64_t, int64_t, bool, std::byte*);
+template void sum_rows(cudaStream_t, float*, const Bf16*, int64_t, int64_t, bool, std::byte*);
 
 }  // namespace shardrun::kernels::cuda

@@ -1,4 +1,4 @@
-#include "runtime/trainer/kernels/reference/ops.h"
+#include "tests/support/reference_ops.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,53 @@
+// Parameters and gradients of a model's blocks, as tests of every architecture handle them.
+//
+// Thread rule: pure functions; checks are doctest's.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "runtime/trainer/kernels/ops.h"
+
+namespace shardrun::testing {
+
+using Blocks = std::vector<std::vector<float>>;
+
+// Returns a block's values in the compute dtype.
+inline std::vector<std::byte> bytes_of(const std::vector<float>& values, kernels::DType compute) {
+  const auto copied = [](const auto& all) {
+    const auto raw = std::as_bytes(std::span(all));
+    return std::vector<std::byte>(raw.begin(), raw.end());
+  };
+  if (compute == kernels::DType::kFp32) return copied(values);
+  std::vector<kernels::Bf16> narrow(values.size());
+  kernels::fp32_to_bf16(values, std::span(narrow));
+  return copied(narrow);
+}
+
+// Returns ‖a - b‖ / ‖b‖ over all blocks.
+inline double distance(const Blocks& a, const Blocks& b) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t block = 0; block < b.size(); ++block) {
+    for (size_t i = 0; i < b[block].size(); ++i) {
+      difference += std::pow(double{a[block][i]} - b[block][i], 2);
+      norm += std::pow(double{b[block][i]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+// Checks that every value is the sum of the two.
+inline void check_sum(const Blocks& got, const Blocks& first, const Blocks& second) {
+  for (size_t block = 0; block < first.size(); ++block) {
+    for (size_t i = 0; i < first[block].size(); ++i) {
+      CAPTURE(block);
+      CHECK_EQ(got[block][i], doctest::Approx(first[block][i] + second[block][i]).epsilon(1e-5));
+    }
+  }
+}
+
+}  // namespace shardrun::testing
