@@ -25,6 +25,7 @@
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
+#include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
@@ -174,13 +175,13 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
 // then has nothing to tell.
-void write_end(const RunRecord& record, const record::RunDir& paths, int attempt) {
+void write_end(const RunRecord& record, const spec::JobSpec& job, const record::RunDir& paths, int attempt) {
   if (auto ours = contract::check_epoch(paths, attempt); !ours) {
     tell(ours.error().to_string());
     return;
   }
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
-                                   std::pair(paths.results_json(), record::to_results_json(record))}) {
+                                   std::pair(paths.results_json(), record::to_results_json(record, &job))}) {
     if (auto written = base::write_file_atomically(path, text, record::kFileMode); !written) {
       tell(written.error().to_string());
     }
@@ -484,7 +485,7 @@ class Conductor {
     if (decision.next == Next::kRestart) {
       tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
     }
-    write_end(record_, paths_, attempt.number);
+    write_end(record_, *request_.spec, paths_, attempt.number);
     return decision;
   }
 
@@ -494,7 +495,7 @@ class Conductor {
       record_.status = RunStatus::kPreempted;
       record_.exit_code = contract::kExitPreempted;
       record_.verdict += "; queued again";
-      write_end(record_, paths_, attempt.number);  // Slurm ends us soon after it answers
+      write_end(record_, *request_.spec, paths_, attempt.number);  // Slurm ends us soon after it answers
     }
     auto queued = request_.requeue(nodes_to_avoid(record_.attempts));
     if (!queued) {
@@ -503,11 +504,11 @@ class Conductor {
         record_.exit_code = contract::kExitInfrastructure;
       }
       record_.verdict += "; it could not be queued again: " + queued.error().to_string();
-      write_end(record_, paths_, attempt.number);
+      write_end(record_, *request_.spec, paths_, attempt.number);
     } else if (!queued->empty()) {
       record_.verdict += "; " + *queued;
       write_event(paths_, attempt.number, {.event = "queued_again", .line = *queued});
-      write_end(record_, paths_, attempt.number);
+      write_end(record_, *request_.spec, paths_, attempt.number);
     }
   }
 
