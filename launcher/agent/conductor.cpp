@@ -93,11 +93,13 @@ void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
 // What each rank's supervisor wrote is more exact than what the scheduler saw, but the latter is all there is for a
 // rank whose supervisor was killed.
 std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
-                                  const std::vector<RankExit>& seen) {
+                                  const StepOutcome& seen) {
   std::map<int, RankExit> exits;
-  for (RankExit exit : seen) {
-    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0)
+  for (RankExit exit : seen.exits) {
+    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0) {
       explain_unseen(exit, paths, attempt);
+      if (exit.exit_code.value_or(0) != 0 && exit.last_words.empty()) exit.last_words = seen.rank_words;
+    }
     exits[exit.global_rank] = std::move(exit);
   }
   for (int rank = 0; rank < world_size; ++rank) {
@@ -273,7 +275,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
 
   VerdictInput input;
   input.world_size = attempt.plan.world_size();
-  input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, outcome->exits);
+  input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, *outcome);
   input.stop_signal = outcome->stop_signal;
   input.scheduler_fault = outcome->scheduler_fault;
   input.last_step = record::last_step(record::last_lines(attempt.paths.metrics_jsonl()));
