@@ -93,9 +93,9 @@ TEST_CASE("kubernetes: a job with fewer nodes at least is elastic without etcd, 
     return rendered(text, "c7i.8xlarge", launcher::KubernetesKind::kTrainJob).error().to_string();
   };
   CHECK(
-      has(refusal(elastic), "job.toml:9:13: a TrainJob keeps its number of nodes; write --kind pytorchjob"));
+      has(refusal(elastic), "job.toml:10:13: a TrainJob keeps its number of nodes; write --kind pytorchjob"));
   CHECK(has(refusal(kCommand + "[fault_tolerance]\nmax_restarts = 3\n"),
-            "job.toml:8:16: a TrainJob is restarted as its runtime says"));
+            "job.toml:9:16: a TrainJob is restarted as its runtime says"));
 }
 
 TEST_CASE("kubernetes: a queue is on the job and not on its ConfigMap") {
