@@ -49,6 +49,8 @@ plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPl
   if (place.world_size > 1) {
     ask.push_back(fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin));
     ask.push_back(spec.communication.provider);
+    ask.push_back(std::to_string(plan.nodes));
+    ask.push_back(std::to_string(plan.ranks_per_node));
   }
   if (const auto said = base::run_command(ask)) {
     int64_t bytes = 0;
