@@ -125,24 +125,28 @@ Result<void> check_container(const spec::JobSpec& spec, const std::string& worki
 Result<void> check_pyxis(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   const std::string origin = spec.origin("container.runtime");
   if (plan.scheduler != "slurm")
-    return Error(Code::kInvalid, fmt::format("{}: pyxis is a plugin of Slurm's srun, and this run has none; use "
-                                             "`shardrun submit`, or write runtime = \"apptainer\"",
-                                             origin));
+    return Error(Code::kInvalid,
+                 fmt::format("{}: pyxis is a plugin of Slurm's srun, and this run has none; use "
+                             "`shardrun submit`, or write runtime = \"apptainer\"",
+                             origin));
   const std::string folder = contract::installation_folder(plan);
   if (folder == "/" || folder == "/usr" || folder == "/usr/local")
-    return Error(Code::kInvalid,
-                 fmt::format("{}: with pyxis the folder of shardrun is mounted in the image, and {} would hide the "
-                             "image's own; unpack the archive elsewhere and use that",
-                             origin, folder));
+    return Error(
+        Code::kInvalid,
+        fmt::format("{}: with pyxis the folder of shardrun is mounted in the image, and {} would hide the "
+                    "image's own; unpack the archive elsewhere and use that",
+                    origin, folder));
   for (const std::string* one : {&folder, &plan.run_directory, &plan.working_directory})
     if (!spec::can_be_mounted(*one))
-      return Error(Code::kInvalid, fmt::format("{}: {} cannot be mounted in a container; use a path without : and ,",
-                                               origin, *one));
+      return Error(
+          Code::kInvalid,
+          fmt::format("{}: {} cannot be mounted in a container; use a path without : and ,", origin, *one));
   const auto help = base::run_command({"srun", "--help"});
   if (help && help->out.find("--container-image") != std::string::npos) return {};
-  return Error(Code::kInvalid, fmt::format("{}: the srun of this machine has no pyxis to run the image with; ask the "
-                                           "administrator for it, or write another runtime",
-                                           origin));
+  return Error(Code::kInvalid,
+               fmt::format("{}: the srun of this machine has no pyxis to run the image with; ask the "
+                           "administrator for it, or write another runtime",
+                           origin));
 }
 
 // Either the folder itself, or the nearest one above it that exists, must take new entries.

@@ -22,7 +22,8 @@ namespace {
 
 // What every job compiles before it begins, so that the libraries of matrix products are there as they are in a rank.
 constexpr const char* kSmallJob =
-    "name = \"small\"\n[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-1m\"\n[data]\nfiles = [\"/\"]\n"
+    "name = \"small\"\n[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-1m\"\n[data]\nfiles = "
+    "[\"/\"]\n"
     "sequence_length = 128\n";
 
 void compile_products() {
