@@ -25,6 +25,7 @@
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
+#include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
@@ -92,11 +93,13 @@ void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
 // What each rank's supervisor wrote is more exact than what the scheduler saw, but the latter is all there is for a
 // rank whose supervisor was killed.
 std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
-                                  const std::vector<RankExit>& seen) {
+                                  const StepOutcome& seen) {
   std::map<int, RankExit> exits;
-  for (RankExit exit : seen) {
-    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0)
+  for (RankExit exit : seen.exits) {
+    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0) {
       explain_unseen(exit, paths, attempt);
+      if (exit.exit_code.value_or(0) != 0 && exit.last_words.empty()) exit.last_words = seen.rank_words;
+    }
     exits[exit.global_rank] = std::move(exit);
   }
   for (int rank = 0; rank < world_size; ++rank) {
@@ -174,13 +177,13 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
 // then has nothing to tell.
-void write_end(const RunRecord& record, const record::RunDir& paths, int attempt) {
+void write_end(const RunRecord& record, const spec::JobSpec& job, const record::RunDir& paths, int attempt) {
   if (auto ours = contract::check_epoch(paths, attempt); !ours) {
     tell(ours.error().to_string());
     return;
   }
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
-                                   std::pair(paths.results_json(), record::to_results_json(record))}) {
+                                   std::pair(paths.results_json(), record::to_results_json(record, &job))}) {
     if (auto written = base::write_file_atomically(path, text, record::kFileMode); !written) {
       tell(written.error().to_string());
     }
@@ -272,7 +275,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
 
   VerdictInput input;
   input.world_size = attempt.plan.world_size();
-  input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, outcome->exits);
+  input.exits = merge_exits(attempt.paths, attempt.number, input.world_size, *outcome);
   input.stop_signal = outcome->stop_signal;
   input.scheduler_fault = outcome->scheduler_fault;
   input.last_step = record::last_step(record::last_lines(attempt.paths.metrics_jsonl()));
@@ -484,7 +487,7 @@ class Conductor {
     if (decision.next == Next::kRestart) {
       tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
     }
-    write_end(record_, paths_, attempt.number);
+    write_end(record_, *request_.spec, paths_, attempt.number);
     return decision;
   }
 
@@ -494,7 +497,7 @@ class Conductor {
       record_.status = RunStatus::kPreempted;
       record_.exit_code = contract::kExitPreempted;
       record_.verdict += "; queued again";
-      write_end(record_, paths_, attempt.number);  // Slurm ends us soon after it answers
+      write_end(record_, *request_.spec, paths_, attempt.number);  // Slurm ends us soon after it answers
     }
     auto queued = request_.requeue(nodes_to_avoid(record_.attempts));
     if (!queued) {
@@ -503,11 +506,11 @@ class Conductor {
         record_.exit_code = contract::kExitInfrastructure;
       }
       record_.verdict += "; it could not be queued again: " + queued.error().to_string();
-      write_end(record_, paths_, attempt.number);
+      write_end(record_, *request_.spec, paths_, attempt.number);
     } else if (!queued->empty()) {
       record_.verdict += "; " + *queued;
       write_event(paths_, attempt.number, {.event = "queued_again", .line = *queued});
-      write_end(record_, paths_, attempt.number);
+      write_end(record_, *request_.spec, paths_, attempt.number);
     }
   }
 

@@ -13,4 +13,7 @@ std::string_view built_in_instances();
 // Returns cluster-configs/on-node.sh.
 std::string_view built_in_node_script();
 
+// Returns cluster-configs/network.yaml.
+std::string_view built_in_network();
+
 }  // namespace shardrun::launcher

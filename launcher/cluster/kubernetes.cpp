@@ -33,19 +33,22 @@ class Manifest {
   Result<std::string> text() const {
     RETURN_IF_ERROR(check_name());
     const bool command = !spec_.program.command.empty();
-    const bool torch =
-        options_.kind == KubernetesKind::kPyTorchJob || (options_.kind == KubernetesKind::kAuto && command);
+    const bool train = options_.kind == KubernetesKind::kTrainJob;
+    const bool torch = train || options_.kind == KubernetesKind::kPyTorchJob ||
+                       (options_.kind == KubernetesKind::kAuto && command);
     RETURN_IF_ERROR(check_container(torch));
     if (!torch) return fmt::format("{}---\n{}", config_map().to_text(), mpi_job().to_text());
     if (!command)
       return refuse(spec_.origin("program.trainer"),
-                    "the built-in trainer starts through PMIx, which a PyTorchJob lacks",
+                    fmt::format("the built-in trainer starts through PMIx, which a {} lacks",
+                                train ? "TrainJob" : "PyTorchJob"),
                     "write --kind mpijob");
     if (spec_.batch.uneven == spec::Uneven::kDistribute)
       return refuse(spec_.origin("batch.uneven"),
                     "torchrun cannot tell ranks their own share of an uneven batch",
                     "write --kind mpijob, or a batch that divides");
-    ASSIGN_OR_RETURN(auto job, pytorch_job());
+    if (train) RETURN_IF_ERROR(check_train_job());
+    ASSIGN_OR_RETURN(auto job, train ? train_job() : pytorch_job());
     return job.to_text();
   }
 
@@ -85,10 +88,36 @@ class Manifest {
     return {};
   }
 
+  // What the API of Kubeflow Trainer has no field for.
+  Result<void> check_train_job() const {
+    if (elastic())
+      return refuse(spec_.origin("fault_tolerance.min_nodes"), "a TrainJob keeps its number of nodes",
+                    "write --kind pytorchjob, or remove min_nodes");
+    if (spec_.fault_tolerance.max_restarts > 0)
+      return refuse(spec_.origin("fault_tolerance.max_restarts"),
+                    "a TrainJob is restarted as its runtime says",
+                    "write --kind pytorchjob, or --set fault_tolerance.max_restarts=0");
+    return {};
+  }
+
+  // Whether the job goes on with fewer nodes.
+  bool elastic() const {
+    const int least = spec_.fault_tolerance.min_nodes;
+    return least > 0 && least < plan_.nodes;
+  }
+
   bool efa() const { return instance_ != nullptr && instance_->efa_interfaces > 0 && plan_.nodes > 1; }
 
   Yaml metadata(const std::string& name) const {
     return Yaml::map().set("name", name).set("namespace", options_.name_space);
+  }
+
+  // The metadata of what the queue starts.
+  Yaml job_metadata() const {
+    Yaml data = metadata(spec_.name);
+    if (!options_.queue.empty())
+      data.set("labels", Yaml::map().set("kueue.x-k8s.io/queue-name", options_.queue));
+    return data;
   }
 
   Yaml config_map() const {
@@ -152,6 +181,10 @@ class Manifest {
   // Makes a pod that gets all of the machine.
   Yaml machine_pod(Yaml container) const {
     container.set("resources", resources());
+    return pod_around(std::move(container));
+  }
+
+  Yaml pod_around(Yaml container) const {
     if (efa())  // registered memory is locked
       container.set("securityContext",
                     Yaml::map().set("capabilities", Yaml::map().set("add", Yaml::list({"IPC_LOCK"}))));
@@ -200,9 +233,7 @@ class Manifest {
                                    .set("Launcher", replicas(1, "Never", launcher))
                                    .set("Worker", replicas(workers, "", machine_pod(worker))));
     Yaml root = Yaml::map();
-    root.set("apiVersion", "kubeflow.org/v2beta1")
-        .set("kind", "MPIJob")
-        .set("metadata", metadata(spec_.name));
+    root.set("apiVersion", "kubeflow.org/v2beta1").set("kind", "MPIJob").set("metadata", job_metadata());
     return root.set("spec", job);
   }
 
@@ -211,12 +242,15 @@ class Manifest {
     const auto text = [](int64_t value) { return std::to_string(value); };
     const plan::BatchPlan& batch = plan_.batch;
     Yaml list = Yaml::list();
+    const bool fixed = !elastic();  // or a rank's share changes with the nodes, and the program computes it
     list.add(variable("SHARDRUN_MICRO_BATCH", text(batch.micro_batch)));
-    list.add(variable("SHARDRUN_GRADIENT_ACCUMULATION", text(batch.gradient_accumulation)));
+    if (fixed) list.add(variable("SHARDRUN_GRADIENT_ACCUMULATION", text(batch.gradient_accumulation)));
     list.add(variable("SHARDRUN_GLOBAL_BATCH", text(batch.global_batch)));
-    list.add(variable("SHARDRUN_RANK_BATCH", text(batch.micro_batch * batch.gradient_accumulation)));
-    list.add(variable("SHARDRUN_LAST_MICRO_BATCH", text(batch.micro_batch)));
-    list.add(variable("GRAD_ACCUM_USTEPS", text(batch.gradient_accumulation)));
+    if (fixed) {
+      list.add(variable("SHARDRUN_RANK_BATCH", text(batch.micro_batch * batch.gradient_accumulation)));
+      list.add(variable("SHARDRUN_LAST_MICRO_BATCH", text(batch.micro_batch)));
+      list.add(variable("GRAD_ACCUM_USTEPS", text(batch.gradient_accumulation)));
+    }
     list.add(variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"));
     if (!spec_.environment.contains("OMP_NUM_THREADS"))
       list.add(variable("OMP_NUM_THREADS", text(plan_.cpus_per_rank)));
@@ -224,7 +258,7 @@ class Manifest {
     for (const auto& [name, value] : spec_.environment) {
       if (value.kind == spec::EnvironmentValue::Kind::kFromFile)
         return refuse(
-            spec_.origin("environment." + name), "a pod of a PyTorchJob does not read the file of a variable",
+            spec_.origin("environment." + name), "a pod of Kubeflow's does not read the file of a variable",
             fmt::format("write {} = {{ from_env = \"{}\" }} and put it into the secret {}-environment", name,
                         name, spec_.name));
       if (value.kind == spec::EnvironmentValue::Kind::kLiteral) {
@@ -248,14 +282,49 @@ class Manifest {
     const Yaml pod = machine_pod(container);
     const int restarts = spec_.fault_tolerance.max_restarts;
     const char* restart = restarts > 0 ? "OnFailure" : "Never";
-    Yaml kinds = Yaml::map().set("Master", replicas(1, restart, pod));
-    if (plan_.nodes > 1) kinds.set("Worker", replicas(plan_.nodes - 1, restart, pod));
+    Yaml kinds = Yaml::map();
+    if (!elastic()) kinds.set("Master", replicas(1, restart, pod));
+    const int workers = elastic() ? plan_.nodes : plan_.nodes - 1;
+    if (workers > 0) kinds.set("Worker", replicas(workers, restart, pod));
     Yaml job = Yaml::map();
+    if (elastic())  // they meet in the first worker, by torchrun's own server
+      job.set("elasticPolicy", Yaml::map()
+                                   .set("rdzvBackend", "c10d")
+                                   .set("minReplicas", spec_.fault_tolerance.min_nodes)
+                                   .set("maxReplicas", plan_.nodes)
+                                   .set("maxRestarts", restarts));
     job.set("nprocPerNode", std::to_string(plan_.ranks_per_node)).set("runPolicy", run_policy(restarts));
     job.set("pytorchReplicaSpecs", kinds);
     Yaml root = Yaml::map();
-    root.set("apiVersion", "kubeflow.org/v1").set("kind", "PyTorchJob").set("metadata", metadata(spec_.name));
+    root.set("apiVersion", "kubeflow.org/v1").set("kind", "PyTorchJob").set("metadata", job_metadata());
     return root.set("spec", job);
+  }
+
+  // The runtime has the pods; what it does not know of them are patches of the one that the API allows.
+  Result<Yaml> train_job() const {
+    ASSIGN_OR_RETURN(auto variables, environment());
+    Yaml trainer = Yaml::map();
+    trainer.set("image", image());
+    // The API has no working directory.
+    trainer.set("command", Yaml::list({"env", "--chdir=" + options_.mount, "torchrun", "--no-python"}));
+    trainer.set("args", Yaml::list(spec_.program.command)).set("numNodes", plan_.nodes);
+    trainer.set("numProcPerNode", plan_.ranks_per_node).set("env", variables);
+    trainer.set("resourcesPerNode", resources());
+    const auto within = [](const char* key, Yaml value) { return Yaml::map().set(key, std::move(value)); };
+    Yaml node = Yaml::map().set("name", "node");
+    node.set("template",
+             within("spec", within("template", within("spec", pod_around(within("name", "node"))))));
+    const Yaml jobs = within("spec", within("replicatedJobs", Yaml::list().add(node)));
+    Yaml patch = Yaml::map().set("manager", "shardrun.render");
+    patch.set("trainingRuntimeSpec", within("template", jobs));
+    Yaml job = Yaml::map();
+    if (spec_.resources.time_limit)
+      job.set("activeDeadlineSeconds", static_cast<int64_t>(spec_.resources.time_limit->count()));
+    job.set("runtimeRef", Yaml::map().set("name", options_.runtime));
+    job.set("trainer", trainer).set("runtimePatches", Yaml::list().add(patch));
+    Yaml root = Yaml::map();
+    root.set("apiVersion", "trainer.kubeflow.org/v1alpha1").set("kind", "TrainJob");
+    return root.set("metadata", job_metadata()).set("spec", job);
   }
 
   const spec::JobSpec& spec_;

@@ -37,6 +37,30 @@ std::vector<std::string> delete_command(const std::string& name, const PclusterC
   return command({"delete-cluster", "--cluster-name", name}, call);
 }
 
+std::vector<std::string> update_command(const std::string& name, const std::string& configuration,
+                                        const PclusterCall& call) {
+  return command({"update-cluster", "--cluster-name", name, "--cluster-configuration", configuration}, call);
+}
+
+std::vector<std::string> fleet_command(const std::string& name, bool start, const PclusterCall& call) {
+  return command({"update-compute-fleet", "--cluster-name", name, "--status",
+                  start ? "START_REQUESTED" : "STOP_REQUESTED"},
+                 call);
+}
+
+std::vector<std::string> logs_command(const std::string& name, const std::string& bucket,
+                                      const PclusterCall& call) {
+  return command({"export-cluster-logs", "--cluster-name", name, "--bucket", bucket}, call);
+}
+
+std::vector<std::string> ssh_command(const std::string& name, const std::string& key_file,
+                                     const std::vector<std::string>& words, const PclusterCall& call) {
+  std::vector<std::string> argv = command({"ssh", "--cluster-name", name}, call);
+  if (!key_file.empty()) argv.insert(argv.end(), {"-i", key_file});
+  argv.insert(argv.end(), words.begin(), words.end());
+  return argv;
+}
+
 Result<std::string> call_pcluster(const std::vector<std::string>& argv, const std::string& cluster,
                                   const PclusterCall& call) {
   int seconds = 0;

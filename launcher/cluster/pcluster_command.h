@@ -24,6 +24,16 @@ std::vector<std::string> create_command(const std::string& name, const std::stri
                                         const PclusterCall& call);
 std::vector<std::string> describe_command(const std::string& name, const PclusterCall& call);
 std::vector<std::string> delete_command(const std::string& name, const PclusterCall& call);
+std::vector<std::string> update_command(const std::string& name, const std::string& configuration,
+                                        const PclusterCall& call);
+// Starts the compute nodes or stops them, which some updates need.
+std::vector<std::string> fleet_command(const std::string& name, bool start, const PclusterCall& call);
+// Logs of all nodes, also of those that are gone, become an archive in the bucket.
+std::vector<std::string> logs_command(const std::string& name, const std::string& bucket,
+                                      const PclusterCall& call);
+// A shell on the head node, or `words` there, with the key in a file, which may be empty.
+std::vector<std::string> ssh_command(const std::string& name, const std::string& key_file,
+                                     const std::vector<std::string>& words, const PclusterCall& call);
 
 // Returns what the command printed when it ended well. Errors: kNotFound if no pcluster is installed; kTimeout
 // after `limit`; and those of explain_refusal(). They name `cluster`.

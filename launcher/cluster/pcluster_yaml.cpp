@@ -23,14 +23,25 @@ void add_access(Yaml& node, const ClusterConfig& config) {
   for (const std::string& bucket : config.s3_read) access.add(Yaml::map().set("BucketName", bucket));
   for (const std::string& bucket : config.s3_write)
     access.add(Yaml::map().set("BucketName", bucket).set("EnableWriteAccess", true));
-  if (!access.empty()) node.set("Iam", Yaml::map().set("S3Access", access));
+  Yaml policies = Yaml::list();
+  for (const std::string& policy : config.policies) policies.add(Yaml::map().set("Policy", policy));
+  Yaml iam = Yaml::map();
+  if (!access.empty()) iam.set("S3Access", access);
+  if (!policies.empty()) iam.set("AdditionalIamPolicies", policies);
+  if (!iam.empty()) node.set("Iam", iam);
+}
+
+void add_security_groups(Yaml& networking, const std::vector<std::string>& groups) {
+  if (!groups.empty()) networking.set("AdditionalSecurityGroups", Yaml::list(groups));
 }
 
 Yaml head_node(const ClusterConfig& config) {
   const HeadNode& head = config.head;
   Yaml node = Yaml::map();
   node.set("InstanceType", head.instance);
-  node.set("Networking", Yaml::map().set("SubnetId", head.subnet));
+  Yaml networking = Yaml::map().set("SubnetId", head.subnet);
+  add_security_groups(networking, head.security_groups);
+  node.set("Networking", networking);
   if (!head.key.empty()) node.set("Ssh", Yaml::map().set("KeyName", head.key));
   if (head.disk_gib > 0)
     node.set("LocalStorage", Yaml::map().set("RootVolume", Yaml::map().set("Size", head.disk_gib)));
@@ -38,6 +49,26 @@ Yaml head_node(const ClusterConfig& config) {
     node.set("CustomActions", custom_actions(config.on_node_configured));
   add_access(node, config);
   return node;
+}
+
+Yaml login_nodes(const ClusterConfig& config) {
+  const LoginNodes& login = *config.login;
+  const std::string& key = login.key.empty() ? config.head.key : login.key;
+  Yaml networking = Yaml::map();
+  networking.set("SubnetIds", Yaml::list({login.subnet.empty() ? config.head.subnet : login.subnet}));
+  add_security_groups(networking, login.security_groups);
+  Yaml pool = Yaml::map();
+  pool.set("Name", "login").set("InstanceType", login.instance).set("Count", login.count);
+  pool.set("Networking", networking);
+  if (!key.empty()) pool.set("Ssh", Yaml::map().set("KeyName", key));
+  if (!config.on_node_configured.script.empty())
+    pool.set("CustomActions", custom_actions(config.on_node_configured));
+  if (!config.policies.empty()) {
+    Yaml policies = Yaml::list();
+    for (const std::string& policy : config.policies) policies.add(Yaml::map().set("Policy", policy));
+    pool.set("Iam", Yaml::map().set("AdditionalIamPolicies", policies));
+  }
+  return Yaml::map().set("Pools", Yaml::list().add(pool));
 }
 
 Yaml compute_resource(const Queue& queue, const ComputeResource& resource, const Catalogue& catalogue) {
@@ -52,6 +83,7 @@ Yaml compute_resource(const Queue& queue, const ComputeResource& resource, const
   }
   node.set("MinCount", resource.min_count);
   node.set("MaxCount", resource.max_count);
+  if (resource.spot_price > 0.0) node.set("SpotPrice", resource.spot_price);
   if (uses_efa(queue, resource, catalogue)) node.set("Efa", Yaml::map().set("Enabled", true));
   return node;
 }
@@ -85,6 +117,7 @@ Yaml queue_node(const Queue& queue, const ClusterConfig& config, const Catalogue
   Yaml networking = Yaml::map();
   networking.set("SubnetIds", Yaml::list(queue.subnets));
   if (queue.public_ip) networking.set("AssignPublicIp", true);
+  add_security_groups(networking, queue.security_groups);
   add_placement(networking, queue, efa);
   node.set("Networking", networking);
   if (!queue.custom_ami.empty()) node.set("Image", Yaml::map().set("CustomAmi", queue.custom_ami));
@@ -139,15 +172,37 @@ Yaml efs_settings(const Storage& storage) {
   return settings;
 }
 
+Yaml ebs_settings(const Storage& storage) {
+  Yaml settings = Yaml::map();
+  if (!storage.id.empty()) return settings.set("VolumeId", storage.id);
+  settings.set("VolumeType", storage.volume.empty() ? "gp3" : storage.volume);
+  settings.set("Size", storage.capacity_gib).set("Encrypted", true);
+  if (storage.throughput > 0) settings.set("Throughput", storage.throughput);
+  return settings.set("DeletionPolicy", storage.keep ? "Retain" : "Delete");
+}
+
 Yaml storage_node(const Storage& storage) {
-  const bool lustre = storage.kind == StorageKind::kFsxLustre;
   Yaml node = Yaml::map();
   node.set("Name", storage.name);
-  node.set("StorageType", lustre ? "FsxLustre" : "Efs");
-  node.set("MountDir", storage.mount);
-  node.set(lustre ? "FsxLustreSettings" : "EfsSettings",
-           lustre ? lustre_settings(storage) : efs_settings(storage));
-  return node;
+  switch (storage.kind) {
+    case StorageKind::kFsxLustre:
+      return node.set("StorageType", "FsxLustre")
+          .set("MountDir", storage.mount)
+          .set("FsxLustreSettings", lustre_settings(storage));
+    case StorageKind::kEfs:
+      return node.set("StorageType", "Efs")
+          .set("MountDir", storage.mount)
+          .set("EfsSettings", efs_settings(storage));
+    case StorageKind::kEbs:
+      return node.set("StorageType", "Ebs")
+          .set("MountDir", storage.mount)
+          .set("EbsSettings", ebs_settings(storage));
+    case StorageKind::kFsxOpenZfs:
+      break;
+  }
+  return node.set("StorageType", "FsxOpenZfs")
+      .set("MountDir", storage.mount)
+      .set("FsxOpenZfsSettings", Yaml::map().set("VolumeId", storage.id));
 }
 
 }  // namespace
@@ -161,6 +216,7 @@ std::string render_pcluster(const ClusterConfig& config, const Catalogue& catalo
   if (!config.custom_ami.empty()) image.set("CustomAmi", config.custom_ami);
   root.set("Image", image);
   root.set("HeadNode", head_node(config));
+  if (config.login) root.set("LoginNodes", login_nodes(config));
   root.set("Scheduling", scheduling(config, catalogue));
   Yaml storages = Yaml::list();
   for (const Storage& storage : config.storage) storages.add(storage_node(storage));

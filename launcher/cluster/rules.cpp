@@ -184,6 +184,9 @@ class Rules {
       fail(resource.label + ".min_count",
            fmt::format("min_count {} is above max_count {}", resource.min_count, resource.max_count),
            fmt::format("write at most {}", resource.max_count));
+    if (resource.spot_price > 0.0 && queue.capacity != Capacity::kSpot)
+      fail(resource.label + ".spot_price", "only spot nodes have a highest price",
+           "write capacity = \"spot\" in the queue, or remove it");
     if (queue.capacity != Capacity::kCapacityBlock) return;
     if (resource.min_count != resource.max_count)
       fail(resource.label + ".min_count",

@@ -73,6 +73,10 @@ constexpr const char* kAmiMend = "write ami- and the 17 hexadecimal digits behin
 bool is_subnet(std::string_view text) {
   return is_id(text, "subnet-", true);
 }
+bool is_security_group(std::string_view text) {
+  return is_id(text, "sg-", true);
+}
+constexpr const char* kGroupMend = "write sg- and the 8 or 17 hexadecimal digits behind it";
 bool is_ami(std::string_view text) {
   return is_id(text, "ami-", true);
 }
@@ -101,7 +105,7 @@ void read_top(const TomlValue& document, SpecReading& reading, ClusterConfig& co
                                               {"rocky9", "rocky9"}};
   SectionReader top(document, "", reading);
   for (const char* section :
-       {"head_node", "on_node_configured", "slurm", "accounting", "storage", "queue", "tags"})
+       {"head_node", "on_node_configured", "slurm", "accounting", "storage", "queue", "tags", "login_nodes"})
     top.know(section);
   top.text("name", config.name, 256);
   shaped(top, reading, "region", config.region, is_region, "write a region such as \"us-east-1\"");
@@ -111,6 +115,10 @@ void read_top(const TomlValue& document, SpecReading& reading, ClusterConfig& co
   shaped(top, reading, "custom_ami", config.custom_ami, is_ami, kAmiMend);
   all_shaped(top, reading, "s3_read", config.s3_read, is_bucket, "write a bucket's name, without s3://");
   all_shaped(top, reading, "s3_write", config.s3_write, is_bucket, "write a bucket's name, without s3://");
+  all_shaped(
+      top, reading, "policies", config.policies,
+      [](std::string_view text) { return text.starts_with("arn:") && text.find(":policy/") != text.npos; },
+      "write the ARN of an IAM policy, arn:aws:iam::…:policy/…");
   top.boolean("detailed_monitoring", config.detailed_monitoring);
   top.finish();
   require(top, reading, !config.name.empty(), "the cluster's name", "write name = \"p5\"");
@@ -124,11 +132,27 @@ void read_head(const TomlValue& document, SpecReading& reading, HeadNode& head) 
   shaped(section, reading, "subnet", head.subnet, is_subnet, kSubnetMend);
   section.text("key", head.key, 255);
   section.integer("disk_gib", 45, 16384, head.disk_gib);
+  all_shaped(section, reading, "security_groups", head.security_groups, is_security_group, kGroupMend);
   section.finish();
   require(section, reading, section.present(), "[head_node]",
           "write a section [head_node] with instance and subnet");
   require(section, reading, !head.instance.empty(), "head_node.instance", "write instance = \"m5.8xlarge\"");
   require(section, reading, !head.subnet.empty(), "head_node.subnet", "write subnet = \"subnet-…\"");
+}
+
+void read_login(const TomlValue& document, SpecReading& reading, ClusterConfig& config) {
+  SectionReader section(document, "login_nodes", reading);
+  if (!section.present()) return;
+  LoginNodes login;
+  shaped(section, reading, "instance", login.instance, is_instance_type, kTypeMend);
+  shaped(section, reading, "subnet", login.subnet, is_subnet, kSubnetMend);
+  section.text("key", login.key, 255);
+  section.integer("count", 1, 100, login.count);
+  all_shaped(section, reading, "security_groups", login.security_groups, is_security_group, kGroupMend);
+  section.finish();
+  require(section, reading, !login.instance.empty(), "login_nodes.instance",
+          "write instance = \"c7i.xlarge\"");
+  config.login = login;
 }
 
 void read_script(const TomlValue& document, SpecReading& reading, NodeScript& node) {
@@ -208,7 +232,11 @@ std::vector<const TomlValue*> tables_of(const TomlValue& parent, std::string_vie
 
 Storage read_storage(const TomlValue& table, const std::string& label, SpecReading& reading) {
   constexpr Choice<StorageKind> kKinds[] = {{"fsx_lustre", StorageKind::kFsxLustre},
-                                            {"efs", StorageKind::kEfs}};
+                                            {"efs", StorageKind::kEfs},
+                                            {"ebs", StorageKind::kEbs},
+                                            {"fsx_openzfs", StorageKind::kFsxOpenZfs}};
+  constexpr Choice<const char*> kVolumes[] = {{"gp2", "gp2"}, {"gp3", "gp3"}, {"io1", "io1"},
+                                              {"io2", "io2"}, {"st1", "st1"}, {"sc1", "sc1"}};
   constexpr Choice<const char*> kDeployments[] = {{"SCRATCH_1", "SCRATCH_1"},
                                                   {"SCRATCH_2", "SCRATCH_2"},
                                                   {"PERSISTENT_1", "PERSISTENT_1"},
@@ -221,21 +249,29 @@ Storage read_storage(const TomlValue& table, const std::string& label, SpecReadi
       section, reading, "mount", storage.mount,
       [](std::string_view text) { return text.starts_with('/') && text.size() > 1 && text.back() != '/'; },
       "write an absolute folder such as \"/fsx\"");
-  const bool lustre = storage.kind == StorageKind::kFsxLustre;
+  // What an id of each kind begins with, and whether it may have 8 digits.
+  static constexpr std::pair<const char*, bool> kIds[] = {
+      {"fs-", false}, {"fs-", true}, {"vol-", true}, {"fsvol-", false}};
+  const auto [prefix, may_be_short] = kIds[static_cast<size_t>(storage.kind)];
+  const char* const begins = prefix;
+  const bool is_short = may_be_short;
   shaped(
       section, reading, "id", storage.id,
-      [lustre](std::string_view text) { return is_id(text, "fs-", !lustre); },
-      lustre ? "write fs- and the 17 hexadecimal digits behind it"
-             : "write fs- and the 8 or 17 hexadecimal digits behind it");
+      [begins, is_short](std::string_view text) { return is_id(text, begins, is_short); },
+      fmt::format("write {} and the {}17 hexadecimal digits behind it", begins, is_short ? "8 or " : ""));
   section.integer("capacity_gib", 1, int64_t{1} << 30, storage.capacity_gib);
   const char* deployment = "";
   section.choice("deployment", kDeployments, deployment);
   storage.deployment = deployment;
+  const char* volume = "";
+  section.choice("volume", kVolumes, volume);
+  storage.volume = volume;
   section.integer("throughput", 1, 1 << 20, storage.throughput);
   section.boolean("keep", storage.keep);
   section.finish();
   require(section, reading, !storage.name.empty(), label + ".name", "write name = \"fsx\"");
-  require(section, reading, section.has("kind"), label + ".kind", "write kind = \"fsx_lustre\" or \"efs\"");
+  require(section, reading, section.has("kind"), label + ".kind",
+          "write kind = \"fsx_lustre\", \"efs\", \"ebs\" or \"fsx_openzfs\"");
   require(section, reading, !storage.mount.empty(), label + ".mount", "write mount = \"/fsx\"");
   return storage;
 }
@@ -247,6 +283,7 @@ void read_resource(SectionReader& section, SpecReading& reading, ComputeResource
   all_shaped(section, reading, "instances", resource.instances, is_instance_type, kTypeMend);
   section.integer("min_count", 0, 100000, resource.min_count);
   section.integer("max_count", 1, 100000, resource.max_count);
+  section.number("spot_price", 0.0, 1e6, resource.spot_price);
   bool efa = false;
   section.boolean("efa", efa);
   if (section.has("efa")) resource.efa = efa;
@@ -323,6 +360,7 @@ Queue read_queue(const TomlValue& table, const std::string& label, SpecReading& 
       "write the ARN of a resource group, arn:aws:resource-groups:…:group/…");
   read_placement(table, section, queue);
   section.boolean("public_ip", queue.public_ip);
+  all_shaped(section, reading, "security_groups", queue.security_groups, is_security_group, kGroupMend);
   section.boolean("exclusive", queue.exclusive);
   section.boolean("gpu_health_check", queue.gpu_health_check);
   shaped(section, reading, "custom_ami", queue.custom_ami, is_ami, kAmiMend);
@@ -347,6 +385,7 @@ Result<ClusterConfig> parse_cluster(std::string_view text, std::string_view file
   ClusterConfig config;
   read_top(document, reading, config);
   read_head(document, reading, config.head);
+  read_login(document, reading, config);
   read_script(document, reading, config.on_node_configured);
   read_slurm(document, reading, config.slurm);
   read_accounting(document, reading, config);

@@ -20,8 +20,15 @@ namespace shardrun::launcher {
 
 struct HeadNode {  // [head_node]
   std::string instance, subnet;
-  std::string key;   // name of the SSH key; empty: only through the session manager
-  int disk_gib = 0;  // size of the root volume; 0: the image's
+  std::string key;                           // name of the SSH key; empty: only through the session manager
+  int disk_gib = 0;                          // size of the root volume; 0: the image's
+  std::vector<std::string> security_groups;  // beside ParallelCluster's own
+};
+
+struct LoginNodes {                   // [login_nodes]: where users work, beside the head node
+  std::string instance, subnet, key;  // subnet and key: the head node's, where they are empty
+  int count = 1;
+  std::vector<std::string> security_groups;
 };
 
 struct NodeScript {    // [on_node_configured]: runs as root on every node when it has started
@@ -41,7 +48,7 @@ struct Accounting {  // [accounting]
   std::string database;         // if it is empty, it is named as the cluster
 };
 
-enum class StorageKind { kFsxLustre, kEfs };
+enum class StorageKind { kFsxLustre, kEfs, kEbs, kFsxOpenZfs };
 
 struct Storage {  // [[storage]]
   StorageKind kind = StorageKind::kFsxLustre;
@@ -49,6 +56,7 @@ struct Storage {  // [[storage]]
   std::string id;  // id of a file system that exists; then the rest is not given
   int64_t capacity_gib = 0;
   std::string deployment;  // for Lustre
+  std::string volume;      // for EBS: gp3, io2, …
   int64_t throughput = 0;  // for Lustre: MB/s for each TiB; for EFS: MiB/s, provisioned
   bool keep = false;       // whether it stays when the cluster is deleted
 };
@@ -60,7 +68,9 @@ struct ComputeResource {  // [[queue.resource]], or the queue's own keys
   std::vector<std::string> instances;  // one type, or several alike
   int min_count = 0, max_count = 0;
   std::optional<bool> efa;  // absent: wherever the type has it and the queue one subnet
-  std::string label;        // where its keys stand: "queue[0]" or "queue[0].resource[1]"
+  double spot_price =
+      0.0;            // the most that is paid for a spot node's hour, in dollars; 0: the price on demand
+  std::string label;  // where its keys stand: "queue[0]" or "queue[0].resource[1]"
 };
 
 struct Queue {  // [[queue]]
@@ -71,8 +81,9 @@ struct Queue {  // [[queue]]
   std::optional<bool> placement_group;         // absent: with EFA, unless a reservation brings its own
   std::string placement_group_name;            // name of one that exists
   bool public_ip = false;
-  bool exclusive = false;         // one job per node
-  bool gpu_health_check = false;  // DCGM before each job
+  std::vector<std::string> security_groups;  // beside ParallelCluster's own
+  bool exclusive = false;                    // one job per node
+  bool gpu_health_check = false;             // DCGM before each job
   std::string custom_ami;
   std::vector<ComputeResource> resources;
   std::string label;  // "queue[0]"
@@ -81,8 +92,10 @@ struct Queue {  // [[queue]]
 struct ClusterConfig {
   std::string name, region, os, custom_ami;
   std::vector<std::string> s3_read, s3_write;  // buckets that the nodes may use
+  std::vector<std::string> policies;           // ARNs of IAM policies that the nodes get
   bool detailed_monitoring = false;
   HeadNode head;
+  std::optional<LoginNodes> login;
   NodeScript on_node_configured;
   SlurmSettings slurm;
   std::optional<Accounting> accounting;

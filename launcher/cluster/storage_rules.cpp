@@ -11,7 +11,7 @@ namespace {
 using spec::SpecReading;
 
 constexpr size_t kLongestName = 30;
-constexpr int kMostExisting = 20;
+constexpr int kMostExisting = 20, kMostDisks = 5;
 
 class StorageRules {
  public:
@@ -30,8 +30,14 @@ class StorageRules {
              "give each its own name");
       mount(storage, i);
       number(storage);
+      kind_of_keys(storage);
       if (!storage.id.empty()) {
         existing(storage);
+      } else if (storage.kind == StorageKind::kEbs) {
+        new_ebs(storage);
+      } else if (storage.kind == StorageKind::kFsxOpenZfs) {
+        fail("kind", "ParallelCluster mounts volumes of OpenZFS and makes none",
+             "make it beforehand, and write id = \"fsvol-…\"");
       } else if (storage.kind == StorageKind::kFsxLustre) {
         new_lustre(storage);
       } else {
@@ -73,7 +79,13 @@ class StorageRules {
       if (other.kind == storage.kind) ++(other.id.empty() ? made : found);
       if (&other == &storage) break;
     }
-    const char* kind = storage.kind == StorageKind::kEfs ? "EFS" : "FSx";
+    static constexpr const char* kKinds[] = {"FSx", "EFS", "EBS", "OpenZFS"};
+    const char* kind = kKinds[static_cast<size_t>(storage.kind)];
+    if (storage.kind == StorageKind::kEbs) {
+      if (made + found > kMostDisks)
+        fail("kind", fmt::format("a cluster mounts at most {} disks of EBS", kMostDisks), "remove some");
+      return;
+    }
     if (storage.id.empty() && made > 1)
       fail("kind", fmt::format("a cluster makes at most one file system of {}", kind),
            "make the other beforehand, and write its id");
@@ -86,6 +98,28 @@ class StorageRules {
     if (storage.capacity_gib > 0 || !storage.deployment.empty() || storage.throughput > 0 || storage.keep)
       fail("id", fmt::format("{} exists, and the section describes a new one, too", storage.id),
            "remove capacity_gib, deployment, throughput and keep, or the id");
+  }
+
+  // Keys that the kind of file system does not have.
+  void kind_of_keys(const Storage& storage) {
+    if (!storage.volume.empty() && storage.kind != StorageKind::kEbs)
+      fail("volume", "volume is a kind of EBS disk", "remove it, or write kind = \"ebs\"");
+    if (storage.kind == StorageKind::kEbs && !storage.deployment.empty())
+      fail("deployment", "deployment is Lustre's", "remove it");
+  }
+
+  // One disk, which the head node exports by NFS.
+  void new_ebs(const Storage& storage) {
+    if (storage.capacity_gib == 0)
+      fail("capacity_gib", "a new disk needs its size", "write capacity_gib = 500, or id = \"vol-…\"");
+    if (storage.capacity_gib > 16384)
+      fail("capacity_gib", fmt::format("a disk does not come with {} GiB", storage.capacity_gib),
+           "write at most 16384, or use kind = \"efs\"");
+    if (storage.throughput > 0 && storage.volume != "gp3")
+      fail("throughput", "a disk's throughput is gp3's", "write volume = \"gp3\", or remove it");
+    if (storage.throughput > 0 && (storage.throughput < 125 || storage.throughput > 1000))
+      fail("throughput", fmt::format("gp3 does not come with {} MiB/s", storage.throughput),
+           "write 125 to 1000");
   }
 
   void new_lustre(const Storage& storage) {

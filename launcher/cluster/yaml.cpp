@@ -26,6 +26,8 @@ bool is_plain(std::string_view text) {
 
 }  // namespace
 
+Yaml::Yaml(double number) : Yaml(Kind::kScalar, fmt::format("{}", number)) {}
+
 Yaml Yaml::list(const std::vector<std::string>& items) {
   Yaml all = list();
   for (const std::string& item : items) all.add(item);

@@ -25,6 +25,7 @@ class Yaml {
   Yaml(const char* text) : Yaml(std::string(text)) {}                    // NOLINT
   Yaml(int64_t number) : Yaml(Kind::kScalar, std::to_string(number)) {}  // NOLINT
   Yaml(int number) : Yaml(static_cast<int64_t>(number)) {}               // NOLINT
+  Yaml(double number);                                                   // NOLINT
   Yaml(bool truth) : Yaml(Kind::kScalar, truth ? "true" : "false") {}    // NOLINT
 
   // set appends a key to a map, which must not have it yet; add appends an item to a list.

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
+
+#include "runtime/base/command.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -38,6 +41,24 @@ plan::RankPlace rank_place(const record::LaunchPlan& plan) {
           .ranks_per_node = plan.ranks_per_node,
           .threads = plan.cpus_per_rank,
           .multiplies_bf16 = multiplies_bf16};
+}
+
+plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  plan::RankPlace place = rank_place(plan);
+  std::vector<std::string> ask = {plan.rank_program, "footprint"};
+  if (place.world_size > 1) {
+    ask.push_back(fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin));
+    ask.push_back(spec.communication.provider);
+    ask.push_back(std::to_string(plan.nodes));
+    ask.push_back(std::to_string(plan.ranks_per_node));
+  }
+  if (const auto said = base::run_command(ask)) {
+    int64_t bytes = 0;
+    const std::string& text = said->out;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+    if (failure == std::errc() && bytes > 0) place.program_bytes = bytes;
+  }
+  return place;
 }
 
 std::optional<int64_t> machine_memory_bytes() {

@@ -1,6 +1,7 @@
 // Says what the ranks of a launch plan will hold (runtime/plan/rank_memory.h), and whether it fits into a node.
 //
-// Thread rule: pure functions, except for rank_place() and machine_memory_bytes(), which ask this machine.
+// Thread rule: pure functions, except for rank_place(), measured_place() and
+// machine_memory_bytes(), which ask this machine.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,16 @@
 #include "runtime/contract/rank_env.h"
 #include "runtime/plan/rank_memory.h"
 #include "runtime/record/launch_plan.h"
+#include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
 
 // Returns where the ranks of `plan` run; where nothing else is known, on CPUs like this machine's.
 plan::RankPlace rank_place(const record::LaunchPlan& plan);
+
+// Returns the same with what the rank program of `plan` and its comm plugin hold on this machine: starts it once, which takes
+// some 20 ms. Where it cannot say, that is left open.
+plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 // Returns the memory of this machine, as the kernel reports it; nullopt where it does not.
 std::optional<int64_t> machine_memory_bytes();

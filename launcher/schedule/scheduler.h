@@ -42,7 +42,10 @@ struct StepRequest {
 };
 
 struct StepOutcome {
-  std::vector<record::RankExit> exits;         // one per rank that is known to have ended
+  std::vector<record::RankExit> exits;  // one per rank that is known to have ended
+  // The first line that the rank program said itself, on the stream of the command that started it: what is known of a rank that
+  // could leave no account, because a library of it is missing on the node or it cannot write there.
+  std::string rank_words;
   std::optional<std::string> scheduler_fault;  // the scheduler's own words when it, not a rank, failed
   std::optional<int> stop_signal;              // the signal that asked us to stop
   std::vector<std::string> unreachable;        // nodes on which no rank could be started

@@ -20,6 +20,12 @@ namespace {
 
 constexpr size_t kLongestWords = 2000;
 
+// The program's output goes to files, so this is its supervisor's, or of the linker that could not start that.
+bool is_of_rank_program(const std::string& line) {
+  return line.starts_with("shardrun-rank: ") ||
+         line.find(": error while loading shared libraries: ") != std::string::npos;
+}
+
 }  // namespace
 
 base::Result<StepOutcome> StepCommand::run(const std::vector<std::string>& argv,
@@ -80,7 +86,11 @@ void StepCommand::forward(int fd, Stream& stream) {
   (void)base::write_all(stream.to, text, "standard output");  // nobody may be listening
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    if (end > begin) on_line(text.substr(begin, end - begin), stream.to == STDERR_FILENO);
+    if (end > begin) {
+      const std::string line = text.substr(begin, end - begin);
+      if (outcome_.rank_words.empty() && is_of_rank_program(line)) outcome_.rank_words = line;
+      on_line(line, stream.to == STDERR_FILENO);
+    }
     begin = end + 1;
   }
 }

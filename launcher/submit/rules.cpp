@@ -11,6 +11,7 @@
 
 #include "launcher/plan/fewer_nodes.h"
 #include "launcher/submit/installed.h"
+#include "runtime/base/command.h"
 #include "runtime/base/trust.h"
 #include "runtime/contract/container_runtime.h"
 
@@ -120,6 +121,34 @@ Result<void> check_container(const spec::JobSpec& spec, const std::string& worki
   return {};
 }
 
+// Pyxis is a plugin of srun, and what srun starts is the rank's supervisor, which therefore is mounted in the image.
+Result<void> check_pyxis(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  const std::string origin = spec.origin("container.runtime");
+  if (plan.scheduler != "slurm")
+    return Error(Code::kInvalid,
+                 fmt::format("{}: pyxis is a plugin of Slurm's srun, and this run has none; use "
+                             "`shardrun submit`, or write runtime = \"apptainer\"",
+                             origin));
+  const std::string folder = contract::installation_folder(plan);
+  if (folder == "/" || folder == "/usr" || folder == "/usr/local")
+    return Error(
+        Code::kInvalid,
+        fmt::format("{}: with pyxis the folder of shardrun is mounted in the image, and {} would hide the "
+                    "image's own; unpack the archive elsewhere and use that",
+                    origin, folder));
+  for (const std::string* one : {&folder, &plan.run_directory, &plan.working_directory})
+    if (!spec::can_be_mounted(*one))
+      return Error(
+          Code::kInvalid,
+          fmt::format("{}: {} cannot be mounted in a container; use a path without : and ,", origin, *one));
+  const auto help = base::run_command({"srun", "--help"});
+  if (help && help->out.find("--container-image") != std::string::npos) return {};
+  return Error(Code::kInvalid,
+               fmt::format("{}: the srun of this machine has no pyxis to run the image with; ask the "
+                           "administrator for it, or write another runtime",
+                           origin));
+}
+
 // Either the folder itself, or the nearest one above it that exists, must take new entries.
 Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::string& working_directory) {
   std::string folder = absolute(spec.checkpoint.directory, working_directory);
@@ -215,8 +244,7 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
                               plan.scheduler != "local" ? RanksRun::kElsewhere : RanksRun::kHere);
   if (!warnings) return warnings;
   RETURN_IF_ERROR(check_runs(spec, plan.working_directory));
-  if (spec.container.runtime == spec::ContainerRuntime::kPyxis)
-    RETURN_IF_ERROR(contract::find_container_runtime(spec, contract::process_environment()));  // refuses it
+  if (spec.container.runtime == spec::ContainerRuntime::kPyxis) RETURN_IF_ERROR(check_pyxis(spec, plan));
   // A batch script runs on the first of the job's nodes, so what is not here is not there.
   if (std::getenv("SLURMD_NODENAME") != nullptr)
     RETURN_IF_ERROR(check_container(spec, plan.working_directory));

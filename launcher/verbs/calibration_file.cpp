@@ -186,7 +186,7 @@ record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPl
     prediction.unknown_because = kOfCpus;
     return prediction;
   }
-  if (const auto model = plan::job_memory(spec, plan.batch, rank_place(plan)))
+  if (const auto model = plan::job_memory(spec, plan.batch, measured_place(spec, plan)))
     prediction.memory_bytes = model->memory.total();
   const auto path = calibration_path(spec);
   if (!path) return prediction;

@@ -70,8 +70,11 @@ void add_cancel(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun cancel tiny-llama");
   add_host(*verb, line);
+  add_kubernetes(*verb, line);
   verb->callback([&] {
-    line.exit_code = line.remote.host.empty() ? cancel(options.run, line.common) : run_elsewhere(line);
+    line.exit_code = !line.name_space.empty()   ? kubernetes_cancel(options.run, line)
+                     : line.remote.host.empty() ? cancel(options.run, line.common)
+                                                : run_elsewhere(line);
   });
 }
 

@@ -12,12 +12,14 @@
 
 #include "launcher/cluster/built_in.h"
 #include "launcher/cluster/bundle_upload.h"
+#include "launcher/cluster/network.h"
 #include "launcher/cluster/pcluster_command.h"
 #include "launcher/cluster/pcluster_yaml.h"
 #include "launcher/cluster/queues.h"
 #include "launcher/cluster/rules.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
+#include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -26,12 +28,16 @@ namespace {
 using base::Result;
 
 struct ClusterOptions {
-  std::string spec;    // a cluster's TOML, for render and create
-  std::string output;  // of render: a file in the place of stdout
-  std::string name;    // of a cluster, for describe and delete
-  std::string region;  // empty: pcluster's own choice
-  std::string bundle;  // of create: an archive of shardrun that is uploaded for the nodes; may be empty
-  bool wait = false;   // show progress until the end
+  std::string spec;         // a cluster's TOML, for render and create
+  std::string output;       // of render: a file in the place of stdout
+  std::string name;         // of a cluster, for describe and delete
+  std::string region;       // empty: pcluster's own choice
+  std::string bundle;       // of create: an archive of shardrun that is uploaded for the nodes; may be empty
+  std::string zone;         // of create: where its network is made; empty: the spec's subnets are there
+  bool network = false;     // of delete: whether its network goes, too
+  std::string bucket, key;  // of export-logs and ssh
+  std::vector<std::string> words;  // of ssh and fleet
+  bool wait = false;               // show progress until the end
   bool dry_run = false;
   bool yes = false;           // delete indeed
   int every_seconds = 15;     // between two looks of wait
@@ -175,12 +181,51 @@ Result<void> upload_bundle(const ClusterOptions& options, Rendered& rendered) {
   return {};
 }
 
+// Runs a command of `aws`, or prints it in a dry run. Returns what it wrote.
+Result<std::string> call_aws(const std::vector<std::string>& command, const ClusterOptions& options) {
+  if (options.dry_run) {
+    fmt::print("{}\n", fmt::join(command, " "));
+    return std::string();
+  }
+  auto done = base::run_command(command, "", kUploadLimit);
+  if (!done && done.error().code() == base::Code::kNotFound)
+    return base::Error(base::Code::kNotFound,
+                       "no aws command is installed; install it with `pip install awscli`");
+  if (!done) return std::move(done).error();
+  return std::move(done->out);
+}
+
+// Makes the network of `rendered` in options.zone, or only says how, and puts the cluster into it.
+Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
+  const std::string& name = rendered.config.name;
+  ASSIGN_OR_RETURN(const auto file, ScratchFile::write(std::string(built_in_network())));
+  const std::string from = options.dry_run ? "<network.yaml>" : file.path();
+  if (!options.dry_run) fmt::print("making the network {} in {}\n", network_stack(name), options.zone);
+  std::fflush(stdout);
+  auto made = call_aws(make_network_command(name, options.zone, from, options.region), options);
+  if (!made) return std::move(made).error().context("--network");
+  ASSIGN_OR_RETURN(const auto outputs, call_aws(ask_network_command(name, options.region), options));
+  Network network{"<PublicSubnetId>", "<PrivateSubnetId>"};
+  if (!options.dry_run) {
+    auto parsed = parse_network(outputs);
+    if (!parsed) return std::move(parsed).error().context("--network");
+    network = std::move(parsed).value();
+    fmt::print("subnets {} and {}\n", network.public_subnet, network.private_subnet);
+  }
+  use_network(network, rendered.config);
+  rendered.yaml = render_pcluster(rendered.config, built_in_catalogue(), options.spec);
+  return {};
+}
+
 int cluster_create(const ClusterOptions& options, const CommonOptions& common) {
   auto rendered = render(options.spec);
   if (!rendered) return fail(rendered.error(), common);
   const std::string& name = rendered->config.name;
   ClusterOptions own = options;
   if (own.region.empty()) own.region = rendered->config.region;
+  if (!own.zone.empty()) {
+    if (const auto made = make_network(own, *rendered); !made) return fail(made.error(), common);
+  }
   if (!own.bundle.empty()) {
     if (const auto uploaded = upload_bundle(own, *rendered); !uploaded) return fail(uploaded.error(), common);
   }
@@ -216,8 +261,13 @@ int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
   const std::vector<std::string> argv = delete_command(options.name, call_of(options));
   if (options.dry_run) {
     fmt::print("{}\n", fmt::join(argv, " "));
+    if (options.network) (void)call_aws(delete_network_command(options.name, options.region), options);
     return contract::kExitDone;
   }
+  if (options.network && !options.wait)
+    return fail(base::Error(base::Code::kInvalid,
+                            "--network: the cluster lies in it until it is gone; write --wait, too"),
+                common);
   if (!options.yes) {
     return fail(
         base::Error(
@@ -227,7 +277,41 @@ int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
                         options.name)),
         common);
   }
-  return ask(argv, options.name, /*until_gone=*/true, options, common);
+  const int status = ask(argv, options.name, /*until_gone=*/true, options, common);
+  if (status != contract::kExitDone || !options.network) return status;
+  const auto gone = call_aws(delete_network_command(options.name, options.region), options);
+  if (!gone) return fail(gone.error(), common);
+  fmt::print("network {} is being deleted\n", network_stack(options.name));
+  return contract::kExitDone;
+}
+
+int cluster_update(const ClusterOptions& options, const CommonOptions& common) {
+  const auto rendered = render(options.spec);
+  if (!rendered) return fail(rendered.error(), common);
+  ClusterOptions own = options;
+  if (own.region.empty()) own.region = rendered->config.region;
+  const std::string& name = rendered->config.name;
+  if (options.dry_run) {
+    fmt::print("{}\n{}\n", rendered->yaml,
+               fmt::join(update_command(name, "<the configuration above>", call_of(own)), " "));
+    return contract::kExitDone;
+  }
+  const auto file = ScratchFile::write(rendered->yaml);
+  if (!file) return fail(file.error(), common);
+  return ask(update_command(name, file->path(), call_of(own)), name, /*until_gone=*/false, own, common);
+}
+
+// What pcluster answers to these is shown as it is.
+int pass_on(const std::vector<std::string>& argv, const ClusterOptions& options,
+            const CommonOptions& common) {
+  const auto answer = call_pcluster(argv, options.name, call_of(options));
+  if (!answer) return fail(answer.error(), common);
+  fmt::print("{}", base::visible(*answer));
+  return contract::kExitDone;
+}
+
+int cluster_ssh(const ClusterOptions& options, const CommonOptions& common) {
+  return become(ssh_command(options.name, options.key, options.words, call_of(options)), common);
 }
 
 int cluster_queues(const CommonOptions& common) {
@@ -251,6 +335,51 @@ void add_pcluster_options(CLI::App& verb, ClusterOptions& options, bool may_wait
       ->capture_default_str();
 }
 
+// What keeps a cluster running: other settings, its nodes, a shell, its logs.
+void add_upkeep(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
+  CLI::App* update = cluster.add_subcommand("update", "Change a cluster to what its TOML says now");
+  update->add_option("spec", options.spec, "A cluster's TOML")->required();
+  update->add_flag("--dry-run", options.dry_run, "Print the configuration and the command; change nothing");
+  add_pcluster_options(*update, options, /*may_wait=*/true);
+  add_common(*update, line, true);
+  update->footer("Example:\n  shardrun cluster update p5.toml --wait");
+  update->callback([&] { line.exit_code = cluster_update(options, line.common); });
+
+  CLI::App* fleet = cluster.add_subcommand("fleet", "Start or stop the compute nodes of a cluster");
+  fleet->add_option("name", options.name, "A cluster's name")->required();
+  fleet->add_option("state", options.words, "start or stop")
+      ->required()
+      ->expected(1)
+      ->check(CLI::IsMember({"start", "stop"}));
+  add_pcluster_options(*fleet, options, /*may_wait=*/false);
+  add_common(*fleet, line, false);
+  fleet->footer("Example:\n  shardrun cluster fleet p5 stop && shardrun cluster update p5.toml --wait");
+  fleet->callback([&] {
+    const bool start = options.words.front() == "start";
+    line.exit_code = pass_on(fleet_command(options.name, start, call_of(options)), options, line.common);
+  });
+
+  CLI::App* logs = cluster.add_subcommand("export-logs", "Bring the logs of all nodes into a bucket");
+  logs->add_option("name", options.name, "A cluster's name")->required();
+  logs->add_option("--bucket", options.bucket, "A bucket that you may write")->required();
+  add_pcluster_options(*logs, options, /*may_wait=*/false);
+  add_common(*logs, line, false);
+  logs->footer("Example:\n  shardrun cluster export-logs p5 --bucket my-bucket");
+  logs->callback([&] {
+    line.exit_code =
+        pass_on(logs_command(options.name, options.bucket, call_of(options)), options, line.common);
+  });
+
+  CLI::App* ssh = cluster.add_subcommand("ssh", "A shell on the head node of a cluster, or a command there");
+  ssh->add_option("name", options.name, "A cluster's name")->required();
+  ssh->add_option("command", options.words, "Behind --: a command in the place of the shell");
+  ssh->add_option("--key", options.key, "The file of the SSH key");
+  ssh->add_option("--region", options.region, "An AWS region; default: AWS's own configuration");
+  add_common(*ssh, line, false);
+  ssh->footer("Example:\n  shardrun cluster ssh p5 --key ~/.ssh/my-key.pem -- sinfo");
+  ssh->callback([&] { line.exit_code = cluster_ssh(options, line.common); });
+}
+
 void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine& line) {
   CLI::App* create = cluster.add_subcommand("create", "Make a cluster with the installed pcluster");
   create->add_option("spec", options.spec, "A cluster's TOML, e.g. of cluster-configs")->required();
@@ -262,6 +391,10 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
                    "An archive of shardrun (docs/install.md): uploaded beside the nodes' script, with it, "
                    "and installed by them")
       ->check(CLI::ExistingFile);
+  create->add_option(
+      "--network", options.zone,
+      "An availability zone: makes a VPC with subnets and NAT gateway there, in the place of the "
+      "spec's subnets");
   create->footer(
       "Example:\n  shardrun cluster create cluster-configs/p5.toml --bundle shardrun-0.1.0-x86_64.tar.xz "
       "--wait");
@@ -284,11 +417,14 @@ void add_pcluster_verbs(CLI::App& cluster, ClusterOptions& options, CommandLine&
   CLI::App* remove = cluster.add_subcommand("delete", "Delete a cluster");
   remove->add_option("name", options.name, "A cluster's name")->required();
   remove->add_flag("--yes", options.yes, "Delete it indeed");
+  remove->add_flag("--network", options.network, "What create --network made goes, too");
   remove->add_flag("--dry-run", options.dry_run, "Print the command; delete nothing");
   add_pcluster_options(*remove, options, /*may_wait=*/true);
   add_common(*remove, line, true);
   remove->footer("Example:\n  shardrun cluster delete p5 --yes --wait");
   remove->callback([&] { line.exit_code = cluster_delete(options, line.common); });
+
+  add_upkeep(cluster, options, line);
 
   CLI::App* queues = cluster.add_subcommand("queues", "Show the queues of the Slurm cluster at hand");
   add_common(*queues, line, false);

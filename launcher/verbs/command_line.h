@@ -21,6 +21,7 @@ namespace shardrun::launcher {
 struct CommandLine {
   CommonOptions common;
   RemoteHost remote;               // --host; without a host, the verb works here
+  std::string name_space;          // --kubernetes; without one, the run is no job of Kubernetes
   std::vector<std::string> words;  // as they were typed, behind the program's name
   int exit_code = contract::kExitDone;
 

@@ -107,7 +107,7 @@ int become(std::vector<std::string> arguments, const CommonOptions& common) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
+  ::execvp(argv[0], argv.data());
   return fail(base::errno_error(Code::kIo, "starting " + arguments[0], errno), common);
 }
 

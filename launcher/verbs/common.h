@@ -36,7 +36,8 @@ struct Installation {
 };
 base::Result<Installation> find_installation();
 
-// Becomes the program arguments[0], an absolute path, with these arguments; returns only when that fails, as fail() does.
+// Becomes the program arguments[0], an absolute path or a name on PATH, with these arguments; returns only when that
+// fails, as fail() does.
 int become(std::vector<std::string> arguments, const CommonOptions& common);
 
 // What runs `spec` from here: "slurm" (in an allocation, or when it asks for it), "mpirun" or "local".

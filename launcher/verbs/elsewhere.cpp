@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/cluster/kubernetes_jobs.h"
 #include "launcher/cluster/load_job.h"
 #include "launcher/plan/launch_plan.h"
 #include "launcher/schedule/local/temporary_directory.h"
@@ -132,6 +133,31 @@ void add_host(CLI::App& verb, CommandLine& line) {
   verb.add_option("--host-program", line.remote.program, "shardrun there")
       ->capture_default_str()
       ->needs(host);
+}
+
+void add_kubernetes(CLI::App& verb, CommandLine& line) {
+  verb.add_option("--kubernetes", line.name_space,
+                  "The job is one that `shardrun render` made, in this namespace of Kubernetes");
+}
+
+int kubernetes_status(const std::string& name, const CommandLine& line) {
+  if (name.empty()) return usage_error("--kubernetes needs the job's name");
+  const auto job = find_kubernetes_job(name, line.name_space);
+  if (!job) return fail(job.error(), line.common);
+  fmt::print("{}", kubernetes_text(*job));
+  return contract::kExitDone;
+}
+
+int kubernetes_logs(const std::string& name, bool follow, const CommandLine& line) {
+  const auto job = find_kubernetes_job(name, line.name_space);
+  if (!job) return fail(job.error(), line.common);
+  return become(kubernetes_logs_command(*job, follow), line.common);
+}
+
+int kubernetes_cancel(const std::string& name, const CommandLine& line) {
+  const auto job = find_kubernetes_job(name, line.name_space);
+  if (!job) return fail(job.error(), line.common);
+  return become(kubernetes_cancel_command(*job), line.common);
 }
 
 int run_elsewhere(const CommandLine& line) {

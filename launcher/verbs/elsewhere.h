@@ -10,6 +10,15 @@ namespace shardrun::launcher {
 // Adds --host, --host-directory and --host-program.
 void add_host(CLI::App& verb, CommandLine& line);
 
+// Adds --kubernetes.
+void add_kubernetes(CLI::App& verb, CommandLine& line);
+
+// Do it to the job of that name in the namespace of --kubernetes, through kubectl. Return the exit code; the logs are kubectl's
+// own output.
+int kubernetes_status(const std::string& name, const CommandLine& line);
+int kubernetes_logs(const std::string& name, bool follow, const CommandLine& line);
+int kubernetes_cancel(const std::string& name, const CommandLine& line);
+
 // Becomes ssh, which runs the same verb there with the words that were typed; returns only with the exit code of a failure.
 int run_elsewhere(const CommandLine& line);
 

@@ -84,8 +84,12 @@ void add_logs(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
   add_host(*verb, line);
-  verb->callback(
-      [&] { line.exit_code = line.remote.host.empty() ? logs(options, line.common) : run_elsewhere(line); });
+  add_kubernetes(*verb, line);
+  verb->callback([&] {
+    line.exit_code = !line.name_space.empty()   ? kubernetes_logs(options.run, options.follow, line)
+                     : line.remote.host.empty() ? logs(options, line.common)
+                                                : run_elsewhere(line);
+  });
 }
 
 }  // namespace shardrun::launcher

@@ -189,13 +189,15 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (!loaded) return fail(loaded.error(), common);
   const spec::JobSpec& spec = loaded->spec;
   const bool slurm = spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
-  auto context = plan_context(spec, {}, loaded->overrides, slurm ? "slurm" : "local");
+  const auto installed = find_installation();  // without one, a rank's program is not measured
+  auto context = plan_context(spec, installed ? *installed : Installation{}, loaded->overrides,
+                              slurm ? "slurm" : "local");
   if (!context) return fail(context.error(), common);
   auto solved = solve_launch_plan(spec, *context);
   if (!solved) return fail(solved.error(), common);
   PlanReport report{*loaded, *solved, solved->batch.global_batch * spec.data.sequence_length};
   if (spec.program.command.empty()) {
-    auto planned = plan::job_memory(spec, solved->batch, rank_place(*solved));
+    auto planned = plan::job_memory(spec, solved->batch, measured_place(spec, *solved));
     if (!planned) return fail(planned.error(), common);
     report.model = *planned;
   }

@@ -1,3 +1,5 @@
+#include <map>
+
 #include <fmt/format.h>
 
 #include "launcher/cluster/job_instance.h"
@@ -12,8 +14,8 @@ namespace {
 struct RenderOptions {
   SpecOptions spec;
   std::string to = "kubernetes";
-  std::string kind = "auto";  // or "mpijob", "pytorchjob"
-  std::string image, claim, name_space = "default", mount = "/fsx";
+  std::string kind = "auto";
+  KubernetesOptions manifest;
 };
 
 base::Result<std::string> render_job(const RenderOptions& options) {
@@ -23,14 +25,12 @@ base::Result<std::string> render_job(const RenderOptions& options) {
   ASSIGN_OR_RETURN(auto machine, machine_of(loaded.spec));
   ASSIGN_OR_RETURN(auto context, plan_context(loaded.spec, {}, loaded.overrides, "mpirun"));
   ASSIGN_OR_RETURN(auto plan, solve_launch_plan(loaded.spec, context));
-  KubernetesOptions to;
-  to.kind = options.kind == "mpijob"       ? KubernetesKind::kMpiJob
-            : options.kind == "pytorchjob" ? KubernetesKind::kPyTorchJob
-                                           : KubernetesKind::kAuto;
-  to.image = options.image;
-  to.name_space = options.name_space;
-  to.claim = options.claim;
-  to.mount = options.mount;
+  static const std::map<std::string, KubernetesKind> kKinds = {{"mpijob", KubernetesKind::kMpiJob},
+                                                               {"pytorchjob", KubernetesKind::kPyTorchJob},
+                                                               {"trainjob", KubernetesKind::kTrainJob},
+                                                               {"auto", KubernetesKind::kAuto}};
+  KubernetesOptions to = options.manifest;
+  to.kind = kKinds.at(options.kind);
   return render_kubernetes(loaded.spec, loaded.text, plan, machine ? &*machine : nullptr, to);
 }
 
@@ -48,13 +48,20 @@ void add_render(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand("render", "Turn a job into a manifest of Kubernetes");
   verb->add_option("spec", options.spec.path, "job.toml")->required();
   verb->add_option("--to", options.to, "kubernetes")->required()->check(CLI::IsMember({"kubernetes"}));
-  verb->add_option("--image", options.image, "The container image of all pods; default: [container] image");
-  verb->add_option("--claim", options.claim, "A PersistentVolumeClaim that all pods may write")->required();
-  verb->add_option("--mount", options.mount, "Where it is mounted; the job runs there")
+  verb->add_option("--image", options.manifest.image,
+                   "The container image of all pods; default: [container] image");
+  verb->add_option("--claim", options.manifest.claim, "A PersistentVolumeClaim that all pods may write")
+      ->required();
+  verb->add_option("--mount", options.manifest.mount, "Where it is mounted; the job runs there")
       ->capture_default_str();
-  verb->add_option("--namespace", options.name_space, "Of Kubernetes")->capture_default_str();
-  verb->add_option("--kind", options.kind, "auto: a command is a PyTorchJob, the trainer an MPIJob")
-      ->check(CLI::IsMember({"auto", "mpijob", "pytorchjob"}))
+  verb->add_option("--namespace", options.manifest.name_space, "Of Kubernetes")->capture_default_str();
+  verb->add_option("--queue", options.manifest.queue,
+                   "A LocalQueue of Kueue, which starts the job when all of it fits");
+  verb->add_option("--runtime", options.manifest.runtime, "With --kind trainjob: the ClusterTrainingRuntime")
+      ->capture_default_str();
+  verb->add_option("--kind", options.kind,
+                   "auto: a command is a PyTorchJob, the trainer an MPIJob; trainjob: of Kubeflow Trainer 2")
+      ->check(CLI::IsMember({"auto", "mpijob", "pytorchjob", "trainjob"}))
       ->capture_default_str();
   add_overrides(*verb, options.spec.overrides);
   add_common(*verb, line, false);

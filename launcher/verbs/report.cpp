@@ -61,7 +61,7 @@ void add_report(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand(
       "report",
       "Write one or several runs as a page for a browser: verdict, curves, ranks, memory, what differs");
-  verb->add_option("runs", options.runs, "Runs: each a directory, an id, or a job's name for its newest")
+  verb->add_option("run", options.runs, "Runs: each a directory, an id, or a job's name for its newest")
       ->required();
   verb->add_option("-o,--output", options.output,
                    "Where the page goes; otherwise report.html in the first run's directory");

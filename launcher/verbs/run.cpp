@@ -253,7 +253,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     if (job.spec.program.command.empty()) {
       const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
       request.check_plan = [&, memory](const record::LaunchPlan& plan) -> Result<void> {
-        ASSIGN_OR_RETURN(auto model, plan::job_memory(job.spec, plan.batch, rank_place(plan)));
+        ASSIGN_OR_RETURN(auto model, plan::job_memory(job.spec, plan.batch, measured_place(job.spec, plan)));
         return fits_in_memory(model.memory, plan.ranks_per_node, memory);
       };
     }

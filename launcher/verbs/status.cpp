@@ -71,8 +71,11 @@ void add_status(CLI::App& app, CommandLine& line) {
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun status tiny-llama");
   add_host(*verb, line);
+  add_kubernetes(*verb, line);
   verb->callback([&] {
-    line.exit_code = line.remote.host.empty() ? status(options.run, line.common) : run_elsewhere(line);
+    line.exit_code = !line.name_space.empty()   ? kubernetes_status(options.run, line)
+                     : line.remote.host.empty() ? status(options.run, line.common)
+                                                : run_elsewhere(line);
   });
 }
 

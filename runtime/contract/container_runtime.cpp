@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -46,13 +47,7 @@ const char* program_of(spec::ContainerRuntime runtime) {
 Result<spec::ContainerRuntime> find_container_runtime(const spec::JobSpec& spec,
                                                       const contract::EnvironmentLookup& environment) {
   const spec::ContainerRuntime wanted = spec.container.runtime;
-  if (wanted == spec::ContainerRuntime::kPyxis) {
-    return Error(
-        Code::kInvalid,
-        fmt::format("{}: pyxis starts what srun starts, and that is shardrun's supervisor, which an image "
-                    "lacks; use `srun --shardrun=…`, or write runtime = \"apptainer\"",
-                    spec.origin("container.runtime")));
-  }
+  if (wanted == spec::ContainerRuntime::kPyxis) return wanted;  // srun starts it
   const std::string path = environment("PATH").value_or("/usr/bin:/bin");
   std::string names;
   for (const Known& known : kKnown) {
@@ -63,6 +58,30 @@ Result<spec::ContainerRuntime> find_container_runtime(const spec::JobSpec& spec,
   return Error(Code::kInvalid, fmt::format("{}: there is no {} on PATH to run the image with; install it, or "
                                            "remove [container]",
                                            spec.origin("container.runtime"), names));
+}
+
+std::string installation_folder(const record::LaunchPlan& plan) {
+  return std::filesystem::path(plan.rank_program).parent_path().parent_path().string();
+}
+
+std::vector<std::string> pyxis_options(const spec::JobSpec& spec, const record::LaunchPlan& plan,
+                                       const std::map<std::string, std::string>& variables) {
+  std::string mounts, names;
+  std::vector<std::string> folders = {installation_folder(plan), plan.run_directory, plan.working_directory};
+  if (const auto cache = plan.variables.find("SHARDRUN_COMPILE_CACHE"); cache != plan.variables.end())
+    folders.push_back(cache->second);
+  std::ranges::sort(folders);
+  folders.erase(std::ranges::unique(folders).begin(), folders.end());
+  for (const std::string& folder : folders)
+    mounts += fmt::format("{}{}:{}", mounts.empty() ? "" : ",", folder, folder);
+  for (const std::string& text : spec.container.mounts) {
+    const spec::Mount mount = spec::parse_mount(text);
+    mounts += fmt::format(",{}:{}{}", mount.source, mount.target, mount.read_only ? ":ro" : "");
+  }
+  for (const auto& [name, value] : variables) names += (names.empty() ? "" : ",") + name;
+  for (const auto& [name, value] : spec.environment) names += (names.empty() ? "" : ",") + name;
+  return {"--container-image=" + spec.container.image, "--container-mounts=" + mounts,
+          "--container-workdir=" + plan.working_directory, "--container-env=" + names};
 }
 
 }  // namespace shardrun::contract

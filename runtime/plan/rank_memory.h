@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "runtime/base/compute.h"
 #include "runtime/plan/batch_plan.h"
@@ -63,7 +64,8 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
 struct RankPlace {
   int64_t world_size = 1;
   int ranks_per_node = 1, threads = 1;
-  bool multiplies_bf16 = true;  // whether their CPUs have instructions for it
+  bool multiplies_bf16 = true;           // whether their CPUs have instructions for it
+  std::optional<int64_t> program_bytes;  // as measured there
 };
 // Returns the same of a job, with an estimate of oneDNN's part and with process_bytes(). kInvalid as solve_mesh().
 Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place);

@@ -76,7 +76,9 @@ Result<Variables> apply_environment(const contract::RankJob& job, bool command) 
 
 // Returns the command, or what runs it in its image.
 Result<std::vector<std::string>> command_of(const contract::RankJob& job, const Variables& variables) {
-  if (!job.spec.container.is_given()) return job.spec.program.command;
+  // By pyxis the whole rank is in its image already.
+  if (!job.spec.container.is_given() || job.spec.container.runtime == spec::ContainerRuntime::kPyxis)
+    return job.spec.program.command;
   const auto environment = contract::process_environment();
   ASSIGN_OR_RETURN(auto runtime, contract::find_container_runtime(job.spec, environment));
   const auto cache = job.plan.variables.find("SHARDRUN_COMPILE_CACHE");

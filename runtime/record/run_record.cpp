@@ -1,7 +1,5 @@
 #include "runtime/record/run_record.h"
 
-#include <ctime>
-
 #include <fmt/format.h>
 
 #include "runtime/base/json_fields.h"
@@ -14,17 +12,6 @@ constexpr base::Word<RunStatus> kStatuses[] = {{"running", RunStatus::kRunning},
                                                {"failed", RunStatus::kFailed},
                                                {"refused", RunStatus::kRefused},
                                                {"preempted", RunStatus::kPreempted}};
-
-std::string utc_time(double unix_seconds) {
-  constexpr double kYear10000 = 253402300800.0;
-  const auto seconds =
-      static_cast<std::time_t>(unix_seconds >= 0.0 && unix_seconds < kYear10000 ? unix_seconds : 0.0);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 Result<void> check_world_size(int ranks) {
   if (ranks >= 0 && ranks <= LaunchPlan::kLargestWorld) return {};
@@ -42,48 +29,6 @@ void fields(auto& visit, base::Is<Summary> auto& summary) {
   visit.later("planned_memory_bytes", summary.metrics.planned);
 }
 
-// An entry of results.json.
-struct Figure {
-  std::string name;
-  double value = 0.0;
-  std::string units, timestamp;
-  std::optional<plan::PeakRate> of = std::nullopt;  // what it is a share of
-};
-
-void fields(auto& visit, const Figure& figure) {
-  visit("MetricName", figure.name);
-  visit("MeasuredValue", figure.value);
-  visit("Units", figure.units);
-  visit("Timestamp", figure.timestamp);
-  visit.object("AdditionalData", [&](auto& additional) {
-    if (!figure.of) return;
-    additional("Peak", figure.of->kind);
-    additional("Peak FLOP/s of a rank", figure.of->flops);
-    additional("Source", figure.of->source);
-  });
-}
-
-// results.json.
-struct Results {
-  const RunRecord& record;
-  std::vector<Figure> figures;
-};
-
-void fields(auto& visit, const Results& results) {
-  const RunRecord& record = results.record;
-  visit.object("results", [&](auto& inner) {
-    inner.object("parameters", [&](auto& parameters) {
-      parameters("Model", record.name);
-      parameters("World size", record.world_size);
-      parameters("Data parallel degree", record.batch.data_parallel);
-      parameters("Batch size", record.batch.micro_batch);
-      parameters("Gradient accumulation microsteps", record.batch.gradient_accumulation);
-      if (record.metrics) parameters("Total steps", record.metrics->steps);
-    });
-    inner("metrics", results.figures);
-  });
-}
-
 }  // namespace
 
 void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
@@ -93,6 +38,9 @@ void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
   visit("validation_loss", metrics.validation_loss);
   visit("unigram_entropy", metrics.unigram_entropy);
   visit("tokens_per_second", metrics.tokens_per_second);
+  visit.where_known("median_tokens_per_second", metrics.median_tokens_per_second);
+  visit.where_known("peak_tokens_per_second", metrics.peak_tokens_per_second);
+  visit.where_known("steps_seconds", metrics.steps_seconds);
   visit.object("step_seconds", [&](auto& quantiles) {
     quantiles("p50", metrics.step_seconds_p50);
     quantiles("p99", metrics.step_seconds_p99);
@@ -246,28 +194,6 @@ std::string to_json(const TrainingMetrics& metrics) {
 Result<TrainingMetrics> parse_training_metrics(std::string_view text) {
   ASSIGN_OR_RETURN(auto summary, base::parse_fields<Summary>(text, "summary.json"));
   return std::move(summary.metrics);
-}
-
-std::string to_results_json(const RunRecord& record) {
-  Results results{record, {}};
-  const double ended = record.attempts.empty() ? 0.0 : record.attempts.back().ended.value_or(0.0);
-  const double started = record.attempts.empty() ? 0.0 : record.attempts.front().started;
-  const auto add = [&](const char* name, double value, const char* units,
-                       std::optional<plan::PeakRate> of = std::nullopt) {
-    results.figures.push_back({name, value, units, utc_time(ended), std::move(of)});
-  };
-  if (record.metrics) {
-    if (record.metrics->final_loss) add("Final loss", *record.metrics->final_loss, "");
-    if (ended > started) add("Time to train", (ended - started) / 60.0, "minutes");
-    add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
-    for (const plan::Utilization& one : record.metrics->utilization) {
-      add("Model FLOPs utilization", one.causal, "", one.peak);
-      add("Model FLOPs utilization, all scores", one.full, "", one.peak);
-    }
-    if (record.predicted && record.predicted->tokens_per_second)
-      add("Predicted throughput", *record.predicted->tokens_per_second, "tokens/s");
-  }
-  return base::json_of(results);
 }
 
 }  // namespace shardrun::record

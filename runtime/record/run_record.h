@@ -52,6 +52,8 @@ struct TrainingMetrics {
   int64_t steps = 0;
   std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
   double tokens_per_second = 0.0;
+  std::optional<double> median_tokens_per_second, peak_tokens_per_second;  // of single steps
+  std::optional<double> steps_seconds;  // all steps of the attempt together
   double step_seconds_p50 = 0.0, step_seconds_p99 = 0.0;
   plan::FlopsPerToken flops_per_token;
   std::vector<plan::Utilization> utilization;   // by the launcher, of each peak that it knows
@@ -126,9 +128,5 @@ std::string to_json(const TrainingMetrics& metrics);
 Result<RunRecord> parse_run_record(std::string_view json);
 Result<RankExit> parse_rank_exit(std::string_view json);
 Result<TrainingMetrics> parse_training_metrics(std::string_view json);
-
-// results.json with the fields that readers of the Neuron BERT tutorial know:
-// {"results":{"parameters":{…},"metrics":[{MetricName,MeasuredValue,Units,Timestamp,AdditionalData}]}}.
-std::string to_results_json(const RunRecord& record);
 
 }  // namespace shardrun::record

@@ -48,9 +48,10 @@ void read_container(const TomlValue& document, bool is_command, SpecReading& rea
   section.texts("arguments", container.arguments);
   section.finish();
   if (!section.present()) return;
-  if (!is_command) {
+  if (!is_command && container.runtime != ContainerRuntime::kPyxis) {
     reading.fail(section.origin(), "[container] has no effect on the built-in trainer",
-                 "remove the section; what the trainer needs is on the nodes already");
+                 "remove the section, for what the trainer needs is on the nodes already, or write runtime = "
+                 "\"pyxis\"");
   } else if (container.image.empty()) {
     reading.fail(section.origin(), "[container] has no image", "write image = \"/path/to/image.sif\"");
   } else if (container.image.starts_with('-')) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/record/launch_plan.h"
+#include "runtime/record/results.h"
 #include "runtime/record/run_record.h"
 #include "runtime/spec/job_spec.h"
 
@@ -16,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<std::string> overrides = {text.substr(0, text.find('\n'))};
   (void)parse_job_spec("name = \"x\"\n[program]\ncommand = [\"env\"]\n", "fuzz.toml", overrides);
   if (auto plan = parse_launch_plan(text)) (void)to_json(*plan);
-  if (auto record = parse_run_record(text)) (void)to_results_json(*record);
+  if (auto record = parse_run_record(text)) (void)to_results_json(*record, nullptr);
   if (auto exit = parse_rank_exit(text)) (void)to_json(*exit);
   (void)parse_training_metrics(text);
   return 0;

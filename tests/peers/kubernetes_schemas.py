@@ -1,6 +1,6 @@
 """Manifests of `shardrun render --to kubernetes` and eksctl's files against the schemas of those who read them.
 
-An MPIJob or PyTorchJob against its CRD, unknown keys refused; ConfigMaps and every pod template against Kubernetes' own
+An MPIJob, PyTorchJob or TrainJob against its CRD, unknown keys refused; ConfigMaps and every pod template against Kubernetes' own
 schema (kubernetes-validate, strict); cluster-configs/eks-*.yaml against eksctl's.
 
 Usage: kubernetes_schemas.py SHARDRUN        run by tests/peers/cluster_schemas.sh
@@ -48,7 +48,7 @@ def judge(text):
     kinds, pods = [], 0
     for document in yaml.safe_load_all(text):
         kind = document["kind"]
-        if kind in ("MPIJob", "PyTorchJob"):
+        if kind in ("MPIJob", "PyTorchJob", "TrainJob"):
             schema = load(kind.lower() + ".json")
             meant = schema["x-kubernetes-group-version-kind"][0]
             assert document["apiVersion"] == f"{meant['group']}/{meant['version']}", document["apiVersion"]
@@ -88,6 +88,17 @@ def main():
                 assert config["data"]["job.toml"] == job.read_text(), "job.toml changed on its way"
             print(f"{job.name} --kind {kind}: {' and '.join(kinds)}, {pods} pod templates")
             count += 1
+    command = ROOT / "jobs/torch-fsdp2-llama.toml"
+    no_restarts = ("--queue", "team", "--set", "fault_tolerance.max_restarts=0")
+    trains = render(shardrun, command, "--kind", "trainjob", *no_restarts)
+    elastic = render(shardrun, command, "--queue", "team", "--set", "resources.nodes=4", "--set", "fault_tolerance.min_nodes=2")
+    for text, kind in ((trains, "TrainJob"), (elastic, "PyTorchJob")):
+        assert judge(text)[0] == [kind]
+        assert yaml.safe_load(text)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
+        count += 1
+    refuses(trains.replace("numProcPerNode", "procsPerNode"), "an unknown key of a TrainJob")
+    refuses(trains.replace("claimName", "claim"), "an unknown key of a TrainJob's pods")
+    refuses(elastic.replace("rdzvBackend", "backend"), "an unknown key of an elastic PyTorchJob")
     good = render(shardrun, ROOT / "jobs/llama-2-7b-p5.toml")
     refuses(good.replace("slotsPerWorker", "slotPerWorker"), "an unknown key of an MPIJob")
     refuses(good.replace("claimName", "claim"), "an unknown key of a pod")

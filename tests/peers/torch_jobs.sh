@@ -55,11 +55,17 @@ compare() {
     }' alone.out -
 }
 
-alone torchrun --standalone --nproc-per-node 1 jobs/scripts/fsdp2_llama.py --text $licences/GPL-3 $licences/Apache-2.0 \
+alone torchrun --standalone --nproc-per-node 1 jobs/scripts/torch_llama.py --text $licences/GPL-3 $licences/Apache-2.0 \
   --micro-batch 4 --accumulation 4 --steps 40 --learning-rate 3e-3
 on_two_nodes torch-fsdp2-llama 26
 grep -q '^goes on from step 20$' "$run"/attempt_1/rank_0.out || { echo "the run began again"; exit 1; }
 compare "torch-fsdp2-llama, one rank killed," 40
+
+alone torchrun --standalone --nproc-per-node 1 jobs/scripts/torch_llama.py --ddp --text $licences/GPL-3 $licences/Apache-2.0 \
+  --micro-batch 4 --accumulation 4 --steps 40 --learning-rate 3e-3
+on_two_nodes torch-ddp-llama 26
+grep -q '^goes on from step 20$' "$run"/attempt_1/rank_0.out || { echo "the run began again"; exit 1; }
+compare "torch-ddp-llama, one rank killed," 40
 
 "$shardrun" run --quiet jobs/tiny-llama.toml --set cluster.scheduler=local --set optimizer.steps=40 >tiny.out || { cat tiny.out; exit 1; }
 "$shardrun" export tiny-llama --output weights

@@ -17,6 +17,7 @@
 #include "runtime/base/command.h"
 #include "runtime/base/say.h"
 #include "runtime/base/unix_time.h"
+#include "runtime/contract/container_runtime.h"
 #include "runtime/contract/rank_env.h"
 
 namespace shardrun::launcher {
@@ -62,8 +63,11 @@ class Step : public StepCommand {
         fmt::format("--ntasks={}", plan.world_size()),
         fmt::format("--ntasks-per-node={}", plan.ranks_per_node),
         fmt::format("--cpus-per-task={}", plan.cpus_per_rank),
-        "--chdir=" + plan.working_directory,
-        plan.rank_program};
+        "--chdir=" + plan.working_directory};
+    if (request().spec->container.runtime == spec::ContainerRuntime::kPyxis)
+      for (std::string& option : contract::pyxis_options(*request().spec, plan, environment()))
+        argv.push_back(std::move(option));
+    argv.push_back(plan.rank_program);
     argv.insert(argv.end(), request().arguments.begin(), request().arguments.end());
     return argv;
   }

@@ -189,6 +189,12 @@ record::TrainingMetrics summarize(const Session& session, const LoopOutcome& out
         static_cast<double>(session.tokens_per_step()) * static_cast<double>(outcome.step_seconds.size());
     summary.tokens_per_second = tokens / seconds;
   }
+  if (seconds > 0.0) {
+    const auto tokens = static_cast<double>(session.tokens_per_step());
+    summary.steps_seconds = seconds;
+    summary.median_tokens_per_second = tokens / percentile(outcome.step_seconds, 0.50);
+    summary.peak_tokens_per_second = tokens / *std::ranges::min_element(outcome.step_seconds);
+  }
   summary.step_seconds_p50 = percentile(outcome.step_seconds, 0.50);
   summary.step_seconds_p99 = percentile(outcome.step_seconds, 0.99);
   summary.checkpoint = outcome.checkpoint;

@@ -22,6 +22,8 @@ namespace {
 constexpr double kLimit = 0.05;
 constexpr double kOneDnn = 0.5 * 1024 * 1024;  // bytes of a rank with one thread
 
+constexpr double kMeasuredAgain = 0.5e6;  // pages of libraries that happen to be in memory
+
 const std::string kLlama = R"(name = "memory"
 [program]
 trainer = "llama"
@@ -78,14 +80,14 @@ std::vector<std::string> settings_of(const Case& one) {
   return settings;
 }
 
-// Returns what `shardrun plan --json` says, before anything runs.
-double planned_bytes(const testing::TrainerJob& job, const std::vector<std::string>& settings) {
+// Returns what `shardrun plan --json` says, before anything runs: by kind.
+nlohmann::json planned_bytes(const testing::TrainerJob& job, const std::vector<std::string>& settings) {
   std::vector<std::string> argv = job.command(settings);
   argv[1] = "plan";
   argv.push_back("--json");
   const auto ended = base::run_command(argv);
   if (!ended) FAIL(ended.error().to_string());
-  return base::parse_json(ended->out)["model"]["bytes_per_rank"]["total"];
+  return base::parse_json(ended->out)["model"]["bytes_per_rank"];
 }
 
 }  // namespace
@@ -100,15 +102,17 @@ TEST_CASE(
                              std::to_string(one.ranks) + " ranks, micro-batch " +
                              std::to_string(one.micro_batch) + ", tensor " + std::to_string(one.tensor);
     CAPTURE(name);
-    const double planned = planned_bytes(job, settings);
+    const nlohmann::json kinds = planned_bytes(job, settings);
+    const double planned = kinds["total"];
     const record::RunRecord record = job.run(settings);
     REQUIRE(record.predicted);
     REQUIRE(record.predicted->memory_bytes);
-    CHECK_EQ(static_cast<double>(*record.predicted->memory_bytes), planned);
+    // One number but for the program, which was measured once for each.
+    CHECK_LT(std::abs(static_cast<double>(*record.predicted->memory_bytes) - planned), kMeasuredAgain);
     REQUIRE(record.metrics);
     const plan::MemoryPlan& own = record.metrics->planned;
-    const double unknown = static_cast<double>(own.total() - own.process) -
-                           (planned - static_cast<double>(plan::process_bytes(one.ranks)));
+    const double unknown =
+        static_cast<double>(own.total() - own.process) - (planned - static_cast<double>(kinds["process"]));
     CHECK_LT(std::abs(unknown), kOneDnn);
     REQUIRE_EQ(record.peak_memory_bytes.size(), static_cast<size_t>(one.ranks));
     double error = 0.0;  // of the rank that is furthest off

@@ -94,6 +94,66 @@ TEST_CASE("clusters: every template becomes the configuration that was reviewed"
   }
 }
 
+TEST_CASE(
+    "clusters: login nodes, security groups, policies, disks, OpenZFS and a spot price stand where pcluster "
+    "reads them") {
+  const auto config = launcher::parse_cluster(R"(name = "many"
+region = "us-east-1"
+os = "ubuntu2204"
+policies = ["arn:aws:iam::aws:policy/AmazonEC2ReadOnlyAccess"]
+[head_node]
+instance = "m5.large"
+subnet = "subnet-0123456789abcdef0"
+key = "k"
+security_groups = ["sg-0123456789abcdef0"]
+[login_nodes]
+instance = "c7i.xlarge"
+count = 2
+[[storage]]
+name = "home"
+kind = "ebs"
+mount = "/shared"
+capacity_gib = 500
+throughput = 500
+volume = "gp3"
+[[storage]]
+name = "zfs"
+kind = "fsx_openzfs"
+mount = "/zfs"
+id = "fsvol-0123456789abcdef0"
+[[queue]]
+name = "q"
+capacity = "spot"
+instance = "c7i.8xlarge"
+max_count = 4
+spot_price = 1.25
+subnets = ["subnet-0123456789abcdef1"]
+security_groups = ["sg-0123456789abcdef1"]
+)",
+                                              "many.toml");
+  REQUIRE_MESSAGE(config.has_value(), config.error().to_string());
+  const auto catalogue = launcher::built_in_catalogue();
+  REQUIRE(launcher::check_cluster(*config, catalogue));
+
+  const std::string text = launcher::render_pcluster(*config, catalogue, "many.toml");
+
+  for (const char* part : {"LoginNodes:\n  Pools:\n    - Name: login\n      InstanceType: c7i.xlarge\n      "
+                           "Count: 2\n      Networking:\n"
+                           "        SubnetIds:\n          - subnet-0123456789abcdef0\n      Ssh:\n        "
+                           "KeyName: k\n      Iam:\n"
+                           "        AdditionalIamPolicies:\n          - Policy: "
+                           "arn:aws:iam::aws:policy/AmazonEC2ReadOnlyAccess\n",
+                           "    SubnetId: subnet-0123456789abcdef0\n    AdditionalSecurityGroups:\n      - "
+                           "sg-0123456789abcdef0\n",
+                           "SpotPrice: 1.25\n", "          - sg-0123456789abcdef1\n",
+                           "    StorageType: Ebs\n    MountDir: /shared\n    EbsSettings:\n      VolumeType: "
+                           "gp3\n      Size: 500\n"
+                           "      Encrypted: true\n      Throughput: 500\n      DeletionPolicy: Delete\n",
+                           "    StorageType: FsxOpenZfs\n    MountDir: /zfs\n    FsxOpenZfsSettings:\n"
+                           "      VolumeId: fsvol-0123456789abcdef0\n"})
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part, "is not in\n", text);
+}
+
 TEST_CASE("clusters: EFA comes by itself where the type has it, with a placement group of its own") {
   const std::string with = rendered("instance = \"p5.48xlarge\"\nmax_count = 2\n");
   CHECK(has(with, "Efa:\n            Enabled: true\n"));

@@ -17,7 +17,8 @@ const std::string kCommand =
 
 base::Result<std::string> rendered(const std::string& text, const char* type,
                                    launcher::KubernetesKind kind = launcher::KubernetesKind::kAuto,
-                                   const std::string& image = "example.com/shardrun:1") {
+                                   const std::string& image = "example.com/shardrun:1",
+                                   const std::string& queue = "") {
   const auto catalogue = launcher::built_in_catalogue();
   launcher::PlanContext context;
   context.overrides = {std::string("cluster.instance=") + type, "cluster.scheduler=mpirun"};
@@ -36,6 +37,7 @@ base::Result<std::string> rendered(const std::string& text, const char* type,
   options.kind = kind;
   options.image = image;
   options.claim = "fsx";
+  options.queue = queue;
   return launcher::render_kubernetes(*spec, text, *plan, catalogue.find(type), options);
 }
 
@@ -63,6 +65,48 @@ TEST_CASE("kubernetes: a command becomes the PyTorchJob that was reviewed") {
 
   REQUIRE(manifest.has_value());
   CHECK(*manifest == base::read_file(SOURCE_DIR "/tests/unit/launcher/rendered/pytorchjob.yaml").value());
+}
+
+TEST_CASE("kubernetes: a command becomes the TrainJob that was reviewed, in its queue") {
+  const auto manifest = rendered(
+      kCommand +
+          "[batch]\nglobal_batch = 32\nmicro_batch = 4\n[environment]\nHF_TOKEN = { from_env = \"TOKEN\" }\n",
+      "p5.48xlarge", launcher::KubernetesKind::kTrainJob, "example.com/torch:1", "team-a");
+
+  REQUIRE_MESSAGE(manifest.has_value(), manifest.error().to_string());
+  CHECK(*manifest == base::read_file(SOURCE_DIR "/tests/unit/launcher/rendered/trainjob.yaml").value());
+}
+
+TEST_CASE("kubernetes: a job with fewer nodes at least is elastic without etcd, and no TrainJob") {
+  const std::string elastic = kCommand + "[fault_tolerance]\nmax_restarts = 3\nmin_nodes = 1\n";
+
+  const std::string manifest = rendered(elastic, "c7i.8xlarge").value();
+
+  CHECK(has(manifest,
+            "  elasticPolicy:\n    rdzvBackend: c10d\n    minReplicas: 1\n    maxReplicas: 2\n"
+            "    maxRestarts: 3\n"));
+  CHECK(has(manifest, "  pytorchReplicaSpecs:\n    Worker:\n      replicas: 2\n"));
+  CHECK_FALSE(has(manifest, "Master:"));
+  CHECK(has(manifest, "SHARDRUN_GLOBAL_BATCH"));
+  CHECK_FALSE(has(manifest, "SHARDRUN_GRADIENT_ACCUMULATION"));  // which fewer nodes would make untrue
+  const auto refusal = [](const std::string& text) {
+    return rendered(text, "c7i.8xlarge", launcher::KubernetesKind::kTrainJob).error().to_string();
+  };
+  CHECK(
+      has(refusal(elastic), "job.toml:10:13: a TrainJob keeps its number of nodes; write --kind pytorchjob"));
+  CHECK(has(refusal(kCommand + "[fault_tolerance]\nmax_restarts = 3\n"),
+            "job.toml:9:16: a TrainJob is restarted as its runtime says"));
+}
+
+TEST_CASE("kubernetes: a queue is on the job and not on its ConfigMap") {
+  const auto text = base::read_file(SOURCE_DIR "/jobs/tiny-llama.toml").value();
+
+  const std::string manifest =
+      rendered(text, "p5.48xlarge", launcher::KubernetesKind::kAuto, "i:1", "team-a").value();
+
+  const std::string label = "  labels:\n    kueue.x-k8s.io/queue-name: team-a\n";
+  CHECK_GT(manifest.find(label), manifest.find("kind: MPIJob"));
+  CHECK(has(manifest, label));
 }
 
 TEST_CASE(
@@ -126,7 +170,7 @@ TEST_CASE("kubernetes: what a manifest cannot say is refused with the mend") {
           .find("the built-in trainer starts through PMIx, which a PyTorchJob lacks; write --kind mpijob") !=
       std::string::npos);
   CHECK(refusal(kCommand + "[environment]\nKEY = { from_file = \"/k\" }\n", kAuto) ==
-        "job.toml:9:7: a pod of a PyTorchJob does not read the file of a variable; write KEY = { from_env = "
+        "job.toml:9:7: a pod of Kubeflow's does not read the file of a variable; write KEY = { from_env = "
         "\"KEY\" } "
         "and put it into the secret x-environment");
 }

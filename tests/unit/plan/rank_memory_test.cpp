@@ -215,7 +215,7 @@ shard_degree = 2
   CHECK_EQ(llama->shard_degree, 2);
   CHECK_EQ(llama->replicas, 2);
   CHECK_EQ(llama->blocks, 6);
-  CHECK_EQ(llama->memory.process, plan::process_bytes(4));
+  CHECK_EQ(llama->memory.process, plan::process_bytes(plan::program_bytes(4), 4));
   CHECK_GE(llama->memory.saving, 12 * llama->parameters / 4);
   CHECK_LT(llama->memory.saving, 12 * llama->parameters / 4 + (1 << 20) + 4096);
   REQUIRE(bert);

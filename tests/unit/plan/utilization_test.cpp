@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/record/results.h"
 #include "runtime/record/run_record.h"
 
 using namespace shardrun;
@@ -66,7 +67,7 @@ TEST_CASE("utilization: a record keeps peaks and shares, and results.json names 
   const auto json = base::parse_json(text);
   CHECK(json["metrics"]["model_flops_utilization"] == 0.25);
   CHECK(json["predicted"]["peak_flops"] == 8e12);
-  const std::string results = record::to_results_json(record);
+  const std::string results = record::to_results_json(record, nullptr);
   CHECK(results.find("\"Model FLOPs utilization\"") != std::string::npos);
   CHECK(results.find("\"Model FLOPs utilization, all scores\"") != std::string::npos);
 }

@@ -103,9 +103,24 @@ TEST_CASE(
                .find("job.toml:6:11: there is no singularity on PATH"),
            0);
   CHECK_EQ(
-      contract::find_container_runtime(job("image = \"x\"\nruntime = \"pyxis\"\n"), path_of(folder.path()))
-          .error()
-          .to_string()
-          .find("job.toml:6:11: pyxis starts what srun starts"),
-      0);
+      *contract::find_container_runtime(job("image = \"x\"\nruntime = \"pyxis\"\n"), path_of(folder.path())),
+      ContainerRuntime::kPyxis);
+}
+
+TEST_CASE(
+    "container: srun's pyxis gets the image, each folder of ours once, the spec's mounts, and names alone") {
+  record::LaunchPlan plan;
+  plan.rank_program = "/fsx/shardrun/libexec/shardrun-rank";
+  plan.run_directory = "/fsx/me/runs/j/7";
+  plan.working_directory = "/fsx/me";
+  plan.variables["SHARDRUN_COMPILE_CACHE"] = "/fsx/me";
+  const spec::JobSpec spec = job("image = \"nvcr.io#x\"\nruntime = \"pyxis\"\nmounts = [\"/data:/d:ro\"]\n");
+
+  const auto options = contract::pyxis_options(spec, plan, {{"SHARDRUN_ATTEMPT", "0"}, {"TOKEN", "s3cr3t"}});
+
+  CHECK_EQ(options,
+           std::vector<std::string>{"--container-image=nvcr.io#x",
+                                    "--container-mounts=/fsx/me:/fsx/me,/fsx/me/runs/j/7:/fsx/me/runs/j/7,/"
+                                    "fsx/shardrun:/fsx/shardrun,/data:/d:ro",
+                                    "--container-workdir=/fsx/me", "--container-env=SHARDRUN_ATTEMPT,TOKEN"});
 }

@@ -4,6 +4,7 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/record/launch_plan.h"
+#include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
 #include "runtime/record/run_record.h"
 
@@ -57,7 +58,7 @@ TEST_CASE(
   CHECK_EQ(record->peak_memory_bytes.at(1), 74678272);
   CHECK_EQ(record->predicted->step_seconds, std::nullopt);
   CHECK_EQ(to_json(*record), file_as_written_now("trained_record.json"));
-  CHECK_EQ(record::to_results_json(*record), file("trained_results.json"));
+  CHECK_EQ(record::to_results_json(*record, nullptr), file("trained_results.json"));
 }
 
 TEST_CASE(
@@ -71,7 +72,7 @@ TEST_CASE(
   CHECK_FALSE(record->metrics);
   CHECK_EQ(record->peak_memory_bytes.at(0), 3870720);
   CHECK_EQ(to_json(*record), file("failed_record.json"));
-  CHECK_EQ(record::to_results_json(*record), file("failed_results.json"));
+  CHECK_EQ(record::to_results_json(*record, nullptr), file("failed_results.json"));
 }
 
 TEST_CASE("records that were written before are read: plan, summary, exit files and watch") {

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Trains a Llama of Hugging Face's transformers on the bytes of text files, sharded by PyTorch's FSDP2.
+"""Trains a Llama of Hugging Face's transformers on the bytes of text files: sharded by PyTorch's FSDP2, or with
+a whole copy on every rank (--ddp).
 
-    torchrun --nproc-per-node 2 jobs/scripts/fsdp2_llama.py --text README.md
+    torchrun --nproc-per-node 2 jobs/scripts/torch_llama.py --text README.md
     shardrun run jobs/torch-fsdp2-llama.toml
+    shardrun run jobs/torch-ddp-llama.toml
 
 Nothing in it knows shardrun but the names of two variables: the micro-batch and the accumulation that make the job's global
 batch on its ranks. Elsewhere, --micro-batch and --accumulation say them. Computes on GPUs where there are any, else on CPUs.
 A run that finds a checkpoint goes on from it, with the losses of an undisturbed one.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import shutil
@@ -20,6 +23,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY = 256  # bytes
@@ -40,22 +44,37 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--clip-norm", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bf16", action="store_true", help="parameters and activations; masters and sums stay fp32")
+    parser.add_argument("--ddp", action="store_true", help="a whole copy on every rank, and gradients that are summed over all")
     parser.add_argument("--checkpoint", type=pathlib.Path, help="folder that all ranks see")
     parser.add_argument("--save-every", type=int, default=20, help="steps")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.ddp and options.bf16:
+        parser.error("--bf16 is FSDP2's: with --ddp everything is fp32")
+    return options
 
 
-def build(options: argparse.Namespace, mesh) -> LlamaForCausalLM:
+def build(options: argparse.Namespace, device: str) -> torch.nn.Module:
     torch.manual_seed(options.seed)  # every rank makes the whole model, and keeps its part
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=options.hidden, intermediate_size=options.hidden * 11 // 4,
         num_hidden_layers=options.layers, num_attention_heads=options.heads, num_key_value_heads=options.heads,
         max_position_embeddings=options.sequence_length, use_cache=False, tie_word_embeddings=False))
+    if options.ddp:
+        return DistributedDataParallel(model.to(device))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     kept = torch.bfloat16 if options.bf16 else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=kept, reduce_dtype=torch.float32)
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def adding_up(model: torch.nn.Module, last: bool):
+    """Ranks sum their gradients in the last micro-batch of a step alone."""
+    if isinstance(model, DistributedDataParallel):
+        return contextlib.nullcontext() if last else model.no_sync()
+    model.set_requires_gradient_sync(last)
+    return contextlib.nullcontext()
 
 
 def newest(folder: pathlib.Path) -> int:
@@ -90,7 +109,7 @@ def main() -> None:
     dist.init_process_group("cuda:nccl,cpu:gloo" if on_gpu else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     device = "cuda" if on_gpu else "cpu"
-    model = build(options, init_device_mesh(device, (world,)))
+    model = build(options, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
     text = torch.frombuffer(bytearray(b"".join(pathlib.Path(one).read_bytes() for one in options.text)), dtype=torch.uint8)
     length, micro_batch = options.sequence_length, options.micro_batch
@@ -110,12 +129,14 @@ def main() -> None:
             group["lr"] = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup_steps))
         total = torch.zeros((), device=device)
         for micro in range(options.accumulation):
-            model.set_requires_gradient_sync(micro + 1 == options.accumulation)
             tokens = torch.stack([text[start : start + length] for start in mine[micro]]).long().to(device)
-            loss = model(input_ids=tokens, labels=tokens).loss / options.accumulation
-            loss.backward()
+            with adding_up(model, last=micro + 1 == options.accumulation):
+                loss = model(input_ids=tokens, labels=tokens).loss / options.accumulation
+                loss.backward()
             total += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm).full_tensor()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm)
+        if not options.ddp:
+            norm = norm.full_tensor()
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(total)
