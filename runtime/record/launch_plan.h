@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,7 @@ struct LaunchPlan {
   int ranks_per_node = 1;
   int cpus_per_rank = 1;
   plan::BatchPlan batch;
+  std::optional<int64_t> rank_output_bytes;  // what is kept of a rank's output in the attempt; absent: all
   std::map<std::string, std::string>
       variables;               // of command programs, no secrets; [environment] is applied later
   std::string precompile_run;  // run directory of the compile job that went before; empty: none

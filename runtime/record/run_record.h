@@ -34,8 +34,9 @@ struct RankExit {
   bool stopped_on_request = false;  // we had forwarded a stop signal to it before
   int64_t peak_memory_bytes = 0;    // highest resident set of the program
   std::optional<bool>
-      out_of_memory;       // the kernel killed something of its cgroup for lack of memory; unknown: no cgroup
-  std::string last_words;  // the error line it reported, if any; at most 500 bytes
+      out_of_memory;  // the kernel killed something of its cgroup for lack of memory; unknown: no cgroup
+  std::optional<std::string> output_losses;  // what was not kept of its output until then, in words
+  std::string last_words;                    // the error line it reported, if any; at most 500 bytes
 };
 
 // What was said of a run before it started (launcher/forecast), beside which the record keeps what was measured.
@@ -89,6 +90,7 @@ struct Attempt {
       detection_seconds;  // from the last sign of life to the alarm, where the watch raised it
   std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote
   std::vector<StragglerNote> stragglers;
+  std::optional<std::string> strangers;  // who connected to the conductor without the attempt's key, in words
   std::optional<PreflightNote> preflight;  // where the nodes were looked at before it
 };
 

@@ -20,6 +20,7 @@ using base::Code;
 using base::Error;
 
 constexpr int64_t kLargestCount = int64_t{1} << 40;
+constexpr int64_t kLargestMebibytes = int64_t{1} << 30;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
 constexpr const char* kSections[] = {
@@ -405,6 +406,8 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
   section.integer("profile_steps", 0, 1000, logging.profile_steps);
   section.boolean("tensorboard", logging.tensorboard);
+  section.integer("rank_limit_mib", 1, kLargestMebibytes, logging.rank_limit_mib);
+  section.integer("run_limit_mib", 1, kLargestMebibytes, logging.run_limit_mib);
   section.finish();
 }
 

@@ -178,6 +178,8 @@ struct LoggingSpec {               // [logging]
   int64_t validate_every_steps = 0;  // 0: only at the end
   int64_t profile_steps = 0;         // how many steps are traced, from the third on
   bool tensorboard = false;          // event files in the run directory
+  int64_t rank_limit_mib = 512;      // of a rank's output in an attempt
+  int64_t run_limit_mib = 65536;     // of the output of all ranks and attempts
 };
 
 // The value of one environment variable of the ranks: given here, or by reference so that no secret is written.
