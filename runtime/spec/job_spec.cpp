@@ -357,6 +357,7 @@ void read_communication(const TomlValue& document, SpecReading& reading, Communi
   section.word("plugin", "_", communication.plugin);
   section.word("provider", "_-;", communication.provider);
   section.duration("timeout", 1, 7 * kDay, communication.timeout);
+  section.boolean("checksums", communication.checksums);
   section.finish();
 }
 
@@ -381,6 +382,8 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int n
   section.integer("min_nodes", 0, 65536, faults.min_nodes);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
   section.boolean("preflight", faults.preflight);
+  section.number("spike_factor", 1.0, 1e6, faults.spike_factor);
+  section.integer("compare_every_steps", 0, kLargestCount, faults.compare_every_steps);
   section.finish();
   const bool never_changes_nodes = faults.max_restarts == 0 && !wants_preflight(faults);
   if (faults.spares > 0 && never_changes_nodes) {
