@@ -50,8 +50,9 @@ bool is_second_before(const std::string& time, const std::string& other) {
 }
 
 std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup> begun) {
-  std::stable_sort(lines.begin(), lines.end(),
-                   [](const LogLine& a, const LogLine& b) { return a.time < b.time; });
+  const auto is_earlier = [](const LogLine& a, const LogLine& b) { return a.time < b.time; };
+  if (!std::is_sorted(lines.begin(), lines.end(), is_earlier))
+    std::stable_sort(lines.begin(), lines.end(), is_earlier);
   std::vector<LogGroup> groups = std::move(begun);
   const std::hash<std::string> hash;
   std::unordered_map<size_t, size_t> newest;  // newest group of the texts with a hash
