@@ -27,7 +27,7 @@ struct Folder {
     std::ofstream(path + "/" + name, std::ios::binary | std::ios::trunc) << text;
     return path + "/" + name;
   }
-  std::string path = "/tmp/training_inputs_fuzz.XXXXXX";
+  std::string path = "/dev/shm/training_inputs_fuzz.XXXXXX";
 };
 
 void check_products(const std::string& text) {

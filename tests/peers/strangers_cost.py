@@ -5,8 +5,9 @@ job, says nothing, and comes again 5 s after he was closed.
     tests/peers/strangers_cost.py BIN [PAIRS]
 
 BIN is the folder of shardrun. One job of two ranks trains all the time; windows of 6 s with the strangers and without follow one
-another, so that whatever else the machine does is in both. Prints the median of PAIRS (9) ratios of step times. Needs root, who
-can become another user."""
+another, so that whatever else the machine does is in both. Prints the medians of PAIRS (9) ratios: of step times, and of the CPU
+time that all processes of the job take for a step, which other work on the machine changes less. Needs root, who can become
+another user."""
 
 import json
 import os
@@ -108,7 +109,16 @@ def steps_between(metrics, begin, end):
     return seconds
 
 
-def window(metrics, ports):
+def cpu_seconds(processes):
+    total = 0
+    for process in processes:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/schedstat", encoding="ascii") as account:
+                total += int(account.read().split()[0])
+    return total * 1e-9
+
+
+def window(metrics, job, ports):
     child = 0
     if ports:
         child = os.fork()
@@ -118,14 +128,16 @@ def window(metrics, ports):
             finally:
                 os._exit(1)
     time.sleep(SETTLE)
-    begin = time.time()
+    processes = descendants(job)
+    begin, used = time.time(), cpu_seconds(processes)
     time.sleep(WINDOW)
+    used = cpu_seconds(processes) - used
     if child:
         assert os.waitpid(child, os.WNOHANG)[0] == 0, "the strangers have left"
         os.kill(child, 9)
         os.waitpid(child, 0)
-    # The mean, so that a pause counts.
-    return statistics.fmean(steps_between(metrics, begin, begin + WINDOW))
+    steps = steps_between(metrics, begin, begin + WINDOW)
+    return statistics.fmean(steps), used / len(steps)  # the mean, so that a pause counts
 
 
 def main():
@@ -143,12 +155,14 @@ def main():
             time.sleep(2)
             ports = ports_of(descendants(job.pid))
             print(f"ports {ports}", flush=True)
-            ratios = []
+            ratios, cpu_ratios = [], []
             for _ in range(pairs):
-                alone = window(metrics, [])
-                besieged = window(metrics, ports)
+                alone, alone_cpu = window(metrics, job.pid, [])
+                besieged, besieged_cpu = window(metrics, job.pid, ports)
                 ratios.append(besieged / alone)
-                print(f"step {alone * 1e3:.3f} ms alone, {besieged * 1e3:.3f} ms with strangers, ratio {ratios[-1]:.4f}", flush=True)
+                cpu_ratios.append(besieged_cpu / alone_cpu)
+                print(f"step {alone * 1e3:.3f} ms alone, {besieged * 1e3:.3f} ms with strangers, ratio {ratios[-1]:.4f}; "
+                      f"CPU {alone_cpu * 1e3:.3f} ms and {besieged_cpu * 1e3:.3f} ms, ratio {cpu_ratios[-1]:.4f}", flush=True)
             assert job.poll() is None, "the job has ended"
         finally:
             job.terminate()
@@ -156,7 +170,9 @@ def main():
         with open("runs/besieged/latest/events.jsonl", encoding="utf-8") as events:
             told = [json.loads(line)["line"] for line in events if '"strangers"' in line]
     print(f"told: {told}")
-    print(f"{STRANGERS} strangers: median ratio {statistics.median(ratios):.4f} of {pairs} pairs, from {min(ratios):.4f} to {max(ratios):.4f}")
+    for what, values in (("step time", ratios), ("CPU time of a step", cpu_ratios)):
+        print(f"{STRANGERS} strangers: {what} {statistics.median(values):.4f}, the median of {pairs} pairs, "
+              f"from {min(values):.4f} to {max(values):.4f}")
 
 
 if __name__ == "__main__":
