@@ -13,6 +13,7 @@
 
 #include "launcher/agent/events.h"
 #include "launcher/agent/muster.h"
+#include "launcher/agent/output_limit.h"
 #include "launcher/agent/restart.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
@@ -287,13 +288,20 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     record.attempts.back().also_lost = alarm.also_lost;
   }
   note_unreachable(outcome->unreachable, attempt, input, record.attempts.back());
+  for (const RankExit& exit : input.exits) {
+    if (!exit.output_losses) continue;
+    write_event(attempt.paths, attempt.number,
+                {.event = "output_lost",
+                 .global_rank = exit.global_rank,
+                 .line = fmt::format("rank {}'s output {}", exit.global_rank, *exit.output_losses),
+                 .node = exit.node});
+  }
   if (const auto strangers = (*watch)->strangers(); strangers.count > 0) {
-    write_event(
-        attempt.paths, attempt.number,
-        {.event = "strangers",
-         .line = fmt::format(
-             "{} connection{} that could not prove the attempt's key were refused, the newest from {}",
-             strangers.count, strangers.count == 1 ? "" : "s", strangers.newest)});
+    record.attempts.back().strangers =
+        fmt::format("{} connection{} that could not prove the attempt's key were refused, the newest from {}",
+                    strangers.count, strangers.count == 1 ? "" : "s", strangers.newest);
+    write_event(attempt.paths, attempt.number,
+                {.event = "strangers", .line = record.attempts.back().strangers});
   }
   for (const Straggler& slow : (*watch)->stragglers()) {
     record.attempts.back().stragglers.push_back(
@@ -356,6 +364,8 @@ class Conductor {
   // Gives the attempt the nodes and the plan that were mustered.
   void settle(Attempt& attempt) {
     attempt.plan = next_->plan;
+    attempt.plan.rank_output_bytes =
+        rank_output_bytes(request_.spec->logging, paths_, attempt.number, attempt.plan.world_size());
     record::Attempt& noted = record_.attempts.back();
     attempt.nodes = record_.nodes = noted.nodes = next_->nodes;
     record_.world_size = noted.world_size = attempt.plan.world_size();

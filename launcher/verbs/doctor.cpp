@@ -80,6 +80,14 @@ base::Result<std::vector<std::string>> file_lines(const SpecOptions& options) {
   };
   look('!', "spec", options.path);
   look('!', "runs", spec.logging.directory);
+  // What the newest run of this job met.
+  const record::RunDir newest{absolute_path(spec.logging.directory) + "/" + spec.name + "/latest"};
+  if (const auto record = read_record(newest)) {
+    for (const record::Attempt& attempt : record->attempts)
+      if (attempt.strangers)
+        lines.push_back(fmt::format("  {:<14} attempt {} of run {}: {}", "strangers", attempt.number,
+                                    record->id, *attempt.strangers));
+  }
   for (const std::string& file : spec.data.files) look(' ', "data", file);
   for (const std::string& file : spec.data.validation) look(' ', "validation", file);
   if (spec.model.init != "random") look(' ', "weights", spec.model.init);

@@ -209,7 +209,7 @@ void print_end(const record::RunRecord& record, const record::RunDir& run, int a
     for (const plan::Utilization& utilization : record.metrics->utilization)
       text += fmt::format("  utilization {}\n", to_string(utilization));
   }
-  text += fmt::format("  logs        {}/*.log\n", run.attempt(attempt));
+  text += fmt::format("  output      {}/rank_*\n", run.attempt(attempt));
   text += fmt::format("  record      {}\n", run.record_json());
   if (plotted) text += fmt::format("  loss curve  {}/loss.svg\n", run.root);
   if (record.metrics && !record.metrics->checkpoint.empty())

@@ -196,7 +196,7 @@ std::optional<StepPoint> read_last_step(const record::RunDir& run) {
 base::Result<TimelineSources> timeline_sources(const record::RunDir& run) {
   TimelineSources sources;
   ASSIGN_OR_RETURN(sources.record, find_record(run));
-  if (auto text = base::read_file(run.events_jsonl())) sources.events = std::move(*text);
+  each_piece(run.events_jsonl(), [&](std::string_view lines) { sources.events.add(lines); });
   each_piece(run.metrics_jsonl(), [&](std::string_view lines) { sources.training.add(lines); });
   for (const record::Attempt& attempt : sources.record.attempts) {
     const int world_size = attempt.world_size > 0 ? attempt.world_size : sources.record.world_size;

@@ -16,6 +16,7 @@
 #include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
+#include "launcher/view/rank_output.h"
 #include "launcher/view/top.h"
 #include "launcher/watch/look.h"
 #include "runtime/base/io.h"
@@ -28,7 +29,7 @@ namespace {
 using base::Result;
 
 constexpr int kRefreshMilliseconds = 1000;
-constexpr int64_t kLogTailBytes = 64 << 10;
+constexpr int64_t kLogTailBytes = 64 << 10, kOutputTailBytes = 4 << 10;
 
 // Gathers what there is to see of one run.
 class TopSource {
@@ -104,10 +105,10 @@ class TopSource {
   void add_last_lines(const record::Attempt& attempt, TopView& view) {
     if (attempt.number != attempt_) last_lines_.clear();
     attempt_ = attempt.number;
-    for (const std::string& node : attempt.nodes) {
-      const std::string path = run_.node_log(attempt.number, node);
+    const AttemptLogs logs = find_logs(run_, attempt.number);
+    for (const std::string& path : logs.node_logs) {
       files_.skip_to_last(path, kLogTailBytes);
-      const std::string text = files_.take_new(path, /*to_the_end=*/false);
+      const std::string text = files_.take_new(path, /*to_the_end=*/false, kLogTailBytes);
       for (size_t begin = 0; begin < text.size();) {
         const size_t end = std::min(text.find('\n', begin), text.size());
         LogLine line;
@@ -117,11 +118,24 @@ class TopSource {
         begin = end + 1;
       }
     }
+    for (const auto& [rank, segments] : logs.segments) {
+      add_last_line(rank, run_.rank_out(attempt.number, rank, segments.back()));
+      add_last_line(rank, run_.rank_err(attempt.number, rank, segments.back()));
+    }
     for (TopRank& rank : view.ranks) {
       if (const auto found = last_lines_.find(rank.global_rank); found != last_lines_.end()) {
         rank.last_line = found->second;
       }
     }
+  }
+
+  // Notes the last line that has come in a file of a rank's output.
+  void add_last_line(int rank, const std::string& path) {
+    files_.skip_to_last(path, kOutputTailBytes);
+    record::NodeLines lines;
+    lines.append(files_.take_new(path, /*to_the_end=*/false, kLogTailBytes), [&](std::string_view text) {
+      if (!text.empty()) last_lines_[rank] = text;
+    });
   }
 
   record::RunDir run_;

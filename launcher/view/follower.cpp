@@ -12,18 +12,6 @@ namespace shardrun::launcher {
 
 namespace {
 
-std::vector<std::string> log_files(const record::RunDir& run) {
-  std::vector<std::string> paths;
-  for (int attempt = 0; std::filesystem::exists(run.attempt(attempt)); ++attempt) {
-    std::error_code gone;
-    std::filesystem::directory_iterator entry(run.attempt(attempt), gone), none;
-    for (; !gone && entry != none; entry.increment(gone)) {
-      if (entry->path().extension() == ".log") paths.push_back(entry->path().string());
-    }
-  }
-  return paths;
-}
-
 // Returns how many of the first groups get no copies from other ranks any more, after a line of the time `newest`; or
 // have to do without, because too much waits.
 size_t settled(const std::vector<LogGroup>& groups, const std::string& newest) {
@@ -59,7 +47,12 @@ void Follower::show(bool to_the_end) {
            (options_.only_node.empty() || line.node == options_.only_node);
   };
   size_t old = begun_.size();  // these have waited for a whole look
-  logs_.begin(log_files(run_), to_the_end);
+  for (int attempt = 0; std::filesystem::exists(run_.attempt(attempt)); ++attempt) {
+    AttemptLogs logs = find_logs(run_, attempt);
+    if (options_.only_rank >= 0)
+      std::erase_if(logs.segments, [&](const auto& entry) { return entry.first != options_.only_rank; });
+    logs_.begin(run_, logs, to_the_end);
+  }
   while (true) {
     std::vector<LogLine> lines = logs_.next(wanted);
     if (lines.empty()) break;

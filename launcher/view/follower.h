@@ -1,4 +1,4 @@
-// Follower: shows a run as it goes: the lines of all node logs of an attempt, and a progress bar on a terminal.
+// Follower: shows a run as it goes: the lines of all ranks and node logs, and a progress bar on a terminal.
 //
 // Its memory does not grow with the logs: lines are merged and printed in pieces, and wait for their copies from other
 // ranks for a second of the log's time. It only reads files of the run directory, so it works alike for a local run, a

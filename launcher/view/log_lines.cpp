@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
+#include <functional>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -49,20 +50,23 @@ bool is_second_before(const std::string& time, const std::string& other) {
 }
 
 std::vector<LogGroup> collapse(std::vector<LogLine> lines, std::vector<LogGroup> begun) {
-  std::stable_sort(lines.begin(), lines.end(),
-                   [](const LogLine& a, const LogLine& b) { return a.time < b.time; });
+  const auto is_earlier = [](const LogLine& a, const LogLine& b) { return a.time < b.time; };
+  if (!std::is_sorted(lines.begin(), lines.end(), is_earlier))
+    std::stable_sort(lines.begin(), lines.end(), is_earlier);
   std::vector<LogGroup> groups = std::move(begun);
-  std::map<std::string, size_t> newest;  // group of a text
-  for (size_t i = 0; i < groups.size(); ++i) newest[groups[i].first.text] = i;
+  const std::hash<std::string> hash;
+  std::unordered_map<size_t, size_t> newest;  // newest group of the texts with a hash
+  newest.reserve(groups.size() + lines.size());
+  for (size_t i = 0; i < groups.size(); ++i) newest[hash(groups[i].first.text)] = i;
   for (LogLine& line : lines) {
-    const auto found = newest.find(line.text);
-    if (found != newest.end()) {
+    const auto [found, is_new] = newest.try_emplace(hash(line.text), groups.size());
+    if (!is_new && groups[found->second].first.text == line.text) {
       LogGroup& group = groups[found->second];
       const double behind = seconds_of_day(line.time) - seconds_of_day(group.first.time);
       // A rank that repeats itself is telling something; only other ranks' copies are folded in.
       if (std::abs(behind) <= 1.0 && group.ranks.insert(line.global_rank).second) continue;
     }
-    newest[line.text] = groups.size();
+    found->second = groups.size();
     const int global_rank = line.global_rank;
     groups.push_back({std::move(line), {global_rank}});
   }

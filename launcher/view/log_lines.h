@@ -1,5 +1,5 @@
-// Lines of the node logs as people read them: parsed, put in time order, and equal lines of many ranks merged into
-// one.
+// Lines of ranks and node logs as people read them: parsed, put in time order, and equal lines of many ranks merged
+// into one.
 //
 // A node log's line is "<UTC time> <node>:<global rank> <text>" (docs/formats.md).
 // Thread rule: pure functions.

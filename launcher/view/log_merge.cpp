@@ -8,12 +8,24 @@
 
 namespace shardrun::launcher {
 
-void LogMerge::begin(const std::vector<std::string>& paths, bool to_the_end) {
+LogMerge::Source& LogMerge::find(const std::string& path) {
+  const auto [source, is_new] = sources_.try_emplace(path);
+  if (is_new) source->second.number = static_cast<int>(sources_.size());
+  source->second.is_dry = false;
+  return source->second;
+}
+
+void LogMerge::begin(const std::vector<std::string>& node_logs, bool to_the_end) {
   to_the_end_ = to_the_end;
-  for (const std::string& path : paths) {
-    const auto [source, is_new] = sources_.try_emplace(path);
-    if (is_new) source->second.number = static_cast<int>(sources_.size());
-    source->second.is_dry = false;
+  for (const std::string& path : node_logs) (void)find(path);
+}
+
+void LogMerge::begin(const record::RunDir& run, const AttemptLogs& logs, bool to_the_end) {
+  begin(logs.node_logs, to_the_end);
+  for (const auto& [rank, segments] : logs.segments) {
+    Source& source = find(run.rank_times(logs.attempt, rank));
+    if (!source.output) source.output.emplace(run, logs.attempt, rank);
+    source.output->see(segments, to_the_end);
   }
 }
 
@@ -21,6 +33,10 @@ void LogMerge::begin(const std::vector<std::string>& paths, bool to_the_end) {
 void LogMerge::advance(const std::string& path, Source& source,
                        const std::function<bool(const LogLine&)>& wanted) {
   source.has_head = false;
+  while (source.output && !source.has_head) {
+    if (!source.output->next(source.head)) return;
+    source.has_head = wanted(source.head);
+  }
   while (!source.is_dry && !source.has_head) {
     if (source.at >= source.text.size()) {
       source.text = files_.take_new(path, to_the_end_, kPieceBytes);

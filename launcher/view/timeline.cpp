@@ -157,17 +157,32 @@ void TrainingNotes::add(std::string_view lines) {
   }
 }
 
+void EventNotes::add(std::string_view text) {
+  for (EventLine& line : record::parse_events(text, newest)) {
+    newest = line.attempt;
+    const bool is_told = line.event == "attempt_ended" || line.event == "queued_again" ||
+                         line.event == "strangers" || line.event == "output_lost" ||
+                         line.event == "straggler";
+    if (!is_told) continue;
+    if (lines.size() < kMost) {
+      lines.push_back(std::move(line));
+    } else {
+      ++left_out;
+    }
+  }
+}
+
 std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
   const auto& training = sources.training.attempts;
   std::map<int, std::string> nexts;  // what came after an attempt
   std::vector<TimelineEntry> all;
   std::map<int, std::vector<TimelineEntry>> from_events;
-  for (const EventLine& event : record::parse_events(sources.events)) {
+  for (const EventLine& event : sources.events.lines) {
     if (event.event == "attempt_ended") nexts[event.attempt] = event.next.value_or("stop");
     if (event.event == "queued_again")
       from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone,
                                             "queued again: " + event.line.value_or(""), Phase::kQueued});
-    if (event.event == "strangers")
+    if (event.event == "strangers" || event.event == "output_lost")
       from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone, event.line.value_or("")});
     if (event.event != "straggler") continue;
     from_events[event.attempt].push_back(
@@ -206,6 +221,9 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
     if (attempt.first_cause && attempt.ended)
       fault = *attempt.ended - attempt.detection_seconds.value_or(0.0);
   }
+  if (sources.events.left_out > 0 && !all.empty())
+    all.push_back({all.back().time, all.back().attempt, Mark::kNone,
+                   fmt::format("{} more events are in events.jsonl", sources.events.left_out)});
   return all;
 }
 

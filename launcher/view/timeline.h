@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/record/run_lines.h"
 #include "runtime/record/run_record.h"
 
 namespace shardrun::launcher {
@@ -31,9 +32,20 @@ struct TrainingNotes {
   void add(std::string_view lines);
 };
 
+// What events.jsonl says about them, as far as a timeline tells it: the first lines of a run with very many.
+struct EventNotes {
+  static constexpr size_t kMost = 10'000;
+  std::vector<record::EventLine> lines;
+  int64_t left_out = 0;  // lines that came later
+  int newest = 0;        // the newest attempt so far
+
+  // Adds the next whole lines of events.jsonl.
+  void add(std::string_view text);
+};
+
 struct TimelineSources {
   record::RunRecord record;
-  std::string events;  // text of events.jsonl; may be empty
+  EventNotes events;
   TrainingNotes training;
   std::vector<std::vector<record::RankExit>> exits;  // exits of the record's attempts, in their order
 };

@@ -1,8 +1,12 @@
-// RankLogs: the three files to which one rank's output goes (runtime/record/run_dir.h).
+// RankLogs: the files to which one rank's output goes (runtime/record/run_dir.h).
 //
-// rank_<g>.out and .err get the bytes as they are; <node>.log gets lines (node_lines.h), each with one O_APPEND
-// write, so that the ranks of a node share it without tearing lines. Nothing here fails: what a full or missing
-// disk does not take is counted and reported once at the end. Secrets are taken out first (redaction.h).
+// rank_<g>.out and .err get the bytes as they are, once; rank_<g>.times says when each piece came (output_marks.h), so that
+// views can put the lines of all ranks in order. <node>.log, which the ranks of a node share, gets only what the
+// supervisors themselves have to say, each line with one O_APPEND write.
+//
+// A rank's output has a limit. The files are cut into segments of a quarter of it; of more than four, the first and the newest
+// three are kept, and what is taken away is counted. Nothing here fails: what a full or missing disk does not take is counted,
+// too, and both are told once at the end. Secrets are taken out first (redaction.h).
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -16,8 +20,8 @@
 
 #include "runtime/base/io.h"
 #include "runtime/contract/rank_env.h"
-#include "runtime/rank/node_lines.h"
 #include "runtime/rank/redaction.h"
+#include "runtime/record/node_lines.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
@@ -26,33 +30,48 @@ enum class Stream { kOut = 0, kErr = 1 };
 
 class RankLogs {
  public:
-  // Opens the files of env's attempt, creating its folder if it is missing.
-  RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets);
+  // Opens the files of env's attempt, creating its folder if it is missing. They take at most `limit_bytes` of disk, but for
+  // one piece of write() each; 0: any number.
+  RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets,
+           int64_t limit_bytes);
 
   void write(Stream stream, std::string_view bytes);
   // Writes a line of our own to the node log: "<time> <node>:<rank> shardrun: <text>".
   void note(std::string_view text);
-  // Ends both streams; reports lost lines to the node log and to stderr.
+  // Ends both streams; tells the node log and stderr what was not kept.
   void finish();
 
+  // Returns what was not kept of the output so far, and why, in words; "" when all was.
+  std::string losses() const;
   // Returns the last line of the rank's stderr that has a letter or digit, escaped, at most 500 bytes.
   std::string last_words() const;
 
  private:
   struct Lost {
-    uint64_t lines = 0;  // lines of the node log
-    uint64_t bytes = 0;  // bytes of the raw files
+    uint64_t lines = 0, bytes = 0;
     int error_number = 0;
   };
   void write_redacted(Stream stream, std::string_view bytes);
-  void write_node_line(std::string_view text, std::chrono::system_clock::time_point time);
-  bool write_file(int fd, std::string_view bytes);
+  int64_t write_file(int fd, std::string_view bytes);
+  void write_times(std::string line);
+  void begin_segment();
+  void drop_segment(int segment);
 
-  std::array<base::UniqueFd, 2> raw_;
+  record::RunDir run_dir_;
+  contract::RankEnv env_;
+  int64_t limit_bytes_;
   base::UniqueFd node_;
+  // The segment that is written: its files, and their sizes.
+  int segment_ = -1;
+  std::array<base::UniqueFd, 2> streams_;
+  base::UniqueFd times_;
+  std::array<int64_t, 2> sizes_{};
+  int64_t times_bytes_ = 0;
+  bool torn_ = false;                   // the last line of times_ lacks its end
+  std::vector<int64_t> segment_bytes_;  // of output in each segment before it
+  int64_t bytes_before_ = 0, cut_ = 0;  // output in them, and what of it was taken away
   std::array<Redactor, 2> redactors_;
-  std::array<NodeLines, 2> lines_;
-  std::string prefix_;  // "<node>:<global rank> "
+  record::NodeLines error_lines_;
   std::string last_error_line_;
   Lost lost_;
 };

@@ -166,6 +166,7 @@ int run_rank(const TrainerFunction& trainer) {
     request.heartbeat_file = heartbeat_file(*job);
   }
   request.secrets = find_secrets(job->spec.environment, inherited_variables());
+  request.output_limit_bytes = job->plan.rank_output_bytes.value_or(0);
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);
   if (!exit) return fail_with_account(*job, exit.error());

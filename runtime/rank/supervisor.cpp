@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -121,7 +122,8 @@ class Supervisor {
         child_(std::move(child)),
         signals_(std::move(signals)),
         streams_{std::move(out), std::move(err)},
-        logs_(record::RunDir{request.env.run_directory}, request.env, request.secrets),
+        logs_(record::RunDir{request.env.run_directory}, request.env, request.secrets,
+              request.output_limit_bytes),
         link_(request.env) {}
 
   record::RankExit run() {
@@ -304,6 +306,7 @@ class Supervisor {
       for (size_t i = 0; i < streams_.size(); ++i) read_stream(i, /*limit_bytes=*/size_t{1} << 20);
       exit.last_words = logs_.last_words();
     }
+    if (std::string losses = logs_.losses(); !losses.empty()) exit.output_losses = std::move(losses);
     const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
     if (auto written =
             base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);

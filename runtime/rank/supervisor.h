@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct SupervisorRequest {
   std::string heartbeat_file;
   // The secrets that no log may show.
   std::vector<Secret> secrets;
+  // How much of its output is kept; 0: all.
+  int64_t output_limit_bytes = 0;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.
   bool exit_4_is_peer_lost = false;
 };

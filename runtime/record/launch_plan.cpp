@@ -46,6 +46,7 @@ void fields(auto& visit, base::Is<LaunchPlan> auto& plan) {
   visit.later("variables", plan.variables);
   visit.later("precompile_run", plan.precompile_run);
   visit("batch", plan.batch);
+  visit.where_known("rank_output_bytes", plan.rank_output_bytes);
 }
 
 std::string to_json(const LaunchPlan& plan) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,8 @@ struct LaunchPlan {
   int ranks_per_node = 1;
   int cpus_per_rank = 1;
   plan::BatchPlan batch;
+  // What is kept of a rank's output in the attempt; absent: all.
+  std::optional<int64_t> rank_output_bytes;
   // Those of command programs, without secrets; [environment] is applied later.
   std::map<std::string, std::string> variables;
   std::string precompile_run;  // run directory of the compile job that went before; empty: none

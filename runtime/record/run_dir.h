@@ -2,8 +2,9 @@
 //
 //   <logging.directory>/<name>/<id>/
 //     job.toml plan.json submit.sh record.json results.json metrics.jsonl
-//     attempt_<n>/<node>.log            "<utc time> <node>:<global rank> <line>"
-//     attempt_<n>/rank_<g>.out .err     what the rank wrote, byte for byte
+//     attempt_<n>/rank_<g>.out .err     what the rank wrote, byte for byte; long output goes on in rank_<g>.<k>.out .err
+//     attempt_<n>/rank_<g>.times        when it wrote what (output_marks.h)
+//     attempt_<n>/<node>.log            what shardrun says there: "<utc time> <node>:<global rank> shardrun: <line>"
 //     attempt_<n>/rank_<g>.exit.json    how the rank ended (RankExit)
 //     epoch events.jsonl
 //     attempt_<n>/plan.json             what the ranks of the attempt read: plan.json, or that of fewer nodes
@@ -39,8 +40,15 @@ struct RunDir {
   std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }
   std::string attempt_plan(int n) const { return attempt(n) + "/plan.json"; }
   std::string node_log(int n, const std::string& node) const { return attempt(n) + "/" + node + ".log"; }
-  std::string rank_out(int n, int rank) const { return rank_file(n, rank, ".out"); }
-  std::string rank_err(int n, int rank) const { return rank_file(n, rank, ".err"); }
+  std::string rank_out(int n, int rank, int segment = 0) const {
+    return rank_file(n, rank, segment_name(segment) + ".out");
+  }
+  std::string rank_err(int n, int rank, int segment = 0) const {
+    return rank_file(n, rank, segment_name(segment) + ".err");
+  }
+  std::string rank_times(int n, int rank, int segment = 0) const {
+    return rank_file(n, rank, segment_name(segment) + ".times");
+  }
   std::string rank_exit(int n, int rank) const { return rank_file(n, rank, ".exit.json"); }
   std::string rank_alive(int n, int rank) const { return rank_file(n, rank, ".alive"); }
   std::string watch_json(int n) const { return attempt(n) + "/watch.json"; }
@@ -54,7 +62,8 @@ struct RunDir {
   }
 
  private:
-  std::string rank_file(int n, int rank, const char* suffix) const {
+  static std::string segment_name(int segment) { return segment == 0 ? "" : "." + std::to_string(segment); }
+  std::string rank_file(int n, int rank, const std::string& suffix) const {
     return attempt(n) + "/rank_" + std::to_string(rank) + suffix;
   }
 };

@@ -98,8 +98,8 @@ std::vector<MetricsLine> parse_metrics(std::string_view text, int from_attempt) 
   return lines_of_newest<MetricsLine>(text, from_attempt);
 }
 
-std::vector<EventLine> parse_events(std::string_view text) {
-  return lines_of_newest<EventLine>(text, 0);
+std::vector<EventLine> parse_events(std::string_view text, int from_attempt) {
+  return lines_of_newest<EventLine>(text, from_attempt);
 }
 
 std::optional<int64_t> last_step(std::string_view metrics) {

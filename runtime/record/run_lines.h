@@ -26,7 +26,8 @@ struct MetricsLine {
 
 struct EventLine {
   double time = 0.0;
-  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "attempt_ended", "queued_again".
+  // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "output_lost", "attempt_ended",
+  // "queued_again"
   std::string event;
   int attempt = 0;
   std::optional<double> busy_seconds, bytes_per_second;
@@ -54,7 +55,7 @@ std::string to_json(const EventLine& line);
 // Return the lines of `text` in their order. Left out are lines that are none (the last may be torn), and those of an
 // attempt before `from_attempt` or before that of an earlier line: it had been replaced when it wrote them.
 std::vector<MetricsLine> parse_metrics(std::string_view text, int from_attempt = 0);
-std::vector<EventLine> parse_events(std::string_view text);
+std::vector<EventLine> parse_events(std::string_view text, int from_attempt = 0);
 
 // Return the newest step in the whole lines of metrics.jsonl, and that of the newest checkpoint that `attempt` wrote.
 std::optional<int64_t> last_step(std::string_view metrics);

@@ -110,6 +110,7 @@ void fields(auto& visit, base::Is<Attempt> auto& attempt) {
   visit("detection_seconds", attempt.detection_seconds);
   visit("checkpoint_step", attempt.checkpoint_step);
   visit.later("stragglers", attempt.stragglers);
+  visit.where_known("strangers", attempt.strangers);
   visit("preflight", attempt.preflight);
 }
 
@@ -154,6 +155,7 @@ void fields(auto& visit, base::Is<RankExit> auto& exit) {
   visit("peak_memory_bytes", exit.peak_memory_bytes);
   visit("out_of_memory", exit.out_of_memory);
   visit("last_words", exit.last_words);
+  visit.where_known("output_losses", exit.output_losses);
 }
 
 const char* status_name(RunStatus status) {

@@ -35,6 +35,8 @@ struct RankExit {
   int64_t peak_memory_bytes = 0;    // highest resident set of the program
   // Whether the kernel killed something of its cgroup for lack of memory; unknown: it has no cgroup.
   std::optional<bool> out_of_memory;
+  // What was not kept of its output until then, in words.
+  std::optional<std::string> output_losses;
   std::string last_words;  // the error line it reported, if any; at most 500 bytes
 };
 
@@ -91,6 +93,7 @@ struct Attempt {
   std::optional<double> detection_seconds;
   std::optional<int64_t> checkpoint_step;  // the newest that the attempt wrote
   std::vector<StragglerNote> stragglers;
+  std::optional<std::string> strangers;  // who connected to the conductor without the attempt's key, in words
   std::optional<PreflightNote> preflight;  // where the nodes were looked at before it
 };
 

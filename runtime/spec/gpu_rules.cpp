@@ -102,6 +102,9 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(memory.origin("directory"),
                         "what a GPU offloads lies in the host's memory, in no file", "remove the key");
   }
+  if (const SectionReader communication(document, "communication", reading); spec.communication.checksums)
+    return reading.fail(communication.origin("checksums"),
+                        "checksums are made on the host, where a GPU's buffers are not", "remove the key");
   check_heads(document, reading, spec);
   check_fp8(document, reading, spec);
   check_cudnn(document, reading, spec);

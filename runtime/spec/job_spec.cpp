@@ -21,6 +21,7 @@ using base::Code;
 using base::Error;
 
 constexpr int64_t kLargestCount = int64_t{1} << 40;
+constexpr int64_t kLargestMebibytes = int64_t{1} << 30;
 constexpr int64_t kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
 constexpr const char* kSections[] = {
@@ -361,6 +362,7 @@ void read_communication(const TomlValue& document, SpecReading& reading, Communi
   section.word("plugin", "_", communication.plugin);
   section.word("provider", "_-;", communication.provider);
   section.duration("timeout", 1, 7 * kDay, communication.timeout);
+  section.boolean("checksums", communication.checksums);
   section.finish();
 }
 
@@ -385,6 +387,8 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int n
   section.integer("min_nodes", 0, 65536, faults.min_nodes);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
   section.boolean("preflight", faults.preflight);
+  section.number("spike_factor", 1.0, 1e6, faults.spike_factor);
+  section.integer("compare_every_steps", 0, kLargestCount, faults.compare_every_steps);
   section.finish();
   const bool never_changes_nodes = faults.max_restarts == 0 && !wants_preflight(faults);
   if (faults.spares > 0 && never_changes_nodes) {
@@ -410,6 +414,8 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.integer("validate_every_steps", 0, kLargestCount, logging.validate_every_steps);
   section.integer("profile_steps", 0, 1000, logging.profile_steps);
   section.boolean("tensorboard", logging.tensorboard);
+  section.integer("rank_limit_mib", 1, kLargestMebibytes, logging.rank_limit_mib);
+  section.integer("run_limit_mib", 1, kLargestMebibytes, logging.run_limit_mib);
   section.finish();
 }
 

@@ -135,6 +135,7 @@ struct CommunicationSpec {  // [communication]
   std::string plugin = "ofi";
   std::string provider = "auto";  // auto: shm inside a node, tcp between nodes; or "tcp", "shm", "efa"
   std::chrono::seconds timeout{300};
+  bool checksums = false;  // whether what collectives bring is checked
 };
 
 struct PrecompileSpec {              // [precompile], for a command program
@@ -166,6 +167,9 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   std::chrono::seconds node_timeout{4};  // a node that gives no sign of life for so long is lost
   // Whether all nodes are looked at before the first step; absent: when there are spares.
   std::optional<bool> preflight;
+  double spike_factor =
+      0.0;  // a loss above so many times the median of those before it ends the job; 0: none does
+  int64_t compare_every_steps = 100;  // how often replicas compare their weights; 0: never
 };
 // Says whether the nodes are looked at before the first step.
 bool wants_preflight(const FaultToleranceSpec& faults);
@@ -178,6 +182,8 @@ struct LoggingSpec {               // [logging]
   int64_t validate_every_steps = 0;  // 0: only at the end
   int64_t profile_steps = 0;         // how many steps are traced, from the third on
   bool tensorboard = false;          // event files in the run directory
+  int64_t rank_limit_mib = 512;      // of a rank's output in an attempt
+  int64_t run_limit_mib = 65536;     // of the output of all ranks and attempts
 };
 
 // The value of one environment variable of the ranks: given here, or by reference so that no secret is written.

@@ -10,7 +10,7 @@ shardrun=$bin/shardrun
 
 fail() {
   echo "FAILED: ${FUNCNAME[1]}: $*" >&2
-  find "$work/runs" \( -name record.json -o -name slurm.out -o -name '*.log' \) -exec tail -n 15 {} + >&2 2>/dev/null
+  find "$work/runs" \( -name record.json -o -name slurm.out -o -name '*.log' -o -name 'rank_*.err' \) -exec tail -n 15 {} + >&2 2>/dev/null
   tail -n 5 "$VCLUSTER"/slurm*.log >&2
   exit 1
 }

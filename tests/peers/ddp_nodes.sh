@@ -36,7 +36,7 @@ EOT
     case $state in
       COMPLETED) break ;;
       PENDING | RUNNING | COMPLETING | CONFIGURING) sleep 0.5 ;;
-      *) "$shardrun" status "runs/ddp/$id"; cat runs/ddp/"$id"/slurm.out; tail -n 20 runs/ddp/"$id"/attempt_0/*.log; exit 1 ;;
+      *) "$shardrun" status "runs/ddp/$id"; cat runs/ddp/"$id"/slurm.out; tail -n 20 runs/ddp/"$id"/attempt_0/rank_*.err; exit 1 ;;
     esac
   done
   "$venv/bin/python" - alone.json "runs/ddp/$id/attempt_0/rank_0.out" "$1 × $2 ranks, $3" <<'EOP'

@@ -36,7 +36,7 @@ on_two_nodes() {
     case $state in
       COMPLETED) break ;;
       PENDING | RUNNING | COMPLETING | CONFIGURING) sleep 0.2 ;;
-      *) "$shardrun" status "$run"; cat "$run"/slurm.out; tail -n 20 "$run"/attempt_0/*.log; exit 1 ;;
+      *) "$shardrun" status "$run"; cat "$run"/slurm.out; tail -n 20 "$run"/attempt_0/rank_*.err; exit 1 ;;
     esac
   done
   [ -z "${2:-}" ] || [ -n "$killed" ] || { echo "$1: no rank was killed in time"; exit 1; }

@@ -97,14 +97,6 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
   return base::write_file_atomically(run.submit_sh(), script, record::kFileMode);
 }
 
-// Returns the value of "Key=" in the output of `scontrol --oneliner show job`, up to a blank.
-std::string field(const std::string& text, const std::string& key) {
-  size_t at = text.find(" " + key + "=");
-  if (at == std::string::npos) return "";
-  at += key.size() + 2;
-  return text.substr(at, text.find_first_of(" \n", at) - at);
-}
-
 // Submits `script` held, lets `prepare` make what the job needs, and releases it; if something fails, the job is
 // cancelled again.
 Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string& script,
@@ -259,6 +251,13 @@ Result<std::vector<record::LaunchPlan>> submit_array(ArrayRequest request) {
   return std::move(request.plans);
 }
 
+std::string scontrol_field(const std::string& text, const std::string& key) {
+  size_t at = text.find(" " + key + "=");
+  if (at == std::string::npos) return "";
+  at += key.size() + 2;
+  return text.substr(at, text.find_first_of(" \n", at) - at);
+}
+
 Result<std::optional<SlurmJob>> find_job(const std::string& id) {
   ASSIGN_OR_RETURN(auto job, job_of(id));
   auto answer = ask_slurm({"scontrol", "--oneliner", "show", "job", job});
@@ -268,8 +267,8 @@ Result<std::optional<SlurmJob>> find_job(const std::string& id) {
     return std::move(answer).error();
   }
   SlurmJob found;
-  found.state = field(answer->out, "JobState");
-  found.reason = field(answer->out, "Reason");
+  found.state = scontrol_field(answer->out, "JobState");
+  found.reason = scontrol_field(answer->out, "Reason");
   if (found.reason == "None") found.reason.clear();
   return std::optional(found);
 }

@@ -67,6 +67,8 @@ struct SlurmJob {
   std::string reason;  // why it waits, "" otherwise
 };
 
+// Returns the value of "key=" in the output of `scontrol --oneliner show job`, up to a blank; "" when there is none.
+std::string scontrol_field(const std::string& text, const std::string& key);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);

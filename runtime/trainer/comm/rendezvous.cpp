@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "runtime/trainer/comm/phase_deadline.h"
+
 namespace shardrun::comm {
 namespace {
 
@@ -40,6 +42,7 @@ void fence_done(pmix_status_t status, void* context) {
 struct Rendezvous::Client {
   pmix_proc_t self{};
   bool open = false;
+  std::chrono::milliseconds timeout{};
 };
 
 Rendezvous::Rendezvous(std::unique_ptr<Client> client) : client_(std::move(client)) {}
@@ -49,8 +52,10 @@ Rendezvous::~Rendezvous() {
   (void)finish();
 }
 
-Result<Rendezvous> Rendezvous::begin() {
+Result<Rendezvous> Rendezvous::begin(std::chrono::milliseconds timeout) {
   auto client = std::make_unique<Client>();
+  client->timeout = timeout;
+  const PhaseDeadline deadline("PMIx_Init, which asks the launcher for this rank's place,", timeout);
   const pmix_status_t status = PMIx_Init(&client->self, nullptr, 0);
   if (status != PMIX_SUCCESS) {
     return pmix_error("PMIx_Init (was this rank started by shardrun, srun --mpi=pmix or mpirun?)", status);
@@ -93,6 +98,7 @@ Result<std::vector<std::string>> Rendezvous::exchange(const std::string& mine, i
     if (state->status != PMIX_SUCCESS) return pmix_error("PMIx_Fence", state->status);
   }
 
+  const PhaseDeadline deadline("PMIx_Get, which asks the launcher for the other ranks' addresses,", timeout);
   std::vector<std::string> all(world_size);
   pmix_proc_t peer = client_->self;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -117,6 +123,7 @@ Result<std::vector<std::string>> Rendezvous::exchange(const std::string& mine, i
 Result<void> Rendezvous::finish() {
   if (!client_ || !client_->open) return {};
   client_->open = false;
+  const PhaseDeadline deadline("PMIx_Finalize, which takes leave of the launcher,", client_->timeout);
   const pmix_status_t status = PMIx_Finalize(nullptr, 0);
   if (status != PMIX_SUCCESS) return pmix_error("PMIx_Finalize", status);
   return {};

@@ -21,8 +21,9 @@ using base::Result;
 
 class Rendezvous {
  public:
-  // Errors: kIo with PMIx's words, e.g. when no server started this process.
-  static Result<Rendezvous> begin();
+  // Errors: kIo with PMIx's words, e.g. when no server started this process. A call of PMIx that has no deadline of its own and
+  // does not return within `timeout` ends the process (phase_deadline.h), here and below.
+  static Result<Rendezvous> begin(std::chrono::milliseconds timeout);
   Rendezvous(Rendezvous&&) noexcept;
   Rendezvous& operator=(Rendezvous&&) noexcept;
   ~Rendezvous();  // finishes

@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-#include <functional>
 #include <string_view>
 
 #include "runtime/contract/rank_env.h"
 #include "runtime/plan/communication.h"
+#include "runtime/trainer/comm/rank_card.h"
 #include "runtime/trainer/comm/rendezvous.h"
 #include "runtime/trainer/comm/staged_communicator.h"
 
@@ -17,41 +16,13 @@ namespace {
 using base::Code;
 using base::Error;
 
-// What ranks exchange: the node's index, the length of its name, the name, the plugin's address.
-struct CardHead {
-  uint32_t node_index;
-  uint32_t name_bytes;
-};
-
 constexpr std::string_view kUnable = "unable";  // shorter than any card
-
-std::string pack_card(const contract::RankEnv& env, const std::string& address) {
-  const CardHead head{static_cast<uint32_t>(env.node_index), static_cast<uint32_t>(env.node_name.size())};
-  return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + env.node_name + address;
-}
-
-Result<PeerCard> unpack_card(const std::string& bytes, int global_rank) {
-  CardHead head;
-  if (bytes.size() >= sizeof(head)) std::memcpy(&head, bytes.data(), sizeof(head));
-  if (bytes.size() < sizeof(head) || bytes.size() - sizeof(head) < head.name_bytes) {
-    return Error(Code::kCorrupt,
-                 fmt::format("rank {} published {} bytes that are no address", global_rank, bytes.size()))
-        .about({global_rank});
-  }
-  PeerCard card;
-  card.node_name = bytes.substr(sizeof(head), head.name_bytes);
-  card.address = bytes.substr(sizeof(head) + head.name_bytes);
-  // Under mpirun every rank believes that it is on node 0, and under one launcher names could repeat: both together
-  // tell nodes apart.
-  card.node_id = std::hash<std::string>()(fmt::format("{}/{}", head.node_index, card.node_name));
-  return card;
-}
 
 // Returns everyone's cards in rank order. A world of one rank asks nobody, so it needs no PMIx server.
 Result<std::vector<std::string>> exchange_cards(const contract::RankEnv& env, const std::string& mine,
                                                 std::chrono::milliseconds timeout) {
   if (env.world_size == 1) return std::vector<std::string>{mine};
-  ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::begin());
+  ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::begin(timeout));
   if (rendezvous.global_rank() != env.global_rank) {
     return Error(Code::kInvalid,
                  fmt::format("the environment says rank {}, PMIx says rank {}: is a launcher's "
@@ -85,7 +56,8 @@ Result<Meeting> meet(const WorldOptions& options) {
   auto session = PluginSession::open(session_options);
   if (!session && !options.leave_out_unable) return std::move(session).error();
 
-  const std::string card = session ? pack_card(env, session->local_address()) : std::string(kUnable);
+  const std::string card =
+      session ? pack_card(env.node_index, env.node_name, session->local_address()) : std::string(kUnable);
   auto exchanged = exchange_cards(env, card, options.timeout);
   RETURN_IF_ERROR(session);
   if (!exchanged) return std::move(exchanged).error().context("meeting the other ranks");

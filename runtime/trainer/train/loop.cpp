@@ -47,7 +47,7 @@ Result<void> save_and_wait(Session& session, const checkpoint::Store& store, boo
   return {};
 }
 
-// A step whose loss is no number has changed nothing: what was there before it is kept for whoever looks into it, or goes on
+// A step whose loss is a spike or no number has changed nothing: what was there before it is kept for whoever looks into it, or goes on
 // from there with other settings.
 base::Error save_before_end(Session& session, const checkpoint::Store& store, base::Error error,
                             LoopOutcome& outcome, LoopObserver& observer) {

@@ -42,13 +42,6 @@ plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
 
 }  // namespace
 
-// What a step adds up on its own rank.
-struct Session::Sums {
-  double loss, next_sentence_loss;  // as Model::loss_sums
-  double squares;                   // of the gradient
-  double part;                      // of them, for a moment
-};
-
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
                                                  kernels::Backend& backend) {
   SHARDRUN_CHECK(options.device == backend.kind());
@@ -92,7 +85,8 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       engine_(std::move(layout), engine_options(options, backend),
               {groups.gather, groups.reduce, groups.replica}, arena_),
       sums_(std::move(sums)),
-      optimizer_(std::move(optimizer)) {
+      optimizer_(std::move(optimizer)),
+      spikes_(options.spike_factor) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   const plan::MemoryPlan& memory = plan_.memory;
   SHARDRUN_CHECK(arena_.planned_bytes() ==
@@ -235,6 +229,8 @@ Result<StepReport> Session::step(bool stop_requested) {
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return not_finite(report, own.loss + own.next_sentence_loss);
   }
+  if (const double median = spikes_.median_below(report.loss); median > 0.0)
+    return spiked(report, median, own.loss + own.next_sentence_loss);
   if (saver_ && saver_->in_flight()) {
     const auto scope = traced_scope("save", -1);
     const auto started = Clock::now();
@@ -246,67 +242,10 @@ Result<StepReport> Session::step(bool stop_requested) {
   engine_.publish();
   steps_done_ = report.step;
   data_position_ += batch_.global_batch;
+  spikes_.note(report.loss);
+  if (options_.compare_every_steps > 0 && report.step % options_.compare_every_steps == 0)
+    RETURN_IF_ERROR(compare_replicas());
   return report;
-}
-
-Result<bool> Session::is_finite(std::span<const float> values) {
-  Sums& sums = *reinterpret_cast<Sums*>(sums_.data());
-  Sums own{};
-  backend_.optimizer().sum_of_squares(&sums.part, values);
-  RETURN_IF_ERROR(backend_.download(&own, &sums, sizeof own));
-  return std::isfinite(own.part);
-}
-
-// Brings together what every rank sees: collective. The loss is a rank's own, so it names where a bad number came from; a
-// gradient has been summed already, and only names the block.
-base::Error Session::not_finite(const StepReport& report, double own_loss) {
-  struct Seen {
-    bool loss_is_finite = true, weights_are_finite = true;
-    int block = INT32_MAX;  // the first in whose gradient there is a bad number
-    std::array<char, 64> node{};
-  };
-  Seen own;
-  own.loss_is_finite = std::isfinite(own_loss);
-  ASSIGN_OR_RETURN(own.weights_are_finite, is_finite(engine_.master()));
-  for (int block = 0; block < engine_.layout().block_count() && own.block == INT32_MAX; ++block) {
-    const auto& part = engine_.layout().block(block);
-    ASSIGN_OR_RETURN(const bool finite,
-                     is_finite(engine_.gradient().subspan(part.shard_offset, part.shard_elements)));
-    if (!finite) own.block = block;
-  }
-  options_.node_name.copy(own.node.data(), own.node.size() - 1);
-  std::vector<Seen> all(static_cast<size_t>(groups_.world->size()));
-  ASSIGN_OR_RETURN(auto pending, groups_.world->all_gather(std::as_bytes(std::span(&own, 1)),
-                                                           std::as_writable_bytes(std::span(all))));
-  RETURN_IF_ERROR(groups_.world->wait(pending));
-
-  int rank = 0, block = INT32_MAX;  // the first rank whose loss is bad, or else the first with a bad gradient
-  has_good_state_ = true;
-  for (int i = groups_.world->size() - 1; i >= 0; --i) {
-    const Seen& seen = all[i];
-    has_good_state_ = has_good_state_ && seen.weights_are_finite;
-    block = std::min(block, seen.block);
-    const bool loss = !seen.loss_is_finite, other_loss = !all[rank].loss_is_finite;
-    if (loss || (!other_loss && seen.block != INT32_MAX)) rank = i;
-  }
-  const int64_t data_rank = rank / groups_.tensor_parallel();
-  std::string sequences;
-  for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
-    const auto share = batch_.share(number, data_rank);
-    if (share.count == 0) continue;
-    const int64_t first = data_position_ + share.begin;
-    sequences += fmt::format("{}{}", sequences.empty() ? "" : ", ", first);
-    if (share.count > 1) sequences += fmt::format("-{}", first + share.count - 1);
-  }
-  std::string words = fmt::format(
-      "step {}: loss {} and gradient norm {} are not finite; lower [optimizer] learning_rate or lengthen "
-      "warmup_steps; first seen on rank {}{}{}",
-      report.step, report.loss, report.gradient_norm, rank, all[rank].node[0] != 0 ? " on node " : "",
-      all[rank].node.data());
-  if (!all[rank].loss_is_finite) words += fmt::format(", in the loss of sequences {}", sequences);
-  if (block != INT32_MAX) words += fmt::format(", in the gradient of {}", model_->blocks()[block].name);
-  if (!has_good_state_) words += "; the weights were not finite before it either";
-  return Error(Code::kRefused, std::move(words));
 }
 
 Result<void> Session::update_parameters(const StepReport& report) {
@@ -414,6 +353,7 @@ Result<void> Session::start_save(const checkpoint::Store& store) {
   RETURN_IF_ERROR(finish_save());
   RETURN_IF_ERROR(backend_.finish());  // the state that the saver reads beside the next steps
   RETURN_IF_ERROR(optimizer_.finish());
+  if (options_.compare_every_steps > 0) RETURN_IF_ERROR(compare_replicas());
   const auto started = Clock::now();
   const std::span<float> staging(reinterpret_cast<float*>(staging_.data()),
                                  static_cast<size_t>(staging_.bytes()) / sizeof(float));

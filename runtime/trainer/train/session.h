@@ -4,8 +4,8 @@
 // Every function that returns a Result is collective: all ranks call it, in the same order.
 // Errors: kPeerLost and kTimeout from the communicators, after which, as after any error inside a step or a validation,
 // only destruction is allowed, and the communicators must be destroyed first (runtime/trainer/shard/engine.h says why).
-// kInvalid for input only the rank can check, kRefused when the loss is not a number any more: the one error of a step after
-// which the state is that before the step, and may be saved.
+// kInvalid for input only the rank can check, kRefused when the loss is a spike or no number any more: the one error of a step
+// after which the state is that before the step, and may be saved. kCorrupt on a rank whose weights differ from its replicas'.
 // Determinism: same world size, same spec, same bits: losses, gradients and weights. Another world size sums in another
 // order and agrees to rounding.
 // Thread rule: thread-compatible.
@@ -32,6 +32,7 @@
 #include "runtime/trainer/train/network.h"
 #include "runtime/trainer/train/optimizer.h"
 #include "runtime/trainer/train/progress.h"
+#include "runtime/trainer/train/spike_rule.h"
 #include "runtime/trainer/train/trace.h"
 
 namespace shardrun::train {
@@ -49,7 +50,9 @@ struct SessionOptions : plan::RankOptions {
   int64_t validation_sequences = 64;
   OptimizerKind optimizer = optim::AdamWOptions{};
   optim::ScheduleOptions schedule;
-  double clip_norm = 1.0;  // 0: no clipping
+  double clip_norm = 1.0;           // 0: no clipping
+  double spike_factor = 0.0;        // of SpikeRule; 0: no loss is a spike
+  int64_t compare_every_steps = 0;  // how often replicas compare a hash of their masters; 0: never
 };
 
 // The communicators of one rank: `world` for the host's memory, the others for the backend's. They outlive the session unless
@@ -133,7 +136,7 @@ class Session {
   Result<std::optional<std::string>> resume(const checkpoint::Store& store,
                                             std::vector<std::string>& notices);
 
-  // Says, after step() has refused a loss that is no number, whether the weights before that step are worth saving; the same
+  // Says, after step() has refused a loss, whether the weights before that step are worth saving; the same
   // on all ranks.
   bool has_good_state() const { return has_good_state_; }
   int64_t steps_done() const { return steps_done_; }
@@ -157,10 +160,19 @@ class Session {
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
   Result<void> update_parameters(const StepReport& report);
   Result<void> update_fp8_scales();
-  struct Sums;  // session.cpp
+  // What a step adds up on its own rank.
+  struct Sums {
+    double loss, next_sentence_loss;  // as Model::loss_sums
+    double squares;                   // of the gradient
+    double part;                      // of them, for a moment
+  };
   void sum_gradient_squares(Sums& sums);
   Result<bool> is_finite(std::span<const float> values);
   base::Error not_finite(const StepReport& report, double own_loss);
+  base::Error spiked(const StepReport& report, double median, double own_loss);
+  std::string sequences_of(int64_t data_rank) const;
+  Result<uint64_t> hash_of_masters();
+  Result<void> compare_replicas();
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved);
@@ -188,6 +200,7 @@ class Session {
   base::Memory sums_;  // Sums, where the session computes
   Optimizer optimizer_;
   checkpoint::GpuKernels gpu_kernels_;
+  SpikeRule spikes_;
   bool has_good_state_ = false;
   int64_t steps_done_ = 0;
   int64_t data_position_ = 0;

@@ -35,6 +35,8 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
                       optimizer.steps,
                       std::llround(optimizer.decay_fraction * static_cast<double>(optimizer.steps))};
   options.clip_norm = optimizer.clip_norm;
+  options.spike_factor = spec.fault_tolerance.spike_factor;
+  options.compare_every_steps = spec.fault_tolerance.compare_every_steps;
   return options;
 }
 

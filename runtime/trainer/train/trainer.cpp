@@ -31,6 +31,7 @@
 #include "runtime/plan/mesh.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
+#include "runtime/trainer/comm/checked_communicator.h"
 #include "runtime/trainer/comm/world.h"
 #include "runtime/trainer/kernels/gpu.h"
 #include "runtime/trainer/train/attention_choice.h"
@@ -327,8 +328,14 @@ class Trainer {
     std::vector<comm::Communicator*> all;
     constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld, Trace::Lane::kGather, Trace::Lane::kReduce,
                                       Trace::Lane::kReplica, Trace::Lane::kTensor};
+    constexpr const char* kNames[] = {"world", "gather", "reduce", "replica", "tensor"};
     for (size_t i = 0; i < std::size(kLanes); ++i) {
-      watched_.push_back(watched(*world_.communicators[i], progress_));
+      comm::Communicator* inner = world_.communicators[i].get();
+      if (spec_.communication.checksums) {
+        checked_.push_back(comm::checked(*inner, kNames[i]));
+        inner = checked_.back().get();
+      }
+      watched_.push_back(watched(*inner, progress_));
       comm::Communicator* group = watched_.back().get();
       if (spec_.logging.profile_steps > 0) {
         kernels::Backend& owner = kLanes[i] == Trace::Lane::kWorld ? kernels::cpu_backend() : backend();
@@ -440,6 +447,7 @@ class Trainer {
   std::unique_ptr<Session> session_;
   Progress progress_;
   comm::World world_;
+  std::vector<std::unique_ptr<comm::Communicator>> checked_;
   std::vector<std::unique_ptr<comm::Communicator>> watched_;
   std::vector<std::unique_ptr<comm::Communicator>> traced_;
 };

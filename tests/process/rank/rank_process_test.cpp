@@ -38,7 +38,7 @@ bool is_time(const std::string& text) {
   return true;
 }
 
-// Returns the texts of the node log's lines, by rank; a line that does not look like one is under -1.
+// Returns the texts of merged lines, by rank; a line that does not look like one is under -1.
 std::map<int, std::vector<std::string>> node_lines(const std::string& log) {
   std::map<int, std::vector<std::string>> lines;
   std::istringstream stream(log);
@@ -136,7 +136,7 @@ TEST_CASE("rank: arguments reach the program as they are, through no shell") {
   CHECK(run.job.file("attempt_0/rank_0.out") == "a b|$HOME|`id`||\"' *|");
 }
 
-TEST_CASE("rank: 100000 lines of 4 ranks arrive whole, in each rank's order, raw and in the node log") {
+TEST_CASE("rank: 100000 lines of 4 ranks arrive whole, in each rank's order, in its file and in the logs") {
   constexpr int kLines = 25000;
   const Ended run(
       shell("awk -v r=$RANK 'BEGIN { for (i = 0; i < 25000; ++i) printf(\"%d:%d:%*s\\n\", r, i, i % 97, "
@@ -159,7 +159,7 @@ TEST_CASE("rank: 100000 lines of 4 ranks arrive whole, in each rank's order, raw
   }
 }
 
-TEST_CASE("rank: control bytes stay as they are in the rank's file and are harmless in the node log") {
+TEST_CASE("rank: control bytes stay as they are in the rank's file and are harmless in the logs") {
   const Ended run(shell("printf '\\033[31mred\\033[0m\\n2026-01-01T00:00:00.000Z n9:7 forged\\n'"));
 
   CHECK(run.job.file("attempt_0/rank_0.out") == "\033[31mred\033[0m\n2026-01-01T00:00:00.000Z n9:7 forged\n");
@@ -185,10 +185,45 @@ TEST_CASE("rank: a log that may not grow loses lines, is told so, and the job go
   const Ended run(options);
 
   CHECK(run.exit_code == 0);
-  CHECK(run.job.node_log().size() <= 64 * 1024);
-  CHECK(run.job.launcher_output().find("lines of the node log and ") != std::string::npos);
-  CHECK(run.job.launcher_output().find("were lost: File too large") != std::string::npos);
+  CHECK(run.job.file("attempt_0/rank_1.out").size() == 64 * 1024);
+  CHECK(run.job.launcher_output().find("its output lost 18") != std::string::npos);
+  CHECK(run.job.launcher_output().find(" lines (") != std::string::npos);
+  CHECK(run.job.launcher_output().find("): File too large") != std::string::npos);
   CHECK(run.job.file("attempt_0/rank_0.err") == "end\n");
+}
+
+TEST_CASE("rank: what a rank writes is stored once, beside the times of its pieces") {
+  const Ended run(shell("awk 'BEGIN { for (i = 0; i < 100000; ++i) print \"a line of output\" }'"));
+
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(run.job.run_directory() + "/attempt_0"))
+    if (entry.path().filename().string().find(".json") == std::string::npos)
+      bytes += static_cast<int64_t>(entry.file_size());
+
+  REQUIRE(run.job.file("attempt_0/rank_0.out").size() == 1'700'000);
+  CHECK(bytes < 1'800'000);
+}
+
+TEST_CASE("rank: output above its limit is cut to the first and the newest of it, counted and named") {
+  LocalJobOptions options =
+      shell("awk 'BEGIN { for (i = 0; i < 400000; ++i) printf(\"line %6d\\n\", i) }'; echo last >&2; exit 3");
+  options.more = "[logging]\nrank_limit_mib = 1\n";
+  const Ended run(options);
+
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(run.job.run_directory() + "/attempt_0"))
+    if (entry.path().filename().string().starts_with("rank_0."))
+      bytes += static_cast<int64_t>(entry.file_size());
+  CHECK(bytes <= (1 << 20) + (64 << 10));
+  CHECK(bytes >= (3 << 18) - (64 << 10));
+  const std::string log = run.job.node_log();
+  CHECK(log.find(" line      0\n") != std::string::npos);
+  CHECK(log.find(" line 399999\n") != std::string::npos);
+  CHECK(log.find(" MiB of the output were not kept here\n") != std::string::npos);
+  CHECK(log.find(" line 200000\n") == std::string::npos);
+  CHECK(run.job.record().verdict.find("last") != std::string::npos);
+  CHECK(run.job.launcher_output().find("its output was cut to 1.0 MiB: ") != std::string::npos);
+  CHECK(run.job.file("events.jsonl").find("rank 0's output was cut to 1.0 MiB: ") != std::string::npos);
 }
 
 TEST_CASE("rank: a full log disk loses lines and never the job") {
@@ -207,7 +242,7 @@ TEST_CASE("rank: a full log disk loses lines and never the job") {
 
     CHECK(run.exit_code == 0);
     CHECK(std::filesystem::exists(run.job.folder() + "/proof"));
-    CHECK(run.job.launcher_output().find("were lost: No space left on device") != std::string::npos);
+    CHECK(run.job.launcher_output().find("): No space left on device") != std::string::npos);
   }
   ::umount(folder.c_str());
   std::filesystem::remove(folder);

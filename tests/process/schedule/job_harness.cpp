@@ -17,10 +17,13 @@
 #include <sstream>
 #include <thread>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "launcher/view/log_merge.h"
 #include "launcher/watch/look.h"
 #include "runtime/base/json.h"
+#include "runtime/base/visible.h"
 
 namespace shardrun::testing {
 namespace {
@@ -132,9 +135,16 @@ std::string LocalJob::file(const std::string& name) const {
 }
 
 std::string LocalJob::node_log() const {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  return file(std::string("attempt_0/") + host + ".log");
+  const record::RunDir run{run_directory_};
+  launcher::LogMerge merge;
+  merge.begin(run, launcher::find_logs(run, 0), /*to_the_end=*/true);
+  std::string text;
+  const auto all = [](const launcher::LogLine&) { return true; };
+  for (auto lines = merge.next(all); !lines.empty(); lines = merge.next(all)) {
+    for (const launcher::LogLine& line : lines)
+      text += fmt::format("{} {}:{} {}\n", line.time, line.node, line.global_rank, base::visible(line.text));
+  }
+  return text;
 }
 
 record::RunRecord LocalJob::record() const {

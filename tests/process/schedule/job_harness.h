@@ -38,6 +38,7 @@ class LocalJob {
   pid_t launcher() const { return launcher_; }
   // Returns the whole content; empty when there is no such file.
   std::string file(const std::string& name) const;
+  // The lines of attempt 0 as `shardrun logs` merges them: "<time> <node>:<rank> <text>", escaped.
   std::string node_log() const;
   record::RunRecord record() const;
   std::string launcher_output() const;  // its stderr and stdout

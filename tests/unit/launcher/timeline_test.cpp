@@ -45,8 +45,8 @@ TimelineSources two_attempts() {
                        "\n"
                        R"({"step":99,"loss":2.0,"time":1033.0,"attempt":0})"
                        "\n");
-  sources.events = R"({"time":1030.0,"event":"attempt_ended","attempt":0,"next":"restart"})"
-                   "\n";
+  sources.events.add(R"({"time":1030.0,"event":"attempt_ended","attempt":0,"next":"restart"})"
+                     "\n");
   sources.exits = {{killed(0, 1029.5), killed(1, 1029.0)}, {}};
   return sources;
 }
@@ -126,7 +126,8 @@ TEST_CASE(
   sources.record.attempts[0].world_size = 2;
   sources.record.attempts[1].world_size = 1;
   sources.record.attempts[1].batch = {8, 1, 8, 1};
-  sources.events += R"({"time":1030.2,"event":"queued_again","attempt":0,"line":"without n2"})";
+  sources.events.add(R"({"time":1030.2,"event":"queued_again","attempt":0,"line":"without n2"})"
+                     "\n");
 
   const std::string text = render_timeline(make_timeline(sources));
 
@@ -134,4 +135,18 @@ TEST_CASE(
   CHECK(text.find("attempt 1 starts on n1 n3: 1 rank, 8 sequences a step in 8 micro-steps of 1\n") !=
         std::string::npos);
   CHECK(text.find("queued again: without n2\n") != std::string::npos);
+}
+
+TEST_CASE("explain: of events without number the first are told, and how many there are more") {
+  TimelineSources sources = two_attempts();
+  std::string lines;
+  for (int i = 0; i < 12'000; ++i)
+    lines += R"({"time":1031.0,"event":"strangers","attempt":1,"line":"one more"})"
+             "\n";
+  sources.events.add(lines);
+
+  const std::string text = render_timeline(make_timeline(sources));
+
+  CHECK(sources.events.lines.size() == EventNotes::kMost);
+  CHECK(text.find("2001 more events are in events.jsonl\n") != std::string::npos);
 }

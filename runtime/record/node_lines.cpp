@@ -1,11 +1,11 @@
-#include "runtime/rank/node_lines.h"
+#include "runtime/record/node_lines.h"
 
 #include <algorithm>
 #include <ctime>
 
 #include <fmt/format.h>
 
-namespace shardrun::rank {
+namespace shardrun::record {
 void NodeLines::append(std::string_view bytes, const Sink& sink) {
   while (!bytes.empty()) {
     const size_t end = bytes.find_first_of("\r\n");
@@ -59,4 +59,4 @@ std::string format_utc(std::chrono::system_clock::time_point time) {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, milliseconds % 1000);
 }
 
-}  // namespace shardrun::rank
+}  // namespace shardrun::record

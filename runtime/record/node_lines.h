@@ -1,11 +1,8 @@
-// NodeLines: turns the bytes that a rank writes into the lines of the per-node log.
+// NodeLines: turns the bytes that a rank wrote into lines, as people read them.
 //
-// A line of the node log is "<UTC time, ms> <node>:<global rank> <text>\n". Control bytes and bytes that are not
-// UTF-8 are written as \xNN (runtime/base/visible.h), so that a log never moves a reader's cursor or fakes another
-// rank's line; a tab stays.
 // A carriage return ends a line as a newline does, so that progress bars become lines; empty pieces before one are
 // dropped. A line longer than kMaxLineBytes is split: the piece ends with " [...]" and the next one starts with
-// "[...] ".
+// "[...] ". Who shows a line makes it safe (runtime/base/visible.h).
 //
 // Thread rule: thread-compatible; pure apart from the buffer.
 #pragma once
@@ -16,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardrun::rank {
+namespace shardrun::record {
 
 inline constexpr size_t kMaxLineBytes = 4096;
 
@@ -42,4 +39,4 @@ class NodeLines {
 // Returns a time such as "2026-01-02T03:04:05.678Z".
 std::string format_utc(std::chrono::system_clock::time_point time);
 
-}  // namespace shardrun::rank
+}  // namespace shardrun::record

@@ -1,11 +1,11 @@
-#include "runtime/rank/node_lines.h"
+#include "runtime/record/node_lines.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
-using namespace shardrun::rank;
+using namespace shardrun::record;
 
 namespace {
 
