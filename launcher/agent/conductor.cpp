@@ -22,6 +22,7 @@
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
+#include "runtime/base/shared_folder.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -96,6 +97,7 @@ void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
 std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
                                   const StepOutcome& seen) {
   std::map<int, RankExit> exits;
+  base::look_afresh(paths.attempt(attempt));
   for (RankExit exit : seen.exits) {
     if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0) {
       explain_unseen(exit, paths, attempt);
@@ -178,14 +180,11 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
 
 // The end of a run is told even when the disk does not take its record. An attempt that another has replaced since
 // then has nothing to tell.
-void write_end(const RunRecord& record, const spec::JobSpec& job, const record::RunDir& paths, int attempt) {
-  if (auto ours = contract::check_epoch(paths, attempt); !ours) {
-    tell(ours.error().to_string());
-    return;
-  }
+void write_end(const RunRecord& record, const spec::JobSpec& job, const RunDirectory& directory) {
+  const record::RunDir& paths = directory.paths();
   for (const auto& [path, text] : {std::pair(paths.record_json(), to_json(record)),
                                    std::pair(paths.results_json(), record::to_results_json(record, &job))}) {
-    if (auto written = base::write_file_atomically(path, text, record::kFileMode); !written) {
+    if (auto written = directory.publish(path, text, base::Durability::kPowerLoss); !written) {
       tell(written.error().to_string());
     }
   }
@@ -373,8 +372,7 @@ class Conductor {
   }
 
   Result<void> write_record() const {
-    return base::write_file_atomically(paths_.record_json(), to_json(record_), record::kFileMode,
-                                       base::Durability::kProcess);
+    return directory_.publish(paths_.record_json(), to_json(record_), base::Durability::kProcess);
   }
 
   // Announces the attempt once its nodes are final.
@@ -497,7 +495,7 @@ class Conductor {
     if (decision.next == Next::kRestart) {
       tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
     }
-    write_end(record_, *request_.spec, paths_, attempt.number);
+    write_end(record_, *request_.spec, directory_);
     return decision;
   }
 
@@ -507,7 +505,7 @@ class Conductor {
       record_.status = RunStatus::kPreempted;
       record_.exit_code = contract::kExitPreempted;
       record_.verdict += "; queued again";
-      write_end(record_, *request_.spec, paths_, attempt.number);  // Slurm ends us soon after it answers
+      write_end(record_, *request_.spec, directory_);  // Slurm ends us soon after it answers
     }
     auto queued = request_.requeue(nodes_to_avoid(record_.attempts));
     if (!queued) {
@@ -516,11 +514,11 @@ class Conductor {
         record_.exit_code = contract::kExitInfrastructure;
       }
       record_.verdict += "; it could not be queued again: " + queued.error().to_string();
-      write_end(record_, *request_.spec, paths_, attempt.number);
+      write_end(record_, *request_.spec, directory_);
     } else if (!queued->empty()) {
       record_.verdict += "; " + *queued;
       write_event(paths_, attempt.number, {.event = "queued_again", .line = *queued});
-      write_end(record_, *request_.spec, paths_, attempt.number);
+      write_end(record_, *request_.spec, directory_);
     }
   }
 

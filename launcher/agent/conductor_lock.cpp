@@ -6,12 +6,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <sstream>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -25,16 +30,26 @@ using base::Result;
 // The number that Linux gives the namespace of processes that no container has.
 constexpr std::string_view kOutsideOfContainers = "pid:[4026531836]";
 
+constexpr std::string_view kLockName = "conductor.lock", kHeld = "held", kReleased = "released";
+
 std::string this_host() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
+// Returns the word that is all of a file; "-" where there is none.
+std::string word_in(const std::string& path) {
+  auto text = base::read_file(path, /*limit_bytes=*/256);
+  while (text && !text->empty() && text->back() == '\n') text->pop_back();
+  return text && !text->empty() && text->find_first_of(" \n") == std::string::npos ? *text : "-";
+}
+
 std::string this_boot() {
-  auto text = base::read_file("/proc/sys/kernel/random/boot_id", /*limit_bytes=*/256);
-  if (!text) return "-";
-  while (!text->empty() && text->back() == '\n') text->pop_back();
-  return *text;
+  return word_in("/proc/sys/kernel/random/boot_id");
+}
+
+std::string this_machine() {
+  return word_in("/etc/machine-id");
 }
 
 std::string this_pid_namespace() {
@@ -57,6 +72,17 @@ std::optional<unsigned long long> process_start_time(pid_t pid) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
+// Returns -1 for a file that is none of the log.
+int number_of_lock(std::string_view name) {
+  if (!name.starts_with(kLockName)) return -1;
+  name.remove_prefix(kLockName.size());
+  if (name.empty()) return 0;
+  if (!name.starts_with('.')) return -1;
+  int number = -1;
+  const auto [end, failure] = std::from_chars(name.data() + 1, name.data() + name.size(), number);
+  return failure == std::errc() && end == name.data() + name.size() ? number : -1;
+}
+
 std::string user_name() {
   const struct passwd* user = ::getpwuid(::geteuid());
   return user != nullptr ? user->pw_name : std::to_string(::geteuid());
@@ -77,13 +103,15 @@ LockHolder this_holder(const record::LaunchPlan& plan) {
   holder.slurm_starts = starts != nullptr ? std::strtol(starts, nullptr, 10) : 0;
   holder.boot_id = this_boot();
   holder.pid_namespace = this_pid_namespace();
+  holder.machine_id = this_machine();
   return holder;
 }
 
 std::string to_text(const LockHolder& holder) {
-  return fmt::format("{} {} {} {} {} {} {} {} {}\n", holder.host, holder.pid, holder.start_time,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", holder.host, holder.pid, holder.start_time,
                      holder.run_id, holder.user, holder.slurm_job, holder.slurm_starts, holder.boot_id,
-                     holder.pid_namespace);
+                     holder.pid_namespace, holder.attempt, holder.released ? kReleased : kHeld,
+                     holder.machine_id);
 }
 
 Result<LockHolder> parse_holder(const std::string& text, const std::string& path) {
@@ -98,6 +126,13 @@ Result<LockHolder> parse_holder(const std::string& text, const std::string& path
   }
   fields >> holder.run_id >> holder.user >> holder.slurm_job >> holder.slurm_starts >> holder.boot_id >>
       holder.pid_namespace;
+  std::string state;
+  int attempt = -1;
+  if (fields >> attempt >> state) {
+    holder.attempt = attempt;
+    holder.released = state == kReleased;
+    fields >> holder.machine_id;
+  }
   return holder;
 }
 
@@ -112,10 +147,12 @@ Life life_of(const LockHolder& holder) {
   if (holder.host != this_host()) return Life::kUnknown;
   const std::string our_namespace = this_pid_namespace();
   if (!holder.boot_id.empty() && holder.boot_id != this_boot()) {
-    // The machine was started again; but containers on two machines may have one host name.
+    // The machine was started again; but two machines, or containers on them, may have one host name.
     const bool machines =
         holder.pid_namespace == kOutsideOfContainers && our_namespace == kOutsideOfContainers;
-    return machines ? Life::kGone : Life::kUnknown;
+    const std::string ours = this_machine();
+    const bool same = holder.machine_id.empty() || (ours != "-" && holder.machine_id == ours);
+    return machines && same ? Life::kGone : Life::kUnknown;
   }
   if (!holder.pid_namespace.empty() && holder.pid_namespace != our_namespace) return Life::kUnknown;
   const auto started = process_start_time(holder.pid);
@@ -129,17 +166,32 @@ bool may_take_over(const LockHolder& holder, const LockHolder& us) {
   return us.slurm_job != "-" && holder.slurm_job == us.slurm_job && holder.slurm_starts < us.slurm_starts;
 }
 
-std::string lock_path(const record::RunDir& run) {
-  return run.root + "/conductor.lock";
+std::string lock_path(const record::RunDir& run, int number) {
+  return fmt::format("{}/{}{}", run.root, kLockName, number == 0 ? "" : fmt::format(".{}", number));
+}
+
+Result<int> newest_lock(const record::RunDir& run) {
+  int newest = -1;
+  std::error_code failure;
+  for (std::filesystem::directory_iterator entry(run.root, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    newest = std::max(newest, number_of_lock(entry->path().filename().string()));
+  }
+  if (failure) return base::errno_error(Code::kIo, run.root, failure.value());
+  return newest;
 }
 
 Result<LockHolder> read_holder(const record::RunDir& run) {
-  ASSIGN_OR_RETURN(const std::string text, base::read_file(lock_path(run), /*limit_bytes=*/4096));
-  return parse_holder(text, lock_path(run));
+  ASSIGN_OR_RETURN(const int newest, newest_lock(run));
+  const std::string path = lock_path(run, std::max(newest, 0));
+  ASSIGN_OR_RETURN(const std::string text, base::read_file(path, /*limit_bytes=*/4096));
+  auto holder = parse_holder(text, path);
+  if (holder && holder->released) return Error(Code::kNotFound, path + ": nobody conducts the run");
+  return holder;
 }
 
 Result<void> place_lock(const std::string& path, const std::string& text) {
-  std::string temporary = path + ".XXXXXX";
+  std::string temporary = path + ".new.XXXXXX";
   base::UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return base::errno_error(Code::kIo, "creating a file beside " + path, errno);
   auto written = base::write_all(fd.get(), text, path);
@@ -161,16 +213,6 @@ Result<void> place_lock(const std::string& path, const std::string& text) {
   }
   ::unlink(temporary.c_str());
   return written;
-}
-
-bool remove_lock(const std::string& path, const std::string& text) {
-  const std::string aside = fmt::format("{}.stale.{}", path, ::getpid());
-  if (::rename(path.c_str(), aside.c_str()) != 0) return false;
-  const auto moved = base::read_file(aside, /*limit_bytes=*/4096);
-  const bool was_it = moved && *moved == text;
-  if (!was_it) (void)::link(aside.c_str(), path.c_str());
-  ::unlink(aside.c_str());
-  return was_it;
 }
 
 Result<void> signal_holder(const LockHolder& holder, int signal) {

@@ -2,12 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "launcher/agent/conductor_lock.h"
 #include "runtime/base/io.h"
+#include "runtime/base/shared_folder.h"
 #include "runtime/base/trust.h"
 #include "runtime/contract/epoch.h"
 
@@ -52,72 +53,104 @@ Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::st
 
 Result<void> RunDirectory::lock(const record::LaunchPlan& plan) {
   const LockHolder us = this_holder(plan);
-  const std::string path = lock_path(paths_);
   for (int tries = 0; tries < 10; ++tries) {
-    auto placed = place_lock(path, to_text(us));
-    if (placed) {
-      lock_text_ = to_text(us);
-      return {};
+    ASSIGN_OR_RETURN(const int newest, newest_lock(paths_));
+    LockHolder holder;
+    holder.released = true;
+    if (newest >= 0) {
+      const std::string path = lock_path(paths_, newest);
+      ASSIGN_OR_RETURN(const std::string text, base::read_file(path, /*limit_bytes=*/4096));
+      ASSIGN_OR_RETURN(holder, parse_holder(text, path));
     }
-    if (placed.error().code() != Code::kRefused) return placed;
-    const auto held = base::read_file(path, /*limit_bytes=*/4096);
-    if (!held && held.error().code() == Code::kNotFound) continue;  // it was removed just now
-    RETURN_IF_ERROR(held);
-    ASSIGN_OR_RETURN(const LockHolder holder, parse_holder(*held, path));
-    if (!may_take_over(holder, us)) {
+    if (!holder.released && !may_take_over(holder, us)) {
       return Error(Code::kRefused, fmt::format("{}: in use by {}; wait for it, or choose another run "
-                                               "directory (if it is gone for good, remove conductor.lock)",
+                                               "directory (if it is gone for good, remove conductor.lock*)",
                                                paths_.root, describe(holder)));
     }
-    remove_lock(path, *held);
+    number_ = newest;
+    LockHolder taken = us;
+    taken.attempt = holder.attempt;
+    auto placed = append(taken);
+    if (placed || placed.error().code() != Code::kRefused) return placed;
+    number_ = -1;  // somebody else was faster
   }
   return Error(Code::kRefused, fmt::format("{}: others keep taking this run directory", paths_.root));
 }
 
+Result<void> RunDirectory::append(LockHolder entry) {
+  RETURN_IF_ERROR(place_lock(lock_path(paths_, number_ + 1), to_text(entry)));
+  us_ = std::move(entry);
+  ++number_;
+  return {};
+}
+
 RunDirectory::RunDirectory(RunDirectory&& other) noexcept
-    : paths_(std::move(other.paths_)),
-      lock_text_(std::exchange(other.lock_text_, {})),
-      attempt_(other.attempt_) {}
+    : paths_(std::move(other.paths_)), us_(std::move(other.us_)), number_(std::exchange(other.number_, -1)) {}
 
 RunDirectory::~RunDirectory() {
-  if (!lock_text_.empty() && check_ours()) remove_lock(lock_path(paths_), lock_text_);
+  if (number_ < 0) return;
+  ::rmdir(desk().c_str());
+  LockHolder done = us_;
+  done.released = true;
+  (void)append(done);  // refused where another has taken over
+}
+
+Error RunDirectory::replaced(const std::string& by_whom) const {
+  return Error(Code::kRefused, fmt::format("{}: {} has taken over this run; this conductor starts nothing "
+                                           "more and writes nothing more",
+                                           paths_.root, by_whom));
 }
 
 Result<void> RunDirectory::check_ours() const {
-  const auto held = base::read_file(lock_path(paths_), /*limit_bytes=*/4096);
-  if (held && !lock_text_.empty() && *held == lock_text_) return {};
-  if (held) {
-    const auto holder = parse_holder(*held, lock_path(paths_));
-    return Error(Code::kRefused, fmt::format("{}: {} has taken over this run; this conductor starts nothing "
-                                             "more and writes nothing more",
-                                             paths_.root, holder ? describe(*holder) : "another conductor"));
+  base::look_afresh(paths_.root);
+  for (const int number : {number_ + 1, number_}) {
+    const std::string path = lock_path(paths_, number);
+    const auto held = base::read_file(path, /*limit_bytes=*/4096);
+    if (held && *held == to_text(us_)) return {};
+    if (held) {
+      const auto holder = parse_holder(*held, path);
+      return replaced(holder ? describe(*holder) : "another conductor");
+    }
+    if (held.error().code() != Code::kNotFound) return held.error();
   }
-  if (held.error().code() != Code::kNotFound) return held.error();
   if (!exists(paths_.root)) {
     return Error(Code::kNotFound, fmt::format("{}: the run directory was removed while its run went on; "
                                               "nothing is known of it any more",
                                               paths_.root));
   }
-  if (attempt_ >= 0 && contract::check_epoch(paths_, attempt_)) return {};
-  return Error(
-      Code::kRefused,
-      fmt::format("{}: another conductor has taken over this run and has ended; this conductor starts "
-                  "nothing more and writes nothing more",
-                  paths_.root));
+  // Somebody removed our lock; as long as nobody uses that, nothing has happened.
+  if (us_.attempt >= 0 && contract::check_epoch(paths_, us_.attempt)) return {};
+  return replaced("another conductor");
 }
 
+// The next file of the log decides: whoever takes over before it is there has it, and this conductor begins nothing.
 Result<int> RunDirectory::begin_attempt() {
   RETURN_IF_ERROR(check_ours());
-  ASSIGN_OR_RETURN(const int attempt, contract::take_attempt(paths_));
-  // Whoever took over before the number was taken has a smaller one, which must stay the newest.
-  if (auto ours = check_ours(); !ours) {
-    ::rmdir(paths_.attempt(attempt).c_str());
-    return std::move(ours).error();
+  ASSIGN_OR_RETURN(const int newest, contract::newest_attempt(paths_));
+  LockHolder begins = us_;
+  begins.attempt = std::max(newest, us_.attempt) + 1;
+  if (auto appended = append(begins); !appended) {
+    RETURN_IF_ERROR(check_ours());
+    return std::move(appended).error();
   }
-  RETURN_IF_ERROR(contract::check_epoch(paths_, attempt));
-  RETURN_IF_ERROR(contract::write_epoch(paths_, attempt));
-  attempt_ = attempt;
-  return attempt;
+  RETURN_IF_ERROR(contract::make_attempt(paths_, us_.attempt));
+  RETURN_IF_ERROR(contract::write_epoch(paths_, us_.attempt));
+  RETURN_IF_ERROR(contract::fence_checkpoints(paths_, paths_.root, us_.run_id, us_.attempt));
+  RETURN_IF_ERROR(check_ours());
+  return us_.attempt;
+}
+
+std::string RunDirectory::desk() const {
+  return contract::checkpoint_stage(paths_.root, us_.run_id, us_.attempt);
+}
+
+Result<void> RunDirectory::publish(const std::string& path, std::string_view text,
+                                   base::Durability durability) const {
+  RETURN_IF_ERROR(contract::check_epoch(paths_, us_.attempt));
+  auto written = base::replace_from(desk(), path, text, record::kFileMode, durability);
+  if (written || written.error().code() != Code::kNotFound) return written;
+  RETURN_IF_ERROR(check_ours());
+  return replaced("another conductor");
 }
 
 }  // namespace shardrun::launcher

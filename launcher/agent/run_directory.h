@@ -1,8 +1,9 @@
 // RunDirectory: one conductor's hold on a run directory (runtime/record/run_dir.h).
 //
-// The hold is the file conductor.lock (conductor_lock.h). It is taken over when its process is gone from this machine, or
-// when it belongs to an earlier start of the Slurm job that we run in. Another job never takes it over. It is removed
-// when the object is destroyed.
+// The hold is the newest file of a log (conductor_lock.h). It is taken over when its process is gone from this machine, or
+// when it belongs to an earlier start of the Slurm job that we run in. Another job never takes it over. It is let go when
+// the object is destroyed. What the conductor publishes about the run it writes in a folder of its attempt's, which the next
+// attempt's conductor takes away.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "launcher/agent/conductor_lock.h"
+#include "runtime/base/io.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_dir.h"
@@ -32,14 +35,21 @@ class RunDirectory {
   // Returns the number of the attempt that is about to start; its folder exists from now on, and no earlier attempt
   // may publish anything (runtime/contract/epoch.h). Errors: those of check_ours().
   base::Result<int> begin_attempt();
+  // Replaces a file of the run directory while the attempt that was begun is the newest; kRefused afterwards, whenever that
+  // is noticed: the file is then as the newer attempt left it. kIo.
+  base::Result<void> publish(const std::string& path, std::string_view text,
+                             base::Durability durability) const;
 
  private:
   explicit RunDirectory(record::RunDir paths) : paths_(std::move(paths)) {}
   base::Result<void> lock(const record::LaunchPlan& plan);
+  base::Result<void> append(LockHolder entry);
+  base::Error replaced(const std::string& by_whom) const;
+  std::string desk() const;
 
   record::RunDir paths_;
-  std::string lock_text_;  // what we wrote; empty if we hold no lock
-  int attempt_ = -1;       // the one that we began last
+  LockHolder us_;    // what our newest file of the log says
+  int number_ = -1;  // its number; -1: we hold nothing
 };
 
 }  // namespace shardrun::launcher

@@ -115,7 +115,8 @@ Result<std::string> fetch(const std::string& run, const CommandLine& line) {
                                          "--exclude=" + record.id + "/checkpoints",
                                          "--exclude=" + record.id + "/code",
                                          "--exclude=" + record.id + "/profile",
-                                         "--exclude=" + record.id + "/conductor.lock",
+                                         "--exclude=" + record.id + "/conductor.lock*",
+                                         "--exclude=" + record.id + "/.writing_*",
                                          record.id};
   for (std::string& word : ssh_command(remote, in_directory(remote, pack))) argv.push_back(std::move(word));
   RETURN_IF_ERROR(base::run_command(argv, "", kLimit));

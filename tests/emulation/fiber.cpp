@@ -12,7 +12,7 @@
 namespace shardrun::emulation {
 namespace {
 
-constexpr size_t kPage = 4096, kStack = size_t{128} << 10;
+constexpr size_t kPage = 4096;
 
 }  // namespace
 
@@ -48,18 +48,18 @@ shardrun_start_fiber:
 extern "C" void shardrun_start_fiber();
 
 Fiber::~Fiber() {
-  if (stack_ != nullptr) munmap(stack_, kPage + kStack);
+  if (stack_ != nullptr) munmap(stack_, kPage + stack_bytes_);
 }
 
 void Fiber::prepare(void (*body)(void*), void* argument) {
   if (stack_ == nullptr) {
-    void* const memory = mmap(nullptr, kPage + kStack, PROT_READ | PROT_WRITE,
+    void* const memory = mmap(nullptr, kPage + stack_bytes_, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, kPage, PROT_NONE) != 0) std::abort();
     stack_ = static_cast<std::byte*>(memory);
   }
   // What shardrun_switch_stacks pops: r15 r14 r13 r12 rbx rbp, then where it returns to with an aligned stack.
-  auto* const top = reinterpret_cast<void**>(stack_ + kPage + kStack) - 9;
+  auto* const top = reinterpret_cast<void**>(stack_ + kPage + stack_bytes_) - 9;
   top[0] = top[1] = top[2] = top[5] = nullptr;
   top[3] = argument;
   top[4] = reinterpret_cast<void*>(body);

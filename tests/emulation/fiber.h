@@ -1,4 +1,4 @@
-// A stack that runs in turns with its caller's: one emulated GPU thread.
+// A stack that runs in turns with its caller's: one emulated GPU thread, or a process of tests/simulation.
 //
 // Switching saves what a function call saves, so it costs as much as a call. Thread rule: one thread at a time.
 #pragma once
@@ -9,7 +9,7 @@ namespace shardrun::emulation {
 
 class Fiber {
  public:
-  Fiber() = default;
+  explicit Fiber(size_t stack_bytes = size_t{128} << 10) : stack_bytes_(stack_bytes) {}
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
@@ -24,6 +24,7 @@ class Fiber {
   bool has_overflown_to(const void* address) const;
 
  private:
+  size_t stack_bytes_;
   std::byte* stack_ = nullptr;
   void *own_ = nullptr, *callers_ = nullptr;  // stack pointers
 };

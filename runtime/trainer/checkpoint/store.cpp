@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/shared_folder.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -21,7 +22,7 @@ using base::Code;
 using base::Error;
 using base::UniqueFd;
 
-constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr std::string_view kTemporarySuffix = ".tmp", kCondemnedPrefix = "old_";
 constexpr uint64_t kLargestManifestBytes = 64 << 20;
 
 Result<void> sync_folder(const std::string& path) {
@@ -51,25 +52,8 @@ void remove_folder(const std::string& path) {
   std::filesystem::remove_all(path, ignored);
 }
 
-// Takes the name of a complete checkpoint away first: if the process dies half-way, a .tmp folder is left, not a
-// ruin.
-void remove_checkpoint(const std::string& path) {
-  const std::string condemned = path + ".old" + std::string(kTemporarySuffix);
-  remove_folder(condemned);
-  if (::rename(path.c_str(), condemned.c_str()) == 0) remove_folder(condemned);
-}
-
-// Puts the folder in the place of a complete checkpoint; returns errno, or 0. The two change places in one step, so a
-// reader finds one of them whole at any moment, and a writer whose stage was taken away cannot remove what another has
-// published. A file system that cannot do that has the old one taken away first.
-int replace_checkpoint(const std::string& folder, const std::string& path) {
-  if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
-    remove_folder(folder);
-    return 0;
-  }
-  if (errno != EINVAL && errno != ENOSYS) return errno;
-  remove_checkpoint(path);
-  return ::rename(folder.c_str(), path.c_str()) == 0 ? 0 : errno;
+int rename_errno(const std::string& from, const std::string& to) {
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace
@@ -77,6 +61,40 @@ int replace_checkpoint(const std::string& folder, const std::string& path) {
 std::string Store::unpublished_path_of(int64_t step) const {
   if (!stage_.empty()) return stage_ + "/" + step_name(step);
   return path_of(step) + std::string(kTemporarySuffix);
+}
+
+// Takes the name of a complete checkpoint away first: if the process dies half-way, no ruin is left. The name it gets then is
+// in the stage, so a writer whose stage was taken away removes nothing of its successor's, whenever it wakes up.
+void Store::remove_checkpoint(int64_t step) const {
+  const std::string condemned = condemned_path_of(step);
+  remove_folder(condemned);
+  if (rename_errno(path_of(step), condemned) == 0) remove_folder(condemned);
+}
+
+std::string Store::condemned_path_of(int64_t step) const {
+  if (!stage_.empty()) return stage_ + "/" + std::string(kCondemnedPrefix) + step_name(step);
+  return path_of(step) + ".old" + std::string(kTemporarySuffix);
+}
+
+// Puts the folder in the place of a complete checkpoint; returns errno, or 0. The two change places in one step, so a
+// reader finds one of them whole at any moment. A file system that cannot do that has the old one taken away first, and put
+// back where the new one cannot take its place.
+int Store::replace_checkpoint(const std::string& folder, int64_t step) const {
+  const std::string path = path_of(step), condemned = condemned_path_of(step);
+  if (::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    remove_folder(folder);
+    return 0;
+  }
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  remove_folder(condemned);
+  if (const int failure = rename_errno(path, condemned); failure != 0) return failure;
+  const int failure = rename_errno(folder, path);
+  if (failure == 0) {
+    remove_folder(condemned);
+  } else {
+    (void)rename_errno(condemned, path);
+  }
+  return failure;
 }
 
 Result<void> Store::check_stage() const {
@@ -102,7 +120,8 @@ Result<void> Store::write_shard(int64_t step, const Place& place, const plan::Sh
   RETURN_IF_ERROR(make_unpublished(step));
   ShardFileWriter writer(unpublished_path_of(step), step, place, layout, state);
   RETURN_IF_ERROR(writer.open());
-  std::vector<float> buffer(ShardFileWriter::kChunkElements);
+  const auto elements = static_cast<size_t>(layout.flat_shard_elements);
+  std::vector<float> buffer(std::clamp(elements, size_t{1}, ShardFileWriter::kChunkElements));
   while (const auto chunk = writer.take(buffer)) RETURN_IF_ERROR(writer.write(*chunk, buffer));
   return writer.finish();
 }
@@ -124,15 +143,22 @@ Result<void> Store::publish(const Manifest& given) const {
   }
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/manifest.json", to_json(manifest)));
   RETURN_IF_ERROR(sync_folder(folder));
-  int failure = ::rename(folder.c_str(), final_path.c_str()) == 0 ? 0 : errno;
-  if (failure == ENOTEMPTY || failure == EEXIST) failure = replace_checkpoint(folder, final_path);
+  int failure = rename_errno(folder, final_path);
+  if (failure == ENOTEMPTY || failure == EEXIST) failure = replace_checkpoint(folder, manifest.step);
   if (failure == ENOENT) RETURN_IF_ERROR(check_stage());
   if (failure != 0) return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), failure);
   RETURN_IF_ERROR(sync_folder(directory_));
-  RETURN_IF_ERROR(check_stage());
-  RETURN_IF_ERROR(base::write_file_atomically(directory_ + "/latest", step_name(manifest.step) + "\n"));
+  RETURN_IF_ERROR(point_to(manifest.step));
   prune(manifest.step);
   return {};
+}
+
+Result<void> Store::point_to(int64_t step) const {
+  const std::string path = directory_ + "/latest", text = step_name(step) + "\n";
+  if (stage_.empty()) return base::write_file_atomically(path, text);
+  auto pointed = base::replace_from(stage_, path, text, /*mode=*/0644, base::Durability::kPowerLoss);
+  if (!pointed) RETURN_IF_ERROR(check_stage());
+  return pointed;
 }
 
 void Store::prune(int64_t newest) const {
@@ -142,14 +168,14 @@ void Store::prune(int64_t newest) const {
   int kept = 0;
   for (int64_t step : *complete) {
     // A step above the newest was passed over when this run resumed, or a later attempt has written it.
-    if (step <= newest && ++kept > keep_) remove_checkpoint(path_of(step));
+    if (step <= newest && ++kept > keep_) remove_checkpoint(step);
   }
   for (const std::string& name : *names) {
     if (name.starts_with("step_") && name.ends_with(kTemporarySuffix)) remove_folder(directory_ + "/" + name);
   }
   if (const auto unfinished = list_folder(stage_); unfinished && !stage_.empty()) {
     for (const std::string& name : *unfinished) {
-      if (name.starts_with("step_")) remove_folder(stage_ + "/" + name);
+      if (name.starts_with("step_") || name.starts_with(kCondemnedPrefix)) remove_folder(stage_ + "/" + name);
     }
   }
 }

@@ -39,8 +39,8 @@ class Store {
   // The `keep` newest checkpoints up to the published one survive a publish, and all later ones; `keep` is at least 1.
   Store(std::string directory, int keep) : directory_(std::move(directory)), keep_(keep < 1 ? 1 : keep) {}
   // Does the same, but writes in `stage`, a folder inside the directory that somebody else has made and that is
-  // removed when another writer takes over; then nothing of this writer is published any more (kRefused). `epoch`
-  // is written into the manifests.
+  // removed when another writer takes over; then nothing of this writer is published any more (kRefused), and it removes
+  // nothing. `epoch` is written into the manifests.
   Store(std::string directory, int keep, std::string stage, int epoch)
       : directory_(std::move(directory)),
         keep_(keep < 1 ? 1 : keep),
@@ -75,7 +75,11 @@ class Store {
   Result<void> read_block(const Manifest& manifest, int block, std::span<float> full) const;
 
  private:
+  Result<void> point_to(int64_t step) const;
   void prune(int64_t newest) const;
+  void remove_checkpoint(int64_t step) const;
+  int replace_checkpoint(const std::string& folder, int64_t step) const;
+  std::string condemned_path_of(int64_t step) const;
   Result<void> check_stage() const;
 
   std::string directory_;

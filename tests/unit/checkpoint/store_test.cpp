@@ -148,8 +148,8 @@ TEST_CASE("store: an attempt that another has replaced publishes nothing, and ha
 
 TEST_CASE("store: an attempt that comes late has no stage, and leaves that of a later attempt alone") {
   const Folder run, folder;
-  REQUIRE(contract::take_attempt({run.path()}));
-  REQUIRE(contract::take_attempt({run.path()}));
+  REQUIRE(contract::make_attempt({run.path()}, 0));
+  REQUIRE(contract::make_attempt({run.path()}, 1));
   REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 1));
 
   const auto late = contract::fence_checkpoints({run.path()}, folder.path(), "7", 0);
@@ -160,10 +160,23 @@ TEST_CASE("store: an attempt that comes late has no stage, and leaves that of a 
   save(Store(folder.path(), 2, contract::checkpoint_stage(folder.path(), "7", 1), 1), 10, kOne);
 }
 
+TEST_CASE("store: what a fence had not yet removed when its conductor died is gone after the next") {
+  const Folder run, folder;
+  const fs::path half_removed = folder.path() + "/.fenced.writing_7_0";
+  fs::create_directories(half_removed / "step_00000010");
+  spill((half_removed / "step_00000010/shard_00000.bin").string(),
+        "of an attempt that may still have its handle");
+  REQUIRE(contract::make_attempt({run.path()}, 1));
+
+  REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 1));
+
+  CHECK(!fs::exists(half_removed));
+}
+
 TEST_CASE("store: a stage that another run of the same name left, with a larger number, keeps nobody out") {
   const Folder run, folder;
   fs::create_directory(contract::checkpoint_stage(folder.path(), "7", 5));
-  REQUIRE(contract::take_attempt({run.path()}));
+  REQUIRE(contract::make_attempt({run.path()}, 0));
 
   REQUIRE(contract::fence_checkpoints({run.path()}, folder.path(), "7", 0));
 

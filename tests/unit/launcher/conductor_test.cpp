@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 
+#include "launcher/agent/conductor_lock.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/master_port.h"
 #include "tests/unit/launcher/conductor_fixture.h"
@@ -43,7 +44,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(record_on_disk().attempts.size() == 1);
   CHECK(record_on_disk().attempts[0].ended.has_value());
   CHECK(std::filesystem::exists(path("results.json")));
-  CHECK_FALSE(std::filesystem::exists(path("conductor.lock")));
+  CHECK(read_holder({request.plan.run_directory}).error().code() == Code::kNotFound);
 }
 
 TEST_CASE_FIXTURE(Fixture,
@@ -383,7 +384,7 @@ TEST_CASE_FIXTURE(Fixture, "conductor: a run directory of another job is refused
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code() == Code::kRefused);
   CHECK(*base::read_file(path("job.toml")) == "name = \"other\"\n");
-  CHECK_FALSE(std::filesystem::exists(path("conductor.lock")));
+  CHECK(read_holder({request.plan.run_directory}).error().code() == Code::kNotFound);
 }
 
 TEST_CASE("master port: the choice stays outside the ephemeral range and skips ports that are taken") {

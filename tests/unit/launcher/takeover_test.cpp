@@ -25,7 +25,8 @@ TEST_CASE_FIXTURE(Fixture,
   int starts = 0;
   FakeScheduler scheduler([&](const StepRequest&) {
     ++starts;
-    std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 local-1\n";
+    // As the next file of the log, behind the claim and the attempt.
+    std::ofstream(path("conductor.lock.2")) << "elsewhere 77 12345 local-1\n";
     std::ofstream(path("epoch")) << "1\n";
     std::ofstream(path("record.json")) << "the newer one's";
     return two_ranks_end_with(1, 1);
@@ -37,7 +38,8 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(ended.error().message().find("process 77 on elsewhere has taken over this run") != std::string::npos);
   CHECK(starts == 1);
   CHECK(*base::read_file(path("record.json")) == "the newer one's");
-  CHECK(*base::read_file(path("conductor.lock")) == "elsewhere 77 12345 local-1\n");
+  CHECK(*base::read_file(path("conductor.lock.2")) == "elsewhere 77 12345 local-1\n");
+  CHECK_FALSE(std::filesystem::exists(path("conductor.lock.3")));
 }
 
 TEST_CASE_FIXTURE(
@@ -50,8 +52,8 @@ TEST_CASE_FIXTURE(
   int starts = 0;
   FakeScheduler scheduler([&](const StepRequest& step) {
     if (step.arguments.empty()) ++starts;
-    std::ofstream(path("conductor.lock")) << "elsewhere 77 12345 local-1\n";
-    CHECK(*contract::take_attempt({request.plan.run_directory}) == 1);
+    std::ofstream(path("conductor.lock.2")) << "elsewhere 77 12345 local-1\n";
+    CHECK(contract::make_attempt({request.plan.run_directory}, 1));
     CHECK(contract::write_epoch({request.plan.run_directory}, 1));
     CHECK(contract::fence_checkpoints({request.plan.run_directory}, path("checkpoints"), "local-1", 1));
     std::ofstream(path("record.json")) << "the newer one's";
@@ -85,6 +87,43 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(late.error().code() == Code::kRefused);
   CHECK(*base::read_file(path("epoch")) == "0\n");
   CHECK_FALSE(std::filesystem::exists(path("attempt_1")));
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: one that was replaced cannot replace its successor's record any more") {
+  std::filesystem::create_directories(request.plan.run_directory);
+  auto asleep = RunDirectory::claim(request.plan, request.spec_text);
+  REQUIRE(asleep.has_value());
+  REQUIRE(asleep->begin_attempt());
+  REQUIRE(asleep->publish(path("record.json"), "the older one's", base::Durability::kProcess));
+  // As its successor does, between the other's last look and its write.
+  REQUIRE(place_lock(path("conductor.lock.2"), "elsewhere 77 12345 local-1\n"));
+  REQUIRE(
+      contract::fence_checkpoints({request.plan.run_directory}, request.plan.run_directory, "local-1", 1));
+  std::ofstream(path("record.json")) << "the newer one's";
+
+  const auto late = asleep->publish(path("record.json"), "the older one's", base::Durability::kPowerLoss);
+
+  REQUIRE_FALSE(late.has_value());
+  CHECK(late.error().code() == Code::kRefused);
+  CHECK(late.error().message().find("process 77 on elsewhere has taken over") != std::string::npos);
+  CHECK(*base::read_file(path("record.json")) == "the newer one's");
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "lock: its log tells who conducts, also after the end, and is never written twice") {
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  REQUIRE(conduct(scheduler, request).has_value());
+
+  const auto said = [&](const char* name) { return *parse_holder(*base::read_file(path(name)), name); };
+  CHECK(said("conductor.lock").attempt == -1);
+  CHECK(said("conductor.lock.1").attempt == 0);
+  CHECK_FALSE(said("conductor.lock.1").released);
+  CHECK(said("conductor.lock.2").released);
+  CHECK(*newest_lock({request.plan.run_directory}) == 2);
+  REQUIRE(conduct(scheduler, request).has_value());
+  CHECK(said("conductor.lock.4").attempt == 1);
+  CHECK(*newest_lock({request.plan.run_directory}) == 5);
 }
 
 TEST_CASE_FIXTURE(Fixture,
@@ -214,6 +253,10 @@ TEST_CASE("lock: a holder is gone only where this process could see it") {
   rebooted.boot_id = "00000000-0000-0000-0000-000000000000";
   rebooted.pid_namespace = "pid:[4026539999]";  // it may be a container of another machine
   CHECK(life_of(rebooted) == Life::kUnknown);
+  LockHolder twin = us;  // another machine with our host name: no container is around its processes or ours
+  twin.boot_id = "00000000-0000-0000-0000-000000000000";
+  twin.machine_id = "00000000000000000000000000000000";
+  CHECK(life_of(twin) == Life::kUnknown);
   LockHolder older = earlier;
   older.boot_id = older.pid_namespace = "";
   CHECK(life_of(older) == Life::kGone);
