@@ -79,11 +79,11 @@ void fields(auto& visit, base::Is<ModelPlan> auto& model) {
 }
 
 // Returns what a rank holds before it has allocated anything, as it was measured: the program with its libraries
-// and compiled products, and in a world of more than one rank the endpoints of the comm plugin too. On a GPU it
-// includes our library with cublasLt 13.0, as a rank held them that found no driver; what the driver keeps on the
-// host is not known yet.
+// and compiled products, and in a world of more than one rank what the comm plugin holds, with the memory that ranks of a
+// node share. On a GPU it includes our library with cublasLt 13.0, as a rank held them that found no driver; what the driver
+// keeps on the host is not known yet.
 constexpr int64_t process_bytes(int64_t world_size, bool on_gpu = false) {
-  constexpr int64_t kProgram = 12'000'000, kEndpoints = 7'700'000, kGpuLibraries = 209'000'000;
+  constexpr int64_t kProgram = 12'000'000, kEndpoints = 3'700'000, kGpuLibraries = 209'000'000;
   return kProgram + (world_size > 1 ? kEndpoints : 0) + (on_gpu ? kGpuLibraries : 0);
 }
 
