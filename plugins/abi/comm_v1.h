@@ -17,8 +17,10 @@
  *             thread, while no other is in the plugin.
  *   Order     Every member of a channel starts the same operations in the same order with the same sizes ("op order
  *             rule"). Channels are independent of each other.
- *   Sums      Sums are made in the element type, in ascending order of the group's ranks: ((x0 + x1) + x2) + ...
- *             The same world gives the same bits, whatever the provider and the placement of ranks on nodes.
+ *   Sums      Sums are made in the element type, along a binary tree over the group's ranks: the sum of the ranks
+ *             b * 2^k ... (b + 1) * 2^k - 1, as far as there are such ranks, is that of their lower half plus that of
+ *             their upper half. The same world gives the same bits, whatever the provider and the placement of ranks
+ *             on nodes. (Up to minor 2 it was ((x0 + x1) + x2) + ..., which differs from four ranks on.)
  *             A plugin without SHARDRUN_COMM_SUMS_IN_RANK_ORDER adds in an order of its own, which is the same
  *             each time for the same group on the same machines with the same library and settings.
  *   Dead      After TIMEOUT, PEER_LOST, MISMATCH, ABORTED or IO from an operation or a wait, all channels of the
@@ -40,16 +42,19 @@ extern "C" {
 
 #define SHARDRUN_COMM_V1_SYMBOL "shardrun_comm_v1" /* a const shardrun_comm_v1_table */
 #define SHARDRUN_COMM_ABI_MAJOR 1
-/* 1: buffers in a device's memory; 2: the ranks of a failure; what is marked so below */
-#define SHARDRUN_COMM_ABI_MINOR 2
+/* 1: buffers in a device's memory; 2: the ranks of a failure, what is marked so below; 3: the order of sums */
+#define SHARDRUN_COMM_ABI_MINOR 3
 
 /* The memory that sums need beside the buffers of operations is known to the host before it opens anything, so that
  * it can plan. A running operation takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what
  * one member contributes to this rank's sum: count * 4 for reduce_scatter; for all_reduce the whole buffer up to
  * WHOLE_BYTES, and above that a group-size-th of it, rounded up to an element. At most RUNNING operations of a
- * channel run at once; later ones wait and take nothing yet. A channel may keep what it took until it is closed. */
+ * channel run at once; later ones wait and take nothing yet. A channel may keep what it took until it is closed.
+ * Beside that an operation may hold 64 KiB, and ranks of one node may pass bytes through memory that they share: at
+ * most NODE_BYTES for each running operation of a channel. */
 #define SHARDRUN_COMM_V1_RUNNING 2
 #define SHARDRUN_COMM_V1_WHOLE_BYTES ((uint64_t)16 << 10)
+#define SHARDRUN_COMM_V1_NODE_BYTES ((uint64_t)4 << 20)
 
 static inline uint64_t shardrun_comm_v1_sum_bytes(uint32_t group_size, uint64_t bytes) {
   const uint64_t others = group_size > 1 ? group_size - 1 : 0;
@@ -91,7 +96,7 @@ typedef struct shardrun_comm_config {
 
 /* What a plugin promises beyond the minimum of this interface: bits of shardrun_comm_v1_table.traits. */
 enum {
-  SHARDRUN_COMM_SUMS_IN_RANK_ORDER = 1, /* every plugin of minor 0 has it */
+  SHARDRUN_COMM_SUMS_IN_RANK_ORDER = 1, /* "Sums" above is kept; every plugin of minor 0 has it */
   SHARDRUN_COMM_DEVICE_BUFFERS = 2,     /* channel_open_on_stream is there */
   SHARDRUN_COMM_TELLS_PEERS = 4 /* a failure here ends the others' operations at once; minor 0 has it */
 };

@@ -22,7 +22,7 @@ using common::put;
 using common::put_bytes;
 using common::Reader;
 
-constexpr uint32_t kMagic = 0x336f7273;  // "sro3"
+constexpr uint32_t kMagic = 0x346f7273;  // "sro4"
 
 // Returns the name of the interface with the default route; empty if there is none.
 std::string default_route_interface() {

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kAnswerTime{400};    // the others must say within it how far they are
 constexpr milliseconds kHaltTime{3000};     // the thread must end within it
 constexpr milliseconds kLookInterval{500};  // between looks at the thread
-constexpr int kStuckLooks = 8;              // looks in a row without a turn of the thread: no turn takes 4 s
+constexpr milliseconds kStuckTime{4000};    // of a CPU: no turn of the thread takes it
 
 }  // namespace
 
@@ -41,18 +41,16 @@ Status Engine::open_endpoints(const OpenOptions& options) {
   if (Status status = choose_ipv4(options.interface_name, one_node, &address.ipv4); !status.ok())
     return status;
 
-  std::vector<std::pair<std::string, std::string>> wanted;  // provider, source
   if (options.provider == "shm" || (automatic && options.local_world_size != 1)) {
-    wanted.emplace_back("shm", fmt::format("shardrun-{:016x}", cookie_));
+    if (Status status = NodeMemory::open(cookie_, &memory_); !status.ok()) return status;
+    address.endpoints.push_back({"shm", {}});
   }
-  if (options.provider != "shm" && !(automatic && one_node)) {
-    const std::string provider = automatic ? "tcp" : options.provider;
-    wanted.resize(wanted.size() + (provider == "tcp" ? 2 : 1), {provider, ipv4_text(address.ipv4)});
-  }
-  for (const auto& [provider, source] : wanted) {
+  const std::string provider = automatic ? "tcp" : options.provider;
+  const int count = options.provider == "shm" || (automatic && one_node) ? 0 : provider == "tcp" ? 2 : 1;
+  for (int i = 0; i < count; ++i) {
     std::unique_ptr<Endpoint> endpoint;
-    if (Status status =
-            Endpoint::open({provider, source, options.local_rank, options.local_world_size}, &endpoint);
+    if (Status status = Endpoint::open(
+            {provider, ipv4_text(address.ipv4), options.local_rank, options.local_world_size}, &endpoint);
         !status.ok())
       return status;
     const auto bytes = endpoint->address();
@@ -85,6 +83,8 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
     }
     cookies_.push_back(ranks[rank].cookie);
   }
+  find_near(ranks);
+  if (Status status = connect_memory(); !status.ok()) return status;
   if (Status status = assign_endpoints(ranks); !status.ok()) return status;
   key_ = job_key(ranks);
   if (Status status = liveness_->connect(global_rank, ranks, *key_); !status.ok()) return status;
@@ -98,12 +98,44 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
   return {};
 }
 
+// Finds out which ranks share a node's memory.
+void Engine::find_near(const std::vector<RankAddress>& ranks) {
+  const auto shares = [&](uint32_t rank) {
+    const auto& endpoints = ranks[rank].endpoints;
+    return !endpoints.empty() && endpoints.front().provider == "shm";
+  };
+  std::map<uint64_t, uint32_t> first;
+  std::map<uint32_t, uint32_t> count;
+  for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    places_.push_back(shares(rank) ? first.emplace(peers_[rank].node_id, rank).first->second : rank);
+    near_.push_back(count[places_[rank]]++);
+    crowd_ = std::max(crowd_, near_.back() + 1);
+  }
+}
+
+Status Engine::connect_memory() {
+  std::vector<uint64_t> cookies;
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    if (!is_near(rank)) continue;
+    cookies.push_back(cookies_[rank]);
+    ranks.push_back(rank);
+  }
+  if (cookies.size() == 1) memory_.reset();
+  if (memory_ == nullptr) return {};
+  return memory_->connect(cookies, near_[global_rank_], crowd_);
+}
+
 Status Engine::assign_endpoints(const std::vector<RankAddress>& ranks) {
   routes_.assign(ranks.size(), {});
   std::set<std::string> used;
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     if (rank == global_rank_) continue;
-    const auto common = provider_in_common(ranks[rank], rank);
+    if (is_near(rank)) {
+      used.insert("shm");
+      continue;
+    }
+    const auto common = provider_in_common(ranks[rank]);
     if (common.empty()) {
       return {
           SHARDRUN_COMM_INVALID,
@@ -127,18 +159,14 @@ Status Engine::assign_endpoints(const std::vector<RankAddress>& ranks) {
   return {};
 }
 
-// Returns the endpoints of the first provider that both ranks have, each with its counterpart's address.
+// Returns the endpoints that both ranks have, each with its counterpart's address.
 std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> Engine::provider_in_common(
-    const RankAddress& theirs, uint32_t global_rank) const {
-  const bool same_node = peers_[global_rank].node_id == peers_[global_rank_].node_id;
+    const RankAddress& theirs) const {
   std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> common;
   std::set<const EndpointAddress*> taken;
   for (uint32_t i = 0; i < endpoints_.size(); ++i) {
-    const std::string& provider = endpoints_[i]->provider();
-    if (provider == "shm" && !same_node) continue;
-    if (!common.empty() && endpoints_[common.front().first]->provider() != provider) break;
     for (const EndpointAddress& address : theirs.endpoints) {
-      if (address.provider != provider || !taken.insert(&address).second) continue;
+      if (address.provider != endpoints_[i]->provider() || !taken.insert(&address).second) continue;
       common.emplace_back(i, &address.bytes);
       break;
     }
@@ -183,9 +211,13 @@ Status Engine::open_channel(uint32_t id, std::vector<uint32_t> global_ranks, Cha
   opened->engine = this;
   opened->id = id;
   opened->group.mine = static_cast<uint32_t>(mine - global_ranks.begin());
+  std::vector<uint64_t> places;
+  for (const uint32_t rank : global_ranks) places.push_back(places_[rank]);
+  opened->group.layout = make_layout(places, crowd_);
   opened->group.global_ranks = std::move(global_ranks);
   std::lock_guard lock(mutex_);
   if (channels_.count(id) > 0) return {SHARDRUN_COMM_INVALID, fmt::format("channel {} is open already", id)};
+  if (memory_ != nullptr) memory_->set_posted(id, 0);
   *channel = opened.get();
   channels_[id] = std::move(opened);
   return {};
@@ -220,6 +252,7 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
   channel.incomplete[next] = active->operation->name;
   submitted_.push_back(std::move(active));
   *ticket = channel.posted = next;
+  if (memory_ != nullptr) memory_->set_posted(channel.id, next);
   wake();
   return {};
 }
@@ -239,21 +272,32 @@ Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
   return failure_;
 }
 
-// Works like condition_variable::wait_for. Also ends, with failure_ and stuck_ set, when the engine's thread is
-// stuck: the shm provider guards its segments with spin locks that a rank killed inside it never releases.
+// Returns how long the engine's thread has had a CPU.
+std::chrono::nanoseconds Engine::thread_time() {
+  clockid_t clock;
+  timespec time{};
+  if (pthread_getcpuclockid(thread_.native_handle(), &clock) != 0 || clock_gettime(clock, &time) != 0)
+    return {};
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// Works like condition_variable::wait_for. Also ends, with failure_ and stuck_ set, when the engine's thread is stuck:
+// libfabric guards shared memory of its own, which some providers use inside a node, with spin locks that a rank killed
+// inside it never releases. A thread that gets no CPU is not stuck, so that its own time counts.
 bool Engine::wait_watching(std::unique_lock<std::mutex>& lock, milliseconds timeout,
                            const std::function<bool()>& over) {
   const auto deadline = Clock::now() + timeout;
   uint64_t seen = turns_;
-  int looks = 0;
+  std::chrono::nanoseconds time_then{};
   while (!over()) {
     const auto next = std::min(deadline, Clock::now() + kLookInterval);
     if (changed_.wait_until(lock, next, over)) return true;
     if (Clock::now() >= deadline) return false;
     const uint64_t turns = turns_;
-    looks = asleep_ || turns != seen ? 0 : looks + 1;
+    const auto time = thread_time();
+    if (asleep_ || turns != seen || time_then.count() == 0) time_then = time;
     seen = turns;
-    if (looks >= kStuckLooks) {
+    if (time - time_then >= kStuckTime) {
       fail_locked(
           {SHARDRUN_COMM_PEER_LOST,
            fmt::format("provider {} does not return: another rank was killed inside it", provider_in_use_)},

@@ -9,6 +9,7 @@
 // thread. A member belongs to the engine's thread unless a comment puts it under mutex_.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -29,6 +30,7 @@
 #include "plugins/ofi/bell.h"
 #include "plugins/ofi/fabric.h"
 #include "plugins/ofi/liveness.h"
+#include "plugins/ofi/node_memory.h"
 #include "plugins/ofi/operation.h"
 #include "plugins/ofi/scratch.h"
 
@@ -49,8 +51,9 @@ struct Channel {
   uint64_t posted = 0;  // tickets given out; written by the channel's caller under the engine's mutex
   std::map<uint64_t, std::string> incomplete;  // ticket → name; under the engine's mutex
   std::deque<std::unique_ptr<ActiveOperation>> queued;
-  int active = 0;
   Scratch scratch;  // memory of the active operations
+  // What its ranks of this node pass bytes through; operations use the two in turn. The engine's thread.
+  std::array<std::unique_ptr<NodeRegion>, 2> regions;
 
   uint32_t size() const { return group.size(); }
 };
@@ -59,7 +62,8 @@ struct ActiveOperation {
   std::unique_ptr<Operation> operation;
   Channel* channel = nullptr;
   std::byte* scratch = nullptr;
-  bool stale = true;  // something changed since its flows were last looked at
+  bool has_region = false;  // where it needs one: all ranks of the node have opened theirs
+  bool stale = true;        // something changed since it was last looked at
   std::chrono::steady_clock::time_point started;
 };
 
@@ -89,9 +93,8 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
   struct ControlMessage {
-    uint32_t kind = 0, global_rank = 0, channel = 0;
-    uint32_t segments = 0;  // in a grant
-    uint64_t ticket = 0;    // in a grant: the flow's tag
+    uint32_t kind = 0, global_rank = 0, channel = 0, reserved = 0;
+    uint64_t ticket = 0;
   };
   struct ControlSlot {
     Request request;  // first member: a completion's request leads back to its slot
@@ -116,15 +119,19 @@ class Engine {
 
   Engine() = default;
   Status open_endpoints(const OpenOptions& options);
+  void find_near(const std::vector<RankAddress>& ranks);
+  bool is_near(uint32_t global_rank) const { return places_[global_rank] == places_[global_rank_]; }
+  Status connect_memory();
   Status assign_endpoints(const std::vector<RankAddress>& ranks);
   std::vector<std::pair<uint32_t, const std::vector<std::byte>*>> provider_in_common(
-      const RankAddress& theirs, uint32_t global_rank) const;
+      const RankAddress& theirs) const;
   std::string rank_text(uint32_t global_rank) const;
   std::string ranks_text(const std::vector<uint32_t>& ranks) const;
   void wake() const;
 
   // The caller's side. The mutex is held.
   bool is_over(const Channel& channel, uint64_t ticket) const;
+  std::chrono::nanoseconds thread_time();
   bool wait_watching(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout,
                      const std::function<bool()>& over);
   Status time_out(Channel& channel, uint64_t ticket, std::chrono::milliseconds timeout,
@@ -141,9 +148,12 @@ class Engine {
   void handle(const Completion& completion);
   void handle_flow(const Completion& completion);
   void start_queued(Channel& channel);
+  void look_at_memory();
+  bool give_region(ActiveOperation& active);
   bool work_on(ActiveOperation& active);
   bool post_flow(ActiveOperation& active, Flow& flow);
   bool retire_finished();
+  void ring_bells();
   void sleep();
   void listen(int timeout_milliseconds);
   bool must_look() const;
@@ -159,11 +169,6 @@ class Engine {
   void post_control_receives();
   void ask_question();
   void send_control(uint32_t global_rank, const ControlMessage& message);
-  // Grants (Endpoint::needs_receive): a receiver tells a sender how many segments of a flow it has posted.
-  bool needs_grants(const Flow& flow) const;
-  void tell_posted(Flow& flow);
-  void use_early_grants(Operation& operation);
-  void handle_grant(const ControlMessage& message);
   bool post_waiting_control();
   void handle_control(const Completion& completion);
 
@@ -175,9 +180,13 @@ class Engine {
   std::string provider_in_use_;
   std::vector<Peer> peers_;
   std::vector<uint64_t> cookies_;  // by rank
-  // Indices into endpoints_. Over tcp a large message waits for a word of its receiver, which must not queue behind
-  // the bytes that go the other way. So messages to higher ranks and to lower ranks have endpoints, and hence
-  // connections, of their own.
+  // By rank: the first rank with which it shares a node's memory, itself included.
+  std::vector<uint32_t> places_;
+  std::vector<uint32_t> near_;  // by rank: the number of a rank of this node in memory_
+  uint32_t crowd_ = 1;          // the most ranks that share memory anywhere in the job
+  // Indices into endpoints_, for ranks of other nodes. Over tcp a large message waits for a word of its receiver, which
+  // must not queue behind the bytes that go the other way. So messages to higher ranks and to lower ranks have
+  // endpoints, and hence connections, of their own.
   struct Route {
     uint32_t send = 0, receive = 0;
   };
@@ -185,6 +194,8 @@ class Engine {
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::unique_ptr<Liveness> liveness_;
   std::unique_ptr<Bell> bell_;
+  std::unique_ptr<NodeMemory> memory_;  // null: no rank shares memory with this one
+  uint64_t notices_ = 0;                // of memory_, when it was last looked at
   int wake_fd_ = -1;
   std::thread thread_;
 
@@ -202,9 +213,7 @@ class Engine {
   std::list<std::unique_ptr<ActiveOperation>> active_;
   uint64_t control_tag_ = 0;
   std::list<ControlSlot> control_receives_, control_sends_;
-  // rank, tag → segments of sends that have not begun here
-  std::map<std::pair<uint32_t, uint64_t>, uint32_t> early_grants_;
-  std::set<uint32_t> to_ring_;
+  std::vector<uint32_t> to_notify_;  // ranks of this node, as memory_ counts
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;
   bool backlog_ = false;  // a provider asked to try again

@@ -1,5 +1,5 @@
-// Control messages of the engine, small ones between the engines' threads: grants, and questions and answers by which
-// a rank whose time is up can name those that have not even started the operation.
+// Control messages of the engine, small ones between the engines' threads: questions and answers by which a rank whose
+// time is up can name those that have not even started the operation.
 #include <rdma/fi_errno.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace shardrun::ofi {
 namespace {
 
-enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3, kGrant = 4 };
+enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3 };
 constexpr int kControlReceives = 16;  // posted per endpoint
 
 }  // namespace
@@ -28,7 +28,7 @@ void Engine::post_control_receives() {
   // round.
   for (uint32_t distance = 1; distance < peers_.size(); distance *= 2) {
     const auto peer = static_cast<uint32_t>((global_rank_ + distance) % peers_.size());
-    send_control(peer, {.kind = kGreeting});
+    if (!is_near(peer)) send_control(peer, {.kind = kGreeting});
   }
   post_waiting_control();
 }
@@ -39,6 +39,10 @@ void Engine::ask_question() {
   if (channel == channels_.end()) return;
   for (const uint32_t rank : channel->second->group.global_ranks) {
     if (rank == global_rank_) continue;
+    if (is_near(rank)) {
+      question_->answers[rank] = memory_->posted(near_[rank], question_->channel);
+      continue;
+    }
     send_control(rank, {.kind = kHowFar, .channel = question_->channel, .ticket = question_->ticket});
   }
   for (const auto& active : active_) {
@@ -75,7 +79,6 @@ bool Engine::post_waiting_control() {
     slot.posted = post != Post::kTryAgain;  // a message that cannot be sent stays unanswered
     backlog_ |= !slot.posted;
     moved |= slot.posted;
-    if (endpoints_[slot.endpoint]->must_ring()) to_ring_.insert(slot.request.global_rank);
   }
   return moved;
 }
@@ -88,9 +91,10 @@ void Engine::handle_control(const Completion& completion) {
   }
   slot->posted = false;
   const ControlMessage message = slot->message;
-  if (completion.error != 0 || completion.bytes != sizeof(message) || message.global_rank >= peers_.size())
+  if (completion.error != 0 || completion.bytes != sizeof(message) || message.global_rank >= peers_.size() ||
+      is_near(message.global_rank)) {
     return;
-  if (message.kind == kGrant) return handle_grant(message);
+  }
   std::lock_guard lock(mutex_);
   if (message.kind == kHowFar) {
     const auto channel = channels_.find(message.channel);
@@ -101,42 +105,6 @@ void Engine::handle_control(const Completion& completion) {
     question_->answers[message.global_rank] = message.ticket;
     changed_.notify_all();
   }
-}
-
-bool Engine::needs_grants(const Flow& flow) const {
-  return endpoint_for(flow.global_rank, flow.is_send).needs_receive(flow.largest_segment());
-}
-
-void Engine::tell_posted(Flow& flow) {
-  if (flow.is_send || flow.told == flow.posted || !needs_grants(flow)) return;
-  flow.told = flow.posted;
-  send_control(flow.global_rank, {.kind = kGrant, .segments = flow.posted, .ticket = flow.tag});
-}
-
-void Engine::use_early_grants(Operation& operation) {
-  for (Flow& flow : operation.flows()) {
-    if (!flow.is_send || !needs_grants(flow)) continue;
-    flow.granted = 0;
-    const auto early = early_grants_.find({flow.global_rank, flow.tag});
-    if (early == early_grants_.end()) continue;
-    flow.granted = early->second;
-    early_grants_.erase(early);
-  }
-}
-
-// The last grant of a flow arrives before its last segment can be sent, so none arrives for an operation that is
-// over.
-void Engine::handle_grant(const ControlMessage& message) {
-  for (const auto& active : active_) {
-    for (Flow& flow : active->operation->flows()) {
-      if (!flow.is_send || flow.global_rank != message.global_rank || flow.tag != message.ticket) continue;
-      flow.granted = std::max(flow.granted, message.segments);
-      active->stale = true;
-      return;
-    }
-  }
-  uint32_t& early = early_grants_[{message.global_rank, message.ticket}];
-  early = std::max(early, message.segments);
 }
 
 }  // namespace shardrun::ofi

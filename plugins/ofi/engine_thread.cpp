@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "plugins/abi/comm_v1.h"
 #include "plugins/ofi/engine.h"
@@ -17,6 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kActivePerChannel = SHARDRUN_COMM_V1_RUNNING;
+static_assert(kActivePerChannel == std::tuple_size_v<decltype(Channel::regions)>);
 constexpr int kIdleRounds = 20;               // looks at shared memory before sleeping
 constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between, before sleeping longer
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
@@ -45,10 +47,10 @@ void Engine::run() {
   for (;;) {
     turns_.fetch_add(1, std::memory_order_relaxed);
     if (!take_submissions()) break;
+    look_at_memory();
     const bool moved = progress();
     check_clocks();
-    for (const uint32_t rank : to_ring_) bell_->ring(cookies_[rank]);
-    to_ring_.clear();
+    ring_bells();
     if (moved) {
       idle_rounds_ = 0;
     } else {
@@ -75,17 +77,22 @@ bool Engine::take_submissions() {
   return true;
 }
 
+// Operations end in any order, but one starts only after that of kActivePerChannel before it has ended: so two that use
+// the same half of the node's memory are one after the other for every rank.
 void Engine::start_queued(Channel& channel) {
-  while (channel.active < kActivePerChannel && !channel.queued.empty()) {
+  while (!channel.queued.empty()) {
     ActiveOperation& next = *channel.queued.front();
+    const bool must_wait = std::any_of(active_.begin(), active_.end(), [&](const auto& other) {
+      return other->channel == &channel &&
+             other->operation->ticket + kActivePerChannel <= next.operation->ticket;
+    });
+    if (must_wait) return;
     Status status = channel.scratch.take(next.operation->scratch_bytes(), &next.scratch);
     if (!status.ok()) return fail(std::move(status), global_rank_);
     next.operation->use_scratch(next.scratch);
-    use_early_grants(*next.operation);
     next.started = Clock::now();
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
-    ++channel.active;
   }
 }
 
@@ -147,9 +154,6 @@ void Engine::handle_flow(const Completion& completion) {
          global_rank_);
     return;
   }
-  if (!request.is_send && endpoint_for(request.global_rank, request.is_send).must_ring()) {
-    to_ring_.insert(request.global_rank);  // its sender may be waiting to hear that we have read
-  }
   flow.mark_complete(request.segment);
   active.stale = true;
 }
@@ -159,15 +163,60 @@ Endpoint& Engine::endpoint_for(uint32_t global_rank, bool is_send) const {
   return *endpoints_[is_send ? route.send : route.receive];
 }
 
-// Does what can be done for one operation now. Returns true if anything was posted.
+// Sees whether ranks of this node have something new for this one.
+void Engine::look_at_memory() {
+  if (memory_ == nullptr) return;
+  const uint64_t notices = memory_->notices();
+  if (notices == notices_) return;
+  notices_ = notices;
+  for (const auto& active : active_) active->stale |= active->operation->needs_region();
+}
+
+// Returns whether the operation has what it needs of the node's memory.
+bool Engine::give_region(ActiveOperation& active) {
+  Operation& operation = *active.operation;
+  if (!operation.needs_region() || active.has_region) return true;
+  Channel& channel = *active.channel;
+  auto& region = channel.regions[operation.ticket % 2];
+  if (region == nullptr) {
+    const Group& group = channel.group;
+    std::vector<uint32_t> members;
+    for (const uint32_t member : group.layout.members[group.layout.node_of[group.mine]])
+      members.push_back(near_[group.global_ranks[member]]);
+    std::string ranks;
+    for (const uint32_t rank : group.global_ranks) ranks += fmt::format("{} ", rank);
+    const common::Digest digest = (*key_)({"group of a channel", ranks});
+    uint64_t name = 0;
+    std::memcpy(&name, digest.data(), sizeof(name));
+    region = std::make_unique<NodeRegion>(
+        memory_.get(), channel.id, static_cast<uint32_t>(operation.ticket % 2), std::move(members), name | 1);
+  }
+  Status status = region->attach(operation.writes_to_all, operation.writes_to_one, &active.has_region);
+  region->take_news(&to_notify_);
+  if (!status.ok()) fail(std::move(status), global_rank_);
+  operation.wait_for_region(region.get());
+  if (active.has_region) operation.use_region(region.get());
+  return active.has_region;
+}
+
+// Does what can be done for one operation now. Returns true if anything moved.
 bool Engine::work_on(ActiveOperation& active) {
-  if (!active.stale) return false;
+  if (!active.stale || !give_region(active)) return false;
   active.stale = false;
-  active.operation->advance();
-  bool moved = false;
-  for (Flow& flow : active.operation->flows()) {
+  Operation& operation = *active.operation;
+  bool moved = operation.advance();
+  if (operation.needs_region()) active.channel->regions[operation.ticket % 2]->take_news(&to_notify_);
+  if (const auto& mismatch = operation.mismatch()) {
+    const uint32_t rank = active.channel->group.global_ranks[mismatch->group_rank];
+    fail({SHARDRUN_COMM_MISMATCH,
+          fmt::format("{} #{}: {} gives {} instead of {}: ranks call different operations", operation.name,
+                      operation.ticket, rank_text(rank), mismatch->sent, mismatch->expected),
+          {rank}},
+         global_rank_);
+    return true;
+  }
+  for (Flow& flow : operation.flows()) {
     while (flow.may_post() && post_flow(active, flow)) moved = true;
-    tell_posted(flow);
   }
   return moved;
 }
@@ -186,7 +235,6 @@ bool Engine::post_flow(ActiveOperation& active, Flow& flow) {
   const Post post = flow.is_send ? endpoint.send(data, request.expected_bytes, flow.tag, &request, &error)
                                  : endpoint.receive(data, request.expected_bytes, flow.tag,
                                                     /*from_peer=*/true, &request, &error);
-  if (flow.is_send && endpoint.must_ring()) to_ring_.insert(flow.global_rank);
   if (post == Post::kAccepted) {
     ++flow.posted;
     return true;
@@ -209,12 +257,11 @@ bool Engine::retire_finished() {
     }
     Channel& channel = *active.channel;
     if (active.operation->synchronises && channel.group.size() == peers_.size()) {
-      for (const auto& endpoint : endpoints_) endpoint->forget_name();
+      if (memory_ != nullptr) memory_->forget_name();
     }
     const uint64_t ticket = active.operation->ticket;
     channel.scratch.give_back(active.scratch);
     at = active_.erase(at);
-    --channel.active;
     start_queued(channel);
     retired = true;
     // The channel may be freed as soon as its last ticket is gone, so it is not touched afterwards.
@@ -225,13 +272,12 @@ bool Engine::retire_finished() {
   return retired;
 }
 
-// Returns whether a message may be under way that no descriptor announces. The bell covers every step of a message
-// but those inside the provider, and those do not take long.
+// Returns whether a message may be under way that no descriptor announces.
 bool Engine::must_look() const {
   return std::any_of(active_.begin(), active_.end(), [this](const auto& active) {
     const auto& flows = active->operation->flows();
     return std::any_of(flows.begin(), flows.end(), [this](const Flow& flow) {
-      return !flow.finished() && endpoint_for(flow.global_rank, flow.is_send).must_ring();
+      return !flow.finished() && endpoint_for(flow.global_rank, flow.is_send).wait_fd() < 0;
     });
   });
 }
@@ -253,14 +299,27 @@ int Engine::news_milliseconds(bool must_look) {
   return !departed_.empty() && !active_.empty() ? 100 : -1;
 }
 
+void Engine::ring_bells() {
+  std::sort(to_notify_.begin(), to_notify_.end());
+  to_notify_.erase(std::unique(to_notify_.begin(), to_notify_.end()), to_notify_.end());
+  for (const uint32_t near : to_notify_) {
+    if (memory_->notify(near)) bell_->ring(memory_->cookie(near));
+  }
+  to_notify_.clear();
+}
+
 void Engine::sleep() {
   const bool look_again = must_look();
+  const bool awaits_memory = std::any_of(
+      active_.begin(), active_.end(), [](const auto& active) { return active->operation->needs_region(); });
   ++idle_rounds_;
-  if (look_again && idle_rounds_ <= kIdleRounds) {
+  if ((look_again || awaits_memory) && idle_rounds_ <= kIdleRounds) {
     sched_yield();
     return;
   }
+  if (memory_ != nullptr && !memory_->may_sleep(notices_)) return;
   listen(sleep_milliseconds(look_again));
+  if (memory_ != nullptr) memory_->wake_up();
 }
 
 // Sleeps until a descriptor has something or the time is up, and handles what the liveness links say.

@@ -211,13 +211,6 @@ Status Endpoint::read_address() {
   size_t size = address_.size();
   if (int code = fi_getname(&endpoint_->fid, address_.data(), &size)) return fabric_error("fi_getname", code);
   address_.resize(size);
-  if (provider_ == "shm") {
-    // "fi_shm://<name>" with its NUL; the segment is /dev/shm/<name>.
-    const std::string text(reinterpret_cast<const char*>(address_.data()),
-                           strnlen(reinterpret_cast<const char*>(address_.data()), size));
-    const size_t prefix = text.find("://");
-    shm_name_ = prefix == std::string::npos ? text : text.substr(prefix + 3);
-  }
   return {};
 }
 
@@ -228,11 +221,6 @@ Endpoint::~Endpoint() {
   close_fid(addresses_);
   close_fid(domain_);
   close_fid(fabric_);
-}
-
-bool Endpoint::needs_receive(uint64_t bytes) const {
-  constexpr uint64_t kBounceBytes = 4096;
-  return provider_ == "shm" && bytes > kBounceBytes;
 }
 
 Status Endpoint::connect_peer(uint32_t global_rank, std::span<const std::byte> address, uint32_t world_size) {
@@ -336,12 +324,6 @@ Status Endpoint::poll(std::vector<Completion>* completions) {
 bool Endpoint::may_sleep() {
   fid* fids[] = {&queue_->fid};
   return wait_fd_ < 0 || fi_trywait(fabric_, fids, 1) == 0;
-}
-
-void Endpoint::forget_name() {
-  if (shm_name_.empty()) return;
-  shm_unlink(shm_name_.c_str());
-  shm_name_.clear();
 }
 
 }  // namespace shardrun::ofi

@@ -67,7 +67,6 @@ class Endpoint {
 
   const std::string& provider() const { return provider_; }
   std::span<const std::byte> address() const { return address_; }
-  bool must_ring() const { return wait_fd_ < 0; }
   int wait_fd() const { return wait_fd_; }  // -1 if there is none
 
   Status connect_peer(uint32_t global_rank, std::span<const std::byte> address, uint32_t world_size);
@@ -76,12 +75,6 @@ class Endpoint {
   // are still under way crashes libfabric 1.17 (rxm_close_conn flushes a queue whose entries belong to connections
   // that it freed).
   static void abandon(std::unique_ptr<Endpoint> endpoint);
-
-  // Returns whether a message of this size may be sent only when the other side has posted its receive. shm reports
-  // the completions of sends in the order in which they started, whomever they go to (smr_progress_resp in libfabric
-  // 1.17), unless they fit into a bounce buffer: one send that is not received yet hides the completions of all later
-  // ones, and ranks that wait for each other in a circle would wait for ever.
-  bool needs_receive(uint64_t bytes) const;
 
   // Tagged messages; `bytes` may not be 0. kFailed: `error` has the FI_E* code.
   Post send(const void* data, uint64_t bytes, uint64_t tag, Request* request, int* error);
@@ -95,9 +88,6 @@ class Endpoint {
   Status poll(std::vector<Completion>* completions);
   // Returns whether it is safe to sleep on wait_fd(): nothing is pending inside the library.
   bool may_sleep();
-  // Removes the endpoint's name from the machine once every peer has it open, so that a killed process leaves nothing
-  // behind. Does nothing for providers other than shm.
-  void forget_name();
   static const char* describe(int error);
   // Returns whether the error says that the sender's message was longer than the receive.
   static bool is_truncation(int error);
@@ -126,7 +116,6 @@ class Endpoint {
   uint64_t next_key_ = 1;
   std::set<fid_mr*> registrations_;  // for messages in flight
   std::vector<std::byte> address_;
-  std::string shm_name_;                // name of the segment in /dev/shm; empty once forgotten
   std::vector<uint64_t> peer_address_;  // by global rank
 };
 

@@ -31,6 +31,7 @@ SHARDRUN_NO_PROVIDER(fi_mrail_ini)
 SHARDRUN_NO_PROVIDER(fi_psm2_ini)
 SHARDRUN_NO_PROVIDER(fi_psm_ini)
 SHARDRUN_NO_PROVIDER(fi_rxd_ini)
+SHARDRUN_NO_PROVIDER(fi_shm_ini)
 SHARDRUN_NO_PROVIDER(fi_sockets_ini)
 SHARDRUN_NO_PROVIDER(fi_udp_ini)
 SHARDRUN_NO_PROVIDER(fi_verbs_ini)
@@ -40,7 +41,7 @@ SHARDRUN_NO_PROVIDER(fi_xnet_ini)
 extern char _IO_2_1_stderr_[];
 extern void* stderr;
 SHARDRUN_HIDDEN void* stderr = _IO_2_1_stderr_;
-/* Used only by memory-registration caches that hook brk(), which tcp and shm do not have. */
+/* Used only by memory-registration caches that hook brk(), which tcp does not have. */
 extern void* __curbrk;
 SHARDRUN_HIDDEN void* __curbrk = 0;
 struct in6_addr_bytes {

@@ -81,7 +81,7 @@ void fields(auto& visit, base::Is<ModelPlan> auto& model) {
 // What a rank's program with its libraries holds, and what the endpoints of the comm plugin add in a world of more than one
 // rank: Debian 12's, for where nobody has measured them (`shardrun-rank footprint` does).
 constexpr int64_t program_bytes(int64_t world_size) {
-  constexpr int64_t kProgram = 11'800'000, kEndpoints = 6'800'000;
+  constexpr int64_t kProgram = 11'800'000, kEndpoints = 2'800'000;
   return kProgram + (world_size > 1 ? kEndpoints : 0);
 }
 

@@ -2,8 +2,10 @@
 //
 //   shardrun run job.toml        with [program] command = ["collectives_bench", PLUGIN, LINK_BITS_PER_SECOND, BYTES…]
 //
-// BYTES are a rank's part. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND.
-// Values are random; an all-gather of each size is compared with what all ranks have before it is timed.
+// BYTES are a rank's part: of an all-gather, of a reduce-scatter, and of an all-reduce of as many bytes as the two have in
+// all. The floor is what the busiest direction of a node's link carries over LINK_BITS_PER_SECOND when every byte enters a
+// node once (docs/decisions/0071). Values are random; an all-gather of each size is compared with what all ranks have
+// before anything is timed. The peers are tests/bench/mpi_collectives.c and gloo_collectives.py.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -45,6 +47,31 @@ void finish(Communicator& world, Result<Pending> pending) {
   if (!waited) stop(waited.error());
 }
 
+// Prints the median of 7 rounds of an operation. A round ends when all ranks are done.
+template <typename Start>
+void measure(Communicator& all, const char* name, size_t bytes, double floor, Start start) {
+  constexpr int kRounds = 7;
+  const int in_row = bytes <= 65536 ? 10 : 1;
+  std::vector<double> seconds;
+  finish(all, start());
+  for (int round = 0; round < kRounds; ++round) {
+    finish(all, all.barrier());
+    const double begin = now();
+    for (int once = 0; once < in_row; ++once) finish(all, start());
+    finish(all, all.barrier());
+    seconds.push_back((now() - begin) / in_row);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  if (all.rank() != 0) return;
+  fmt::print("{:14} {:8} bytes a rank: {:10.3f} ms", name, bytes, 1e3 * seconds[kRounds / 2]);
+  if (floor > 0) {
+    fmt::print(", floor {:8.2f} ms, {:.2f} ({:.2f} to {:.2f})", 1e3 * floor, seconds[kRounds / 2] / floor,
+               seconds[0] / floor, seconds[kRounds - 1] / floor);
+  }
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -77,20 +104,13 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "rank {} gathered something else than the ranks have\n", all.rank());
       return 1;
     }
-    std::vector<double> seconds;
-    constexpr int kInRow = 5, kRounds = 15;
-    for (int round = 0; round < kRounds; ++round) {
-      finish(all, all.barrier());
-      const double begin = now();
-      for (int once = 0; once < kInRow; ++once) finish(all, gather());
-      seconds.push_back((now() - begin) / kInRow);
-    }
-    std::sort(seconds.begin(), seconds.end());
-    const double floor = static_cast<double>(bytes) * near * (size - near) / link;
-    if (all.rank() == 0)
-      fmt::print("all_gather {:8} bytes a rank: {:8.2f} ms, floor {:8.2f} ms, {:.2f} ({:.2f} to {:.2f})\n",
-                 bytes, 1e3 * seconds[kRounds / 2], 1e3 * floor, seconds[kRounds / 2] / floor,
-                 seconds[0] / floor, seconds[kRounds - 1] / floor);
+    const auto scatter = [&] { return all.reduce_scatter(full, mine); };
+    const auto reduce = [&] { return all.all_reduce(std::span<float>(full)); };
+    const double once = static_cast<double>(bytes) * (size - near) / link;
+    measure(all, "all_gather", bytes, once, gather);
+    measure(all, "reduce_scatter", bytes, once, scatter);
+    std::fill(full.begin(), full.end(), 0.0f);  // what is added up again and again stays a number
+    measure(all, "all_reduce", bytes, 2 * once, reduce);
   }
   finish(all, all.barrier());
   return 0;

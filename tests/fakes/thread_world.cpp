@@ -11,6 +11,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/tree_sum.h"
+
 namespace shardrun::fakes {
 namespace {
 
@@ -62,10 +64,9 @@ struct Operation {
 template <typename T>
 void sum_slice(const std::vector<Post>& posts, size_t offset_bytes, size_t count, T* sum) {
   for (size_t i = 0; i < count; ++i) {
-    const auto at = [&](const Post& post) { return reinterpret_cast<const T*>(post.in + offset_bytes)[i]; };
-    T total = at(posts[0]);
-    for (size_t rank = 1; rank < posts.size(); ++rank) total += at(posts[rank]);
-    sum[i] = total;
+    sum[i] = tests::tree_sum(static_cast<int>(posts.size()), [&](int rank) {
+      return reinterpret_cast<const T*>(posts[static_cast<size_t>(rank)].in + offset_bytes)[i];
+    });
   }
 }
 

@@ -6,8 +6,8 @@
 // Every operation is asynchronous: it returns a Pending at once and must be waited for before any buffer that it
 // names is touched again. All ranks of the group call the same operations in the same order on one communicator
 // ("op order rule"). Use two communicators to let all-gathers and reductions overlap.
-// Sums are made in fp32 in ascending group-rank order: the same world gives the same bits, whatever the node
-// layout. A plugin whose sums have an order of their own says so (PluginSession::sums_in_rank_order); nccl is one.
+// Sums are made in fp32 along a binary tree of group ranks (docs/decisions/0070): the same world gives the same bits,
+// whatever the node layout. A plugin whose sums have an order of their own says so (PluginSession::sums_in_rank_order); nccl is one.
 //
 // Buffers lie in host memory, or all of them in the memory of the device that the communicator was made for. With
 // device buffers, operations are ordered with the device's compute stream, however far ahead of it the calling

@@ -14,7 +14,7 @@
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
 // must be destroyed before the arena, because an operation in flight still names memory of it.
 // On a GPU nothing here waits for it: the communicators and the ops order themselves (comm/communicator.h).
-// Determinism: sums run in group-rank order inside a contribution and in the order of contributions after that.
+// Determinism: sums run along the tree of group ranks inside a contribution and in the order of contributions after that.
 // Thread rule: thread-compatible.
 #pragma once
 

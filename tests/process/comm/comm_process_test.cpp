@@ -100,7 +100,7 @@ std::set<std::string> segments() {
 }  // namespace
 
 TEST_CASE(
-    "ofi: every collective gives the bits of the serial sum in rank order, over tcp and shm, for 1 to 7 "
+    "ofi: every collective gives the bits of the sum along the ranks' tree, over tcp and shm, for 1 to 7 "
     "ranks") {
   for (const char* nodes : {"a", "aa", "aaa", "aaaa", "aaaaaaa"}) {
     check_all_ok("tcp", nodes);
@@ -113,6 +113,9 @@ TEST_CASE(
   check_all_ok("auto", "abb");
   check_all_ok("auto", "aabb");
   check_all_ok("auto", "abab");
+  // 1 x 8, 2 x 4, 4 x 2, 8 x 1, 3 + 5, and more nodes than exchange few bytes with each other at once.
+  for (const char* nodes : {"aaaaaaaa", "aaaabbbb", "aabbccdd", "abcdefgh", "aaabbbbb", "abcdefghi"})
+    check_all_ok("auto", nodes);
 
   CHECK(play("auto", "aabb", "idle")[0].lines.at(0) == "shm+tcp");
   CHECK(play("auto", "aa", "idle")[0].lines.at(0) == "shm");

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/support/tree_sum.h"
+
 namespace shardrun::tests {
 namespace {
 
@@ -34,11 +36,11 @@ std::vector<T> numbers(uint64_t round, int rank, uint64_t count) {
 }
 
 template <typename T>
-std::vector<T> serial_sum(uint64_t round, int ranks, uint64_t count) {
-  std::vector<T> sum = numbers<T>(round, 0, count);
-  for (int rank = 1; rank < ranks; ++rank) {
-    for (uint64_t i = 0; i < count; ++i) sum[i] += number<T>(round, rank, i);
-  }
+std::vector<T> expected_sum(uint64_t round, int ranks, uint64_t count) {
+  std::vector<std::vector<T>> parts;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(numbers<T>(round, rank, count));
+  std::vector<T> sum(count);
+  for (uint64_t i = 0; i < count; ++i) sum[i] = tree_sum(ranks, [&](int rank) { return parts[rank][i]; });
   return sum;
 }
 
@@ -85,7 +87,7 @@ std::string check_reduce_scatter(Communicator& communicator, uint64_t round, uin
       finish(communicator, communicator.reduce_scatter(full, mine), "reduce-scatter", count);
   if (!error.empty()) return error;
   if (!same_bits(before, full.data())) return "reduce-scatter changed its input";
-  const auto sum = serial_sum<float>(round, communicator.size(), count * communicator.size());
+  const auto sum = expected_sum<float>(round, communicator.size(), count * communicator.size());
   return same_bits(mine, sum.data() + count * communicator.rank())
              ? ""
              : fmt::format("reduce-scatter of {}: wrong bits", count);
@@ -97,7 +99,7 @@ std::string check_all_reduce(Communicator& communicator, uint64_t round, uint64_
   const std::string error =
       finish(communicator, communicator.all_reduce(std::span(buffer)), "all-reduce", count);
   if (!error.empty()) return error;
-  return same_bits(serial_sum<T>(round, communicator.size(), count), buffer.data())
+  return same_bits(expected_sum<T>(round, communicator.size(), count), buffer.data())
              ? ""
              : fmt::format("all-reduce of {} x {} bytes: wrong bits", count, sizeof(T));
 }
@@ -159,7 +161,7 @@ std::string check_overlap(Communicator& gathers, Communicator& sums) {
       if (!summed) return summed.error().to_string();
       const auto gathered = gathers.wait(gathering[i]);
       if (!gathered) return gathered.error().to_string();
-      if (!same_bits(serial_sum<float>(round + i, sums.size(), kCount), totals[i].data()))
+      if (!same_bits(expected_sum<float>(round + i, sums.size(), kCount), totals[i].data()))
         return "overlap: wrong sum";
       for (int rank = 0; rank < gathers.size(); ++rank) {
         if (!same_bits(numbers<float>(round + i, rank, kCount), all[i].data() + kCount * rank)) {

@@ -88,6 +88,27 @@ TEST_CASE("ofi in one process: an operation that one rank starts late holds up n
   }
 }
 
+TEST_CASE(
+    "ofi in one process: a channel's number serves one group after another, and halves of one as they come") {
+  auto sessions = open_world(4, "shm");
+  std::vector<std::string> errors(sessions.size(), "not run");
+
+  run(sessions, [&](int rank, comm::PluginSession& session) {
+    const auto first = static_cast<uint32_t>(rank / 2 * 2), below = static_cast<uint32_t>(rank % 2);
+    errors[rank] = "";
+    for (int round = 0; round < 3 && errors[rank].empty(); ++round) {
+      for (const auto& group : {std::vector<uint32_t>{first, first + 1},
+                                std::vector<uint32_t>{below, below + 2}, std::vector<uint32_t>{0, 1, 2, 3}}) {
+        auto channel = session.communicator(/*channel=*/5, group);
+        REQUIRE(channel);
+        if (errors[rank].empty()) errors[rank] = tests::check_collectives(**channel);
+      }
+    }
+  });
+
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
 TEST_CASE("ofi in one process: after a failed wait the buffers are free, and the others learn who left") {
   auto sessions = open_world(3, "tcp", std::chrono::milliseconds(300));
   std::vector<base::Code> codes(3, base::Code::kIo);

@@ -28,23 +28,23 @@ TEST_CASE(
   for (const auto& row : all) CHECK(row == std::vector<int>{0, 1, 10, 11, 20, 21});
 }
 
-TEST_CASE("thread world: sums are made in ascending rank order") {
-  // (1e8 + 1) - 1e8 is 0 in fp32 while (1e8 - 1e8) + 1 is 1: the order shows.
-  const std::array<float, 3> parts = {1e8f, 1.0f, -1e8f};
-  fakes::ThreadWorld world(3);
-  std::array<float, 3> reduced{}, scattered{};
+TEST_CASE("thread world: sums are made in the order of the ranks' tree") {
+  // (1e8 + 1) + (-1e8 + 1) is 0 in fp32 while ((1e8 + 1) - 1e8) + 1 is 1, and (1e8 - 1e8) + (1 + 1) is 2.
+  const std::array<float, 4> parts = {1e8f, 1.0f, -1e8f, 1.0f};
+  fakes::ThreadWorld world(4);
+  std::array<float, 4> reduced{}, scattered{};
 
   world.run([&](int rank, Channels channels) {
     reduced[rank] = parts[rank];
-    std::vector<float> full(3, parts[rank]);
+    std::vector<float> full(4, parts[rank]);
     auto first = channels[0]->all_reduce(std::span(&reduced[rank], 1));
     auto second = channels[1]->reduce_scatter(full, std::span(&scattered[rank], 1));
     (void)channels[1]->wait(*second);
     (void)channels[0]->wait(*first);
   });
 
-  CHECK(reduced == std::array<float, 3>{0.0f, 0.0f, 0.0f});
-  CHECK(scattered == std::array<float, 3>{0.0f, 0.0f, 0.0f});
+  CHECK(reduced == std::array<float, 4>{0.0f, 0.0f, 0.0f, 0.0f});
+  CHECK(scattered == std::array<float, 4>{0.0f, 0.0f, 0.0f, 0.0f});
 }
 
 TEST_CASE("thread world: broadcast and fp64 all-reduce reach every rank, empty operations are legal") {

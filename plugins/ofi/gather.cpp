@@ -1,0 +1,144 @@
+// All-gather and broadcast of more than a few bytes.
+#include <cstring>
+
+#include "plugins/ofi/operations.h"
+#include "plugins/ofi/spread.h"
+
+namespace shardrun::ofi {
+namespace {
+
+constexpr uint64_t kSegmentBytes = 256 << 10;  // of a flow that is passed on
+constexpr uint64_t kDirectBytes = 1 << 20;     // of a flow that ends here
+
+std::byte* bytes_of(const void* pointer) {
+  return static_cast<std::byte*>(const_cast<void*>(pointer));
+}
+
+// An operation that passes blocks of one buffer on to the other ranks of the node.
+class Spreading : public Operation {
+ public:
+  bool finished() const override { return spread_.finished() && Operation::finished(); }
+
+ protected:
+  Spreading(const Group& group, const OperationId& id, uint32_t kind, std::byte* buffer,
+            uint64_t buffer_bytes, uint64_t total)
+      : Operation(group, id, kind, total), buffer_(buffer), buffer_bytes_(buffer_bytes) {}
+
+  bool spread() {
+    if (region_ == nullptr) return false;
+    const bool gave = spread_.give(*region_, buffer_,
+                                   [this](uint64_t offset, uint64_t bytes) { return head(offset, bytes); });
+    const bool took = spread_.take(*region_, buffer_, [this](const ChunkHead& chunk, uint32_t member) {
+      return is_ours(chunk, member, buffer_bytes_);
+    });
+    return gave || took;
+  }
+  void add_awaited(std::vector<uint32_t>* group_ranks) const override {
+    std::vector<uint32_t> members;
+    spread_.add_awaited(&members);
+    for (const uint32_t member : members) group_ranks->push_back(near()[member]);
+  }
+
+  std::byte* buffer_;
+  uint64_t buffer_bytes_;
+  Spread spread_;
+};
+
+class AllGather final : public Spreading {
+ public:
+  AllGather(const Group& group, const OperationId& id, const void* mine, uint64_t bytes, void* all)
+      : Spreading(group, id, kGather, bytes_of(all), bytes * group.size(), bytes) {
+    const uint32_t me = group.mine;
+    const bool shares = near().size() > 1 && bytes > 0;
+    std::byte* own = buffer_ + me * bytes;
+    if (bytes > 0 && own != mine) std::memcpy(own, mine, bytes);
+    const std::vector<uint32_t> led = layout().led_by(me);
+    for (const uint32_t part : led) {
+      add_flow(part, /*is_send=*/false, 0, buffer_ + part * bytes, bytes, segment(), bytes);
+    }
+    for (uint32_t step = 1; step < layout().nodes(); ++step) {
+      const uint32_t other = (node() + layout().nodes() - step) % layout().nodes();
+      add_flow(layout().leader(other, me), /*is_send=*/true, 0, bytes_of(mine), bytes, segment(), bytes);
+    }
+    if (!shares) return;
+    writes_to_all = true;
+    spread_.add_block(me * bytes, bytes);
+    spread_.set_ready(0, bytes);
+    for (const uint32_t part : led) spread_.add_block(part * bytes, bytes);
+    for (uint32_t member = 0; member < near().size(); ++member) {
+      if (near()[member] != me) spread_.expect(member, (1 + layout().led_by(near()[member]).size()) * bytes);
+    }
+    received_ = led.size();
+  }
+
+  bool advance() override {
+    for (size_t i = 0; i < received_; ++i) spread_.set_ready(i + 1, flows_[i].complete_bytes());
+    return spread();
+  }
+
+ private:
+  // The same on both sides of every flow.
+  uint64_t segment() const { return layout().shares_memory() ? kSegmentBytes : kDirectBytes; }
+
+  size_t received_ = 0;  // flows whose parts are passed on, the first ones
+};
+
+// A binomial tree over the nodes, from that of the root; in each node one rank passes on to the others.
+class Broadcast final : public Spreading {
+ public:
+  Broadcast(const Group& group, const OperationId& id, void* buffer, uint64_t bytes, uint32_t root)
+      : Spreading(group, id, kBroadcast, bytes_of(buffer), bytes, bytes) {
+    const uint32_t nodes = layout().nodes(), first = layout().node_of[root];
+    const auto speaker_of = [&](uint32_t other) {
+      return other == first ? root : layout().members[other][0];
+    };
+    const bool shares = near().size() > 1 && bytes > 0;
+    writes_to_all = shares;
+    if (speaker_of(node()) != group.mine) {
+      spread_.expect(layout().index_of[speaker_of(node())], bytes);
+      return;
+    }
+    const uint32_t place = (node() + nodes - first) % nodes;  // in the tree; the root's is 0
+    const auto at_place = [&](uint32_t other) { return speaker_of((other + first) % nodes); };
+    uint32_t span = 1;  // places place + 1 … place + span - 1 are below this one
+    while (span < nodes && (place & span) == 0) span *= 2;
+    from_parent_ = place != 0;
+    if (from_parent_)
+      add_flow(at_place(place - span), /*is_send=*/false, 0, buffer, bytes, kSegmentBytes, bytes);
+    for (uint32_t distance = span / 2; distance > 0; distance /= 2) {
+      if (place + distance >= nodes) continue;
+      add_flow(at_place(place + distance), /*is_send=*/true, 0, buffer, bytes, kSegmentBytes,
+               from_parent_ ? 0 : bytes);
+    }
+    if (shares) {
+      spread_.add_block(0, bytes);
+      if (!from_parent_) spread_.set_ready(0, bytes);
+      gives_ = true;
+    }
+  }
+
+  bool advance() override {
+    if (from_parent_) {
+      for (size_t i = 1; i < flows_.size(); ++i) flows_[i].limit_bytes = flows_[0].complete_bytes();
+      if (gives_) spread_.set_ready(0, flows_[0].complete_bytes());
+    }
+    return spread();
+  }
+
+ private:
+  bool from_parent_ = false, gives_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> make_all_gather(const Group& group, const OperationId& id, const void* mine,
+                                           uint64_t bytes, void* all) {
+  return std::make_unique<AllGather>(group, id, mine, bytes, all);
+}
+
+std::unique_ptr<Operation> make_broadcast(const Group& group, const OperationId& id, void* buffer,
+                                          uint64_t bytes, uint32_t root) {
+  return std::make_unique<Broadcast>(group, id, buffer, bytes, root);
+}
+
+}  // namespace shardrun::ofi

@@ -1,0 +1,393 @@
+#include "plugins/ofi/node_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace shardrun::ofi {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kHeadBytes = 64;  // before a chunk's bytes, which stay aligned to a cache line
+static_assert(sizeof(ChunkHead) <= kHeadBytes);
+
+struct alignas(64) Counter {
+  std::atomic<uint64_t> value{0};
+};
+
+struct NodeRing {
+  Counter head, tail;                               // chunks written and, where one reader has it, released
+  alignas(64) std::atomic<uint32_t> wants_room{0};  // its writer waits for a release
+};
+
+uint64_t to_pages(uint64_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+std::string file_name(uint64_t cookie) {
+  return fmt::format("/shardrun-{:016x}", cookie);
+}
+
+// Reserves the pages, so that a full /dev/shm is an error here and no SIGBUS later.
+Status reserve(int descriptor, uint64_t offset, uint64_t bytes) {
+  int error = 0;
+  do {
+    error = posix_fallocate(descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error == 0) return {};
+  return {SHARDRUN_COMM_IO,
+          fmt::format("/dev/shm has no {} bytes for ranks of one node to pass bytes through: {}", bytes,
+                      std::strerror(error))};
+}
+
+}  // namespace
+
+struct NodeMemory::Board {
+  Counter notices;
+  alignas(64) std::atomic<uint32_t> sleeping{0};
+  std::array<std::atomic<uint64_t>, kChannels> posted{};
+};
+
+struct NodeRegion::Ring : NodeRing {};
+
+struct NodeRegion::Header {
+  std::atomic<uint64_t> group{0};  // whose region it is; 0: nobody's yet
+  std::atomic<uint32_t> members{0}, mine{0};
+};
+
+uint64_t NodeGeometry::chunk_to_one() const {
+  constexpr uint64_t kLargest = 64 << 10, kAll = 512 << 10, kLeast = 4 << 10;
+  return std::max(kLeast, std::min(kLargest, kAll / ranks / kPage * kPage));
+}
+
+uint64_t NodeGeometry::counters_bytes() const {
+  return to_pages(64 + (ranks + 1) * sizeof(NodeRing) + ranks * sizeof(Counter));
+}
+
+uint64_t NodeGeometry::ring_to_all_bytes() const {
+  return to_pages(kSlots * (kHeadBytes + chunk_to_all()));
+}
+
+uint64_t NodeGeometry::ring_to_one_bytes() const {
+  return to_pages(kSlots * (kHeadBytes + chunk_to_one()));
+}
+
+uint64_t NodeGeometry::region_bytes() const {
+  return counters_bytes() + ring_to_all_bytes() + ranks * ring_to_one_bytes();
+}
+
+Status NodeMemory::open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory) {
+  auto opened = std::unique_ptr<NodeMemory>(new NodeMemory());
+  const std::string name = file_name(cookie);
+  const auto refused = [&](const char* what) {
+    return Status{SHARDRUN_COMM_IO, fmt::format("memory between ranks of this node, /dev/shm{}: {}: {}", name,
+                                                what, std::strerror(errno))};
+  };
+  opened->own_.cookie = cookie;
+  opened->own_.descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (opened->own_.descriptor < 0) return refused("open");
+  opened->name_ = name;
+  if (ftruncate(opened->own_.descriptor, static_cast<off_t>(to_pages(sizeof(Board)))) != 0)
+    return refused("resize");
+  if (Status status = reserve(opened->own_.descriptor, 0, to_pages(sizeof(Board))); !status.ok())
+    return status;
+  *memory = std::move(opened);
+  return {};
+}
+
+NodeMemory::~NodeMemory() {
+  forget_name();
+  if (files_.empty()) files_.push_back(own_);
+  for (const File& file : files_) {
+    if (file.board != nullptr) munmap(file.board, to_pages(sizeof(Board)));
+    if (file.descriptor >= 0) close(file.descriptor);
+  }
+}
+
+Status NodeMemory::connect(std::span<const uint64_t> cookies, uint32_t mine, uint32_t crowd) {
+  mine_ = mine;
+  files_.resize(cookies.size());
+  files_[mine] = own_;
+  geometry_ = NodeGeometry(crowd);
+  const uint64_t bytes = to_pages(sizeof(Board)) + 2 * kChannels * geometry_.region_bytes();
+  if (ftruncate(own_.descriptor, static_cast<off_t>(bytes)) != 0)
+    return {SHARDRUN_COMM_IO,
+            fmt::format("/dev/shm refuses a file of {} bytes: {}", bytes, std::strerror(errno))};
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    File& file = files_[rank];
+    file.cookie = cookies[rank];
+    const std::string name = file_name(file.cookie);
+    if (rank != mine) file.descriptor = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
+    if (file.descriptor < 0) {
+      return {SHARDRUN_COMM_INVALID,
+              fmt::format("/dev/shm{} of a rank of this node: {}: do its ranks have one /dev/shm?", name,
+                          std::strerror(errno))};
+    }
+    void* board =
+        mmap(nullptr, to_pages(sizeof(Board)), PROT_READ | PROT_WRITE, MAP_SHARED, file.descriptor, 0);
+    if (board == MAP_FAILED) return {SHARDRUN_COMM_IO, fmt::format("mmap: {}", std::strerror(errno))};
+    file.board = static_cast<Board*>(board);
+  }
+  return {};
+}
+
+void NodeMemory::forget_name() {
+  if (!name_.empty()) shm_unlink(name_.c_str());
+  name_.clear();
+}
+
+void NodeMemory::set_posted(uint32_t channel, uint64_t ticket) {
+  files_[mine_].board->posted[channel].store(ticket, std::memory_order_release);
+}
+
+uint64_t NodeMemory::posted(uint32_t rank, uint32_t channel) const {
+  return files_[rank].board->posted[channel].load(std::memory_order_acquire);
+}
+
+bool NodeMemory::notify(uint32_t rank) {
+  Board& board = *files_[rank].board;
+  board.notices.value.fetch_add(1, std::memory_order_seq_cst);
+  return board.sleeping.load(std::memory_order_seq_cst) != 0 &&
+         board.sleeping.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+uint64_t NodeMemory::notices() const {
+  return files_[mine_].board->notices.value.load(std::memory_order_seq_cst);
+}
+
+bool NodeMemory::may_sleep(uint64_t notices_before) {
+  files_[mine_].board->sleeping.store(1, std::memory_order_seq_cst);
+  if (notices() == notices_before) return true;
+  wake_up();
+  return false;
+}
+
+void NodeMemory::wake_up() {
+  files_[mine_].board->sleeping.store(0, std::memory_order_seq_cst);
+}
+
+NodeRegion::NodeRegion(NodeMemory* memory, uint32_t channel, uint32_t half, std::vector<uint32_t> members,
+                       uint64_t group)
+    : memory_(memory),
+      geometry_(memory->geometry_),
+      offset_(to_pages(sizeof(NodeMemory::Board)) + (2 * channel + half) * geometry_.region_bytes()),
+      members_(std::move(members)),
+      group_(group),
+      mapped_(members_.size()),
+      opened_(members_.size()),
+      news_(members_.size()) {
+  mine_ =
+      static_cast<uint32_t>(std::find(members_.begin(), members_.end(), memory->mine()) - members_.begin());
+}
+
+NodeRegion::~NodeRegion() {
+  for (std::byte* mapped : mapped_) {
+    if (mapped != nullptr) munmap(mapped, geometry_.region_bytes());
+  }
+}
+
+Status NodeRegion::attach(bool writes_to_all, bool writes_to_one, bool* ready) {
+  *ready = false;
+  if (Status status = map(mine_); !status.ok()) return status;
+  if (Status status = reserve_rings(writes_to_all, writes_to_one); !status.ok()) return status;
+  if (!is_open_) {
+    if (!open_own()) return {};
+    is_open_ = true;
+    for (uint32_t member = 0; member < size(); ++member) tell(member);
+  }
+  bool all = true;
+  for (uint32_t member = 0; member < size(); ++member) {
+    if (opened_[member]) continue;
+    struct stat about {};
+    if (fstat(memory_->files_[members_[member]].descriptor, &about) != 0 ||
+        static_cast<uint64_t>(about.st_size) < offset_ + geometry_.region_bytes()) {
+      all = false;  // it has not come to its connect() yet
+      continue;
+    }
+    if (Status status = map(member); !status.ok()) return status;
+    opened_[member] = header(member).group.load(std::memory_order_acquire) == group_;
+    all = all && opened_[member];
+  }
+  *ready = all;
+  return {};
+}
+
+Status NodeRegion::map(uint32_t member) {
+  if (mapped_[member] != nullptr) return {};
+  const int descriptor = memory_->files_[members_[member]].descriptor;
+  if (member == mine_) {
+    if (Status status = reserve(descriptor, offset_, geometry_.counters_bytes()); !status.ok()) return status;
+  }
+  void* mapped = mmap(nullptr, geometry_.region_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
+                      static_cast<off_t>(offset_));
+  if (mapped == MAP_FAILED) return {SHARDRUN_COMM_IO, fmt::format("mmap: {}", std::strerror(errno))};
+  mapped_[member] = static_cast<std::byte*>(mapped);
+  return {};
+}
+
+Status NodeRegion::reserve_rings(bool to_all, bool to_one) {
+  const int descriptor = memory_->files_[members_[mine_]].descriptor;
+  const uint64_t begin = offset_ + geometry_.counters_bytes();
+  if (to_all && !has_to_all_) {
+    if (Status status = reserve(descriptor, begin, geometry_.ring_to_all_bytes()); !status.ok())
+      return status;
+    has_to_all_ = true;
+  }
+  if (to_one && !has_to_one_) {
+    const uint64_t bytes = size() * geometry_.ring_to_one_bytes();
+    if (Status status = reserve(descriptor, begin + geometry_.ring_to_all_bytes(), bytes); !status.ok())
+      return status;
+    has_to_one_ = true;
+  }
+  return {};
+}
+
+// Returns whether the ranks of the group before have read all that this rank wrote.
+bool NodeRegion::is_read() const {
+  const uint64_t head = ring_to_all(mine_).head.value.load(std::memory_order_relaxed);
+  for (uint32_t reader = 0; reader < header(mine_).members.load(std::memory_order_relaxed); ++reader) {
+    if (reader == header(mine_).mine.load(std::memory_order_relaxed)) continue;
+    const Ring& ring = ring_to_one(mine_, reader);
+    if (ring.tail.value.load(std::memory_order_acquire) != ring.head.value.load(std::memory_order_relaxed) ||
+        tail_to_all(mine_, reader).load(std::memory_order_acquire) != head) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Makes this rank's region the group's. Returns false while it cannot be.
+bool NodeRegion::open_own() {
+  Header& own = header(mine_);
+  if (own.group.load(std::memory_order_relaxed) == group_) return true;
+  if (!is_read()) return false;
+  const uint64_t head = ring_to_all(mine_).head.value.load(std::memory_order_relaxed);
+  for (uint32_t reader = 0; reader < geometry_.ranks; ++reader)
+    tail_to_all(mine_, reader).store(head, std::memory_order_relaxed);
+  own.members.store(size(), std::memory_order_relaxed);
+  own.mine.store(mine_, std::memory_order_relaxed);
+  own.group.store(group_, std::memory_order_release);
+  return true;
+}
+
+NodeRegion::Header& NodeRegion::header(uint32_t member) const {
+  return *reinterpret_cast<Header*>(mapped_[member]);
+}
+
+NodeRegion::Ring& NodeRegion::ring_to_all(uint32_t owner) const {
+  return *reinterpret_cast<Ring*>(mapped_[owner] + 64);
+}
+
+NodeRegion::Ring& NodeRegion::ring_to_one(uint32_t owner, uint32_t reader) const {
+  return *reinterpret_cast<Ring*>(mapped_[owner] + 64 + (1 + reader) * sizeof(NodeRing));
+}
+
+std::atomic<uint64_t>& NodeRegion::tail_to_all(uint32_t owner, uint32_t reader) const {
+  std::byte* at = mapped_[owner] + 64 + (1 + geometry_.ranks) * sizeof(NodeRing) + reader * sizeof(Counter);
+  return reinterpret_cast<Counter*>(at)->value;
+}
+
+std::byte* NodeRegion::slot_to_all(uint32_t owner, uint64_t number) const {
+  return mapped_[owner] + geometry_.counters_bytes() +
+         number % NodeGeometry::kSlots * (kHeadBytes + geometry_.chunk_to_all());
+}
+
+std::byte* NodeRegion::slot_to_one(uint32_t owner, uint32_t reader, uint64_t number) const {
+  return mapped_[owner] + geometry_.counters_bytes() + geometry_.ring_to_all_bytes() +
+         reader * geometry_.ring_to_one_bytes() +
+         number % NodeGeometry::kSlots * (kHeadBytes + geometry_.chunk_to_one());
+}
+
+std::byte* NodeRegion::room_to_all() {
+  Ring& ring = ring_to_all(mine_);
+  const uint64_t head = ring.head.value.load(std::memory_order_relaxed);
+  const auto is_full = [&] {
+    for (uint32_t reader = 0; reader < size(); ++reader) {
+      if (reader == mine_) continue;
+      if (head - tail_to_all(mine_, reader).load(std::memory_order_seq_cst) >= NodeGeometry::kSlots)
+        return true;
+    }
+    return false;
+  };
+  if (is_full()) {
+    ring.wants_room.store(1, std::memory_order_seq_cst);
+    if (is_full()) return nullptr;
+  }
+  ring.wants_room.store(0, std::memory_order_relaxed);
+  return slot_to_all(mine_, head) + kHeadBytes;
+}
+
+void NodeRegion::publish_to_all(const ChunkHead& head) {
+  Ring& ring = ring_to_all(mine_);
+  const uint64_t number = ring.head.value.load(std::memory_order_relaxed);
+  new (slot_to_all(mine_, number)) ChunkHead(head);
+  ring.head.value.store(number + 1, std::memory_order_release);
+  for (uint32_t member = 0; member < size(); ++member) tell(member);
+}
+
+const ChunkHead* NodeRegion::next_from_all(uint32_t member) const {
+  const uint64_t tail = tail_to_all(member, mine_).load(std::memory_order_relaxed);
+  if (ring_to_all(member).head.value.load(std::memory_order_acquire) == tail) return nullptr;
+  return reinterpret_cast<const ChunkHead*>(slot_to_all(member, tail));
+}
+
+void NodeRegion::release_from_all(uint32_t member) {
+  std::atomic<uint64_t>& tail = tail_to_all(member, mine_);
+  tail.store(tail.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  if (ring_to_all(member).wants_room.load(std::memory_order_seq_cst) != 0) tell(member);
+}
+
+std::byte* NodeRegion::room_to_one(uint32_t member) {
+  Ring& ring = ring_to_one(mine_, member);
+  const uint64_t head = ring.head.value.load(std::memory_order_relaxed);
+  const auto is_full = [&] {
+    return head - ring.tail.value.load(std::memory_order_seq_cst) >= NodeGeometry::kSlots;
+  };
+  if (is_full()) {
+    ring.wants_room.store(1, std::memory_order_seq_cst);
+    if (is_full()) return nullptr;
+  }
+  ring.wants_room.store(0, std::memory_order_relaxed);
+  return slot_to_one(mine_, member, head) + kHeadBytes;
+}
+
+void NodeRegion::publish_to_one(uint32_t member, const ChunkHead& head) {
+  Ring& ring = ring_to_one(mine_, member);
+  const uint64_t number = ring.head.value.load(std::memory_order_relaxed);
+  new (slot_to_one(mine_, member, number)) ChunkHead(head);
+  ring.head.value.store(number + 1, std::memory_order_release);
+  tell(member);
+}
+
+const ChunkHead* NodeRegion::next_from_one(uint32_t member) const {
+  Ring& ring = ring_to_one(member, mine_);
+  const uint64_t tail = ring.tail.value.load(std::memory_order_relaxed);
+  if (ring.head.value.load(std::memory_order_acquire) == tail) return nullptr;
+  return reinterpret_cast<const ChunkHead*>(slot_to_one(member, mine_, tail));
+}
+
+void NodeRegion::release_from_one(uint32_t member) {
+  Ring& ring = ring_to_one(member, mine_);
+  ring.tail.value.store(ring.tail.value.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  if (ring.wants_room.load(std::memory_order_seq_cst) != 0) tell(member);
+}
+
+const std::byte* NodeRegion::bytes_of(const ChunkHead* head) {
+  return reinterpret_cast<const std::byte*>(head) + kHeadBytes;
+}
+
+void NodeRegion::take_news(std::vector<uint32_t>* ranks) {
+  for (uint32_t member = 0; member < size(); ++member) {
+    if (news_[member] && member != mine_) ranks->push_back(members_[member]);
+    news_[member] = false;
+  }
+}
+
+}  // namespace shardrun::ofi

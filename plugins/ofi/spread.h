@@ -1,0 +1,101 @@
+// Spread: gives blocks of a buffer, as they become ready, to the other ranks of the node, and takes theirs.
+//
+// Thread rule: owned by an operation.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "plugins/ofi/node_memory.h"
+
+namespace shardrun::ofi {
+
+class Spread {
+ public:
+  // A block that this rank gives, by its place in the buffer.
+  void add_block(uint64_t offset, uint64_t bytes) { blocks_.push_back({offset, bytes}); }
+  // Bytes that come from a member of the node.
+  void expect(uint32_t member, uint64_t bytes);
+  // Says how much of block number `index` may be given.
+  void set_ready(size_t index, uint64_t bytes) { blocks_[index].ready = bytes; }
+
+  // Gives what is ready, as far as there is room. make_head(offset, bytes) makes the heads of chunks.
+  template <typename MakeHead>
+  bool give(NodeRegion& region, const std::byte* buffer, MakeHead make_head);
+  // Takes what has come. is_ours(head, member) says whether a chunk may be used; the first that may not ends it.
+  template <typename IsOurs>
+  bool take(NodeRegion& region, std::byte* buffer, IsOurs is_ours);
+
+  bool finished() const;
+  // Adds the members from which bytes are missing.
+  void add_awaited(std::vector<uint32_t>* members) const;
+
+ private:
+  struct Block {
+    uint64_t offset = 0, bytes = 0, ready = 0, given = 0;
+  };
+  std::vector<Block> blocks_;
+  std::vector<uint64_t> missing_;  // by member
+};
+
+inline void Spread::expect(uint32_t member, uint64_t bytes) {
+  if (missing_.size() <= member) missing_.resize(member + 1);
+  missing_[member] += bytes;
+}
+
+template <typename MakeHead>
+bool Spread::give(NodeRegion& region, const std::byte* buffer, MakeHead make_head) {
+  bool moved = false;
+  for (Block& block : blocks_) {
+    // Whole chunks only, but for a block's last.
+    while (block.given < block.bytes &&
+           (block.ready - block.given >= region.chunk_to_all() || block.ready == block.bytes)) {
+      std::byte* room = region.room_to_all();
+      if (room == nullptr) return moved;
+      const uint64_t bytes = std::min(region.chunk_to_all(), block.ready - block.given);
+      std::memcpy(room, buffer + block.offset + block.given, bytes);
+      region.publish_to_all(make_head(block.offset + block.given, bytes));
+      block.given += bytes;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+template <typename IsOurs>
+bool Spread::take(NodeRegion& region, std::byte* buffer, IsOurs is_ours) {
+  bool moved = false;
+  for (uint32_t member = 0; member < missing_.size(); ++member) {
+    while (missing_[member] > 0) {
+      const ChunkHead* head = region.next_from_all(member);
+      if (head == nullptr) break;
+      if (!is_ours(*head, member)) return moved;
+      std::memcpy(buffer + head->offset, NodeRegion::bytes_of(head), head->bytes);
+      missing_[member] -= std::min(missing_[member], head->bytes);
+      region.release_from_all(member);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+inline bool Spread::finished() const {
+  for (const Block& block : blocks_) {
+    if (block.given < block.bytes) return false;
+  }
+  for (const uint64_t bytes : missing_) {
+    if (bytes > 0) return false;
+  }
+  return true;
+}
+
+inline void Spread::add_awaited(std::vector<uint32_t>* members) const {
+  for (uint32_t member = 0; member < missing_.size(); ++member) {
+    if (missing_[member] > 0) members->push_back(member);
+  }
+}
+
+}  // namespace shardrun::ofi
