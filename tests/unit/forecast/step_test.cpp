@@ -227,7 +227,8 @@ StepForecast fp8_step(bool fp8, bool delayed, int64_t nodes = 1) {
   machine.fp8_peak = 2e15;
   machine.memory_rate = 4e12;
   Constants constants;
-  constants.gemm_hopper = 0.5;
+  constants.gemm[1] = 0.5;
+  constants.narrow = 0.0;
   constants.fp8 = 0.8;
   Traits stack;
   stack.delayed_scales = delayed;
