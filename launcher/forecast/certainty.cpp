@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "launcher/forecast/linear.h"
-
 namespace shardrun::launcher {
 namespace {
 
@@ -91,7 +89,7 @@ Interval Estimate::interval() const {
 }
 
 Belief::Belief(const Constants& published, std::vector<MeasuredRun> measured)
-    : published_(published), constants_(published), measured_(std::move(measured)) {
+    : published_(published), constants_(published), measured_(std::move(measured)), lower_(0) {
   const size_t n = measured_.size();
   Square together(n);
   for (size_t i = 0; i < n; ++i) {
@@ -103,7 +101,8 @@ Belief::Belief(const Constants& published, std::vector<MeasuredRun> measured)
     }
     together.at(i, i) += noise_variance() + extrapolation_variance(measured_[i].run);
   }
-  weights_ = solve(lower_of(std::move(together)), std::move(weights_));
+  lower_ = lower_of(std::move(together));
+  weights_ = solve(lower_, std::move(weights_));
   Knobs moved = knobs_of(published_);
   for (size_t k = 0; k < moved.size(); ++k) {
     const double between = knob(static_cast<int>(k)).between;
@@ -112,24 +111,37 @@ Belief::Belief(const Constants& published, std::vector<MeasuredRun> measured)
   constants_ = constants_of(moved);
 }
 
+std::vector<double> Belief::shared_with(const Run& run, const Slopes& slopes) const {
+  std::vector<double> shared;
+  for (size_t i = 0; i < measured_.size(); ++i)
+    shared.push_back(covariance(run, slopes, measured_[i].run, slopes_[i]));
+  return shared;
+}
+
+// The covariance of two runs that is left when the measured ones are known.
+double Belief::left_of(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const {
+  const std::vector<double> with_a = shared_with(a, of_a), known = solve(lower_, shared_with(b, of_b));
+  double left = covariance(a, of_a, b, of_b);
+  for (size_t i = 0; i < known.size(); ++i) left -= with_a[i] * known[i];
+  return left;
+}
+
 Estimate Belief::estimate(const Run& run) const {
   const Slopes own = slopes_of(run, published_);
-  const size_t n = measured_.size();
-  std::vector<double> shared(n);
-  Square together(n);
+  const std::vector<double> shared = shared_with(run, own);
   double mean = own.rate;
-  for (size_t i = 0; i < n; ++i) {
-    shared[i] = covariance(run, own, measured_[i].run, slopes_[i]);
-    mean += shared[i] * weights_[i];
-    for (size_t j = 0; j < n; ++j)
-      together.at(i, j) = covariance(measured_[i].run, slopes_[i], measured_[j].run, slopes_[j]);
-    together.at(i, i) += noise_variance() + extrapolation_variance(measured_[i].run);
-  }
-  const std::vector<double> known = solve(lower_of(std::move(together)), shared);
-  double variance = covariance(run, own, run, own) + noise_variance() + extrapolation_variance(run);
-  for (size_t i = 0; i < n; ++i) variance -= known[i] * shared[i];
+  for (size_t i = 0; i < shared.size(); ++i) mean += shared[i] * weights_[i];
+  const double variance = left_of(run, own, run, own) + extrapolation_variance(run);
   const StepForecast there = forecast_step(run.machine, run.model, run.layout, run.traits, constants_);
-  return {std::exp(mean) / there.tokens_per_second(), std::sqrt(std::max(variance, noise_variance()))};
+  return {std::exp(mean) / there.tokens_per_second(), std::sqrt(std::max(variance, 0.0) + noise_variance())};
+}
+
+double Belief::ratio_deviation(const Run& a, const Run& b) const {
+  const Slopes of_a = slopes_of(a, published_), of_b = slopes_of(b, published_);
+  const double variance =
+      left_of(a, of_a, a, of_a) + left_of(b, of_b, b, of_b) - 2.0 * left_of(a, of_a, b, of_b);
+  const double beyond = std::abs(extrapolation_variance(a) - extrapolation_variance(b));
+  return std::sqrt(std::max(variance, 0.0) + beyond);
 }
 
 std::vector<std::string> beyond_published(const Run& run) {

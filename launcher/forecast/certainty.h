@@ -9,11 +9,11 @@
 // Thread rule: plain values, pure functions; one call costs some thirty forecasts for each run.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
 #include "launcher/forecast/knobs.h"
+#include "launcher/forecast/linear.h"
 #include "launcher/forecast/step.h"
 
 namespace shardrun::launcher {
@@ -64,12 +64,19 @@ class Belief {
   const Constants& constants() const { return constants_; }
   // `run` is predicted with constants().
   Estimate estimate(const Run& run) const;
+  // Returns the deviation of the logarithm of two runs' rates over each other; less than that of either, because both lean on
+  // the same constants.
+  double ratio_deviation(const Run& a, const Run& b) const;
   bool is_anchored() const { return !measured_.empty(); }
 
  private:
+  double left_of(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const;
+  std::vector<double> shared_with(const Run& run, const Slopes& slopes) const;
+
   Constants published_, constants_;
   std::vector<MeasuredRun> measured_;
   std::vector<Slopes> slopes_;   // of the measured ones
+  Square lower_;                 // factor of their covariance
   std::vector<double> weights_;  // inverse covariance · misses
 };
 

@@ -1,7 +1,7 @@
 // What software makes of a machine: the few constants that predictions are fitted with.
 //
-// Fitted on published runs only (tests/unit/forecast/calibration_rows.toml, each with its source), by the test that also
-// leaves every row out once and predicts it from the others. docs/decisions says why these constants.
+// Fitted on published runs only (tests/unit/forecast/published, a file for each publication), by the test that also leaves
+// every publication out once and predicts it from the others. Decisions 0022 and 0074 say why these constants.
 // Thread rule: plain values and pure functions.
 #pragma once
 

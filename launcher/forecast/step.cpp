@@ -342,6 +342,15 @@ double conversion_seconds(const Machine& machine, const Layout& layout, const Tr
 
 }  // namespace
 
+void StepForecast::scale(double factor) {
+  seconds *= factor;
+  model_flops /= factor;
+  for (double* part :
+       {&phases.compute, &phases.gather, &phases.reduce, &phases.replica, &phases.tensor, &phases.offload,
+        &phases.exposed, &phases.bubble, &phases.optimizer, &phases.host, &phases.straggle})
+    *part *= factor;
+}
+
 StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
                            const Traits& traits, const Constants& constants) {
   const Schedule schedule = schedule_of(machine, model, layout, traits, constants);

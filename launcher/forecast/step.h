@@ -50,6 +50,9 @@ struct StepForecast {
   double model_flops = 0.0;  // per second and accelerator
   Phases phases;
   Volumes volumes;
+
+  // Makes the step and its parts last `factor` times as long.
+  void scale(double factor);
 };
 
 StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
