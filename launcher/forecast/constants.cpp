@@ -60,6 +60,43 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .python = false,
      .shards_optimizer = true,
      .logit_bytes = 2.0},
+    {.stack = Stack::kInternLm,
+     .name = "internlm",
+     .held = kNcclHeld,
+     .reduce_bytes = 2,
+     .attention = kFlash1Ampere,
+     .attention_hopper = kFlash1Hopper,
+     .shards_optimizer = true},
+    {.stack = Stack::kMaxText,
+     .name = "maxtext",
+     .fused = true,
+     .held = kNcclHeld,
+     .reduce_bytes = 2,
+     .attention_hopper = kCudnnHopper,
+     .logit_bytes = 4.0},
+    {.stack = Stack::kPaxml,
+     .name = "paxml",
+     .fused = true,
+     .held = kNcclHeld,
+     .reduce_bytes = 2,
+     .attention_hopper = kCudnnHopper,
+     .logit_bytes = 4.0},
+    {.stack = Stack::kPaddle,
+     .name = "paddle",
+     .held = kNcclHeld,
+     .reduce_bytes = 2,
+     .attention = kFlash1Ampere,
+     .attention_hopper = kFlash1Hopper,
+     .shards_optimizer = true},
+    {.stack = Stack::kDeepSpeed, .name = "deepspeed", .held = kNcclHeld, .reduce_bytes = 2, .copies = true},
+    {.stack = Stack::kNeuron,
+     .name = "neuron",
+     .fused = true,
+     .held = 0.0,  // engines of their own move data
+     .overlaps = false,
+     .attention = 0.3,
+     .shards_optimizer = true,
+     .logit_bytes = 4.0},
 }};
 
 }  // namespace
@@ -84,13 +121,18 @@ std::string stack_names() {
 }
 
 const Constants& fitted_constants() {
-  static constexpr Constants kFitted = {.gemm_ampere = 0.8084,
-                                        .gemm_hopper = 0.6644,
-                                        .elementwise = 1.6387,
-                                        .fused = 0.4109,
-                                        .fp8 = 0.8378,
-                                        .network = 0.6484,
-                                        .making = {0.9895, 1.0389, 1.0024, 0.9533, 0.9941, 1.0567, 0.9688}};
+  static constexpr Constants kFitted = {.gemm = {0.8569, 0.6889, 0.7052},
+                                        .narrow = 104.36,
+                                        .attention = 0.9172,
+                                        .elementwise = 3.0244,
+                                        .fused = 0.4245,
+                                        .fp8 = 0.8537,
+                                        .network = 0.7112,
+                                        .link = 0.9044,
+                                        .straggle = 0.004363,
+                                        .host_seconds = 0.03519,
+                                        .making = {1.0120, 0.9643, 1.0878, 0.9865, 0.9694, 1.0335, 1.0128,
+                                                   1.0000, 1.0384, 0.9181, 1.0410, 0.9803, 0.9949}};
   return kFitted;
 }
 

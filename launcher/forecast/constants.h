@@ -1,7 +1,7 @@
 // What software makes of a machine: the few constants that predictions are fitted with.
 //
-// Fitted on published runs only (tests/unit/forecast/calibration_rows.toml, each with its source), by the test that also
-// leaves every row out once and predicts it from the others. docs/decisions says why these constants.
+// Fitted on published runs only (tests/unit/forecast/published, a file for each publication), by the test that also leaves
+// every publication out once and predicts it from the others. Decisions 0022 and 0074 say why these constants.
 // Thread rule: plain values and pure functions.
 #pragma once
 
@@ -10,25 +10,42 @@
 #include <string>
 #include <string_view>
 
+#include "launcher/forecast/machine.h"
+
 namespace shardrun::launcher {
 
 // Programs whose kernels and collectives are of one making.
-enum class Stack { kSmp, kFoundry, kFms, kTitan, kMegatron, kLlmq, kLlmc };
-inline constexpr int kStacks = 7;
+enum class Stack {
+  kSmp,
+  kFoundry,
+  kFms,
+  kTitan,
+  kMegatron,
+  kLlmq,
+  kLlmc,
+  kInternLm,
+  kMaxText,
+  kPaxml,
+  kPaddle,
+  kDeepSpeed,
+  kNeuron
+};
+inline constexpr int kStacks = 13;
 
 struct Constants {
-  // Fitted.
-  double gemm_ampere = 0.75;  // share of the peak that large matrix products reach
-  double gemm_hopper = 0.70;
-  double elementwise = 1.5;  // passes over activations, relative to those that step.cpp counts
-  double fused = 0.5;        // what fusing leaves of them
-  double fp8 = 0.75;         // of the fp8 peak's gain
-  double network = 0.75;     // share of the network's rate that flat rings reach
-  std::array<double, kStacks> making{1, 1, 1, 1, 1, 1, 1};  // speed of kernels, relative to the mean stack
-  // Stated: the published rows say little of them, and are predicted as well without fitting them.
+  std::array<double, kGenerations> gemm{0.75, 0.70, 0.55};  // share of the peak that large products reach
+  double narrow = 64.0;        // columns that a product of matrices loses, whatever its width
+  double attention = 1.0;      // speed of attention, relative to Traits
+  double elementwise = 1.5;    // passes over activations, relative to those that step.cpp counts
+  double fused = 0.5;          // what fusing leaves of them
+  double fp8 = 0.75;           // of the fp8 peak's gain
+  double network = 0.75;       // share of the network's rate that flat rings reach
+  double link = 0.8;           // share of a link's rate inside a node: 370 of 450 GB/s measured with NCCL
+  double straggle = 0.006;     // a step lasts longer by this for each doubling of nodes
+  double host_seconds = 0.05;  // of a step: optimizer launches, norms, the next batch
+  std::array<double, kStacks> making{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};  // speed of kernels, by stack
+  // Stated: the published rows say little of it.
   double network_by_node = 0.85;  // share of it that collectives by node reach
-  double straggle = 0.006;        // a step lasts longer by this for each doubling of nodes
-  double host_seconds = 0.05;     // of a step: optimizer launches, norms, the next batch
 };
 
 // The traits of a stack that its documentation or sources state; nothing here is fitted.
@@ -38,10 +55,13 @@ struct Traits {
   bool fused = false;         // a compiler or hand-written kernels fuse what stands between matrix products
   double held = 0.2;          // share of multiprocessors that collectives keep from kernels while they run
   bool hierarchical = false;  // collectives by node, else flat rings
+  bool overlaps = true;       // gradients are reduced while others are computed, else behind the last of them
   int reduce_bytes = 4;       // of a gradient element that is reduced
   bool copies = false;        // flat buffers stand between collectives and kernels
   double attention = 0.6;     // share of the peak that its attention reaches on Ampere
   double attention_hopper = 0.35;
+  // Times that each score of attention is read or written, in backward twice as often; 0: it never leaves the chip.
+  double score_passes = 0.0;
   double selective = 0.5;  // share of matrix products that selective checkpointing computes again
   // Whether forward products start on the first part of what a tensor group exchanges.
   bool asynchronous_tensor = false;

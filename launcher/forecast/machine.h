@@ -13,10 +13,12 @@ namespace shardrun::launcher {
 
 // Kinds whose arithmetic is used alike well; constants.h has what each of them reaches.
 enum class Generation { kAmpere, kHopper, kTrainium };
+inline constexpr int kGenerations = 3;
 
 struct Machine {
   std::string name;
   Generation generation = Generation::kAmpere;
+  bool published = true;          // runs on such accelerators were published, and constants fitted on them
   int per_node = 8;               // accelerators
   double peak = 312e12;           // dense bf16 FLOP/s
   double fp8_peak = 0.0;          // 0: none

@@ -9,7 +9,6 @@ namespace shardrun::launcher {
 namespace {
 
 constexpr double kBf16 = 2.0;
-constexpr double kLinkReached = 0.8;  // of NVLink's rate: 370 of 450 GB/s measured with NCCL
 constexpr double kMemoryReached = 0.8;
 // Seconds to launch a layer's forward, from Python or not.
 constexpr double kEagerLayer = 2e-4, kLaunchedLayer = 2e-5;
@@ -52,7 +51,7 @@ struct Block {
 };
 
 struct Groups {
-  Group shard, replica;
+  Group shard, replica, context;
 };
 
 Groups groups_of(const Machine& machine, const Layout& layout) {
@@ -68,7 +67,9 @@ Groups groups_of(const Machine& machine, const Layout& layout) {
   };
   Groups groups;
   groups.shard = spread(layout.shard_degree, tensor);
-  groups.replica = spread(world / (layout.shard_degree * tensor), layout.shard_degree * tensor);
+  groups.replica =
+      spread(world / (layout.shard_degree * tensor * layout.pipeline), layout.shard_degree * tensor);
+  groups.context = spread(layout.context_parallel, tensor);
   return groups;
 }
 
@@ -78,15 +79,18 @@ struct Rates {
   double memory = 0.0, copy = 0.0;                 // bytes/s, of activations and of casts
 };
 
-Rates rates_of(const Machine& machine, const Layout& layout, const Traits& traits,
+Rates rates_of(const Machine& machine, const ModelShape& model, const Layout& layout, const Traits& traits,
                const Constants& constants) {
-  const bool ampere = machine.generation == Generation::kAmpere;
   const double making = constants.making[static_cast<size_t>(traits.stack)];
   Rates rates;
-  rates.gemm = machine.peak * (ampere ? constants.gemm_ampere : constants.gemm_hopper) * making;
-  rates.head = rates.gemm;
+  const double share = constants.gemm[static_cast<size_t>(machine.generation)] * making;
+  const double width = static_cast<double>(model.hidden) / layout.tensor_parallel;
+  rates.gemm = machine.peak * share * width / (width + constants.narrow);
+  rates.head = machine.peak * share;
   if (layout.fp8 && machine.fp8_peak > 0.0) rates.gemm *= machine.fp8_peak / machine.peak * constants.fp8;
-  rates.attention = machine.peak * (ampere ? traits.attention : traits.attention_hopper) * making;
+  const bool hopper = machine.generation == Generation::kHopper;
+  rates.attention =
+      machine.peak * constants.attention * making * (hopper ? traits.attention_hopper : traits.attention);
   rates.copy = machine.memory_rate * kMemoryReached / (traits.fused ? constants.fused : 1.0);
   rates.memory = machine.memory_rate * kMemoryReached * making /
                  (constants.elementwise * (traits.fused ? constants.fused : 1.0));
@@ -94,23 +98,40 @@ Rates rates_of(const Machine& machine, const Layout& layout, const Traits& trait
 }
 
 // Seconds that ranks of a tensor group exchange activations in one pass over one layer.
-double tensor_seconds(const Machine& machine, const ModelShape& model, const Layout& layout, double tokens) {
+double tensor_seconds(const Machine& machine, const ModelShape& model, const Layout& layout, double link,
+                      double tokens) {
   const int tensor = layout.tensor_parallel;
   if (tensor == 1) return 0.0;
   const Group group{tensor, (tensor + machine.per_node - 1) / machine.per_node,
                     std::min(tensor, machine.per_node), 1};
-  const Links links{machine.link_rate * kLinkReached, machine.network_rate, true};
+  const Links links{machine.link_rate * link, machine.network_rate, true};
   return 4.0 * gather_seconds(kBf16 * tokens * model.hidden, group, links);
 }
 
+// Seconds of a pass over one layer in which ranks of a context group wait for keys and values of the others, which come
+// one rank after the other while attention computes on what is there.
+double context_exposed(const ModelShape& model, const Layout& layout, const Groups& groups,
+                       const Links& links, double tokens, double attention) {
+  if (layout.context_parallel == 1) return 0.0;
+  const double bytes = 2.0 * kBf16 * model.kv_width * tokens * layout.context_parallel;
+  const double seconds = gather_seconds(bytes / layout.tensor_parallel, groups.context, links);
+  return std::max(0.0, seconds - attention);
+}
+
+// Heads are 64 wide in small models and 128 in others.
+double heads_of(const ModelShape& model) {
+  return model.hidden / (model.hidden < 2048 ? 64.0 : 128.0);
+}
+
 Block layer_block(const ModelShape& model, const Layout& layout, const Rates& rates, const Traits& traits,
-                  double tokens, double tensor) {
+                  const Groups& groups, const Links& links, double tokens, double tensor) {
   const double width = layout.tensor_parallel;
   const double gemm = 2.0 * model.layer_parameters() * tokens / width / rates.gemm;
-  const double attention = (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens *
-                           layout.sequence_length / width / rates.attention;
-  const double passes =
-      kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn) * tokens / width / rates.memory;
+  const double attention =
+      (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens * layout.sequence_length / width / rates.attention;
+  const double scores = traits.score_passes * heads_of(model) * layout.sequence_length;
+  const double passes = kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) *
+                        tokens / width / rates.memory;
   const Fp8Bytes fp8 = fp8_bytes(layout, traits);
   const double inputs = tokens * (3.0 * model.hidden + model.ffn);
   const double gradients =
@@ -121,10 +142,11 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
       (fp8.gradient * gradients + fp8.input_again * inputs + fp8.weight_again * weights) / width / rates.copy;
   const double launched = traits.python ? kEagerLayer : kLaunchedLayer;
   const double exchanged = traits.asynchronous_tensor ? tensor / width : tensor;  // forward; backward waits
+  const double context = context_exposed(model, layout, groups, links, tokens, attention);
   Block block;
-  block.forward = std::max(launched, gemm + attention + passes + casts + exchanged);
+  block.forward = std::max(launched, gemm + attention + passes + casts + exchanged + context);
   block.backward =
-      std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + casts_back + tensor);
+      std::max(2.0 * launched, 2.0 * gemm + 2.5 * attention + 2.0 * passes + casts_back + tensor + context);
   if (layout.checkpointing == spec::Checkpointing::kFull) block.backward += block.forward;
   if (layout.checkpointing == spec::Checkpointing::kSelective)
     block.backward += traits.selective * gemm + passes + (traits.selective > 0.0 ? exchanged : 0.0);
@@ -162,6 +184,7 @@ struct Timeline {
 
 struct MicroStep {
   bool gathers_forward = true, gathers_backward = true, replicates = false;
+  bool overlaps = true;  // sums, with kernels of earlier blocks
 };
 
 double micro_step_seconds(int layers, const Block& table, const Block& layer, const Block& head,
@@ -178,16 +201,19 @@ double micro_step_seconds(int layers, const Block& table, const Block& layer, co
     ready = next;
   }
   ready = line.kernels;  // the last block is still there
+  double behind = 0.0;
   for (int b = blocks - 1; b >= 0; --b) {
     const double started = std::max(line.kernels, ready);
     double next = started;
     if (what.gathers_backward && b > 0) next = line.transfer(block(b - 1).gather, started);
     const double sums = block(b).reduce + (what.replicates ? block(b).replica : 0.0);
-    line.run(block(b).backward, sums + (what.gathers_backward ? block(b).gather : 0.0), ready);
-    line.transfer(sums, line.kernels);
+    const double beside = what.overlaps ? sums : 0.0;
+    line.run(block(b).backward, beside + (what.gathers_backward ? block(b).gather : 0.0), ready);
+    if (what.overlaps) line.transfer(sums, line.kernels);
+    behind += sums - beside;
     ready = next;
   }
-  return std::max(line.kernels, line.network);
+  return std::max(line.kernels, line.network) + behind;
 }
 
 // A layout on a machine, in seconds of its blocks.
@@ -199,6 +225,7 @@ struct Schedule {
   double tokens = 0.0;  // of a micro-batch
   double slowed = 0.0;
   bool keeps = false;  // gathered parameters, from the first micro-step to the last
+  bool overlaps = true;
 
   double sum(double Block::*part) const { return table.*part + layers * layer.*part + head.*part; }
   double kernels() const { return sum(&Block::forward) + sum(&Block::backward); }
@@ -207,19 +234,22 @@ struct Schedule {
 Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layout& layout,
                      const Traits& traits, const Constants& constants) {
   const double reached = traits.hierarchical ? constants.network_by_node : constants.network;
-  const Links links{machine.link_rate * kLinkReached, machine.network_rate * reached, traits.hierarchical};
-  const Rates rates = rates_of(machine, layout, traits, constants);
+  const Links links{machine.link_rate * constants.link, machine.network_rate * reached, traits.hierarchical};
+  const Rates rates = rates_of(machine, model, layout, traits, constants);
   Schedule schedule;
   schedule.groups = groups_of(machine, layout);
-  schedule.layers = model.layers;
-  schedule.tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
+  schedule.layers = (model.layers + layout.pipeline - 1) / layout.pipeline;
+  schedule.tokens =
+      static_cast<double>(layout.micro_batch) * layout.sequence_length / layout.context_parallel;
   schedule.slowed = traits.held;
+  schedule.overlaps = traits.overlaps;
   schedule.keeps = spec::rules_of(layout.strategy).keeps_parameters || layout.shard_degree == 1;
-  schedule.tensor = tensor_seconds(machine, model, layout, schedule.tokens);
-  schedule.layer = layer_block(model, layout, rates, traits, schedule.tokens, schedule.tensor);
+  schedule.tensor = tensor_seconds(machine, model, layout, constants.link, schedule.tokens);
+  schedule.layer =
+      layer_block(model, layout, rates, traits, schedule.groups, links, schedule.tokens, schedule.tensor);
   schedule.head = head_block(model, layout, rates, schedule.tokens);
   const double looked_up = kBf16 * model.hidden * schedule.tokens / rates.memory;
-  schedule.table = {.forward = 4.0 * looked_up, .backward = 8.0 * looked_up};
+  if (layout.pipeline == 1) schedule.table = {.forward = 4.0 * looked_up, .backward = 8.0 * looked_up};
   const Groups& groups = schedule.groups;
   const double copied = (kCopiedBytes + (traits.reduce_bytes > kBf16 ? kCastBytes : 0.0)) /
                         (machine.memory_rate * kMemoryReached);
@@ -228,7 +258,8 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   };
   add(schedule.layer, model.layer_parameters(), gathered_bytes(layout, traits));
   add(schedule.head, model.table_parameters(), kBf16);
-  add(schedule.table, model.tied ? 0.0 : model.table_parameters(), kBf16);
+  const bool apart = !model.tied && layout.pipeline == 1;  // else the last stage has no embedding of its own
+  add(schedule.table, apart ? model.table_parameters() : 0.0, kBf16);
   return schedule;
 }
 
@@ -238,13 +269,22 @@ double micro_steps_seconds(const Schedule& schedule, const Layout& layout) {
     return micro_step_seconds(schedule.layers, schedule.table, schedule.layer, schedule.head,
                               {.gathers_forward = first || !schedule.keeps,
                                .gathers_backward = !schedule.keeps,
-                               .replicates = last},
+                               .replicates = last,
+                               .overlaps = schedule.overlaps},
                               schedule.slowed);
   };
   if (layout.accumulation == 1) return seconds(true, true);
   const auto between = static_cast<double>(layout.accumulation - 2);
   return seconds(true, false) + (between > 0.0 ? between * seconds(false, false) : 0.0) +
          seconds(false, true);
+}
+
+// Seconds of a step in which a stage has nothing to do: until the first micro-batch comes, and behind the last (1F1B, and
+// with several chunks of layers a stage, interleaved).
+double bubble_seconds(const Schedule& schedule, const Layout& layout) {
+  const double chunks = layout.pipeline_chunks;
+  const double layers = schedule.layers * (schedule.layer.forward + schedule.layer.backward);
+  return (layout.pipeline - 1) / chunks * layers;
 }
 
 // What moving activations to the host and back adds where kernels do not hide it: the last layer's way there and back,
@@ -257,10 +297,10 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
                    const Schedule& schedule, double gathers) {
   const auto micro = static_cast<double>(layout.accumulation);
   const int tensor = layout.tensor_parallel;
-  const double elements = model.parameters() / tensor;
+  const double elements = model.parameters() / (tensor * layout.pipeline);
   const double shard = elements / static_cast<double>(layout.shard_degree);
   Volumes volumes;
-  const double layers = model.layers * model.layer_parameters() / tensor;
+  const double layers = schedule.layers * model.layer_parameters() / tensor;
   volumes.gather =
       gathers * gather_volume(gathered_bytes(layout, traits) * layers + kBf16 * (elements - layers),
                               schedule.groups.shard);
@@ -268,9 +308,9 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
   volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
   const double passes = layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0;
   volumes.tensor =
-      micro * passes * 4.0 * model.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
+      micro * passes * 4.0 * schedule.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
   if (layout.activation_offload)
-    volumes.offload = micro * 2.0 * model.layers * kBf16 * schedule.tokens / tensor * model.hidden;
+    volumes.offload = micro * 2.0 * schedule.layers * kBf16 * schedule.tokens / tensor * model.hidden;
   if (layout.optimizer_offload) volumes.offload += kOffloadedBytes * shard;
   return volumes;
 }
@@ -302,6 +342,15 @@ double conversion_seconds(const Machine& machine, const Layout& layout, const Tr
 
 }  // namespace
 
+void StepForecast::scale(double factor) {
+  seconds *= factor;
+  model_flops /= factor;
+  for (double* part :
+       {&phases.compute, &phases.gather, &phases.reduce, &phases.replica, &phases.tensor, &phases.offload,
+        &phases.exposed, &phases.bubble, &phases.optimizer, &phases.host, &phases.straggle})
+    *part *= factor;
+}
+
 StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
                            const Traits& traits, const Constants& constants) {
   const Schedule schedule = schedule_of(machine, model, layout, traits, constants);
@@ -313,15 +362,16 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& model, cons
 
   Phases& phases = forecast.phases;
   double steps = micro_steps_seconds(schedule, layout);
-  const double mine =
-      model.parameters() / (static_cast<double>(layout.shard_degree) * layout.tensor_parallel);
+  phases.bubble = bubble_seconds(schedule, layout);
+  const double shards = static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.pipeline;
+  const double mine = model.parameters() / shards;
   const Update update = update_of(machine, layout, traits, mine);
   phases.offload = update.transfers;
   if (layout.activation_offload) {
     const double moments = layout.optimizer_offload ? kOffloadedBytes * mine : 0.0;
     const double seconds = (forecast.volumes.offload - moments) / machine.host_rate;
     phases.offload += seconds;
-    steps += micro * offload_exposed(schedule, seconds / (micro * 2.0 * model.layers));
+    steps += micro * offload_exposed(schedule, seconds / (micro * 2.0 * schedule.layers));
   }
   const double conversion = conversion_seconds(machine, layout, traits, mine, gathers);
   steps += conversion;
@@ -329,16 +379,16 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& model, cons
   phases.gather = gathers * schedule.sum(&Block::gather);
   phases.reduce = micro * schedule.sum(&Block::reduce);
   phases.replica = schedule.sum(&Block::replica);
-  phases.tensor = micro * schedule.tensor * model.layers *
+  phases.tensor = micro * schedule.tensor * schedule.layers *
                   (layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0);
   phases.exposed = std::max(0.0, steps - phases.compute);
   phases.optimizer = update.both;
   phases.host = traits.python ? constants.host_seconds : 0.0;
-  const double before = steps + phases.optimizer + phases.host;
+  const double before = steps + phases.bubble + phases.optimizer + phases.host;
   phases.straggle = before * constants.straggle * std::log2(static_cast<double>(layout.nodes));
 
   forecast.seconds = before + phases.straggle;
-  forecast.tokens = schedule.tokens * micro * world / layout.tensor_parallel;
+  forecast.tokens = schedule.tokens * micro * world / (layout.tensor_parallel * layout.pipeline);
   forecast.model_flops =
       forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds / world;
   return forecast;

@@ -18,6 +18,8 @@ struct Layout {
   int64_t nodes = 1;
   int64_t shard_degree = 1;  // ranks that share a copy of the state
   int tensor_parallel = 1;
+  int pipeline = 1, pipeline_chunks = 1;  // stages, and parts of the layers that each of them has
+  int context_parallel = 1;               // ranks that share a sequence
   spec::Strategy strategy = spec::Strategy::kFullShard;
   int64_t micro_batch = 1, accumulation = 1;  // sequences; micro-steps
   int sequence_length = 4096;
@@ -33,6 +35,7 @@ struct Phases {
   double compute = 0.0;  // kernels, and what multiprocessors that collectives hold cost them
   double gather = 0.0, reduce = 0.0, replica = 0.0, tensor = 0.0, offload = 0.0;  // transfers, hidden or not
   double exposed = 0.0;  // transfers that nothing hides
+  double bubble = 0.0;   // waiting for other stages of a pipeline
   double optimizer = 0.0, host = 0.0, straggle = 0.0;
 };
 
@@ -47,6 +50,9 @@ struct StepForecast {
   double model_flops = 0.0;  // per second and accelerator
   Phases phases;
   Volumes volumes;
+
+  // Makes the step and its parts last `factor` times as long.
+  void scale(double factor);
 };
 
 StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,

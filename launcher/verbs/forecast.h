@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "launcher/cluster/catalogue.h"
+#include "launcher/forecast/certainty.h"
+#include "launcher/forecast/failures.h"
 #include "launcher/forecast/search.h"
 #include "launcher/verbs/command_line.h"
 
@@ -23,8 +25,27 @@ struct PlanOptions {
   std::string nodes;     // "16,32,64", "1-8"; empty: the job's own
   std::string scaling;   // "strong", "weak", or the spec's own
   std::string plot;      // file of an SVG
-  double tokens = 0.0;   // to train, for hours and dollars
-  double dollars_per_hour = 0.0;  // of a node
+  std::vector<std::string> measured;  // directories of runs, or lines of logs
+  std::string machine_file;           // of types beside the catalogue, in its grammar
+  std::string prices;                 // file of dollars an hour, by type
+  double tokens = 0.0;                // to train, for hours and dollars
+  double dollars_per_hour = 0.0;      // of a node
+};
+
+// A step, corrected by what was measured, and how sure it is.
+struct Sure {
+  StepForecast step;
+  Estimate estimate;
+};
+
+// The layout that the spec asks for, on the only machine.
+struct Written {
+  Layout layout;
+  std::optional<Sure> sure;  // where it fits
+  // Of a rank. Active: what tensors and libraries take. Reserved: with what a caching allocator loses. The built-in trainer's
+  // plan loses nothing, so both are one.
+  double active_bytes = 0.0, reserved_bytes = 0.0, usable_bytes = 0.0;
+  std::vector<std::string> mends;  // where it does not fit: what would
 };
 
 struct ForecastLine {
@@ -32,12 +53,16 @@ struct ForecastLine {
   int64_t nodes = 0, accelerators = 0;
   int64_t global_batch = 0;  // sequences
   std::optional<Candidate> best;
-  StepForecast step;                     // of the best
+  StepForecast step;                     // of the best, corrected by what was measured
+  Estimate estimate;                     // of its rate
   std::optional<int64_t> planned_bytes;  // of a rank, by the built-in trainer's own plan
   double efficiency = 0.0;               // speed of a node, relative to the machine's first line
-  std::optional<double> hours, dollars;  // to train --tokens
+  double efficiency_deviation = 0.0;     // of its logarithm
+  Saving saving;
+  std::optional<double> hours, dollars;  // to train --tokens, with what saving and failures cost
   int64_t combinations = 0;
   std::vector<std::string> reasons;  // of the choice; without one, why there is none
+  std::vector<std::string> beyond;   // what of it no published run shows
 };
 
 struct ForecastReport {
@@ -45,9 +70,13 @@ struct ForecastReport {
   bool weak = false;
   bool fp8 = false;  // of the linear layers, beside bf16
   double tokens = 0.0;
-  std::optional<StepForecast> written;  // the layout that the spec asks for, on the only machine
+  int64_t measured = 0;            // runs that it learned from
+  std::optional<Written> written;  // where one machine is asked for, and no other number of nodes
   std::vector<ForecastLine> lines;
 };
+
+Run run_of(const Question& question, const Layout& layout);
+Sure foresee(const Question& question, const Layout& layout, const Belief& belief);
 
 // A rank of `instance` as one accelerator. Errors: kInvalid for a type without accelerators.
 base::Result<Machine> machine_of(const Instance& instance);

@@ -52,6 +52,46 @@ void fields(auto& visit, const StepForecast& step) {
   });
 }
 
+// The ends of an interval of a value that grows with the rate, or falls with it.
+inline std::vector<double> interval_of(double value, double deviation, bool falls = false) {
+  const Interval ends = Estimate{1.0, deviation}.interval();
+  return falls ? std::vector<double>{value / ends.high, value / ends.low}
+               : std::vector<double>{value * ends.low, value * ends.high};
+}
+
+void interval_fields(auto& visit, const StepForecast& step, const Estimate& estimate, auto&& more) {
+  visit.object("interval", [&](auto& interval) {
+    constexpr base::Digits kDigits = base::significant(6);
+    interval("share", 0.8, base::significant(1));
+    interval("step_seconds", interval_of(step.seconds, estimate.deviation, true), kDigits);
+    interval("tokens_per_second", interval_of(step.tokens_per_second(), estimate.deviation), kDigits);
+    interval("model_tflops_per_accelerator", interval_of(step.model_flops / 1e12, estimate.deviation),
+             kDigits);
+    more(interval);
+  });
+}
+
+void fields(auto& visit, const Written& written) {
+  visit("fits", written.sure.has_value());
+  visit("active_bytes", written.active_bytes, base::decimals(0));
+  visit("reserved_bytes", written.reserved_bytes, base::decimals(0));
+  visit("usable_bytes", written.usable_bytes, base::decimals(0));
+  visit("layout", written.layout);
+  if (!written.sure) {
+    visit("would_fit", written.mends);
+    return;
+  }
+  fields(visit, written.sure->step);
+  interval_fields(visit, written.sure->step, written.sure->estimate, [](auto&) {});
+}
+
+void fields(auto& visit, const Saving& saving) {
+  visit("every_steps", saving.every_steps);
+  visit("held_up_seconds", saving.held_up_seconds, base::significant(4));
+  visit("hours_between_failures", saving.hours_between_failures, base::significant(4));
+  visit("lost_share", saving.lost_share, base::significant(4));
+}
+
 void fields(auto& visit, const ForecastLine& line) {
   visit("machine", line.machine);
   visit("nodes", line.nodes);
@@ -62,12 +102,21 @@ void fields(auto& visit, const ForecastLine& line) {
     visit("best", line.best->layout);
     fields(visit, line.step);
     visit("efficiency", line.efficiency, base::significant(6));
+    interval_fields(visit, line.step, line.estimate, [&](auto& interval) {
+      constexpr base::Digits kDigits = base::significant(6);
+      interval("efficiency", interval_of(line.efficiency, line.efficiency_deviation), kDigits);
+      if (line.hours) interval("hours", interval_of(*line.hours, line.estimate.deviation, true), kDigits);
+      if (line.dollars)
+        interval("dollars", interval_of(*line.dollars, line.estimate.deviation, true), kDigits);
+    });
     visit("estimated_bytes", line.best->bytes, base::decimals(0));
+    visit("checkpoint", line.saving);
   }
   visit.where_known("planned_bytes", line.planned_bytes);
   visit.where_known("hours", line.hours, base::significant(6));
   visit.where_known("dollars", line.dollars, base::significant(6));
   visit("reasons", line.reasons);
+  if (!line.beyond.empty()) visit("unseen", line.beyond);
 }
 
 void fields(auto& visit, const ForecastReport& report) {
@@ -76,6 +125,7 @@ void fields(auto& visit, const ForecastReport& report) {
   visit("scaling", report.weak ? "weak" : "strong");
   if (report.fp8) visit("fp8", true);
   if (report.tokens > 0.0) visit("tokens", report.tokens, base::significant(6));
+  if (report.measured > 0) visit("measured", report.measured);
   visit.where_known("written", report.written);
   visit("lines", report.lines);
 }

@@ -237,11 +237,17 @@ void add_plan(CLI::App& app, CommandLine& line) {
   verb->add_option("--dollars-per-hour", options.dollars_per_hour,
                    "Price of a node, for the cost of --tokens")
       ->check(CLI::PositiveNumber);
+  verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens");
+  verb->add_option("--machine-file", options.machine_file,
+                   "TOML file of types beside those that shardrun knows, in the catalogue's words");
+  verb->add_option("--measured", options.measured,
+                   "Learn from a run: its directory, or tokens_per_second=…,nodes=…; may be repeated");
   verb->add_option("--plot", options.plot, "Write the scaling efficiency of --nodes as SVG to this file");
   add_common(*verb, line, true);
   verb->footer(
       "Example:\n  shardrun plan jobs/tiny-llama.toml --set resources.ranks_per_node=4\n"
-      "  shardrun plan jobs/llama-2-7b-p4de.toml --nodes 16,32,64,128 --plot 7b.svg");
+      "  shardrun plan jobs/llama-2-7b-p4de.toml --nodes 16,32,64,128 --plot 7b.svg\n"
+      "  shardrun plan jobs/llama-2-7b-p4de.toml --measured tokens_per_second=90000,nodes=4 --nodes 64");
   verb->callback([&] { line.exit_code = plan(options, line.common); });
 }
 

@@ -16,6 +16,18 @@ double place(int64_t nodes) {
   return std::log2(static_cast<double>(nodes));
 }
 
+// The intervals of a line's points, as one area: along their upper ends, and back along the lower ones.
+std::string band_of(const ChartAxes& axes, const ScaleSeries& series) {
+  std::string upper, lower;
+  for (const ScalePoint& point : series.points) {
+    if (point.high == 0.0) return "";
+    const double x = axes.x(place(point.nodes));
+    upper += fmt::format("{:.1f},{:.1f} ", x, axes.y(100.0 * point.high));
+    lower = fmt::format("{:.1f},{:.1f} ", x, axes.y(100.0 * point.low)) + lower;
+  }
+  return "<polygon class=\"band\" points=\"" + upper + lower + "\"/>\n";
+}
+
 std::string line_of(const ChartAxes& axes, const ScaleSeries& series) {
   std::string svg, line;
   for (const ScalePoint& point : series.points) {
@@ -55,7 +67,7 @@ std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::st
     if (one.points.size() < 2) continue;
     for (const ScalePoint& point : one.points) {
       nodes.insert(point.nodes);
-      high = std::max(high, 105.0 * point.efficiency);
+      high = std::max(high, 105.0 * std::max(point.efficiency, point.high));
     }
   }
   if (nodes.empty()) return "";
@@ -63,7 +75,7 @@ std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::st
   std::string svg = chart_begin(title) + chart_grid(axes, " %") + chart_reference(axes, 100.0, "ideal");
   for (const int64_t count : nodes) svg += chart_x_mark(axes, place(count), fmt::format("{}", count));
   for (const ScaleSeries& one : series)
-    if (one.points.size() >= 2) svg += line_of(axes, one);
+    if (one.points.size() >= 2) svg += band_of(axes, one) + line_of(axes, one);
   svg += names_of(axes, series);
   return svg + chart_end(title, "nodes");
 }

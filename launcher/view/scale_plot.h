@@ -11,7 +11,8 @@ namespace shardrun::launcher {
 
 struct ScalePoint {
   int64_t nodes = 0;
-  double efficiency = 0.0;  // speed of a node, as a share of the speed on the smallest number of nodes
+  double efficiency = 0.0;       // speed of a node, as a share of the speed on the smallest number of nodes
+  double low = 0.0, high = 0.0;  // interval of a prediction, drawn as a band; both 0: it was measured
 };
 
 struct ScaleSeries {

@@ -49,7 +49,8 @@ std::string chart_begin(const std::string& label) {
       "height=\"{1:.0f}\" "
       "role=\"img\" aria-label=\"{2}\">\n<style>text{{font:12px "
       "sans-serif;fill:#555}}.title{{font-size:14px}}"
-      ".grid{{stroke:#8884;stroke-width:1}}.line{{fill:none;stroke:#2a6fdb;stroke-width:1.8}}"
+      ".band{{fill:#2a6fdb;opacity:.13}}.grid{{stroke:#8884;stroke-width:1}}.line{{fill:none;stroke:#2a6fdb;"
+      "stroke-width:1.8}}"
       ".dot{{fill:#d9480f}}.reference{{stroke:#888;stroke-dasharray:5 4;stroke-width:1.2}}"
       "@media(prefers-color-scheme:dark){{text{{fill:#bbb}}.line{{stroke:#74a9ff}}}}</style>\n",
       Axes::kWidth, Axes::kHeight, xml_text(label));

@@ -3,97 +3,165 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "launcher/forecast/search.h"
 #include "tests/unit/forecast/fit.h"
 
 using namespace shardrun;
+using launcher::Belief;
+using launcher::Constants;
 using tests::Row;
 
 namespace {
 
-constexpr const char* kRowsPath = SOURCE_DIR "/tests/unit/forecast/calibration_rows.toml";
-
 const std::vector<Row>& rows() {
-  static const std::vector<Row> kRows = tests::read_rows(kRowsPath, kRowsPath);
+  static const std::vector<Row> kRows = tests::published_rows();
   return kRows;
 }
 
-double off(const Row& row, const launcher::Constants& constants) {
-  return tests::predicted_rate(row, constants) / row.rate - 1.0;
+const Constants& fitted() {
+  static const Constants kFitted = tests::fit(rows());
+  return kFitted;
 }
 
-template <typename Left>
-std::vector<Row> rows_without(const Left& left) {
-  std::vector<Row> others;
-  std::copy_if(rows().begin(), rows().end(), std::back_inserter(others),
-               [&](const Row& row) { return !left(row); });
-  return others;
+std::vector<std::string> publications() {
+  std::set<std::string> names;
+  for (const Row& row : rows()) names.insert(row.publication);
+  return {names.begin(), names.end()};
 }
 
-// Errors of rows, one line each, as they are found.
-struct Errors {
-  std::string table;
+// How far predictions are off, and how many rates their intervals of 80 % hold.
+struct Score {
   double sum = 0.0;
-  size_t count = 0;
-  std::vector<std::string> beyond;  // rows that are further off than 12 %
+  int count = 0, held = 0;
 
-  void add(const Row& row, double error) {
-    table += fmt::format("{:<24}{:>10.1f} tokens/s {:>+7.1f} %\n", row.id, row.rate, 100.0 * error);
-    sum += std::abs(error);
+  void add(double measured, double predicted, double deviation) {
+    const double miss = std::log(measured / predicted);
+    sum += std::abs(predicted / measured - 1.0);
     ++count;
-    if (std::abs(error) > 0.12) beyond.push_back(row.id);
+    held += std::abs(miss) <= 1.2816 * deviation;
   }
-  double mean() const { return sum / static_cast<double>(count); }
-  std::string text() const { return table + fmt::format("mean {:.2f} % of {} rows", 100.0 * mean(), count); }
+  double mean() const { return sum / count; }
+  double share() const { return static_cast<double>(held) / count; }
 };
+
+// Means over publications, which count alike, and over rows.
+struct Scores {
+  std::string table;
+  double mean = 0.0, share = 0.0;  // over publications
+  int publications = 0;
+  Score rows;
+
+  void add(const std::string& name, const Score& one) {
+    if (one.count == 0) return;
+    table += fmt::format("{:<22}{:>5} rates, off by {:>5.1f} %, {:>3.0f} % in their intervals\n", name,
+                         one.count, 100.0 * one.mean(), 100.0 * one.share());
+    mean = (mean * publications + one.mean()) / (publications + 1);
+    share = (share * publications + one.share()) / (publications + 1);
+    ++publications;
+    rows.sum += one.sum;
+    rows.count += one.count;
+    rows.held += one.held;
+  }
+  std::string text() const {
+    return table +
+           fmt::format(
+               "mean over {} publications {:.1f} %, {:.0f} % in intervals; over {} rates {:.1f} %, {:.0f} %",
+               publications, 100.0 * mean, 100.0 * share, rows.count, 100.0 * rows.mean(),
+               100.0 * rows.share());
+  }
+};
+
+// The constants of all publications but this one.
+const Constants& constants_without(const std::string& publication) {
+  static const tests::Linearized kAll(rows(), fitted());
+  static std::map<std::string, Constants> known;
+  const auto found = known.find(publication);
+  return found != known.end() ? found->second
+                              : known.emplace(publication, kAll.fit(publication)).first->second;
+}
+
+void add(Score& score, const Row& row, const Belief& belief) {
+  const launcher::Run run = tests::run_of(row);
+  const launcher::Estimate estimate = belief.estimate(run);
+  const double predicted =
+      launcher::forecast_step(run.machine, run.model, run.layout, run.traits, belief.constants())
+          .tokens_per_second() *
+      estimate.factor;
+  score.add(tests::measured_rate(row), predicted, estimate.deviation);
+}
+
+// Every row of a publication that is not in the constants, predicted from one other of its rows, each in turn.
+Score anchored_score(const std::string& publication) {
+  Score score;
+  for (const Row& anchor : rows()) {
+    if (anchor.publication != publication) continue;
+    const Belief belief(constants_without(publication),
+                        {{tests::run_of(anchor), tests::measured_rate(anchor)}});
+    for (const Row& row : rows())
+      if (row.publication == publication && row.edition == anchor.edition && row.id != anchor.id)
+        add(score, row, belief);
+  }
+  return score;
+}
 
 }  // namespace
 
+TEST_CASE("calibration: there are 150 published rows of 20 publications, each once") {
+  std::set<std::string> ids;
+  for (const Row& row : rows()) CHECK(ids.insert(row.id).second);
+  CHECK_EQ(ids.size(), 501);
+  CHECK_EQ(publications().size(), 26);
+}
+
 TEST_CASE("calibration: the constants that predictions use are those that the published rows give") {
-  const auto fitted = tests::values(tests::fit(rows()));
-  const auto used = tests::values(launcher::fitted_constants());
-
-  REQUIRE_EQ(fitted.size(), used.size());
-  for (size_t i = 0; i < used.size(); ++i) {
-    INFO(tests::names()[i], ": fitted ", fitted[i], ", used ", used[i]);
-    CHECK(std::abs(fitted[i] / used[i] - 1.0) < 0.001);
+  const launcher::Knobs found = launcher::knobs_of(fitted());
+  const launcher::Knobs used = launcher::knobs_of(launcher::fitted_constants());
+  for (int i = 0; i < launcher::kKnobs; ++i) {
+    const auto at = static_cast<size_t>(i);
+    INFO(launcher::knob(i).name, ": fitted ", std::exp(found[at]), ", used ", std::exp(used[at]));
+    CHECK(std::abs(found[at] - used[at]) < 0.001);
   }
 }
 
-// One row is further off than 12 %, and stays in every mean; [contradicted] in its file says what is known of it.
-TEST_CASE("calibration: each published row is predicted from the others within 5 % on average") {
-  Errors errors;
-  for (const Row& row : rows())
-    errors.add(row, off(row, tests::fit(rows_without([&](const Row& one) { return one.id == row.id; }))));
-  MESSAGE("left out once each, and predicted:\n", errors.text());
-
-  CHECK_EQ(errors.count, 48);
-  CHECK(errors.mean() <= 0.05);
-  CHECK(errors.beyond == std::vector<std::string>{"foundry-70b-a100-64"});
-}
-
-// This is harder than one row at a time: nothing of the same machine, program and publisher is left to learn from.
-TEST_CASE("calibration: each publication is predicted from the others within 6 % on average") {
-  std::set<std::string> sources;
-  for (const Row& row : rows()) sources.insert(row.source);
-  Errors errors;
-  for (const std::string& source : sources) {
-    const launcher::Constants constants =
-        tests::fit(rows_without([&](const Row& one) { return one.source == source; }));
+// Nothing of a publication is in the constants that predict it.
+TEST_CASE(
+    "calibration: each publication is predicted from the others within 12 %, and its intervals hold four of "
+    "five rows") {
+  Scores scores;
+  for (const std::string& publication : publications()) {
+    const Belief belief(constants_without(publication), {});
+    Score score;
     for (const Row& row : rows())
-      if (row.source == source) errors.add(row, off(row, constants));
+      if (row.publication == publication) add(score, row, belief);
+    scores.add(publication, score);
   }
-  MESSAGE("left out a publication at a time, and predicted:\n", errors.text());
+  MESSAGE("left out a publication at a time, and predicted:\n", scores.text());
 
-  CHECK_EQ(errors.count, 48);
-  CHECK(errors.mean() <= 0.06);
+  CHECK(scores.mean <= 0.12);
+  CHECK(scores.rows.share() >= 0.75);
+  CHECK(scores.rows.share() <= 0.85);
+}
+
+TEST_CASE(
+    "calibration: with one of its own rows each publication is predicted within 6 %, Trainium within 15 %") {
+  Scores scores;
+  for (const std::string& publication : publications()) {
+    const Score score = anchored_score(publication);
+    scores.add(publication, score);
+    if (publication.starts_with("neuron")) CHECK(score.mean() <= 0.15);
+  }
+  MESSAGE("predicted from the others and one of its own rows:\n", scores.text());
+
+  CHECK(scores.mean <= 0.06);
+  CHECK(scores.rows.share() >= 0.75);
+  CHECK(scores.rows.share() <= 0.85);
 }
 
 namespace {
@@ -121,10 +189,9 @@ bool same_choice(const launcher::Layout& a, const launcher::Layout& b) {
 }
 
 // What stays as it was published while degrees and offload are chosen.
-enum class Kept { kRest, kCheckpointing, kNothing };
+enum class Kept { kRest, kCheckpointing };
 
 bool keeps(Kept kept, const launcher::Layout& a, const launcher::Layout& b) {
-  if (kept == Kept::kNothing) return true;
   if (a.checkpointing != b.checkpointing || a.optimizer_offload != b.optimizer_offload) return false;
   return kept == Kept::kCheckpointing || a.micro_batch == b.micro_batch;
 }
@@ -166,41 +233,42 @@ std::string pick_text(const Pick& found) {
                      100.0 * found.behind());
 }
 
-}  // namespace
-
-// smp's rows are the best of a search over micro-batches too, as their source says; the others are what somebody ran.
-TEST_CASE(
-    "calibration: of shard degree, tensor degree and offload the published ones are chosen, or within 1 %") {
-  std::string table = fmt::format("{:<24}{:<26}{:<32}{:<32}{}\n", "", "published", "the rest as published",
-                                  "micro-batch free", "all free");
-  int free_within = 0;
-  for (const Row& row : rows()) {
-    const launcher::Answer answer = launcher::search(question_of(row));
-    const Pick rest = pick(answer, row, Kept::kRest), micro = pick(answer, row, Kept::kCheckpointing),
-               all = pick(answer, row, Kept::kNothing);
-    table += fmt::format("{:<24}{:<26}{:<32}{:<32}{}\n", row.id, choice_text(row.layout), pick_text(rest),
-                         pick_text(micro), pick_text(all));
-    free_within += all.behind() <= 0.01;
-    INFO(row.id, ": the published choice is behind by ", 100.0 * rest.behind(), " %");
-    CHECK(rest.behind() <= 0.01);
-    if (row.id.starts_with("smp-")) CHECK(micro.behind() <= 0.01);
-  }
-  MESSAGE("chosen, and how far the published choice is behind it:\n", table,
-          fmt::format("with all free {} of {} within 1 %", free_within, rows().size()));
+// Publications that chose their layouts for speed, in a search (smp) or by hand. The others run layouts that were given, to
+// compare machines or software.
+bool chose(const std::string& publication) {
+  static const std::set<std::string> kChose = {"smp",
+                                               "llm-foundry",
+                                               "fms-fsdp",
+                                               "torchtitan-h100",
+                                               "torchtitan-h200",
+                                               "aws-torchtitan",
+                                               "megatron-bridge",
+                                               "dgxc-maxtext",
+                                               "llmq",
+                                               "llm.c"};
+  return kChose.contains(publication);
 }
 
-// Nothing is fitted on these rows. llm-foundry's were looked at while formulas were written, the others were not.
-TEST_CASE("unseen: published runs that the fit does not know are predicted within 8 % on average") {
-  const std::vector<Row> unseen =
-      tests::read_rows(SOURCE_DIR "/tests/unit/forecast/unseen_rows.toml", kRowsPath);
-  Errors apart, foundry;
-  for (const Row& row : unseen)
-    (row.source == "llm-foundry-rest" ? foundry : apart).add(row, off(row, launcher::fitted_constants()));
-  MESSAGE("not seen before, and predicted:\n", apart.text());
-  MESSAGE(fmt::format("the rest of llm-foundry's tables: mean {:.2f} % of {} rows; beyond 12 %: {}",
-                      100.0 * foundry.mean(), foundry.count, fmt::join(foundry.beyond, ", ")));
+}  // namespace
 
-  CHECK_EQ(apart.count + foundry.count, 236);
-  CHECK(apart.mean() <= 0.08);
-  CHECK(foundry.mean() <= 0.06);
+// smp's rows are the best of a search over micro-batches too, as their source says; the others are what somebody chose to
+// publish. Pipelines, which the search does not know, are left out.
+TEST_CASE(
+    "calibration: of shard degree, tensor degree and offload nine of ten published choices are within 1 % of "
+    "the best") {
+  std::string table;
+  int asked = 0, within = 0;
+  for (const Row& row : rows()) {
+    if (!chose(row.publication) || row.layout.pipeline > 1) continue;
+    const launcher::Answer answer = launcher::search(question_of(row));
+    const Pick rest = pick(answer, row, Kept::kRest), micro = pick(answer, row, Kept::kCheckpointing);
+    ++asked;
+    within += rest.behind() <= 0.01;
+    if (rest.behind() > 0.01)
+      table += fmt::format("{:<34}{:<26}{}\n", row.id, choice_text(row.layout), pick_text(rest));
+    INFO(row.id, ": the published choice is behind by ", 100.0 * micro.behind(), " %");
+    if (row.publication == "smp") CHECK(micro.behind() <= 0.01);
+  }
+  MESSAGE(fmt::format("{} of {} within 1 %; published, and chosen by so much:\n{}", within, asked, table));
+  CHECK(within >= 0.9 * asked);
 }

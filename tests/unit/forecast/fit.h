@@ -1,6 +1,8 @@
-// The planner's constants, fitted on published rows: damped Gauss-Newton over their logarithms, with a prior.
+// The planner's constants, fitted on published runs: generalized least squares over their logarithms, with a prior.
 //
-// The fit is deterministic: it has no random numbers and a fixed number of rounds.
+// Rows of one publication are off together (launcher/forecast/certainty.h), so that two hundred rows of one count as one
+// publication, and one whose rows nothing explains weighs less (Student's t of four degrees of freedom). The fit is
+// deterministic: it has no random numbers and a fixed number of rounds.
 //
 // Thread rule: pure functions.
 #pragma once
@@ -8,34 +10,36 @@
 #include <string>
 #include <vector>
 
-#include "launcher/forecast/step.h"
+#include "launcher/forecast/certainty.h"
+#include "launcher/forecast/linear.h"
+#include "tests/unit/forecast/published.h"
 
 namespace shardrun::tests {
 
-// What the users of a stack could choose.
-struct Offered {
-  std::string shard_degrees;  // "any", "node or all", "one or all", "one"
-  bool tensor = false, activation_offload = false;
-
-  bool includes(const launcher::Layout& layout, int per_node) const;
-};
-
-struct Row {
-  std::string id, source;
-  launcher::Machine machine;
-  launcher::ModelShape model;
-  launcher::Layout layout;
-  launcher::Traits traits;
-  Offered offered;
-  double rate = 0.0;  // tokens/s of one accelerator, as published
-};
-
-// Reads the rows of `path`. The machines and models that it lacks, and what stacks offered, stand in `tables_path`.
-std::vector<Row> read_rows(const std::string& path, const std::string& tables_path);
+launcher::Run run_of(const Row& row);
+double measured_rate(const Row& row);  // tokens/s of all its accelerators
 double predicted_rate(const Row& row, const launcher::Constants& constants);
+
+// Rows with their rates and slopes at some constants, from which fits without any one publication follow.
+class Linearized {
+ public:
+  Linearized(const std::vector<Row>& rows, const launcher::Constants& at);
+  // Returns the constants that all rows give, or all but those of `left_out`.
+  launcher::Constants fit(const std::string& left_out = "") const;
+
+ private:
+  struct Block {  // of one publication
+    std::string publication;
+    std::vector<size_t> rows;
+    launcher::Square covariance;
+  };
+
+  const std::vector<Row>* rows_;
+  launcher::Knobs at_;
+  std::vector<launcher::Slopes> slopes_;
+  std::vector<Block> blocks_;
+};
+
 launcher::Constants fit(const std::vector<Row>& rows);
-// Returns those of the constants that are fitted, in the order of names().
-std::vector<double> values(const launcher::Constants& constants);
-std::vector<const char*> names();
 
 }  // namespace shardrun::tests

@@ -227,7 +227,8 @@ StepForecast fp8_step(bool fp8, bool delayed, int64_t nodes = 1) {
   machine.fp8_peak = 2e15;
   machine.memory_rate = 4e12;
   Constants constants;
-  constants.gemm_hopper = 0.5;
+  constants.gemm[1] = 0.5;
+  constants.narrow = 0.0;
   constants.fp8 = 0.8;
   Traits stack;
   stack.delayed_scales = delayed;
@@ -284,4 +285,38 @@ TEST_CASE("memory: fp8 with delayed scales holds one layer's factors, a byte eac
 TEST_CASE("shape: of a token's FLOPs the linear layers of blocks are what is neither scores nor head") {
   constexpr ModelShape kModel{.layers = 10, .hidden = 1024, .kv_width = 1024, .ffn = 4096, .vocab = 32768};
   CHECK(kModel.linear_flops_per_token() == 6.0 * 10 * 16 * 1024 * 1024);
+}
+
+// Four stages have a quarter of the layers each; of eight micro-batches a stage waits for three, and with chunks for a share of
+// them.
+TEST_CASE("step: a pipeline waits for its first and last micro-batches, less with several chunks a stage") {
+  constexpr ModelShape kModel{.layers = 32, .hidden = 4096, .kv_width = 4096, .ffn = 16384, .vocab = 32000};
+  const auto at = [&](int pipeline, int chunks) {
+    Layout layout = on(1, 1);
+    layout.pipeline = pipeline;
+    layout.pipeline_chunks = chunks;
+    layout.accumulation = 8;
+    return forecast_step(Machine{}, kModel, layout, traits(Stack::kMegatron), fitted_constants());
+  };
+  const StepForecast one = at(1, 1), four = at(4, 1), chunked = at(4, 3);
+
+  CHECK(one.phases.bubble == 0.0);
+  CHECK(four.tokens == doctest::Approx(one.tokens / 4.0));
+  CHECK(chunked.phases.bubble == doctest::Approx(four.phases.bubble / 3.0));
+  CHECK(four.phases.bubble / four.phases.compute == doctest::Approx(3.0 / 8.0).epsilon(0.1));
+  CHECK(four.tokens_per_second() < chunked.tokens_per_second());
+}
+
+TEST_CASE("step: ranks that share a sequence compute a part of it, and make the batch smaller") {
+  constexpr ModelShape kModel{.layers = 32, .hidden = 4096, .kv_width = 1024, .ffn = 14336, .vocab = 128256};
+  Layout whole = on(1, 1), shared = on(1, 1);
+  whole.sequence_length = shared.sequence_length = 8192;
+  shared.context_parallel = 2;
+  const auto at = [&](const Layout& layout) {
+    return forecast_step(Machine{}, kModel, layout, traits(Stack::kMegatron), fitted_constants());
+  };
+
+  CHECK(at(shared).tokens == doctest::Approx(at(whole).tokens / 2.0));
+  CHECK(at(shared).seconds < at(whole).seconds);
+  CHECK(at(shared).seconds > at(whole).seconds / 2.0);
 }

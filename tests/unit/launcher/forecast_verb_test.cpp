@@ -2,6 +2,7 @@
 
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/forecast.h"
+#include "launcher/verbs/written.h"
 
 using namespace shardrun::launcher;
 
@@ -71,4 +72,68 @@ TEST_CASE("forecast: the peak of a job in fp8 is fp8's for its linear layers and
   CHECK(fp8->flops == doctest::Approx(1637.96e12));
   CHECK_EQ(fp8->source, "datasheet of h200, fp8 in 79.2 % of the FLOPs and bf16");
   CHECK(without->flops == doctest::Approx(312e12));
+}
+
+namespace {
+
+// A model of 70 billion parameters on one node of eight accelerators with 40 GiB.
+Question question_of_70b(int64_t nodes) {
+  Question question;
+  question.machine = *machine_of(*built_in_catalogue().find("p4d.24xlarge"));
+  question.model = {.layers = 80, .hidden = 8192, .kv_width = 1024, .ffn = 28672, .vocab = 32000};
+  question.traits = traits(Stack::kFms);
+  question.constants = fitted_constants();
+  question.nodes = nodes;
+  question.global_batch = 8 * nodes;
+  question.sequence_length = 4096;
+  question.heads = 8;
+  return question;
+}
+
+shardrun::spec::JobSpec spec_of_70b() {
+  shardrun::spec::JobSpec spec;
+  spec.program.trainer = "llama";
+  spec.batch.micro_batch = 1;
+  spec.batch.global_batch = 8;
+  spec.sharding.strategy = shardrun::spec::Strategy::kFullShard;
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("forecast: a layout as written that does not fit has no speed, and says what would fit") {
+  const Belief belief(fitted_constants(), {});
+  const auto written = written_layout(spec_of_70b(), false, question_of_70b(1), belief);
+
+  REQUIRE(written);
+  CHECK_FALSE(written->sure);
+  CHECK(written->reserved_bytes > written->usable_bytes);
+  REQUIRE_EQ(written->mends.size(), 1);
+  CHECK(written->mends.front().starts_with("on "));
+  ForecastReport report;
+  report.written = written;
+  const std::string json = to_json(report);
+  CHECK(json.find("\"fits\": false") != std::string::npos);
+  CHECK(json.find("step_seconds") == std::string::npos);
+}
+
+TEST_CASE(
+    "forecast: a layout as written that fits has a speed with its interval, and what is left of the memory") {
+  const Belief belief(fitted_constants(), {});
+  shardrun::spec::JobSpec spec = spec_of_70b();
+  spec.batch.global_batch = 256;
+  spec.memory.activation_checkpointing = shardrun::spec::Checkpointing::kFull;
+  Question question = question_of_70b(32);
+  question.global_batch = 256;
+  const auto written = written_layout(spec, false, question, belief);
+
+  REQUIRE(written);
+  REQUIRE(written->sure);
+  CHECK(written->active_bytes < written->reserved_bytes);
+  CHECK(written->reserved_bytes <= written->usable_bytes);
+  CHECK(written->mends.empty());
+  ForecastReport report;
+  report.written = written;
+  const std::string json = to_json(report);
+  CHECK(json.find("\"interval\": {\"share\": 0.8, \"step_seconds\": [") != std::string::npos);
 }

@@ -1,0 +1,162 @@
+#include "launcher/forecast/certainty.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace shardrun::launcher {
+namespace {
+
+// Standard deviations of a rate's logarithm: of one publication as a whole, of what runs that are alike share, of one run.
+constexpr double kPublication = 0.01, kAlike = 0.045, kNoise = 0.02;
+constexpr double kFourOfFive = 1.2816;  // deviations on each side that hold 80 % of a normal distribution
+
+// What published runs reach to, and what each doubling beyond it may add.
+constexpr int64_t kMostAccelerators = 2048, kMostTokens = 65536;
+constexpr double kMostParameters = 405e9;
+constexpr double kBeyond = 0.04;
+constexpr double kUnknownMachine = 0.2;
+
+double doublings(double value, double most) {
+  return std::max(0.0, std::log2(value / most));
+}
+
+double accelerators_of(const Run& run) {
+  return static_cast<double>(run.layout.nodes * run.machine.per_node);
+}
+
+double extrapolation_variance(const Run& run) {
+  const double beyond = doublings(accelerators_of(run), kMostAccelerators) +
+                        doublings(run.layout.sequence_length, kMostTokens) +
+                        doublings(run.model.parameters(), kMostParameters);
+  const double machine = run.machine.published ? 0.0 : kUnknownMachine;
+  return kBeyond * kBeyond * beyond * beyond + machine * machine;
+}
+
+// Distance of two runs: 1 for eight times the nodes, four times the sequence or the parameters, another precision.
+double distance(const Run& a, const Run& b) {
+  const auto ratio = [](double x, double y) { return std::abs(std::log2(x / y)); };
+  const Layout &l = a.layout, &m = b.layout;
+  double sum = ratio(static_cast<double>(l.nodes), static_cast<double>(m.nodes)) / 3.0;
+  sum += ratio(l.sequence_length, m.sequence_length) / 2.0;
+  sum += ratio(a.model.parameters(), b.model.parameters()) / 2.0;
+  sum += ratio(l.tensor_parallel, m.tensor_parallel) / 1.5;
+  sum += ratio(l.pipeline, m.pipeline) / 1.5;
+  sum += ratio(static_cast<double>(l.micro_batch * l.accumulation),
+               static_cast<double>(m.micro_batch * m.accumulation)) /
+         2.0;
+  sum += std::abs(static_cast<int>(l.checkpointing) - static_cast<int>(m.checkpointing)) / 1.5;
+  sum += l.fp8 != m.fp8 ? 1.0 : 0.0;
+  sum += a.machine.generation != b.machine.generation ? 3.0 : 0.0;
+  return sum;
+}
+
+}  // namespace
+
+Slopes slopes_of(const Run& run, const Constants& constants) {
+  constexpr double kStep = 1e-4;
+  const auto rate = [&](const Knobs& at) {
+    const StepForecast step = forecast_step(run.machine, run.model, run.layout, run.traits, constants_of(at));
+    return std::log(step.tokens_per_second());
+  };
+  Knobs at = knobs_of(constants);
+  Slopes found;
+  found.rate = rate(at);
+  for (size_t i = 0; i < at.size(); ++i) {
+    at[i] += kStep;
+    found.slopes[i] = (rate(at) - found.rate) / kStep;
+    at[i] -= kStep;
+  }
+  return found;
+}
+
+double covariance(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) {
+  double sum = kPublication * kPublication + kAlike * kAlike * std::exp(-distance(a, b));
+  for (size_t i = 0; i < kKnobs; ++i) {
+    const double between = knob(static_cast<int>(i)).between;
+    sum += between * between * of_a.slopes[i] * of_b.slopes[i];
+  }
+  return sum;
+}
+
+double noise_variance() {
+  return kNoise * kNoise;
+}
+
+Interval Estimate::interval() const {
+  return {std::exp(-kFourOfFive * deviation), std::exp(kFourOfFive * deviation)};
+}
+
+Belief::Belief(const Constants& published, std::vector<MeasuredRun> measured)
+    : published_(published), constants_(published), measured_(std::move(measured)), lower_(0) {
+  const size_t n = measured_.size();
+  Square together(n);
+  for (size_t i = 0; i < n; ++i) {
+    slopes_.push_back(slopes_of(measured_[i].run, published_));
+    weights_.push_back(std::log(measured_[i].tokens_per_second) - slopes_[i].rate);
+    for (size_t j = 0; j <= i; ++j) {
+      together.at(i, j) = covariance(measured_[i].run, slopes_[i], measured_[j].run, slopes_[j]);
+      together.at(j, i) = together.at(i, j);
+    }
+    together.at(i, i) += noise_variance() + extrapolation_variance(measured_[i].run);
+  }
+  lower_ = lower_of(std::move(together));
+  weights_ = solve(lower_, std::move(weights_));
+  Knobs moved = knobs_of(published_);
+  for (size_t k = 0; k < moved.size(); ++k) {
+    const double between = knob(static_cast<int>(k)).between;
+    for (size_t i = 0; i < n; ++i) moved[k] += between * between * slopes_[i].slopes[k] * weights_[i];
+  }
+  constants_ = constants_of(moved);
+}
+
+std::vector<double> Belief::shared_with(const Run& run, const Slopes& slopes) const {
+  std::vector<double> shared;
+  for (size_t i = 0; i < measured_.size(); ++i)
+    shared.push_back(covariance(run, slopes, measured_[i].run, slopes_[i]));
+  return shared;
+}
+
+// The covariance of two runs that is left when the measured ones are known.
+double Belief::left_of(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const {
+  const std::vector<double> with_a = shared_with(a, of_a), known = solve(lower_, shared_with(b, of_b));
+  double left = covariance(a, of_a, b, of_b);
+  for (size_t i = 0; i < known.size(); ++i) left -= with_a[i] * known[i];
+  return left;
+}
+
+Estimate Belief::estimate(const Run& run) const {
+  const Slopes own = slopes_of(run, published_);
+  const std::vector<double> shared = shared_with(run, own);
+  double mean = own.rate;
+  for (size_t i = 0; i < shared.size(); ++i) mean += shared[i] * weights_[i];
+  const double variance = left_of(run, own, run, own) + extrapolation_variance(run);
+  const StepForecast there = forecast_step(run.machine, run.model, run.layout, run.traits, constants_);
+  return {std::exp(mean) / there.tokens_per_second(), std::sqrt(std::max(variance, 0.0) + noise_variance())};
+}
+
+double Belief::ratio_deviation(const Run& a, const Run& b) const {
+  const Slopes of_a = slopes_of(a, published_), of_b = slopes_of(b, published_);
+  const double variance =
+      left_of(a, of_a, a, of_a) + left_of(b, of_b, b, of_b) - 2.0 * left_of(a, of_a, b, of_b);
+  const double beyond = std::abs(extrapolation_variance(a) - extrapolation_variance(b));
+  return std::sqrt(std::max(variance, 0.0) + beyond);
+}
+
+std::vector<std::string> beyond_published(const Run& run) {
+  std::vector<std::string> words;
+  if (!run.machine.published)
+    words.push_back(fmt::format("no published run is on {}: its accelerators are taken for as good as {}",
+                                run.machine.name,
+                                run.machine.generation == Generation::kTrainium ? "Trainium" : "Hopper's"));
+  if (accelerators_of(run) > kMostAccelerators)
+    words.push_back(fmt::format("published runs end at {} accelerators", kMostAccelerators));
+  if (run.layout.sequence_length > kMostTokens)
+    words.push_back(fmt::format("published runs end at {} tokens a sequence", kMostTokens));
+  if (run.model.parameters() > kMostParameters)
+    words.push_back(fmt::format("published runs end at {:.0f} billion parameters", kMostParameters * 1e-9));
+  return words;
+}
+
+}  // namespace shardrun::launcher

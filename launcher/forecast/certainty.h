@@ -1,0 +1,86 @@
+// How sure a prediction is, and what measured runs change about it.
+//
+// The logarithm of a run's rate is taken to be normal around what the fitted constants give. It is off by what one publication (or
+// one user's cluster and software) does otherwise than the others, which is a normal offset of each common constant and so
+// moves runs that depend on the same constants together; by what runs that are alike share beyond that; and by noise. The spreads
+// (knobs.cpp, certainty.cpp) are those between publications; the test of the fit scores them on publications left out.
+// Method: best linear unbiased prediction, as in kriging (Rasmussen and Williams, Gaussian Processes, 2.7).
+//
+// Thread rule: plain values, pure functions; one call costs some thirty forecasts for each run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/forecast/knobs.h"
+#include "launcher/forecast/linear.h"
+#include "launcher/forecast/step.h"
+
+namespace shardrun::launcher {
+
+// What runs on what.
+struct Run {
+  Machine machine;
+  ModelShape model;
+  Layout layout;
+  Traits traits;
+};
+
+struct MeasuredRun {
+  Run run;
+  double tokens_per_second = 0.0;  // of all ranks
+};
+
+// The logarithm of a predicted rate, in tokens/s, and how it changes with the logarithm of each constant.
+struct Slopes {
+  double rate = 0.0;
+  Knobs slopes{};
+};
+
+Slopes slopes_of(const Run& run, const Constants& constants);
+
+// Returns the covariance of the logarithms of two runs' rates in one publication, without the noise of each.
+double covariance(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b);
+// Variance of the logarithm of one measured rate.
+double noise_variance();
+
+// An interval that holds four of five rates, as factors of the prediction, which is 1.
+struct Interval {
+  double low = 1.0, high = 1.0;
+};
+
+struct Estimate {
+  double factor = 1.0;        // on the rate that the constants give, by what was measured on runs like it
+  double deviation = 0.0;     // standard, of the rate's logarithm
+  Interval interval() const;  // around the corrected rate
+};
+
+// What is believed of one user's runs: the published constants, moved by what was measured there.
+class Belief {
+ public:
+  Belief(const Constants& published, std::vector<MeasuredRun> measured);
+
+  // The constants that are most likely there: those to search with.
+  const Constants& constants() const { return constants_; }
+  // `run` is predicted with constants().
+  Estimate estimate(const Run& run) const;
+  // Returns the deviation of the logarithm of two runs' rates over each other; less than that of either, because both lean on
+  // the same constants.
+  double ratio_deviation(const Run& a, const Run& b) const;
+  bool is_anchored() const { return !measured_.empty(); }
+
+ private:
+  double left_of(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const;
+  std::vector<double> shared_with(const Run& run, const Slopes& slopes) const;
+
+  Constants published_, constants_;
+  std::vector<MeasuredRun> measured_;
+  std::vector<Slopes> slopes_;   // of the measured ones
+  Square lower_;                 // factor of their covariance
+  std::vector<double> weights_;  // inverse covariance · misses
+};
+
+// Says in words what of `run` no published run shows: empty where intervals rest on runs like it.
+std::vector<std::string> beyond_published(const Run& run);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,158 @@
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "launcher/verbs/forecast_fields.h"
+#include "launcher/view/progress.h"
+#include "launcher/view/scale_plot.h"
+#include "runtime/base/json_fields.h"
+
+namespace shardrun::launcher {
+
+using spec::Checkpointing;
+
+const char* name_of(Checkpointing kind) {
+  return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
+}
+
+std::string layout_text(const Layout& layout) {
+  std::string text = fmt::format("{}, tensor {}, micro-batch {} x {}, checkpointing {}",
+                                 sharding_text(layout), layout.tensor_parallel, layout.micro_batch,
+                                 layout.accumulation, name_of(layout.checkpointing));
+  if (layout.activation_offload) text += ", activations offloaded";
+  if (layout.optimizer_offload) text += ", moments offloaded";
+  return text;
+}
+
+namespace {
+
+// "8.63 (7.41 to 10.05)"
+std::string seconds_text(double seconds, const Estimate& estimate) {
+  const Interval rate = estimate.interval();
+  return fmt::format("{:.3f} ({:.3f} to {:.3f})", seconds, seconds / rate.high, seconds / rate.low);
+}
+
+std::string percent_text(double deviation) {
+  return fmt::format("{:.0f} %", 100.0 * (Estimate{1.0, deviation}.interval().high - 1.0));
+}
+
+std::string step_text(const StepForecast& step, const Estimate& estimate) {
+  return fmt::format("step {} s, {} tokens/s, {:.1f} TFLOP/s an accelerator",
+                     seconds_text(step.seconds, estimate),
+                     with_thousands(std::llround(step.tokens_per_second())), step.model_flops / 1e12);
+}
+
+void print_parts(const StepForecast& step) {
+  const Phases& phases = step.phases;
+  const Volumes& volumes = step.volumes;
+  fmt::print(
+      "  seconds    kernels {:.3f}, transfers not hidden {:.3f}, optimizer {:.3f}, host {:.3f}, straggling "
+      "{:.3f}\n",
+      phases.compute, phases.exposed, phases.optimizer, phases.host, phases.straggle);
+  fmt::print(
+      "  transfers  gather {:.3f}, reduce {:.3f}, replicas {:.3f}, tensor {:.3f}, offload {:.3f}; hidden or "
+      "not\n",
+      phases.gather, phases.reduce, phases.replica, phases.tensor, phases.offload);
+  fmt::print("  GB a rank  gather {:.2f}, reduce {:.2f}, replicas {:.2f}, tensor {:.2f}, offload {:.2f}\n",
+             volumes.gather / 1e9, volumes.reduce / 1e9, volumes.replica / 1e9, volumes.tensor / 1e9,
+             volumes.offload / 1e9);
+}
+
+void print_line(const ForecastLine& line) {
+  if (!line.best) {
+    fmt::print("{:<16}{:>6}  {}\n", line.machine, line.nodes, line.reasons.front());
+    return;
+  }
+  const Interval rate = line.estimate.interval();
+  const std::string seconds =
+      fmt::format("{:.3f} to {:.3f}", line.step.seconds / rate.high, line.step.seconds / rate.low);
+  const std::string compared =
+      line.efficiency_deviation > 0.0 ? "± " + percent_text(line.efficiency_deviation) : "";
+  fmt::print("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>10.1f} %{:>7}{:>8.1f}  {}", line.machine, line.nodes,
+             line.step.seconds, seconds, with_thousands(std::llround(line.step.tokens_per_second())),
+             line.step.model_flops / 1e12, 100.0 * line.efficiency, compared,
+             (line.planned_bytes ? static_cast<double>(*line.planned_bytes) : line.best->bytes) / 1e9,
+             layout_text(line.best->layout));
+  if (line.hours) fmt::print("; {:.1f} h ± {}", *line.hours, percent_text(line.estimate.deviation));
+  if (line.dollars) fmt::print(", {} dollars", with_thousands(std::llround(*line.dollars)));
+  fmt::print("\n");
+}
+
+void print_memory(const Written& written) {
+  if (written.active_bytes != written.reserved_bytes)
+    fmt::print("{:.1f} GB active, ", written.active_bytes / 1e9);
+  fmt::print("{:.1f} GB reserved of {:.1f}", written.reserved_bytes / 1e9, written.usable_bytes / 1e9);
+}
+
+void print_written(const Written& written) {
+  if (!written.sure) {
+    fmt::print("as written   does not fit: ");
+    print_memory(written);
+    fmt::print("\n");
+    for (const std::string& mend : written.mends) fmt::print("  would fit  {}\n", mend);
+    return;
+  }
+  fmt::print("as written   {}\n", step_text(written.sure->step, written.sure->estimate));
+  fmt::print("  fits       ");
+  print_memory(written);
+  fmt::print(", {:.0f} % are left\n", 100.0 * (1.0 - written.reserved_bytes / written.usable_bytes));
+  print_parts(written.sure->step);
+}
+
+void print_saving(const Saving& saving, const StepForecast& step) {
+  fmt::print(
+      "  checkpoint every_steps = {} ({:.0f} min): a failure each {:.1f} h, {:.2f} % lost to saving and to "
+      "steps taken "
+      "back\n",
+      saving.every_steps, static_cast<double>(saving.every_steps) * step.seconds / 60.0,
+      saving.hours_between_failures, 100.0 * saving.lost_share);
+}
+
+}  // namespace
+
+void print_forecast(const ForecastReport& report) {
+  fmt::print("predicted    {} scaling, software {}, {}; {}\n", report.weak ? "weak" : "strong",
+             report.software, report.fp8 ? "bf16 with linear layers in fp8" : "bf16",
+             report.measured == 0
+                 ? "nothing of this is measured; intervals hold four of five unseen published runs"
+                 : fmt::format("from {} measured {}; intervals hold four of five such runs", report.measured,
+                               report.measured == 1 ? "run" : "runs"));
+  if (report.written) print_written(*report.written);
+  if (report.lines.size() == 1 && report.lines.front().best) {
+    const ForecastLine& line = report.lines.front();
+    fmt::print("best         {}\n             {}\n", layout_text(line.best->layout),
+               step_text(line.step, line.estimate));
+    print_parts(line.step);
+    for (const std::string& reason : line.reasons) fmt::print("  because    {}\n", reason);
+    print_saving(line.saving, line.step);
+  }
+  fmt::print("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>12}{:>7}{:>8}  best layout{}\n", "machine", "nodes",
+             "step s", "80 %", "tokens/s", "TFLOP/s", "efficiency", "80 %", "GB",
+             report.tokens > 0.0 ? fmt::format("; {:.3g} tokens take", report.tokens) : "");
+  for (const ForecastLine& line : report.lines) print_line(line);
+  std::set<std::string> told;
+  for (const ForecastLine& line : report.lines)
+    for (const std::string& words : line.beyond)
+      if (told.insert(words).second) fmt::print("unseen       {}\n", words);
+}
+
+std::string to_json(const ForecastReport& report) {
+  return base::json_of(report, base::kJsonReport);
+}
+
+std::string forecast_svg(const ForecastReport& report) {
+  std::vector<ScaleSeries> series;
+  for (const ForecastLine& line : report.lines) {
+    if (!line.best) continue;
+    if (series.empty() || series.back().name != line.machine) series.push_back({line.machine, {}});
+    const Interval band = Estimate{1.0, line.efficiency_deviation}.interval();
+    series.back().points.push_back(
+        {line.nodes, line.efficiency, line.efficiency * band.low, line.efficiency * band.high});
+  }
+  return scale_plot_svg(series, fmt::format("{}: {} scaling efficiency, predicted ({})", report.job,
+                                            report.weak ? "weak" : "strong", report.software));
+}
+
+}  // namespace shardrun::launcher
