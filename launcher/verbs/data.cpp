@@ -9,7 +9,8 @@ struct DataOptions {
   std::string tokenizer, output, chat_template;
   double validation = 0.0;
   uint64_t seed = 1;
-  bool split_on_blank_lines = false;
+  bool split_on_blank_lines = false, no_special_tokens = false;
+  std::string text_field = "text";
   std::vector<std::string> files;
 };
 
@@ -23,6 +24,8 @@ int data(const DataOptions& options, const CommonOptions& common) {
                                      fmt::format("--validation={}", options.validation),
                                      fmt::format("--seed={}", options.seed)};
   if (!options.chat_template.empty()) arguments.push_back("--template=" + options.chat_template);
+  arguments.push_back("--text-field=" + options.text_field);
+  if (options.no_special_tokens) arguments.emplace_back("--no-special-tokens");
   if (options.split_on_blank_lines) arguments.emplace_back("--split-on-blank-lines");
   if (common.json) arguments.emplace_back("--json");
   arguments.emplace_back("--");
@@ -38,13 +41,18 @@ void add_data(CLI::App& app, CommandLine& line) {
   verb->add_option("files", options.files, "Text files, or .jsonl with text or messages in each line")
       ->required();
   verb->add_option("--tokenizer", options.tokenizer,
-                   "byte, the path of a SentencePiece .model, or the path of BERT's vocab.txt")
+                   "byte, or the path of a tokenizer.json, a SentencePiece .model, or BERT's vocab.txt")
       ->required();
   verb->add_option("--output", options.output, "Folder for train.tokens and validation.tokens")->required();
   verb->add_option("--validation", options.validation, "Share of the documents to hold out, e.g. 0.01")
       ->capture_default_str();
   verb->add_option("--seed", options.seed, "Decides which documents are held out")->capture_default_str();
-  verb->add_option("--template", options.chat_template, "How conversations become text: llama2 or chatml");
+  verb->add_option("--template", options.chat_template,
+                   "How conversations become text: llama2, llama3, chatml, zephyr or none");
+  verb->add_option("--text-field", options.text_field, "The member of a line of JSON that holds its text")
+      ->capture_default_str();
+  verb->add_flag("--no-special-tokens", options.no_special_tokens,
+                 "No begin and end tokens around documents");
   verb->add_flag("--split-on-blank-lines", options.split_on_blank_lines,
                  "Each paragraph of a text file is a document, not the whole file");
   add_common(*verb, line, true);

@@ -40,8 +40,9 @@ struct Options {
   std::string tokenizer, output;
   double validation = 0.0;  // share of the documents
   uint64_t seed = 1;
-  std::optional<data::ChatTemplate> chat_template;
-  bool split_on_blank_lines = false, json = false;
+  data::Encoding encoding;
+  data::Reading reading;
+  bool json = false;
   std::vector<std::string> files;
 };
 
@@ -66,7 +67,9 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
                    "--validation: name a share from 0 up to, but not including, 1, e.g. 0.01");
   } else if (name == "template") {
     ASSIGN_OR_RETURN(const auto parsed, data::parse_chat_template(value));
-    options.chat_template = parsed;
+    options.encoding.chat_template = parsed;
+  } else if (name == "text-field") {
+    options.reading.text_field = value;
   } else {
     return Error(Code::kInvalid, fmt::format("there is no option --{}", name));
   }
@@ -81,7 +84,9 @@ Result<Options> read_options(std::span<char* const> arguments) {
     if (argument == "--") break;
     const size_t equals = argument.find('=');
     if (argument == "--split-on-blank-lines") {
-      options.split_on_blank_lines = true;
+      options.reading.split_on_blank_lines = true;
+    } else if (argument == "--no-special-tokens") {
+      options.encoding.special_tokens = false;
     } else if (argument == "--json") {
       options.json = true;
     } else if (argument.starts_with("--") && equals != argument.npos) {
@@ -181,8 +186,7 @@ Result<void> tokenize_file(Job& job, data::DocumentReader& reader, Progress& pro
   while (true) {
     ASSIGN_OR_RETURN(const auto document, reader.next());
     if (!document.has_value()) break;
-    if (auto encoded = encode_document(job.tokenizer, *document, job.options.chat_template, job.ids);
-        !encoded)
+    if (auto encoded = encode_document(job.tokenizer, *document, job.options.encoding, job.ids); !encoded)
       return Error(encoded.error().code(),
                    fmt::format("{}: {}", reader.place(), encoded.error().to_string()));
     Output& output = job.split.holds_out(job.documents++) ? *job.validation : job.train;
@@ -244,8 +248,7 @@ Result<void> run(const Options& options, StopRequests& stop) {
   std::vector<data::DocumentReader> readers;
   int64_t documents = 0, bytes = 0;
   for (const std::string& file : options.files) {
-    ASSIGN_OR_RETURN(auto reader,
-                     data::DocumentReader::open(file, "shardrun data", options.split_on_blank_lines));
+    ASSIGN_OR_RETURN(auto reader, data::DocumentReader::open(file, "shardrun data", options.reading));
     documents += reader.count();
     bytes += reader.bytes();
     readers.push_back(std::move(reader));

@@ -23,4 +23,7 @@ packages=(
 mkdir -p build/peers
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet "${packages[@]}"
+# Of these only the tokenizers that they carry are read: Llama 3 and 4, Qwen, Claude 2, Mistral.
+"$venv/bin/python" -m pip install --quiet --no-deps llama-models==0.3.0 dashscope==2.0.2 litellm==1.106.2 mistral-common
+"$venv/bin/python" -m pip install --quiet tiktoken==0.14.0 protobuf
 "$venv/bin/python" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'

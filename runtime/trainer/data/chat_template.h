@@ -3,10 +3,15 @@
 //   llama2   each question stands alone with its answer between begin and end tokens:
 //              [INST] question [/INST] answer
 //            a system message goes before the first question: <<SYS>>\n…\n<</SYS>>\n\n
-//   chatml   <|im_start|>role\ncontent<|im_end|>\n for each message, as text; no begin or end token
+//   llama3   after one begin token, for each message:
+//              <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>
+//   chatml   <|im_start|>role\ncontent<|im_end|>\n for each message; no begin or end token
+//   zephyr   <|role|>\ncontent</s>\n for each message; no begin or end token
+//   none     what the messages say, one after another between begin and end token
 //
-// Only what the assistant says carries loss: in llama2 together with the end token, in chatml with <|im_end|>.
-// Source: Llama 2's reference `chat_completion`; OpenAI's chat markup as Qwen and others use it.
+// Only what the assistant says carries loss, together with what ends it: the end token, <|eot_id|>, <|im_end|> or </s>.
+// Sources: Llama 2's reference `chat_completion`; Llama 3's `ChatFormat`; OpenAI's chat markup as Qwen and SmolLM2 use it;
+// the alignment handbook's template for Zephyr.
 // Thread rule: pure functions.
 #pragma once
 
@@ -26,7 +31,9 @@ struct Message {
   std::string role, content;
 };
 
-enum class ChatTemplate { kLlama2, kChatMl };
+enum class ChatTemplate { kLlama2, kLlama3, kChatMl, kZephyr, kNone };
+// Their names, as one list for people.
+extern const char* const kChatTemplates;
 // kInvalid names the templates that exist.
 Result<ChatTemplate> parse_chat_template(std::string_view name);
 
@@ -37,7 +44,10 @@ struct Passage {
   };
   std::string text;
   std::vector<Range> learned;  // byte ranges of text, ascending
-  bool framed = false;         // stands between begin and end token; the end token is learned
+  // Byte ranges, ascending, of the template's own marks, such as <|im_end|>: where the tokenizer has a token for one, it is
+  // that token; the same letters in a message never are.
+  std::vector<Range> marks;
+  bool begins = false, ends = false;  // stands behind the begin token; before the end token, which is learned
 };
 
 // kInvalid when the roles do not follow one another as the template requires.

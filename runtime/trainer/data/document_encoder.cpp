@@ -1,6 +1,9 @@
 #include "runtime/trainer/data/document_encoder.h"
 
 #include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
 
 namespace shardrun::data {
 namespace {
@@ -14,34 +17,56 @@ bool is_learned(const Passage& passage, const Token& token) {
   });
 }
 
+// Encodes a passage; the template's marks become their tokens where the tokenizer has such.
+Result<void> encode_passage(const Tokenizer& tokenizer, const Passage& passage, std::vector<Token>& tokens) {
+  const std::string_view text = passage.text;
+  size_t at = 0;
+  const auto encode_to = [&](size_t end) -> Result<void> {
+    const size_t first = tokens.size();
+    if (at < end) RETURN_IF_ERROR(tokenizer.encode(text.substr(at, end - at), tokens));
+    for (size_t i = first; i < tokens.size(); ++i) tokens[i].end += static_cast<uint32_t>(at);
+    at = end;
+    return {};
+  };
+  for (const Passage::Range& mark : passage.marks) {
+    const int32_t id = tokenizer.control_token(text.substr(mark.begin, mark.end - mark.begin));
+    if (id < 0) continue;
+    RETURN_IF_ERROR(encode_to(mark.begin));
+    tokens.push_back({id, static_cast<uint32_t>(mark.end)});
+    at = mark.end;
+  }
+  return encode_to(text.size());
+}
+
 }  // namespace
 
-Result<void> encode_document(const Tokenizer& tokenizer, const Document& document,
-                             std::optional<ChatTemplate> chat_template, std::vector<int32_t>& ids) {
+Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
+                             std::vector<int32_t>& ids) {
   const TokenizerFacts& facts = tokenizer.facts();
   const bool places_specials = facts.special.mask < 0;
   std::vector<Passage> passages;
   ids.clear();
   if (document.messages.empty()) {
-    passages.push_back({document.text, {{0, document.text.size()}}, places_specials});
+    passages.push_back({document.text, {{0, document.text.size()}}, {}, places_specials, places_specials});
   } else {
     if (!places_specials)
       return Error(Code::kInvalid, "a BERT vocabulary is not made for conversations; use \"text\"");
-    if (!chat_template) return Error(Code::kInvalid, "a conversation needs --template llama2 or chatml");
-    ASSIGN_OR_RETURN(auto applied, apply_chat_template(*chat_template, document.messages));
+    if (!encoding.chat_template)
+      return Error(Code::kInvalid, fmt::format("a conversation needs --template {}", kChatTemplates));
+    ASSIGN_OR_RETURN(auto applied, apply_chat_template(*encoding.chat_template, document.messages));
     passages = std::move(applied);
   }
   std::vector<Token> tokens;
   for (const Passage& passage : passages) {
     tokens.clear();
-    RETURN_IF_ERROR(tokenizer.encode(passage.text, tokens));
+    RETURN_IF_ERROR(encode_passage(tokenizer, passage, tokens));
     if (tokens.empty()) continue;
     const bool plain = document.messages.empty();
-    if (passage.framed && facts.special.begin >= 0)
+    if (encoding.special_tokens && passage.begins && facts.special.begin >= 0)
       ids.push_back(plain ? facts.special.begin : ~facts.special.begin);
     for (const Token& token : tokens)
       ids.push_back(plain || is_learned(passage, token) ? token.id : ~token.id);
-    if (passage.framed && facts.special.end >= 0) ids.push_back(facts.special.end);
+    if (encoding.special_tokens && passage.ends && facts.special.end >= 0) ids.push_back(facts.special.end);
   }
   return {};
 }

@@ -13,11 +13,17 @@
 
 namespace shardrun::data {
 
+struct Encoding {
+  std::optional<ChatTemplate> chat_template;
+  bool special_tokens =
+      true;  // begin and end tokens around documents; the marks of a template stay without them
+};
+
 // Replaces what `ids` held with the document's tokens; a token that carries no loss is given as its complement,
 // ~id. Text stands between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. In
 // a conversation only what the assistant says does. `ids` is empty for a document without a token of its own.
 // kInvalid when a conversation has no template or a tokenizer that is not made for it; the caller knows the place.
-Result<void> encode_document(const Tokenizer& tokenizer, const Document& document,
-                             std::optional<ChatTemplate> chat_template, std::vector<int32_t>& ids);
+Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
+                             std::vector<int32_t>& ids);
 
 }  // namespace shardrun::data

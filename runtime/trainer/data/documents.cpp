@@ -14,6 +14,7 @@ namespace {
 
 using base::Code;
 using base::Error;
+using Json = nlohmann::json;
 
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n\f\v") == text.npos;
@@ -27,15 +28,70 @@ std::string_view take_line(std::string_view text, size_t& at) {
   return line;
 }
 
+Error wrong(std::string what) {
+  return Error(Code::kInvalid, std::move(what));
+}
+
+Result<std::string> text_member(const Json& object, const std::string& name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string()) return wrong(fmt::format("{:?} is not a string", name));
+  return found->get<std::string>();
+}
+
+// What other data sets call the roles.
+std::string role_of(const std::string& from) {
+  return from == "human" ? "user" : from == "gpt" ? "assistant" : from;
+}
+
+// Reads the messages of a list whose entries name the speaker and the words so.
+Result<Document> conversation(const Json& list, const std::string& name, const char* role,
+                              const char* content) {
+  if (!list.is_array() || list.empty()) return wrong(fmt::format("{:?} is not a list, or empty", name));
+  Document document;
+  for (const Json& message : list) {
+    if (!message.is_object()) return wrong("a message is not an object");
+    const auto who = message.find(role), what = message.find(content);
+    if (who == message.end() || !who->is_string() || what == message.end() || !what->is_string())
+      return wrong(
+          fmt::format("a message lacks {:?} or {:?}, or one of them is not a string", role, content));
+    document.messages.push_back({role_of(who->get<std::string>()), what->get<std::string>()});
+  }
+  return document;
+}
+
+Result<Document> document_of(const Json& object, const std::string& text_field) {
+  if (object.is_discarded()) return wrong("is not JSON");
+  if (!object.is_object()) return wrong("is not a JSON object");
+  const bool text = object.contains(text_field),
+             messages = object.contains("messages") && text_field != "messages",
+             conversations = object.contains("conversations"),
+             prompt = object.contains("prompt") && text_field != "prompt";
+  if (text + messages + conversations + prompt != 1) {
+    return wrong(fmt::format("has not exactly one of {:?}, \"messages\", \"conversations\" and \"prompt\"",
+                             text_field));
+  }
+  if (messages) return conversation(object["messages"], "messages", "role", "content");
+  if (conversations) return conversation(object["conversations"], "conversations", "from", "value");
+  Document document;
+  if (text) {
+    ASSIGN_OR_RETURN(document.text, text_member(object, text_field));
+    return document;
+  }
+  ASSIGN_OR_RETURN(auto question, text_member(object, "prompt"));
+  ASSIGN_OR_RETURN(auto answer, text_member(object, "completion"));
+  document.messages = {{"user", std::move(question)}, {"assistant", std::move(answer)}};
+  return document;
+}
+
 }  // namespace
 
 Result<DocumentReader> DocumentReader::open(const std::string& path, const std::string& key,
-                                            bool split_on_blank_lines) {
+                                            Reading reading) {
   ASSIGN_OR_RETURN(auto file, MappedFile::open(path, key));
-  const Kind kind = path.ends_with(".jsonl") ? Kind::kJsonLines
-                    : split_on_blank_lines   ? Kind::kParagraphs
-                                             : Kind::kWhole;
-  return DocumentReader(std::move(file), path, kind);
+  const Kind kind = path.ends_with(".jsonl")       ? Kind::kJsonLines
+                    : reading.split_on_blank_lines ? Kind::kParagraphs
+                                                   : Kind::kWhole;
+  return DocumentReader(std::move(file), path, kind, std::move(reading.text_field));
 }
 
 std::string_view DocumentReader::text() const {
@@ -98,32 +154,16 @@ Result<std::optional<Document>> DocumentReader::next() {
 }
 
 Result<Document> DocumentReader::parse_json(std::string_view line) const {
-  const auto wrong = [&](std::string_view what) {
-    return Error(Code::kInvalid, fmt::format("{}: {}; each line is {{\"text\": \"…\"}} or {{\"messages\": "
-                                             "[{{\"role\": \"…\", \"content\": \"…\"}}, …]}}",
-                                             place(), what));
-  };
-  const auto object = base::parse_json(line);
-  if (object.is_discarded()) return wrong("is not JSON");
-  if (!object.is_object()) return wrong("is not a JSON object");
-  const auto text = object.find("text"), messages = object.find("messages");
-  if ((text == object.end()) == (messages == object.end()))
-    return wrong("has not exactly one of \"text\" and \"messages\"");
-  Document document;
-  if (text != object.end()) {
-    if (!text->is_string()) return wrong("\"text\" is not a string");
-    document.text = text->get<std::string>();
-    return document;
-  }
-  if (!messages->is_array() || messages->empty()) return wrong("\"messages\" is not a list, or empty");
-  for (const auto& message : *messages) {
-    if (!message.is_object()) return wrong("a message is not an object");
-    const auto role = message.find("role"), content = message.find("content");
-    if (role == message.end() || !role->is_string() || content == message.end() || !content->is_string())
-      return wrong("a message lacks \"role\" or \"content\", or one of them is not a string");
-    document.messages.push_back({role->get<std::string>(), content->get<std::string>()});
-  }
-  return document;
+  auto document = document_of(base::parse_json(line), text_field_);
+  if (document) return document;
+  return Error(
+      Code::kInvalid,
+      fmt::format(
+          "{}: {}; each line is {{\"{}\": \"…\"}}, {{\"messages\": [{{\"role\": \"…\", \"content\": \"…\"}}, "
+          "…]}}, "
+          "{{\"conversations\": [{{\"from\": \"human\", \"value\": \"…\"}}, …]}} or {{\"prompt\": \"…\", "
+          "\"completion\": \"…\"}}",
+          place(), document.error().message(), text_field_));
 }
 
 }  // namespace shardrun::data

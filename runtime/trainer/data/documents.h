@@ -1,6 +1,10 @@
 // DocumentReader: cuts input files into documents, and finds where in them something is wrong.
 //
-//   NAME.jsonl   one JSON object a line: {"text": "…"} or {"messages": [{"role": "…", "content": "…"}, …]}
+//   NAME.jsonl   one JSON object a line, in one of these shapes:
+//                  {"text": "…"}, or the member that `text_field` names
+//                  {"messages": [{"role": "…", "content": "…"}, …]}
+//                  {"conversations": [{"from": "human", "value": "…"}, …]}: human is the user, gpt the assistant
+//                  {"prompt": "…", "completion": "…"}: a question and its answer
 //   any other    plain text: the file is one document, or with `split_on_blank_lines` each paragraph is
 //
 // Thread rule: thread-compatible.
@@ -25,11 +29,15 @@ struct Document {
   std::vector<Message> messages;  // a conversation in place of text, when not empty
 };
 
+struct Reading {
+  bool split_on_blank_lines = false;
+  std::string text_field = "text";
+};
+
 class DocumentReader {
  public:
   // Errors are those of MappedFile::open, with `key` before them.
-  static Result<DocumentReader> open(const std::string& path, const std::string& key,
-                                     bool split_on_blank_lines);
+  static Result<DocumentReader> open(const std::string& path, const std::string& key, Reading reading);
 
   // Returns the next document; nullopt after the last. kInvalid with file:line for what is not a document.
   Result<std::optional<Document>> next();
@@ -43,8 +51,8 @@ class DocumentReader {
 
  private:
   enum class Kind { kWhole, kParagraphs, kJsonLines };
-  DocumentReader(MappedFile file, std::string path, Kind kind)
-      : file_(std::move(file)), path_(std::move(path)), kind_(kind) {}
+  DocumentReader(MappedFile file, std::string path, Kind kind, std::string text_field)
+      : file_(std::move(file)), path_(std::move(path)), kind_(kind), text_field_(std::move(text_field)) {}
   std::string_view text() const;
   std::string_view take(size_t& at, int64_t& line) const;
   Result<Document> parse_json(std::string_view line) const;
@@ -52,6 +60,7 @@ class DocumentReader {
   MappedFile file_;
   std::string path_;
   Kind kind_;
+  std::string text_field_;
   size_t at_ = 0;
   int64_t line_ = 1;           // line of at_, counted from 1
   int64_t document_line_ = 1;  // line of the document that was returned last

@@ -35,6 +35,11 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   const TokenizerFacts& facts() const override { return facts_; }
 
+  int32_t control_token(std::string_view content) const override {
+    const int id = library_.PieceToId(content);
+    return library_.IsControl(id) ? id : -1;
+  }
+
   Result<void> encode(std::string_view text, std::vector<Token>& out) const override {
     SHARDRUN_CHECK(text.size() <= kMaximumTextBytes);
     sentencepiece::ImmutableSentencePieceText pieces;

@@ -38,11 +38,12 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name) {
   };
   if (name == "byte") return make_byte_tokenizer();
   if (name.ends_with(".model")) return open_sentencepiece_tokenizer(name);
+  if (ends_with("tokenizer.json")) return open_bpe_tokenizer(name);
   if (ends_with("vocab.txt")) return open_wordpiece_tokenizer(name);
   return base::Error(
       base::Code::kInvalid,
-      fmt::format("there is no tokenizer \"{}\"; use byte, the path of a SentencePiece .model file, or "
-                  "the path of a vocab.txt",
+      fmt::format("there is no tokenizer \"{}\"; use byte, or the path of a SentencePiece .model "
+                  "file, a tokenizer.json or a vocab.txt",
                   name));
 }
 

@@ -1,8 +1,10 @@
-// Tokenizer: turns text into token ids. Three kinds stand behind one interface.
+// Tokenizer: turns text into token ids. Four kinds stand behind one interface.
 //
 //   byte           token = byte value; a document ends with token 0
 //   sentencepiece  a model file of the SentencePiece library, like Llama's tokenizer.model; a document stands
 //                  between the model's begin and end tokens, where it has them
+//   bpe            a tokenizer.json of Hugging Face with byte-pair merges, like those of Llama 3, Qwen and SmolLM2; a
+//                  document stands between the tokens that its post-processor or tokenizer_config.json name
 //   wordpiece      BERT's vocab.txt; documents get no special tokens, runtime/trainer/data/bert_loader.h places them
 //
 // Text never becomes a special token: "</s>" or "[MASK]" in a document are letters, whoever wrote them.
@@ -33,7 +35,7 @@ struct SpecialTokens {
 
 // What a token file says about the tokenizer that made it.
 struct TokenizerFacts {
-  std::string kind;        // "byte", "sentencepiece" or "wordpiece"
+  std::string kind;        // "byte", "sentencepiece", "bpe" or "wordpiece"
   uint32_t hash = 0;       // CRC-32C of the model or vocabulary file; 0 for byte
   int32_t vocabulary = 0;  // ids are in [0, vocabulary)
   SpecialTokens special;
@@ -58,12 +60,18 @@ class Tokenizer {
   // Appends the tokens of `text`, without special tokens. Bytes that are not UTF-8 count as U+FFFD. kInvalid for
   // what the library refuses. `text` has at most kMaximumTextBytes.
   virtual Result<void> encode(std::string_view text, std::vector<Token>& out) const = 0;
+  // Returns the id of the token that stands for `content` as a whole, such as "<|im_end|>", and that text never becomes by
+  // itself; -1 where there is none. Chat templates place such tokens.
+  virtual int32_t control_token(std::string_view content) const {
+    static_cast<void>(content);
+    return -1;
+  }
 };
 
 inline constexpr size_t kMaximumTextBytes = size_t{64} << 20;
 
-// `name` is "byte", PATH.model (SentencePiece) or PATH/vocab.txt (WordPiece). Errors: kInvalid for another name,
-// kNotFound, kIo, and kCorrupt for a file that is not a model or vocabulary.
+// `name` is "byte", PATH.model (SentencePiece), PATH/tokenizer.json (byte-pair merges) or PATH/vocab.txt (WordPiece). Errors: kInvalid for another name,
+// kNotFound, kIo, kCorrupt for a file that is not a model or vocabulary, and kInvalid for one that needs what is not served.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name);
 
 }  // namespace shardrun::data

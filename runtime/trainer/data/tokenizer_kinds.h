@@ -16,6 +16,10 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 // Opens a SentencePiece model, unigram or BPE, which the library itself reads.
 Result<std::unique_ptr<Tokenizer>> open_sentencepiece_tokenizer(const std::string& path);
 
+// Opens a Hugging Face tokenizer.json whose model is BPE: byte-level, or over characters with or without fallback to bytes.
+// The ids are those of the tokenizers package with encode_special_tokens, as runtime/trainer/data/bpe reads the file.
+Result<std::unique_ptr<Tokenizer>> open_bpe_tokenizer(const std::string& path);
+
 // Opens BERT's tokenizer over a vocab.txt, one piece a line. do_lower_case, strip_accents and
 // tokenize_chinese_chars are taken from a tokenizer_config.json beside it; without that file they are
 // BERT-uncased's.

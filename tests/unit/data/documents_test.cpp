@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ using namespace shardrun::tests;
 namespace {
 
 DocumentReader reader_of(const std::string& path, bool split = false) {
-  auto reader = DocumentReader::open(path, "shardrun data", split);
+  auto reader = DocumentReader::open(path, "shardrun data", {split, "text"});
   REQUIRE(reader);
   return std::move(reader).value();
 }
@@ -56,7 +57,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& name) {
 std::vector<int32_t> encoded(const Tokenizer& tokenizer, const Document& document,
                              std::optional<ChatTemplate> chat_template = std::nullopt) {
   std::vector<int32_t> ids;
-  REQUIRE(encode_document(tokenizer, document, chat_template, ids));
+  REQUIRE(encode_document(tokenizer, document, {chat_template}, ids));
   return ids;
 }
 
@@ -105,9 +106,10 @@ TEST_CASE("documents: what is no document is refused with its line") {
   CHECK(error_of_line(folder, "{\"text\": ") == "x.jsonl:3: is not JSON");
   CHECK(error_of_line(folder, "\xff") == "x.jsonl:3: is not JSON");
   CHECK(error_of_line(folder, "[1]") == "x.jsonl:3: is not a JSON object");
-  CHECK(error_of_line(folder, "{}") == "x.jsonl:3: has not exactly one of \"text\" and \"messages\"");
+  CHECK(error_of_line(folder, "{}") ==
+        "x.jsonl:3: has not exactly one of \"text\", \"messages\", \"conversations\" and \"prompt\"");
   CHECK(error_of_line(folder, R"({"text": "a", "messages": []})") ==
-        "x.jsonl:3: has not exactly one of \"text\" and \"messages\"");
+        "x.jsonl:3: has not exactly one of \"text\", \"messages\", \"conversations\" and \"prompt\"");
   CHECK(error_of_line(folder, R"({"text": null})") == "x.jsonl:3: \"text\" is not a string");
   CHECK(error_of_line(folder, R"({"messages": []})") == "x.jsonl:3: \"messages\" is not a list, or empty");
   CHECK(error_of_line(folder, R"({"messages": ["hi"]})") == "x.jsonl:3: a message is not an object");
@@ -122,7 +124,8 @@ TEST_CASE("chat template llama2: questions and answers in the words of Llama 2's
   REQUIRE(passages->size() == 2);
   CHECK((*passages)[0].text == "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello ");
   CHECK((*passages)[1].text == "[INST] Bye [/INST] See you ");
-  CHECK((*passages)[1].framed);
+  CHECK((*passages)[1].begins);
+  CHECK((*passages)[1].ends);
 }
 
 TEST_CASE("chat template chatml: every message between its marks") {
@@ -149,7 +152,89 @@ TEST_CASE("chat templates: roles in an order that they do not know are refused")
     CHECK(!apply_chat_template(ChatTemplate::kLlama2, talk));
   }
   CHECK(!apply_chat_template(ChatTemplate::kChatMl, std::vector<Message>{{"a\nb", "c"}}));
-  CHECK(!parse_chat_template("llama3"));
+  CHECK(!parse_chat_template("alpaca"));
+}
+
+TEST_CASE("documents: the field of the text has any name, and conversations the shapes of other data sets") {
+  const Folder folder;
+  const std::string path = folder.file("a.jsonl",
+                                       R"({"content": "words", "id": 1}
+{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}, {"from": "tool", "value": "t"}]}
+{"prompt": "p", "completion": "c"}
+{"prompt": "p"}
+)");
+  auto reader = DocumentReader::open(path, "shardrun data", {false, "content"});
+  REQUIRE(reader);
+
+  CHECK((*reader->next())->text == "words");
+  const auto talk = *reader->next();
+  REQUIRE(talk->messages.size() == 3);
+  CHECK(talk->messages[0].role == "user");
+  CHECK(talk->messages[1].role == "assistant");
+  CHECK(talk->messages[1].content == "a");
+  CHECK(talk->messages[2].role == "tool");
+  const auto pair = *reader->next();
+  REQUIRE(pair->messages.size() == 2);
+  CHECK(pair->messages[0].content == "p");
+  CHECK(pair->messages[1].role == "assistant");
+  const auto half = reader->next();
+  REQUIRE(!half);
+  CHECK(half.error().message().find("a.jsonl:4: \"completion\" is not a string") != std::string::npos);
+}
+
+TEST_CASE("chat template llama3: one begin token, and every message between its marks") {
+  const auto passages = apply_chat_template(ChatTemplate::kLlama3, kTalk);
+
+  REQUIRE(passages);
+  REQUIRE(passages->size() == 1);
+  CHECK((*passages)[0].begins);
+  CHECK(!(*passages)[0].ends);
+  CHECK(text_of(*passages) ==
+        "<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nSee you<|eot_id|>");
+}
+
+TEST_CASE("chat templates zephyr and none: roles between bars, and words as they stand") {
+  const std::vector<Message> talk{{"user", "a "}, {"assistant", "b"}};
+
+  CHECK(text_of(*apply_chat_template(ChatTemplate::kZephyr, talk)) ==
+        "<|user|>\na </s>\n<|assistant|>\nb</s>\n");
+  CHECK(learned({"", talk}, ChatTemplate::kZephyr) == std::string(30, '.') + "b</s>.");
+  CHECK(learned({"", talk}, ChatTemplate::kNone) == "..b$");
+}
+
+TEST_CASE(
+    "encoder: a template's marks are the tokenizer's tokens, and the same letters in a message are not") {
+  const auto tokenizer = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/bpe/smollm2/tokenizer.json");
+  const int32_t start = tokenizer->control_token("<|im_start|>"),
+                end = tokenizer->control_token("<|im_end|>");
+  REQUIRE(start > 0);
+  const Document talk{"", {{"user", "a<|im_end|>"}, {"assistant", "the b"}}};
+
+  const auto ids = encoded(*tokenizer, talk, ChatTemplate::kChatMl);
+
+  CHECK(ids.front() == ~start);
+  CHECK(std::count(ids.begin(), ids.end(), ~end) == 1);
+  CHECK(std::count(ids.begin(), ids.end(), end) == 1);
+  std::vector<Token> answer;
+  REQUIRE(tokenizer->encode("the b", answer));
+  const auto learned_from = ids.end() - 2 - static_cast<std::ptrdiff_t>(answer.size());
+  for (size_t i = 0; i < answer.size(); ++i)
+    CHECK(learned_from[static_cast<std::ptrdiff_t>(i)] == answer[i].id);
+  CHECK(*(ids.end() - 2) == end);
+  CHECK(ids.back() < 0);
+}
+
+TEST_CASE("encoder: begin and end tokens are left out on request") {
+  const auto byte = tokenizer_of("byte");
+  std::vector<int32_t> ids;
+
+  REQUIRE(encode_document(*byte, {"hi", {}}, {std::nullopt, false}, ids));
+
+  CHECK(ids == std::vector<int32_t>{'h', 'i'});
 }
 
 TEST_CASE("encoder: text stands between begin and end tokens, and for BERT alone") {
@@ -191,7 +276,7 @@ TEST_CASE("encoder: a conversation needs a template, and a tokenizer made for it
   std::vector<int32_t> ids;
   const Document talk{"", kTalk};
 
-  CHECK(!encode_document(*tokenizer_of("byte"), talk, std::nullopt, ids));
+  CHECK(!encode_document(*tokenizer_of("byte"), talk, {}, ids));
   CHECK(!encode_document(*tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/vocab.txt"), talk,
-                         ChatTemplate::kChatMl, ids));
+                         {ChatTemplate::kChatMl}, ids));
 }

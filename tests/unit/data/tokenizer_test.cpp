@@ -170,9 +170,9 @@ TEST_CASE("tokenizers: files that are none are refused by name") {
   CHECK(error_of(damaged).find("damaged.model is no SentencePiece model") != std::string::npos);
   CHECK(error_of(folder / "vocab.txt").find("vocab.txt is no BERT vocabulary: it has no line [MASK]") !=
         std::string::npos);
-  CHECK(
-      error_of(other).find("words.txt\"; use byte, the path of a SentencePiece .model file, or the path of a "
-                           "vocab.txt") != std::string::npos);
+  CHECK(error_of(other).find(
+            "words.txt\"; use byte, or the path of a SentencePiece .model file, a tokenizer.json or a "
+            "vocab.txt") != std::string::npos);
   CHECK(error_of(folder / "none.model").find("none.model") != std::string::npos);
   CHECK(error_of("myvocab.txt").find("there is no tokenizer") != std::string::npos);
 }
