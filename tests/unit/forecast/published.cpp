@@ -84,7 +84,8 @@ launcher::ModelShape model_of(const TomlValue& table) {
   model.ffn_matrices = integer("ffn_matrices");
   model.vocab = integer("vocab");
   model.tied = of(table, "tied").boolean;
-  model.causal = table.find("causal") == nullptr || of(table, "causal").boolean;
+  const bool causal = table.find("causal") == nullptr || of(table, "causal").boolean;
+  model.architecture = spec::find_architecture(causal ? "llama" : "bert");
   return model;
 }
 
