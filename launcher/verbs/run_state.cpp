@@ -74,18 +74,22 @@ std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, i
   return exits;
 }
 
+// Reads the record once more of a run that nothing runs of any more, for it may have ended just now; says whether it had.
+bool reads_its_end(const record::RunDir& run, RunState& state) {
+  auto record = find_record(run);
+  if (!record || record->status == RunStatus::kRunning) return false;
+  state.record = std::move(record).value();
+  state.status = record::status_name(state.record->status);
+  return true;
+}
+
 // Says in the state that a run whose record still says "running" has lost its conductor, which can be told on this
 // machine alone.
 void note_lost_conductor(const record::RunDir& run, RunState& state) {
   const auto holder = read_holder(run);
   const bool nobody = !holder && holder.error().code() == base::Code::kNotFound;
   if (!nobody && !(holder && life_of(*holder) == Life::kGone)) return;
-  // The record is written before the lock is removed: it is read again, for the run may have ended just now.
-  if (auto record = find_record(run); record && record->status != RunStatus::kRunning) {
-    state.record = std::move(record).value();
-    state.status = record::status_name(state.record->status);
-    return;
-  }
+  if (reads_its_end(run, state)) return;  // the record is written before the lock is removed
   state.status = kInterrupted;
   state.record->verdict = nobody ? "interrupted: its conductor ended without a record"
                                  : fmt::format("interrupted: its conductor, {}, is gone", describe(*holder));
@@ -111,7 +115,11 @@ base::Result<RunState> look_at(const record::RunDir& run, bool ask_slurm) {
   const bool open = !state.record || state.record->status == RunStatus::kRunning ||
                     state.record->status == RunStatus::kPreempted || is_of_an_earlier_job(state);
   if (state.plan.scheduler == "slurm") {
-    if (open && ask_slurm) ask_about(state);
+    if (open && ask_slurm) {
+      ask_about(state);
+      const bool unended = !state.record || state.record->status == RunStatus::kRunning;
+      if (unended && is_over(state)) reads_its_end(run, state);  // it is written before Slurm's job ends
+    }
   } else if (state.record && state.record->status == RunStatus::kRunning) {
     note_lost_conductor(run, state);
   }
