@@ -72,6 +72,13 @@ Result<Said> said_by_run(const std::string& directory) {
   Said said;
   said.tokens_per_second = record.metrics->tokens_per_second;
   ASSIGN_OR_RETURN(said.loaded, load_prepared_spec(directory + "/job.toml", plan.overrides));
+  if (said.loaded.spec.resources.device == spec::DeviceKind::kCpu)
+    return Error(Code::kInvalid, "it trained on CPUs, and predictions are of accelerators; take another run");
+  said.machine = said.loaded.spec.cluster.instance;
+  if (said.machine.empty())
+    return Error(Code::kInvalid,
+                 fmt::format("its job names no machine; write tokens_per_second={:.0f},machine=…",
+                             said.tokens_per_second));
   return said;
 }
 
