@@ -6,6 +6,12 @@
 namespace shardrun::launcher {
 namespace {
 
+// The seconds of a step of a program that tells only when its steps ended; 0 where two lines do not say.
+double seconds_between(const StepPoint& before, const StepPoint& point) {
+  if (before.time <= 0.0 || point.time <= before.time || point.step <= before.step) return 0.0;
+  return (point.time - before.time) / static_cast<double>(point.step - before.step);
+}
+
 void replace_from(std::vector<StepPoint>& points, const StepPoint& point) {
   while (!points.empty() && points.back().step >= point.step) points.pop_back();
   points.push_back(point);
@@ -16,10 +22,13 @@ void replace_from(std::vector<StepPoint>& points, const StepPoint& point) {
 void add_metrics(std::string_view text, TrainingCurve& curve) {
   for (const record::MetricsLine& line : record::parse_metrics(text, curve.newest_attempt)) {
     curve.newest_attempt = line.attempt;
+    if (line.total_steps) curve.total_steps = *line.total_steps;
     if (!line.step || !line.loss) continue;
-    const StepPoint point{*line.step, *line.loss, line.tokens_per_second.value_or(0.0),
-                          line.step_seconds.value_or(0.0)};
+    StepPoint point{*line.step, *line.loss, line.tokens_per_second.value_or(0.0),
+                    line.step_seconds.value_or(0.0), line.time.value_or(0.0)};
     if (!line.event) {
+      if (!line.step_seconds && !curve.steps.empty())
+        point.step_seconds = seconds_between(curve.steps.back(), point);
       replace_from(curve.steps, point);
     } else if (line.event == "validation") {
       replace_from(curve.validations, point);

@@ -16,6 +16,7 @@ struct StepPoint {
   double loss = 0.0;
   double tokens_per_second = 0.0;
   double step_seconds = 0.0;
+  double time = 0.0;  // when it ended; 0: unknown
 };
 
 struct TrainingCurve {
@@ -23,6 +24,7 @@ struct TrainingCurve {
   std::vector<StepPoint> validations;  // loss only
   double unigram_entropy = 0.0;        // 0 if unknown
   int newest_attempt = 0;              // the newest attempt in the lines so far
+  int64_t total_steps = 0;             // how many a command program said there will be; 0: it did not
 };
 
 // Adds the lines of `text` to `curve`; lines that are not JSON or of no interest are skipped. A step that appears
