@@ -67,6 +67,8 @@ struct SlurmJob {
   std::string reason;  // why it waits, "" otherwise
 };
 
+// Says whether a job in this state, e.g. "CANCELLED", does not run any more.
+bool is_end_of_job(const std::string& state);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
