@@ -14,7 +14,7 @@ void add_host(CLI::App& verb, CommandLine& line);
 int run_elsewhere(const CommandLine& line);
 
 struct Submission {
-  const SpecOptions& spec;
+  const JobOptions& job;
   bool dry_run = false;
   std::string after;  // a run there, as --after takes it
 };
