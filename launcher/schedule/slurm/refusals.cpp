@@ -95,7 +95,8 @@ Error explain_refusal(const spec::JobSpec& spec, const Error& refusal) {
     if (said.find(one.words) == std::string::npos) continue;
     const std::string key = one.key;
     const std::string place = key.empty() ? "" : spec.origin(key) + ": ";
-    return Error(refusal.code(), fmt::format("{}{}; {} (Slurm: {})", place, one.what, one.mend, one.words));
+    return Error(key.empty() ? refusal.code() : Code::kInvalid,
+                 fmt::format("{}{}; {} (Slurm: {})", place, one.what, one.mend, one.words));
   }
   return refusal;
 }
