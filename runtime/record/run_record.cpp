@@ -260,7 +260,8 @@ std::string to_results_json(const RunRecord& record) {
   if (record.metrics) {
     if (record.metrics->final_loss) add("Final loss", *record.metrics->final_loss, "");
     if (ended > started) add("Time to train", (ended - started) / 60.0, "minutes");
-    add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
+    if (record.metrics->tokens_per_second > 0.0)
+      add("Average throughput", record.metrics->tokens_per_second, "tokens/s");
     for (const plan::Utilization& one : record.metrics->utilization) {
       add("Model FLOPs utilization", one.causal, "", one.peak);
       add("Model FLOPs utilization, all scores", one.full, "", one.peak);
