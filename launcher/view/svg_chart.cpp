@@ -10,6 +10,14 @@ namespace {
 
 using Axes = ChartAxes;
 
+// Returns how wide words are in the font of chart_begin(), with room to spare.
+double width_of(const std::string& text) {
+  constexpr double kCharacter = 7.0;
+  return kCharacter * static_cast<double>(std::count_if(text.begin(), text.end(), [](char c) {
+           return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+         }));
+}
+
 }  // namespace
 
 double tick_distance(double span, int wanted) {
@@ -68,11 +76,9 @@ std::string chart_grid(const ChartAxes& axes, const std::string& unit) {
 }
 
 std::string ChartLabels::place(double x, double y, const std::string& text, bool centred) {
-  constexpr double kLine = 14.0, kCharacter = 7.0;  // of the font in chart_begin(), with room to spare
+  constexpr double kLine = 14.0;  // of the font in chart_begin()
   if (text.empty()) return "";
-  const auto characters = std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-  const double width = kCharacter * static_cast<double>(characters);
+  const double width = width_of(text);
   for (const int lines : {0, -1, 1, -2, 2, -3, 3, -4, 4}) {
     const double at = y + lines * kLine;
     const Box box{centred ? x - width / 2 : x - width, centred ? x + width / 2 : x, at - kLine + 3.0,
@@ -103,8 +109,10 @@ std::string chart_reference(const ChartAxes& axes, ChartLabels& labels, double y
 std::string chart_dot(const ChartAxes& axes, ChartLabels& labels, double x, double y,
                       const std::string& text) {
   const double at = std::clamp(axes.x(x), Axes::kLeft, Axes::kWidth - Axes::kRight);
+  // Further left are the numbers of the y axis.
+  const double right = at - 8 - width_of(text) < Axes::kLeft ? at + 8 + width_of(text) : at - 8;
   return fmt::format("<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n", at, axes.y(y)) +
-         labels.place(at - 8, axes.y(y) - 6, text);
+         labels.place(right, axes.y(y) - 6, text);
 }
 
 std::string chart_end(const std::string& title, const std::string& x_name) {

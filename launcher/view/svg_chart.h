@@ -46,7 +46,7 @@ std::string chart_grid(const ChartAxes& axes, const std::string& unit = "");
 std::string chart_x_mark(const ChartAxes& axes, ChartLabels& labels, double x, const std::string& text);
 // Draws a dashed line across the picture at `y`, with words at its right end.
 std::string chart_reference(const ChartAxes& axes, ChartLabels& labels, double y, const std::string& text);
-// Draws a dot with words to its left.
+// Draws a dot with words to its left, or to its right where there is no room.
 std::string chart_dot(const ChartAxes& axes, ChartLabels& labels, double x, double y,
                       const std::string& text);
 // Draws the title and the name of the x axis, and closes the element.
