@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "shardrun " SHARDRUN_VERSION);
   app.footer("Example:\n  shardrun run jobs/tiny-llama.toml\nEach verb has its own --help.");
   launcher::add_verbs(app, line);
+  argc = launcher::take_program(argc, argv, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version

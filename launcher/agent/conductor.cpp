@@ -27,6 +27,7 @@
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
+#include "runtime/record/command_metrics.h"
 #include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
 
@@ -166,6 +167,11 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
     const auto rank = static_cast<size_t>(exit.global_rank);
     record.peak_memory_bytes.resize(record.world_size);
     record.peak_memory_bytes[rank] = exit.peak_memory_bytes;
+  }
+  if (!request.spec->program.command.empty()) {
+    if (auto told = record::metrics_of_command(record::last_lines(paths.metrics_jsonl())))
+      record.metrics = std::move(*told);
+    return;
   }
   const auto text = base::read_file(paths.summary_json(attempt));
   if (!text) return;

@@ -78,8 +78,8 @@ bool LoadedSpec::says(const std::string& key) const {
   return spec.origins.contains(key) && !filled;
 }
 
-Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
-  ASSIGN_OR_RETURN(LoadedSpec loaded, load_with_weights(path, overrides));
+// Lets the machine that the job names decide what is left to it.
+static Result<LoadedSpec> fill_in(LoadedSpec loaded, const std::string& path) {
   if (is_complete(loaded.spec)) return loaded;
   ASSIGN_OR_RETURN(const auto instance, machine_of(loaded.spec));
   const spec::JobSpec& spec = loaded.spec;
@@ -96,6 +96,17 @@ Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::str
   ASSIGN_OR_RETURN(loaded.spec, spec::parse_job_spec(loaded.text, path, loaded.overrides));
   for (const std::string& one : loaded.filled_in) loaded.spec.origins[key_of(one)] = origin;
   return loaded;
+}
+
+Result<LoadedSpec> load_spec(const std::string& path, const std::vector<std::string>& overrides) {
+  ASSIGN_OR_RETURN(LoadedSpec loaded, load_with_weights(path, overrides));
+  return fill_in(std::move(loaded), path);
+}
+
+Result<LoadedSpec> load_spec_text(const std::string& text, const std::string& name,
+                                  const std::vector<std::string>& overrides) {
+  ASSIGN_OR_RETURN(auto spec, spec::parse_job_spec(text, name, overrides));
+  return fill_in(LoadedSpec{std::move(spec), text, overrides}, name);
 }
 
 std::string filled_in_text(const LoadedSpec& loaded) {

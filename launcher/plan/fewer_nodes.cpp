@@ -49,6 +49,10 @@ Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original
   plan.nodes = nodes;
   ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node));
   JobSpec same_step = spec;
+  if (!spec.has_batch()) {
+    ASSIGN_OR_RETURN(plan.batch, solve_batch(spec, mesh.data_parallel()));
+    return plan;
+  }
   same_step.batch.global_batch = original.batch.global_batch;
   same_step.batch.gradient_accumulation.reset();
   same_step.batch.scaling = spec::Scaling::kStrong;

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/schedule/stop_words.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
 
@@ -99,10 +100,12 @@ void StepCommand::take_stop_request() {
   signalfd_siginfo info{};
   if (::read(request_.stop_fd, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
   if (outcome_.stop_signal) {
+    tell_of_second_stop();
     kill_at_ = Clock::now();
     return;
   }
   outcome_.stop_signal = static_cast<int>(info.ssi_signo);
+  tell_of_stop(request_, *outcome_.stop_signal);
   on_stop();
 }
 

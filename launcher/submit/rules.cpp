@@ -1,6 +1,8 @@
 #include "launcher/submit/rules.h"
 
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,10 +12,12 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/fewer_nodes.h"
+#include "launcher/submit/command_lint.h"
 #include "launcher/submit/installed.h"
 #include "runtime/base/command.h"
 #include "runtime/base/trust.h"
 #include "runtime/contract/container_runtime.h"
+#include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -66,13 +70,27 @@ bool on_path(const std::string& program) {
   return false;
 }
 
+// What else helps with a script: the program that reads it.
+std::string interpreter_for(const std::string& program) {
+  if (program.ends_with(".py")) return ", or write \"python3\" before it";
+  return program.ends_with(".sh") ? ", or write \"bash\" before it" : "";
+}
+
 // `key` is the key of the argv, e.g. "program.command".
 Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
                            const std::vector<std::string>& command, const std::string& working_directory) {
   const std::string& program = command.front();
   const std::string origin = spec.origin(key + "[0]");
   if (program.find('/') == std::string::npos) {
-    if (on_path(program)) return {};
+    if (on_path(program) || !spec.program.setup.empty()) return {};  // setup may change PATH
+    const std::string here = absolute(program, working_directory);
+    if (program.find(' ') != std::string::npos)
+      return Error(Code::kInvalid, fmt::format("{}: no program is called \"{}\"; write each of its words by "
+                                               "itself, [\"program\", \"argument\"]",
+                                               origin, spec::printable(program)));
+    if (::access(here.c_str(), F_OK) == 0)
+      return Error(Code::kInvalid, fmt::format("{}: {} is here, and not on PATH; write \"./{}\"{}", origin,
+                                               program, program, interpreter_for(program)));
     return Error(Code::kInvalid,
                  fmt::format("{}: no program \"{}\" on PATH; install it, or write its path; if only "
                              "the compute nodes have it, write \"env\" before it",
@@ -80,6 +98,10 @@ Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
   }
   const std::string full = absolute(program, working_directory);
   if (is_executable_file(full)) return {};
+  struct stat status {};
+  if (::stat(full.c_str(), &status) == 0 && S_ISREG(status.st_mode))
+    return Error(Code::kInvalid, fmt::format("{}: {} may not be executed; chmod +x it{}", origin, full,
+                                             interpreter_for(program)));
   return Error(
       Code::kInvalid,
       fmt::format("{}: {} is no executable file; correct the path, or chmod +x it; if only the compute "
@@ -166,6 +188,18 @@ Result<void> check_checkpoint_folder(const spec::JobSpec& spec, const std::strin
                                            origin, folder, std::strerror(errno)));
 }
 
+// Returns why a folder is most likely seen by this machine alone; "" where nothing speaks for it.
+std::string why_private(const std::string& folder) {
+  struct statfs system {};
+  if (::statfs(folder.c_str(), &system) == 0 &&
+      (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC))
+    return "in this machine's memory";
+  for (const char* own : {"/tmp", "/var/tmp", "/dev/shm", "/run"}) {
+    if (folder == own || folder.starts_with(std::string(own) + "/")) return fmt::format("below {}", own);
+  }
+  return "";
+}
+
 // Ranks read their commands from the run directory.
 Result<void> check_runs(const spec::JobSpec& spec, const std::string& working_directory) {
   auto ours = base::refuse_if_others_make(absolute(spec.logging.directory, working_directory));
@@ -231,11 +265,28 @@ Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& worki
     RETURN_IF_ERROR(check_command(spec, "program.command", spec.program.command, working_directory));
   if (on_host && spec.precompile.enabled && !spec.precompile.command.empty())
     RETURN_IF_ERROR(check_command(spec, "precompile.command", spec.precompile.command, working_directory));
-  Warnings warnings;
+  Warnings warnings = lint_command(spec);
   for (Error& error : check_for_ranks(spec, working_directory)) {
     if (where == RanksRun::kHere) return std::move(error);
     warnings.push_back(error.to_string());
   }
+  return warnings;
+}
+
+Warnings warn_of_private_folders(const spec::JobSpec& spec, const std::string& working_directory,
+                                 const std::string& runs_directory) {
+  Warnings warnings;
+  const auto look = [&](const std::string& folder, const std::string& place, const char* what) {
+    const std::string why = why_private(folder);
+    if (why.empty()) return;
+    warnings.push_back(
+        fmt::format("{}{} {} {}, which nodes do not share as a rule; submit from a folder that they "
+                    "see, such as one in your home",
+                    place, what, folder, why));
+  };
+  look(working_directory, "", "the job works in");
+  if (!runs_directory.starts_with(working_directory + "/"))
+    look(runs_directory, spec.origin("logging.directory") + ": ", "the run directory is below");
   return warnings;
 }
 

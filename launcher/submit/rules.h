@@ -31,4 +31,9 @@ base::Result<Warnings> check_files(const spec::JobSpec& spec, const std::string&
 base::Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                     bool dry_run = false);
 
+// Warns of a folder, of the job or of its runs, that other machines most likely do not see: one in memory, or in /tmp. What a
+// login node exports cannot be told from here.
+Warnings warn_of_private_folders(const spec::JobSpec& spec, const std::string& working_directory,
+                                 const std::string& runs_directory);
+
 }  // namespace shardrun::launcher

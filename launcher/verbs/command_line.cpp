@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +22,25 @@ constexpr std::pair<const char*, const char*> kHabits[] = {
     {"train", "run"},        {"sbatch", "submit"},  {"batch", "submit"},   {"log", "logs"},
     {"tail", "logs -f"},     {"attach", "logs -f"}, {"follow", "logs -f"}, {"why", "explain"},
     {"describe", "explain"}, {"check", "validate"}, {"lint", "validate"},  {"version", "--version"}};
+
+// What to say of a word that the verb does not take: the key of the spec, or the option, that was meant.
+std::string about_unexpected(const CLI::App& verb, const std::string& name, const std::string& word) {
+  if (!word.starts_with("--"))
+    return fmt::format("{} takes no \"{}\" there: it is one word too many, or an option is missing before it",
+                       name, spec::printable(word));
+  std::string key = word.substr(2);
+  std::replace(key.begin(), key.end(), '-', '_');
+  const std::string_view section = spec::section_of_key(key);
+  if (!section.empty() && (name == "run" || name == "submit"))
+    return fmt::format("--{} is no option of {}, but a key of the spec: write --set {}.{}=VALUE", key, name,
+                       section, key);
+  std::vector<std::string> options;
+  for (const CLI::Option* option : verb.get_options())
+    for (const std::string& known : option->get_lnames()) options.push_back(known);
+  const std::string near = spec::nearest_name(word.substr(2), options);
+  return fmt::format("{} has no option {}{}", name, spec::printable(word),
+                     near.empty() ? "" : fmt::format("; did you mean --{}?", near));
+}
 
 }  // namespace
 
@@ -59,19 +79,23 @@ std::string better_words(const CLI::App& app, int argc, const char* const* argv,
     return fmt::format("there is no verb \"{}\"{}", spec::printable(verb),
                        meant.empty() ? "" : fmt::format("; did you mean `shardrun {}`?", meant));
   }
-  if (verb != "run" && verb != "submit") return words;
   for (int i = 2; i < argc; ++i) {
-    std::string option = argv[i];
-    if (!option.starts_with("--")) continue;
-    option = option.substr(2, option.find('=') - 2);
-    std::replace(option.begin(), option.end(), '-', '_');
-    const std::string_view section = spec::section_of_key(option);
-    const bool refused = words.find(std::string(argv[i]).substr(0, option.size() + 2)) != std::string::npos;
-    if (refused && !section.empty())
-      return fmt::format("--{} is no option of {}, but a key of the spec: write --set {}.{}=VALUE", option,
-                         verb, section, option);
+    const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (word.empty() || words.find("not expected: " + word) == std::string::npos) continue;
+    return about_unexpected(*app.get_subcommand(verb), verb, word);
   }
   return words;
+}
+
+int take_program(int argc, const char* const* argv, CommandLine& line) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  if (verb != "run" && verb != "submit") return argc;
+  for (int i = 2; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--") continue;
+    line.behind_dashes.assign(argv + i + 1, argv + argc);
+    return i;
+  }
+  return argc;
 }
 
 int usage_error(const char* what) {

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <any>
+#include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +22,10 @@ namespace shardrun::launcher {
 
 struct CommandLine {
   CommonOptions common;
-  RemoteHost remote;               // --host; without a host, the verb works here
-  std::string name_space;          // --kubernetes; without one, the run is no job of Kubernetes
-  std::vector<std::string> words;  // as they were typed, behind the program's name
+  RemoteHost remote;                       // --host; without a host, the verb works here
+  std::string name_space;                  // --kubernetes; without one, the run is no job of Kubernetes
+  std::vector<std::string> words;          // as they were typed, behind the program's name
+  std::vector<std::string> behind_dashes;  // of those, a program behind "--", which no verb's options see
   int exit_code = contract::kExitDone;
 
   // Returns new options of a verb, which live as long as the command line.
@@ -37,6 +40,16 @@ struct CommandLine {
 struct SpecOptions {
   std::string path;
   std::vector<std::string> overrides;
+};
+
+// A job that `run` and `submit` start (launcher/verbs/job_line.h): a file, or a program; flags stand for keys of the spec.
+struct JobOptions {
+  std::string path;
+  std::vector<std::string> overrides;  // of --set
+  std::vector<std::string> command;    // behind --
+  std::optional<int64_t> nodes, ranks_per_node, cpus_per_rank, gpus_per_node;
+  std::string time_limit, partition, account, name;
+  std::string save;  // the file that gets the job's text
 };
 
 // The name of a run, as find_run() takes it.
@@ -57,6 +70,9 @@ std::string better_words(const CLI::App& app, int argc, const char* const* argv,
 
 // Says on one line what is wrong with the command line; returns the exit code for it.
 int usage_error(const char* what);
+
+// Takes a program behind "--" off the words of `run` and `submit`; returns how many words are left.
+int take_program(int argc, const char* const* argv, CommandLine& line);
 
 // Adds every verb. The definition is made from the list in this folder's CMakeLists.txt: it calls add_VERB(app, line) of each.
 void add_verbs(CLI::App& app, CommandLine& line);

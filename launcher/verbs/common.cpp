@@ -11,12 +11,14 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/precompile.h"
+#include "launcher/view/terminal.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/rank_env.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -86,6 +88,10 @@ void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
     base::say(STDERR_FILENO, fmt::format("shardrun: warning: {}\n", base::visible(warning)));
   }
+}
+
+void print_text(const std::string& text) {
+  fmt::print("{}", shown_on(look_at_terminal(STDOUT_FILENO, contract::process_environment()), text));
 }
 
 Result<Installation> find_installation() {

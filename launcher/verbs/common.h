@@ -29,6 +29,9 @@ int fail(const base::Error& error, const CommonOptions& common);
 // Prints "shardrun: warning: …" for each.
 void warn(const std::vector<std::string>& warnings);
 
+// Prints to stdout, in the characters that a terminal there can show.
+void print_text(const std::string& text);
+
 struct Installation {
   std::string shardrun_program;  // absolute
   std::string rank_program;      // shardrun-rank beside it

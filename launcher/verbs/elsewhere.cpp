@@ -14,6 +14,7 @@
 #include "launcher/schedule/local/temporary_directory.h"
 #include "launcher/submit/remote.h"
 #include "launcher/submit/snapshot.h"
+#include "launcher/verbs/job_line.h"
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
@@ -62,7 +63,7 @@ int code_of(const base::CommandOutput& answer) {
 
 // Sends what the job needs; returns the words that submit it there.
 Result<std::vector<std::string>> send(const Submission& submission, const RemoteHost& remote) {
-  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(submission.spec.path, submission.spec.overrides));
+  ASSIGN_OR_RETURN(auto loaded, load_job(submission.job));
   PlanContext context;
   context.scheduler = "slurm";
   RETURN_IF_ERROR(solve_launch_plan(loaded.spec, context));
@@ -82,7 +83,7 @@ Result<std::vector<std::string>> send(const Submission& submission, const Remote
   RETURN_IF_ERROR(base::write_file_atomically(folder.path() + "/job.toml", loaded.text));
   RETURN_IF_ERROR(send_file(remote, folder.path() + "/job.toml", spec_name));
   std::vector<std::string> words = {remote.program, "submit", "inbox/" + spec_name};
-  for (const std::string& assignment : submission.spec.overrides) words.push_back("--set=" + assignment);
+  for (const std::string& assignment : overrides_of(submission.job)) words.push_back("--set=" + assignment);
   words.insert(words.end(), code.begin(), code.end());
   if (!submission.after.empty()) words.push_back("--after=" + submission.after);
   if (submission.dry_run) words.emplace_back("--dry-run");

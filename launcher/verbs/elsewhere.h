@@ -23,7 +23,7 @@ int kubernetes_cancel(const std::string& name, const CommandLine& line);
 int run_elsewhere(const CommandLine& line);
 
 struct Submission {
-  const SpecOptions& spec;
+  const JobOptions& job;
   bool dry_run = false;
   std::string after;  // a run there, as --after takes it
 };

@@ -21,8 +21,8 @@ int explain(const std::string& run_name, const CommonOptions& common) {
     return contract::kExitDone;
   }
   const record::RunRecord& record = sources->record;
-  fmt::print("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
-             status_and_code(record), base::visible(record.verdict), render_timeline(entries));
+  print_text(fmt::format("{} {}: {}\n{}\n{}", base::visible(record.name), base::visible(record.id),
+                         status_and_code(record), base::visible(record.verdict), render_timeline(entries)));
   return contract::kExitDone;
 }
 

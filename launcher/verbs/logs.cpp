@@ -8,6 +8,7 @@
 
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
+#include "launcher/verbs/logs.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/progress.h"
@@ -21,34 +22,45 @@ namespace {
 struct LogsOptions {
   std::string run;
   bool follow = false;
-  int rank = -1;
-  std::string node;
+  LogFilter filter;
 };
+
+FollowOptions options_of(const LogFilter& filter) {
+  FollowOptions follow;
+  follow.terminal = look_at_terminal(STDOUT_FILENO, contract::process_environment());
+  follow.only_rank = filter.rank;
+  follow.only_node = filter.node;
+  return follow;
+}
 
 int logs(const LogsOptions& options, const CommonOptions& common) {
   auto run = find_run(options.run, common);
   if (!run) return fail(run.error(), common);
-  FollowOptions follow;
-  follow.terminal = ::isatty(STDOUT_FILENO) == 1;
-  follow.columns = terminal_columns(STDOUT_FILENO);
-  follow.only_rank = options.rank;
-  follow.only_node = options.node;
-  bool broken = false;
-  Follower follower(*run, follow, [&](const std::string& text) {
-    broken = broken || !base::write_all(STDOUT_FILENO, text, "standard output");
-  });
-  const auto has_rank = [&](const record::LaunchPlan& plan) { return options.rank < plan.world_size(); };
-  if (auto plan = read_plan(*run); plan && options.rank >= 0 && !has_rank(*plan)) {
+  const auto has_rank = [&](const record::LaunchPlan& plan) {
+    return options.filter.rank < plan.world_size();
+  };
+  if (auto plan = read_plan(*run); plan && options.filter.rank >= 0 && !has_rank(*plan)) {
     return fail(base::Error(base::Code::kInvalid,
                             fmt::format("--rank {}: the run has ranks 0 to {}; name one of them",
-                                        options.rank, plan->world_size() - 1)),
+                                        options.filter.rank, plan->world_size() - 1)),
                 common);
   }
-  if (!options.follow) {
-    follower.finish();
-    return contract::kExitDone;
-  }
-  RunWatcher watcher(*run);
+  if (options.follow) return follow_run(*run, options.filter, common);
+  Follower(*run, options_of(options.filter), [](const std::string& text) {
+    (void)base::write_all(STDOUT_FILENO, text, "standard output");  // nobody may read any more
+  }).finish();
+  return contract::kExitDone;
+}
+
+}  // namespace
+
+int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonOptions& common) {
+  bool broken = false;
+  const FollowOptions options = options_of(filter);
+  Follower follower(run, options, [&](const std::string& text) {
+    broken = broken || !base::write_all(STDOUT_FILENO, text, "standard output");
+  });
+  RunWatcher watcher(run);
   std::string waiting;  // what was said last of a run that has not started
   while (!broken) {
     const auto state = watcher.look();  // asked first: what came before the end is still shown
@@ -59,7 +71,7 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
     follower.poll();
     if (is_over(*state)) {
       follower.finish();
-      fmt::print("\n{}\n", base::visible(end_line(*state)));
+      fmt::print("\n{}\n", shown_on(options.terminal, base::visible(end_line(*state))));
       return exit_code_of(*state);
     }
     if (!state->record && state->status != waiting && !state->status.starts_with("running")) {
@@ -71,16 +83,14 @@ int logs(const LogsOptions& options, const CommonOptions& common) {
   return contract::kExitDone;
 }
 
-}  // namespace
-
 void add_logs(CLI::App& app, CommandLine& line) {
   auto& options = line.keep<LogsOptions>();
   CLI::App* verb = app.add_subcommand("logs", "Show the logs of all nodes of a run, in time order");
   add_run_name(*verb, options.run, line, true);
   verb->add_flag("-f,--follow", options.follow,
                  "Go on until the run ends, then say how; the exit code is the run's");
-  verb->add_option("--rank", options.rank, "Only this global rank")->check(CLI::NonNegativeNumber);
-  verb->add_option("--node", options.node, "Only this node");
+  verb->add_option("--rank", options.filter.rank, "Only this global rank")->check(CLI::NonNegativeNumber);
+  verb->add_option("--node", options.filter.node, "Only this node");
   add_common(*verb, line, false);
   verb->footer("Example:\n  shardrun logs -f tiny-llama --rank 0");
   add_host(*verb, line);

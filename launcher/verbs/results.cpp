@@ -1,12 +1,14 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/progress.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -33,6 +35,27 @@ void print_predicted(const record::RunRecord& record) {
                100.0 * (static_cast<double>(*said.memory_bytes) / static_cast<double>(highest) - 1.0));
 }
 
+std::string count_of(size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+// Who ran, for how long, and the batch, where the job counts sequences.
+std::string summary_of(const record::RunDir& run, const record::RunRecord& record) {
+  std::string text =
+      fmt::format("ranks       {} on {}, {}\n", record.world_size, count_of(record.nodes.size(), "node"),
+                  count_of(record.attempts.size(), "attempt"));
+  if (!record.attempts.empty()) {
+    const double begin = record.attempts.front().started;
+    const auto end = record.attempts.back().ended;
+    text += fmt::format("duration    {}{}\n", clock_time(end.value_or(base::unix_now()) - begin),
+                        end ? "" : " so far");
+  }
+  const auto plan = read_plan(run);
+  const auto spec = plan ? spec::load_job_spec(run.job_toml(), plan->overrides) : plan.error();
+  if (!spec || spec->has_batch()) text += fmt::format("batch       {}\n", describe_batch(record.batch));
+  return text;
+}
+
 int results(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run(run_name, common);
   if (!run) return fail(run.error(), common);
@@ -44,9 +67,7 @@ int results(const std::string& run_name, const CommonOptions& common) {
   }
   fmt::print("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
              status_and_code(*record), base::visible(record->verdict));
-  fmt::print("ranks       {} on {} nodes, attempts {}\n", record->world_size, record->nodes.size(),
-             record->attempts.size());
-  fmt::print("batch       {}\n", describe_batch(record->batch));
+  print_text(summary_of(*run, *record));
   if (record->precompile && record->precompile->seconds)
     fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds,
                base::visible(record->precompile->run));
@@ -55,8 +76,8 @@ int results(const std::string& run_name, const CommonOptions& common) {
   std::vector<double> losses;
   for (const StepPoint& point : read_curve(*run).steps) losses.push_back(point.loss);
   if (metrics.first_loss && metrics.final_loss) {
-    fmt::print("loss        {:.4f} → {:.4f}  {}\n", *metrics.first_loss, *metrics.final_loss,
-               sparkline(losses, 40));
+    print_text(fmt::format("loss        {:.4f} → {:.4f}  {}\n", *metrics.first_loss, *metrics.final_loss,
+                           sparkline(losses, 40)));
   }
   if (metrics.validation_loss) {
     fmt::print("validation  {:.4f} nats{}\n", *metrics.validation_loss,
@@ -64,12 +85,18 @@ int results(const std::string& run_name, const CommonOptions& common) {
                    ? fmt::format(" (unigram entropy of its text {:.4f})", *metrics.unigram_entropy)
                    : "");
   }
-  fmt::print("speed       {:.0f} tokens/s, step {:.4f} s (p50) {:.4f} s (p99)\n", metrics.tokens_per_second,
-             metrics.step_seconds_p50, metrics.step_seconds_p99);
+  if (metrics.steps > 0) fmt::print("steps       {}\n", metrics.steps);
+  std::vector<std::string> speed;
+  if (metrics.tokens_per_second > 0)
+    speed.push_back(fmt::format("{:.0f} tokens/s", metrics.tokens_per_second));
+  if (metrics.step_seconds_p50 > 0)
+    speed.push_back(fmt::format("step {:.4f} s (p50) {:.4f} s (p99)", metrics.step_seconds_p50,
+                                metrics.step_seconds_p99));
+  if (!speed.empty()) fmt::print("speed       {}\n", fmt::join(speed, ", "));
   for (const plan::Utilization& utilization : metrics.utilization)
     fmt::print("utilization {}\n", base::visible(to_string(utilization)));
   print_predicted(*record);
-  fmt::print("checkpoint  {}\n", base::visible(metrics.checkpoint));
+  if (!metrics.checkpoint.empty()) fmt::print("checkpoint  {}\n", base::visible(metrics.checkpoint));
   return contract::kExitDone;
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "launcher/agent/checkpoint_hold.h"
 #include "launcher/agent/conductor.h"
 #include "launcher/agent/stop_signals.h"
 #include "launcher/plan/node_memory.h"
@@ -28,6 +29,7 @@
 #include "launcher/submit/snapshot.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/job_line.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/run.h"
 #include "launcher/verbs/run_state.h"
@@ -39,6 +41,7 @@
 #include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/compile_cache.h"
+#include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
@@ -58,7 +61,7 @@ void point_latest(const record::RunDir& run) {
 
 // The end of a run is its verdict, whether or not anybody reads it.
 void print_lines(const std::string& text) {
-  base::say(STDOUT_FILENO, text);
+  base::say(STDOUT_FILENO, shown_on(look_at_terminal(STDOUT_FILENO, contract::process_environment()), text));
 }
 
 // How long a terminal that nobody reads may hold the end of a run.
@@ -71,8 +74,9 @@ class Viewer {
   void start(const record::RunDir& run, int64_t total_steps) {
     if (thread_.joinable()) return;
     FollowOptions options;
-    options.terminal = ::isatty(STDOUT_FILENO) == 1;
-    options.columns = terminal_columns(STDOUT_FILENO);
+    options.terminal = look_at_terminal(STDOUT_FILENO, contract::process_environment());
+    options.terminal_fd = STDOUT_FILENO;
+    options.bar = true;
     options.total_steps = total_steps;
     // Lines wait for a terminal that is held (Ctrl-S), but not once the run is over.
     follower_.emplace(run, options, [this](const std::string& text) {
@@ -106,7 +110,7 @@ struct Prepared {
 };
 
 Result<Prepared> prepare_new(const RunOptions& options, const Installation& installed) {
-  ASSIGN_OR_RETURN(auto loaded, load_spec_to_start(options.spec.path, options.spec.overrides));
+  ASSIGN_OR_RETURN(auto loaded, load_job(options.job));
   const std::string runs = runs_of(loaded.spec);
   const bool slurm = wants_slurm(loaded.spec);
   ASSIGN_OR_RETURN(auto context,
@@ -144,9 +148,9 @@ Result<Prepared> prepare_existing(const std::string& directory) {
 }
 
 std::vector<std::string> own_command(const RunOptions& options, const Installation& installed) {
-  std::vector<std::string> argv = {installed.shardrun_program, "run", absolute_path(options.spec.path)};
-  for (const std::string& assignment : options.spec.overrides) argv.insert(argv.end(), {"--set", assignment});
-  if (options.quiet) argv.push_back("--quiet");
+  std::vector<std::string> argv = {installed.shardrun_program, "run"};
+  if (options.quiet) argv.emplace_back("--quiet");
+  for (std::string& word : words_of(options.job)) argv.push_back(std::move(word));
   return argv;
 }
 
@@ -224,6 +228,17 @@ std::unique_ptr<Scheduler> make_scheduler(const std::string& name) {
   return name == "mpirun" ? make_mpirun_scheduler() : make_local_scheduler();
 }
 
+// Keeps other runs out of a checkpoint directory that the job names itself, while it runs.
+Result<CheckpointHold> hold_checkpoints(const Prepared& job) {
+  if (job.spec.checkpoint.directory.empty()) return CheckpointHold();
+  return CheckpointHold::take(contract::checkpoint_directory(job.spec, job.plan), job.plan,
+                              [](const LockHolder& holder) {
+                                if (holder.slurm_job.empty() || holder.slurm_job == "-") return false;
+                                const auto known = find_job(holder.slurm_job);
+                                return known && (!*known || is_end_of_job((*known)->state));
+                              });
+}
+
 int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
                      double launch_time, const StopSignals& signals) {
   ConductRequest request;
@@ -259,6 +274,8 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     }
   }
   const std::unique_ptr<Scheduler> scheduler = make_scheduler(job.plan.scheduler);
+  auto hold = hold_checkpoints(job);
+  if (!hold) return fail(hold.error(), common);
   auto record = conduct(*scheduler, request);
   viewer.stop();
   if (!record) return fail(record.error(), common);
@@ -306,20 +323,16 @@ int run(const RunOptions& options, const CommonOptions& common) {
 void add_run(CLI::App& app, CommandLine& line) {
   auto& options = line.keep<RunOptions>();
   CLI::App* verb = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
-  CLI::Option* spec = verb->add_option("spec", options.spec.path, "job.toml");
-  CLI::Option* directory =
-      verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
-  spec->excludes(directory);
-  add_overrides(*verb, options.spec.overrides);
+  add_job(*verb, options.job);
+  verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
   verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
   verb->add_flag("--quiet", options.quiet, "Show only the end");
   add_common(*verb, line, true);
-  verb->footer("Example:\n  shardrun run jobs/tiny-llama.toml --set optimizer.steps=50");
-  verb->callback([&, spec, directory] {
-    if (spec->count() + directory->count() == 0) {
-      line.exit_code = usage_error("run needs a job spec, e.g. shardrun run jobs/tiny-llama.toml");
-      return;
-    }
+  verb->footer(
+      "Example:\n  shardrun run jobs/tiny-llama.toml --set optimizer.steps=50\n"
+      "  shardrun run -n 2 -- python3 train.py");
+  verb->callback([&] {
+    options.job.command = line.behind_dashes;
     line.exit_code = run(options, line.common);
   });
 }

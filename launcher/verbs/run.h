@@ -10,7 +10,7 @@
 namespace shardrun::launcher {
 
 struct RunOptions {
-  SpecOptions spec;
+  JobOptions job;
   std::string run_directory;  // continue a prepared directory in the place of a new one
   bool dry_run = false;
   bool quiet = false;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/agent/conductor_lock.h"
+#include "launcher/schedule/slurm/refusals.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/view/growing_text.h"
 #include "runtime/base/io.h"
@@ -38,7 +39,10 @@ void ask_about(RunState& state) {
   if (*job) {
     state.status = (*job)->state;
     for (char& c : state.status) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (!(*job)->reason.empty()) state.status += " (" + (*job)->reason + ")";
+    if (const std::string& reason = (*job)->reason; !reason.empty()) {
+      const std::string meaning = meaning_of_reason(reason);
+      state.status += fmt::format(" ({}{}{})", reason, meaning.empty() ? "" : ": ", meaning);
+    }
   } else if (!state.record || state.record->status == RunStatus::kRunning) {
     state.status = kInterrupted;
   }

@@ -10,6 +10,18 @@
 namespace shardrun::launcher {
 namespace {
 
+std::string head() {
+  return fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler", "nodes×ranks",
+                     "step", "loss", "status");
+}
+
+// The record with what is seen of the run now: a record may say "running" of a run that nobody conducts any more.
+record::RunRecord seen(const RunState& state) {
+  record::RunRecord record = *state.record;
+  record.state = state.status;
+  return record;
+}
+
 std::string row(const record::RunDir& run, const RunState& state) {
   const auto last = read_last_step(run);
   const std::string step = last ? std::to_string(last->step) : "-";
@@ -30,17 +42,17 @@ int status(const std::string& run_name, const CommonOptions& common) {
     auto run = find_run(run_name, common);
     if (!run) return fail(run.error(), common);
     if (common.json) {
-      const auto record = find_record(*run);
-      if (!record) return fail(record.error(), common);
-      fmt::print("{}", to_json(*record));
+      auto state = look_at(*run);
+      if (!state) return fail(state.error(), common);
+      if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
+      fmt::print("{}", to_json(seen(*state)));
       return contract::kExitDone;
     }
     auto state = look_at(*run);
     if (!state) return fail(state.error(), common);
-    fmt::print("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler", "nodes×ranks",
-               "step", "loss", "status");
-    fmt::print("{}", row(*run, *state));
-    if (state->record) fmt::print("{}\n", base::visible(state->record->verdict));
+    std::string out = head() + row(*run, *state);
+    if (state->record) out += base::visible(state->record->verdict) + "\n";
+    print_text(out);
     return contract::kExitDone;
   }
   const std::vector<record::RunDir> runs = all_runs(common);
@@ -49,16 +61,19 @@ int status(const std::string& run_name, const CommonOptions& common) {
                absolute_path(common.runs_directory));
     return contract::kExitDone;
   }
-  std::string out = fmt::format("{:<20} {:<30} {:<9} {:<11} {:>8} {:>9}  {}\n", "name", "id", "scheduler",
-                                "nodes×ranks", "step", "loss", "status");
+  std::string out = head();
   std::vector<record::RunRecord> records;
   for (const record::RunDir& run : runs) {
     auto state = look_at(run);
     if (!state) continue;
     out += row(run, *state);
-    if (state->record) records.push_back(std::move(*state->record));
+    if (state->record) records.push_back(seen(*state));
   }
-  fmt::print("{}", common.json ? to_json(records) : out);
+  if (common.json) {
+    fmt::print("{}", to_json(records));
+  } else {
+    print_text(out);
+  }
   return contract::kExitDone;
 }
 

@@ -8,6 +8,8 @@
 #include "launcher/submit/snapshot.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
+#include "launcher/verbs/job_line.h"
+#include "launcher/verbs/logs.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/run_state.h"
 #include "runtime/contract/compile_cache.h"
@@ -17,8 +19,8 @@ namespace shardrun::launcher {
 namespace {
 
 struct SubmitOptions {
-  SpecOptions spec;
-  bool dry_run = false;
+  JobOptions job;
+  bool dry_run = false, follow = false;
   std::string after;              // a run that must have completed before
   std::string code, code_prefix;  // a snapshot that was sent here
 };
@@ -69,6 +71,8 @@ base::Result<SubmitRequest> prepare(LoadedSpec& loaded, const Code& code, bool d
   ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
   ASSIGN_OR_RETURN(auto warnings, check_launch(loaded.spec, solved, dry_run));
   warn(warnings);
+  if (code.directory.empty())
+    warn(warn_of_private_folders(loaded.spec, solved.working_directory, runs_of(loaded.spec)));
   return SubmitRequest{
       &loaded.spec, loaded.text,  std::move(solved), runs_of(loaded.spec), installed.shardrun_program,
       "",           code.snapshot};
@@ -122,7 +126,7 @@ base::Result<record::LaunchPlan> submit_all(SubmitRequest request, const LoadedS
 }
 
 int submit(const SubmitOptions& options, const CommonOptions& common) {
-  auto loaded = load_spec_to_start(options.spec.path, options.spec.overrides);
+  auto loaded = load_job(options.job);
   if (!loaded) return fail(loaded.error(), common);
   auto folder = TemporaryDirectory::make();
   if (!folder) return fail(folder.error(), common);
@@ -153,7 +157,9 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
       submitted->run_directory);
   if (!submitted->precompile_run.empty())
     fmt::print("  starts after   {} has compiled\n", submitted->precompile_run);
-  return contract::kExitDone;
+  if (!options.follow) return contract::kExitDone;
+  std::fflush(stdout);
+  return follow_run({submitted->run_directory}, {}, common);
 }
 
 }  // namespace
@@ -161,9 +167,10 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
 void add_submit(CLI::App& app, CommandLine& line) {
   auto& options = line.keep<SubmitOptions>();
   CLI::App* verb = app.add_subcommand("submit", "Submit a job to Slurm with sbatch");
-  verb->add_option("spec", options.spec.path, "job.toml")->required();
-  add_overrides(*verb, options.spec.overrides);
+  add_job(*verb, options.job);
   verb->add_flag("--dry-run", options.dry_run, "Print the script and the command; submit nothing");
+  verb->add_flag("-f,--follow", options.follow,
+                 "Show its logs until it ends, then say how; the exit code is the run's");
   verb->add_option("--after", options.after,
                    "Start when this run has completed; cancelled when it ends otherwise");
   verb->add_option("--runs", line.common.runs_directory, "Where that run is looked for")
@@ -173,12 +180,19 @@ void add_submit(CLI::App& app, CommandLine& line) {
   add_host(*verb, line);
   add_common(*verb, line, true);
   verb->footer(
-      "Example:\n  shardrun submit jobs/four-ranks.toml --set resources.nodes=4 "
-      "--set resources.ranks_per_node=1");
+      "Example:\n  shardrun submit jobs/four-ranks.toml -N 4 -n 1\n"
+      "  shardrun submit -N 4 -n 2 -t 01:00:00 --follow -- python3 train.py");
   verb->callback([&] {
-    line.exit_code = line.remote.host.empty()
-                         ? submit(options, line.common)
-                         : submit_elsewhere({options.spec, options.dry_run, options.after}, line);
+    options.job.command = line.behind_dashes;
+    if (line.remote.host.empty()) {
+      line.exit_code = submit(options, line.common);
+    } else if (options.follow) {
+      line.exit_code = usage_error(
+          "--follow works where the job is submitted; with --host, submit it and follow it "
+          "with `shardrun logs -f NAME --host HOST`");
+    } else {
+      line.exit_code = submit_elsewhere({options.job, options.dry_run, options.after}, line);
+    }
   });
 }
 

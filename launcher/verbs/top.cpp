@@ -1,6 +1,8 @@
 // The verb that shows the ranks of a running job.
 #include <poll.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/signalfd.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"
 #include "launcher/view/rank_output.h"
+#include "launcher/view/terminal.h"
 #include "launcher/view/top.h"
 #include "launcher/watch/look.h"
 #include "runtime/base/io.h"
@@ -151,7 +154,10 @@ class TopSource {
 // A screen of our own, without echo; the old one comes back.
 class Screen {
  public:
-  Screen() {
+  Screen() { enter(); }
+  Screen(const Screen&) = delete;
+  ~Screen() { leave(); }
+  void enter() {
     if (::tcgetattr(STDIN_FILENO, &before_) == 0) {
       termios raw = before_;
       raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
@@ -161,15 +167,16 @@ class Screen {
     }
     write("\x1b[?1049h\x1b[?25l");
   }
-  Screen(const Screen&) = delete;
-  ~Screen() {
+  void leave() {
     write("\x1b[?25h\x1b[?1049l");
     if (changed_) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+    changed_ = false;
   }
-  static TopSize size() {
+  static TopSize size(const Terminal& terminal) {
     winsize window{};
-    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return {80, 24, true};
-    return {window.ws_col, window.ws_row, true};
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0)
+      return {80, 24, terminal.colour};
+    return {window.ws_col, window.ws_row, terminal.colour};
   }
   static void show(std::string text) {
     for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 4)
@@ -186,23 +193,52 @@ class Screen {
   bool changed_ = false;
 };
 
+// Ctrl-Z, as something to wait for: the screen must be given back before this process stops.
+class SuspendSignal {
+ public:
+  SuspendSignal() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTSTP);
+    fd_ = base::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (fd_) ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  }
+  int fd() const { return fd_.get(); }
+  // Gives the screen back, stops, and takes it again when the person goes on.
+  void obey(Screen& screen) const {
+    signalfd_siginfo info{};
+    if (::read(fd_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
+    screen.leave();
+    ::raise(SIGSTOP);
+    screen.enter();
+  }
+
+ private:
+  base::UniqueFd fd_;
+};
+
 // True: the person wants to go.
-bool wait_for_key(int signals) {
-  pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {signals, POLLIN, 0}};
-  if (::poll(fds, 2, kRefreshMilliseconds) <= 0) return false;
+bool wait_for_key(int signals, const SuspendSignal& suspend, Screen& screen) {
+  pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {signals, POLLIN, 0}, {suspend.fd(), POLLIN, 0}};
+  if (::poll(fds, 3, kRefreshMilliseconds) <= 0) return false;
   char key = 0;
   if (fds[1].revents != 0) return true;
+  if (fds[2].revents != 0) {
+    suspend.obey(screen);
+    return false;
+  }
   const ssize_t got = ::read(STDIN_FILENO, &key, 1);
   return got == 0 || (got == 1 && (key == 'q' || key == 'Q'));
 }
 
-Result<void> show_on_screen(TopSource& source) {
+Result<void> show_on_screen(TopSource& source, const Terminal& terminal) {
   ASSIGN_OR_RETURN(auto signals, StopSignals::block());
-  const Screen screen;
+  const SuspendSignal suspend;
+  Screen screen;
   while (true) {
     ASSIGN_OR_RETURN(auto seen, source.look());
-    Screen::show(render_top(seen.view, Screen::size()));
-    if (seen.over || wait_for_key(signals.fd())) return {};
+    Screen::show(shown_on(terminal, render_top(seen.view, Screen::size(terminal))));
+    if (seen.over || wait_for_key(signals.fd(), suspend, screen)) return {};
   }
 }
 
@@ -214,14 +250,15 @@ int top(const std::string& run_name, const CommonOptions& common) {
   auto loaded = load_prepared_spec(run->job_toml(), plan->overrides);
   if (!loaded) return fail(loaded.error(), common);
   TopSource source(*run, loaded->spec);
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDIN_FILENO) == 1 && !common.json;
+  const Terminal kind = look_at_terminal(STDOUT_FILENO, contract::process_environment());
+  const bool terminal = kind.moves && ::isatty(STDIN_FILENO) == 1 && !common.json;
   if (terminal) {
-    if (auto shown = show_on_screen(source); !shown) return fail(shown.error(), common);
+    if (auto shown = show_on_screen(source, kind); !shown) return fail(shown.error(), common);
   }
   auto seen = source.look();
   if (!seen) return fail(seen.error(), common);
   if (terminal && !seen->over) return contract::kExitDone;  // the person left
-  fmt::print("{}", common.json ? to_json(seen->view) : render_top(seen->view, {}));
+  print_text(common.json ? to_json(seen->view) : render_top(seen->view, {}));
   return contract::kExitDone;
 }
 

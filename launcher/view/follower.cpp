@@ -1,10 +1,10 @@
 #include "launcher/view/follower.h"
 
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+
+#include <fmt/format.h>
 
 #include "launcher/view/progress.h"
 
@@ -26,6 +26,15 @@ size_t settled(const std::vector<LogGroup>& groups, const std::string& newest) {
   return count;
 }
 
+// Returns what takes a bar away. In a window that has become narrower since, it takes more than one row.
+std::string erasing(const std::string& bar, int columns) {
+  if (bar.empty()) return "";
+  const auto width = std::count_if(bar.begin(), bar.end(),
+                                   [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  const auto rows_above = (width - 1) / std::max(columns, 1);
+  return "\r" + (rows_above > 0 ? fmt::format("\x1b[{}A", rows_above) : "") + "\x1b[J";
+}
+
 }  // namespace
 
 Follower::Follower(record::RunDir run, FollowOptions options, std::function<void(const std::string&)> print)
@@ -33,12 +42,12 @@ Follower::Follower(record::RunDir run, FollowOptions options, std::function<void
 
 void Follower::print_first(size_t count, const std::string& bar) {
   std::string out;
-  for (size_t i = 0; i < count; ++i) out += render(begun_[i], options_.terminal) + "\n";
+  for (size_t i = 0; i < count; ++i) out += render(begun_[i], options_.terminal.colour) + "\n";
   begun_.erase(begun_.begin(), begun_.begin() + static_cast<std::ptrdiff_t>(count));
   if (out.empty() && bar == bar_) return;
-  const std::string erase = bar_.empty() ? "" : "\r\x1b[K";
+  const std::string erase = erasing(bar_, options_.terminal.columns);
   bar_ = bar;
-  print_(erase + out + bar);
+  print_(shown_on(options_.terminal, erase + out + bar));
 }
 
 void Follower::show(bool to_the_end) {
@@ -63,9 +72,10 @@ void Follower::show(bool to_the_end) {
     old -= std::min(old, count);
   }
   std::string bar;
-  if (options_.terminal && options_.total_steps > 0 && !to_the_end) {
+  if (options_.bar && options_.terminal.moves && !to_the_end) {
     add_metrics(files_.take_new(run_.metrics_jsonl(), false), curve_);
-    bar = render_progress(curve_, options_.total_steps, options_.columns);
+    if (options_.terminal_fd >= 0) options_.terminal.columns = terminal_columns(options_.terminal_fd);
+    bar = render_progress(curve_, options_.total_steps, options_.terminal.columns);
   }
   print_first(to_the_end ? begun_.size() : old, bar);
 }
@@ -76,11 +86,6 @@ void Follower::poll() {
 
 void Follower::finish() {
   show(true);
-}
-
-int terminal_columns(int fd) {
-  winsize size{};
-  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace shardrun::launcher

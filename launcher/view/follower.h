@@ -16,14 +16,16 @@
 #include "launcher/view/log_lines.h"
 #include "launcher/view/log_merge.h"
 #include "launcher/view/metrics_log.h"
+#include "launcher/view/terminal.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
 
 struct FollowOptions {
-  bool terminal = false;  // colours and the bar
-  int columns = 80;
-  int64_t total_steps = 0;  // 0: no bar
+  Terminal terminal;        // of a terminal whose cursor moves, the last line is the bar
+  int terminal_fd = -1;     // whose width is asked for again before each drawing; -1: it stays
+  bool bar = false;         // whether a bar is wanted at all
+  int64_t total_steps = 0;  // 0: what a command program says
   int only_rank = -1;
   std::string only_node;
 };
@@ -52,8 +54,5 @@ class Follower {
   TrainingCurve curve_;
   std::string bar_;
 };
-
-// Returns the number of columns of the terminal on `fd`, 80 if it is unknown.
-int terminal_columns(int fd);
 
 }  // namespace shardrun::launcher

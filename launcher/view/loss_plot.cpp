@@ -29,22 +29,24 @@ std::string loss_plot_svg(const TrainingCurve& curve, const std::string& title) 
   axes.low -= margin;
   axes.high += margin;
 
+  ChartLabels labels;
   std::string svg = chart_begin(title) + chart_grid(axes);
   const double tick = std::max(1.0, tick_distance(axes.last - axes.first, 8));
   for (double step = std::ceil(axes.first / tick) * tick; step <= axes.last; step += tick)
-    svg += chart_x_mark(axes, step, fmt::format("{:.0f}", step));
+    svg += chart_x_mark(axes, labels, step, fmt::format("{:.0f}", step));
   if (curve.unigram_entropy > 0)
-    svg += chart_reference(axes, curve.unigram_entropy, "unigram entropy of the validation text");
+    svg += chart_reference(axes, labels, curve.unigram_entropy, "unigram entropy of the validation text");
   svg += "<polyline class=\"line\" points=\"";
   const size_t stride = std::max<size_t>(1, points.size() / 2000);
   for (size_t i = 0; i < points.size(); i += stride) {
     svg += fmt::format("{:.1f},{:.1f} ", axes.x(static_cast<double>(points[i].step)), axes.y(points[i].loss));
   }
   svg += "\"/>\n";
-  for (const StepPoint& point : curve.validations) {
-    if (!std::isfinite(point.loss)) continue;
-    svg += chart_dot(axes, static_cast<double>(point.step), point.loss,
-                     fmt::format("validation {:.3f}", point.loss));
+  // The newest first: where there is no room for all words, it has them.
+  for (auto point = curve.validations.rbegin(); point != curve.validations.rend(); ++point) {
+    if (!std::isfinite(point->loss)) continue;
+    svg += chart_dot(axes, labels, static_cast<double>(point->step), point->loss,
+                     fmt::format("validation {:.3f}", point->loss));
   }
   return svg + chart_end(title + ": loss, nats per token", "step");
 }

@@ -1,10 +1,19 @@
 #include "launcher/view/metrics_log.h"
 
+#include <limits>
+
 #include "launcher/view/growing_text.h"
 #include "runtime/record/run_lines.h"
 
 namespace shardrun::launcher {
 namespace {
+
+// The seconds of a step of a program that tells only when its steps ended; not a number where two lines do not say.
+double seconds_between(const StepPoint& before, const StepPoint& point) {
+  if (before.time <= 0.0 || point.time <= before.time || point.step <= before.step)
+    return std::numeric_limits<double>::quiet_NaN();
+  return (point.time - before.time) / static_cast<double>(point.step - before.step);
+}
 
 void replace_from(std::vector<StepPoint>& points, const StepPoint& point) {
   while (!points.empty() && points.back().step >= point.step) points.pop_back();
@@ -16,13 +25,17 @@ void replace_from(std::vector<StepPoint>& points, const StepPoint& point) {
 void add_metrics(std::string_view text, TrainingCurve& curve) {
   for (const record::MetricsLine& line : record::parse_metrics(text, curve.newest_attempt)) {
     curve.newest_attempt = line.attempt;
+    if (line.total_steps) curve.total_steps = *line.total_steps;
     if (!line.step || !line.loss) continue;
     StepPoint point{*line.step, *line.loss};
     point.tokens_per_second = line.tokens_per_second.value_or(point.tokens_per_second);
     point.step_seconds = line.step_seconds.value_or(point.step_seconds);
     point.grad_norm = line.grad_norm.value_or(point.grad_norm);
     point.learning_rate = line.learning_rate.value_or(point.learning_rate);
+    point.time = line.time.value_or(0.0);
     if (!line.event) {
+      if (!line.step_seconds && !curve.steps.empty())
+        point.step_seconds = seconds_between(curve.steps.back(), point);
       replace_from(curve.steps, point);
     } else if (line.event == "validation") {
       replace_from(curve.validations, point);

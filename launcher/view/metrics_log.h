@@ -20,6 +20,7 @@ struct StepPoint {
   double step_seconds = std::numeric_limits<double>::quiet_NaN();
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   double learning_rate = std::numeric_limits<double>::quiet_NaN();
+  double time = 0.0;  // when it ended; 0: unknown
 };
 
 struct TrainingCurve {
@@ -27,6 +28,7 @@ struct TrainingCurve {
   std::vector<StepPoint> validations;  // loss only
   double unigram_entropy = 0.0;        // 0 if unknown
   int newest_attempt = 0;              // the newest attempt in the lines so far
+  int64_t total_steps = 0;             // how many a command program said there will be; 0: it did not
 };
 
 // Adds the lines of `text` to `curve`; lines that are not JSON, without a loss, or of no interest are skipped. A step

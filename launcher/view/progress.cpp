@@ -8,7 +8,8 @@
 namespace shardrun::launcher {
 
 std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int columns) {
-  if (curve.steps.empty() || total_steps < 1) return "";
+  if (curve.steps.empty()) return "";
+  if (total_steps < 1) total_steps = curve.total_steps;
   const StepPoint& last = curve.steps.back();
   constexpr size_t kWindow = 20;  // steps over which the speed is averaged
   double seconds = 0.0, tokens = 0.0;
@@ -21,12 +22,17 @@ std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int
   }
   const double remaining =
       seconds / static_cast<double>(window) * static_cast<double>(total_steps - last.step);
-  const std::string numbers =
-      fmt::format("  {}/{}  loss {:.4f}  {} tokens/s  eta {}", last.step, total_steps, last.loss,
-                  with_thousands(std::llround(seconds > 0 ? tokens / seconds : 0)), clock_time(remaining));
+  std::string numbers =
+      total_steps > 0 ? fmt::format("  {}/{}", last.step, total_steps) : fmt::format("  step {}", last.step);
+  numbers += fmt::format("  loss {:.4f}", last.loss);
+  if (tokens > 0 && seconds > 0)
+    numbers += fmt::format("  {} tokens/s", with_thousands(std::llround(tokens / seconds)));
+  if (seconds > 0 && total_steps > 0) numbers += fmt::format("  eta {}", clock_time(remaining));
+  if (total_steps < 1) return numbers.substr(2, std::max(0, columns - 1));
   const int width = std::clamp(columns - static_cast<int>(numbers.size()) - 1, 0, 40);
-  const auto filled = static_cast<int>(static_cast<double>(width) * static_cast<double>(last.step) /
-                                       static_cast<double>(total_steps));
+  const double share =
+      std::clamp(static_cast<double>(last.step) / static_cast<double>(total_steps), 0.0, 1.0);
+  const auto filled = static_cast<int>(static_cast<double>(width) * share);
   std::string bar;
   for (int cell = 0; cell < width; ++cell) bar += cell < filled ? "━" : "─";
   return bar + (width == 0 ? numbers.substr(2, std::max(0, columns - 1)) : numbers);

@@ -11,8 +11,9 @@
 
 namespace shardrun::launcher {
 
-// Returns "━━━━━━────  120/200  loss 2.4137  6,812 tokens/s  eta 00:41", at most `columns` wide; empty before the
-// first step.
+// Returns "━━━━━━────  120/200  loss 2.4137  6,812 tokens/s  eta 00:41", less than `columns` wide, without what is not
+// known; empty before the first step. With 0 as `total_steps`, there are as many as the curve says; where that does not, either,
+// there is no bar.
 std::string render_progress(const TrainingCurve& curve, int64_t total_steps, int columns);
 
 // Returns "▇▅▃▂▁": the values over `columns` cells, each the mean of its share; empty for no values.

@@ -28,33 +28,27 @@ std::string band_of(const ChartAxes& axes, const ScaleSeries& series) {
   return "<polygon class=\"band\" points=\"" + upper + lower + "\"/>\n";
 }
 
-std::string line_of(const ChartAxes& axes, const ScaleSeries& series) {
+std::string line_of(const ChartAxes& axes, ChartLabels& labels, const ScaleSeries& series) {
   std::string svg, line;
   for (const ScalePoint& point : series.points) {
     const double percent = 100.0 * point.efficiency;
     const std::string text = series.name.empty() ? fmt::format("{:.0f} %", percent) : "";
     line += fmt::format("{:.1f},{:.1f} ", axes.x(place(point.nodes)), axes.y(percent));
-    svg += chart_dot(axes, place(point.nodes), percent, text);
+    svg += chart_dot(axes, labels, place(point.nodes), percent, text);
   }
   return svg + "<polyline class=\"line\" points=\"" + line + "\"/>\n";
 }
 
-// Writes the names of lines at their last points, moved down where they would overlap.
-std::string names_of(const ChartAxes& axes, const std::vector<ScaleSeries>& series) {
-  constexpr double kLineHeight = 14.0;
+// Writes the names of lines at their last points.
+std::string names_of(const ChartAxes& axes, ChartLabels& labels, const std::vector<ScaleSeries>& series) {
   std::multimap<double, const ScaleSeries*> by_height;
   for (const ScaleSeries& one : series)
     if (one.points.size() >= 2 && !one.name.empty())
       by_height.emplace(axes.y(100.0 * one.points.back().efficiency) + 18.0, &one);
   std::string svg;
-  double free = 0.0;
-  for (const auto& [height, one] : by_height) {
-    const double y = std::max(height, free);
-    free = y + kLineHeight;
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{} {:.0f} %</text>\n",
-                       axes.x(place(one->points.back().nodes)) - 8.0, y, xml_text(one->name),
-                       100.0 * one->points.back().efficiency);
-  }
+  for (const auto& [height, one] : by_height)
+    svg += labels.place(axes.x(place(one->points.back().nodes)) - 8.0, height,
+                        fmt::format("{} {:.0f} %", one->name, 100.0 * one->points.back().efficiency));
   return svg;
 }
 
@@ -72,11 +66,13 @@ std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::st
   }
   if (nodes.empty()) return "";
   const ChartAxes axes{place(*nodes.begin()) - 0.5, place(*nodes.rbegin()) + 0.5, 0.0, high};
-  std::string svg = chart_begin(title) + chart_grid(axes, " %") + chart_reference(axes, 100.0, "ideal");
-  for (const int64_t count : nodes) svg += chart_x_mark(axes, place(count), fmt::format("{}", count));
+  ChartLabels labels;
+  std::string svg =
+      chart_begin(title) + chart_grid(axes, " %") + chart_reference(axes, labels, 100.0, "ideal");
+  for (const int64_t count : nodes) svg += chart_x_mark(axes, labels, place(count), fmt::format("{}", count));
   for (const ScaleSeries& one : series)
-    if (one.points.size() >= 2) svg += band_of(axes, one) + line_of(axes, one);
-  svg += names_of(axes, series);
+    if (one.points.size() >= 2) svg += band_of(axes, one) + line_of(axes, labels, one);
+  svg += names_of(axes, labels, series);
   return svg + chart_end(title, "nodes");
 }
 

@@ -10,6 +10,14 @@ namespace {
 
 using Axes = ChartAxes;
 
+// Returns how wide words are in the font of chart_begin(), with room to spare.
+double width_of(const std::string& text) {
+  constexpr double kCharacter = 7.0;
+  return kCharacter * static_cast<double>(std::count_if(text.begin(), text.end(), [](char c) {
+           return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+         }));
+}
+
 }  // namespace
 
 double tick_distance(double span, int wanted) {
@@ -68,25 +76,44 @@ std::string chart_grid(const ChartAxes& axes, const std::string& unit) {
   return svg;
 }
 
-std::string chart_x_mark(const ChartAxes& axes, double x, const std::string& text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", axes.x(x),
-                     Axes::kHeight - Axes::kBottom + 18, xml_text(text));
+std::string ChartLabels::place(double x, double y, const std::string& text, bool centred) {
+  constexpr double kLine = 14.0;  // of the font in chart_begin()
+  if (text.empty()) return "";
+  const double width = width_of(text);
+  for (const int lines : {0, -1, 1, -2, 2, -3, 3, -4, 4}) {
+    const double at = y + lines * kLine;
+    const Box box{centred ? x - width / 2 : x - width, centred ? x + width / 2 : x, at - kLine + 3.0,
+                  at + 2.0};
+    const bool inside = centred ? lines == 0 : at > Axes::kTop - 8 && at < Axes::kHeight - Axes::kBottom + 4;
+    const bool free = std::none_of(taken_.begin(), taken_.end(), [&](const Box& other) {
+      return box.left < other.right && other.left < box.right && box.top < other.bottom &&
+             other.top < box.bottom;
+    });
+    if (!inside || !free) continue;
+    taken_.push_back(box);
+    return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, at,
+                       centred ? "middle" : "end", xml_text(text));
+  }
+  return "";
 }
 
-std::string chart_reference(const ChartAxes& axes, double y, const std::string& text) {
-  return fmt::format(
-      "<line class=\"reference\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n"
-      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
-      Axes::kLeft, Axes::kWidth - Axes::kRight, axes.y(y), axes.y(y), Axes::kWidth - Axes::kRight,
-      axes.y(y) - 5, xml_text(text));
+std::string chart_x_mark(const ChartAxes& axes, ChartLabels& labels, double x, const std::string& text) {
+  return labels.place(axes.x(x), Axes::kHeight - Axes::kBottom + 18, text, /*centred=*/true);
 }
 
-std::string chart_dot(const ChartAxes& axes, double x, double y, const std::string& text) {
+std::string chart_reference(const ChartAxes& axes, ChartLabels& labels, double y, const std::string& text) {
+  return fmt::format("<line class=\"reference\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                     Axes::kLeft, Axes::kWidth - Axes::kRight, axes.y(y), axes.y(y)) +
+         labels.place(Axes::kWidth - Axes::kRight, axes.y(y) - 5, text);
+}
+
+std::string chart_dot(const ChartAxes& axes, ChartLabels& labels, double x, double y,
+                      const std::string& text) {
   const double at = std::clamp(axes.x(x), Axes::kLeft, Axes::kWidth - Axes::kRight);
-  return fmt::format(
-      "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n<text x=\"{:.1f}\" "
-      "y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
-      at, axes.y(y), at - 8, axes.y(y) - 6, xml_text(text));
+  // Further left are the numbers of the y axis.
+  const double right = at - 8 - width_of(text) < Axes::kLeft ? at + 8 + width_of(text) : at - 8;
+  return fmt::format("<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>\n", at, axes.y(y)) +
+         labels.place(right, axes.y(y) - 6, text);
 }
 
 std::string chart_end(const std::string& title, const std::string& x_name) {

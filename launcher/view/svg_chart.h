@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace shardrun::launcher {
 
@@ -18,6 +19,20 @@ struct ChartAxes {
   double y(double value) const { return kTop + (high - value) / (high - low) * (kHeight - kTop - kBottom); }
 };
 
+// The words of a picture that lie so close that they could overprint each other: each takes the nearest free place, or none.
+class ChartLabels {
+ public:
+  // Returns `text` as an element that ends or is centred at `x`, in pixels, with its baseline at `y` or up to four lines above or
+  // below it inside the picture; "" where all of that is taken.
+  std::string place(double x, double y, const std::string& text, bool centred = false);
+
+ private:
+  struct Box {
+    double left, right, top, bottom;
+  };
+  std::vector<Box> taken_;
+};
+
 // Returns a round distance that puts about `wanted` marks on `span`.
 double tick_distance(double span, int wanted);
 // Returns `text` escaped for the contents of an element or an attribute.
@@ -27,12 +42,13 @@ std::string xml_text(const std::string& text);
 std::string chart_begin(const std::string& label);
 // Draws horizontal lines with their values and `unit` behind them.
 std::string chart_grid(const ChartAxes& axes, const std::string& unit = "");
-// Draws a value below the picture, at `x` of the axes.
-std::string chart_x_mark(const ChartAxes& axes, double x, const std::string& text);
+// Draws a value below the picture, at `x` of the axes; left out where there is no room beside the others.
+std::string chart_x_mark(const ChartAxes& axes, ChartLabels& labels, double x, const std::string& text);
 // Draws a dashed line across the picture at `y`, with words at its right end.
-std::string chart_reference(const ChartAxes& axes, double y, const std::string& text);
-// Draws a dot with words to its left.
-std::string chart_dot(const ChartAxes& axes, double x, double y, const std::string& text);
+std::string chart_reference(const ChartAxes& axes, ChartLabels& labels, double y, const std::string& text);
+// Draws a dot with words to its left, or to its right where there is no room.
+std::string chart_dot(const ChartAxes& axes, ChartLabels& labels, double x, double y,
+                      const std::string& text);
 // Draws the title and the name of the x axis, and closes the element.
 std::string chart_end(const std::string& title, const std::string& x_name);
 

@@ -80,10 +80,11 @@ std::string sweep_plot_svg(const SweepReport& report, const std::vector<Training
   const double margin = std::max(1e-3, 0.05 * (axes->high - axes->low));
   axes->low -= margin;
   axes->high += margin;
+  ChartLabels marks;
   std::string svg = chart_begin(report.name) + chart_grid(*axes);
   const double tick = std::max(1.0, tick_distance(axes->last - axes->first, 8));
   for (double step = std::ceil(axes->first / tick) * tick; step <= axes->last; step += tick)
-    svg += chart_x_mark(*axes, step, fmt::format("{:.0f}", step));
+    svg += chart_x_mark(*axes, marks, step, fmt::format("{:.0f}", step));
   constexpr double kLineHeight = 14.0;
   constexpr int kMostNames =
       18;  // as many as fit beside the curves; each curve names itself under the pointer

@@ -70,7 +70,7 @@ std::string row_of(const std::string& who, const TopRank& rank, const Widths& wi
                                  or_dash(rank.step_seconds, seconds), or_dash(rank.busy_seconds, seconds),
                                  or_dash(rank.memory_bytes, bytes_text));
   line = fit(line + base::visible(rank.last_line), size.columns);
-  return size.terminal && rank.trouble ? "\x1b[31m" + line + "\x1b[0m\n" : line + "\n";
+  return size.colour && rank.trouble ? "\x1b[31m" + line + "\x1b[0m\n" : line + "\n";
 }
 
 struct Row {
@@ -186,7 +186,8 @@ std::string render_top(const TopView& view, const TopSize& size) {
              size.columns) +
          "\n";
   for (const Row& row : rows) out += row_of(row.who, row.rank, widths, size);
-  if (hidden > 0) out += fmt::format("… and {} more nodes, none of them worse\n", hidden);
+  if (hidden > 0)
+    out += fit(fmt::format("… and {} more nodes, none of them worse", hidden), size.columns) + "\n";
   return out;
 }
 

@@ -41,7 +41,7 @@ TopRank describe(const contract::RankSight& sight, bool trainer);
 
 struct TopSize {
   int columns = 0, rows = 0;  // 0: unlimited
-  bool terminal = false;      // trouble is shown in colour
+  bool colour = false;        // trouble is shown in red
 };
 // Returns lines, each with its newline.
 std::string render_top(const TopView& view, const TopSize& size);

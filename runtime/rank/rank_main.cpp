@@ -20,6 +20,7 @@
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_job.h"
 #include "runtime/rank/container.h"
+#include "runtime/rank/setup.h"
 #include "runtime/rank/supervisor.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
@@ -69,7 +70,12 @@ Result<Variables> apply_environment(const contract::RankJob& job, bool command) 
   auto given = command ? contract::command_environment(job.env, job.plan, job.spec, inherited)
                        : contract::resolve_environment(job.spec.environment, inherited);
   if (!given) return given;
-  if (command) given->emplace("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job));
+  if (command) {
+    given->emplace("SHARDRUN_HEARTBEAT_FILE", heartbeat_file(job));
+    const bool tells = job.env.global_rank == 0;  // the others' lines would count each step again
+    given->emplace("SHARDRUN_METRICS_FILE",
+                   tells ? record::RunDir{job.env.run_directory}.metrics_jsonl() : "/dev/null");
+  }
   set_all(*given);
   return given;
 }
@@ -78,7 +84,7 @@ Result<Variables> apply_environment(const contract::RankJob& job, bool command) 
 Result<std::vector<std::string>> command_of(const contract::RankJob& job, const Variables& variables) {
   // By pyxis the whole rank is in its image already.
   if (!job.spec.container.is_given() || job.spec.container.runtime == spec::ContainerRuntime::kPyxis)
-    return job.spec.program.command;
+    return behind_setup(job.spec.program.setup, job.spec.program.command);
   const auto environment = contract::process_environment();
   ASSIGN_OR_RETURN(auto runtime, contract::find_container_runtime(job.spec, environment));
   const auto cache = job.plan.variables.find("SHARDRUN_COMPILE_CACHE");

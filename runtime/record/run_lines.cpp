@@ -28,6 +28,7 @@ void fields(auto& visit, base::Is<MetricsLine> auto& line) {
   visit.where_known("path", line.path);
   visit.where_known("stall_seconds", line.stall_seconds, decimals(6));
   visit.where_known("time", line.time, decimals(3));
+  visit.where_known("total_steps", line.total_steps);
   visit.later("attempt", line.attempt);
 }
 
@@ -63,7 +64,9 @@ std::vector<Line> lines_of_newest(std::string_view text, int newest) {
   std::vector<Line> lines;
   while (!text.empty()) {
     auto line = base::parse_fields<Line>(base::take_line(text), "a line");
-    if (!line || line->attempt < newest) continue;
+    if (!line) continue;
+    if (line->attempt < 0) line->attempt = newest;
+    if (line->attempt < newest) continue;
     newest = line->attempt;
     lines.push_back(std::move(line).value());
   }

@@ -1,4 +1,4 @@
-// The lines of a run's metrics.jsonl, which rank 0 of the trainer appends to, and of its events.jsonl, which the conductor
+// The lines of a run's metrics.jsonl, which rank 0 of the trainer or of a command appends to, and of its events.jsonl, which the conductor
 // does. docs/formats.md has both. A line has those members of its struct that are known.
 //
 // Thread rule: plain values and pure functions.
@@ -21,7 +21,8 @@ struct MetricsLine {
   std::optional<double> learning_rate, grad_norm, unigram_entropy, tokens_per_second, step_seconds;
   std::optional<std::string> path;  // of a checkpoint
   std::optional<double> stall_seconds, time;
-  int attempt = 0;
+  std::optional<int64_t> total_steps;  // how many there will be, of a command program
+  int attempt = -1;                    // -1: of the newest, from a program that does not say
 };
 
 struct EventLine {

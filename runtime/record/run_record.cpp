@@ -125,6 +125,7 @@ void fields(auto& visit, base::Is<RunRecord> auto& record) {
   visit("id", record.id);
   visit("scheduler", record.scheduler);
   visit.choice("status", record.status, kStatuses);
+  visit.where_known("state", record.state);
   visit("verdict", record.verdict);
   visit("exit_code", record.exit_code);
   visit("world_size", record.world_size);

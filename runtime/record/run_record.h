@@ -110,6 +110,7 @@ struct RunRecord {
   static constexpr int kFormatVersion = 1;
   std::string name, id, scheduler;
   RunStatus status = RunStatus::kRunning;
+  std::optional<std::string> state;  // in `status --json` alone: what is seen of the run, e.g. "interrupted"
   std::string verdict;
   int exit_code = 0;
   int world_size = 0;

@@ -6,11 +6,11 @@
 
 #include "runtime/base/io.h"
 #include "runtime/spec/architecture.h"
+#include "runtime/spec/environment_rules.h"
 #include "runtime/spec/gpu_rules.h"
 #include "runtime/spec/key_places.h"
 #include "runtime/spec/model_presets.h"
 #include "runtime/spec/precompile_rules.h"
-#include "runtime/spec/secrets.h"
 #include "runtime/spec/spec_reader.h"
 #include "runtime/spec/toml_value.h"
 
@@ -88,6 +88,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
   SectionReader section(document, "program", reading);
   section.text("trainer", program.trainer, 64);
   section.texts("command", program.command);
+  section.texts("setup", program.setup);
   constexpr Choice<SnapshotKind> kSnapshots[] = {{"git", SnapshotKind::kGit},
                                                  {"git+changes", SnapshotKind::kGitWithChanges}};
   section.choice("snapshot", kSnapshots, program.snapshot);
@@ -108,6 +109,12 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
     reading.fail(section.origin("trainer"),
                  fmt::format("there is no trainer \"{}\"", printable(program.trainer)),
                  "write trainer = " + names);
+  }
+  if (!program.setup.empty() && section.has("trainer")) {
+    reading.fail(section.origin("setup"), "the built-in trainer needs no setup", "remove the key");
+  } else if (!program.setup.empty() && document.find("container") != nullptr) {
+    reading.fail(section.origin("setup"), "setup prepares the node, and the program runs in an image",
+                 "put it into the image, or remove [container]");
   }
 }
 
@@ -417,85 +424,6 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.finish();
 }
 
-bool is_variable_name(std::string_view name) {
-  if (name.empty() || name.size() > 256 || (name.front() >= '0' && name.front() <= '9')) return false;
-  for (const char c : name) {
-    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'))
-      return false;
-  }
-  return true;
-}
-
-// Says whether a variable tells a rank who it is: one value for all ranks would be wrong for all but one.
-bool is_set_by_shardrun(std::string_view name) {
-  if (name.starts_with("SHARDRUN_")) return true;
-  for (const std::string_view own :
-       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
-        "ROLE_RANK", "ROLE_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "SLURM_LOCALID",
-        "SLURM_NODEID", "SLURM_NTASKS"}) {
-    if (name == own) return true;
-  }
-  return false;
-}
-
-void read_environment_reference(const std::string& name, const TomlValue& document_entry,
-                                SpecReading& reading, EnvironmentValue& value) {
-  TomlValue holder;  // lets SectionReader read the inline table as a section of its own
-  holder.origin = document_entry.origin;
-  holder.members.emplace_back("environment." + name, document_entry);
-  SectionReader reference(holder, "environment." + name, reading);
-  std::string variable, file;
-  reference.text("from_env", variable, 256);
-  reference.text("from_file", file);
-  reference.finish();
-  if (variable.empty() == file.empty()) {
-    reading.fail(document_entry.origin, fmt::format("environment.{} needs exactly one source", name),
-                 "write { from_env = \"NAME\" } or { from_file = \"/path\" }");
-  } else if (!variable.empty() && !is_variable_name(variable)) {
-    reading.fail(document_entry.origin, fmt::format("\"{}\" is not a variable's name", printable(variable)),
-                 "use letters, digits and _");
-  }
-  value = variable.empty() ? EnvironmentValue{EnvironmentValue::Kind::kFromFile, file}
-                           : EnvironmentValue{EnvironmentValue::Kind::kFromVariable, variable};
-}
-
-void read_variable(SectionReader& section, const TomlMember& member, SpecReading& reading,
-                   EnvironmentValue& value) {
-  const std::string& name = member.key;
-  const TomlValue& given = member.value;
-  if (!is_variable_name(name)) {
-    reading.fail(given.origin, fmt::format("\"{}\" is not a variable's name", printable(name)),
-                 "use letters, digits and _, and begin with a letter");
-  } else if (is_set_by_shardrun(name)) {
-    reading.fail(given.origin, fmt::format("shardrun sets {} itself, for each rank its own", name),
-                 "remove it, or choose another name");
-  } else if (given.kind == TomlValue::Kind::kTable) {
-    read_environment_reference(name, given, reading, value);
-  } else if (looks_secret(name) || !password_in_url(given.text).empty() ||
-             given.text.find("PRIVATE KEY-----") != std::string::npos) {
-    reading.fail(
-        given.origin, fmt::format("environment.{} looks like a secret written out", name),
-        fmt::format("write {} = {{ from_env = \"{}\" }} or {{ from_file = \"/path\" }}", name, name));
-  } else if (given.kind != TomlValue::Kind::kString || !given.text.empty()) {  // "" is a value like any other
-    section.text(name, value.text, 32 * 1024);
-  }
-}
-
-void read_environment(const TomlValue& document, SpecReading& reading,
-                      std::map<std::string, EnvironmentValue>& environment) {
-  constexpr size_t kMostVariables = 1000;
-  SectionReader section(document, "environment", reading);
-  if (section.members().size() > kMostVariables) {
-    reading.fail(section.origin(), fmt::format("[environment] has {} variables", section.members().size()),
-                 fmt::format("write at most {}, or a file that the program reads", kMostVariables));
-  }
-  for (const auto& member : section.members()) {
-    if (reading.error) return;
-    reading.origins["environment." + member.key] = member.value.origin;
-    read_variable(section, member, reading, environment[member.key]);
-  }
-}
-
 // Refuses settings that are each possible but not together.
 void check_together(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (reading.error) return;
@@ -565,12 +493,20 @@ int fewest_nodes(const FaultToleranceSpec& faults, int nodes) {
   return faults.min_nodes == 0 ? nodes : std::min(faults.min_nodes, nodes);
 }
 
+bool JobSpec::has_batch() const {
+  return program.command.empty() || batch.global_batch || batch.gradient_accumulation.value_or(1) != 1 ||
+         origins.contains("batch");
+}
+
 std::string JobSpec::origin(const std::string& key) const {
   return origin_of(origins, key);
 }
 
-Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
-                               std::span<const std::string> overrides) {
+namespace {
+
+// Reads the text and keeps in `reading` what is wrong with it. The error is that of a text that is no TOML.
+Result<JobSpec> read_job_spec(std::string_view text, std::string_view file_name,
+                              std::span<const std::string> overrides, SpecReading& reading) {
   if (text.size() > kLargestFileBytes) {
     return Error(Code::kInvalid, fmt::format("{}:1:1: the job spec has {} bytes; write at most {}",
                                              printable_path(file_name), text.size(), kLargestFileBytes));
@@ -578,13 +514,32 @@ Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name
   Result<TomlValue> document = parse_toml(text, file_name);
   RETURN_IF_ERROR(document);
   for (const std::string& assignment : overrides) RETURN_IF_ERROR(apply_override(*document, assignment));
-  SpecReading reading;
   reading.origins[""] = document->origin;
   for (const TomlMember& member : document->members) reading.origins[member.key] = member.value.origin;
-  JobSpec spec = read_all(*document, reading);
+  return read_all(*document, reading);
+}
+
+}  // namespace
+
+Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
+                               std::span<const std::string> overrides) {
+  SpecReading reading;
+  auto spec = read_job_spec(text, file_name, overrides, reading);
+  RETURN_IF_ERROR(spec);
   if (reading.error) return *reading.error;
-  spec.origins = std::move(reading.origins);
+  spec->origins = std::move(reading.origins);
   return spec;
+}
+
+std::vector<Error> mistakes_in_job_spec(std::string_view text, std::string_view file_name,
+                                        std::span<const std::string> overrides) {
+  SpecReading reading;
+  const auto spec = read_job_spec(text, file_name, overrides, reading);
+  if (!spec) return {spec.error()};
+  std::vector<Error> mistakes;
+  if (reading.error) mistakes.push_back(*reading.error);
+  for (Error& one : reading.further) mistakes.push_back(std::move(one));
+  return mistakes;
 }
 
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides) {

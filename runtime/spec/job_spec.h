@@ -60,6 +60,7 @@ struct ClusterSpec {                               // [cluster]
 struct ProgramSpec {                            // [program]: exactly one of the two is given
   std::string trainer;                          // a name of kArchitectures (architecture.h)
   std::vector<std::string> command;             // argv, never re-parsed by a shell
+  std::vector<std::string> setup;               // lines of bash that each rank runs before the command
   SnapshotKind snapshot = SnapshotKind::kNone;  // whether each run has a copy of the code as it was submitted
 };
 
@@ -216,6 +217,8 @@ struct JobSpec {
 
   // Where each given value stands, e.g. "data.files[0]" → "job.toml:7:3", for refusals that come later.
   std::map<std::string, std::string> origins;
+  // Says whether the job counts sequences: a command program without [batch] does not, and any number of ranks suits it.
+  bool has_batch() const;
   // Returns the place of a key; for one that was not given, its section's place, else the document's.
   std::string origin(const std::string& key) const;
 };
@@ -226,6 +229,10 @@ struct JobSpec {
 // Checks what the text alone can tell; launcher/submit/rules.h checks the rest against files and hosts.
 Result<JobSpec> parse_job_spec(std::string_view text, std::string_view file_name,
                                std::span<const std::string> overrides = {});
+
+// Returns all that is wrong with the keys, the error of parse_job_spec first; those that may follow from another are left out.
+std::vector<base::Error> mistakes_in_job_spec(std::string_view text, std::string_view file_name,
+                                              std::span<const std::string> overrides = {});
 
 // Reads the file, at most 1 MiB, and parses it as parse_job_spec does.
 Result<JobSpec> load_job_spec(const std::string& path, std::span<const std::string> overrides = {});

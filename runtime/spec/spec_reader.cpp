@@ -30,6 +30,13 @@ void SpecReading::fail(const std::string& origin, const std::string& what, const
   if (!error) error = Error(Code::kInvalid, fmt::format("{}: {}; {}", origin, what, mend));
 }
 
+void SpecReading::fail_key(const std::string& origin, const std::string& what, const std::string& mend) {
+  constexpr size_t kMost = 20;  // that anybody reads
+  if (!error) return fail(origin, what, mend);
+  if (further.size() < kMost)
+    further.emplace_back(Code::kInvalid, fmt::format("{}: {}; {}", origin, what, mend));
+}
+
 std::string origin_of(const std::map<std::string, std::string>& origins, const std::string& key) {
   for (std::string_view place = key;;) {
     if (const auto found = origins.find(std::string(place)); found != origins.end()) return found->second;
@@ -64,13 +71,13 @@ std::string SectionReader::origin(std::string_view key) const {
 }
 
 void SectionReader::fail(const TomlValue& value, const std::string& what, const std::string& mend) {
-  reading_.fail(value.origin, what, mend);
+  reading_.fail_key(value.origin, what, mend);
 }
 
 const TomlValue* SectionReader::take(std::string_view key, TomlValue::Kind kind, const std::string& wanted) {
   known_.emplace_back(key);
   const TomlValue* value = table_ == nullptr ? nullptr : table_->find(key);
-  if (value == nullptr || reading_.error) return nullptr;
+  if (value == nullptr) return nullptr;
   reading_.origins[qualified(key)] = value->origin;
   if (value->kind != kind) {
     fail(*value, fmt::format("{} is {}", qualified(key), kind_name(value->kind)), "write " + wanted);
@@ -236,7 +243,6 @@ const std::vector<TomlMember>& SectionReader::members() const {
 
 void SectionReader::finish() {
   for (const auto& member : members()) {
-    if (reading_.error) return;
     const std::string& key = member.key;
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const std::string near = nearest_name(key, known_);

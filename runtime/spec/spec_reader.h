@@ -1,7 +1,8 @@
 // SectionReader: takes typed, checked keys out of one TOML section and refuses what it does not know.
 //
-// The first error wins: after it every further call does nothing, so that a reader of a section is a plain list of
-// keys. Messages are "origin: what; mend". Every origin is kept under "section.key" for later checks.
+// The first error is the document's; what else is wrong with single keys is kept beside it, so that a reader of a section is a
+// plain list of keys and a person learns of all mistakes at once. Messages are "origin: what; mend". Every origin is kept
+// under "section.key" for later checks.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -23,10 +24,14 @@ namespace shardrun::spec {
 // What all sections of one document share.
 struct SpecReading {
   std::optional<base::Error> error;            // the first error
+  std::vector<base::Error> further;            // of other keys; none follows from another
   std::map<std::string, std::string> origins;  // "data.files[0]" → "job.toml:7:3"
   const char* document = "a job spec";         // what the whole document is called in messages
 
+  // Keeps the error if it is the first: another may have led to it.
   void fail(const std::string& origin, const std::string& what, const std::string& mend);
+  // Keeps the error of one key, which is wrong whatever else is.
+  void fail_key(const std::string& origin, const std::string& what, const std::string& mend);
 };
 
 // Returns where `key` stands; for a key that was not given, its section's place, else the document's (the key "").

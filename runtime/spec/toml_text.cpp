@@ -1,6 +1,7 @@
 #include "runtime/spec/toml_text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 
 #include <fmt/format.h>
@@ -149,6 +150,43 @@ TextPlace place_of(std::string_view text, size_t offset) {
   place.column += static_cast<size_t>(std::count_if(
       line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
   return place;
+}
+
+std::string likely_mistake(std::string_view line) {
+  constexpr size_t kLongest = 60;
+  const auto trimmed = [](std::string_view text) {
+    const size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
+    return begin == kNone ? std::string_view() : text.substr(begin, end - begin + 1);
+  };
+  const auto is_key = [](std::string_view text) {
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+    });
+  };
+  const size_t equals = line.find('=');
+  if (equals == kNone) {
+    const size_t colon = line.find(':');
+    const std::string_view name = trimmed(line.substr(0, colon));
+    if (colon == kNone || !is_key(name)) return "";
+    return fmt::format("TOML has = where YAML has a colon; write {} = …", name);
+  }
+  const std::string_view key = trimmed(line.substr(0, equals));
+  const std::string_view value = trimmed(line.substr(equals + 1, line.find('#', equals) - equals - 1));
+  if (!is_key(key) || value.size() > kLongest) return "";
+  if (value.empty()) return fmt::format("{0} has no value; write {0} = …, or remove the line", key);
+  for (const char* word : {"True", "TRUE", "False", "FALSE", "yes", "no"}) {
+    if (value != word) continue;
+    const bool truth = word[0] == 'T' || word[0] == 'y';
+    return fmt::format("TOML writes truth as true and false; write {} = {}", key, truth);
+  }
+  for (const char* word : {"None", "null", "nil"}) {
+    if (value == word) return fmt::format("TOML has no {}; remove the line", value);
+  }
+  const auto first = static_cast<unsigned char>(value.front());
+  const bool bare = std::isalpha(first) != 0 || first == '_' || first == '/' || first == '~' ||
+                    (first == '.' && value.size() > 1 && value[1] == '/');
+  if (!bare || value.find_first_of("\"'") != kNone) return "";
+  return fmt::format("{0} is a text without quotes; write {1} = \"{0}\"", value, key);
 }
 
 std::string toml_string(std::string_view text) {

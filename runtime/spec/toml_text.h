@@ -33,6 +33,10 @@ struct TextPlace {
 };
 TextPlace place_of(std::string_view text, size_t offset);
 
+// Returns what a person most likely meant by a line that is no TOML, as "what is wrong; what to do"; empty where nothing is
+// likely. Quotes that are missing, Python's and YAML's words.
+std::string likely_mistake(std::string_view line);
+
 // Writes `text` as a basic string of TOML, with its quotes.
 std::string toml_string(std::string_view text);
 

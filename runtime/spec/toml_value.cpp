@@ -49,6 +49,16 @@ TomlValue convert(const toml::node& node, std::string_view file_name) {
   return value;
 }
 
+// Returns a line of the text by its number, from 1 on.
+std::string_view line_of(std::string_view text, size_t number) {
+  for (; number > 1; --number) {
+    const size_t newline = text.find('\n');
+    if (newline == std::string_view::npos) return {};
+    text.remove_prefix(newline + 1);
+  }
+  return text.substr(0, text.find('\n'));
+}
+
 void set_origin(TomlValue& value, const std::string& origin) {
   value.origin = origin;
   for (auto& item : value.items) set_origin(item, origin);
@@ -127,6 +137,9 @@ Result<TomlValue> parse_toml(std::string_view text, std::string_view file_name) 
   const toml::parse_result parsed = toml::parse(text, std::string_view(file_name));
   if (!parsed) {
     const toml::parse_error& failure = parsed.error();
+    if (const std::string meant = likely_mistake(line_of(text, failure.source().begin.line)); !meant.empty())
+      return Error(Code::kInvalid,
+                   fmt::format("{}: {}", origin_of(failure.source(), file_name), printable(meant, 300)));
     return Error(Code::kInvalid,
                  fmt::format("{}: {}; correct the TOML at this place", origin_of(failure.source(), file_name),
                              printable(failure.description(), 300)));

@@ -18,6 +18,7 @@
 #include "launcher/schedule/local/pmix_server.h"
 #include "launcher/schedule/local/spawn.h"
 #include "launcher/schedule/local/temporary_directory.h"
+#include "launcher/schedule/stop_words.h"
 #include "runtime/base/descendants.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
@@ -187,8 +188,10 @@ class LocalStep {
     if (!outcome_.stop_signal) {
       outcome_.stop_signal = static_cast<int>(info.ssi_signo);
       stop_requested_ = now;
+      tell_of_stop(request_, *outcome_.stop_signal);
       if (phase_ == Phase::kRunning) enter(Phase::kStopping);
     } else if (now - stop_requested_ >= kOneRequest && phase_ < Phase::kKilling) {
+      tell_of_second_stop();
       enter(Phase::kKilling);
     }
   }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "launcher/schedule/slurm/refusals.h"
 #include "launcher/submit/script.h"
 #include "launcher/submit/slurm_options.h"
 #include "runtime/base/command.h"
@@ -102,7 +103,7 @@ Result<void> write_run_directory(const SubmitRequest& request, const std::string
 Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string& script,
                                     const std::function<Result<void>(const std::string& id)>& prepare) {
   auto answer = ask_slurm(submit_command(spec), script);
-  if (!answer) return std::move(answer).error().context("the job was not submitted");
+  if (!answer) return explain_refusal(spec, answer.error()).context("the job was not submitted");
   const std::string id = answer->out.substr(0, answer->out.find_first_of(";\n"));
   if (!is_job_id(id)) return Error(Code::kIo, "sbatch answered \"" + answer->out + "\", which is no job id");
   auto prepared = prepare(id);
@@ -271,6 +272,13 @@ Result<std::optional<SlurmJob>> find_job(const std::string& id) {
   found.reason = scontrol_field(answer->out, "Reason");
   if (found.reason == "None") found.reason.clear();
   return std::optional(found);
+}
+
+bool is_end_of_job(const std::string& state) {
+  for (const char* end : {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
+                          "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"})
+    if (state.starts_with(end)) return true;
+  return false;
 }
 
 Result<void> cancel_job(const std::string& id) {

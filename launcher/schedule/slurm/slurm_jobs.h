@@ -69,6 +69,8 @@ struct SlurmJob {
 
 // Returns the value of "key=" in the output of `scontrol --oneliner show job`, up to a blank; "" when there is none.
 std::string scontrol_field(const std::string& text, const std::string& key);
+// Says whether a job in this state, e.g. "CANCELLED", does not run any more.
+bool is_end_of_job(const std::string& state);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);

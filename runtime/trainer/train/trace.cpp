@@ -1,7 +1,10 @@
 #include "runtime/trainer/train/trace.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -16,6 +19,9 @@ const char* lane_name(Trace::Lane lane) {
   constexpr const char* kNames[] = {"compute", "gather", "reduce", "replica", "tensor", "world"};
   return kNames[static_cast<int>(lane)];
 }
+
+// Numbers of a lane's tracks lie this far apart.
+constexpr int kTrackStride = 16;
 
 bool tells_later(const kernels::Backend& backend) {
   return backend.kind() == kernels::DeviceKind::kGpu;
@@ -176,25 +182,60 @@ void Trace::add(Lane lane, std::string name, int64_t begin_nanoseconds, int64_t 
   if (on_) events_.push_back({lane, std::move(name), begin_nanoseconds, end_nanoseconds});
 }
 
+// Slices of one track must lie inside each other or apart, and collectives that go on at once do neither: what overlaps gets
+// further tracks of its lane.
+std::vector<int> Trace::tracks_of(const std::vector<Event>& events) {
+  std::vector<size_t> order(events.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return events[a].begin < events[b].begin; });
+  std::map<Lane, std::vector<int64_t>> ends;  // of each track of a lane: when its last slice ended
+  std::vector<int> tracks(events.size());
+  for (const size_t i : order) {
+    const Event& event = events[i];
+    tracks[i] = static_cast<int>(event.lane);
+    if (event.lane == Lane::kCompute) continue;  // waits lie inside of what waits
+    std::vector<int64_t>& free_from = ends[event.lane];
+    const auto found =
+        std::find_if(free_from.begin(), free_from.end(), [&](int64_t end) { return end <= event.begin; });
+    tracks[i] += kTrackStride * static_cast<int>(found - free_from.begin());
+    if (found == free_from.end()) {
+      free_from.push_back(event.end);
+    } else {
+      *found = event.end;
+    }
+  }
+  return tracks;
+}
+
 Result<void> Trace::write(const std::string& path, int global_rank, const std::string& node_name) const {
   TraceFile file;
   file.events.push_back({.ph = "M",
                          .name = "process_name",
                          .pid = global_rank,
                          .names = fmt::format("rank {} on {}", global_rank, node_name)});
-  for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane)
-    file.events.push_back({.ph = "M",
-                           .name = "thread_name",
-                           .pid = global_rank,
-                           .tid = lane,
-                           .names = lane_name(static_cast<Lane>(lane))});
-  for (const Event& event : events_)
+  const std::vector<int> tracks = tracks_of(events_);
+  std::set<int> named;
+  for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane) named.insert(lane);
+  named.insert(tracks.begin(), tracks.end());
+  for (const int track : named) {
+    const std::string lane = lane_name(static_cast<Lane>(track % kTrackStride));
+    file.events.push_back(
+        {.ph = "M",
+         .name = "thread_name",
+         .pid = global_rank,
+         .tid = track,
+         .names = track < kTrackStride ? lane : fmt::format("{} {}", lane, track / kTrackStride + 1)});
+  }
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const Event& event = events_[i];
     file.events.push_back({.ph = "X",
                            .name = event.name,
                            .pid = global_rank,
-                           .tid = static_cast<int>(event.lane),
+                           .tid = tracks[i],
                            .begin_microseconds = static_cast<double>(event.begin) * 1e-3,
                            .microseconds = static_cast<double>(event.end - event.begin) * 1e-3});
+  }
   return base::write_file_atomically(path, base::json_of(file, base::kJsonReport), record::kFileMode);
 }
 

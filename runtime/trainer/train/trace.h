@@ -3,6 +3,9 @@
 //   compute   forward and backward of each block, the optimizer, and where the rank waited for a collective
 //   gather, reduce, replica, tensor, world   each collective from its start until somebody had to know it was complete
 //
+// A lane has as many tracks as it has collectives at once, "gather", "gather 2" and so on, for slices of a track that overlap are
+// not shown.
+//
 // So a gather that lies beside the compute of the block before is overlapped, and a wait in the compute lane is what
 // was not. Times are of the node's monotonic clock. Of a rank with a GPU they are those at which the GPU's compute stream
 // came to these places, which the host has left long before; only the world lane, of the host's memory, has the host's.
@@ -68,6 +71,8 @@ class Trace {
     std::string name;
     int64_t begin, end;
   };
+  // Returns the track of each event: the lane's number, or one of its further tracks.
+  static std::vector<int> tracks_of(const std::vector<Event>& events);
   // An event whose times the backend knows, by the numbers of its stamps.
   struct LaterEvent {
     Lane lane;

@@ -165,3 +165,22 @@ TEST_CASE("node memory: ranks that plan to hold more than their node has are ref
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message() == "a rank would hold 3.00 GiB, and a node has 5.00 GiB for 2 of them");
 }
+
+TEST_CASE(
+    "fewer nodes: a command program without [batch] counts no sequences, and goes on with any number of "
+    "nodes") {
+  const auto text = [](const char* batch) {
+    return std::string("name = \"x\"\n[resources]\nnodes = 4\n[program]\ncommand = [\"env\"]\n") + batch +
+           "[fault_tolerance]\nmin_nodes = 3\nmax_restarts = 1\n";
+  };
+  const auto plain = spec::parse_job_spec(text(""), "job.toml");
+  const auto batched = spec::parse_job_spec(text("[batch]\nglobal_batch = 4\n"), "job.toml");
+  REQUIRE(plain);
+  REQUIRE(batched);
+
+  const auto fewer = plan_on_fewer(*plain, begun(*plain), /*left=*/3, {});
+  REQUIRE(fewer);
+  CHECK_EQ(fewer->nodes, 3);
+  CHECK_FALSE(plain->has_batch());
+  CHECK_FALSE(plan_on_fewer(*batched, begun(*batched), /*left=*/3, {}));  // 4 sequences do not divide on 3
+}

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/contract/rank_env.h"
+#include "runtime/record/command_metrics.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_lines.h"
 #include "runtime/record/run_record.h"
@@ -35,6 +36,29 @@ TEST_CASE(
   CHECK(record::last_checkpoint(end, 0) == 2000);
   CHECK(record::last_lines(path) == text);
   CHECK(record::last_lines(folder / "none").empty());
+}
+
+TEST_CASE(
+    "metrics: what a command program tells of its steps becomes the run's figures, across its restarts") {
+  const auto figures = record::metrics_of_command(
+      "{\"step\": 1, \"loss\": 3.5, \"time\": 100.0}\n"
+      "{\"step\": 11, \"loss\": 3.0, \"time\": 105.0, \"tokens_per_second\": 10}\n"
+      "no json\n"
+      "{\"step\": 21, \"loss\": 2.5, \"time\": 112.5, \"tokens_per_second\": 20}\n"
+      "{\"step\": 22, \"loss\": 2.25, \"step_seconds\": 1.5}\n");
+  REQUIRE(figures);
+  CHECK(figures->steps == 22);
+  CHECK(*figures->first_loss == 3.5);
+  CHECK(*figures->final_loss == 2.25);
+  CHECK(figures->tokens_per_second == 15.0);
+  CHECK(figures->step_seconds_p50 == 0.75);
+  CHECK(figures->checkpoint.empty());
+  CHECK_FALSE(record::metrics_of_command("{\"event\": \"note\"}\n"));
+
+  // A line that names no attempt is the newest one's.
+  const auto lines = record::parse_metrics("{\"step\":1,\"loss\":1.0}\n", /*from_attempt=*/2);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].attempt == 2);
 }
 
 TEST_CASE("plan.json: what is written is read back") {

@@ -74,3 +74,23 @@ TEST_CASE(
   CHECK(complete_events(written(trace)) ==
         std::vector<std::string>{"2 all-reduce 12 B", "0 wait: reduce all-reduce 12 B"});
 }
+
+TEST_CASE(
+    "trace: collectives of a lane that go on at once lie on tracks of their own, so that no two slices "
+    "overlap") {
+  Trace trace;
+  trace.turn(true);
+  trace.add(Trace::Lane::kGather, "a", 0, 100);
+  trace.add(Trace::Lane::kGather, "b", 50, 150);
+  trace.add(Trace::Lane::kGather, "c", 60, 70);
+  trace.add(Trace::Lane::kGather, "d", 100, 120);
+  trace.add(Trace::Lane::kReduce, "e", 0, 100);
+  const auto events = written(trace);
+
+  CHECK(complete_events(events) == std::vector<std::string>{"1 a", "17 b", "33 c", "1 d", "2 e"});
+  std::vector<std::string> names;
+  for (const auto& event : events)
+    if (event["name"] == "thread_name") names.push_back(event["args"]["name"].get<std::string>());
+  CHECK(names == std::vector<std::string>{"compute", "gather", "reduce", "replica", "tensor", "world",
+                                          "gather 2", "gather 3"});
+}
