@@ -1,5 +1,8 @@
 #include "launcher/agent/checkpoint_hold.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +14,19 @@ namespace shardrun::launcher {
 using base::Code;
 using base::Error;
 using base::Result;
+
+namespace {
+
+// Removes the file if it still has this text; puts back what somebody else has placed there meanwhile.
+void remove_hold(const std::string& path, const std::string& text) {
+  const std::string aside = fmt::format("{}.stale.{}", path, ::getpid());
+  if (::rename(path.c_str(), aside.c_str()) != 0) return;
+  const auto moved = base::read_file(aside, /*limit_bytes=*/4096);
+  if (!moved || *moved != text) static_cast<void>(::link(aside.c_str(), path.c_str()));
+  ::unlink(aside.c_str());
+}
+
+}  // namespace
 
 Result<CheckpointHold> CheckpointHold::take(const std::string& directory, const record::LaunchPlan& plan,
                                             const IsOver& is_over) {
@@ -36,7 +52,7 @@ Result<CheckpointHold> CheckpointHold::take(const std::string& directory, const 
                       "another [checkpoint] directory (if it is gone for good, remove holder.lock there)",
                       directory, holder.run_id, describe(holder)));
     }
-    remove_lock(hold.path_, *held);
+    remove_hold(hold.path_, *held);
   }
   return Error(Code::kRefused, directory + ": other runs keep taking this checkpoint directory");
 }
@@ -51,7 +67,7 @@ CheckpointHold& CheckpointHold::operator=(CheckpointHold&& other) noexcept {
 }
 
 CheckpointHold::~CheckpointHold() {
-  if (!text_.empty()) remove_lock(path_, text_);
+  if (!text_.empty()) remove_hold(path_, text_);
 }
 
 }  // namespace shardrun::launcher

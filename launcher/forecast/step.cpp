@@ -127,8 +127,8 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
                   const Groups& groups, const Links& links, double tokens, double tensor) {
   const double width = layout.tensor_parallel;
   const double gemm = 2.0 * model.layer_parameters() * tokens / width / rates.gemm;
-  const double attention =
-      (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens * layout.sequence_length / width / rates.attention;
+  const double attention = (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens *
+                           layout.sequence_length / width / rates.attention;
   const double scores = traits.score_passes * heads_of(model) * layout.sequence_length;
   const double passes = kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) *
                         tokens / width / rates.memory;

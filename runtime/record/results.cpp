@@ -122,8 +122,7 @@ class Figures {
     if (metrics.final_loss) add("Final loss", *metrics.final_loss, "");
     if (ended_ > started_) add("Time to train", minutes(ended_ - started_), "minutes");
     add_phases(metrics);
-    if (metrics.tokens_per_second > 0.0)
-      add("Average throughput", metrics.tokens_per_second, "tokens/s");
+    if (metrics.tokens_per_second > 0.0) add("Average throughput", metrics.tokens_per_second, "tokens/s");
     if (metrics.median_tokens_per_second)
       add("Median throughput", *metrics.median_tokens_per_second, "tokens/s");
     if (metrics.peak_tokens_per_second) add("Peak throughput", *metrics.peak_tokens_per_second, "tokens/s");

@@ -70,8 +70,9 @@ class Tokenizer {
 
 inline constexpr size_t kMaximumTextBytes = size_t{64} << 20;
 
-// `name` is "byte", PATH.model (SentencePiece), PATH/tokenizer.json (byte-pair merges) or PATH/vocab.txt (WordPiece). Errors: kInvalid for another name,
-// kNotFound, kIo, kCorrupt for a file that is not a model or vocabulary, and kInvalid for one that needs what is not served.
+// `name` is "byte", PATH.model (SentencePiece), PATH/tokenizer.json (byte-pair merges) or PATH/vocab.txt (WordPiece).
+// Errors: kInvalid for another name and for a file that needs what is not served, kNotFound, kIo, and kCorrupt for a file
+// that is not a model or vocabulary.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& name);
 
 }  // namespace shardrun::data
