@@ -168,13 +168,12 @@ void fill_metrics(RunRecord& record, const ConductRequest& request, const record
     record.peak_memory_bytes.resize(record.world_size);
     record.peak_memory_bytes[rank] = exit.peak_memory_bytes;
   }
-  if (!request.spec->program.command.empty()) {
-    if (auto told = record::metrics_of_command(record::last_lines(paths.metrics_jsonl())))
-      record.metrics = std::move(*told);
+  const auto text = base::read_file(paths.summary_json(attempt));
+  if (!text) {
+    if (!request.spec->program.command.empty())
+      record.metrics = record::metrics_of_command(record::last_lines(paths.metrics_jsonl()));
     return;
   }
-  const auto text = base::read_file(paths.summary_json(attempt));
-  if (!text) return;
   auto metrics = record::parse_training_metrics(*text);
   if (!metrics) return;
   record.versions.insert(metrics->versions.begin(), metrics->versions.end());

@@ -79,12 +79,17 @@ std::string better_words(const CLI::App& app, int argc, const char* const* argv,
     return fmt::format("there is no verb \"{}\"{}", spec::printable(verb),
                        meant.empty() ? "" : fmt::format("; did you mean `shardrun {}`?", meant));
   }
+  const size_t behind = words.find("not expected: ");
+  if (behind == std::string::npos || verb.starts_with('-')) return words;
+  const std::string unexpected = words.substr(behind + 13) + " ";
+  std::string first;  // an unknown option explains the words behind it
   for (int i = 2; i < argc; ++i) {
-    const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
-    if (word.empty() || words.find("not expected: " + word) == std::string::npos) continue;
-    return about_unexpected(*app.get_subcommand(verb), verb, word);
+    const std::string word = argv[i];
+    if (word.empty() || unexpected.find(" " + word + " ") == std::string::npos) continue;
+    if (first.empty() || (word.starts_with("--") && !first.starts_with("--"))) first = word;
   }
-  return words;
+  if (first.empty()) return words;
+  return about_unexpected(*app.get_subcommand(verb), verb, first.substr(0, first.find('=')));
 }
 
 int take_program(int argc, const char* const* argv, CommandLine& line) {

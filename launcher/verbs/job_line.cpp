@@ -130,7 +130,7 @@ Result<LoadedSpec> load_job(const JobOptions& job) {
   if (job.path.empty() && job.command.empty())
     return Error(
         Code::kInvalid,
-        "there is no job: name a job.toml, e.g. jobs/tiny-llama.toml, or write a program behind --, e.g. "
+        "there is no job; name a job.toml, e.g. jobs/tiny-llama.toml, or write a program behind --, e.g. "
         "-N 1 -n 2 -- python3 train.py");
   if (job.command.empty()) {
     if (!job.save.empty())

@@ -43,6 +43,9 @@ constexpr Refusal kRefusals[] = {
      "lower nodes, ranks_per_node × cpus_per_rank or gpus_per_node: `sinfo -o '%P %D %c %m %G'` lists nodes, "
      "CPUs, memory "
      "and GPUs"},
+    {"Requested partition configuration not available", "resources.nodes",
+     "the partition has not as many nodes, or allows no job this long",
+     "ask for fewer nodes or less time: `sinfo -o '%P %D %l'` lists both"},
     {"More processors requested than permitted", "resources.nodes",
      "the job asks for more CPUs than it may have", "lower nodes, ranks_per_node or cpus_per_rank"},
     {"Memory specification can not be satisfied", "slurm.mem", "no node has this much memory",

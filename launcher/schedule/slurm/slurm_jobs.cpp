@@ -109,7 +109,7 @@ Result<std::string> submit_prepared(const spec::JobSpec& spec, const std::string
   auto prepared = prepare(id);
   if (prepared) {
     if (auto released = ask_slurm({"scontrol", "release", id}); !released)
-      prepared = std::move(released).error();
+      prepared = explain_refusal(spec, released.error());
   }
   if (!prepared) {
     auto cancelled = ask_slurm({"scancel", id});

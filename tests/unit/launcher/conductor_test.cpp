@@ -247,6 +247,7 @@ TEST_CASE_FIXTURE(
   spec.fault_tolerance.min_nodes = 1;
   request.plan.nodes = 3;
   request.plan.ranks_per_node = 1;
+  spec.batch.global_batch = 6;
   request.plan.batch = plan::even_batch(/*micro_batch=*/1, /*gradient_accumulation=*/2, /*data_parallel=*/3);
   std::vector<record::LaunchPlan> plans;
   FakeScheduler scheduler([&](const StepRequest& step) -> Result<StepOutcome> {

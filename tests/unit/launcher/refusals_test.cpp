@@ -29,6 +29,8 @@ TEST_CASE("refusals: sbatch's words lead back to the key that asks for what is r
       {"sbatch: error: invalid partition specified: gpux", "job.toml:4:13: Slurm has no such partition; "},
       {"sbatch: error: Batch job submission failed: Requested node configuration is not available",
        "job.toml:3:9: no nodes of the cluster have what the job asks for; "},
+      {"scontrol: Requested partition configuration not available now for job 1",
+       "job.toml:3:9: the partition has not as many nodes, or allows no job this long; "},
       {"sbatch: error: Batch job submission failed: Node count specification invalid",
        "job.toml:3:9: the partition gives no job this many nodes; "},
       {"sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some "
