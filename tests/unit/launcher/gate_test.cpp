@@ -210,6 +210,7 @@ TEST_CASE_FIXTURE(
   spec.fault_tolerance.preflight = true;
   spec.fault_tolerance.min_nodes = 2;
   request.plan.nodes = 3;
+  spec.batch.global_batch = 6;
   request.plan.batch = plan::even_batch(1, 2, 3);
   nodes.change["n2"] = lacks_provider;
 
@@ -231,6 +232,7 @@ TEST_CASE_FIXTURE(Fixture,
   spec.fault_tolerance.preflight = true;
   spec.fault_tolerance.min_nodes = 2;
   request.plan.nodes = 3;
+  spec.batch.global_batch = 3;
   request.plan.batch = plan::even_batch(1, 1, 3);
   nodes.change["n2"] = lacks_provider;
 
