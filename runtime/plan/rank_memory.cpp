@@ -141,7 +141,7 @@ ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const R
         expected_product_bytes(ops(options, degrees.tensor_parallel), cpu.threads, place.multiplies_bf16);
   ModelPlan plan = rank_memory(options, degrees, cpu);
   plan.memory.process = process_bytes(place.program_bytes.value_or(program_bytes(place.world_size)),
-                                      place.world_size, plan.memory.on_gpu != 0);
+                                      place.world_size, degrees.tensor_parallel, plan.memory.on_gpu != 0);
   return plan;
 }
 
