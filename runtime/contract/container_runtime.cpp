@@ -70,8 +70,8 @@ std::vector<std::string> pyxis_options(const spec::JobSpec& spec, const record::
   std::vector<std::string> folders = {installation_folder(plan), plan.run_directory, plan.working_directory};
   if (const auto cache = plan.variables.find("SHARDRUN_COMPILE_CACHE"); cache != plan.variables.end())
     folders.push_back(cache->second);
-  std::ranges::sort(folders);
-  folders.erase(std::ranges::unique(folders).begin(), folders.end());
+  std::sort(folders.begin(), folders.end());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   for (const std::string& folder : folders)
     mounts += fmt::format("{}{}:{}", mounts.empty() ? "" : ",", folder, folder);
   for (const std::string& text : spec.container.mounts) {
