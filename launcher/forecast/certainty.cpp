@@ -16,7 +16,7 @@ constexpr double kFourOfFive = 1.2816;  // deviations on each side that hold 80 
 constexpr int64_t kMostAccelerators = 2048, kMostTokens = 65536;
 constexpr double kMostParameters = 405e9;
 constexpr double kBeyond = 0.04;
-constexpr double kUnknownMachine = 0.2;
+constexpr double kUnknownMachine = 0.2, kUnknownExperts = 0.2, kUnknownSchedule = 0.05, kUnknownStack = 0.1;
 
 double doublings(double value, double most) {
   return std::max(0.0, std::log2(value / most));
@@ -29,9 +29,13 @@ double accelerators_of(const Run& run) {
 double extrapolation_variance(const Run& run) {
   const double beyond = doublings(accelerators_of(run), kMostAccelerators) +
                         doublings(run.layout.sequence_length, kMostTokens) +
-                        doublings(run.model.parameters(), kMostParameters);
+                        doublings(whole_model(run.model, run.layout).parameters(), kMostParameters);
   const double machine = run.machine.published ? 0.0 : kUnknownMachine;
-  return kBeyond * kBeyond * beyond * beyond + machine * machine;
+  const double experts = run.layout.given.experts > 1 ? kUnknownExperts : 0.0;
+  const double schedule = run.layout.given.zero_bubble ? kUnknownSchedule : 0.0;
+  const double stack = run.traits.published ? 0.0 : kUnknownStack;
+  return kBeyond * kBeyond * beyond * beyond + machine * machine + experts * experts + schedule * schedule +
+         stack * stack;
 }
 
 // Distance of two runs: 1 for eight times the nodes, four times the sequence or the parameters, another precision.
@@ -42,7 +46,7 @@ double distance(const Run& a, const Run& b) {
   sum += ratio(l.sequence_length, m.sequence_length) / 2.0;
   sum += ratio(a.model.parameters(), b.model.parameters()) / 2.0;
   sum += ratio(l.tensor_parallel, m.tensor_parallel) / 1.5;
-  sum += ratio(l.pipeline, m.pipeline) / 1.5;
+  sum += ratio(l.given.pipeline, m.given.pipeline) / 1.5;
   sum += ratio(static_cast<double>(l.micro_batch * l.accumulation),
                static_cast<double>(m.micro_batch * m.accumulation)) /
          2.0;
@@ -150,11 +154,16 @@ std::vector<std::string> beyond_published(const Run& run) {
     words.push_back(fmt::format("no published run is on {}: its accelerators are taken for as good as {}",
                                 run.machine.name,
                                 run.machine.generation == Generation::kTrainium ? "Trainium" : "Hopper's"));
+  if (!run.traits.published)
+    words.push_back(fmt::format("no published run is of {}: its kernels are taken for as good as the others'",
+                                run.traits.name));
+  if (run.layout.given.experts > 1) words.push_back("no published run has experts");
+  if (run.layout.given.zero_bubble) words.push_back("no published run has a zero-bubble schedule");
   if (accelerators_of(run) > kMostAccelerators)
     words.push_back(fmt::format("published runs end at {} accelerators", kMostAccelerators));
   if (run.layout.sequence_length > kMostTokens)
     words.push_back(fmt::format("published runs end at {} tokens a sequence", kMostTokens));
-  if (run.model.parameters() > kMostParameters)
+  if (whole_model(run.model, run.layout).parameters() > kMostParameters)
     words.push_back(fmt::format("published runs end at {:.0f} billion parameters", kMostParameters * 1e-9));
   return words;
 }
