@@ -10,6 +10,9 @@ namespace {
 
 // Standard deviations of a rate's logarithm: of one publication as a whole, of what runs that are alike share, of one run.
 constexpr double kPublication = 0.01, kAlike = 0.045, kNoise = 0.02;
+// The same of rates that were replayed on a calibrated machine: as a whole, of runs that are alike, of one run
+// (tests/cluster/forecast_bench; decision 0083).
+constexpr double kReplayed = 0.05, kReplayedAlike = 0.06, kReplayedNoise = 0.025;
 constexpr double kFourOfFive = 1.2816;  // deviations on each side that hold 80 % of a normal distribution
 
 // What published runs reach to, and what each doubling beyond it may add.
@@ -146,6 +149,28 @@ double Belief::ratio_deviation(const Run& a, const Run& b) const {
       left_of(a, of_a, a, of_a) + left_of(b, of_b, b, of_b) - 2.0 * left_of(a, of_a, b, of_b);
   const double beyond = std::abs(extrapolation_variance(a) - extrapolation_variance(b));
   return std::sqrt(std::max(variance, 0.0) + beyond);
+}
+
+Estimate estimate_replayed(const Run& run, const std::vector<Miss>& misses) {
+  const auto shared = [](const Run& a, const Run& b) {
+    return kReplayed * kReplayed + kReplayedAlike * kReplayedAlike * std::exp(-distance(a, b));
+  };
+  Square together(misses.size());
+  std::vector<double> logarithms, with_run;
+  for (size_t i = 0; i < misses.size(); ++i) {
+    for (size_t j = 0; j < misses.size(); ++j) together.at(i, j) = shared(misses[i].run, misses[j].run);
+    together.at(i, i) += kReplayedNoise * kReplayedNoise;
+    logarithms.push_back(misses[i].logarithm);
+    with_run.push_back(shared(run, misses[i].run));
+  }
+  const Square lower = lower_of(std::move(together));
+  const std::vector<double> weights = solve(lower, logarithms), known = solve(lower, with_run);
+  double mean = 0.0, variance = shared(run, run) + kReplayedNoise * kReplayedNoise;
+  for (size_t i = 0; i < misses.size(); ++i) {
+    mean += with_run[i] * weights[i];
+    variance -= with_run[i] * known[i];
+  }
+  return {std::exp(mean), std::sqrt(variance)};
 }
 
 std::vector<std::string> beyond_published(const Run& run) {

@@ -195,8 +195,11 @@ Sure foresee(const Question& question, const Layout& layout, const Belief& belie
 }
 
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
+  // Measured runs of a job on CPUs are about the machine that was calibrated.
+  const bool on_cpus = loaded.spec.resources.device == spec::DeviceKind::kCpu && options.machines.empty() &&
+                       loaded.spec.cluster.instance.empty();
   if (!options.machines.empty() || !options.nodes.empty() || !options.software.empty() ||
-      !options.plot.empty() || options.tokens > 0.0 || !options.measured.empty())
+      !options.plot.empty() || options.tokens > 0.0 || (!options.measured.empty() && !on_cpus))
     return true;
   if (loaded.spec.program.trainer.empty()) return false;
   if (loaded.spec.resources.device == spec::DeviceKind::kCpu) return false;

@@ -27,10 +27,10 @@
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
 #include "launcher/submit/snapshot.h"
-#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/job_line.h"
 #include "launcher/verbs/precompile.h"
+#include "launcher/verbs/prediction.h"
 #include "launcher/verbs/run.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
@@ -249,6 +249,9 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.launch_time = launch_time;
   if (!job.spec.program.trainer.empty()) {
     request.predicted = predict_run(job.spec, job.plan);
+    if (!options.quiet && !common.json && request.predicted->step_seconds)
+      print_lines(fmt::format("predicted  {}; from {}\n", record::step_text(*request.predicted),
+                              base::visible(record::basis_text(*request.predicted))));
     request.peak_of_device = [&](const std::string& device) { return peak_of_device(job.spec, device); };
   }
   const bool quiet = options.quiet || common.json;
