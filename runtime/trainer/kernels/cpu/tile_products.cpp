@@ -51,9 +51,7 @@ SHARDRUN_BF16 inline void transpose_block(uint32_t* out, int64_t out_stride, con
     b[8 + i] = SHARDRUN_QUARTERS(a[8 + i], a[12 + i], 0, 8);
     b[12 + i] = SHARDRUN_QUARTERS(a[8 + i], a[12 + i], 4, 12);
   }
-  const auto row = [&](int i) -> Words& __attribute__((always_inline)) {
-    return *reinterpret_cast<Words*>(out + i * out_stride);
-  };
+  const auto row = [&](int i) -> Words& { return *reinterpret_cast<Words*>(out + i * out_stride); };
   for (int i = 0; i < 4; ++i) {
     row(i) = SHARDRUN_QUARTERS(b[i], b[8 + i], 0, 8);
     row(4 + i) = SHARDRUN_QUARTERS(b[4 + i], b[12 + i], 0, 8);
