@@ -51,7 +51,8 @@ std::vector<Past> past_predictions(const CommonOptions& common) {
     if (!record || !record->predicted || !record->predicted->step_seconds || !record->metrics) continue;
     if (record->metrics->step_seconds_p50 <= 0.0) continue;
     found.push_back({record->name + "/" + record->id, *record->predicted->step_seconds,
-                     record->metrics->step_seconds_p50, record->predicted->step_interval});
+                     record->metrics->step_seconds_p50,
+                     record->predicted->step_interval.value_or(std::vector<double>())});
   }
   return found;
 }

@@ -80,7 +80,7 @@ void set_step(record::Prediction& prediction, Foreseen foreseen) {
   const Interval rate = foreseen.estimate.interval();
   prediction.step_seconds = seconds;
   prediction.tokens_per_second = foreseen.step.tokens / seconds;
-  prediction.step_interval = {seconds / rate.high, seconds / rate.low};
+  prediction.step_interval = std::vector{seconds / rate.high, seconds / rate.low};
   prediction.basis = std::move(foreseen.basis);
   if (foreseen.learned_from.empty()) return;
   prediction.basis_seconds = foreseen.step.seconds;

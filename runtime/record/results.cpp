@@ -151,10 +151,10 @@ class Figures {
 
   void add_predicted(const Prediction& said) {
     add("Predicted throughput", *said.tokens_per_second, "tokens/s");
-    if (said.step_interval.size() != 2 || !said.step_seconds) return;
+    if (!said.step_interval || said.step_interval->size() != 2 || !said.step_seconds) return;
     const double tokens = *said.tokens_per_second * *said.step_seconds;
-    add("Predicted throughput, low end of 80 %", tokens / said.step_interval[1], "tokens/s");
-    add("Predicted throughput, high end of 80 %", tokens / said.step_interval[0], "tokens/s");
+    add("Predicted throughput, low end of 80 %", tokens / said.step_interval->at(1), "tokens/s");
+    add("Predicted throughput, high end of 80 %", tokens / said.step_interval->at(0), "tokens/s");
   }
 
   void add(const char* name, double value, const char* units,

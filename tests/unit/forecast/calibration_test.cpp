@@ -302,3 +302,60 @@ TEST_CASE(
   MESSAGE(fmt::format("{} of {} within 1 %; published, and chosen by so much:\n{}", within, asked, table));
   CHECK(within >= 0.9 * asked);
 }
+
+namespace {
+
+// A row as it is predicted from the other publications.
+struct Foretold {
+  double ratio = 1.0;  // of the predicted rate to the measured one
+  bool held = false;   // by its interval
+};
+
+Foretold foretell(const Row& row) {
+  const Belief belief(constants_without(row.publication), {});
+  Score score;
+  add(score, row, belief);
+  const launcher::Run run = tests::run_of(row);
+  const double predicted =
+      launcher::forecast_step(run.machine, run.model, run.layout, run.traits, belief.constants())
+          .tokens_per_second();
+  return {predicted / tests::measured_rate(row), score.misses.front() <= kFourOfFive};
+}
+
+const Row& row_called(const std::string& id) {
+  const auto found = std::find_if(rows().begin(), rows().end(), [&](const Row& row) { return row.id == id; });
+  REQUIRE(found != rows().end());
+  return *found;
+}
+
+}  // namespace
+
+// Decision 0085 says of each what it is.
+TEST_CASE("calibration: on more than 500 accelerators rates are off by no more than elsewhere") {
+  std::string table;
+  double sum = 0.0, held = 0.0, count = 0.0;
+  for (const Row& row : rows()) {
+    if (row.layout.nodes * row.machine.per_node < 512) continue;
+    const Foretold foretold = foretell(row);
+    table += fmt::format("{:<34}{:>6} accelerators {:>+6.1f} %{}\n", row.id,
+                         row.layout.nodes * row.machine.per_node, 100.0 * (foretold.ratio - 1.0),
+                         foretold.held ? "" : ", not in its interval");
+    sum += std::abs(foretold.ratio - 1.0);
+    held += foretold.held;
+    ++count;
+  }
+  MESSAGE(fmt::format("{:.0f} rates, off by {:.1f} %, {:.0f} % in their intervals\n{}", count,
+                      100.0 * sum / count, 100.0 * held / count, table));
+  CHECK(sum / count <= 0.12);
+  CHECK(held / count >= 0.75);
+}
+
+TEST_CASE("calibration: a move between tensor degrees is predicted in its direction") {
+  const Row &from = row_called("flagperf-70b-tp8-pp4"), &to = row_called("flagperf-70b-tp4-pp8");
+  const double published = to.rate / from.rate;
+  const double predicted = published * foretell(to).ratio / foretell(from).ratio;
+  MESSAGE(fmt::format("70B from 8 to 4 ranks of a tensor group: published {:+.1f} %, predicted {:+.1f} %",
+                      100.0 * (published - 1.0), 100.0 * (predicted - 1.0)));
+  CHECK(published > 1.0);
+  CHECK(predicted > 1.0);
+}
