@@ -302,8 +302,9 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   }
   if (const auto strangers = (*watch)->strangers(); strangers.count > 0) {
     record.attempts.back().strangers =
-        fmt::format("{} connection{} that could not prove the attempt's key were refused, the newest from {}",
-                    strangers.count, strangers.count == 1 ? "" : "s", strangers.newest);
+        fmt::format("refused {} that could not prove the attempt's key, the newest from {}",
+                    strangers.count == 1 ? "1 connection" : fmt::format("{} connections", strangers.count),
+                    strangers.newest);
     write_event(attempt.paths, attempt.number,
                 {.event = "strangers", .line = record.attempts.back().strangers});
   }
