@@ -94,7 +94,8 @@ const Component& component(const NodeFacts& facts, std::string_view name) {
 }
 
 SystemLine slurm_line(const NodeFacts& facts) {
-  const std::string& version = component(facts, "Slurm").version;
+  const auto& [name, version, note] = component(facts, "Slurm");
+  if (version.empty() && note.find("find no cluster") != std::string::npos) return {false, name, note};
   if (version.empty()) {
     return {false, "Slurm",
             fmt::format(

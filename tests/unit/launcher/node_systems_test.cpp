@@ -152,6 +152,8 @@ TEST_CASE("doctor: what is missing is told with the command of this distribution
   CHECK(words_of(facts, "EFA") ==
         "! 32 interfaces and no driver: run efa_installer.sh -y of aws-efa-installer");
   CHECK(words_of(facts, "NVIDIA GPUs") == "! 8 on the bus and no driver: apt-get install cuda-drivers");
+  facts.components = {{"Slurm", "", "its commands find no cluster: jobs run on this machine only"}};
+  CHECK(words_of(facts, "Slurm") == "its commands find no cluster: jobs run on this machine only");
   facts.components = {{"Slurm", "26.05.5", ""}, {"srun --mpi", "", "this Slurm has no PMIx plugin"}};
   CHECK(words_of(facts, "Slurm") == "! 26.05.5: this Slurm has no PMIx plugin");
 }

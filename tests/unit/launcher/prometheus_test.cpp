@@ -42,6 +42,6 @@ TEST_CASE("prometheus: each family has its help, its type, and a sample for each
 
 TEST_CASE("prometheus: a name cannot end its label") {
   const RunSample hostile{"a\"} 1\nshardrun_run_loss{x=\"\\", "1", "local", "completed", 1, 1, {}};
-  CHECK(prometheus_text({hostile}).find("name=\"a\\\"} 1\\\\nshardrun_run_loss{x=\\\"\\\\\",id=\"1\"") !=
+  CHECK(prometheus_text({hostile}).find("name=\"a\\\"} 1\\\\x0ashardrun_run_loss{x=\\\"\\\\\",id=\"1\"") !=
         std::string::npos);
 }
