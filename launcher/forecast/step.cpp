@@ -98,6 +98,14 @@ Rates rates_of(const Machine& machine, const ModelShape& model, const Layout& la
   return rates;
 }
 
+// How often a layer's stream of activations is read or written beside its products, in forward: two norms and two sums, and of
+// gated networks the rotation of queries and keys and norms that go through fp32, of encoders two dropouts with their masks.
+double stream_passes(const ModelShape& model) {
+  constexpr double kNormsAndSums = 10.0, kRotationAndNorms = 6.0, kDropouts = 6.0;
+  if (!model.architecture->causal) return kNormsAndSums + kDropouts;
+  return model.ffn_matrices == 3 ? kNormsAndSums + kRotationAndNorms : kNormsAndSums;
+}
+
 // Heads are 64 wide in small models and 128 in others.
 double heads_of(const ModelShape& model) {
   return model.hidden / (model.hidden < 2048 ? 64.0 : 128.0);
@@ -153,8 +161,9 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
   const double attention = (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens *
                            layout.sequence_length / width / rates.attention;
   const double scores = traits.score_passes * heads_of(model) * layout.sequence_length;
-  const double passes = kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) *
-                        tokens / width / rates.memory;
+  const double passes =
+      kBf16 * (stream_passes(model) * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) * tokens /
+      width / rates.memory;
   const Fp8Bytes fp8 = fp8_bytes(layout, traits);
   const double inputs = tokens * (3.0 * model.hidden + model.ffn);
   const double gradients =
