@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/model_spec.h"
 #include "runtime/spec/slurm_spec.h"
 #include "runtime/spec/strategy.h"
 
@@ -62,16 +63,6 @@ struct ProgramSpec {                            // [program]: exactly one of the
   std::vector<std::string> command;             // argv, never re-parsed by a shell
   std::vector<std::string> setup;               // lines of bash that each rank runs before the command
   SnapshotKind snapshot = SnapshotKind::kNone;  // whether each run has a copy of the code as it was submitted
-};
-
-struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset override it
-  std::string preset;
-  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
-  double rope_theta = 10000.0;
-  double norm_epsilon = 1e-5;
-  int max_positions = 512;       // for BERT
-  bool tied_embeddings = false;  // for a Llama: one table for the embedding and the classifier
-  std::string init = "random";   // or a .safetensors file, or a folder of them with their index
 };
 
 struct DataSpec {                       // [data]

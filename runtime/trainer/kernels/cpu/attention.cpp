@@ -81,7 +81,8 @@ class Seen {
     int64_t document_end = T;
     for (int64_t t = T; t-- > 0;) {
       if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
-      const int64_t begin = begins != nullptr ? begins[t] : 0;
+      const int64_t document = begins != nullptr ? begins[t] : 0;
+      const int64_t begin = visibility.window > 0 ? std::max(document, t + 1 - visibility.window) : document;
       const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
       rows_[t] = {begin, std::max(begin, end)};
     }
@@ -221,18 +222,6 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
 template <typename T>
 class CpuAttention final : public AttentionOps<T> {
  public:
-  void rope_table(float* table, int64_t length, int64_t D, double theta) const override {
-    const int64_t half = D / 2;
-    for (int64_t t = 0; t < length; ++t) {
-      for (int64_t i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
-        table[t * D + i] = static_cast<float>(std::cos(angle));
-        table[t * D + half + i] = static_cast<float>(std::sin(angle));
-      }
-    }
-  }
-
   void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D, int64_t stride,
             bool inverse) const override {
     const int64_t half = D / 2;
