@@ -66,4 +66,14 @@ TEST_CASE(
   REQUIRE(bert);
   CHECK(bert->find(R"("max_position_embeddings": 512)") != std::string::npos);
   CHECK(!config_json("\"llama: 2 layers\"", "float32", 1));
+  CHECK(!config_json("{}", "float32", 1, "[]"));
+}
+
+TEST_CASE("configuration: the tokens that end an answer are one, several or none, and nothing else") {
+  CHECK(end_tokens(R"({"eos_token_id": 2})").value() == std::vector<int32_t>{2});
+  CHECK(end_tokens(R"({"eos_token_id": [128001, 128009]})").value() == std::vector<int32_t>{128001, 128009});
+  CHECK(end_tokens(R"({"eos_token_id": null})").value().empty());
+  CHECK(end_tokens("{}").value().empty());
+  CHECK(!end_tokens(R"({"eos_token_id": "</s>"})"));
+  CHECK(!end_tokens("[]"));
 }
