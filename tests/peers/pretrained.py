@@ -110,6 +110,7 @@ def prepare(folder):
     json.dump(config, open(f"{folder}/config.json", "w"), indent=2)
 
     tokenizer = AutoTokenizer.from_pretrained(str(package), gguf_file=os.path.basename(path))
+    tokenizer.save_pretrained(folder)
     for kind, names in (("train", ["GPL-3", "Apache-2.0", "MPL-2.0"]), ("validation", ["Artistic", "BSD"])):
         text = "\n\n".join(open(LICENCES + name).read() for name in names)
         ids = tokenizer(text)["input_ids"]

@@ -11,6 +11,9 @@
 
 namespace shardrun::data {
 
+// Returns the text in which a piece of SentencePiece's alphabet spells "▁" for a blank.
+std::string with_spaces(std::string piece);
+
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
 // Opens a SentencePiece model, unigram or BPE, which the library itself reads.
