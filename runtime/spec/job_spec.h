@@ -74,6 +74,11 @@ struct DataSpec {                       // [data]
   int validation_sequences = 64;  // how many sequences of `validation` an evaluation reads at most
 };
 
+struct EvaluationSet {  // one key of [evaluation]: a data set that is evaluated by itself
+  std::string name;
+  std::vector<std::string> files;  // of the kinds of [data] validation
+};
+
 struct BatchSpec {  // [batch], counted in sequences
   std::optional<int64_t> global_batch;
   std::optional<int64_t> gradient_accumulation;
@@ -193,6 +198,7 @@ struct JobSpec {
   ContainerSpec container;  // [container]
   ModelSpec model;
   DataSpec data;
+  std::vector<EvaluationSet> evaluations;  // [evaluation]
   BatchSpec batch;
   ShardingSpec sharding;
   PrecisionSpec precision;

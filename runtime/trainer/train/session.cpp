@@ -45,9 +45,10 @@ plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
                                                  kernels::Backend& backend) {
   SHARDRUN_CHECK(options.device == backend.kind());
-  ASSIGN_OR_RETURN(auto batches, Batches::open(options.model,
-                                               {options.training_files, options.validation_files,
-                                                options.sequence_length, options.micro_batch, options.seed}));
+  ASSIGN_OR_RETURN(
+      auto batches,
+      Batches::open(options.model, {options.training_files, options.validation_files, options.evaluations,
+                                    options.sequence_length, options.micro_batch, options.seed}));
   auto model = create_model(options.model, model_options(options, groups.tensor, backend));
   RETURN_IF_ERROR(model);
   auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
@@ -277,14 +278,28 @@ Result<void> Session::update_fp8_scales() {
 
 Result<std::optional<double>> Session::validate() {
   if (batches_->validation_corpus() == nullptr) return std::optional<double>();
-  const int64_t count = std::min(options_.validation_sequences, batches_->validation_sequences());
+  ASSIGN_OR_RETURN(const double loss, held_out_loss(0));
+  return std::optional<double>(loss);
+}
+
+Result<std::vector<double>> Session::evaluate() {
+  std::vector<double> losses;
+  for (size_t set = 0; set < options_.evaluations.size(); ++set) {
+    ASSIGN_OR_RETURN(const double loss, held_out_loss(1 + set));
+    losses.push_back(loss);
+  }
+  return losses;
+}
+
+Result<double> Session::held_out_loss(size_t set) {
+  const int64_t count = std::min(options_.validation_sequences, batches_->held_out_sequences(set));
   const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
   engine_.begin(step_plan(rounds, /*backward=*/false));
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
-    ASSIGN_OR_RETURN(const auto batch, batches_->read_validation(first_slot, count));
+    ASSIGN_OR_RETURN(const auto batch, batches_->read_held_out(set, first_slot, count));
     model_->set_batch(batch);
     RETURN_IF_ERROR(compute());
     const model::Loss loss = model_->loss();
@@ -297,7 +312,7 @@ Result<std::optional<double>> Session::validate() {
   RETURN_IF_ERROR(engine_.finish());
   RETURN_IF_ERROR(all_reduce(sums));
   const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
-  return std::optional<double>(sums[0] / sums[1] + next_sentence);
+  return sums[0] / sums[1] + next_sentence;
 }
 
 double Session::unigram_entropy() const {

@@ -1,6 +1,7 @@
 #include "runtime/trainer/train/spec_options.h"
 
 #include <cmath>
+#include <utility>
 
 namespace shardrun::train {
 
@@ -19,6 +20,10 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
   for (const std::string& file : spec.data.files) options.training_files.push_back(absolute_path(file, plan));
   for (const std::string& file : spec.data.validation)
     options.validation_files.push_back(absolute_path(file, plan));
+  for (spec::EvaluationSet set : spec.evaluations) {
+    for (std::string& file : set.files) file = absolute_path(file, plan);
+    options.evaluations.push_back(std::move(set));
+  }
   options.validation_sequences = spec.data.validation_sequences;
   const spec::OptimizerSpec& optimizer = spec.optimizer;
   if (optimizer.kind == spec::OptimizerKind::kLamb) {
