@@ -35,11 +35,15 @@ std::string Tokenizer::spelling_of(int32_t id) const {
   return bytes.empty() ? fmt::format("<{}>", id) : bytes;
 }
 
-std::string with_spaces(std::string piece) {
+std::string with_spaces(std::string_view piece) {
   constexpr std::string_view kMark = "\xe2\x96\x81";
-  for (size_t at = piece.find(kMark); at != piece.npos; at = piece.find(kMark, at + 1))
-    piece.replace(at, kMark.size(), " ");
-  return piece;
+  std::string text;
+  while (!piece.empty()) {
+    const bool marked = piece.starts_with(kMark);
+    text += marked ? ' ' : piece.front();
+    piece.remove_prefix(marked ? kMark.size() : 1);
+  }
+  return text;
 }
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/result.h"
 #include "runtime/trainer/data/tokenizer.h"
@@ -12,7 +13,7 @@
 namespace shardrun::data {
 
 // Returns the text in which a piece of SentencePiece's alphabet spells "▁" for a blank.
-std::string with_spaces(std::string piece);
+std::string with_spaces(std::string_view piece);
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
