@@ -44,10 +44,11 @@ double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Each rank needs one connection; the limit that we were started with is left alone where it is enough.
+// A rank needs a connection, and under the local scheduler two pipes and one of PMIx, too; the limit that we were started with
+// is left alone where it is enough.
 void make_room_for(size_t ranks) {
   struct rlimit limit {};
-  const rlim_t wanted = ranks + 256;
+  const rlim_t wanted = 4 * ranks + 256;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   ::setrlimit(RLIMIT_NOFILE, &limit);
