@@ -66,7 +66,7 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
 }  // namespace
 
 TEST_CASE("decoder: the logits behind a prompt are transformers', for every family") {
-  const auto all = peers();
+  const auto all = peers(SOURCE_DIR);
   for (const char* family : kFamilies) {
     CAPTURE(family);
     const Peer& peer = all.at(family);
@@ -77,7 +77,7 @@ TEST_CASE("decoder: the logits behind a prompt are transformers', for every fami
 }
 
 TEST_CASE("decoder: 24 tokens follow a prompt as transformers generates them, for every family") {
-  const auto all = peers();
+  const auto all = peers(SOURCE_DIR);
   for (const char* family : kFamilies) {
     CAPTURE(family);
     const Peer& peer = all.at(family);
@@ -95,7 +95,7 @@ TEST_CASE("decoder: 24 tokens follow a prompt as transformers generates them, fo
 }
 
 TEST_CASE("decoder: a prompt in one piece, in two, or token by token gives the same logits") {
-  const auto all = peers();
+  const auto all = peers(SOURCE_DIR);
   for (const char* family : kFamilies) {
     CAPTURE(family);
     const std::vector<int32_t> tokens = prompt();
@@ -111,7 +111,7 @@ TEST_CASE("decoder: a prompt in one piece, in two, or token by token gives the s
 }
 
 TEST_CASE("decoder: weights kept in bf16 give the bits of the same values kept in fp32") {
-  const auto all = peers();
+  const auto all = peers(SOURCE_DIR);
   for (const char* family : {"llama-3.1", "qwen-2.5", "qwen-3"}) {
     CAPTURE(family);
     const auto narrow = decoder_of(all.at(family), DType::kBf16),

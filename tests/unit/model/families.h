@@ -28,8 +28,9 @@ struct Peer {
       gradients;  // of each parameter: norm, product with random numbers
 };
 
-inline std::map<std::string, Peer> peers() {
-  std::ifstream file(SOURCE_DIR "/tests/unit/model/peers/families.txt");
+// `source`: the folder of the sources.
+inline std::map<std::string, Peer> peers(const std::string& source) {
+  std::ifstream file(source + "/tests/unit/model/peers/families.txt");
   std::map<std::string, Peer> found;
   Peer* peer = nullptr;
   for (std::string line; std::getline(file, line);) {

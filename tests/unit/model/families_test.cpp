@@ -24,7 +24,7 @@ OneRank rank_of(const Peer& peer) {
 }  // namespace
 
 TEST_CASE("families: losses of 20 steps are transformers', the first within 1e-5, the others within 1e-4") {
-  const auto all = peers();
+  const auto all = peers(SOURCE_DIR);
   for (const char* family : kFamilies) {
     CAPTURE(family);
     REQUIRE(all.contains(family));
@@ -41,7 +41,7 @@ TEST_CASE("families: losses of 20 steps are transformers', the first within 1e-5
 }
 
 TEST_CASE("families: the gradient of every parameter in the first step is transformers'") {
-  const auto all = peers();
+  const auto all = peers(SOURCE_DIR);
   for (const char* family : kFamilies) {
     CAPTURE(family);
     REQUIRE(all.contains(family));
