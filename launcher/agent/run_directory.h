@@ -22,7 +22,7 @@ namespace shardrun::launcher {
 class RunDirectory {
  public:
   // Creates the folder where needed. kRefused names the holder of a directory that is in use, or says that the
-  // directory belongs to a job with another spec; kIo otherwise.
+  // directory belongs to a job with another spec or to another run; kIo otherwise.
   static base::Result<RunDirectory> claim(const record::LaunchPlan& plan, std::string_view spec_text);
   // Takes over a run whose newest attempt has lost its conductor; the attempt goes on. kRefused where a conductor lives, or may
   // live; where none was lost: the run has ended, or no attempt has begun; and as claim().
@@ -49,6 +49,7 @@ class RunDirectory {
   explicit RunDirectory(record::RunDir paths) : paths_(std::move(paths)) {}
   base::Result<void> lock(const record::LaunchPlan& plan, bool only_lost);
   base::Result<void> check_spec(std::string_view spec_text) const;
+  base::Result<void> check_identity(const record::LaunchPlan& plan) const;
   base::Result<void> append(LockHolder entry);
   base::Error replaced(const std::string& by_whom) const;
   std::string desk() const;

@@ -43,6 +43,7 @@
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/sealed_lines.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -118,6 +119,7 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
   context.id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
   context.run_directory = runs + "/" + context.id;
   ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
+  ASSIGN_OR_RETURN(solved.identity, contract::new_run_identity());
   return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(solved)};
 }
 
