@@ -1,7 +1,7 @@
 // Catalogue: the machines that shardrun knows, from cluster-configs/instances.toml, which is built in.
 //
 // It holds what a cluster configuration, a job's defaults and the planner take from a machine. The file names the
-// source of each figure; its grammar is in docs/formats.md.
+// source of each figure; its grammar is in docs/cluster-spec.md.
 // Thread rule: plain values and pure functions.
 #pragma once
 

@@ -2,7 +2,7 @@
 // render` turns into a configuration of AWS ParallelCluster, and that a job may name with [cluster] config.
 //
 // parse_cluster refuses as job specs are refused: "file:line:column: what is wrong; what to do". It checks each
-// value alone; launcher/cluster/rules.h checks them together and against the catalogue. docs/formats.md has the
+// value alone; launcher/cluster/rules.h checks them together and against the catalogue. docs/cluster-spec.md has the
 // grammar and an example.
 // Thread rule: plain values.
 #pragma once

@@ -1,4 +1,4 @@
-// The exit codes of shardrun and of shardrun-rank. docs/formats.md holds the table for users.
+// The exit codes of shardrun and of shardrun-rank. docs/job-spec.md holds the table for users.
 #pragma once
 
 #include "runtime/base/result.h"

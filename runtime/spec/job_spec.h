@@ -3,7 +3,7 @@
 // parse_job_spec turns text into this struct or into an Error whose message is
 //   file:line:column: what is wrong; what to do
 // Unknown keys, wrong types and impossible values are refused; nothing is guessed. Every field below carries
-// the default that applies when the key is absent. The grammar with an example is docs/formats.md.
+// the default that applies when the key is absent. The grammar with an example is docs/job-spec.md.
 // Relative paths are relative to the working directory that shardrun was started in, as with sbatch.
 //
 // Thread rule: plain values.
