@@ -135,9 +135,11 @@ void WatchLink::connect_next(Clock::time_point now) {
   }
 }
 
-// Only a closed port says so: a machine that does not answer may be cut off.
+// Only a closed port says so: a machine that does not answer may be cut off, and a firewall refuses one that lives from the
+// first time on.
 void WatchLink::note_death(int failure) {
-  if (failure == ECONNREFUSED && !dead_since_) dead_since_ = Clock::now();
+  const bool could_be_reached = was_heard_ || place_->addresses.front().starts_with("127.");
+  if (failure == ECONNREFUSED && could_be_reached && !dead_since_) dead_since_ = Clock::now();
 }
 
 void WatchLink::disconnect() {
@@ -197,7 +199,7 @@ WatchLink::Order WatchLink::on_line(const std::string& line) {
   }
   const std::string_view text = *unsealed;
   if (text == contract::kWelcomeLine) {
-    welcome_ = true;
+    welcome_ = was_heard_ = true;
     dead_since_.reset();
   } else if (text.starts_with(contract::kKillOrder)) {
     reason_ = text.substr(contract::kKillOrder.size());

@@ -68,7 +68,8 @@ class WatchLink {
   std::optional<contract::WatchPlace> place_;
   base::UniqueFd socket_;
   size_t next_address_ = 0;
-  bool connected_ = false, welcome_ = false;
+  bool connected_ = false, welcome_ = false;    // of the connection
+  bool was_heard_ = false;                      // on any
   std::optional<contract::SealedLines> lines_;  // of the connection
   common::Key key_{};
   std::string received_, reason_;
