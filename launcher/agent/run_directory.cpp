@@ -89,10 +89,11 @@ Result<void> RunDirectory::lock(const record::LaunchPlan& plan, bool only_lost) 
       ASSIGN_OR_RETURN(holder, parse_holder(text, path));
     }
     if (only_lost && (holder.released || holder.attempt < 0)) {
-      return Error(Code::kRefused,
-                   fmt::format("{}: no conductor of this run was lost: {}; `shardrun resume` starts "
-                               "it again",
-                               paths_.root, holder.attempt < 0 ? "no attempt has begun" : "it has ended"));
+      return Error(
+          Code::kRefused,
+          fmt::format("{}: no conductor of this run was lost: {}; `shardrun resume` starts "
+                      "it again",
+                      paths_.root, holder.attempt < 0 ? "it had not begun an attempt" : "it has ended"));
     }
     if (only_lost && life_of(holder) == Life::kAlive) {
       return Error(Code::kRefused,
