@@ -30,7 +30,7 @@ struct MetricsLine {
 struct EventLine {
   double time = 0.0;
   // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "output_lost", "attempt_ended",
-  // "queued_again"
+  // "queued_again", "taken_over"
   std::string event;
   int attempt = 0;
   std::optional<double> busy_seconds, bytes_per_second;

@@ -333,6 +333,7 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int n
   section.integer("spares", 0, 1000, faults.spares);
   section.integer("min_nodes", 0, 65536, faults.min_nodes);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
+  section.duration("conductor_timeout", 0, kDay, faults.conductor_timeout);
   section.boolean("preflight", faults.preflight);
   section.number("spike_factor", 1.0, 1e6, faults.spike_factor);
   section.integer("compare_every_steps", 0, kLargestCount, faults.compare_every_steps);

@@ -162,6 +162,8 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   int spares = 0;                        // nodes to allocate beyond resources.nodes, for those that fail
   int min_nodes = 0;                     // the fewest nodes that the job goes on with; 0: resources.nodes
   std::chrono::seconds node_timeout{4};  // a node that gives no sign of life for so long is lost
+  // How long ranks whose conductor has died go on, for another to take them over (shardrun run --attach); 0: they end with it.
+  std::chrono::seconds conductor_timeout{0};
   // Whether all nodes are looked at before the first step; absent: when there are spares.
   std::optional<bool> preflight;
   double spike_factor =

@@ -338,6 +338,7 @@ checkpoint::Manifest Session::manifest() const {
     by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
   manifest.gpu = gpu_kernels_;
+  manifest.run = options_.run;
   if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
   return manifest;
 }
@@ -458,6 +459,9 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
                                   loaded.error().to_string()));
   }
   if (failures[0] > 0.0) return false;
+  if (manifest_read->run.is_other(options_.run) && groups_.world->rank() == 0)
+    notices.push_back(fmt::format("goes on from a checkpoint of run {} {}", manifest_read->run.name,
+                                  manifest_read->run.id));
   if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
   if (backend_.kind() == kernels::DeviceKind::kGpu) gpu_kernels_ = manifest_read->gpu;
   steps_done_ = manifest_read->step;
@@ -496,6 +500,14 @@ Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::s
     return Error(Code::kInvalid,
                  fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
                              same.error().message()));
+  }
+  if (!options_.shares_checkpoints && saved.run.is_other(ours.run)) {
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "checkpoint {} was written by another run, {} {}; move it away, or start from its weights: "
+            "[model] init",
+            path, saved.run.name, saved.run.id));
   }
   if (checkpoint::same_data(saved.data, ours.data)) return {};
   const auto words = [](const checkpoint::DataIdentity& data) {

@@ -46,6 +46,8 @@ struct SessionOptions : plan::RankOptions {
   std::string initial_weights;    // a safetensors file or folder; empty: the seed's random ones
   int64_t global_batch = 0;       // 0: every micro-step is full (plan::BatchPlan)
   uint64_t seed = 1;
+  checkpoint::RunIdentity run;      // whose checkpoints these are
+  bool shares_checkpoints = false;  // whether their folder may hold those of other runs, to be gone on with
   std::vector<std::string> training_files, validation_files;
   std::vector<spec::EvaluationSet> evaluations;
   int64_t validation_sequences = 64;  // of validation, and of each of those sets, at most
