@@ -9,8 +9,7 @@ namespace shardrun::launcher {
 namespace {
 
 // Standard deviations of a rate's logarithm: of one publication as a whole, of what runs that are alike share, of one run.
-// Three publications are of Trainium, whose runs differ more than what they state explains.
-constexpr double kPublication = 0.01, kAlike = 0.045, kAlikeOnTrainium = 0.1, kNoise = 0.02;
+constexpr double kPublication = 0.01, kAlike = 0.045, kNoise = 0.02;
 // The same of rates that were replayed on a calibrated machine: as a whole, of runs that are alike, of one run
 // (tests/cluster/forecast_bench; decision 0083).
 constexpr double kReplayed = 0.05, kReplayedAlike = 0.06, kReplayedNoise = 0.025;
@@ -40,10 +39,6 @@ double extrapolation_variance(const Run& run) {
   const double stack = run.traits.published ? 0.0 : kUnknownStack;
   return kBeyond * kBeyond * beyond * beyond + machine * machine + experts * experts + schedule * schedule +
          stack * stack;
-}
-
-double alike(const Run& run) {
-  return run.machine.generation == Generation::kTrainium ? kAlikeOnTrainium : kAlike;
 }
 
 // Distance of two runs: 1 for eight times the nodes, four times the sequence or the parameters, another precision.
@@ -84,7 +79,7 @@ Slopes slopes_of(const Run& run, const Constants& constants) {
 }
 
 double covariance(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) {
-  double sum = kPublication * kPublication + alike(a) * alike(b) * std::exp(-distance(a, b));
+  double sum = kPublication * kPublication + kAlike * kAlike * std::exp(-distance(a, b));
   for (size_t i = 0; i < kKnobs; ++i) {
     const double between = knob(static_cast<int>(i)).between;
     sum += between * between * of_a.slopes[i] * of_b.slopes[i];

@@ -98,14 +98,6 @@ Rates rates_of(const Machine& machine, const ModelShape& model, const Layout& la
   return rates;
 }
 
-// How often a layer's stream of activations is read or written beside its products, in forward: two norms and two sums, and of
-// gated networks the rotation of queries and keys and norms that go through fp32, of encoders two dropouts with their masks.
-double stream_passes(const ModelShape& model) {
-  constexpr double kNormsAndSums = 10.0, kRotationAndNorms = 6.0, kDropouts = 6.0;
-  if (!model.architecture->causal) return kNormsAndSums + kDropouts;
-  return model.ffn_matrices == 3 ? kNormsAndSums + kRotationAndNorms : kNormsAndSums;
-}
-
 // Heads are 64 wide in small models and 128 in others.
 double heads_of(const ModelShape& model) {
   return model.hidden / (model.hidden < 2048 ? 64.0 : 128.0);
@@ -146,24 +138,16 @@ ModelShape with_experts(ModelShape model, int experts) {
   return model;
 }
 
-// Parameters of a layer that one of a tensor group has: of keys and values at least one head, which others may have as well.
-double rank_parameters(const ModelShape& model, int tensor) {
-  const double shared = 2.0 * model.hidden * model.kv_width;
-  const double kv_heads = std::max(1.0, std::round(model.kv_width / (model.hidden / heads_of(model))));
-  return (model.layer_parameters() - shared) / tensor + shared / std::min<double>(tensor, kv_heads);
-}
-
 Block layer_block(const ModelShape& model, const Layout& layout, const Rates& rates, const Traits& traits,
                   const Groups& groups, const Links& links, double tokens, double tensor) {
   const double width = layout.tensor_parallel;
-  const double weights = rank_parameters(model, layout.tensor_parallel);
+  const double weights = model.layer_parameters() / width;
   const double gemm = 2.0 * weights * tokens / rates.gemm;
   const double attention = (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens *
                            layout.sequence_length / width / rates.attention;
   const double scores = traits.score_passes * heads_of(model) * layout.sequence_length;
-  const double passes =
-      kBf16 * (stream_passes(model) * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) * tokens /
-      width / rates.memory;
+  const double passes = kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) *
+                        tokens / width / rates.memory;
   const Fp8Bytes fp8 = fp8_bytes(layout, traits);
   const double inputs = tokens * (3.0 * model.hidden + model.ffn);
   const double gradients =
@@ -290,7 +274,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   };
   const ModelShape held = with_experts(model, layout.given.experts / layout.given.expert_parallel);
   const double table = model.table_parameters() / layout.tensor_parallel;
-  add(schedule.layer, rank_parameters(held, layout.tensor_parallel), gathered_bytes(layout, traits));
+  add(schedule.layer, held.layer_parameters() / layout.tensor_parallel, gathered_bytes(layout, traits));
   add(schedule.head, table, kBf16);
   const bool apart =
       !model.tied && layout.given.pipeline == 1;  // else the last stage has no embedding of its own

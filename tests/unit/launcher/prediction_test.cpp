@@ -52,6 +52,10 @@ Prepared job(const std::string& directory) {
   job.plan.overrides = loaded->overrides;
   job.plan.nodes = 4;
   job.plan.ranks_per_node = job.spec.resources.ranks_per_node;
+  job.plan.batch.global_batch = 64;
+  job.plan.batch.micro_batch = 2;
+  job.plan.batch.gradient_accumulation = 1;
+  job.plan.batch.data_parallel = 32;
   return job;
 }
 
