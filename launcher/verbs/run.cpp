@@ -356,9 +356,11 @@ void add_run(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
   add_job(*verb, options.job);
   verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
-  verb->add_option("--attach", options.attach, "Take over RUN, whose conductor died and whose ranks run on")
-      ->type_name("RUN");
-  verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  auto* attach = verb->add_option("--attach", options.attach,
+                                  "Take over RUN, whose conductor died and whose ranks run on")
+                     ->type_name("RUN");
+  auto* dry_run = verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  attach->excludes(dry_run)->excludes(verb->get_option("spec"));  // it is there already
   verb->add_flag("--quiet", options.quiet, "Show only the end");
   add_common(*verb, line, true);
   verb->footer(
