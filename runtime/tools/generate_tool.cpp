@@ -134,7 +134,7 @@ class Output {
   }
   const std::string& finish() {
     write(text_.size());
-    if (writes_) fmt::print("\n");
+    if (writes_ && !text_.empty()) fmt::print("\n");
     return text_;
   }
 
