@@ -143,6 +143,21 @@ TEST_CASE_FIXTURE(Watching,
   CHECK_FALSE(watch->raised().has_value());
 }
 
+TEST_CASE_FIXTURE(Watching, "watch: whoever hangs up before it proved anything is no stranger") {
+  { Connection(place.port).receive(); }
+  {
+    Connection begun(place.port);
+    auto lines = client_lines(key_of(place));
+    REQUIRE(lines.take_opening(begun.receive()));
+    begun.send(lines.opening());
+  }
+  Connection stranger(place.port);  // what came before it has been read when it is closed
+  stranger.receive();
+  stranger.send("hello 2 0 n0");
+  CHECK(stranger.receive().empty());
+  CHECK(watch->strangers().count == 1);
+}
+
 TEST_CASE_FIXTURE(Watching, "watch: what a rank said on one connection is worth nothing on another") {
   auto lines = client_lines(key_of(place));
   Connection heard(place.port), again(place.port);
@@ -266,4 +281,23 @@ TEST_CASE("watch: a farewell counts although its rank hung up before it was answ
 
   ::usleep(900'000);
   CHECK_MESSAGE(!watch->raised(), watch->raised()->alarm.line);
+}
+
+TEST_CASE_FIXTURE(Watching,
+                  "watch: orders reach every rank, in their order, also one that comes after them") {
+  Client early(place);
+  early.send("hello 2 0 n0");
+  CHECK(early.receive() == "welcome");
+  watch->order_signal(15);
+  CHECK(early.receive() == "signal 15");
+  watch->order_kill("the job ends");
+  CHECK(early.receive() == "kill the job ends");
+
+  Client late(place);
+  late.send("hello 2 1 n1");
+  CHECK(late.receive() == "welcome");
+  CHECK(late.receive() == "signal 15");
+  CHECK(late.receive() == "kill the job ends");
+  early.send(to_line(Beat{.sequence = 1}));
+  CHECK(early.receive() == "ack 1");  // it was told once
 }
