@@ -36,12 +36,6 @@ struct CommandLine {
   std::deque<std::any> kept;
 };
 
-// A job.toml, with what --set changes in it.
-struct SpecOptions {
-  std::string path;
-  std::vector<std::string> overrides;
-};
-
 // A job that `run` and `submit` start (launcher/verbs/job_line.h): a file, or a program; flags stand for keys of the spec.
 struct JobOptions {
   std::string path;

@@ -26,6 +26,12 @@ struct CommonOptions {
   std::string runs_directory = "runs";
 };
 
+// A job.toml, with what --set changes in it.
+struct SpecOptions {
+  std::string path;
+  std::vector<std::string> overrides;
+};
+
 // Prints "shardrun: error: …" (with --verbose: the whole chain) and returns the exit code that the error's
 // code stands for.
 int fail(const base::Error& error, const CommonOptions& common);

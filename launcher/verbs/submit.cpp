@@ -27,14 +27,14 @@ struct SubmitOptions {
 };
 
 // The code that the job will have, where it asks for a copy: its tar file, and the folder where it was unpacked to be looked at.
-struct Code {
+struct CodeFolder {
   std::optional<Snapshot> snapshot;
   std::string directory;  // empty: the job works where it is submitted
 };
 
-base::Result<Code> take_code(const spec::JobSpec& spec, const SubmitOptions& options,
+base::Result<CodeFolder> take_code(const spec::JobSpec& spec, const SubmitOptions& options,
                              const std::string& folder) {
-  if (spec.program.snapshot == spec::SnapshotKind::kNone) return Code{};
+  if (spec.program.snapshot == spec::SnapshotKind::kNone) return CodeFolder{};
   const std::string& cache = spec.precompile.cache;
   if (!cache.empty() && cache.front() != '/') {
     return base::Error(
@@ -47,14 +47,14 @@ base::Result<Code> take_code(const spec::JobSpec& spec, const SubmitOptions& opt
                                     : received_snapshot(absolute_path(options.code), options.code_prefix);
   RETURN_IF_ERROR(taken);
   warn(taken->warnings);
-  Code code;
+  CodeFolder code;
   ASSIGN_OR_RETURN(auto inside, unpack_snapshot(*taken, folder));
   code.directory = std::move(inside);
   code.snapshot = std::move(taken).value();
   return code;
 }
 
-base::Result<SubmitRequest> prepare(LoadedSpec& loaded, const Code& code, bool dry_run) {
+base::Result<SubmitRequest> prepare(LoadedSpec& loaded, const CodeFolder& code, bool dry_run) {
   ASSIGN_OR_RETURN(auto installed, find_installation());
   const auto scheduler = loaded.spec.cluster.scheduler;
   if (scheduler == spec::SchedulerKind::kLocal || scheduler == spec::SchedulerKind::kMpirun) {
