@@ -197,7 +197,7 @@ TEST_CASE("verdict: ranks that outlived the time to stop are counted") {
 
   CHECK(
       judge(input).line ==
-      "stopped by SIGTERM: 1 rank ended without a checkpoint, 1 of them killed as the time to stop was over");
+      "stopped by SIGTERM: 1 rank ended without a checkpoint, 1 of them killed because it had not stopped");
 }
 
 TEST_CASE("verdict: an error while stopping is still an error") {
