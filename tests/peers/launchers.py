@@ -116,7 +116,7 @@ def wait_for(true, what):
     while not true():
         if time.time() - begin > LIMIT:
             raise TimeoutError(what)
-        time.sleep(0.02)
+        time.sleep(0.03)
 
 
 def output_of(name, job):
@@ -142,7 +142,14 @@ def measure(name):
         if not isinstance(job, str):
             raise RuntimeError("was not submitted: " + job[1][-500:])
         ready = lambda: len([one for one in os.listdir("first") if not one.endswith(".new")]) == NODES * RANKS
-        wait_for(lambda: ready() or state_of(job) in ("FAILED", "COMPLETED"), "the first step")
+        looked = [time.time()]
+
+        def over():  # asked seldom: the ranks have the CPUs
+            if time.time() - looked[0] < 5:
+                return False
+            looked[0] = time.time()
+            return state_of(job) in ("FAILED", "COMPLETED")
+        wait_for(lambda: ready() or over(), "the first step")
         if not ready():
             raise RuntimeError("ended before its first step: " + output_of(name, job)[-1500:])
         first = max(os.stat("first/" + one).st_mtime for one in os.listdir("first")) - began
@@ -165,6 +172,7 @@ def measure(name):
         os.chdir(before)
         if "job" in dir() and isinstance(job, str):
             run(["scancel", job])
+        wait_for(lambda: set(run(["sinfo", "-h", "-o", "%T"]).stdout.split()) == {"idle"}, "idle nodes")
 
 
 def table(rows):
