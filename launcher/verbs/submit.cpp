@@ -33,7 +33,7 @@ struct CodeFolder {
 };
 
 base::Result<CodeFolder> take_code(const spec::JobSpec& spec, const SubmitOptions& options,
-                             const std::string& folder) {
+                                   const std::string& folder) {
   if (spec.program.snapshot == spec::SnapshotKind::kNone) return CodeFolder{};
   const std::string& cache = spec.precompile.cache;
   if (!cache.empty() && cache.front() != '/') {
