@@ -6,15 +6,19 @@ a whole copy on every rank (--ddp).
     shardrun run jobs/torch-fsdp2-llama.toml
     shardrun run jobs/torch-ddp-llama.toml
 
-Nothing in it knows shardrun but the names of two variables: the micro-batch and the accumulation that make the job's global
-batch on its ranks. Elsewhere, --micro-batch and --accumulation say them. Computes on GPUs where there are any, else on CPUs.
-A run that finds a checkpoint goes on from it, with the losses of an undisturbed one.
+Nothing in it knows shardrun but the names of three variables: the micro-batch and the accumulation that make the job's global
+batch on its ranks, and the file in which it tells its steps. Elsewhere, --micro-batch and --accumulation say the first two.
+Computes on GPUs where there are any, else on CPUs. A run that finds a checkpoint goes on from it, with the losses of an
+undisturbed one. Asked to stop by SIGTERM, it saves behind the step that it is in, and ends with 75.
 """
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import shutil
+import signal
+import sys
 import time
 
 import torch
@@ -77,6 +81,12 @@ def adding_up(model: torch.nn.Module, last: bool):
     return contextlib.nullcontext()
 
 
+def tell(**step) -> None:
+    """A line for `shardrun top`, `status` and `results`; nobody reads it elsewhere."""
+    with open(os.environ.get("SHARDRUN_METRICS_FILE", os.devnull), "a") as file:
+        file.write(json.dumps({**step, "time": time.time()}) + "\n")
+
+
 def newest(folder: pathlib.Path) -> int:
     """The step of the newest complete checkpoint; 0: none."""
     return max((int(one.name.removeprefix("step_")) for one in folder.glob("step_*")), default=0)
@@ -101,8 +111,10 @@ def load(folder: pathlib.Path, step: int, model, optimizer) -> None:
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
-def main() -> None:
+def main() -> int:
     options = read_arguments()
+    asked_to_stop = []
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.append(True))
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -139,15 +151,23 @@ def main() -> None:
             norm = norm.full_tensor()
         optimizer.step()
         optimizer.zero_grad()
-        dist.all_reduce(total)
+        # All ranks stop behind the same step: any of them may have been asked first.
+        told = torch.stack([total, torch.tensor(float(bool(asked_to_stop)), device=device)])
+        dist.all_reduce(told)
+        loss, stopping = told[0].item() / world, told[1].item() > 0
+        done = step + 1
         if rank == 0:
             rate = global_batch * length / (time.monotonic() - begin)
-            print(f"step {step + 1} loss {total.item() / world:.6f} norm {norm.item():.3f} tokens/s {rate:.0f}", flush=True)
-        done = step + 1
-        if options.checkpoint and (done % options.save_every == 0 or done == options.steps):
+            print(f"step {done} loss {loss:.6f} norm {norm.item():.3f} tokens/s {rate:.0f}", flush=True)
+            tell(step=done, loss=loss, total_steps=options.steps)
+        if options.checkpoint and (done % options.save_every == 0 or done == options.steps or stopping):
             save(options.checkpoint, done, model, optimizer)
+        if stopping and done < options.steps:
+            dist.destroy_process_group()
+            return 75  # "stopped with a checkpoint": the run may go on from it
     dist.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -83,8 +83,8 @@ RunRecord begin_record(const ConductRequest& request, const record::RunDir& path
   return record;
 }
 
-// A rank that refused to start and left no trace does not see the run directory. It said so, but srun may lose the
-// words of a task that ends at once.
+// A rank that refused to start and left no trace does not see the run directory, or cannot write into it. It said so, but srun may
+// lose the words of a task that ends at once.
 void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
   const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0;
   if (exit.exit_code != contract::kExitRefused || left_a_trace) return;
@@ -302,8 +302,9 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   }
   if (const auto strangers = (*watch)->strangers(); strangers.count > 0) {
     record.attempts.back().strangers =
-        fmt::format("{} connection{} that could not prove the attempt's key were refused, the newest from {}",
-                    strangers.count, strangers.count == 1 ? "" : "s", strangers.newest);
+        fmt::format("refused {} that could not prove the attempt's key, the newest from {}",
+                    strangers.count == 1 ? "1 connection" : fmt::format("{} connections", strangers.count),
+                    strangers.newest);
     write_event(attempt.paths, attempt.number,
                 {.event = "strangers", .line = record.attempts.back().strangers});
   }

@@ -18,6 +18,7 @@ namespace shardrun::launcher {
 namespace {
 
 constexpr std::chrono::seconds kCommandTime{5};
+constexpr const char* kNoCluster = "its commands find no cluster: jobs run on this machine only";
 constexpr int kOldestNccl = 21701;  // plugins/nccl/libraries.h
 
 // Opens a library that stays loaded: some cannot be unloaded once their constructors have run.
@@ -115,7 +116,10 @@ Component pmix() {
 Component slurm() {
   Component found{"Slurm", "", "jobs run on this machine only"};
   const auto answer = base::run_command({"sinfo", "--version"}, "", kCommandTime);
-  if (!answer) return found;
+  if (!answer) {
+    if (answer.error().code() != base::Code::kNotFound) found.note = kNoCluster;
+    return found;
+  }
   found.version = answer->out.substr(answer->out.find(' ') + 1);
   while (!found.version.empty() && found.version.back() == '\n') found.version.pop_back();
   found.note = "";

@@ -2,7 +2,9 @@
 
 #include <sys/wait.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -21,6 +23,13 @@ using base::Result;
 
 constexpr auto kLimit = std::chrono::minutes(10);
 constexpr int kSshFailed = 255;
+// What receives a file there, as $1/inbox/$2 of $3 bytes. A cut connection ends the input early: what is not whole does not get its
+// name.
+constexpr std::string_view kReceive =
+    "umask 077; mkdir -p -- \"$1/inbox\" && cd -- \"$1\" && cat >\"inbox/$2.$$\" && "
+    "{ [ \"$(wc -c <\"inbox/$2.$$\")\" -eq \"$3\" ] || { rm -f -- \"inbox/$2.$$\"; exit 255; }; } && "
+    "mv -- \"inbox/$2.$$\" \"inbox/$2\" || exit 255";
+constexpr std::string_view kArrived = "shardrun: it arrived";  // a line of standard error there
 
 // The socket of the shared connection. A path of a UNIX socket has at most 107 bytes, of which ssh adds 40 for %C and 17 while it
 // makes the socket.
@@ -39,6 +48,18 @@ Error ssh_error(const RemoteHost& remote, const base::CommandOutput& answer) {
   return Error(Code::kIo,
                fmt::format("{}: {}: {}", status == kSshFailed ? "ssh" : "the command", remote.host,
                            words.empty() ? "it ended without a word" : spec::printable(words, 2000)));
+}
+
+// The words that receive a file and then become `words` there.
+std::vector<std::string> receive_command(const RemoteHost& remote, const std::string& name, uint64_t bytes,
+                                         const std::vector<std::string>& words) {
+  std::string script(kReceive);
+  if (!words.empty())
+    script += "; echo '" + std::string(kArrived) + "' >&2; shift 3; umask \"$mask\"; exec \"$@\" </dev/null";
+  std::vector<std::string> all = {
+      "sh", "-c", "mask=$(umask); " + script, "sh", remote.directory, name, std::to_string(bytes)};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
 }
 
 Result<base::CommandOutput> ask(const RemoteHost& remote, const std::vector<std::string>& words) {
@@ -76,18 +97,28 @@ Result<void> send_file(const RemoteHost& remote, const std::string& path, const 
   std::error_code failure;
   const auto bytes = std::filesystem::file_size(path, failure);
   if (failure) return Error(Code::kIo, path + ": " + failure.message());
-  // A cut connection ends the input early: what is not whole does not get its name.
-  const char* receive =
-      "umask 077; mkdir -p -- \"$1/inbox\" && cd -- \"$1/inbox\" && cat >\"$2.$$\" && "
-      "{ [ \"$(wc -c <\"$2.$$\")\" -eq \"$3\" ] || { rm -f -- \"$2.$$\"; exit 1; }; } && mv -- \"$2.$$\" "
-      "\"$2\"";
   std::vector<std::string> argv = {"sh", "-c", "exec \"$@\" <\"$0\"", path};
-  for (std::string& word :
-       ssh_command(remote, {"sh", "-c", receive, "sh", remote.directory, name, std::to_string(bytes)}))
+  for (std::string& word : ssh_command(remote, receive_command(remote, name, bytes, {})))
     argv.push_back(std::move(word));
   ASSIGN_OR_RETURN(auto answer, base::finish_command(argv, "", kLimit));
   if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) == 0) return {};
   return ssh_error(remote, answer).context(fmt::format("{} was not sent", path));
+}
+
+Result<base::CommandOutput> send_and_run(const RemoteHost& remote, const std::string& text,
+                                         const std::string& name, const std::vector<std::string>& words) {
+  ASSIGN_OR_RETURN(auto answer,
+                   base::finish_command(
+                       ssh_command(remote, receive_command(remote, name, text.size(), words)), text, kLimit));
+  const size_t arrived = answer.err.find(kArrived);
+  if (arrived != std::string::npos) answer.err.erase(arrived, kArrived.size() + 1);
+  if (WIFEXITED(answer.status) && WEXITSTATUS(answer.status) != kSshFailed) return answer;
+  return ssh_error(remote, answer)
+      .context(name +
+               (arrived == std::string::npos
+                    ? " was not sent"
+                    : " arrived, and the connection was lost before it was answered; see `shardrun status "
+                      "--host`"));
 }
 
 Result<bool> has_file(const RemoteHost& remote, const std::string& name) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/command.h"
 #include "runtime/base/result.h"
 
 namespace shardrun::launcher {
@@ -34,5 +35,11 @@ std::vector<std::string> in_directory(const RemoteHost& remote, const std::vecto
 base::Result<void> send_file(const RemoteHost& remote, const std::string& path, const std::string& name);
 // Says whether inbox/`name` is there. kIo when nobody can be asked.
 base::Result<bool> has_file(const RemoteHost& remote, const std::string& name);
+
+// The same as send_file for a file that holds `text`, and then runs `words` in the remote directory, in one way there and back.
+// Nothing is run when the text did not arrive whole. Returns the output of the words, however they ended.
+base::Result<base::CommandOutput> send_and_run(const RemoteHost& remote, const std::string& text,
+                                               const std::string& name,
+                                               const std::vector<std::string>& words);
 
 }  // namespace shardrun::launcher

@@ -1,4 +1,4 @@
-// The verb that looks for what will hurt a job on this machine: versions, variables, ports, limits.
+// The verb that says what this machine has and lacks, system by system, and what will hurt a job: versions, variables, ports, limits.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 
 #include "launcher/submit/environment_lint.h"
 #include "launcher/submit/installed.h"
+#include "launcher/submit/node_systems.h"
 #include "launcher/verbs/command_line.h"
 #include "runtime/base/trust.h"
 #include "runtime/base/visible.h"
@@ -63,7 +64,6 @@ std::vector<std::string> machine_lines() {
                     "limits.d, slurmd's unit)",
                     "memlock limit", limit.rlim_cur));
   }
-  lines.push_back(fmt::format("  {:<14} {}", "EFA device", has_efa ? "/dev/infiniband/uverbs0" : "none"));
   return lines;
 }
 
@@ -94,12 +94,33 @@ base::Result<std::vector<std::string>> file_lines(const SpecOptions& options) {
   return lines;
 }
 
+// What is there of each system, and what is missing; those that will hurt begin with "! ".
+std::vector<std::string> system_lines(const std::vector<Component>& components,
+                                      const std::map<std::string, std::string>& environment) {
+  const auto installed = find_installation();
+  const auto path = environment.find("PATH");
+  NodeFacts facts = read_node_facts(installed ? installed->plugin_directory : "",
+                                    path == environment.end() ? "" : path->second);
+  facts.components = components;
+  std::vector<std::string> lines;
+  for (const SystemLine& line : judge_systems(facts))
+    lines.push_back(
+        fmt::format("{} {:<14} {}", line.harm ? '!' : ' ', line.system, base::visible(line.words)));
+  return lines;
+}
+
 int doctor(const SpecOptions& options, const CommonOptions& common) {
   auto environment = job_environment(options);
   if (!environment) return fail(environment.error(), common);
   bool harm = false;
+  const auto components = find_components();
+  print_text("systems\n");
+  for (const std::string& line : system_lines(components, *environment)) {
+    harm = harm || line.front() == '!';
+    print_text("{}\n", line);
+  }
   print_text("installed\n");
-  for (const Component& component : find_components()) {
+  for (const Component& component : components) {
     print_text("  {:<14} {:<12} {}\n", component.name,
                component.version.empty() ? "not found" : component.version, component.note);
   }
@@ -136,7 +157,8 @@ int doctor(const SpecOptions& options, const CommonOptions& common) {
 void add_doctor(CLI::App& app, CommandLine& line) {
   auto& options = line.keep<SpecOptions>();
   CLI::App* verb = app.add_subcommand(
-      "doctor", "Look for what will hurt jobs on this machine: versions, variables, ports, limits");
+      "doctor",
+      "Say what this machine has and lacks, and what will hurt jobs: versions, variables, ports, limits");
   verb->add_option("spec", options.path, "job.toml, whose [environment] is looked at, too");
   add_overrides(*verb, options.overrides);
   add_common(*verb, line, false);

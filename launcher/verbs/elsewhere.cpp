@@ -61,8 +61,8 @@ int code_of(const base::CommandOutput& answer) {
   return code == 255 ? static_cast<int>(contract::kExitInfrastructure) : code;
 }
 
-// Sends what the job needs; returns the words that submit it there.
-Result<std::vector<std::string>> send(const Submission& submission, const RemoteHost& remote) {
+// Sends what the job needs and submits it there; returns what was said of it.
+Result<base::CommandOutput> send(const Submission& submission, const RemoteHost& remote, bool json) {
   ASSIGN_OR_RETURN(auto loaded, load_job(submission.job));
   PlanContext context;
   context.scheduler = "slurm";
@@ -80,14 +80,13 @@ Result<std::vector<std::string>> send(const Submission& submission, const Remote
   }
   const std::string spec_name =
       fmt::format("{}-{:.0f}-{}.toml", loaded.spec.name, base::unix_now() * 1e3, ::getpid());
-  RETURN_IF_ERROR(base::write_file_atomically(folder.path() + "/job.toml", loaded.text));
-  RETURN_IF_ERROR(send_file(remote, folder.path() + "/job.toml", spec_name));
   std::vector<std::string> words = {remote.program, "submit", "inbox/" + spec_name};
   for (const std::string& assignment : overrides_of(submission.job)) words.push_back("--set=" + assignment);
   words.insert(words.end(), code.begin(), code.end());
   if (!submission.after.empty()) words.push_back("--after=" + submission.after);
   if (submission.dry_run) words.emplace_back("--dry-run");
-  return words;
+  if (json) words.emplace_back("--json");
+  return send_and_run(remote, loaded.text, spec_name, words);
 }
 
 bool is_plain_name(const std::string& text) {
@@ -178,10 +177,7 @@ int run_elsewhere(const CommandLine& line) {
 
 int submit_elsewhere(const Submission& submission, const CommandLine& line) {
   if (auto checked = check_host(line.remote); !checked) return fail(checked.error(), line.common);
-  auto words = send(submission, line.remote);
-  if (!words) return fail(words.error(), line.common);
-  if (line.common.json) words->emplace_back("--json");
-  auto answer = ask_there(line.remote, *words);
+  auto answer = send(submission, line.remote, line.common.json);
   if (!answer) return fail(answer.error(), line.common);
   fmt::print(stderr, "{}", base::visible_lines(answer->err));
   print_text("{}", answer->out);

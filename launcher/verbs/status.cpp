@@ -4,6 +4,8 @@
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/verbs/sweep.h"
+#include "launcher/view/prometheus.h"
+#include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 
@@ -77,20 +79,50 @@ int status(const std::string& run_name, const CommonOptions& common) {
   return contract::kExitDone;
 }
 
+// Whether the run ended longer ago than an alert on its end could miss.
+bool is_history(const RunState& state) {
+  constexpr double kRemembered = 3600.0;
+  if (!is_over(state)) return false;
+  const auto& attempts = state.record ? state.record->attempts : std::vector<record::Attempt>{};
+  return attempts.empty() || attempts.back().ended.value_or(0.0) < base::unix_now() - kRemembered;
+}
+
+int metrics(const CommonOptions& common) {
+  std::vector<RunSample> samples;
+  for (const record::RunDir& run : all_runs(common)) {
+    const auto state = look_at(run);
+    if (!state || is_history(*state)) continue;
+    samples.push_back({state->plan.name, state->plan.id, state->plan.scheduler, state->status,
+                       state->record ? state->record->world_size : 0,
+                       state->record ? static_cast<int>(state->record->attempts.size()) : 0,
+                       read_last_step(run)});
+  }
+  fmt::print("{}", prometheus_text(samples));
+  return contract::kExitDone;
+}
+
+struct StatusOptions {
+  std::string run;
+  bool prometheus = false;
+};
+
 }  // namespace
 
 void add_status(CLI::App& app, CommandLine& line) {
-  auto& options = line.keep<RunName>();
+  auto& options = line.keep<StatusOptions>();
   CLI::App* verb = app.add_subcommand("status", "List runs, or show one");
   add_run_name(*verb, options.run, line, false);
+  verb->add_flag("--prometheus", options.prometheus,
+                 "Print what goes on, and what ended within the hour, as Prometheus reads it");
   add_common(*verb, line, true);
   verb->footer("Example:\n  shardrun status tiny-llama");
   add_host(*verb, line);
   add_kubernetes(*verb, line);
   verb->callback([&] {
-    line.exit_code = !line.name_space.empty()   ? kubernetes_status(options.run, line)
-                     : line.remote.host.empty() ? status(options.run, line.common)
-                                                : run_elsewhere(line);
+    line.exit_code = !line.name_space.empty()    ? kubernetes_status(options.run, line)
+                     : !line.remote.host.empty() ? run_elsewhere(line)
+                     : options.prometheus        ? metrics(line.common)
+                                                 : status(options.run, line.common);
   });
 }
 

@@ -44,10 +44,11 @@ double monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Each rank needs one connection; the limit that we were started with is left alone where it is enough.
+// A rank needs a connection, and under the local scheduler two pipes and one of PMIx, too; the limit that we were started with
+// is left alone where it is enough.
 void make_room_for(size_t ranks) {
   struct rlimit limit {};
-  const rlim_t wanted = ranks + 256;
+  const rlim_t wanted = 4 * ranks + 256;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -185,7 +186,7 @@ void Watch::serve() {
       const bool looks = !peers_[i].to_send.empty();
       const bool late = (!peers_[i].proven && age > kHelloSeconds) || (looks && age > kLongestLookSeconds);
       if (late || (fds[2 + i].revents != 0 && !(looks ? send_more(peers_[i]) : read_peer(peers_[i], now)))) {
-        if (!peers_[i].proven) note_stranger(peers_[i]);
+        if (!peers_[i].proven && !peers_[i].hung_up) note_stranger(peers_[i]);
         peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
@@ -235,8 +236,9 @@ bool Watch::drop_oldest_unproven() {
 bool Watch::read_peer(Peer& peer, double now) {
   std::array<char, 4096> chunk;
   const ssize_t got = ::recv(peer.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  peer.hung_up = got <= 0;
+  if (peer.hung_up) return false;
   peer.received.append(chunk.data(), got);
   for (size_t end = 0; (end = peer.received.find('\n')) != std::string::npos;) {
     const std::string line = peer.received.substr(0, end);

@@ -5,9 +5,10 @@
 // its program, at once and without Slurm's help, and alarm_fd() becomes readable. A straggler, and ranks that nobody
 // hears, are named on stderr once. Whoever proves the key and asks to look is told what is known of each rank.
 //
-// A stranger is a connection that proves nothing within kHelloSeconds, or says what the key does not bear out. It is
-// closed and counted. At most kMostUnproven connections beside one for each rank may be without proof: when there are
-// more, the oldest of them is closed, so that strangers can neither keep a rank out nor use up descriptors.
+// A stranger is a connection that proves nothing within kHelloSeconds, or says what the key does not bear out; not one that
+// hangs up before it, as the supervisor of a program that ends at once does. It is closed and counted. At most kMostUnproven
+// connections beside one for each rank may be without proof: when there are more, the oldest of them is closed, so that
+// strangers can neither keep a rank out nor use up descriptors.
 //
 // Thread rule: start, raised, stragglers and stop from one thread; a thread of its own serves the connections and
 // hands its findings over through a mutex. Block the stop signals before start.
@@ -76,7 +77,8 @@ class Watch {
     int global_rank = -1;  // -1 until its hello, and of a peer that looks
     double accepted = 0.0;
     std::string received;
-    std::string to_send;  // for a peer that looks; the connection ends with it
+    std::string to_send;   // for a peer that looks; the connection ends with it
+    bool hung_up = false;  // it ended the connection itself
   };
   Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd stop_event);
   size_t most_unproven() const { return options_.rank_nodes.size() + kMostUnproven; }

@@ -1,5 +1,8 @@
 #include "runtime/contract/rank_job.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <string>
 
 #include "runtime/base/io.h"
@@ -29,6 +32,11 @@ Result<RankJob> read_rank_job() {
   job.env = std::move(env);
   const record::RunDir run{job.env.run_directory};
   ASSIGN_OR_RETURN(job.plan, read_plan_of_attempt(run, job.env.attempt, job.env.node_name));
+  // A full disk costs lines. Where nothing can be written at all, nobody would hear of this rank: no log, no exit file, no
+  // checkpoint.
+  if (::access(run.attempt(job.env.attempt).c_str(), W_OK) != 0 && (errno == EROFS || errno == EACCES)) {
+    return base::errno_error(base::Code::kRefused, run.unseen_by(job.env.node_name), errno);
+  }
   auto spec = spec::load_job_spec(run.job_toml(), job.plan.overrides);
   RETURN_IF_ERROR(spec);
   job.spec = std::move(*spec);

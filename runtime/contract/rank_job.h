@@ -26,7 +26,8 @@ struct RankJob {
 Result<record::LaunchPlan> read_plan_of_attempt(const record::RunDir& run, int attempt,
                                                 const std::string& node);
 
-// Errors: those of read_rank_env, read_plan_of_attempt and load_job_spec.
+// Errors: those of read_rank_env, read_plan_of_attempt and load_job_spec; kRefused when the run directory is seen and cannot be
+// written (a full disk can).
 Result<RankJob> read_rank_job();
 
 }  // namespace shardrun::contract

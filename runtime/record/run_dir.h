@@ -55,10 +55,11 @@ struct RunDir {
   // The folder of pass `pass` of the preflight before attempt n: the first one is 0, each later one goes without some nodes.
   std::string preflight(int n, int pass) const { return attempt(n) + "/preflight_" + std::to_string(pass); }
   std::string summary_json(int n) const { return attempt(n) + "/summary.json"; }
-  // What is said of a node that does not see it; a rank there ends with kExitRefused and leaves no file.
+  // What is said of a node that does not see it, or may not write there; a rank there ends with kExitRefused and leaves no file.
   std::string unseen_by(const std::string& node) const {
     return "node " + node + " does not see the run directory " + root +
-           "; put [logging] directory on a file system that all nodes share";
+           " or cannot write into it; put [logging] directory on a file system that all nodes share and "
+           "write";
   }
 
  private:

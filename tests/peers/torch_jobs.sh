@@ -1,15 +1,17 @@
 #!/bin/bash
 # The PyTorch jobs of jobs/ as they stand, on 2 nodes × 2 processes of the virtual cluster, against one process with the same
 # global batch: all losses must agree within 1e-5 (fp32, sums in another order). A rank of the first is killed on the way, and
-# the run must go on from its checkpoint. Prints the largest differences; about seven minutes.
+# the run must go on from its checkpoint. Prints the largest differences; about seven minutes for all, or for those that are named.
 # Needs tests/peers/install.sh, root, and a built shardrun. Nodes have a /tmp of their own: with a
 # venv below /tmp, set VCLUSTER_KEEP to its folder.
 #
-#   tests/cluster/vcluster run 2 -- tests/peers/torch_jobs.sh [BIN_DIR] [VENV]
+#   tests/cluster/vcluster run 2 -- tests/peers/torch_jobs.sh [BIN_DIR] [VENV] [JOB...]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 shardrun=$(readlink -f "${1:-$root/build/release/bin}")/shardrun
 venv=$(cd "${2:-$root/build/peers/venv}" && pwd)
+jobs=("${@:3}")
+[ "${#jobs[@]}" -gt 0 ] || jobs=(torch-fsdp2-llama torch-ddp-llama accelerate-finetune)
 work=$(mktemp -d "$PWD/torch_jobs.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -55,22 +57,32 @@ compare() {
     }' alone.out -
 }
 
-alone torchrun --standalone --nproc-per-node 1 jobs/scripts/torch_llama.py --text $licences/GPL-3 $licences/Apache-2.0 \
-  --micro-batch 4 --accumulation 4 --steps 40 --learning-rate 3e-3
-on_two_nodes torch-fsdp2-llama 26
-grep -q '^goes on from step 20$' "$run"/attempt_1/rank_0.out || { echo "the run began again"; exit 1; }
-compare "torch-fsdp2-llama, one rank killed," 40
+# trains JOB [OPTION]: jobs/scripts/torch_llama.py with it
+trains() {
+  alone torchrun --standalone --nproc-per-node 1 jobs/scripts/torch_llama.py "${@:2}" --text $licences/GPL-3 $licences/Apache-2.0 \
+    --micro-batch 4 --accumulation 4 --steps 40 --learning-rate 3e-3
+  on_two_nodes "$1" 26
+  grep -q '^goes on from step 20$' "$run"/attempt_1/rank_0.out || { echo "the run began again"; exit 1; }
+  compare "$1, one rank killed," 40
+  # What its lines in the metrics file became.
+  "$shardrun" status "$run" | grep -q ' 40 ' || { echo "its steps were not told: $("$shardrun" status "$run")"; exit 1; }
+}
 
-alone torchrun --standalone --nproc-per-node 1 jobs/scripts/torch_llama.py --ddp --text $licences/GPL-3 $licences/Apache-2.0 \
-  --micro-batch 4 --accumulation 4 --steps 40 --learning-rate 3e-3
-on_two_nodes torch-ddp-llama 26
-grep -q '^goes on from step 20$' "$run"/attempt_1/rank_0.out || { echo "the run began again"; exit 1; }
-compare "torch-ddp-llama, one rank killed," 40
+fine_tunes() {
+  "$shardrun" run --quiet jobs/tiny-llama.toml --set cluster.scheduler=local --set optimizer.steps=40 >tiny.out || { cat tiny.out; exit 1; }
+  "$shardrun" export tiny-llama --output weights
+  alone python3 jobs/scripts/finetune.py --model_name weights --text $licences/Artistic --output_dir alone --max_seq_len 128 \
+    --max_steps 40 --logging_steps 10 --save_steps 20 --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \
+    --learning_rate 5e-4
+  on_two_nodes accelerate-finetune
+  compare accelerate-finetune 5
+}
 
-"$shardrun" run --quiet jobs/tiny-llama.toml --set cluster.scheduler=local --set optimizer.steps=40 >tiny.out || { cat tiny.out; exit 1; }
-"$shardrun" export tiny-llama --output weights
-alone python3 jobs/scripts/finetune.py --model_name weights --text $licences/Artistic --output_dir alone --max_seq_len 128 \
-  --max_steps 40 --logging_steps 10 --save_steps 20 --per_device_train_batch_size 2 --gradient_accumulation_steps 8 \
-  --learning_rate 5e-4
-on_two_nodes accelerate-finetune
-compare accelerate-finetune 5
+for job in "${jobs[@]}"; do
+  case $job in
+    torch-fsdp2-llama) trains "$job" ;;
+    torch-ddp-llama) trains "$job" --ddp ;;
+    accelerate-finetune) fine_tunes ;;
+    *) echo "no such job: $job"; exit 2 ;;
+  esac
+done

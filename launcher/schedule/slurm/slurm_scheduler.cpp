@@ -10,8 +10,8 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "launcher/schedule/slurm/node_ranges.h"
 #include "launcher/schedule/slurm/srun_messages.h"
 #include "launcher/schedule/step_command.h"
 #include "runtime/base/command.h"
@@ -59,7 +59,7 @@ class Step : public StepCommand {
         "--job-name=" + name_,
         "--overlap",  // a step that a lost node keeps from ending must not hold up the next one
         fmt::format("--nodes={}", plan.nodes),
-        fmt::format("--nodelist={}", fmt::join(request().nodes, ",")),
+        "--nodelist=" + node_ranges(request().nodes),
         fmt::format("--ntasks={}", plan.world_size()),
         fmt::format("--ntasks-per-node={}", plan.ranks_per_node),
         fmt::format("--cpus-per-task={}", plan.cpus_per_rank),

@@ -142,13 +142,25 @@ std::string Corpus::digest() const {
   return fmt::format("{:08x}", digest);
 }
 
-double Corpus::unigram_entropy() const {
+double Corpus::unigram_entropy(int64_t most) const {
+  constexpr int64_t kStretch = int64_t{1} << 16;
+  const double fraction = std::min(1.0, static_cast<double>(most) / static_cast<double>(tokens_));
   std::vector<int64_t> counts(vocabulary());
+  double due = 0.0;  // stretches that should have been read
   for (const Part& part : parts_) {
-    if (part.token_file) {
-      part.token_file->count(counts);
-    } else {
-      for (const std::byte byte : part.file.bytes()) ++counts[static_cast<size_t>(byte)];
+    const int64_t size =
+        part.token_file ? part.token_file->tokens() : static_cast<int64_t>(part.file.bytes().size());
+    for (int64_t first = 0; first < size; first += kStretch) {
+      due += fraction;
+      if (due < 1.0) continue;
+      due -= 1.0;
+      const int64_t length = std::min(kStretch, size - first);
+      if (part.token_file) {
+        part.token_file->count(counts, first, length);
+      } else {
+        for (const std::byte byte : part.file.bytes().subspan(first, length))
+          ++counts[static_cast<size_t>(byte)];
+      }
     }
   }
   int64_t total = 0;

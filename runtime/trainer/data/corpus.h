@@ -62,8 +62,8 @@ class Corpus {
   std::string digest() const;
 
   // Returns the entropy in nats of the token frequencies (plain text: separators not counted), which is the loss
-  // that the best model that ignores context would reach. Reads everything.
-  double unigram_entropy() const;
+  // that the best model that ignores context would reach. Reads at most `most` tokens, in stretches spread evenly.
+  double unigram_entropy(int64_t most = int64_t{1} << 26) const;
 
  private:
   struct Part {

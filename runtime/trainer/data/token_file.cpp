@@ -150,8 +150,8 @@ Result<void> TokenFile::read(int64_t begin, std::span<int32_t> out) const {
   return {};
 }
 
-void TokenFile::count(std::span<int64_t> counts) const {
-  for (int64_t i = 0; i < tokens_; ++i) {
+void TokenFile::count(std::span<int64_t> counts, int64_t first, int64_t tokens) const {
+  for (int64_t i = first; i < first + tokens; ++i) {
     const uint32_t id = raw_token(i) & kIdBits;
     if (id < counts.size()) ++counts[id];
   }

@@ -39,8 +39,8 @@ class TokenFile {
   Result<void> read(int64_t begin, std::span<int32_t> out) const;
   // Returns a checksum of the file's header and of the checksums of all its blocks: another file has another one.
   uint32_t digest() const;
-  // Adds to `counts` how often each id occurs; verifies no checksums.
-  void count(std::span<int64_t> counts) const;
+  // Adds to `counts` how often each id occurs among `tokens` tokens from `first` on; verifies no checksums.
+  void count(std::span<int64_t> counts, int64_t first, int64_t tokens) const;
 
  private:
   TokenFile() = default;

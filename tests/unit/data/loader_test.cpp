@@ -62,6 +62,15 @@ TEST_CASE("corpus: the entropy of two equally frequent letters is ln 2") {
   CHECK(corpus_of({folder.file("a", "abab")}).unigram_entropy() == doctest::Approx(std::log(2.0)));
 }
 
+TEST_CASE("corpus: the entropy of a large text is that of stretches from all of it") {
+  const Folder folder;
+  constexpr size_t kHalf = size_t{1} << 20;  // of which only every fourth stretch is read
+  const Corpus corpus = corpus_of({folder.file("a", std::string(kHalf, 'a') + std::string(kHalf, 'b'))});
+
+  CHECK(corpus.unigram_entropy(kHalf / 2 + 16) == doctest::Approx(std::log(2.0)));
+  CHECK(corpus.unigram_entropy(kHalf / 2 + 16) == corpus.unigram_entropy());
+}
+
 TEST_CASE("corpus: missing, empty and odd files are refused by name with a mend") {
   const Folder folder;
   const std::vector<std::string> missing{folder / "nowhere.txt"}, empty{folder.file("empty.txt", "")},

@@ -159,8 +159,14 @@ TEST_CASE_TEMPLATE("rmsnorm: forward and backward match the reference at odd siz
 
 TEST_CASE_TEMPLATE("attention: tiles match the naive softmax, with shared key heads and ragged ends", T,
                    float, Bf16) {
-  for (const kernels::AttentionShape shape :
-       {kernels::AttentionShape{1, 1, 1, 1, 2}, {2, 33, 4, 2, 6}, {1, 129, 2, 1, 16}, {2, 70, 3, 3, 10}}) {
+  for (const kernels::AttentionShape shape : {kernels::AttentionShape{1, 1, 1, 1, 2},
+                                              {2, 33, 4, 2, 6},
+                                              {1, 129, 2, 1, 16},
+                                              {2, 70, 3, 3, 10},
+                                              {1, 1, 1, 1, 32},
+                                              {2, 130, 4, 2, 64},
+                                              {1, 200, 2, 2, 96},
+                                              {1, 64, 2, 1, 128}}) {
     const int64_t N = shape.B * shape.T;
     const auto qkv = as<T>(random_values(N * shape.qkv_stride(), 8));
     const auto dout = as<T>(random_values(N * shape.H * shape.D, 9));
@@ -180,7 +186,11 @@ TEST_CASE_TEMPLATE("attention: tiles match the naive softmax, with shared key he
 
 TEST_CASE_TEMPLATE("attention: documents, padding and both directions match the naive softmax", T, float,
                    Bf16) {
-  const kernels::AttentionShape shape{3, 150, 4, 2, 10};
+  kernels::AttentionShape shape{3, 150, 4, 2, 10};
+  SUBCASE("heads of 10") {}
+  SUBCASE("heads that fill tiles of products") {
+    shape.D = 32;
+  }
   const int64_t N = shape.B * shape.T;
   std::vector<int32_t> begins(static_cast<size_t>(N)), lengths = {150, 97, 0};
   for (int64_t n = 0; n < N; ++n) {  // documents of 1, 40, 64 and the remaining tokens
@@ -210,6 +220,26 @@ TEST_CASE_TEMPLATE("attention: documents, padding and both directions match the 
       CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
     }
   }
+}
+
+TEST_CASE("attention: tiles of bf16 give the same bits on one thread and on three") {
+  const kernels::AttentionShape shape{2, 150, 4, 2, 64};
+  const auto qkv = as<Bf16>(random_values(shape.B * shape.T * shape.qkv_stride(), 8));
+  const auto dout = as<Bf16>(random_values(shape.B * shape.T * shape.H * shape.D, 9));
+  std::vector<Values> results;
+  const int threads = omp_get_max_threads();
+  for (const int count : {1, 3}) {
+    omp_set_num_threads(count);
+    auto out = dout, got = qkv;
+    Values lse(static_cast<size_t>(shape.B * shape.H * shape.T));
+    ops<Bf16>().attention.forward(out.data(), lse.data(), qkv.data(), shape);
+    ops<Bf16>().attention.backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape);
+    results.push_back(back(got));
+    results.push_back(back(out));
+  }
+  omp_set_num_threads(threads);
+  CHECK_EQ(results[0], results[2]);
+  CHECK_EQ(results[1], results[3]);
 }
 
 TEST_CASE("attention: what a document cannot see changes none of its bits") {

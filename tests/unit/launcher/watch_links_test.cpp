@@ -143,6 +143,21 @@ TEST_CASE_FIXTURE(Watching,
   CHECK_FALSE(watch->raised().has_value());
 }
 
+TEST_CASE_FIXTURE(Watching, "watch: whoever hangs up before it proved anything is no stranger") {
+  { Connection(place.port).receive(); }
+  {
+    Connection begun(place.port);
+    auto lines = client_lines(key_of(place));
+    REQUIRE(lines.take_opening(begun.receive()));
+    begun.send(lines.opening());
+  }
+  Connection stranger(place.port);  // what came before it has been read when it is closed
+  stranger.receive();
+  stranger.send("hello 2 0 n0");
+  CHECK(stranger.receive().empty());
+  CHECK(watch->strangers().count == 1);
+}
+
 TEST_CASE_FIXTURE(Watching, "watch: what a rank said on one connection is worth nothing on another") {
   auto lines = client_lines(key_of(place));
   Connection heard(place.port), again(place.port);

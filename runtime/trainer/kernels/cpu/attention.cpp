@@ -6,11 +6,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/attention_scratch.h"
+#include "runtime/trainer/kernels/cpu/attention_parts.h"
+#include "runtime/trainer/kernels/cpu/attention_tiles.h"
 #include "runtime/trainer/kernels/cpu/ops.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
@@ -51,62 +54,6 @@ void store_tile(float* out, const float* in, int64_t rows, int64_t D, int64_t st
 void store_tile(Bf16* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
   vector::narrow_rows(out, in, rows, D, stride);
 }
-
-// One sequence and one key/value head of a tensor laid out as attention's input.
-template <typename Type>
-struct Slice {
-  const AttentionShape& shape;
-  int64_t b, k;
-
-  Type* query(Type* qkv, int64_t t, int64_t h) const {
-    return qkv + (b * shape.T + t) * shape.qkv_stride() + h * shape.D;
-  }
-  Type* key(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + k); }
-  Type* value(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + shape.K + k); }
-  int64_t out_at(int64_t t, int64_t h) const { return (b * shape.T + t) * shape.H * shape.D + h * shape.D; }
-  int64_t lse_at(int64_t t, int64_t h) const { return (b * shape.H + h) * shape.T + t; }
-};
-
-// Columns [begin, end) of a sequence.
-struct Columns {
-  int64_t begin, end;
-};
-
-// The columns that each token of one sequence sees: without gaps, because documents have none.
-class Seen {
- public:
-  Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b) : rows_(shape.T) {
-    const int64_t T = shape.T, length = visibility.lengths ? visibility.lengths[b] : T;
-    const int32_t* begins = visibility.begins ? visibility.begins + b * T : nullptr;
-    int64_t document_end = T;
-    for (int64_t t = T; t-- > 0;) {
-      if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
-      const int64_t begin = begins != nullptr ? begins[t] : 0;
-      const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
-      rows_[t] = {begin, std::max(begin, end)};
-    }
-  }
-
-  Columns of(int64_t t) const { return rows_[t]; }
-  // Returns the columns from the first one that one of the tokens sees to the last.
-  Columns of(int64_t first, int64_t count) const {
-    Columns all{std::numeric_limits<int64_t>::max(), 0};
-    for (int64_t t = first; t < first + count; ++t) {
-      const Columns row = of(t);
-      if (row.begin < row.end) all = {std::min(all.begin, row.begin), std::max(all.end, row.end)};
-    }
-    return all;
-  }
-  // Returns those of token t inside the tile of `keys` keys at first_key, counted from there.
-  Columns in_tile(int64_t t, int64_t first_key, int64_t keys) const {
-    const Columns row = of(t);
-    return {std::clamp<int64_t>(row.begin - first_key, 0, keys),
-            std::clamp<int64_t>(row.end - first_key, 0, keys)};
-  }
-
- private:
-  std::vector<Columns> rows_;
-};
 
 // Computes scores (rows, kKeys) = scale · q · kᵀ, with -inf where a query may not look.
 void masked_scores(float* scores, const float* q, const float* k_transposed, const Seen& seen, int64_t rows,
@@ -255,6 +202,9 @@ class CpuAttention final : public AttentionOps<T> {
                const Visibility& visibility) const override {
     const int64_t group = shape.H / shape.K;
     SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (tiles::can_attend(shape)) return tiles::attention_forward(out, lse, qkv, shape, visibility);
+    }
     parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
       auto s = scratch_of<ForwardScratch>(shape);
       for (int64_t work = begin; work < end; ++work) {
@@ -274,6 +224,10 @@ class CpuAttention final : public AttentionOps<T> {
     const int64_t length = shape.T, D = shape.D, group = shape.H / shape.K;
     const float scale = 1.0f / std::sqrt(static_cast<float>(D));
     SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (tiles::can_attend(shape))
+        return tiles::attention_backward(dqkv, dout, out, qkv, lse, shape, visibility);
+    }
     parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
       auto s = scratch_of<BackwardScratch>(shape);
       for (int64_t work = begin; work < end; ++work) {

@@ -16,6 +16,7 @@
 #include "runtime/trainer/kernels/cpu/ops.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
+#include "runtime/trainer/kernels/cpu/tile_products.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/workspace.h"
 
@@ -275,6 +276,12 @@ vector::InstructionSet vector::instruction_set() {
     return InstructionSet::kBaseline;
   }();
   return level;
+}
+
+tiles::Unit tiles::unit() {
+  static const Unit found =
+      unit_of(may_use(dnnl::cpu_isa::avx512_core_amx), may_use(dnnl::cpu_isa::avx512_core_bf16));
+  return found;
 }
 
 int64_t product_bytes(const OpList& ops) {

@@ -1,0 +1,71 @@
+#include "launcher/view/prometheus.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/base/visible.h"
+
+namespace shardrun::launcher {
+namespace {
+
+// A label's value in its quotes. Bytes that no terminal should see are escaped before.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : base::visible(text)) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string labels(const RunSample& run) {
+  return fmt::format("name={},id={},scheduler={}", quoted(run.name), quoted(run.id), quoted(run.scheduler));
+}
+
+// Adds a family whose samples are `value` of each run; NaN: the run has none.
+template <typename Value>
+void add_family(std::string& text, const std::vector<RunSample>& runs, const char* name, const char* help,
+                const Value& value) {
+  std::string samples;
+  for (const RunSample& run : runs) {
+    const double number = value(run);
+    if (std::isfinite(number)) samples += fmt::format("{}{{{}}} {}\n", name, labels(run), number);
+  }
+  if (!samples.empty()) text += fmt::format("# HELP {} {}\n# TYPE {} gauge\n{}", name, help, name, samples);
+}
+
+}  // namespace
+
+std::string prometheus_text(const std::vector<RunSample>& runs) {
+  std::string text, states;
+  for (const RunSample& run : runs) {
+    const std::string state = run.state.substr(0, run.state.find_first_of(" ,("));
+    states += fmt::format("shardrun_run_state{{{},state={}}} 1\n", labels(run), quoted(state));
+  }
+  if (states.empty()) return text;
+  text = "# HELP shardrun_run_state 1 for the state that the run is in.\n# TYPE shardrun_run_state gauge\n" +
+         states;
+  const auto of_step = [](double StepPoint::*member) {
+    return [member](const RunSample& run) { return run.last_step ? (*run.last_step).*member : NAN; };
+  };
+  add_family(text, runs, "shardrun_run_ranks", "Ranks of the newest attempt.",
+             [](const RunSample& run) { return run.ranks > 0 ? run.ranks : NAN; });
+  add_family(text, runs, "shardrun_run_attempts", "Attempts so far; 1 without a restart.",
+             [](const RunSample& run) { return run.attempts > 0 ? run.attempts : NAN; });
+  add_family(text, runs, "shardrun_run_step", "The last step that was reported.", [](const RunSample& run) {
+    return run.last_step ? static_cast<double>(run.last_step->step) : NAN;
+  });
+  add_family(text, runs, "shardrun_run_loss", "The loss of that step.", of_step(&StepPoint::loss));
+  add_family(text, runs, "shardrun_run_tokens_per_second", "Tokens per second in that step, of all ranks.",
+             of_step(&StepPoint::tokens_per_second));
+  add_family(text, runs, "shardrun_run_step_seconds", "Seconds that the step took.",
+             of_step(&StepPoint::step_seconds));
+  add_family(text, runs, "shardrun_run_last_step_timestamp_seconds", "When the step ended, in Unix time.",
+             [](const RunSample& run) {
+               return run.last_step && run.last_step->time > 0 ? run.last_step->time : NAN;
+             });
+  return text;
+}
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,71 @@
+// How attention's loops find their way in tensors: where a head's rows lie, and which columns a row sees.
+//
+// This header is internal to kernels/cpu. Thread rule: plain values.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "runtime/trainer/kernels/ops.h"
+
+namespace shardrun::kernels {
+
+// One sequence and one key/value head of a tensor laid out as attention's input.
+template <typename Type>
+struct Slice {
+  const AttentionShape& shape;
+  int64_t b, k;
+
+  Type* query(Type* qkv, int64_t t, int64_t h) const {
+    return qkv + (b * shape.T + t) * shape.qkv_stride() + h * shape.D;
+  }
+  Type* key(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + k); }
+  Type* value(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + shape.K + k); }
+  int64_t out_at(int64_t t, int64_t h) const { return (b * shape.T + t) * shape.H * shape.D + h * shape.D; }
+  int64_t lse_at(int64_t t, int64_t h) const { return (b * shape.H + h) * shape.T + t; }
+};
+
+// Columns [begin, end) of a sequence.
+struct Columns {
+  int64_t begin, end;
+};
+
+// The columns that each token of one sequence sees: without gaps, because documents have none.
+class Seen {
+ public:
+  Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b) : rows_(shape.T) {
+    const int64_t T = shape.T, length = visibility.lengths ? visibility.lengths[b] : T;
+    const int32_t* begins = visibility.begins ? visibility.begins + b * T : nullptr;
+    int64_t document_end = T;
+    for (int64_t t = T; t-- > 0;) {
+      if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
+      const int64_t begin = begins != nullptr ? begins[t] : 0;
+      const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
+      rows_[t] = {begin, std::max(begin, end)};
+    }
+  }
+
+  Columns of(int64_t t) const { return rows_[t]; }
+  // Returns the columns from the first one that one of the tokens sees to the last.
+  Columns of(int64_t first, int64_t count) const {
+    Columns all{std::numeric_limits<int64_t>::max(), 0};
+    for (int64_t t = first; t < first + count; ++t) {
+      const Columns row = of(t);
+      if (row.begin < row.end) all = {std::min(all.begin, row.begin), std::max(all.end, row.end)};
+    }
+    return all;
+  }
+  // Returns those of token t inside the tile of `keys` keys at first_key, counted from there.
+  Columns in_tile(int64_t t, int64_t first_key, int64_t keys) const {
+    const Columns row = of(t);
+    return {std::clamp<int64_t>(row.begin - first_key, 0, keys),
+            std::clamp<int64_t>(row.end - first_key, 0, keys)};
+  }
+
+ private:
+  std::vector<Columns> rows_;
+};
+
+}  // namespace shardrun::kernels

@@ -1,0 +1,47 @@
+#include "launcher/view/prometheus.h"
+
+#include <doctest/doctest.h>
+
+using namespace shardrun::launcher;
+
+TEST_CASE("prometheus: each family has its help, its type, and a sample for each run that has a value") {
+  StepPoint step;
+  step.step = 120;
+  step.loss = 2.5;
+  step.tokens_per_second = 1250000;
+  step.time = 1790000000.5;
+  const RunSample trains{"llama", "17", "slurm", "running", 16, 2, step};
+  const RunSample waits{"bert", "18", "slurm", "pending (Resources)", 0, 0, {}};
+
+  CHECK(prometheus_text({trains, waits}) ==
+        "# HELP shardrun_run_state 1 for the state that the run is in.\n"
+        "# TYPE shardrun_run_state gauge\n"
+        "shardrun_run_state{name=\"llama\",id=\"17\",scheduler=\"slurm\",state=\"running\"} 1\n"
+        "shardrun_run_state{name=\"bert\",id=\"18\",scheduler=\"slurm\",state=\"pending\"} 1\n"
+        "# HELP shardrun_run_ranks Ranks of the newest attempt.\n"
+        "# TYPE shardrun_run_ranks gauge\n"
+        "shardrun_run_ranks{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 16\n"
+        "# HELP shardrun_run_attempts Attempts so far; 1 without a restart.\n"
+        "# TYPE shardrun_run_attempts gauge\n"
+        "shardrun_run_attempts{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 2\n"
+        "# HELP shardrun_run_step The last step that was reported.\n"
+        "# TYPE shardrun_run_step gauge\n"
+        "shardrun_run_step{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 120\n"
+        "# HELP shardrun_run_loss The loss of that step.\n"
+        "# TYPE shardrun_run_loss gauge\n"
+        "shardrun_run_loss{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 2.5\n"
+        "# HELP shardrun_run_tokens_per_second Tokens per second in that step, of all ranks.\n"
+        "# TYPE shardrun_run_tokens_per_second gauge\n"
+        "shardrun_run_tokens_per_second{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 1250000\n"
+        "# HELP shardrun_run_last_step_timestamp_seconds When the step ended, in Unix time.\n"
+        "# TYPE shardrun_run_last_step_timestamp_seconds gauge\n"
+        "shardrun_run_last_step_timestamp_seconds{name=\"llama\",id=\"17\",scheduler=\"slurm\"} "
+        "1790000000.5\n");
+  CHECK(prometheus_text({}).empty());
+}
+
+TEST_CASE("prometheus: a name cannot end its label") {
+  const RunSample hostile{"a\"} 1\nshardrun_run_loss{x=\"\\", "1", "local", "completed", 1, 1, {}};
+  CHECK(prometheus_text({hostile}).find("name=\"a\\\"} 1\\\\x0ashardrun_run_loss{x=\\\"\\\\\",id=\"1\"") !=
+        std::string::npos);
+}
