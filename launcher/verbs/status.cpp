@@ -97,7 +97,7 @@ int metrics(const CommonOptions& common) {
                        state->record ? static_cast<int>(state->record->attempts.size()) : 0,
                        read_last_step(run)});
   }
-  fmt::print("{}", prometheus_text(samples));
+  print_text("{}", prometheus_text(samples));
   return contract::kExitDone;
 }
 

@@ -12,7 +12,8 @@ import time
 
 BIN, VENV, ROUNDS, ROWS = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 NODES, RANKS = 2, 2
-LIMIT = 180.0
+LIMIT = 90.0
+os.environ["PATH"] = f"{VENV}/bin:" + os.environ["PATH"]  # torchx starts torchrun by its name
 
 # Each rank tells of its first step by a file with its process id and the sum of all ranks' numbers, which only ranks that found
 # each other know, and goes on until it is ended.
@@ -85,7 +86,7 @@ def submit_submitit():
 
 
 def submit_torchx():
-    out = run([f"{VENV}/bin/torchx", "run", "-s", "slurm", "-cfg", "job_dir=torchx,nomem=True", "--workspace", "", "dist.ddp",
+    out = run([f"{VENV}/bin/torchx", "run", "-s", "slurm", "--workspace", "", "dist.ddp",
                "-j", f"{NODES}x{RANKS}", "--script", "train.py", "--cpu", "2", "--memMB", "500"])
     found = re.search(r"slurm://\S*/(\d+)", out.stdout + out.stderr)
     if not found:
@@ -124,7 +125,7 @@ def output_of(name, job):
     if name == "shardrun":
         return run([f"{BIN}/shardrun", "logs", "-f", job]).stdout
     files = {"submitit": "logs/*_log.*", "torchx": "slurm-*"}.get(name, "job.out")
-    found = sorted(glob.glob(files)) + sorted(glob.glob("torchx/**/slurm-*", recursive=True))
+    found = sorted(glob.glob(files))
     return "".join(open(path, errors="replace").read() for path in found if os.path.isfile(path))
 
 
