@@ -158,7 +158,7 @@ def measure(name):
             _, total, world = open(f"first/{rank}").read().split()
             if (int(total), int(world)) != (sum(range(NODES * RANKS)), NODES * RANKS):
                 raise RuntimeError(f"rank {rank} trains with others: {total} {world}")
-        time.sleep(1.0)
+        time.sleep(0.5)
         killed = time.time()
         os.kill(int(open("first/1").read().split()[0]), signal.SIGKILL)
         wait_for(lambda: state_of(job) not in ("RUNNING", "COMPLETING"), "the end")
