@@ -11,6 +11,7 @@
 #include "runtime/tools/data_tool.h"
 #include "runtime/tools/export_tool.h"
 #include "runtime/tools/footprint_tool.h"
+#include "runtime/tools/generate_tool.h"
 #include "runtime/tools/preflight_tool.h"
 #include "runtime/tools/verify_tool.h"
 #include "runtime/trainer/train/trainer.h"
@@ -22,9 +23,13 @@ struct Tool {
   int (*run)(std::span<char* const> arguments);
 };
 constexpr std::array kTools{
-    Tool{"calibrate", shardrun::tools::run_calibrate_tool}, Tool{"data", shardrun::tools::run_data_tool},
-    Tool{"footprint", shardrun::tools::run_footprint_tool}, Tool{"export", shardrun::tools::run_export_tool},
-    Tool{"preflight", shardrun::tools::run_preflight_tool}, Tool{"verify", shardrun::tools::run_verify_tool},
+    Tool{"calibrate", shardrun::tools::run_calibrate_tool},
+    Tool{"data", shardrun::tools::run_data_tool},
+    Tool{"footprint", shardrun::tools::run_footprint_tool},
+    Tool{"export", shardrun::tools::run_export_tool},
+    Tool{"generate", shardrun::tools::run_generate_tool},
+    Tool{"preflight", shardrun::tools::run_preflight_tool},
+    Tool{"verify", shardrun::tools::run_verify_tool},
 };
 
 }  // namespace

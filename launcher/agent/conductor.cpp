@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "launcher/agent/attached_ranks.h"
 #include "launcher/agent/events.h"
 #include "launcher/agent/muster.h"
 #include "launcher/agent/output_limit.h"
@@ -27,6 +28,7 @@
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
+#include "runtime/contract/rank_job.h"
 #include "runtime/record/command_metrics.h"
 #include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
@@ -200,6 +202,7 @@ struct Attempt {
   int number = 0;
   std::vector<std::string> nodes;
   record::LaunchPlan plan;
+  bool is_taken_over = false;  // its ranks run already
 };
 
 WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt) {
@@ -212,6 +215,10 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
   options.policy.slow_phase_seconds = static_cast<double>(request.spec->communication.timeout.count());
   options.place_path = attempt.paths.watch_json(attempt.number);
   options.this_machine_only = options.policy.all_reach_us = request.plan.scheduler == "local";
+  if (attempt.is_taken_over) {  // its ranks reached the conductor before us, on the same machine
+    options.policy.return_seconds = return_seconds(faults);
+    options.policy.all_reach_us = true;
+  }
   options.has_ended = [paths = attempt.paths, number = attempt.number](int rank) {
     return ::access(paths.rank_exit(number, rank).c_str(), F_OK) == 0;
   };
@@ -274,7 +281,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   auto watch = Watch::start(watch_options(request, attempt));
   if (!watch) return could_not_start(watch.error());
   step.alarm_fd = (*watch)->alarm_fd();
-  auto outcome = scheduler.run(step);
+  auto outcome = attempt.is_taken_over ? wait_for_ranks(**watch, step, attempt.paths) : scheduler.run(step);
   (*watch)->stop();
   if (!outcome) return could_not_start(outcome.error());
 
@@ -330,6 +337,10 @@ class Conductor {
     // Earlier starts of the job may have had other nodes, or the same ones.
     bad_.suspects = nodes_to_avoid(attempts_so_far(paths_));
     next_ = muster_nodes();
+    if (request_.take_over) {
+      ASSIGN_OR_RETURN(const bool goes_on, go_on_with_lost());
+      if (!goes_on) return std::move(record_);
+    }
     while (true) {
       Attempt attempt;
       attempt.paths = paths_;
@@ -341,17 +352,45 @@ class Conductor {
       RETURN_IF_ERROR(announce(attempt));
       if (!refusal) RETURN_IF_ERROR(fence(attempt, refusal));
       Verdict verdict = refusal ? std::move(*refusal) : run_attempt(scheduler_, request_, attempt, record_);
-      ASSIGN_OR_RETURN(const Decision decision, end(attempt, std::move(verdict)));
-      if (decision.next == Next::kRestart) {
-        ++restarts_;
-        continue;
-      }
-      if (decision.next == Next::kRequeue) requeue(attempt);
-      return std::move(record_);
+      ASSIGN_OR_RETURN(const bool goes_on, follow(attempt, std::move(verdict)));
+      if (!goes_on) return std::move(record_);
     }
   }
 
  private:
+  // Does what follows an attempt; returns whether another begins here.
+  Result<bool> follow(const Attempt& attempt, Verdict verdict) {
+    ASSIGN_OR_RETURN(const Decision decision, end(attempt, std::move(verdict)));
+    if (decision.next == Next::kRestart) ++restarts_;
+    if (decision.next == Next::kRequeue) requeue(attempt);
+    return decision.next == Next::kRestart;
+  }
+
+  // Waits for the ranks of the attempt that has lost its conductor; returns as follow().
+  Result<bool> go_on_with_lost() {
+    Attempt attempt;
+    attempt.paths = paths_;
+    attempt.number = directory_.attempt();
+    attempt.is_taken_over = true;
+    ASSIGN_OR_RETURN(const auto text, base::read_file(paths_.record_json()));
+    ASSIGN_OR_RETURN(record_, record::parse_run_record(text));
+    auto plan = base::read_file(paths_.attempt_plan(attempt.number));
+    const bool has_ranks = ::access(paths_.watch_json(attempt.number).c_str(), F_OK) == 0;
+    if (record_.attempts.empty() || record_.attempts.back().number != attempt.number ||
+        record_.attempts.back().ended || !plan || !has_ranks) {
+      return Error(Code::kRefused,
+                   fmt::format("{}: attempt {} has no ranks to take over; `shardrun resume` starts "
+                               "the run again",
+                               paths_.root, attempt.number));
+    }
+    ASSIGN_OR_RETURN(attempt.plan, record::parse_launch_plan(*plan));
+    attempt.plan.run_directory = paths_.root;
+    attempt.nodes = record_.attempts.back().nodes;
+    write_event(paths_, attempt.number, {.event = "taken_over", .nodes = attempt.nodes});
+    if (request_.on_start) request_.on_start(paths_, attempt.number);
+    return follow(attempt, run_attempt(scheduler_, request_, attempt, record_));
+  }
+
   Result<void> begin(Attempt& attempt) {
     ASSIGN_OR_RETURN(auto number, directory_.begin_attempt());
     attempt.number = number;
@@ -543,7 +582,9 @@ class Conductor {
 }  // namespace
 
 Result<RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request) {
-  ASSIGN_OR_RETURN(auto directory, RunDirectory::claim(request.plan, request.spec_text));
+  ASSIGN_OR_RETURN(auto directory, request.take_over
+                                       ? RunDirectory::take_over(request.plan, request.spec_text)
+                                       : RunDirectory::claim(request.plan, request.spec_text));
   return Conductor(scheduler, request, directory).run();
 }
 

@@ -7,6 +7,9 @@
 // A directory that holds earlier attempts (a requeued job) is continued: the run gets the next free attempt_<n>,
 // and the earlier attempts stay in the record.
 //
+// An attempt whose conductor has died, and whose ranks run on ([fault_tolerance] conductor_timeout), can be taken over: then the
+// first of these attempts is that one, and the ranks are not started but waited for (attached_ranks.h).
+//
 // Thread rule: one thread calls; block the stop signals (stop_signals.h) before any thread exists.
 #pragma once
 
@@ -40,12 +43,14 @@ struct ConductRequest {
   // Is called after an attempt when the job is to be queued again (restart.h), with the nodes that it should not
   // get. What became of these, in words or "", or an error, is added to the verdict.
   std::function<base::Result<std::string>(const std::vector<std::string>& avoid)> requeue;
-  PlanCheck check_plan;  // checks a plan with fewer nodes; may be empty
+  PlanCheck check_plan;    // checks a plan with fewer nodes; may be empty
+  bool take_over = false;  // the newest attempt, whose conductor has died
 };
 
 // Runs the attempts and returns the record, which is also on disk; its exit_code is the one to end with. A
 // scheduler that could not start the ranks makes a record with status failed or refused, not an error. Errors: the
-// run directory is in use (kRefused, naming the holder), belongs to another job, or cannot be written.
+// run directory is in use (kRefused, naming the holder), belongs to another job, or cannot be written; there is no attempt to
+// take over (kRefused).
 base::Result<record::RunRecord> conduct(Scheduler& scheduler, const ConductRequest& request);
 
 }  // namespace shardrun::launcher

@@ -35,23 +35,49 @@ Result<RunDirectory> RunDirectory::claim(const record::LaunchPlan& plan, std::st
   RETURN_IF_ERROR(base::make_private_directory(plan.run_directory));
   if (auto ours = base::refuse_if_others_write(plan.run_directory); !ours)
     return std::move(ours).error().context("ranks read their commands from the run directory");
-  RETURN_IF_ERROR(directory.lock(plan));
+  RETURN_IF_ERROR(directory.lock(plan, /*only_lost=*/false));
   const record::RunDir& paths = directory.paths_;
   if (exists(paths.job_toml())) {
-    ASSIGN_OR_RETURN(auto before, base::read_file(paths.job_toml()));
-    if (before != spec_text) {
-      return Error(Code::kRefused,
-                   fmt::format("{}: holds a run of another job.toml; choose another run directory",
-                               plan.run_directory));
-    }
+    RETURN_IF_ERROR(directory.check_spec(spec_text));
   } else {
     RETURN_IF_ERROR(write_small(paths.job_toml(), spec_text));
   }
+  RETURN_IF_ERROR(directory.check_identity(plan));
   RETURN_IF_ERROR(write_small(paths.plan_json(), to_json(plan)));
   return directory;
 }
 
-Result<void> RunDirectory::lock(const record::LaunchPlan& plan) {
+// The number of a job may come again, and a spec can be that of another run; nobody has the identity twice.
+Result<void> RunDirectory::check_identity(const record::LaunchPlan& plan) const {
+  const auto text = base::read_file(paths_.plan_json());
+  if (!text && text.error().code() == Code::kNotFound) return {};
+  RETURN_IF_ERROR(text);
+  ASSIGN_OR_RETURN(const auto before, record::parse_launch_plan(*text));
+  if (before.identity.empty() || plan.identity.empty() || before.identity == plan.identity) return {};
+  return Error(Code::kRefused,
+               fmt::format("{}: holds another run, {}, though it has the same job.toml; choose another run "
+                           "directory, or go on with that one: shardrun resume {}",
+                           paths_.root, before.id, paths_.root));
+}
+
+Result<RunDirectory> RunDirectory::take_over(const record::LaunchPlan& plan, std::string_view spec_text) {
+  RunDirectory directory(record::RunDir{plan.run_directory});
+  if (auto ours = base::refuse_if_others_write(plan.run_directory); !ours)
+    return std::move(ours).error().context("ranks read their commands from the run directory");
+  RETURN_IF_ERROR(directory.check_spec(spec_text));
+  RETURN_IF_ERROR(directory.lock(plan, /*only_lost=*/true));
+  RETURN_IF_ERROR(contract::check_epoch(directory.paths_, directory.us_.attempt));
+  return directory;
+}
+
+Result<void> RunDirectory::check_spec(std::string_view spec_text) const {
+  ASSIGN_OR_RETURN(const auto before, base::read_file(paths_.job_toml()));
+  if (before == spec_text) return {};
+  return Error(Code::kRefused,
+               fmt::format("{}: holds a run of another job.toml; choose another run directory", paths_.root));
+}
+
+Result<void> RunDirectory::lock(const record::LaunchPlan& plan, bool only_lost) {
   const LockHolder us = this_holder(plan);
   for (int tries = 0; tries < 10; ++tries) {
     ASSIGN_OR_RETURN(const int newest, newest_lock(paths_));
@@ -62,7 +88,21 @@ Result<void> RunDirectory::lock(const record::LaunchPlan& plan) {
       ASSIGN_OR_RETURN(const std::string text, base::read_file(path, /*limit_bytes=*/4096));
       ASSIGN_OR_RETURN(holder, parse_holder(text, path));
     }
-    if (!holder.released && !may_take_over(holder, us)) {
+    if (only_lost && (holder.released || holder.attempt < 0)) {
+      return Error(
+          Code::kRefused,
+          fmt::format("{}: no conductor of this run was lost: {}; `shardrun resume` starts "
+                      "it again",
+                      paths_.root, holder.attempt < 0 ? "it had not begun an attempt" : "it has ended"));
+    }
+    if (only_lost && life_of(holder) == Life::kAlive) {
+      return Error(Code::kRefused,
+                   fmt::format("{}: is conducted by {}, which lives; `shardrun top` shows the run. "
+                               "If it hangs, end it first: kill -9 {}",
+                               paths_.root, describe(holder), holder.pid));
+    }
+    const bool may = only_lost ? life_of(holder) == Life::kGone : may_take_over(holder, us);
+    if (!holder.released && !may) {
       return Error(Code::kRefused, fmt::format("{}: in use by {}; wait for it, or choose another run "
                                                "directory (if it is gone for good, remove conductor.lock*)",
                                                paths_.root, describe(holder)));

@@ -22,13 +22,18 @@ namespace shardrun::launcher {
 class RunDirectory {
  public:
   // Creates the folder where needed. kRefused names the holder of a directory that is in use, or says that the
-  // directory belongs to a job with another spec; kIo otherwise.
+  // directory belongs to a job with another spec or to another run; kIo otherwise.
   static base::Result<RunDirectory> claim(const record::LaunchPlan& plan, std::string_view spec_text);
+  // Takes over a run whose newest attempt has lost its conductor; the attempt goes on. kRefused where a conductor lives, or may
+  // live; where none was lost: the run has ended, or no attempt has begun; and as claim().
+  static base::Result<RunDirectory> take_over(const record::LaunchPlan& plan, std::string_view spec_text);
   RunDirectory(RunDirectory&& other) noexcept;
   RunDirectory& operator=(RunDirectory&&) = delete;
   ~RunDirectory();
 
   const record::RunDir& paths() const { return paths_; }
+  // Returns the newest attempt that this conductor has begun or taken over; -1: none.
+  int attempt() const { return us_.attempt; }
   // Succeeds while no other conductor has taken over, even when somebody removed the lock: then the epoch tells. kRefused
   // names the new holder; kNotFound when the run directory was removed; kIo when nobody can tell.
   base::Result<void> check_ours() const;
@@ -42,7 +47,9 @@ class RunDirectory {
 
  private:
   explicit RunDirectory(record::RunDir paths) : paths_(std::move(paths)) {}
-  base::Result<void> lock(const record::LaunchPlan& plan);
+  base::Result<void> lock(const record::LaunchPlan& plan, bool only_lost);
+  base::Result<void> check_spec(std::string_view spec_text) const;
+  base::Result<void> check_identity(const record::LaunchPlan& plan) const;
   base::Result<void> append(LockHolder entry);
   base::Error replaced(const std::string& by_whom) const;
   std::string desk() const;

@@ -28,13 +28,28 @@ std::string said_by(const spec::ModelSpec& model, const std::string& key) {
                                                {"kv_heads", model.kv_heads},
                                                {"ffn", model.ffn},
                                                {"vocab", model.vocab},
-                                               {"max_positions", model.max_positions}};
+                                               {"max_positions", model.max_positions},
+                                               {"head_size", model.head_elements()},
+                                               {"window", model.window},
+                                               {"rope_original_length", model.rope.original_length}};
+  const std::pair<const char*, double> numbers[] = {{"rope_theta", model.rope_theta},
+                                                    {"norm_epsilon", model.norm_epsilon},
+                                                    {"rope_factor", model.rope.factor},
+                                                    {"rope_low_factor", model.rope.low_factor},
+                                                    {"rope_high_factor", model.rope.high_factor}};
+  const std::pair<const char*, bool> truths[] = {{"tied_embeddings", model.tied_embeddings},
+                                                 {"qkv_bias", model.qkv_bias},
+                                                 {"head_norms", model.head_norms}};
   for (const auto& [name, value] : sizes) {
     if (key == name) return std::to_string(value);
   }
-  if (key == "rope_theta") return fmt::format("{}", model.rope_theta);
-  if (key == "norm_epsilon") return fmt::format("{}", model.norm_epsilon);
-  return model.tied_embeddings ? "true" : "false";
+  for (const auto& [name, value] : numbers) {
+    if (key == name) return fmt::format("{}", value);
+  }
+  for (const auto& [name, value] : truths) {
+    if (key == name) return value ? "true" : "false";
+  }
+  return fmt::format("\"{}\"", spec::name_of(model.rope.kind));
 }
 
 }  // namespace
@@ -58,7 +73,9 @@ Result<std::optional<Pretrained>> find_pretrained(std::string_view text, const s
   RETURN_IF_ERROR(json);
   ASSIGN_OR_RETURN(found.config, spec::read_pretrained_config(*json, found.path, trainer));
   for (const spec::ModelFact& fact : found.config.facts) {
-    if (model->find("preset") == nullptr && model->find(fact.key) == nullptr)
+    // The length that a checkpoint is made for changes nothing that a preset's sizes say.
+    const bool open = model->find("preset") == nullptr || fact.key == "max_positions";
+    if (open && model->find(fact.key) == nullptr)
       found.overrides.push_back(fmt::format("model.{}={}", fact.key, fact.value));
   }
   return std::optional<Pretrained>(std::move(found));
@@ -73,14 +90,6 @@ Result<void> check_pretrained(const spec::JobSpec& spec, const Pretrained& weigh
         fmt::format(
             "{}: the job's model has {} = {}, and {} says {} = {}; remove the key, or name other weights",
             spec.origin("model." + fact.key), fact.key, said, weights.path, fact.said_as, fact.value));
-  }
-  const auto window = weights.config.sliding_window;
-  if (window && spec.data.sequence_length > *window) {
-    return Error(
-        Code::kInvalid,
-        fmt::format("{}: {} says that a token sees {} tokens, and the trainer has no sliding window; "
-                    "write sequence_length = {} or less",
-                    spec.origin("data.sequence_length"), weights.path, *window, *window));
   }
   return {};
 }

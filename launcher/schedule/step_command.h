@@ -3,7 +3,6 @@
 //
 // The subclass decides how a step is stopped and killed; its functions are called between the start of run() and
 // its return, on the thread that called run().
-// thread that called run().
 //
 // Thread rule: one thread calls.
 #pragma once

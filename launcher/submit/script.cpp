@@ -30,6 +30,27 @@ std::string slurm_time(std::chrono::seconds limit) {
                      seconds % 60);
 }
 
+// The lines that run the conductor. Where ranks outlive one that was killed, the script starts another, which takes them over;
+// Slurm's signal is for the script alone, and a second one is for the conductor.
+std::string conducting_lines(const spec::JobSpec& spec, const std::string& shardrun, const std::string& run) {
+  std::string lines = "# What runs is written in job.toml and plan.json of the run directory.\n";
+  if (spec.fault_tolerance.conductor_timeout.count() == 0)
+    return lines + fmt::format("exec {} run --quiet --run-directory {}\n", shardrun, run);
+  return lines + fmt::format(
+                     R"(trap 'kill -TERM "$conductor"' TERM
+way=--run-directory
+for _ in 1 2 3 4 5; do
+  {} run --quiet "$way" {} &
+  conductor=$!
+  while wait "$conductor"; code=$?; [ "$code" -gt 128 ] && kill -0 "$conductor" 2>/dev/null; do :; done
+  [ "$code" -gt 128 ] || break
+  way=--attach
+done
+exit "$code"
+)",
+                     shardrun, run);
+}
+
 }  // namespace
 
 std::string shell_quoted(const std::string& text) {
@@ -88,10 +109,8 @@ Result<std::string> sbatch_script(const spec::JobSpec& spec, const ScriptPaths& 
   }
   std::string script = "#!/bin/bash\n";
   for (const std::string& option : options) script += "#SBATCH " + option + "\n";
-  script += fmt::format(
-      "# What runs is written in job.toml and plan.json of the run directory.\nexec {} run --quiet "
-      "--run-directory {}\n",
-      shell_quoted(paths.shardrun_program),
+  script += conducting_lines(
+      spec, shell_quoted(paths.shardrun_program),
       goes_on ? shell_quoted(paths.run_directory)
               : shell_quoted(paths.runs_directory) +
                     (is_array ? "/\"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\"" : "/\"$SLURM_JOB_ID\""));

@@ -8,6 +8,7 @@ namespace {
 struct DataOptions {
   std::string tokenizer, output, chat_template;
   double validation = 0.0;
+  int64_t show = 0;
   uint64_t seed = 1;
   bool split_on_blank_lines = false, no_special_tokens = false;
   std::string text_field = "text";
@@ -17,12 +18,11 @@ struct DataOptions {
 int data(const DataOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
   if (!installation) return fail(installation.error(), common);
-  std::vector<std::string> arguments{installation->rank_program,
-                                     "data",
-                                     "--tokenizer=" + options.tokenizer,
-                                     "--output=" + options.output,
+  std::vector<std::string> arguments{installation->rank_program, "data", "--tokenizer=" + options.tokenizer,
                                      fmt::format("--validation={}", options.validation),
                                      fmt::format("--seed={}", options.seed)};
+  if (!options.output.empty()) arguments.push_back("--output=" + options.output);
+  if (options.show > 0) arguments.push_back(fmt::format("--show={}", options.show));
   if (!options.chat_template.empty()) arguments.push_back("--template=" + options.chat_template);
   arguments.push_back("--text-field=" + options.text_field);
   if (options.no_special_tokens) arguments.emplace_back("--no-special-tokens");
@@ -43,7 +43,12 @@ void add_data(CLI::App& app, CommandLine& line) {
   verb->add_option("--tokenizer", options.tokenizer,
                    "byte, or the path of a tokenizer.json, a SentencePiece .model, or BERT's vocab.txt")
       ->required();
-  verb->add_option("--output", options.output, "Folder for train.tokens and validation.tokens")->required();
+  CLI::Option* output =
+      verb->add_option("--output", options.output, "Folder for train.tokens and validation.tokens");
+  verb->add_option("--show", options.show,
+                   "Show so many documents, and which of their tokens are learned; write nothing")
+      ->check(CLI::PositiveNumber)
+      ->excludes(output);
   verb->add_option("--validation", options.validation, "Share of the documents to hold out, e.g. 0.01")
       ->capture_default_str();
   verb->add_option("--seed", options.seed, "Decides which documents are held out")->capture_default_str();

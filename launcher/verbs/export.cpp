@@ -1,6 +1,9 @@
+#include <filesystem>
+
 #include <fmt/format.h>
 
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/model_place.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -8,6 +11,7 @@ namespace {
 struct ExportOptions {
   std::string checkpoint;  // a run, a folder of checkpoints, or one of them
   std::string output;
+  std::string tokenizer;  // a folder, or a file in it; empty: of the weights that the run began with
   std::string dtype = "bf16";
   uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -15,12 +19,26 @@ struct ExportOptions {
 int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
   if (!installation) return fail(installation.error(), common);
-  const auto checkpoint = find_checkpoints(options.checkpoint, common);
-  if (!checkpoint) return fail(checkpoint.error(), common);
+  const auto place = find_model(options.checkpoint, common);
+  if (!place) return fail(place.error(), common);
+  if (!place->folder.empty()) {
+    return fail(
+        base::Error(base::Code::kInvalid,
+                    fmt::format("{}: is no checkpoint, but a folder as an export makes them", place->folder)),
+        common);
+  }
+  std::string companions =
+      options.tokenizer.empty() && !tokenizer_in(place->origin).empty() ? place->origin : options.tokenizer;
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(companions, ignored))
+    companions = std::filesystem::absolute(companions, ignored).parent_path().string();
   std::vector<std::string> arguments{
-      installation->rank_program,    "export",
-      "--checkpoint=" + *checkpoint, "--output=" + options.output,
-      "--dtype=" + options.dtype,    fmt::format("--max-shard-bytes={}", options.max_shard_bytes)};
+      installation->rank_program,          "export",
+      "--checkpoint=" + place->checkpoint, "--output=" + options.output,
+      "--dtype=" + options.dtype,          fmt::format("--max-shard-bytes={}", options.max_shard_bytes)};
+  if (!companions.empty()) arguments.push_back("--companions=" + companions);
+  if (place->run) arguments.push_back("--run=" + place->run->root);
+  if (!place->origin.empty()) arguments.push_back("--origin=" + place->origin);
   if (common.json) arguments.emplace_back("--json");
   return become(std::move(arguments), common);
 }
@@ -34,6 +52,9 @@ void add_export(CLI::App& app, CommandLine& line) {
                    "A run (its newest checkpoint), a folder of checkpoints, or one of them")
       ->required();
   verb->add_option("--output", options.output, "Folder to make")->required();
+  verb->add_option("--tokenizer", options.tokenizer,
+                   "A folder with the model's tokenizer, or a file there; else that of [model] init")
+      ->option_text("PATH");
   verb->add_option("--dtype", options.dtype, "bf16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -81,6 +82,8 @@ int results(const std::string& run_name, const CommonOptions& common) {
                    ? fmt::format(" (unigram entropy of its text {:.4f})", *metrics.unigram_entropy)
                    : "");
   }
+  for (const auto& [set, loss] : metrics.evaluation_losses.value_or(std::map<std::string, double>()))
+    print_text("evaluation  {:.4f} nats, perplexity {:.2f}: {}\n", loss, std::exp(loss), base::visible(set));
   if (metrics.steps > 0) print_text("steps       {}\n", metrics.steps);
   std::vector<std::string> speed;
   if (metrics.tokens_per_second > 0)

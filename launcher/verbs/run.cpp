@@ -44,6 +44,7 @@
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/sealed_lines.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -119,6 +120,7 @@ Result<Prepared> prepare_new(const RunOptions& options, const Installation& inst
   context.id = slurm && !inside_allocation() ? "allocation" : new_run_id(runs, slurm);
   context.run_directory = runs + "/" + context.id;
   ASSIGN_OR_RETURN(auto solved, solve_launch_plan(loaded.spec, context));
+  ASSIGN_OR_RETURN(solved.identity, contract::new_run_identity());
   return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(solved)};
 }
 
@@ -146,6 +148,27 @@ Result<Prepared> prepare_existing(const std::string& directory) {
   ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
   plan.run_directory = run.root;
   return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(plan)};
+}
+
+// A run whose ranks run on without a conductor.
+Result<Prepared> prepare_attached(const std::string& name, const CommonOptions& common) {
+  ASSIGN_OR_RETURN(auto run, find_run(name, common));
+  ASSIGN_OR_RETURN(auto job, prepare_existing(run.root));
+  if (job.spec.fault_tolerance.conductor_timeout.count() == 0) {
+    return base::Error(
+        base::Code::kRefused,
+        fmt::format("{}: its ranks end with their conductor; `shardrun resume` starts it again, and "
+                    "[fault_tolerance] conductor_timeout lets ranks wait for another",
+                    run.root));
+  }
+  if (job.plan.scheduler == "slurm" && !inside_allocation()) {
+    return base::Error(
+        base::Code::kRefused,
+        fmt::format("{}: its job's script takes it over; by hand only inside of its allocation", run.root));
+  }
+  if (::chdir(job.plan.working_directory.c_str()) != 0)
+    return base::errno_error(base::Code::kIo, job.plan.working_directory, errno);
+  return job;
 }
 
 std::vector<std::string> own_command(const RunOptions& options, const Installation& installed) {
@@ -274,6 +297,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
       };
     }
   }
+  request.take_over = !options.attach.empty();
   const std::unique_ptr<Scheduler> scheduler = make_scheduler(job.plan.scheduler);
   auto hold = hold_checkpoints(job);
   if (!hold) return fail(hold.error(), common);
@@ -295,9 +319,16 @@ int run(const RunOptions& options, const CommonOptions& common) {
   const double launch_time = base::unix_now();
   auto installed = find_installation();
   if (!installed) return fail(installed.error(), common);
-  auto job = options.run_directory.empty() ? prepare_new(options, *installed)
-                                           : prepare_existing(options.run_directory);
+  auto job = !options.attach.empty()         ? prepare_attached(options.attach, common)
+             : options.run_directory.empty() ? prepare_new(options, *installed)
+                                             : prepare_existing(options.run_directory);
   if (!job) return fail(job.error(), common);
+  if (!options.attach.empty()) {
+    auto signals = StopSignals::block();
+    if (!signals) return fail(signals.error(), common);
+    ::signal(SIGPIPE, SIG_IGN);
+    return conduct_and_show(*job, options, common, launch_time, *signals);
+  }
   auto warnings = check_launch(job->spec, job->plan, options.dry_run);
   if (!warnings) return fail(warnings.error(), common);
   warn(*warnings);
@@ -326,6 +357,8 @@ void add_run(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
   add_job(*verb, options.job);
   verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
+  verb->add_option("--attach", options.attach, "Take over RUN, whose conductor died and whose ranks run on")
+      ->type_name("RUN");
   verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
   verb->add_flag("--quiet", options.quiet, "Show only the end");
   add_common(*verb, line, true);

@@ -162,7 +162,7 @@ void EventNotes::add(std::string_view text) {
     newest = line.attempt;
     const bool is_told = line.event == "attempt_ended" || line.event == "queued_again" ||
                          line.event == "strangers" || line.event == "output_lost" ||
-                         line.event == "straggler";
+                         line.event == "straggler" || line.event == "taken_over";
     if (!is_told) continue;
     if (lines.size() < kMost) {
       lines.push_back(std::move(line));
@@ -184,6 +184,9 @@ std::vector<TimelineEntry> make_timeline(const TimelineSources& sources) {
                                             "queued again: " + event.line.value_or(""), Phase::kQueued});
     if (event.event == "strangers" || event.event == "output_lost")
       from_events[event.attempt].push_back({event.time, event.attempt, Mark::kNone, event.line.value_or("")});
+    if (event.event == "taken_over")
+      from_events[event.attempt].push_back(
+          {event.time, event.attempt, Mark::kNone, "its conductor had died: another took the ranks over"});
     if (event.event != "straggler") continue;
     from_events[event.attempt].push_back(
         {event.time, event.attempt, Mark::kNone,

@@ -105,8 +105,9 @@ std::optional<Alarm> WatchRules::find_alarm(double now) const {
 }
 
 std::optional<Alarm> WatchRules::find_unheard(double now) const {
-  if (!first_look_ || policy_.hang_timeout_seconds == 0.0) return std::nullopt;
-  const double patience = policy_.hang_timeout_seconds
+  if (!first_look_ || (policy_.hang_timeout_seconds == 0.0 && !policy_.return_seconds)) return std::nullopt;
+  const double patience = policy_.return_seconds ? *policy_.return_seconds
+                          : policy_.hang_timeout_seconds
                               ? std::max(*policy_.hang_timeout_seconds, kStartFloorSeconds)
                               : policy_.slow_phase_seconds;
   if (now - *first_look_ < patience) return std::nullopt;
@@ -116,6 +117,10 @@ std::optional<Alarm> WatchRules::find_unheard(double now) const {
       return other.heard && other.node == rank.node;
     });
     if (!policy_.all_reach_us && !neighbour_heard) continue;
+    if (policy_.return_seconds)
+      return hang(rank, *first_look_,
+                  fmt::format("is gone: nothing was heard of it for {:.1f} s since the run was taken over",
+                              now - *first_look_));
     return hang(
         rank, *first_look_,
         fmt::format(

@@ -56,6 +56,8 @@ struct WatchPolicy {
   double node_timeout_seconds = 4.0;
   std::optional<double> hang_timeout_seconds;  // 0: never
   double slow_phase_seconds = 300.0;
+  // How long a rank may be silent at first, where ranks that were heard before are waited for; absent: as above.
+  std::optional<double> return_seconds;
   // Whether every rank can reach us, as on one machine; elsewhere a rank may run unwatched because of a firewall.
   bool all_reach_us = false;
 };

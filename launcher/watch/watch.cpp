@@ -117,23 +117,23 @@ Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   place.lease_seconds = kLeaseShare * options.policy.node_timeout_seconds;
   place.addresses = options.this_machine_only ? std::vector<std::string>{"127.0.0.1"} : own_addresses();
   UniqueFd alarm_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  UniqueFd stop_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!alarm_event || !stop_event) return base::errno_error(Code::kIo, "eventfd", errno);
+  UniqueFd wake_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!alarm_event || !wake_event) return base::errno_error(Code::kIo, "eventfd", errno);
   RETURN_IF_ERROR(
       base::write_file_atomically(options.place_path, to_json(place), 0600, base::Durability::kProcess));
   std::unique_ptr<Watch> watch(
-      new Watch(std::move(options), std::move(listener), std::move(alarm_event), std::move(stop_event)));
+      new Watch(std::move(options), std::move(listener), std::move(alarm_event), std::move(wake_event)));
   watch->place_ = std::move(place);
   watch->key_ = key;
   watch->thread_ = std::thread([raw = watch.get()] { raw->serve(); });
   return watch;
 }
 
-Watch::Watch(WatchOptions options, UniqueFd listener, UniqueFd alarm_event, UniqueFd stop_event)
+Watch::Watch(WatchOptions options, UniqueFd listener, UniqueFd alarm_event, UniqueFd wake_event)
     : options_(std::move(options)),
       listener_(std::move(listener)),
       alarm_event_(std::move(alarm_event)),
-      stop_event_(std::move(stop_event)),
+      wake_event_(std::move(wake_event)),
       rules_(options_.policy, ranks_of(options_.rank_nodes)) {}
 
 Watch::~Watch() {
@@ -142,7 +142,11 @@ Watch::~Watch() {
 
 void Watch::stop() {
   if (!thread_.joinable()) return;
-  ::eventfd_write(stop_event_.get(), 1);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ::eventfd_write(wake_event_.get(), 1);
   thread_.join();
 }
 
@@ -171,13 +175,18 @@ void Watch::serve() {
   double last = monotonic_seconds();
   while (true) {
     // A listener that cannot be served would wake us again and again, so it waits for the next turn.
-    std::vector<pollfd> fds = {{stop_event_.get(), POLLIN, 0}, {rest_ ? -1 : listener_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds = {{wake_event_.get(), POLLIN, 0}, {rest_ ? -1 : listener_.get(), POLLIN, 0}};
     rest_ = false;
     for (const Peer& peer : peers_) {
       fds.push_back({peer.socket.get(), static_cast<short>(peer.to_send.empty() ? POLLIN : POLLOUT), 0});
     }
     ::poll(fds.data(), fds.size(), kTickMilliseconds);
-    if (fds[0].revents != 0) return;
+    if (fds[0].revents != 0) {
+      eventfd_t ignored = 0;
+      ::eventfd_read(wake_event_.get(), &ignored);
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
     const double now = monotonic_seconds();
     if (now - last > kOwnStallSeconds) rules_.forgive(now - last);
     last = now;
@@ -192,6 +201,7 @@ void Watch::serve() {
     }
     if (fds[1].revents != 0) accept_peers(now);
     judge(now);
+    send_orders();
   }
 }
 
@@ -218,7 +228,8 @@ void Watch::accept_peers(double now) {
     }
     contract::SealedLines lines(contract::SealedLines::Side::kServer, key_, *nonce);
     (void)send_line(socket.get(), lines.opening());
-    peers_.push_back({std::move(socket), describe(address), std::move(lines), false, -1, now, "", ""});
+    peers_.push_back(
+        {std::move(socket), describe(address), std::move(lines), false, -1, now, "", "", false, 0});
   }
 }
 
@@ -334,12 +345,35 @@ void Watch::judge(double now) {
     raised_ = Raised{*alarm, base::unix_now(), now - alarm->since};
   }
   order_kill(alarm->line);
+  send_orders();
   ::eventfd_write(alarm_event_.get(), 1);
 }
 
+void Watch::order_signal(int signal) {
+  order(fmt::format("{}{}", contract::kSignalOrder, signal));
+}
+
 void Watch::order_kill(const std::string& reason) {
+  order(std::string(contract::kKillOrder) + reason);
+}
+
+void Watch::order(std::string line) {
+  {
+    const std::lock_guard lock(mutex_);
+    orders_.push_back(std::move(line));
+  }
+  ::eventfd_write(wake_event_.get(), 1);
+}
+
+void Watch::send_orders() {
+  std::vector<std::string> orders;
+  {
+    const std::lock_guard lock(mutex_);
+    orders = orders_;
+  }
   for (Peer& peer : peers_) {
-    if (peer.global_rank >= 0) (void)send_line(peer.socket.get(), peer.lines.seal("kill " + reason));
+    for (; peer.global_rank >= 0 && peer.ordered < orders.size(); ++peer.ordered)
+      (void)send_line(peer.socket.get(), peer.lines.seal(orders[peer.ordered]));
   }
 }
 

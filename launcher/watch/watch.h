@@ -10,7 +10,7 @@
 // connections beside one for each rank may be without proof: when there are more, the oldest of them is closed, so that
 // strangers can neither keep a rank out nor use up descriptors.
 //
-// Thread rule: start, raised, stragglers and stop from one thread; a thread of its own serves the connections and
+// Thread rule: start, raised, stragglers, the orders and stop from one thread; a thread of its own serves the connections and
 // hands its findings over through a mutex. Block the stop signals before start.
 #pragma once
 
@@ -35,7 +35,7 @@ inline constexpr size_t kMostUnproven = 64;
 
 struct WatchOptions {
   WatchPolicy policy;
-  std::string place_path;               // path of watch.json
+  std::string place_path;               // path of watch.json, which is replaced
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
   // Returns whether the rank has left an account of its end: it was too short to be heard. May be empty.
@@ -65,6 +65,9 @@ class Watch {
   };
   // Returns how many connections were refused so far, and where the newest came from.
   Strangers strangers() const;
+  // Tells every supervisor, also one that connects later, to send its program a signal, or to kill it.
+  void order_signal(int signal);
+  void order_kill(const std::string& reason);
   // Raises no more alarms and joins the thread. The destructor does the same.
   void stop();
 
@@ -79,8 +82,9 @@ class Watch {
     std::string received;
     std::string to_send;   // for a peer that looks; the connection ends with it
     bool hung_up = false;  // it ended the connection itself
+    size_t ordered = 0;    // how many of our orders it was sent
   };
-  Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd stop_event);
+  Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd wake_event);
   size_t most_unproven() const { return options_.rank_nodes.size() + kMostUnproven; }
 
   void serve();
@@ -94,17 +98,20 @@ class Watch {
   bool drop_oldest_unproven();
   void judge(double now);
   void tell_unheard(const std::vector<int>& ranks) const;
-  void order_kill(const std::string& reason);
+  void order(std::string line);
+  void send_orders();
 
   WatchOptions options_;
   contract::WatchPlace place_;
   common::Key key_{};
-  base::UniqueFd listener_, alarm_event_, stop_event_;
+  base::UniqueFd listener_, alarm_event_, wake_event_;
   WatchRules rules_;         // owned by the thread
   std::vector<Peer> peers_;  // owned by the thread
   bool rest_ = false;        // owned by the thread: no descriptor was left for a connection
   double last_look_for_ends_ = 0.0;
-  mutable std::mutex mutex_;  // guards the three below
+  mutable std::mutex mutex_;  // guards the five below
+  bool stopping_ = false;
+  std::vector<std::string> orders_;  // only grows
   std::optional<Raised> raised_;
   std::vector<Straggler> stragglers_;
   Strangers strangers_;

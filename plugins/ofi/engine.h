@@ -28,6 +28,7 @@
 #include "plugins/common/collective.h"
 #include "plugins/ofi/address.h"
 #include "plugins/ofi/bell.h"
+#include "plugins/ofi/control_message.h"
 #include "plugins/ofi/fabric.h"
 #include "plugins/ofi/liveness.h"
 #include "plugins/ofi/node_memory.h"
@@ -92,10 +93,6 @@ class Engine {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct ControlMessage {
-    uint32_t kind = 0, global_rank = 0, channel = 0, reserved = 0;
-    uint64_t ticket = 0;
-  };
   struct ControlSlot {
     Request request;  // first member: a completion's request leads back to its slot
     ControlMessage message;

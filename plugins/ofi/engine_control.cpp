@@ -3,13 +3,13 @@
 #include <rdma/fi_errno.h>
 
 #include <algorithm>
+#include <span>
 
 #include "plugins/ofi/engine.h"
 
 namespace shardrun::ofi {
 namespace {
 
-enum ControlKind : uint32_t { kHowFar = 1, kThisFar = 2, kGreeting = 3 };
 constexpr int kControlReceives = 16;  // posted per endpoint
 
 }  // namespace
@@ -28,7 +28,7 @@ void Engine::post_control_receives() {
   // round.
   for (uint32_t distance = 1; distance < peers_.size(); distance *= 2) {
     const auto peer = static_cast<uint32_t>((global_rank_ + distance) % peers_.size());
-    if (!is_near(peer)) send_control(peer, {.kind = kGreeting});
+    if (!is_near(peer)) send_control(peer, {.kind = ControlKind::kGreeting});
   }
   post_waiting_control();
 }
@@ -43,7 +43,8 @@ void Engine::ask_question() {
       question_->answers[rank] = memory_->posted(near_[rank], question_->channel);
       continue;
     }
-    send_control(rank, {.kind = kHowFar, .channel = question_->channel, .ticket = question_->ticket});
+    send_control(rank,
+                 {.kind = ControlKind::kHowFar, .channel = question_->channel, .ticket = question_->ticket});
   }
   for (const auto& active : active_) {
     if (active->channel == channel->second.get() && active->operation->ticket == question_->ticket) {
@@ -90,18 +91,18 @@ void Engine::handle_control(const Completion& completion) {
     return;
   }
   slot->posted = false;
-  const ControlMessage message = slot->message;
-  if (completion.error != 0 || completion.bytes != sizeof(message) || message.global_rank >= peers_.size() ||
-      is_near(message.global_rank)) {
-    return;
-  }
+  if (completion.error != 0 || completion.bytes > sizeof(slot->message)) return;
+  const auto read =
+      read_control(std::as_bytes(std::span(&slot->message, 1)).first(completion.bytes), peers_.size());
+  if (!read || is_near(read->global_rank)) return;
+  const ControlMessage& message = *read;
   std::lock_guard lock(mutex_);
-  if (message.kind == kHowFar) {
+  if (message.kind == ControlKind::kHowFar) {
     const auto channel = channels_.find(message.channel);
-    send_control(message.global_rank, {.kind = kThisFar,
+    send_control(message.global_rank, {.kind = ControlKind::kThisFar,
                                        .channel = message.channel,
                                        .ticket = channel == channels_.end() ? 0 : channel->second->posted});
-  } else if (message.kind == kThisFar && question_ && question_->channel == message.channel) {
+  } else if (message.kind == ControlKind::kThisFar && question_ && question_->channel == message.channel) {
     question_->answers[message.global_rank] = message.ticket;
     changed_.notify_all();
   }

@@ -8,6 +8,7 @@
 //                bye
 //   conductor:   welcome
 //                ack <sequence>
+//                signal <number>
 //                kill <reason>
 //
 // Whoever only wants to see what the conductor knows says `look 2` and gets a welcome, a line for each rank, and `end`:
@@ -97,6 +98,7 @@ inline constexpr std::string_view kLookLine = "look 2";
 inline constexpr std::string_view kWelcomeLine = "welcome";
 inline constexpr std::string_view kEndLine = "end";
 inline constexpr std::string_view kFarewellLine = "bye";
+inline constexpr std::string_view kSignalOrder = "signal ", kKillOrder = "kill ";
 
 // watch.json: where the conductor of an attempt listens.
 struct WatchPlace {

@@ -17,6 +17,11 @@ base::Result<common::Key> random_key() {
   return key;
 }
 
+base::Result<std::string> new_run_identity() {
+  ASSIGN_OR_RETURN(const common::Key key, random_key());
+  return common::to_hex(common::bytes_of(key)).substr(0, 32);
+}
+
 SealedLines::SealedLines(Side side, const common::Key& key, const common::Key& nonce)
     : side_(side), key_(key), nonce_(nonce) {}
 

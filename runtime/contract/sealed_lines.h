@@ -26,6 +26,8 @@ namespace shardrun::contract {
 
 // kIo when the kernel has no random numbers.
 base::Result<common::Key> random_key();
+// Returns 32 random hexadecimal digits, by which a run is told from any other. kIo.
+base::Result<std::string> new_run_identity();
 
 class SealedLines {
  public:

@@ -5,7 +5,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
+#include <string>
 
 #include "runtime/contract/epoch.h"
 
@@ -36,17 +39,23 @@ std::optional<EpochLook> EpochLook::start(const record::RunDir& run, int attempt
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
     const char byte = look_at_epoch(run, attempt);
-    ::_exit(byte != 0 && ::write(writes.get(), &byte, 1) == 1 ? 0 : 1);
+    if (byte == 0) ::_exit(1);
+    std::string said(1, byte);
+    // So much is written, and read, at once.
+    if (auto place = base::read_file(run.watch_json(attempt), /*limit_bytes=*/PIPE_BUF - 1); place)
+      said += *place;
+    ::_exit(::write(writes.get(), said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
   }
   return EpochLook(std::move(reads));
 }
 
-EpochLook::Answer EpochLook::answer() const {
-  char byte = 0;
-  const ssize_t got = ::read(reads_.get(), &byte, 1);
+EpochLook::Answer EpochLook::answer() {
+  std::array<char, PIPE_BUF> said;
+  const ssize_t got = ::read(reads_.get(), said.data(), said.size());
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Answer::kNone;
-  if (got == 1) return byte == kOursByte ? Answer::kOurs : Answer::kTaken;
-  return Answer::kUnreadable;
+  if (got < 1) return Answer::kUnreadable;
+  watch_json_.assign(said.data() + 1, static_cast<size_t>(got - 1));
+  return said[0] == kOursByte ? Answer::kOurs : Answer::kTaken;
 }
 
 }  // namespace shardrun::rank

@@ -136,7 +136,8 @@ std::vector<std::string> inherited_variables() {
   return variables;
 }
 
-// The local scheduler names itself in the environment so that a rank does not outlive it, however it ended.
+// The local scheduler names itself in the environment so that a rank does not outlive it, however it ended; unless the job lets
+// ranks wait for another conductor.
 void die_with_launcher() {
   const char* launcher = std::getenv("SHARDRUN_LAUNCHER_PID");
   if (launcher == nullptr) return;
@@ -172,6 +173,7 @@ int run_rank(const TrainerFunction& trainer) {
     request.heartbeat_file = heartbeat_file(*job);
   }
   request.secrets = find_secrets(job->spec.environment, inherited_variables());
+  request.conductor_timeout = job->spec.fault_tolerance.conductor_timeout;
   request.output_limit_bytes = job->plan.rank_output_bytes.value_or(0);
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);

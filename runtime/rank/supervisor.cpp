@@ -124,7 +124,7 @@ class Supervisor {
         streams_{std::move(out), std::move(err)},
         logs_(record::RunDir{request.env.run_directory}, request.env, request.secrets,
               request.output_limit_bytes),
-        link_(request.env) {}
+        link_(request.env, request.conductor_timeout) {}
 
   record::RankExit run() {
     if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
@@ -190,6 +190,7 @@ class Supervisor {
     if (killed_on_request_) return;  // it has had its last order
     const auto order = link_.service(revents, steady_clock::now(), [this] { return read_beat(); });
     if (order == WatchLink::Order::kNone) return;
+    if (order == WatchLink::Order::kSignal) return pass_on(link_.signal());
     logs_.note(fmt::format("ended by order: {}", link_.reason()));
     kill_child();
   }
@@ -257,8 +258,10 @@ class Supervisor {
     signalfd_siginfo info{};
     if (::read(signals_.get(), &info, sizeof info) != sizeof info) return;
     told_to_go_ = ended_;
-    if (ended_) return;
-    const int signal = static_cast<int>(info.ssi_signo);
+    if (!ended_) pass_on(static_cast<int>(info.ssi_signo));
+  }
+
+  void pass_on(int signal) {
     if (signal == SIGQUIT) {
       kill_child();
       return;

@@ -6,7 +6,8 @@
 //               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
 //   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left behind
 //               is killed, whatever session it hides in, and the pipes are read to their end.
-//   heartbeat   twice a second to the conductor (watch_link.h), whose order to kill, or whose silence, ends the child.
+//   heartbeat   twice a second to the conductor (watch_link.h), whose order to kill, or whose silence, ends the child, and
+//               whose order to signal it is passed on.
 //   full disk   lines are lost and counted, the job goes on.
 //   our death   the child gets SIGKILL from the kernel (PR_SET_PDEATHSIG).
 //
@@ -42,6 +43,8 @@ struct SupervisorRequest {
   std::string heartbeat_file;
   // The secrets that no log may show.
   std::vector<Secret> secrets;
+  // How long the conductor may be dead until the program is ended; 0: the scheduler ends it.
+  std::chrono::seconds conductor_timeout{0};
   // How much of its output is kept; 0: all.
   int64_t output_limit_bytes = 0;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.

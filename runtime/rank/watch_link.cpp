@@ -56,15 +56,26 @@ std::optional<Address> parse_address(const std::string& text, uint16_t port) {
 
 }  // namespace
 
-WatchLink::WatchLink(const contract::RankEnv& env) : env_(env) {
+WatchLink::WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout)
+    : env_(env), conductor_timeout_(conductor_timeout) {
+  const auto now = Clock::now();
+  last_service_ = connect_deadline_ = next_beat_ = next_look_ = now;
   const record::RunDir run{env.run_directory};
-  if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20)) {
-    if (auto place = contract::parse_watch_place(*text);
-        place && !place->addresses.empty() && common::from_hex(place->key, &key_)) {
-      place_ = std::move(*place);
-    }
-  }
-  last_service_ = connect_deadline_ = next_beat_ = Clock::now();
+  if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20))
+    go_to(*text, now);
+}
+
+// Takes the place and its key from a watch.json that names another than the one we know.
+void WatchLink::go_to(const std::string& watch_json, Clock::time_point now) {
+  auto place = contract::parse_watch_place(watch_json);
+  common::Key key{};
+  if (!place || place->addresses.empty() || !common::from_hex(place->key, &key)) return;
+  if (place_ && place->key == place_->key) return;
+  disconnect();
+  place_ = std::move(*place);
+  key_ = key;
+  next_address_ = 0;
+  connect_deadline_ = now;
 }
 
 short WatchLink::events() const {
@@ -88,6 +99,7 @@ WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
       connected_ = true;
       next_beat_ = now;
     } else {
+      note_death(failure);
       disconnect();
     }
   } else if (connected_ && revents != 0) {
@@ -118,8 +130,16 @@ void WatchLink::connect_next(Clock::time_point now) {
   ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address->storage), address->length) != 0 &&
       errno != EINPROGRESS) {
+    note_death(errno);
     disconnect();
   }
+}
+
+// Only a closed port says so: a machine that does not answer may be cut off, and a firewall refuses one that lives from the
+// first time on.
+void WatchLink::note_death(int failure) {
+  const bool could_be_reached = was_heard_ || place_->addresses.front().starts_with("127.");
+  if (failure == ECONNREFUSED && could_be_reached && !dead_since_) dead_since_ = Clock::now();
 }
 
 void WatchLink::disconnect() {
@@ -143,11 +163,14 @@ void WatchLink::send_sealed(std::string_view text) {
 
 WatchLink::Order WatchLink::read_lines() {
   std::array<char, 4096> chunk;
+  signal_ = 0;
   while (connected_) {
     const ssize_t got = ::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) break;
     if (got <= 0) {
+      // A conductor that lives does not hang up on one whom it knows.
+      if (welcome_) note_death(ECONNREFUSED);
       disconnect();
       break;
     }
@@ -156,15 +179,15 @@ WatchLink::Order WatchLink::read_lines() {
       const std::string line = received_.substr(0, end);
       received_.erase(0, end + 1);
       if (const Order order = on_line(line); order != Order::kNone) return order;
-      if (!connected_) return Order::kNone;
+      if (!connected_) break;
     }
     if (received_.size() > kLongestLine) disconnect();
   }
-  return Order::kNone;
+  return signal_ > 0 ? Order::kSignal : Order::kNone;
 }
 
 WatchLink::Order WatchLink::on_line(const std::string& line) {
-  constexpr std::string_view kAck = "ack ", kKill = "kill ";
+  constexpr std::string_view kAck = "ack ";
   if (!lines_) {
     on_opening(line);
     return Order::kNone;
@@ -176,10 +199,14 @@ WatchLink::Order WatchLink::on_line(const std::string& line) {
   }
   const std::string_view text = *unsealed;
   if (text == contract::kWelcomeLine) {
-    welcome_ = true;
-  } else if (text.starts_with(kKill)) {
-    reason_ = text.substr(kKill.size());
+    welcome_ = was_heard_ = true;
+    dead_since_.reset();
+  } else if (text.starts_with(contract::kKillOrder)) {
+    reason_ = text.substr(contract::kKillOrder.size());
     return Order::kKill;
+  } else if (text.starts_with(contract::kSignalOrder)) {
+    const std::string_view number = text.substr(contract::kSignalOrder.size());
+    std::from_chars(number.data(), number.data() + number.size(), signal_);
   } else if (text.starts_with(kAck)) {
     on_ack(text.substr(kAck.size()));
   }
@@ -209,7 +236,9 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   const bool was_asleep = now - last_service_ > kOwnStall;
   last_service_ = now;
   const std::chrono::duration<double> lease(place_->lease_seconds);
-  if (!lease_start_ || now - *lease_start_ < lease) {
+  // A conductor that never answered is silent once it is dead: until then it may not be reached from here.
+  const auto silent_since = lease_start_ ? lease_start_ : dead_since_;
+  if (!silent_since || now - *silent_since < lease) {
     look_.reset();
     next_look_ = now;
     return Order::kNone;
@@ -223,12 +252,23 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   if (was_asleep) look_deadline_ = now + patience;
   if (!look_) return Order::kNone;  // nobody was told yet, or no process could be started
   const auto answer = look_->answer();
-  if (answer == EpochLook::Answer::kOurs) look_.reset();
+  const bool is_abandoned =
+      conductor_timeout_.count() > 0 && dead_since_ && now - *dead_since_ >= conductor_timeout_;
+  if (answer == EpochLook::Answer::kOurs && !is_abandoned) {
+    const std::string place = look_->watch_json();
+    look_.reset();
+    go_to(place, now);
+  }
+  if (answer == EpochLook::Answer::kOurs && is_abandoned) {
+    reason_ = fmt::format("the conductor is dead, and nobody has taken the run over within {} s",
+                          conductor_timeout_.count());
+    return Order::kFence;
+  }
   if (answer == EpochLook::Answer::kOurs || (answer == EpochLook::Answer::kNone && now < look_deadline_))
     return Order::kNone;
   reason_ = fmt::format(
       "no word from the conductor for {:.1f} s, and {}",
-      std::chrono::duration<double>(now - *lease_start_).count(),
+      std::chrono::duration<double>(now - *silent_since).count(),
       answer == EpochLook::Answer::kTaken
           ? "this attempt's work was given to a later one"
           : "the run's epoch cannot be read: this node may be cut off and its work given to others");

@@ -5,7 +5,10 @@
 // lease_seconds have passed since the last beat that the conductor acknowledged, the conductor may be stopped or gone, or
 // this node may be cut off and its work given to another. The run's epoch tells, and it is looked at again and again: as
 // long as it is our attempt the program runs on. When it is another's, or cannot be read in time, the order is kFence
-// (docs/decisions/0051). Nothing here fails: a link that cannot be made costs the supervision, never the job.
+// (docs/decisions/0051). With the epoch the link learns where the attempt's conductor listens now, which may be another one
+// that has taken the run over (docs/decisions/0080). A conductor is known to have died when its port is closed; where it has a
+// time limit, the order is kFence when nobody has taken the run over until then. Nothing here fails: a link that cannot be made
+// costs the supervision, never the job.
 //
 // Thread rule: thread-compatible.
 #pragma once
@@ -27,10 +30,11 @@ namespace shardrun::rank {
 class WatchLink {
  public:
   using Clock = std::chrono::steady_clock;
-  enum class Order { kNone, kKill, kFence };
+  enum class Order { kNone, kSignal, kKill, kFence };
 
-  // Without a watch.json in the run directory the link does nothing.
-  explicit WatchLink(const contract::RankEnv& env);
+  // Without a watch.json in the run directory the link does nothing. `conductor_timeout`: how long a conductor may be dead; 0:
+  // for ever.
+  WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout);
 
   bool active() const { return place_.has_value(); }
   // What poll() needs; -1 and 0 while there is no connection.
@@ -39,9 +43,10 @@ class WatchLink {
   int milliseconds_to_next(Clock::time_point now) const;
 
   // Call it when fd() has events and whenever milliseconds_to_next() has passed. `read_beat` is called when a beat
-  // is due. Any order but kNone is final: reason() says why, in words for the log.
+  // is due. kKill and kFence are final: reason() says why, in words for the log. kSignal: send the program signal().
   Order service(short revents, Clock::time_point now, const std::function<contract::Beat()>& read_beat);
   const std::string& reason() const { return reason_; }
+  int signal() const { return signal_; }
   // Says that the program is gone and no more beats will come. Tries once, does not wait.
   void say_farewell();
 
@@ -54,13 +59,17 @@ class WatchLink {
   Order on_line(const std::string& line);
   void on_opening(const std::string& line);
   void on_ack(std::string_view number);
+  void note_death(int failure);
+  void go_to(const std::string& watch_json, Clock::time_point now);
   Order check_lease(Clock::time_point now);
 
   contract::RankEnv env_;
+  std::chrono::seconds conductor_timeout_;
   std::optional<contract::WatchPlace> place_;
   base::UniqueFd socket_;
   size_t next_address_ = 0;
-  bool connected_ = false, welcome_ = false;
+  bool connected_ = false, welcome_ = false;    // of the connection
+  bool was_heard_ = false;                      // on any
   std::optional<contract::SealedLines> lines_;  // of the connection
   common::Key key_{};
   std::string received_, reason_;
@@ -68,6 +77,8 @@ class WatchLink {
   Clock::time_point next_beat_, connect_deadline_, last_service_;
   // The time when the newest acknowledged beat was sent, and the beats that are not acknowledged.
   std::optional<Clock::time_point> lease_start_;
+  std::optional<Clock::time_point> dead_since_;  // its port is closed
+  int signal_ = 0;
   std::optional<EpochLook> look_;  // since the lease ended
   Clock::time_point next_look_, look_deadline_;
   uint64_t sent_first_ = 0;

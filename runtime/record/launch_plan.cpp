@@ -33,6 +33,7 @@ void fields(auto& visit, base::Is<LaunchPlan> auto& plan) {
   visit.version(LaunchPlan::kFormatVersion);
   visit("name", plan.name);
   visit("id", plan.id);
+  visit.later("identity", plan.identity);
   visit("scheduler", plan.scheduler);
   visit("run_directory", plan.run_directory);
   visit("working_directory", plan.working_directory);

@@ -25,9 +25,10 @@ struct LaunchPlan {
   static constexpr int kFormatVersion = 1;
   static constexpr int64_t kLargestWorld = 1 << 17;  // ranks of one job
   std::string name;
-  std::string id;                 // the Slurm job id, or local-<time>-<pid>
-  std::string scheduler;          // "local" or "slurm"
-  std::string run_directory;      // absolute
+  std::string id;             // the Slurm job id, or local-<time>-<pid>
+  std::string identity;       // 32 random hexadecimal digits of the run; empty in plans of earlier versions
+  std::string scheduler;      // "local" or "slurm"
+  std::string run_directory;  // absolute
   std::string working_directory;  // absolute; where relative paths of the spec start
   std::string rank_program;       // absolute path of shardrun-rank
   std::string plugin_directory;   // absolute folder that comm plugins are loaded from

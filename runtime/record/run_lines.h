@@ -13,12 +13,14 @@
 namespace shardrun::record {
 
 struct MetricsLine {
-  std::optional<std::string> event;  // "first_barrier", "validation", "checkpoint"; none: a step
+  std::optional<std::string>
+      event;  // "first_barrier", "validation", "evaluation", "checkpoint"; none: a step
   std::optional<double> seconds, unix_time;
   std::optional<int64_t> step;
   std::optional<double> loss;
   std::optional<std::string> loss_hex;  // the exact double
   std::optional<double> learning_rate, grad_norm, unigram_entropy, tokens_per_second, step_seconds;
+  std::optional<std::string> set;   // the name of what was evaluated
   std::optional<std::string> path;  // of a checkpoint
   std::optional<double> stall_seconds, time;
   std::optional<int64_t> total_steps;  // how many there will be, of a command program
@@ -28,7 +30,7 @@ struct MetricsLine {
 struct EventLine {
   double time = 0.0;
   // "attempt_started", "preflight", "node_excluded", "fault", "straggler", "strangers", "output_lost", "attempt_ended",
-  // "queued_again"
+  // "queued_again", "taken_over"
   std::string event;
   int attempt = 0;
   std::optional<double> busy_seconds, bytes_per_second;

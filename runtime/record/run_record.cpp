@@ -54,6 +54,7 @@ void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
   visit("checkpoint", metrics.checkpoint);
   visit("first_barrier_seconds", metrics.first_barrier_seconds);
   visit.later("versions", metrics.versions);
+  visit.where_known("evaluation_losses", metrics.evaluation_losses);
 }
 
 void fields(auto& visit, base::Is<Prediction> auto& prediction) {

@@ -53,6 +53,7 @@ struct Prediction {
 struct TrainingMetrics {
   int64_t steps = 0;
   std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
+  std::optional<std::map<std::string, double>> evaluation_losses;  // of each set of [evaluation]
   double tokens_per_second = 0.0;
   std::optional<double> median_tokens_per_second, peak_tokens_per_second;  // of single steps
   std::optional<double> steps_seconds;  // all steps of the attempt together

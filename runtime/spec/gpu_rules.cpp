@@ -24,7 +24,10 @@ void check_fp8(const TomlValue& document, SpecReading& reading, const JobSpec& s
                   "remove the key");
   if (spec.precision.parameters != DType::kBf16)
     return refuse("fp8 stands beside bf16", "set parameters = \"bf16\", or remove the key");
-  const int64_t ranks = spec.sharding.tensor_parallel, head_size = spec.model.hidden / spec.model.heads;
+  if (spec.model.qkv_bias)
+    return refuse("fp8 products have no bias, which queries, keys and values of this model have",
+                  "remove the key");
+  const int64_t ranks = spec.sharding.tensor_parallel, head_size = spec.model.head_elements();
   const struct {
     const char* what;
     int64_t size;
@@ -53,15 +56,31 @@ void check_cudnn(const TomlValue& document, SpecReading& reading, const JobSpec&
                "set attention = \"auto\", or remove the key");
 }
 
-void check_heads(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
+// Refuses what models of some families have and the ops of a GPU lack.
+void check_model_ops(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   constexpr int kMost = 256;  // kernels/cuda/attention.cu has two columns for each thread
-  const int hidden = spec.model.hidden, heads = spec.model.heads;
-  if (reading.error || heads < 1 || hidden / heads <= kMost) return;
+  const int hidden = spec.model.hidden, heads = spec.model.heads, size = spec.model.head_elements();
+  if (reading.error || heads < 1) return;
   const SectionReader model(document, "model", reading);
+  if (spec.model.head_norms) {
+    reading.fail(model.origin("head_norms"), "a GPU has no norms of heads yet, which this model has",
+                 "write [resources] device = \"cpu\", or train another family");
+  } else if (spec.model.window > 0 && spec.model.window < spec.data.sequence_length) {
+    reading.fail(
+        model.origin("window"),
+        fmt::format("attention on a GPU has no window yet, and sequence_length {} is above window {}",
+                    spec.data.sequence_length, spec.model.window),
+        fmt::format("write sequence_length = {} or less", spec.model.window));
+  }
+  if (size <= kMost) return;
+  if (spec.model.head_size > 0) {
+    return reading.fail(model.origin("head_size"),
+                        fmt::format("attention on a GPU has heads of at most {}", kMost), "write less");
+  }
   reading.fail(
       model.origin("heads"),
       fmt::format("attention on a GPU has heads of at most {}, but hidden {} over {} heads makes them {}",
-                  kMost, hidden, heads, hidden / heads),
+                  kMost, hidden, heads, size),
       "write more heads");
 }
 
@@ -105,7 +124,7 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
   if (const SectionReader communication(document, "communication", reading); spec.communication.checksums)
     return reading.fail(communication.origin("checksums"),
                         "checksums are made on the host, where a GPU's buffers are not", "remove the key");
-  check_heads(document, reading, spec);
+  check_model_ops(document, reading, spec);
   check_fp8(document, reading, spec);
   check_cudnn(document, reading, spec);
 }

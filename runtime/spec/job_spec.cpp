@@ -9,7 +9,6 @@
 #include "runtime/spec/environment_rules.h"
 #include "runtime/spec/gpu_rules.h"
 #include "runtime/spec/key_places.h"
-#include "runtime/spec/model_presets.h"
 #include "runtime/spec/precompile_rules.h"
 #include "runtime/spec/spec_reader.h"
 #include "runtime/spec/toml_value.h"
@@ -22,10 +21,11 @@ using base::Error;
 
 constexpr int64_t kLargestCount = int64_t{1} << 40, kLargestMebibytes = int64_t{1} << 30, kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
+constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
     "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
-    "fault_tolerance", "logging",   "environment", "gpu",       "slurm"};
+    "fault_tolerance", "logging",   "environment", "gpu",       "slurm",         "evaluation"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -121,88 +121,11 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
 // Refuses sections that a command program would never see: they must not look as if they did something.
 void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
   for (const char* name : {"model", "data", "sharding", "precision", "gpu", "memory", "optimizer",
-                           "communication", "checkpoint"}) {
+                           "communication", "checkpoint", "evaluation"}) {
     if (const TomlValue* section = document.find(name)) {
       reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
                    "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
     }
-  }
-}
-
-void check_model(const SectionReader& section, SpecReading& reading, const ModelSpec& model) {
-  const struct {
-    const char* key;
-    int value;
-  } sizes[] = {{"layers", model.layers},     {"hidden", model.hidden}, {"heads", model.heads},
-               {"kv_heads", model.kv_heads}, {"ffn", model.ffn},       {"vocab", model.vocab}};
-  for (const auto& size : sizes) {
-    if (size.value > 0) continue;
-    std::string names;
-    for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
-    reading.fail(
-        section.origin(), fmt::format("[model] has no {}", size.key),
-        fmt::format("write every size, or preset = one of {}, or init = a folder with a config.json", names));
-    return;
-  }
-  if (model.hidden % model.heads != 0 || (model.hidden / model.heads) % 2 != 0) {
-    reading.fail(section.origin("hidden"),
-                 fmt::format("hidden {} over {} heads gives no even head size", model.hidden, model.heads),
-                 fmt::format("make hidden a multiple of {}", 2 * model.heads));
-  }
-  if (model.heads % model.kv_heads != 0) {
-    reading.fail(section.origin("kv_heads"),
-                 fmt::format("{} heads cannot share {} kv_heads evenly", model.heads, model.kv_heads),
-                 "make heads a multiple of kv_heads");
-  }
-}
-
-// Refuses keys that say nothing about a BERT.
-void refuse_others_keys(const SectionReader& section, SpecReading& reading,
-                        const Architecture& architecture) {
-  for (const Architecture& other : kArchitectures) {
-    for (const std::string_view key : other.keys) {
-      if (!key.empty() && section.has(key) && !architecture.has(key))
-        reading.fail(section.origin(key), fmt::format("{} has no {}", architecture.called, key),
-                     "remove the key");
-    }
-  }
-}
-
-void read_model(const TomlValue& document, SpecReading& reading, const std::string& trainer,
-                ModelSpec& model) {
-  SectionReader section(document, "model", reading);
-  section.text("preset", model.preset, 64);
-  if (!model.preset.empty()) {
-    if (const ModelSpec* preset = find_preset(model.preset)) {
-      model = *preset;
-    } else {
-      std::string names;
-      for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
-      reading.fail(section.origin("preset"),
-                   fmt::format("there is no preset \"{}\"", printable(model.preset)),
-                   "write one of " + names);
-    }
-  }
-  section.integer("layers", 1, 1024, model.layers);
-  section.integer("hidden", 2, 1 << 20, model.hidden);
-  section.integer("heads", 1, 1 << 14, model.heads);
-  section.integer("kv_heads", 1, 1 << 14, model.kv_heads);
-  section.integer("ffn", 1, 1 << 22, model.ffn);
-  section.integer("vocab", 2, 1 << 22, model.vocab);
-  section.number("rope_theta", 1.0, 1e12, model.rope_theta);
-  section.number("norm_epsilon", 1e-12, 1e-1, model.norm_epsilon);
-  section.integer("max_positions", 1, 1 << 20, model.max_positions);
-  section.boolean("tied_embeddings", model.tied_embeddings);
-  section.text("init", model.init);
-  section.finish();
-  const Architecture& architecture = architecture_of(trainer);
-  refuse_others_keys(section, reading, architecture);
-  if (!architecture.has("kv_heads")) model.kv_heads = model.heads;
-  if (!section.present()) {
-    reading.fail(document.origin, "the trainer has no [model]",
-                 fmt::format("write [model] preset = \"{}\"", architecture.preset));
-  } else if (!reading.error) {
-    check_model(section, reading, model);
   }
 }
 
@@ -236,6 +159,25 @@ void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec&
                  fmt::format("the byte tokenizer needs vocab 256, [model] has {}", model.vocab),
                  "write vocab = 256 or more");
   }
+}
+
+void read_evaluation(const TomlValue& document, SpecReading& reading, std::vector<EvaluationSet>& sets) {
+  SectionReader section(document, "evaluation", reading);
+  for (const TomlMember& member : section.members()) {
+    EvaluationSet set{member.key, {}};
+    const bool plain = set.name.size() <= 64 && set.name.find_first_not_of(kNameLetters) == std::string::npos;
+    if (!plain) {
+      reading.fail(member.value.origin, fmt::format("\"{}\" cannot name a data set", printable(set.name)),
+                   "use at most 64 letters, digits and ._-");
+      return;
+    }
+    section.texts(set.name, set.files);
+    if (set.files.empty() && !reading.error)
+      reading.fail(member.value.origin, fmt::format("evaluation.{} has no files", set.name),
+                   fmt::format("write {} = [\"path of a text file\"]", set.name));
+    sets.push_back(std::move(set));
+  }
+  section.finish();
 }
 
 void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batch) {
@@ -391,6 +333,7 @@ void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int n
   section.integer("spares", 0, 1000, faults.spares);
   section.integer("min_nodes", 0, 65536, faults.min_nodes);
   section.duration("node_timeout", 2, kDay, faults.node_timeout);
+  section.duration("conductor_timeout", 0, kDay, faults.conductor_timeout);
   section.boolean("preflight", faults.preflight);
   section.number("spike_factor", 1.0, 1e6, faults.spike_factor);
   section.integer("compare_every_steps", 0, kLargestCount, faults.compare_every_steps);
@@ -441,7 +384,7 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
                  "lamb reads its moments twice in a step, too often to offload them",
                  "remove it, or write kind = \"adamw\"");
   }
-  if (architecture.has("max_positions") && spec.data.sequence_length > spec.model.max_positions) {
+  if (!architecture.causal && spec.data.sequence_length > spec.model.max_positions) {
     reading.fail(data.origin("sequence_length"),
                  fmt::format("sequence_length {} is above the model's max_positions {}",
                              spec.data.sequence_length, spec.model.max_positions),
@@ -462,6 +405,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   } else {
     read_model(document, reading, spec.program.trainer, spec.model);
     read_data(document, reading, spec.model, spec.data);
+    read_evaluation(document, reading, spec.evaluations);
     read_sharding(document, reading, spec.sharding);
     read_precision(document, reading, spec.precision);
     read_gpu(document, reading, spec.gpu);

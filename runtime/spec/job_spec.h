@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/model_spec.h"
 #include "runtime/spec/slurm_spec.h"
 #include "runtime/spec/strategy.h"
 
@@ -64,16 +65,6 @@ struct ProgramSpec {                            // [program]: exactly one of the
   SnapshotKind snapshot = SnapshotKind::kNone;  // whether each run has a copy of the code as it was submitted
 };
 
-struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset override it
-  std::string preset;
-  int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
-  double rope_theta = 10000.0;
-  double norm_epsilon = 1e-5;
-  int max_positions = 512;       // for BERT
-  bool tied_embeddings = false;  // for a Llama: one table for the embedding and the classifier
-  std::string init = "random";   // or a .safetensors file, or a folder of them with their index
-};
-
 struct DataSpec {                       // [data]
   std::vector<std::string> files;       // plain text, or token files that `shardrun data` made
   std::vector<std::string> validation;  // the same, never trained on
@@ -81,6 +72,11 @@ struct DataSpec {                       // [data]
   int sequence_length = 256;
   uint64_t seed = 1;              // for the weights' initial values and for the order of sequences
   int validation_sequences = 64;  // how many sequences of `validation` an evaluation reads at most
+};
+
+struct EvaluationSet {  // one key of [evaluation]: a data set that is evaluated by itself
+  std::string name;
+  std::vector<std::string> files;  // of the kinds of [data] validation
 };
 
 struct BatchSpec {  // [batch], counted in sequences
@@ -166,6 +162,8 @@ struct FaultToleranceSpec {  // [fault_tolerance]
   int spares = 0;                        // nodes to allocate beyond resources.nodes, for those that fail
   int min_nodes = 0;                     // the fewest nodes that the job goes on with; 0: resources.nodes
   std::chrono::seconds node_timeout{4};  // a node that gives no sign of life for so long is lost
+  // How long ranks whose conductor has died go on, for another to take them over (shardrun run --attach); 0: they end with it.
+  std::chrono::seconds conductor_timeout{0};
   // Whether all nodes are looked at before the first step; absent: when there are spares.
   std::optional<bool> preflight;
   double spike_factor =
@@ -202,6 +200,7 @@ struct JobSpec {
   ContainerSpec container;  // [container]
   ModelSpec model;
   DataSpec data;
+  std::vector<EvaluationSet> evaluations;  // [evaluation]
   BatchSpec batch;
   ShardingSpec sharding;
   PrecisionSpec precision;

@@ -1,11 +1,14 @@
 #include "runtime/spec/pretrained_config.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
 #include "runtime/base/json_fields.h"
 #include "runtime/spec/architecture.h"
+#include "runtime/spec/spec_reader.h"
+#include "runtime/spec/toml_value.h"
 
 namespace shardrun::spec {
 namespace {
@@ -16,12 +19,25 @@ using base::Result;
 
 struct Rope {
   std::optional<std::string> rope_type, type;
-  std::optional<double> rope_theta;
+  std::optional<double> rope_theta, factor, low_factor, high_factor, partial;
+  std::optional<int64_t> original_length;
 };
 void fields(auto& visit, base::Is<Rope> auto& rope) {
   visit("rope_type", rope.rope_type);
   visit("type", rope.type);
   visit("rope_theta", rope.rope_theta);
+  visit("factor", rope.factor);
+  visit("low_freq_factor", rope.low_factor);
+  visit("high_freq_factor", rope.high_factor);
+  visit("partial_rotary_factor", rope.partial);
+  visit("original_max_position_embeddings", rope.original_length);
+}
+
+struct Quantization {
+  std::optional<std::string> method;
+};
+void fields(auto& visit, base::Is<Quantization> auto& quantization) {
+  visit("quant_method", quantization.method);
 }
 
 struct Config {
@@ -30,7 +46,8 @@ struct Config {
       window;
   std::optional<double> rope_theta, rms_norm_eps, layer_norm_eps;
   std::optional<std::string> activation, positions;
-  std::optional<bool> tied, attention_bias, mlp_bias;
+  std::optional<bool> tied, attention_bias, mlp_bias, use_window;
+  std::optional<Quantization> quantization;
   std::optional<Rope> rope_scaling, rope_parameters;  // of transformers 4, and of 5
 };
 void fields(auto& visit, base::Is<Config> auto& config) {
@@ -53,30 +70,45 @@ void fields(auto& visit, base::Is<Config> auto& config) {
   visit("tie_word_embeddings", config.tied);
   visit("attention_bias", config.attention_bias);
   visit("mlp_bias", config.mlp_bias);
+  visit("use_sliding_window", config.use_window);
+  visit("quantization_config", config.quantization);
   visit("rope_scaling", config.rope_scaling);
   visit("rope_parameters", config.rope_parameters);
 }
 
-std::string rope_kind(const std::optional<Rope>& rope) {
-  if (!rope) return "default";
-  return rope->rope_type.value_or(rope->type.value_or("default"));
+// Returns where the config describes its rotary positions; null where it says nothing of them but, perhaps, their base.
+const Rope* scaled_rope(const Config& config) {
+  for (const auto* rope : {&config.rope_scaling, &config.rope_parameters})
+    if (*rope && ((*rope)->rope_type || (*rope)->type)) return &**rope;
+  return nullptr;
+}
+
+std::string rope_kind(const Config& config) {
+  const Rope* rope = scaled_rope(config);
+  return rope == nullptr ? "default" : rope->rope_type.value_or(rope->type.value_or("default"));
 }
 
 // Returns what our Llama lacks to compute the model; "" where it lacks nothing.
 std::string lacks(const Config& config) {
+  if (config.quantization)
+    return fmt::format("its weights are quantized ({}), and the trainer reads F32, BF16 and F16",
+                       config.quantization->method.value_or("by a method that it does not name"));
   if (config.activation.value_or("silu") != "silu")
     return fmt::format("its activation is {}, and the trainer's is silu", *config.activation);
-  if (config.attention_bias.value_or(false)) return "its attention has biases, which the trainer lacks";
+  if (config.attention_bias.value_or(false))
+    return "its attention has a bias behind its heads, too, which the trainer lacks";
   if (config.mlp_bias.value_or(false))
     return "its feed-forward matrices have biases, which the trainer lacks";
+  if (config.use_window.value_or(false))
+    return "only some of its layers have a sliding window, and the trainer's all have it or none";
+  const std::string kind = rope_kind(config);
+  if (kind != "default" && kind != "linear" && kind != "llama3")
+    return fmt::format("it scales its rotary positions by \"{}\", and the trainer knows linear and llama3",
+                       kind);
   for (const auto* rope : {&config.rope_scaling, &config.rope_parameters}) {
-    if (rope_kind(*rope) != "default")
-      return fmt::format("it scales its rotary positions by \"{}\", which the trainer lacks",
-                         rope_kind(*rope));
+    if (*rope && (*rope)->partial.value_or(1.0) != 1.0)
+      return "it turns a part of each head alone, and the trainer turns whole heads";
   }
-  if (config.head_dim && config.hidden && config.heads && *config.head_dim * *config.heads != *config.hidden)
-    return fmt::format("its heads have {} elements, and the trainer's have hidden_size / num_attention_heads",
-                       *config.head_dim);
   return "";
 }
 
@@ -90,13 +122,16 @@ class Facts {
       missing_ = said_as;
     }
   }
-  void number(const char* key, const char* said_as, double value) {
-    add(key, said_as, fmt::format("{}", value));
+  void number(const char* key, const char* said_as, const std::optional<double>& value) {
+    if (value) {
+      add(key, said_as, fmt::format("{}", *value));
+    } else if (missing_.empty()) {
+      missing_ = said_as;
+    }
   }
   void add(const char* key, const char* said_as, std::string value) {
     found_.facts.push_back({key, std::move(value), said_as});
   }
-  void window(std::optional<int64_t> tokens) { found_.sliding_window = tokens; }
   Result<PretrainedConfig> finish(const std::string& file_name) {
     if (!missing_.empty()) return Error(Code::kInvalid, fmt::format("{}: it has no {}", file_name, missing_));
     return std::move(found_);
@@ -118,16 +153,38 @@ std::string read_bert(const Config& config, Facts& facts) {
                 "layer_norm_eps 1e-12, and nothing else";
 }
 
+void read_rope(const Config& config, Facts& facts) {
+  const std::string kind = rope_kind(config);
+  facts.add("rope_scaling", "rope_type", fmt::format("\"{}\"", kind == "default" ? "none" : kind));
+  if (kind == "default") return;
+  const Rope& rope = *scaled_rope(config);
+  facts.number("rope_factor", "factor", rope.factor);
+  if (kind != "llama3") return;
+  facts.number("rope_low_factor", "low_freq_factor", rope.low_factor);
+  facts.number("rope_high_factor", "high_freq_factor", rope.high_factor);
+  facts.size("rope_original_length", "original_max_position_embeddings", rope.original_length);
+}
+
 // Does the same for a Llama.
 std::string read_llama(const Config& config, Facts& facts) {
   if (std::string what = lacks(config); !what.empty()) return what;
-  facts.size("kv_heads", "num_key_value_heads", config.kv_heads ? config.kv_heads : config.heads);
+  const std::string& type = config.model_type;
+  const auto truth = [](bool value) { return std::string(value ? "true" : "false"); };
+  facts.size("kv_heads", "num_key_value_heads",
+             config.kv_heads || type != "llama" ? config.kv_heads : config.heads);
+  // Hugging Face's Qwen 3 has heads of 128 where nobody says, whatever its sizes are.
+  const int64_t whole = config.hidden.value_or(0) / std::max<int64_t>(1, config.heads.value_or(1));
+  facts.size("head_size", "head_dim", config.head_dim.value_or(type == "qwen3" ? 128 : whole));
   std::optional<double> theta = config.rope_theta;
   if (!theta && config.rope_parameters) theta = config.rope_parameters->rope_theta;
   facts.number("rope_theta", "rope_theta", theta.value_or(10000.0));
+  read_rope(config, facts);
   facts.number("norm_epsilon", "rms_norm_eps", config.rms_norm_eps.value_or(1e-6));
-  facts.add("tied_embeddings", "tie_word_embeddings", config.tied.value_or(false) ? "true" : "false");
-  facts.window(config.window);
+  facts.add("tied_embeddings", "tie_word_embeddings", truth(config.tied.value_or(false)));
+  facts.add("qkv_bias", "model_type", truth(type == "qwen2"));
+  facts.add("head_norms", "model_type", truth(type == "qwen3"));
+  facts.size("window", "sliding_window", type == "mistral" ? config.window.value_or(0) : 0);
+  if (config.max_positions) facts.size("max_positions", "max_position_embeddings", config.max_positions);
   return "";
 }
 
@@ -161,6 +218,22 @@ Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std
   const std::string missing = kReaders[&architecture - kArchitectures.data()](config, facts);
   if (!missing.empty()) return Error(Code::kInvalid, fmt::format("{}: {}", file_name, missing));
   return facts.finish(file_name);
+}
+
+Result<ModelSpec> model_of(const PretrainedConfig& config, const std::string& file_name,
+                           const std::string& trainer) {
+  std::string text = "[model]\n";
+  for (const ModelFact& fact : config.facts) text += fmt::format("{} = {}\n", fact.key, fact.value);
+  ASSIGN_OR_RETURN(TomlValue document, parse_toml(text, file_name));
+  for (TomlMember& section : document.members) {  // the places in this text are nobody's
+    section.value.origin = file_name;
+    for (TomlMember& member : section.value.members) member.value.origin = file_name;
+  }
+  SpecReading reading;
+  ModelSpec model;
+  read_model(document, reading, trainer, model);
+  if (reading.error) return std::move(*reading.error);
+  return model;
 }
 
 }  // namespace shardrun::spec

@@ -2,18 +2,17 @@
 //
 // A checkpoint that our models cannot compute is refused here, with the one thing that they lack, before anything trains on
 // weights that mean something else. Source of the names: the configuration classes of transformers 4 and 5 for Llama,
-// Mistral and BERT.
+// Mistral, Qwen 2 and 3, and BERT.
 //
 // Thread rule: pure functions.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/spec/model_spec.h"
 
 namespace shardrun::spec {
 
@@ -25,13 +24,16 @@ struct ModelFact {
 
 struct PretrainedConfig {
   std::vector<ModelFact> facts;
-  // Tokens that a token sees at most; a longer sequence would need a sliding window, which the trainer lacks.
-  std::optional<int64_t> sliding_window;
 };
 
 // Reads a config.json for a trainer, a name of kArchitectures. kInvalid: "<file_name>: what the trainer lacks or what does not hold
 // together"; kCorrupt when it is not JSON or a member has another type.
 base::Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std::string& file_name,
                                                       std::string_view trainer);
+
+// Returns the model that the facts say, checked as [model] of a job is. kInvalid with `file_name` and what does not hold
+// together.
+base::Result<ModelSpec> model_of(const PretrainedConfig& config, const std::string& file_name,
+                                 const std::string& trainer);
 
 }  // namespace shardrun::spec

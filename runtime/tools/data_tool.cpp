@@ -21,6 +21,7 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/spec/toml_value.h"
+#include "runtime/tools/data_preview.h"
 #include "runtime/tools/stop_requests.h"
 #include "runtime/trainer/data/document_encoder.h"
 #include "runtime/trainer/data/documents.h"
@@ -43,6 +44,7 @@ struct Options {
   data::Encoding encoding;
   data::Reading reading;
   bool json = false;
+  int64_t show = 0;  // documents that are shown; 0: they are written
   std::vector<std::string> files;
 };
 
@@ -68,6 +70,8 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
   } else if (name == "template") {
     ASSIGN_OR_RETURN(const auto parsed, data::parse_chat_template(value));
     options.encoding.chat_template = parsed;
+  } else if (name == "show") {
+    return read_number(value, name, options.show);
   } else if (name == "text-field") {
     options.reading.text_field = value;
   } else {
@@ -96,10 +100,11 @@ Result<Options> read_options(std::span<char* const> arguments) {
     }
   }
   for (++next; next < arguments.size(); ++next) options.files.emplace_back(arguments[next]);
-  if (options.tokenizer.empty() || options.output.empty() || options.files.empty())
-    return Error(Code::kInvalid,
-                 "a tokenizer, an output folder and at least one file are needed; see shardrun data "
-                 "--help");
+  if (options.tokenizer.empty() || options.output.empty() != (options.show > 0) || options.files.empty())
+    return Error(
+        Code::kInvalid,
+        "a tokenizer, an output folder or --show, and at least one file are needed; see shardrun data "
+        "--help");
   return options;
 }
 
@@ -242,19 +247,41 @@ void print_summary(const Job& job) {
   if (job.empty_documents > 0) fmt::print("{} documents were empty and are left out\n", job.empty_documents);
 }
 
+// Shows the first documents as they would be written, and writes nothing.
+Result<void> show(const Options& options, const data::Tokenizer& tokenizer) {
+  int64_t left = options.show;
+  const bool coloured = ::isatty(STDOUT_FILENO) == 1;
+  for (const std::string& file : options.files) {
+    ASSIGN_OR_RETURN(auto reader, data::DocumentReader::open(file, "shardrun data", options.reading));
+    for (; left > 0; --left) {
+      ASSIGN_OR_RETURN(const auto document, reader.next());
+      if (!document.has_value()) break;
+      std::vector<int32_t> ids;
+      if (auto encoded = encode_document(tokenizer, *document, options.encoding, ids); !encoded)
+        return Error(encoded.error().code(),
+                     fmt::format("{}: {}", reader.place(), encoded.error().to_string()));
+      fmt::print("{}", preview(tokenizer, ids, reader.place(), coloured));
+    }
+  }
+  return {};
+}
+
 Result<void> run(const Options& options, StopRequests& stop) {
   const auto tokenizer = data::open_tokenizer(options.tokenizer);
   if (!tokenizer) return tokenizer.error().context("--tokenizer");
+  if (options.show > 0) return show(options, **tokenizer);
+  RETURN_IF_ERROR(base::make_directories(options.output));
+  data::Reading reading = options.reading;
+  reading.scratch = options.output;  // where there is room for what comes out of them
   std::vector<data::DocumentReader> readers;
   int64_t documents = 0, bytes = 0;
   for (const std::string& file : options.files) {
-    ASSIGN_OR_RETURN(auto reader, data::DocumentReader::open(file, "shardrun data", options.reading));
+    ASSIGN_OR_RETURN(auto reader, data::DocumentReader::open(file, "shardrun data", reading));
     documents += reader.count();
     bytes += reader.bytes();
     readers.push_back(std::move(reader));
   }
   ASSIGN_OR_RETURN(const auto split, make_split(options, documents));
-  RETURN_IF_ERROR(base::make_directories(options.output));
   const std::string train_path = options.output + "/train.tokens",
                     validation_path = options.output + "/validation.tokens";
   RETURN_IF_ERROR(check_absent(train_path));

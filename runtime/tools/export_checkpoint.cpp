@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/tools/companions.h"
 #include "runtime/trainer/weights/hf_config.h"
 
 namespace shardrun::tools {
@@ -125,12 +126,40 @@ Result<void> write_tensors(const checkpoint::Store& store, const checkpoint::Man
   return writer.close();
 }
 
-Result<void> write_descriptions(const checkpoint::Manifest& manifest, const ExportOptions& options,
-                                const std::string& folder, const std::vector<OutputFile>& files) {
+// Writes config.json, with the special tokens of the model that training began with.
+Result<void> write_config(const checkpoint::Manifest& manifest, const ExportOptions& options,
+                          const std::string& folder) {
+  std::string origin;
+  if (!options.companions.empty()) {
+    const auto text = base::read_file(options.companions + "/config.json", /*limit_bytes=*/1 << 20);
+    if (!text && text.error().code() != Code::kNotFound) return text.error();
+    if (text) origin = *text;
+  }
   const char* dtype = options.type == weights::TensorType::kF32 ? "float32" : "bfloat16";
   ASSIGN_OR_RETURN(const auto config,
-                   weights::config_json(manifest.model, dtype, manifest.data.sequence_length));
-  RETURN_IF_ERROR(base::write_file_atomically(folder + "/config.json", config));
+                   weights::config_json(manifest.model, dtype, manifest.data.sequence_length, origin));
+  return base::write_file_atomically(folder + "/config.json", config);
+}
+
+// Writes what is neither weights nor config.json. Returns the names of the files that were copied.
+Result<std::vector<std::string>> write_companions(const checkpoint::Manifest& manifest,
+                                                  const ExportOptions& options, const std::string& folder) {
+  std::vector<std::string> companions;
+  if (!options.companions.empty()) {
+    ASSIGN_OR_RETURN(companions, copy_companions(options.companions, folder));
+  }
+  if (!options.run) return companions;
+  CardFacts facts{.step = manifest.step,
+                  .dtype = options.type == weights::TensorType::kF32 ? "fp32" : "bf16",
+                  .origin = options.run->origin,
+                  .companions = companions};
+  for (const checkpoint::BlockInfo& block : manifest.blocks) facts.parameters += block.full_elements();
+  const std::string card = model_card(options.run->record, options.run->job, facts);
+  RETURN_IF_ERROR(base::write_file_atomically(folder + "/README.md", card));
+  return companions;
+}
+
+Result<void> write_index(const std::string& folder, const std::vector<OutputFile>& files) {
   if (files.size() == 1) return {};
   std::vector<weights::IndexedTensor> index;
   uint64_t total = 0;
@@ -187,9 +216,11 @@ Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const ch
   ASSIGN_OR_RETURN(auto folder, PartialFolder::create(options.output));
   auto files = assign_files(manifest, options);
   RETURN_IF_ERROR(write_tensors(store, manifest, options, folder.path(), files));
-  RETURN_IF_ERROR(write_descriptions(manifest, options, folder.path(), files));
+  RETURN_IF_ERROR(write_config(manifest, options, folder.path()));
+  RETURN_IF_ERROR(write_index(folder.path(), files));
+  ASSIGN_OR_RETURN(auto companions, write_companions(manifest, options, folder.path()));
   RETURN_IF_ERROR(folder.become(options.output));
-  ExportSummary summary{manifest.step, 0, 0, static_cast<int>(files.size())};
+  ExportSummary summary{manifest.step, 0, 0, static_cast<int>(files.size()), std::move(companions)};
   for (const OutputFile& file : files) {
     summary.tensors += static_cast<int64_t>(file.tensors.size());
     summary.tensor_bytes += file.bytes;

@@ -3,6 +3,7 @@
 //   <output>/config.json                          LlamaForCausalLM or BertForPreTraining
 //   <output>/model.safetensors                    all tensors, or, above max_file_bytes,
 //   <output>/model-00001-of-00003.safetensors …   and model.safetensors.index.json, which says what is where
+//   <output>/tokenizer.json, README.md …          where somebody says where the tokenizer is, and which run it was
 //
 // Memory: one block of the model in fp32 and small buffers, whatever the model's size.
 // Thread rule: thread-compatible.
@@ -10,9 +11,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/record/run_record.h"
+#include "runtime/spec/job_spec.h"
 #include "runtime/trainer/checkpoint/store.h"
 #include "runtime/trainer/weights/safetensors.h"
 
@@ -20,11 +25,21 @@ namespace shardrun::tools {
 
 using base::Result;
 
+// What the card says of the run.
+struct ExportedRun {
+  record::RunRecord record;
+  spec::JobSpec job;
+  std::string origin;  // the folder whose weights it began with; empty: random ones
+};
+
 struct ExportOptions {
   std::string output;                                     // a folder that does not exist yet, or is empty
   weights::TensorType type = weights::TensorType::kBf16;  // fp32 masters are rounded to nearest even
   // Bytes of tensors; a larger tensor has a file of its own.
   uint64_t max_file_bytes = 5'000'000'000;
+  // A folder with the model's tokenizer, generation settings and, in its config.json, special tokens; empty: nobody knows one.
+  std::string companions;
+  std::optional<ExportedRun> run;
   std::function<bool()> stop_requested = [] { return false; };  // called between tensors
 };
 
@@ -32,7 +47,8 @@ struct ExportSummary {
   int64_t step = 0;
   int64_t tensors = 0;
   uint64_t tensor_bytes = 0;
-  int files = 0;
+  int files = 0;                        // of tensors
+  std::vector<std::string> companions;  // files beside them that were copied
 };
 
 // The folder appears complete and on the disk, or not at all. Every byte that is read is verified. kRefused when

@@ -9,8 +9,10 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/record/run_dir.h"
 #include "runtime/spec/toml_value.h"
 #include "runtime/tools/export_checkpoint.h"
 #include "runtime/tools/stop_requests.h"
@@ -24,6 +26,7 @@ using base::Error;
 
 struct Options {
   std::string checkpoint;
+  std::string run_directory, origin;  // for the card
   ExportOptions run;
   bool json = false;
 };
@@ -38,6 +41,12 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
     options.run.type = value == "bf16" ? weights::TensorType::kBf16 : weights::TensorType::kF32;
   } else if (name == "dtype") {
     return Error(Code::kInvalid, fmt::format("--dtype {}: choose bf16 or fp32", value));
+  } else if (name == "companions") {
+    options.run.companions = value;
+  } else if (name == "run") {
+    options.run_directory = value;
+  } else if (name == "origin") {
+    options.origin = value;
   } else if (name == "max-shard-bytes") {
     const auto [end, failure] =
         std::from_chars(value.data(), value.data() + value.size(), options.run.max_file_bytes);
@@ -90,7 +99,25 @@ Result<ExportSummary> export_newest(const checkpoint::Store& store, const Export
   return Error(Code::kCorrupt, fmt::format("no checkpoint in {} can be read", store.directory()));
 }
 
-Result<ExportSummary> run(const Options& options) {
+// What the run's directory says of it.
+Result<ExportedRun> read_run(const Options& options) {
+  const record::RunDir run{options.run_directory};
+  ASSIGN_OR_RETURN(const auto record, base::read_file(run.record_json()));
+  ASSIGN_OR_RETURN(const auto plan, base::read_file(run.plan_json()));
+  ExportedRun exported;
+  exported.origin = options.origin;
+  ASSIGN_OR_RETURN(exported.record, record::parse_run_record(record));
+  ASSIGN_OR_RETURN(const auto launch, record::parse_launch_plan(plan));
+  ASSIGN_OR_RETURN(exported.job, spec::load_job_spec(run.job_toml(), launch.overrides));
+  return exported;
+}
+
+Result<ExportSummary> run(Options& options) {
+  if (!options.run_directory.empty()) {
+    auto exported = read_run(options);
+    if (!exported) return std::move(exported).error().context(options.run_directory);
+    options.run.run = std::move(*exported);
+  }
   std::error_code failure;
   const fs::path path = fs::canonical(options.checkpoint, failure);
   if (failure) return Error(Code::kNotFound, fmt::format("{}: {}", options.checkpoint, failure.message()));
@@ -122,6 +149,7 @@ void fields(auto& visit, const Exported& exported) {
   visit("tensors", exported.summary.tensors);
   visit("tensor_bytes", exported.summary.tensor_bytes);
   visit("files", exported.summary.files);
+  visit("companions", exported.summary.companions);
 }
 
 void report(const Options& options, const ExportSummary& summary) {
@@ -130,9 +158,10 @@ void report(const Options& options, const ExportSummary& summary) {
     fmt::print("{}", base::json_of(Exported{options.run.output, dtype, summary}));
     return;
   }
-  fmt::print("{}: {} tensors of step {} in {}, {:.1f} MB in {} file{}\n", options.run.output, summary.tensors,
-             summary.step, dtype, static_cast<double>(summary.tensor_bytes) / 1e6, summary.files,
-             summary.files == 1 ? "" : "s");
+  fmt::print("{}: {} tensors of step {} in {}, {:.1f} MB in {} file{}, {}\n", options.run.output,
+             summary.tensors, summary.step, dtype, static_cast<double>(summary.tensor_bytes) / 1e6,
+             summary.files, summary.files == 1 ? "" : "s",
+             summary.companions.empty() ? "without a tokenizer" : "with its tokenizer");
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
+#include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/cuda/ops.h"
 #include "runtime/trainer/kernels/cuda/rounding.h"
 
@@ -305,7 +306,8 @@ void measure_rows(Bench& bench) {
   bench.bytes("gelu backward", 3 * kRow, y, N * C, [&] { ops.pointwise.gelu_backward(y, dy, x, N * C); });
 
   auto* const table = poisoned<float>(bench, T * D);
-  ops.attention.rope_table(table, T, D, 500000.0);
+  const std::vector<float> angles = plan::rope_table(T, D, 500000.0);
+  need(bench.device().copy_in(table, angles.data(), angles.size() * sizeof(float)));
   constexpr int64_t kStride = (H + 2 * K) * D;
   auto* const qkv = bench.random<Bf16>(N * kStride, 6);
   bench.bytes("rope", 4.0 * N * (H + K) * D, qkv, N * kStride, [&] {

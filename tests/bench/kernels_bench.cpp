@@ -22,6 +22,7 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/bert.h"
 #include "runtime/trainer/model/llama.h"
@@ -172,9 +173,8 @@ std::vector<Figure> parts(const LlamaShape& shape) {
              narrow = random_values<T>(N * F, 4, 1.0);
   const auto w = random_values<T>(C * 2 * F, 5, 0.02);
   auto out = wide, dx = narrow, rotated = wide;
-  std::vector<float> dw(w.size()), rrms(static_cast<size_t>(N)), lse(static_cast<size_t>(N * c.heads)),
-      table(static_cast<size_t>(shape.length * D));
-  ops<T>().attention.rope_table(table.data(), shape.length, D, c.rope_theta);
+  std::vector<float> dw(w.size()), rrms(static_cast<size_t>(N)), lse(static_cast<size_t>(N * c.heads));
+  const std::vector<float> table = plan::rope_table(shape.length, D, c.rope_theta);
 
   const auto products = [&](int64_t in, int64_t outputs) {
     ops<T>().products.linear_forward(out.data(), narrow.data(), w.data(), N, in, outputs);

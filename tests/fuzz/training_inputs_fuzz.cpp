@@ -67,8 +67,10 @@ void check_vocabulary(const std::string& path, const std::string& text) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Folder kFolder;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  for (const char* trainer : {"llama", "bert"})
-    (void)spec::read_pretrained_config(text, "config.json", trainer);
+  for (const char* trainer : {"llama", "bert"}) {
+    if (const auto read = spec::read_pretrained_config(text, "config.json", trainer))
+      (void)spec::model_of(*read, "config.json", trainer);
+  }
   check_products(text);
   check_documents(kFolder.file("documents.jsonl", text), size);
   check_vocabulary(kFolder.file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + text), text);

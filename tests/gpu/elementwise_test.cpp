@@ -163,14 +163,3 @@ TEST_CASE_TEMPLATE("rope: turns the first heads of every row and leaves the othe
               {"inverse", turned(back(x), table, s, -1.0), kTolerance<T>}});
   }
 }
-
-TEST_CASE("rope: the table is the CPU's") {
-  for (const int64_t length : {1, 65, 2048}) {
-    check_op(what("rope_table", "fp32", {{"T", length}, {"D", 128}}),
-             [&](Run& run) {
-               float* const table = run.out<float>(length * 128);
-               ops<float>().attention.rope_table(table, length, 128, 500000.0);
-             },
-             {{"table", angle_table(length, 128, 500000.0), 1e-7}});
-  }
-}

@@ -23,11 +23,12 @@ BEGIN {
   rule("runtime/trainer/model", "runtime/base runtime/spec runtime/plan runtime/trainer/comm runtime/trainer/kernels")
   rule("runtime/trainer/checkpoint", "runtime/base runtime/spec runtime/plan runtime/trainer/shard runtime/trainer/model")
   rule("runtime/trainer/weights", "runtime/base runtime/spec runtime/plan runtime/trainer/shard runtime/trainer/model runtime/trainer/comm")
+  rule("runtime/trainer/generate", "runtime/base runtime/plan runtime/trainer/kernels runtime/trainer/checkpoint runtime/trainer/weights")
   rule("runtime/trainer/train", ground " runtime/trainer/kernels runtime/trainer/shard runtime/trainer/data runtime/trainer/optim runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/comm runtime/trainer/model")
   rule("runtime/gate", ground " runtime/trainer/comm runtime/trainer/checkpoint runtime/trainer/train")
   rule("runtime/measure", ground " runtime/trainer/kernels runtime/trainer/comm runtime/trainer/model runtime/trainer/optim")
   rule("runtime/rank", ground)
-  rule("runtime/tools", ground " runtime/measure runtime/gate runtime/trainer/comm runtime/trainer/data runtime/trainer/shard runtime/trainer/model runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/train")
+  rule("runtime/tools", ground " runtime/measure runtime/gate runtime/trainer/comm runtime/trainer/data runtime/trainer/shard runtime/trainer/model runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/generate runtime/trainer/train")
   rule("runtime/main.cpp", ground " runtime/trainer/train runtime/rank runtime/tools")
 
   rule("launcher/plan", ground)

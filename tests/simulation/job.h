@@ -49,7 +49,8 @@ class Job {
   Job(World& world, History& history, bool in_slurm)
       : world_(world), history_(history), in_slurm_(in_slurm) {}
 
-  Start& start(const Identity& identity, std::vector<std::string> nodes);
+  // `take_over`: not a start, but a conductor for the ranks of one that has died.
+  Start& start(const Identity& identity, std::vector<std::string> nodes, bool take_over = false);
   const std::vector<std::unique_ptr<Start>>& starts() const { return starts_; }
   bool is_completed() const;
   // The crew that a process is of; null for conductors.
@@ -61,8 +62,10 @@ class Job {
 
  private:
   friend class SimulatedScheduler;
-  void conduct(Start& start, const std::vector<std::string>& nodes);
+  void conduct(Start& start, const std::vector<std::string>& nodes, bool take_over);
   launcher::StepOutcome run_crew(Start& start, const launcher::StepRequest& step);
+  launcher::StepOutcome take_crew(const launcher::StepRequest& step);
+  launcher::StepOutcome wait_for_crew(Crew& crew, const launcher::StepRequest& step);
   int run_rank(Crew& crew, int rank);
   int train(Crew& crew, int rank);
   // Is true when all ranks said so; nothing when a peer is gone.

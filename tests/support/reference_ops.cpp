@@ -80,7 +80,8 @@ int64_t head_at(const AttentionShape& s, int64_t b, int64_t t, int64_t head) {
 bool sees(const AttentionShape& s, const Visibility& v, int64_t b, int64_t t, int64_t u) {
   const bool same_document = v.begins == nullptr || v.begins[b * s.T + t] == v.begins[b * s.T + u];
   const bool is_padding = v.lengths != nullptr && u >= v.lengths[b];
-  return same_document && !is_padding && (!v.causal || u <= t);
+  const bool in_window = v.window == 0 || u > t - v.window;
+  return same_document && !is_padding && in_window && (!v.causal || u <= t);
 }
 
 // Returns the softmax weights of query t of head h over all keys; all are zero when it sees none.

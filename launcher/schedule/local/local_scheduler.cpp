@@ -91,7 +91,8 @@ Environment job_environment(const StepRequest& request, int world_size) {
   environment.set("SHARDRUN_MASTER_ADDR", request.master_addr);
   environment.set("SHARDRUN_MASTER_PORT", std::to_string(request.master_port));
   environment.set("SHARDRUN_LAUNCH_TIME", fmt::format("{:.6f}", request.launch_time));
-  environment.set("SHARDRUN_LAUNCHER_PID", std::to_string(::getpid()));
+  if (request.spec->fault_tolerance.conductor_timeout.count() == 0)
+    environment.set("SHARDRUN_LAUNCHER_PID", std::to_string(::getpid()));
   environment.set("SHARDRUN_NODE_INDEX", "0");
   environment.set("SHARDRUN_NODE_COUNT", "1");
   environment.set("SHARDRUN_WORLD_SIZE", std::to_string(world_size));

@@ -4,7 +4,7 @@
 // the ranks see node_count 1. That matches the machine, and it keeps LOCAL_RANK usable as a device number.
 //
 // Every process that is created below a rank is ours (PR_SET_CHILD_SUBREAPER), also one that called setsid or whose
-// parent died; none outlives run(). The ranks' supervisors die with this process.
+// parent died; none outlives run(). The ranks' supervisors die with this process, unless the job has a conductor_timeout.
 //
 // PMIx 4.2's server can be started once in a process: a second LocalScheduler in the same process is refused.
 #pragma once

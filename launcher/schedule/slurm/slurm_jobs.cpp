@@ -14,6 +14,7 @@
 #include "runtime/base/command.h"
 #include "runtime/base/io.h"
 #include "runtime/base/trust.h"
+#include "runtime/contract/sealed_lines.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::launcher {
@@ -125,6 +126,9 @@ Result<void> prepare_run(SubmitRequest& request, const std::string& id, const st
   request.plan.run_directory =
       request.goes_on_in.empty() ? request.runs_directory + "/" + id : request.goes_on_in;
   RETURN_IF_ERROR(make_run_directory(request));
+  if (request.goes_on_in.empty()) {
+    ASSIGN_OR_RETURN(request.plan.identity, contract::new_run_identity());
+  }
   if (request.code) {
     ASSIGN_OR_RETURN(auto inside,
                      unpack_snapshot(*request.code, record::RunDir{request.plan.run_directory}.code()));

@@ -23,10 +23,8 @@ struct Slicing {
   int rank = 0, ranks = 1;
 };
 
-// The slice of rank `slicing.rank` along `dimension`, or the whole tensor for -1.
-void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, int dimension, double stddev,
-            const Slicing& slicing) {
-  ParameterInfo parameter{std::move(name), std::move(shape), 0, dimension >= 0, stddev};
+// Adds the slice of rank `slicing.rank` along `dimension`, or the whole tensor for -1.
+void append(BlockLayout& block, ParameterInfo parameter, int dimension, const Slicing& slicing) {
   if (dimension >= 0 && slicing.ranks > 1) {
     int64_t& extent = parameter.shape[dimension];
     parameter.full_shape = parameter.shape;
@@ -36,9 +34,28 @@ void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, in
   }
   block.append(std::move(parameter));
 }
+void append(BlockLayout& block, std::string name, std::vector<int64_t> shape, int dimension, double stddev,
+            const Slicing& slicing) {
+  append(block, {std::move(name), std::move(shape), 0, dimension >= 0, stddev}, dimension, slicing);
+}
+// Of one dimension, with one initial value and without decay.
+void append_vector(BlockLayout& block, std::string name, int64_t count, int dimension, double value,
+                   const Slicing& slicing) {
+  append(block, {std::move(name), {count}, 0, false, 0.0, value}, dimension, slicing);
+}
+
+struct Family {
+  const char *model_type, *architecture;
+};
+Family family_of(const LlamaConfig& config) {
+  if (config.head_norms) return {"qwen3", "Qwen3ForCausalLM"};
+  if (config.qkv_bias) return {"qwen2", "Qwen2ForCausalLM"};
+  if (config.window > 0) return {"mistral", "MistralForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
+}
 
 BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& slicing) {
-  const int64_t C = config.hidden, F = config.ffn, D = C / config.heads;
+  const int64_t C = config.hidden, F = config.ffn, D = config.head_elements();
   const int64_t Q = config.heads * D, KV = config.kv_heads * D;
   // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
   const double into_residual = kInitStddev / std::sqrt(2.0 * config.layers);
@@ -48,6 +65,15 @@ BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& sl
   append(block, prefix + "self_attn.q_proj.weight", {Q, C}, 0, kInitStddev, slicing);
   append(block, prefix + "self_attn.k_proj.weight", {KV, C}, 0, kInitStddev, slicing);
   append(block, prefix + "self_attn.v_proj.weight", {KV, C}, 0, kInitStddev, slicing);
+  if (config.qkv_bias) {
+    append_vector(block, prefix + "self_attn.q_proj.bias", Q, 0, 0.0, slicing);
+    append_vector(block, prefix + "self_attn.k_proj.bias", KV, 0, 0.0, slicing);
+    append_vector(block, prefix + "self_attn.v_proj.bias", KV, 0, 0.0, slicing);
+  }
+  if (config.head_norms) {
+    append_vector(block, prefix + "self_attn.q_norm.weight", D, -1, 1.0, slicing);
+    append_vector(block, prefix + "self_attn.k_norm.weight", D, -1, 1.0, slicing);
+  }
   append(block, prefix + "self_attn.o_proj.weight", {C, Q}, 1, into_residual, slicing);
   append(block, prefix + "post_attention_layernorm.weight", {C}, -1, 0.0, slicing);
   append(block, prefix + "mlp.gate_proj.weight", {F, C}, 0, kInitStddev, slicing);
@@ -56,25 +82,44 @@ BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& sl
   return block;
 }
 
-// config.json of LlamaForCausalLM.
-struct LlamaForCausalLM {
+// config.json's rope_scaling.
+struct PublishedRope {
+  const spec::RotaryScaling& rope;
+};
+void fields(auto& visit, const PublishedRope& published) {
+  const spec::RotaryScaling& rope = published.rope;
+  visit("factor", rope.factor);
+  if (rope.kind == spec::RopeScaling::kLlama3) {
+    visit("high_freq_factor", rope.high_factor);
+    visit("low_freq_factor", rope.low_factor);
+    visit("original_max_position_embeddings", rope.original_length);
+  }
+  visit("rope_type", std::string(spec::name_of(rope.kind)));
+}
+
+// config.json as transformers has it.
+struct Published {
   const LlamaConfig& config;
 };
-void fields(auto& visit, const LlamaForCausalLM& published) {
+void fields(auto& visit, const Published& published) {
   const LlamaConfig& config = published.config;
-  visit("architectures", std::vector<std::string>{"LlamaForCausalLM"});
+  const auto [type, architecture] = family_of(config);
+  visit("architectures", std::vector<std::string>{architecture});
   visit("attention_bias", false);
-  visit("head_dim", config.hidden / config.heads);
+  visit("head_dim", config.head_elements());
   visit("hidden_act", std::string("silu"));
   visit("hidden_size", config.hidden);
   visit("intermediate_size", config.ffn);
+  if (config.max_positions > 0) visit("max_position_embeddings", config.max_positions);
   visit("mlp_bias", false);
-  visit("model_type", std::string("llama"));
+  visit("model_type", std::string(type));
   visit("num_attention_heads", config.heads);
   visit("num_hidden_layers", config.layers);
   visit("num_key_value_heads", config.kv_heads);
   visit("rms_norm_eps", config.norm_epsilon);
+  if (config.rope.kind != spec::RopeScaling::kNone) visit("rope_scaling", PublishedRope{config.rope});
   visit("rope_theta", config.rope_theta);
+  if (config.window > 0) visit("sliding_window", config.window);
   visit("tie_word_embeddings", config.tied_embeddings);
   visit("vocab_size", config.vocab);
 }
@@ -82,8 +127,21 @@ void fields(auto& visit, const LlamaForCausalLM& published) {
 }  // namespace
 
 LlamaConfig LlamaConfig::of(const spec::ModelSpec& model) {
-  return {model.layers, model.hidden,     model.heads,        model.kv_heads,       model.ffn,
-          model.vocab,  model.rope_theta, model.norm_epsilon, model.tied_embeddings};
+  return {.layers = model.layers,
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .kv_heads = model.kv_heads,
+          .ffn = model.ffn,
+          .vocab = model.vocab,
+          .rope_theta = model.rope_theta,
+          .norm_epsilon = model.norm_epsilon,
+          .tied_embeddings = model.tied_embeddings,
+          .head_size = model.head_size,
+          .qkv_bias = model.qkv_bias,
+          .head_norms = model.head_norms,
+          .window = model.window,
+          .max_positions = model.max_positions,
+          .rope = model.rope};
 }
 
 base::Result<void> check(const LlamaConfig& config) {
@@ -91,7 +149,14 @@ base::Result<void> check(const LlamaConfig& config) {
       config.vocab < 1) {
     return Error(Code::kInvalid, "a Llama's layers, hidden, heads, kv_heads, ffn and vocab must be positive");
   }
-  if (config.hidden % config.heads != 0 || config.hidden / config.heads % 2 != 0) {
+  if (int{config.qkv_bias} + int{config.head_norms} + int{config.window > 0} > 1) {
+    return Error(Code::kInvalid,
+                 "no family of models has two of qkv_bias, head_norms and a window; keep one");
+  }
+  if (config.head_size > 0 && config.head_size % 2 != 0) {
+    return Error(Code::kInvalid, fmt::format("head_size {} is odd; write an even one", config.head_size));
+  }
+  if (config.head_size == 0 && (config.hidden % config.heads != 0 || config.hidden / config.heads % 2 != 0)) {
     return Error(Code::kInvalid,
                  fmt::format("hidden {} over {} heads gives no even head size; make hidden a multiple "
                              "of {}",
@@ -102,9 +167,9 @@ base::Result<void> check(const LlamaConfig& config) {
                  fmt::format("{} heads cannot share {} kv_heads evenly; make heads a multiple", config.heads,
                              config.kv_heads));
   }
-  if (config.hidden / config.heads > 1024) {
+  if (config.head_elements() > 1024) {
     return Error(Code::kInvalid,
-                 fmt::format("head size {} is above 1024; use more heads", config.hidden / config.heads));
+                 fmt::format("head size {} is above 1024; use more heads", config.head_elements()));
   }
   return {};
 }
@@ -128,7 +193,8 @@ ModelShape shape_of(const LlamaConfig& config) {
   ModelShape shape;
   shape.layers = config.layers;
   shape.hidden = config.hidden;
-  shape.kv_width = config.hidden / config.heads * config.kv_heads;
+  shape.attention_width = config.head_elements() * config.heads;
+  shape.kv_width = config.head_elements() * config.kv_heads;
   shape.ffn = config.ffn;
   shape.vocab = config.vocab;
   shape.tied = config.tied_embeddings;
@@ -145,7 +211,8 @@ FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length) {
     }
   }
   const auto with_scores = [&](double credit) {
-    return 6.0 * products + credit * config.layers * static_cast<double>(config.hidden) * sequence_length;
+    const double width = static_cast<double>(config.heads) * config.head_elements();
+    return 6.0 * products + credit * config.layers * width * sequence_length;
   };
   return {.causal = with_scores(6.0), .full = with_scores(12.0)};
 }
@@ -169,7 +236,7 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
   const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   OpList list{run.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
-  list.linears = {{Op::kForward, s.N, s.C, s.QKV},          {back, s.N, s.HD, s.C},
+  list.linears = {{Op::kForward, s.N, s.C, s.QKV, s.bias},  {back, s.N, s.HD, s.C},
                   {Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
                   {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
                   {Op::kBackwardWeight, s.N, s.C, 2 * s.F}, {input, s.N, s.C, 2 * s.F},
@@ -186,7 +253,7 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
 }
 
 std::string hf_config(const LlamaConfig& config) {
-  return base::JsonWriter(base::kJsonLine, 0).text_of(LlamaForCausalLM{config}, {});
+  return base::JsonWriter(base::kJsonLine, 0).text_of(Published{config}, {});
 }
 
 }  // namespace shardrun::plan

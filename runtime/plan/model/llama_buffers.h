@@ -30,7 +30,7 @@ struct LlamaSizes {
         N(B * T),
         R(N / ranks),
         C(config.hidden),
-        D(C / std::max<int64_t>(1, config.heads)),
+        D(config.head_elements()),
         H(config.heads / ranks),
         K(config.kv_heads / ranks),
         F(config.ffn / ranks),
@@ -38,6 +38,10 @@ struct LlamaSizes {
         L(config.layers),
         HD(H * D),
         QKV((H + 2 * K) * D),
+        // A window that reaches over the sequence hides nothing.
+        window(config.window < T ? config.window : 0),
+        bias(config.qkv_bias),
+        head_norms(config.head_norms),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),
         slots(layer_slots(L, run)),
@@ -53,6 +57,8 @@ struct LlamaSizes {
   int64_t B, T, N;
   int64_t R;  // rows of the residual stream that this rank owns
   int64_t C, D, H, K, F, V, L, HD, QKV;
+  int64_t window;  // tokens that a token sees; 0: all before it
+  bool bias, head_norms;
   float epsilon;
   Checkpointing checkpointing;
   int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
@@ -88,6 +94,8 @@ struct LlamaLayerActivations {
   T* input;                    // (R,C): the residual stream before the layer
   float *rrms1, *rrms2;        // (R)
   float* lse;                  // (B,H,T)
+  float* head_rrms;            // (N,H+K), with head norms
+  T* heads;                    // (N,(H+K)·D): queries and keys before their norms, with head norms
   T* normed1;                  // (N,C)
   T* qkv;                      // (N,QKV), rotated
   T* attention;                // (N,H·D)
@@ -129,7 +137,7 @@ struct LlamaBuffers {
     scratch.take(rope, s.T * s.D);
     scratch.take(head_rrms, s.R);
     scratch.take(losses, kLosses);
-    if (s.accumulates) scratch.take(norm_gradient, s.C);
+    if (s.accumulates) scratch.take(norm_gradient, std::max(s.C, s.head_norms ? 2 * s.D : 0));
     scratch.take(logits, s.chunk * s.V);
     scratch.take(output, s.R * s.C);
     scratch.take(head_normed, s.N * s.C);
@@ -158,7 +166,7 @@ struct LlamaBuffers {
   std::vector<LlamaLayerActivations<T>> layers;
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
-  float* norm_gradient = nullptr;  // (C), of a norm's weight, before it is added to another's
+  float* norm_gradient = nullptr;  // (C) or (2,D), of norms' weights, before it is added to another's
   double* losses = nullptr;
   T* output = nullptr;  // (R,C): the residual stream after the last layer
   T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;
@@ -180,6 +188,10 @@ struct LlamaBuffers {
     cursor.take(a.rrms1, s.R);
     cursor.take(a.rrms2, s.R);
     cursor.take(a.lse, s.B * s.H * s.T);
+    if (s.head_norms) {
+      cursor.take(a.head_rrms, s.N * (s.H + s.K));
+      cursor.take(a.heads, s.N * (s.H + s.K) * s.D);
+    }
     cursor.take(a.qkv, s.N * s.QKV);
     cursor.take(a.attention, s.N * s.HD);
     cursor.take(a.middle, s.R * s.C);

@@ -13,18 +13,21 @@ struct ModelShape {
   // Whether the classifier uses the embedding's matrix, so that a micro-step visits that block twice.
   bool tied = false;
   const spec::Architecture* architecture = &spec::kArchitectures.front();
+  int attention_width = 0;  // of all query heads; 0: hidden
 
+  double query_width() const { return attention_width > 0 ? attention_width : hidden; }
   // Returns the parameters of a layer's products, attention's projections among them, and of two norms.
   double layer_parameters() const {
     const double d = hidden;
-    return 2.0 * d * d + 2.0 * d * kv_width + static_cast<double>(ffn_matrices) * d * ffn + 2.0 * d;
+    return 2.0 * d * query_width() + 2.0 * d * kv_width + static_cast<double>(ffn_matrices) * d * ffn +
+           2.0 * d;
   }
   double table_parameters() const { return static_cast<double>(vocab) * hidden; }
   double parameters() const { return layers * layer_parameters() + (tied ? 1.0 : 2.0) * table_parameters(); }
   // Returns the FLOPs of forward and backward without recomputation; half of the attention matrix where it is causal.
   double flops_per_token(int sequence_length) const {
     const double attention =
-        (architecture->causal ? 6.0 : 12.0) * layers * hidden * static_cast<double>(sequence_length);
+        (architecture->causal ? 6.0 : 12.0) * layers * query_width() * static_cast<double>(sequence_length);
     return 6.0 * (layers * layer_parameters() + table_parameters()) + attention;
   }
   // Returns those of the linear layers of blocks alone: without attention's scores and the head.

@@ -142,6 +142,8 @@ Manifest manifest_from(const json& object) {
   }
   if (const auto gpu = object.find("gpu"); gpu != object.end())
     manifest.gpu = {gpu->value("attention", ""), gpu->value("products", "")};
+  if (const auto run = object.find("run"); run != object.end())
+    manifest.run = {run->value("name", ""), run->value("id", ""), run->value("identity", "")};
   if (object.contains("fp8")) {
     for (const json& numbers : object.at("fp8")) manifest.fp8.push_back(fp8_from(numbers));
   }
@@ -251,6 +253,9 @@ std::string to_json(const Manifest& manifest) {
   for (const kernels::Fp8History& history : manifest.fp8) object["fp8"].push_back(to_array(history));
   if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
     object["gpu"] = {{"attention", manifest.gpu.attention}, {"products", manifest.gpu.products}};
+  if (!manifest.run.identity.empty())
+    object["run"] = {
+        {"name", manifest.run.name}, {"id", manifest.run.id}, {"identity", manifest.run.identity}};
   object["crc32c"] = checksum(object);
   return base::json_text(object, /*indent=*/1) + "\n";
 }

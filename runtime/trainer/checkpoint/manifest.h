@@ -85,6 +85,17 @@ struct DataIdentity {
 // Returns whether both are the same data, as far as both know.
 bool same_data(const DataIdentity& left, const DataIdentity& right);
 
+// Which run wrote a checkpoint. Empty in older checkpoints, and where nobody says so.
+struct RunIdentity {
+  std::string name, id;
+  std::string identity;  // record::LaunchPlan::identity
+
+  // Returns whether they are certainly different runs.
+  bool is_other(const RunIdentity& run) const {
+    return !identity.empty() && !run.identity.empty() && identity != run.identity;
+  }
+};
+
 // What the bits of a run on GPUs depend on beside its numbers; a run that continues it must have the same. Empty: a
 // CPU's.
 struct GpuKernels {
@@ -104,6 +115,7 @@ struct Manifest {
   // A run with fp8 has one for every tensor that is quantized, in the model's order; all ranks have the same.
   std::vector<kernels::Fp8History> fp8{};
   GpuKernels gpu{};
+  RunIdentity run{};
 };
 
 std::string to_json(const Manifest& manifest);

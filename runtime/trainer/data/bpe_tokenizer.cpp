@@ -57,9 +57,11 @@ class BpeTokenizer final : public Tokenizer {
     auto made = std::unique_ptr<BpeTokenizer>(
         new BpeTokenizer(std::move(merges), bpe::WordCutter(std::move(file.splits))));
     bpe::SplitPattern::Scratch scratch;
+    made->pieces_.resize(static_cast<size_t>(std::max(0, file.vocabulary)));
     for (AddedToken& token : file.added) {
       made->controls_.emplace(token.content, token.id);
       if (token.special) continue;
+      made->pieces_[static_cast<size_t>(token.id)] = token.content;
       if (token.normalized) {
         ASSIGN_OR_RETURN(const auto form,
                          made->normalized(file.normalizers, {token.content, {}}, true, scratch));
@@ -68,6 +70,7 @@ class BpeTokenizer final : public Tokenizer {
       }
       (token.normalized ? made->behind_normalizers_ : made->before_normalizers_).add(std::move(token));
     }
+    made->spell_pieces(file.vocabulary);
     made->before_normalizers_.sort();
     made->behind_normalizers_.sort();
     made->normalizers_ = std::move(file.normalizers);
@@ -84,6 +87,16 @@ class BpeTokenizer final : public Tokenizer {
   int32_t control_token(std::string_view content) const override {
     const auto found = controls_.find(content);
     return found == controls_.end() ? -1 : found->second;
+  }
+
+  std::string bytes_of(int32_t id) const override {
+    return id >= 0 && static_cast<size_t>(id) < pieces_.size() ? pieces_[static_cast<size_t>(id)] : "";
+  }
+
+  std::string spelling_of(int32_t id) const override {
+    for (const auto& [content, control] : controls_)
+      if (control == id) return content;
+    return Tokenizer::spelling_of(id);
   }
 
   Result<void> encode(std::string_view text, std::vector<Token>& out) const override {
@@ -106,6 +119,21 @@ class BpeTokenizer final : public Tokenizer {
 
   BpeTokenizer(bpe::Merges merges, bpe::WordCutter cutter)
       : merges_(std::move(merges)), cutter_(std::move(cutter)) {}
+
+  // Fills in what the tokens of the merges' vocabulary stand for.
+  void spell_pieces(int32_t vocabulary) {
+    const bpe::MergeRules& rules = merges_.rules();
+    for (const auto& [piece, id] : rules.vocabulary) {
+      const bool special = controls_.contains(piece) || id == rules.unknown;
+      if (id < vocabulary && !special)
+        pieces_[static_cast<size_t>(id)] = rules.bytes ? piece : with_spaces(piece);
+    }
+    for (size_t byte = 0; byte < rules.byte_pieces.size(); ++byte) {
+      const int32_t id = rules.byte_pieces[byte];
+      if (!rules.bytes && id >= 0 && id < vocabulary)
+        pieces_[static_cast<size_t>(id)] = std::string(1, static_cast<char>(byte));
+    }
+  }
 
   static Result<Form> normalized(const std::vector<bpe::Normalizer>& normalizers, Form form, bool first,
                                  bpe::SplitPattern::Scratch& scratch) {
@@ -152,6 +180,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<bpe::Normalizer> normalizers_, shapers_;
   AddedTokens before_normalizers_, behind_normalizers_;
   bpe::Vocabulary controls_;
+  std::vector<std::string> pieces_;  // the bytes of each id
   TokenizerFacts facts_;
 };
 

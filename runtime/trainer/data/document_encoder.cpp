@@ -40,6 +40,41 @@ Result<void> encode_passage(const Tokenizer& tokenizer, const Passage& passage, 
 
 }  // namespace
 
+Result<Question> encode_question(const Tokenizer& tokenizer, Document document, const Encoding& encoding) {
+  const SpecialTokens& special = tokenizer.facts().special;
+  Question question;
+  if (special.end >= 0) question.ends.push_back(special.end);
+  std::vector<Passage> passages{{document.text, {}, {}, true, false}};
+  if (!document.messages.empty()) {
+    if (!encoding.chat_template)
+      return Error(Code::kInvalid, fmt::format("a conversation needs --template {}", kChatTemplates));
+    document.messages.push_back({"assistant", ""});
+    ASSIGN_OR_RETURN(passages, apply_chat_template(*encoding.chat_template, document.messages));
+    // What the template would have the assistant say itself is what ends an answer.
+    Passage& last = passages.back();
+    const size_t answer = last.learned.back().begin;
+    while (!last.marks.empty() && last.marks.back().begin >= answer) {
+      const Passage::Range mark = last.marks.back();
+      const int32_t id =
+          tokenizer.control_token(std::string_view(last.text).substr(mark.begin, mark.end - mark.begin));
+      if (id >= 0) question.ends.push_back(id);
+      last.marks.pop_back();
+    }
+    last.text.resize(answer);
+    last.ends = false;
+  }
+  std::vector<Token> tokens;
+  for (const Passage& passage : passages) {
+    tokens.clear();
+    RETURN_IF_ERROR(encode_passage(tokenizer, passage, tokens));
+    if (encoding.special_tokens && passage.begins && special.begin >= 0)
+      question.ids.push_back(special.begin);
+    for (const Token& token : tokens) question.ids.push_back(token.id);
+    if (encoding.special_tokens && passage.ends && special.end >= 0) question.ids.push_back(special.end);
+  }
+  return question;
+}
+
 Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
                              std::vector<int32_t>& ids) {
   const TokenizerFacts& facts = tokenizer.facts();

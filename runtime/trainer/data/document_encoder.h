@@ -26,4 +26,13 @@ struct Encoding {
 Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
                              std::vector<int32_t>& ids);
 
+// What somebody asks a model.
+struct Question {
+  std::vector<int32_t> ids;   // up to where the answer begins
+  std::vector<int32_t> ends;  // tokens that end an answer
+};
+// Returns the tokens of a text, or of a conversation that the assistant goes on with, as encode_document() has them. Errors
+// as there.
+Result<Question> encode_question(const Tokenizer& tokenizer, Document document, const Encoding& encoding);
+
 }  // namespace shardrun::data

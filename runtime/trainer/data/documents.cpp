@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
+#include "runtime/trainer/data/compressed_file.h"
 #include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::data {
@@ -83,12 +84,20 @@ Result<Document> document_of(const Json& object, const std::string& text_field) 
   return document;
 }
 
+Result<MappedFile> contents_of(const std::string& path, const std::string& key, const std::string& scratch) {
+  auto file = MappedFile::open(path, key);
+  if (!file || name_when_unpacked(path) == path) return file;
+  ASSIGN_OR_RETURN(const auto unpacked, unpack(path, scratch));
+  return MappedFile::map(unpacked.get(), path, key);
+}
+
 }  // namespace
 
 Result<DocumentReader> DocumentReader::open(const std::string& path, const std::string& key,
                                             Reading reading) {
-  ASSIGN_OR_RETURN(auto file, MappedFile::open(path, key));
-  const Kind kind = path.ends_with(".jsonl")       ? Kind::kJsonLines
+  const std::string_view name = name_when_unpacked(path);
+  ASSIGN_OR_RETURN(auto file, contents_of(path, key, reading.scratch));
+  const Kind kind = name.ends_with(".jsonl")       ? Kind::kJsonLines
                     : reading.split_on_blank_lines ? Kind::kParagraphs
                                                    : Kind::kWhole;
   return DocumentReader(std::move(file), path, kind, std::move(reading.text_field));

@@ -7,6 +7,8 @@
 //                  {"prompt": "…", "completion": "…"}: a question and its answer
 //   any other    plain text: the file is one document, or with `split_on_blank_lines` each paragraph is
 //
+// Each may be compressed: NAME.jsonl.gz, text.zst (compressed_file.h).
+//
 // Thread rule: thread-compatible.
 #pragma once
 
@@ -32,11 +34,12 @@ struct Document {
 struct Reading {
   bool split_on_blank_lines = false;
   std::string text_field = "text";
+  std::string scratch = "/tmp";  // a folder in which compressed files are unpacked
 };
 
 class DocumentReader {
  public:
-  // Errors are those of MappedFile::open, with `key` before them.
+  // Errors are those of MappedFile::open, with `key` before them, and of unpack().
   static Result<DocumentReader> open(const std::string& path, const std::string& key, Reading reading);
 
   // Returns the next document; nullopt after the last. kInvalid with file:line for what is not a document.

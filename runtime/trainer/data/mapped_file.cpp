@@ -24,8 +24,13 @@ Result<MappedFile> MappedFile::open(const std::string& path, const std::string& 
                              "node can read",
                              key, path));
   }
+  if (!fd) return base::errno_error(Code::kIo, fmt::format("{}: {}", key, path), errno);
+  return map(fd.get(), path, key);
+}
+
+Result<MappedFile> MappedFile::map(int fd, const std::string& path, const std::string& key) {
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) {
+  if (::fstat(fd, &status) != 0) {
     return base::errno_error(Code::kIo, fmt::format("{}: {}", key, path), errno);
   }
   if (!S_ISREG(status.st_mode)) {
@@ -36,7 +41,7 @@ Result<MappedFile> MappedFile::open(const std::string& path, const std::string& 
                  fmt::format("{}: {} is empty; remove it from the list or fill it", key, path));
   }
   const auto size = static_cast<size_t>(status.st_size);
-  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (memory == MAP_FAILED)
     return base::errno_error(Code::kIo, fmt::format("{}: mapping {}", key, path), errno);
   return MappedFile(static_cast<const std::byte*>(memory), size);

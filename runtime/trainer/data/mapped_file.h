@@ -20,6 +20,8 @@ class MappedFile {
   // kNotFound, kIo, and kInvalid for what is not a plain file or is empty; messages begin with `key`, e.g. "[data]
   // files".
   static Result<MappedFile> open(const std::string& path, const std::string& key);
+  // Does the same with a file that is open already; `path` names it.
+  static Result<MappedFile> map(int fd, const std::string& path, const std::string& key);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) = delete;
   ~MappedFile();

@@ -40,6 +40,19 @@ class SentencePieceTokenizer final : public Tokenizer {
     return library_.IsControl(id) ? id : -1;
   }
 
+  std::string bytes_of(int32_t id) const override {
+    if (id < 0 || id >= library_.GetPieceSize() || library_.IsControl(id) || library_.IsUnknown(id))
+      return "";
+    if (library_.IsByte(id))
+      return std::string(1, static_cast<char>(std::stoi(library_.IdToPiece(id).substr(3, 2), nullptr, 16)));
+    return with_spaces(library_.IdToPiece(id));
+  }
+
+  std::string spelling_of(int32_t id) const override {
+    const bool known = id >= 0 && id < library_.GetPieceSize();
+    return known && library_.IsControl(id) ? library_.IdToPiece(id) : Tokenizer::spelling_of(id);
+  }
+
   Result<void> encode(std::string_view text, std::vector<Token>& out) const override {
     SHARDRUN_CHECK(text.size() <= kMaximumTextBytes);
     sentencepiece::ImmutableSentencePieceText pieces;

@@ -16,6 +16,9 @@ class ByteTokenizer final : public Tokenizer {
       out.push_back({static_cast<unsigned char>(text[i]), static_cast<uint32_t>(i + 1)});
     return {};
   }
+  std::string bytes_of(int32_t id) const override {
+    return id >= 0 && id < kByteVocabulary ? std::string(1, static_cast<char>(id)) : "";
+  }
 
  private:
   TokenizerFacts facts_ = byte_tokenizer_facts();
@@ -25,6 +28,22 @@ class ByteTokenizer final : public Tokenizer {
 
 TokenizerFacts byte_tokenizer_facts() {
   return {.kind = "byte", .hash = 0, .vocabulary = kByteVocabulary, .special = {.end = kDocumentSeparator}};
+}
+
+std::string Tokenizer::spelling_of(int32_t id) const {
+  const std::string bytes = bytes_of(id);
+  return bytes.empty() ? fmt::format("<{}>", id) : bytes;
+}
+
+std::string with_spaces(std::string_view piece) {
+  constexpr std::string_view kMark = "\xe2\x96\x81";
+  std::string text;
+  while (!piece.empty()) {
+    const bool marked = piece.starts_with(kMark);
+    text += marked ? ' ' : piece.front();
+    piece.remove_prefix(marked ? kMark.size() : 1);
+  }
+  return text;
 }
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {

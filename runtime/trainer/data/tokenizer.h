@@ -8,7 +8,7 @@
 //   wordpiece      BERT's vocab.txt; documents get no special tokens, runtime/trainer/data/bert_loader.h places them
 //
 // Text never becomes a special token: "</s>" or "[MASK]" in a document are letters, whoever wrote them.
-// Thread rule: immutable after open; encode is thread-safe.
+// Thread rule: immutable after open; all methods are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,14 @@ class Tokenizer {
   // Appends the tokens of `text`, without special tokens. Bytes that are not UTF-8 count as U+FFFD. kInvalid for
   // what the library refuses. `text` has at most kMaximumTextBytes.
   virtual Result<void> encode(std::string_view text, std::vector<Token>& out) const = 0;
+  // Returns the bytes that a token stands for, which may be part of a character; "" for special tokens, and for ids that the
+  // tokenizer does not have. wordpiece has no way back: always "".
+  virtual std::string bytes_of(int32_t id) const {
+    static_cast<void>(id);
+    return "";
+  }
+  // Returns what a person reads of a token: its bytes; of a special token its name, as control_token() takes it; else "<id>".
+  virtual std::string spelling_of(int32_t id) const;
   // Returns the id of the token that stands for `content` as a whole, such as "<|im_end|>", and that text never becomes by
   // itself; -1 where there is none. Chat templates place such tokens.
   virtual int32_t control_token(std::string_view content) const {

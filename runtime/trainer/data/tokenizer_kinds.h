@@ -5,11 +5,15 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/result.h"
 #include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::data {
+
+// Returns the text in which a piece of SentencePiece's alphabet spells "▁" for a blank.
+std::string with_spaces(std::string_view piece);
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 

@@ -79,6 +79,8 @@ class EmbeddingOps {
   virtual void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) const = 0;
 };
 
+using plan::AttentionShape;
+
 template <typename T>
 class NormOps {
  public:
@@ -104,9 +106,16 @@ class NormOps {
   // number of threads.
   virtual void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
                                   const float* mean, const float* rstd, int64_t N, int64_t C) const = 0;
+  // RMSNorm of every query head and every key head by itself, in place in qkv, as AttentionOps has it. w (2,D): the weights
+  // of queries, then those of keys. What was there goes to heads (N,(H+K)·D), 1/rms to rrms (N,H+K), for backward.
+  virtual void head_norms_forward(T* qkv, T* heads, float* rrms, const T* w, const AttentionShape& shape,
+                                  float epsilon) const = 0;
+  // Turns the gradient in dqkv into that of what was there, in place. Overwrites dw (2,D) fp32. Same bits for any number
+  // of threads.
+  virtual void head_norms_backward(T* dqkv, float* dw, const T* heads, const T* w, const float* rrms,
+                                   const AttentionShape& shape) const = 0;
 };
 
-using plan::AttentionShape;
 // Token t of a sequence sees the tokens u of its own document that are no padding, and with `causal` only u ≤ t.
 // A token that sees nothing gets zeros. Tiles that nobody sees cost nothing.
 struct Visibility {
@@ -114,6 +123,8 @@ struct Visibility {
   const int32_t* begins = nullptr;  // (B,T): the column at which each token's document begins; null: 0
   // (B): how many tokens at the start of each sequence are no padding; null: T.
   const int32_t* lengths = nullptr;
+  // With causal, on a CPU: how many tokens a token sees, itself and those right before it; 0: all of them.
+  int64_t window = 0;
 };
 
 // Attention with grouped key/value heads, tiled (Dao 2023): no T×T matrix ever exists.
@@ -122,10 +133,8 @@ class AttentionOps {
  public:
   virtual ~AttentionOps() = default;
 
-  // Rotary position embedding, half-rotation layout (Su et al. 2021, as in LlamaForCausalLM). Fills table (T, D): the
-  // cos of D/2 angles, then their sin. angle(t, i) = t · theta^(-2i/D).
-  virtual void rope_table(float* table, int64_t length, int64_t D, double theta) const = 0;
-  // Rotates `heads` heads of D in place at the start of each row of x (B·T, stride). `inverse` is for backward.
+  // Rotary position embedding, half-rotation layout (Su et al. 2021, as in LlamaForCausalLM): rotates `heads` heads of D in
+  // place at the start of each row of x (B·T, stride), by the angles of plan::rope_table(). `inverse` is for backward.
   virtual void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D,
                     int64_t stride, bool inverse) const = 0;
   // Computes out (B·T, H·D) from qkv (B·T, (H+2K)·D), which holds query heads, key heads and value heads of each

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/plan/model/llama_buffers.h"
+#include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/activation_memory.h"
 #include "runtime/trainer/model/block_linears.h"
@@ -44,7 +45,8 @@ class TypedLlama : public Llama {
         fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings),
              BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
-    ops_.attention.rope_table(buffers_.rope, sizes_.T, sizes_.D, config.rope_theta);
+    const auto table = plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope);
+    backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
     if (config.tied_embeddings) visits_.push_back(0);
     // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
@@ -66,6 +68,7 @@ class TypedLlama : public Llama {
     upload(buffers_.tokens, tokens);
     upload(buffers_.targets, targets);
     visibility_ = {};
+    visibility_.window = sizes_.window;
     if (!batch.document_begins.empty()) {
       SHARDRUN_CHECK(batch.document_begins.size() == tokens.size());
       upload(buffers_.begins, batch.document_begins);
@@ -123,11 +126,14 @@ class TypedLlama : public Llama {
     explicit LayerOffsets(const Sizes& s)
         : norm1(0),
           qkv(s.C),
-          out(qkv + s.QKV * s.C),
+          qkv_bias(qkv + s.QKV * s.C),
+          head_norms(qkv_bias + (s.bias ? s.QKV : 0)),
+          out(head_norms + (s.head_norms ? 2 * s.D : 0)),
           norm2(out + s.C * s.HD),
           gate_up(norm2 + s.C),
           down(gate_up + 2 * s.F * s.C) {}
-    int64_t norm1, qkv, out, norm2, gate_up, down;
+    int64_t norm1, qkv, qkv_bias, head_norms, out, norm2, gate_up,
+        down;  // behind qkv two that a family may lack
   };
 
   // ---- between the rows that a rank owns and the products over all rows
@@ -235,7 +241,15 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     LlamaLayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
-    linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
+    if (s.bias) {
+      ops_.products.linear_bias_forward(a.qkv, a.normed1, p + at.qkv, p + at.qkv_bias, s.N, s.C, s.QKV);
+    } else {
+      linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
+    }
+    if (s.head_norms) {
+      ops_.norms.head_norms_forward(a.qkv, a.heads, a.head_rrms, p + at.head_norms, attention_shape(),
+                                    s.epsilon);
+    }
     ops_.attention.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
     ops_.attention.forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
     RETURN_IF_ERROR(project_back(layer, Linear::kOut, a.middle, a.attention, p + at.out, s.HD));
@@ -312,6 +326,8 @@ class TypedLlama : public Llama {
     linears_.backward(layer, Linear::kOut, g + at.out, narrow, *d, a.attention, p + at.out, s.N, s.HD, s.C);
     ops_.attention.backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
     ops_.attention.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
+    if (s.head_norms) RETURN_IF_ERROR(head_norms_backward(g + at.head_norms, wide, a, p + at.head_norms));
+    if (s.bias) ops_.products.bias_backward(g + at.qkv_bias, wide, s.N, s.QKV, accumulate_);
     RETURN_IF_ERROR(
         backward_linear(layer, Linear::kQkv, g + at.qkv, narrow, wide, a.normed1, p + at.qkv, s.QKV));
     RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
@@ -325,6 +341,16 @@ class TypedLlama : public Llama {
     ops_.norms.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
     RETURN_IF_ERROR(tensor_.sum(std::span(own, sizes_.C)));
     if (accumulate_) backend_.ops<float>().pointwise.add(dweight, dweight, own, sizes_.C);
+    return {};
+  }
+
+  // Of the query heads and key heads of this rank, whose norms are every rank's.
+  Result<void> head_norms_backward(float* dweight, T* dqkv, const LlamaLayerActivations<T>& a,
+                                   const T* weight) {
+    float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
+    ops_.norms.head_norms_backward(dqkv, own, a.heads, weight, a.head_rrms, attention_shape());
+    RETURN_IF_ERROR(tensor_.sum(std::span(own, 2 * sizes_.D)));
+    if (accumulate_) backend_.ops<float>().pointwise.add(dweight, dweight, own, 2 * sizes_.D);
     return {};
   }
 
@@ -446,9 +472,14 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
   RETURN_IF_ERROR(check_group(config, options));
+  const bool windowed = config.window > 0 && config.window < options.sequence_length;
+  if (options.backend->kind() == base::DeviceKind::kGpu && (config.head_norms || windowed))
+    return base::Error(base::Code::kUnsupported, "a GPU has no head norms and no window yet");
   SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   if (options.fp8 && options.compute != kernels::DType::kBf16)
     return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");
+  if (options.fp8 && config.qkv_bias)
+    return base::Error(base::Code::kInvalid, "fp8 products have no bias, which qkv_bias asks for");
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)
                                                   : make<Bf16>(config, options);
 }

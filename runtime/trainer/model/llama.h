@@ -1,10 +1,10 @@
-// Llama: forward and explicit backward of a Llama-2-family decoder, one block at a time.
+// Llama: forward and explicit backward of a decoder of Llama's family, one block at a time.
 //
 // runtime/plan/model/llama.h says what its blocks are and how a tensor group shares them.
 //
-// Shapes: B micro-batch, T sequence length, C hidden, H heads, K kv heads, D = C/H, F ffn, V vocabulary, N = B·T.
+// Shapes: B micro-batch, T sequence length, C hidden, H heads, K kv heads, D elements of a head, F ffn, V vocabulary, N = B·T.
 // Thread rule: as model.h.
-// Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face LlamaForCausalLM.
+// Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face's models (plan/model/llama.h names them).
 #pragma once
 
 #include <cstddef>

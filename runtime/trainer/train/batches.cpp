@@ -1,5 +1,6 @@
 #include "runtime/trainer/train/batches.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -27,26 +28,37 @@ struct Rows {
   }
 };
 
-// What both kinds share: one loader for training, perhaps one for validation.
+template <typename Loader>
+struct Loaders {
+  Loader training;
+  std::optional<Loader> validation{};
+  std::vector<Loader> evaluations{};
+
+  const Loader& held_out(size_t set) const { return set == 0 ? *validation : evaluations[set - 1]; }
+};
+
+// What both kinds share: a loader for training, and those of held-out data.
 template <typename Loader>
 class LoaderBatches : public Batches {
  public:
-  LoaderBatches(Loader training, std::optional<Loader> validation)
-      : training_(std::move(training)), validation_(std::move(validation)) {}
+  explicit LoaderBatches(Loaders<Loader> loaders) : loaders_(std::move(loaders)) {}
 
-  const data::Corpus& training_corpus() const override { return training_.corpus(); }
+  const data::Corpus& training_corpus() const override { return loaders_.training.corpus(); }
   const data::Corpus* validation_corpus() const override {
-    return validation_ ? &validation_->corpus() : nullptr;
+    return loaders_.validation ? &loaders_.validation->corpus() : nullptr;
   }
-  int64_t validation_sequences() const override { return validation_ ? validation_->sequences() : 0; }
+  int64_t held_out_sequences(size_t set) const override { return loaders_.held_out(set).sequences(); }
+  Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const override {
+    return loaders_.training.training_targets(position, plan);
+  }
 
   Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,
                                      int64_t data_rank) override {
-    RETURN_IF_ERROR(training_.read_training(position, plan, micro_step, data_rank, spans()));
+    RETURN_IF_ERROR(loaders_.training.read_training(position, plan, micro_step, data_rank, spans()));
     return rows_.view();
   }
-  Result<model::Batch> read_validation(int64_t first_slot, int64_t count) override {
-    RETURN_IF_ERROR(validation_->read_validation(first_slot, count, spans()));
+  Result<model::Batch> read_held_out(size_t set, int64_t first_slot, int64_t count) override {
+    RETURN_IF_ERROR(loaders_.held_out(set).read_validation(first_slot, count, spans()));
     return rows_.view();
   }
 
@@ -54,24 +66,20 @@ class LoaderBatches : public Batches {
   using Spans = std::conditional_t<std::is_same_v<Loader, data::Loader>, data::Rows, data::BertRows>;
   virtual Spans spans() = 0;
 
-  Loader training_;
-  std::optional<Loader> validation_;
+  Loaders<Loader> loaders_;
   Rows rows_;
 };
 
 class TextBatches : public LoaderBatches<data::Loader> {
  public:
-  TextBatches(data::Loader training, std::optional<data::Loader> validation, size_t tokens)
-      : LoaderBatches(std::move(training), std::move(validation)) {
+  TextBatches(Loaders<data::Loader> loaders, size_t tokens) : LoaderBatches(std::move(loaders)) {
     rows_.tokens.resize(tokens);
     rows_.targets.resize(tokens);
     // Plain text has no borders that attention stops at.
-    const bool packs =
-        training_.corpus().packs_documents() || (validation_ && validation_->corpus().packs_documents());
-    if (packs) rows_.document_begins.resize(tokens);
-  }
-  Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const override {
-    return training_.training_targets(position, plan);
+    const auto packs = [](const data::Loader& loader) { return loader.corpus().packs_documents(); };
+    if (packs(loaders_.training) || (loaders_.validation && packs(*loaders_.validation)) ||
+        std::any_of(loaders_.evaluations.begin(), loaders_.evaluations.end(), packs))
+      rows_.document_begins.resize(tokens);
   }
   bool has_next_sentence() const override { return false; }
 
@@ -81,14 +89,10 @@ class TextBatches : public LoaderBatches<data::Loader> {
 
 class PairBatches : public LoaderBatches<data::BertLoader> {
  public:
-  PairBatches(data::BertLoader training, std::optional<data::BertLoader> validation, size_t tokens,
-              size_t sequences)
-      : LoaderBatches(std::move(training), std::move(validation)) {
+  PairBatches(Loaders<data::BertLoader> loaders, size_t tokens, size_t sequences)
+      : LoaderBatches(std::move(loaders)) {
     for (auto* column : {&rows_.tokens, &rows_.targets, &rows_.segments}) column->resize(tokens);
     for (auto* column : {&rows_.lengths, &rows_.next_sentence}) column->resize(sequences);
-  }
-  Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const override {
-    return training_.training_targets(position, plan);
   }
   bool has_next_sentence() const override { return true; }
 
@@ -111,25 +115,26 @@ Result<Loader> open_loader(const Network& network, const BatchOptions& options,
 }
 
 template <typename Loader>
-struct Loaders {
-  Loader training;
-  std::optional<Loader> validation;
-};
-
-template <typename Loader>
 Result<Loaders<Loader>> open_loaders(const Network& network, const BatchOptions& options) {
   ASSIGN_OR_RETURN(auto training,
                    open_loader<Loader>(network, options, options.training_files, "[data] files"));
-  Loaders<Loader> loaders{std::move(training), std::nullopt};
-  if (options.validation_files.empty()) return loaders;
-  ASSIGN_OR_RETURN(auto validation,
-                   open_loader<Loader>(network, options, options.validation_files, "[data] validation"));
-  if (validation.corpus().tokenizer() != loaders.training.corpus().tokenizer()) {
+  Loaders<Loader> loaders{std::move(training)};
+  const auto open_held_out = [&](const std::vector<std::string>& files,
+                                 const std::string& key) -> Result<Loader> {
+    ASSIGN_OR_RETURN(auto loader, open_loader<Loader>(network, options, files, key));
+    if (loader.corpus().tokenizer() == loaders.training.corpus().tokenizer()) return loader;
     return Error(
         Code::kInvalid,
-        "[data] validation was tokenized with another tokenizer than [data] files; make both with one");
+        fmt::format("{} was tokenized with another tokenizer than [data] files; make both with one", key));
+  };
+  if (!options.validation_files.empty()) {
+    ASSIGN_OR_RETURN(auto validation, open_held_out(options.validation_files, "[data] validation"));
+    loaders.validation.emplace(std::move(validation));
   }
-  loaders.validation.emplace(std::move(validation));
+  for (const spec::EvaluationSet& set : options.evaluations) {
+    ASSIGN_OR_RETURN(auto loader, open_held_out(set.files, "[evaluation] " + set.name));
+    loaders.evaluations.push_back(std::move(loader));
+  }
   return loaders;
 }
 
@@ -139,12 +144,11 @@ Result<std::unique_ptr<Batches>> Batches::open(const Network& network, const Bat
   const auto tokens = static_cast<size_t>(options.micro_batch * options.sequence_length);
   if (plan::shape_of(network).architecture->paired) {
     ASSIGN_OR_RETURN(auto loaders, open_loaders<data::BertLoader>(network, options));
-    return std::unique_ptr<Batches>(std::make_unique<PairBatches>(
-        std::move(loaders.training), std::move(loaders.validation), tokens, options.micro_batch));
+    return std::unique_ptr<Batches>(
+        std::make_unique<PairBatches>(std::move(loaders), tokens, options.micro_batch));
   }
   ASSIGN_OR_RETURN(auto loaders, open_loaders<data::Loader>(network, options));
-  return std::unique_ptr<Batches>(
-      std::make_unique<TextBatches>(std::move(loaders.training), std::move(loaders.validation), tokens));
+  return std::unique_ptr<Batches>(std::make_unique<TextBatches>(std::move(loaders), tokens));
 }
 
 }  // namespace shardrun::train

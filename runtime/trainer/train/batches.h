@@ -7,12 +7,14 @@
 // Thread rule: thread-compatible.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/spec/job_spec.h"
 #include "runtime/trainer/data/corpus.h"
 #include "runtime/trainer/data/loader.h"
 #include "runtime/trainer/model/model.h"
@@ -22,6 +24,7 @@ namespace shardrun::train {
 
 struct BatchOptions {
   std::vector<std::string> training_files, validation_files;
+  std::vector<spec::EvaluationSet> evaluations{};
   int sequence_length = 256;
   int64_t micro_batch = 1;
   uint64_t seed = 1;
@@ -34,14 +37,15 @@ class Batches {
 
   virtual const data::Corpus& training_corpus() const = 0;
   virtual const data::Corpus* validation_corpus() const = 0;  // null without validation files
-  virtual int64_t validation_sequences() const = 0;
+  // Of held-out data: set 0 is validation, which there must be; set 1 + i is evaluation i.
+  virtual int64_t held_out_sequences(size_t set) const = 0;
 
   // Targets that carry loss in the step that starts at `position`, the same on every rank; at least 1.
   virtual Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const = 0;
   // Spans of the result are valid until the next read. Its scales are the caller's.
   virtual Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan,
                                              int64_t micro_step, int64_t data_rank) = 0;
-  virtual Result<model::Batch> read_validation(int64_t first_slot, int64_t count) = 0;
+  virtual Result<model::Batch> read_held_out(size_t set, int64_t first_slot, int64_t count) = 0;
   // Whether every sequence carries a next-sentence label.
   virtual bool has_next_sentence() const = 0;
 };

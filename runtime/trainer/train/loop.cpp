@@ -18,6 +18,9 @@ Result<void> validate(Session& session, LoopOutcome& outcome, LoopObserver& obse
   ASSIGN_OR_RETURN(auto loss, session.validate());
   outcome.validation_loss = loss;
   if (loss) observer.on_validation(session.steps_done(), *loss);
+  ASSIGN_OR_RETURN(outcome.evaluation_losses, session.evaluate());
+  for (size_t set = 0; set < outcome.evaluation_losses.size(); ++set)
+    observer.on_evaluation(session.steps_done(), set, outcome.evaluation_losses[set]);
   return {};
 }
 

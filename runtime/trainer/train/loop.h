@@ -24,6 +24,7 @@ struct LoopOptions {
 struct LoopOutcome {
   bool stopped = false;  // on request, before the last step, with a checkpoint
   std::optional<double> first_loss, final_loss, validation_loss;  // of this attempt
+  std::vector<double> evaluation_losses;                          // likewise, the newest of each set
   std::vector<double> step_seconds;                               // likewise
   std::string checkpoint;  // the newest complete one of this attempt; may be empty
 };
@@ -35,6 +36,7 @@ class LoopObserver {
   virtual void on_step(const StepReport& /*report*/, double /*seconds*/) {}
   virtual void on_wait_for_save() {}  // until on_checkpoint or on_lost_checkpoint
   virtual void on_validation(int64_t /*step*/, double /*loss*/) {}
+  virtual void on_evaluation(int64_t /*step*/, size_t /*set*/, double /*loss*/) {}
   virtual void on_checkpoint(int64_t /*step*/, const std::string& /*path*/, double /*stall_seconds*/) {}
   virtual void on_lost_checkpoint(int64_t /*step*/, const base::Error& /*error*/) {}
 };

@@ -36,7 +36,8 @@ std::string clock_text(double seconds) {
 // Returns the line's figures as a record of TensorBoard; "" where it has none.
 std::string tensorboard_record(const MetricsLine& line) {
   if (!line.step || !line.loss) return "";
-  std::vector<record::Scalar> scalars = {{line.event ? "loss/validation" : "loss/train", *line.loss}};
+  const std::string kind = !line.event ? "train" : line.set ? "evaluation/" + *line.set : "validation";
+  std::vector<record::Scalar> scalars = {{"loss/" + kind, *line.loss}};
   const std::pair<const char*, const std::optional<double>&> others[] = {
       {"optimizer/learning_rate", line.learning_rate},
       {"optimizer/gradient_norm", line.grad_norm},
@@ -99,6 +100,15 @@ void MetricsLog::validation(int64_t step, double loss, double unigram_entropy) {
          .loss = loss,
          .loss_hex = fmt::format("{:a}", loss),
          .unigram_entropy = unigram_entropy,
+         .time = base::unix_now()});
+}
+
+void MetricsLog::evaluation(int64_t step, const std::string& set, double loss) {
+  write({.event = "evaluation",
+         .step = step,
+         .loss = loss,
+         .loss_hex = fmt::format("{:a}", loss),
+         .set = set,
          .time = base::unix_now()});
 }
 

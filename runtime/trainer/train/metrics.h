@@ -6,6 +6,7 @@
 //   {"step":20,"loss":2.41370010,"loss_hex":"0x1.34f…p+1","learning_rate":0.00029,"grad_norm":0.81,
 //    "tokens_per_second":6812.3,"step_seconds":0.3,"time":1700000000.123,"attempt":0}
 //   {"event":"validation","step":300,"loss":1.75,"loss_hex":"…","unigram_entropy":3.11,"time":…,"attempt":0}
+//   {"event":"evaluation","step":300,"loss":1.75,"loss_hex":"…","set":"code","time":…,"attempt":0}
 //   {"event":"checkpoint","step":300,"path":"…","time":…,"attempt":0}
 // loss_hex is the exact double. After a restart the steps since the last checkpoint appear again; the later
 // line of a step counts.
@@ -37,6 +38,7 @@ class MetricsLog {
   void first_barrier(double seconds);
   void step(const StepReport& report, double step_seconds, int64_t tokens_per_step);
   void validation(int64_t step, double loss, double unigram_entropy);
+  void evaluation(int64_t step, const std::string& set, double loss);
   // `stall_seconds`: that rank 0's training waited for it.
   void checkpoint(int64_t step, const std::string& path, double stall_seconds);
   // Lines that could not be written, or were not as another attempt has begun. A full disk costs lines, never the

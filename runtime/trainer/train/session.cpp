@@ -45,9 +45,10 @@ plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
                                                  kernels::Backend& backend) {
   SHARDRUN_CHECK(options.device == backend.kind());
-  ASSIGN_OR_RETURN(auto batches, Batches::open(options.model,
-                                               {options.training_files, options.validation_files,
-                                                options.sequence_length, options.micro_batch, options.seed}));
+  ASSIGN_OR_RETURN(
+      auto batches,
+      Batches::open(options.model, {options.training_files, options.validation_files, options.evaluations,
+                                    options.sequence_length, options.micro_batch, options.seed}));
   auto model = create_model(options.model, model_options(options, groups.tensor, backend));
   RETURN_IF_ERROR(model);
   auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
@@ -277,14 +278,28 @@ Result<void> Session::update_fp8_scales() {
 
 Result<std::optional<double>> Session::validate() {
   if (batches_->validation_corpus() == nullptr) return std::optional<double>();
-  const int64_t count = std::min(options_.validation_sequences, batches_->validation_sequences());
+  ASSIGN_OR_RETURN(const double loss, held_out_loss(0));
+  return std::optional<double>(loss);
+}
+
+Result<std::vector<double>> Session::evaluate() {
+  std::vector<double> losses;
+  for (size_t set = 0; set < options_.evaluations.size(); ++set) {
+    ASSIGN_OR_RETURN(const double loss, held_out_loss(1 + set));
+    losses.push_back(loss);
+  }
+  return losses;
+}
+
+Result<double> Session::held_out_loss(size_t set) {
+  const int64_t count = std::min(options_.validation_sequences, batches_->held_out_sequences(set));
   const int64_t slots_per_round = batch_.micro_batch * batch_.data_parallel;
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
   engine_.begin(step_plan(rounds, /*backward=*/false));
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
-    ASSIGN_OR_RETURN(const auto batch, batches_->read_validation(first_slot, count));
+    ASSIGN_OR_RETURN(const auto batch, batches_->read_held_out(set, first_slot, count));
     model_->set_batch(batch);
     RETURN_IF_ERROR(compute());
     const model::Loss loss = model_->loss();
@@ -297,7 +312,7 @@ Result<std::optional<double>> Session::validate() {
   RETURN_IF_ERROR(engine_.finish());
   RETURN_IF_ERROR(all_reduce(sums));
   const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
-  return std::optional<double>(sums[0] / sums[1] + next_sentence);
+  return sums[0] / sums[1] + next_sentence;
 }
 
 double Session::unigram_entropy() const {
@@ -323,6 +338,7 @@ checkpoint::Manifest Session::manifest() const {
     by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
   manifest.gpu = gpu_kernels_;
+  manifest.run = options_.run;
   if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
   return manifest;
 }
@@ -443,6 +459,9 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
                                   loaded.error().to_string()));
   }
   if (failures[0] > 0.0) return false;
+  if (manifest_read->run.is_other(options_.run) && groups_.world->rank() == 0)
+    notices.push_back(fmt::format("goes on from a checkpoint of run {} {}", manifest_read->run.name,
+                                  manifest_read->run.id));
   if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
   if (backend_.kind() == kernels::DeviceKind::kGpu) gpu_kernels_ = manifest_read->gpu;
   steps_done_ = manifest_read->step;
@@ -481,6 +500,14 @@ Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::s
     return Error(Code::kInvalid,
                  fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
                              same.error().message()));
+  }
+  if (!options_.shares_checkpoints && saved.run.is_other(ours.run)) {
+    return Error(
+        Code::kInvalid,
+        fmt::format(
+            "checkpoint {} was written by another run, {} {}; move it away, or start from its weights: "
+            "[model] init",
+            path, saved.run.name, saved.run.id));
   }
   if (checkpoint::same_data(saved.data, ours.data)) return {};
   const auto words = [](const checkpoint::DataIdentity& data) {

@@ -46,8 +46,11 @@ struct SessionOptions : plan::RankOptions {
   std::string initial_weights;    // a safetensors file or folder; empty: the seed's random ones
   int64_t global_batch = 0;       // 0: every micro-step is full (plan::BatchPlan)
   uint64_t seed = 1;
+  checkpoint::RunIdentity run;      // whose checkpoints these are
+  bool shares_checkpoints = false;  // whether their folder may hold those of other runs, to be gone on with
   std::vector<std::string> training_files, validation_files;
-  int64_t validation_sequences = 64;
+  std::vector<spec::EvaluationSet> evaluations;
+  int64_t validation_sequences = 64;  // of validation, and of each of those sets, at most
   OptimizerKind optimizer = optim::AdamWOptions{};
   optim::ScheduleOptions schedule;
   double clip_norm = 1.0;           // 0: no clipping
@@ -121,6 +124,8 @@ class Session {
   Result<StepReport> step(bool stop_requested);
   // Mean loss over the validation sequences; nullopt without validation files.
   Result<std::optional<double>> validate();
+  // The same of each of SessionOptions::evaluations, in their order.
+  Result<std::vector<double>> evaluate();
 
   // Begins the checkpoint of the current step, which is then written beside the next steps; waits for the one in
   // flight first. That a checkpoint could not be written is no error of the session: take_saves() tells.
@@ -152,6 +157,8 @@ class Session {
           shard::Arena arena, base::Memory sums, Optimizer optimizer);
   // Returns the schedule of `micro_steps` passes over the model, forward alone or with backward.
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
+  // Returns the mean loss over sequences of held-out data (Batches::held_out_sequences).
+  Result<double> held_out_loss(size_t set);
   // Computes what the engine's plan has up to the end of a micro-step.
   Result<void> compute();
   // Computes micro-step `number` of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.

@@ -1,6 +1,7 @@
 #include "runtime/trainer/train/spec_options.h"
 
 #include <cmath>
+#include <utility>
 
 namespace shardrun::train {
 
@@ -16,9 +17,15 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
   if (spec.model.init != "random") options.initial_weights = absolute_path(spec.model.init, plan);
   options.global_batch = plan.batch.global_batch;
   options.seed = spec.data.seed;
+  options.run = {plan.name, plan.id, plan.identity};
+  options.shares_checkpoints = !spec.checkpoint.directory.empty();
   for (const std::string& file : spec.data.files) options.training_files.push_back(absolute_path(file, plan));
   for (const std::string& file : spec.data.validation)
     options.validation_files.push_back(absolute_path(file, plan));
+  for (spec::EvaluationSet set : spec.evaluations) {
+    for (std::string& file : set.files) file = absolute_path(file, plan);
+    options.evaluations.push_back(std::move(set));
+  }
   options.validation_sequences = spec.data.validation_sequences;
   const spec::OptimizerSpec& optimizer = spec.optimizer;
   if (optimizer.kind == spec::OptimizerKind::kLamb) {

@@ -126,6 +126,7 @@ class Reporter : public Witness {
   Reporter(MetricsLog metrics, const spec::JobSpec& spec, Progress& progress)
       : Witness(/*global_rank=*/0, progress),
         metrics_(std::move(metrics)),
+        sets_(spec.evaluations),
         steps_(spec.optimizer.steps),
         every_steps_(spec.logging.every_steps) {}
 
@@ -158,6 +159,12 @@ class Reporter : public Witness {
                       steps_, loss, unigram_entropy_));
   }
 
+  void on_evaluation(int64_t step, size_t set, double loss) override {
+    metrics_.evaluation(step, sets_[set].name, loss);
+    print(fmt::format("step {}/{}  {}: loss {:.4f} nats  perplexity {:.2f}", step, steps_, sets_[set].name,
+                      loss, std::exp(loss)));
+  }
+
   void on_checkpoint(int64_t step, const std::string& path, double stall_seconds) override {
     metrics_.checkpoint(step, path, stall_seconds);
     print(fmt::format("step {}/{}  checkpoint {}", step, steps_, path));
@@ -170,6 +177,7 @@ class Reporter : public Witness {
 
  private:
   MetricsLog metrics_;
+  std::vector<spec::EvaluationSet> sets_;
   int64_t steps_, every_steps_;
   int64_t tokens_per_step_ = 0;
   double unigram_entropy_ = 0.0;
@@ -177,8 +185,12 @@ class Reporter : public Witness {
   int64_t window_steps_ = 0, total_steps_ = 0;
 };
 
-record::TrainingMetrics summarize(const Session& session, const LoopOutcome& outcome) {
+record::TrainingMetrics summarize(const Session& session, const LoopOutcome& outcome,
+                                  const spec::JobSpec& spec) {
   record::TrainingMetrics summary;
+  if (!outcome.evaluation_losses.empty()) summary.evaluation_losses.emplace();
+  for (size_t set = 0; set < outcome.evaluation_losses.size(); ++set)
+    summary.evaluation_losses->emplace(spec.evaluations[set].name, outcome.evaluation_losses[set]);
   summary.steps = session.steps_done();
   summary.first_loss = outcome.first_loss;
   summary.final_loss = outcome.final_loss;
@@ -415,7 +427,7 @@ class Trainer {
   }
 
   Result<void> write_summary(const LoopOutcome& outcome) {
-    record::TrainingMetrics summary = summarize(*session_, outcome);
+    record::TrainingMetrics summary = summarize(*session_, outcome, spec_);
     summary.first_barrier_seconds = first_barrier_seconds_;
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;

@@ -5,14 +5,35 @@
 #include "runtime/base/json.h"
 
 namespace shardrun::weights {
-Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions) {
+Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions,
+                                const std::string& origin) {
   nlohmann::json object = base::parse_json(config);
   if (!object.is_object()) {
     return base::Error(base::Code::kCorrupt, "the checkpoint does not hold its model's configuration");
   }
+  if (!origin.empty()) {
+    const nlohmann::json before = base::parse_json(origin);
+    if (!before.is_object())
+      return base::Error(base::Code::kCorrupt, "the config.json that training began with is no JSON object");
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      if (before.contains(key) && !before[key].is_null()) object[key] = before[key];
+  }
   object["torch_dtype"] = dtype;
   if (!object.contains("max_position_embeddings")) object["max_position_embeddings"] = max_positions;
   return base::json_text(object, /*indent=*/2) + "\n";
+}
+
+Result<std::vector<int32_t>> end_tokens(std::string_view json) {
+  const nlohmann::json object = base::parse_json(json);
+  if (!object.is_object()) return base::Error(base::Code::kCorrupt, "it is no JSON object");
+  std::vector<int32_t> ends;
+  const auto found = object.find("eos_token_id");
+  if (found == object.end() || found->is_null()) return ends;
+  for (const nlohmann::json& one : found->is_array() ? *found : nlohmann::json::array({*found})) {
+    if (!one.is_number_integer()) return base::Error(base::Code::kCorrupt, "eos_token_id is no integer");
+    ends.push_back(one.get<int32_t>());
+  }
+  return ends;
 }
 
 }  // namespace shardrun::weights

@@ -1,4 +1,4 @@
-// config.json of an exported checkpoint, from the configuration that the checkpoint has (hf_config() of
+// config.json of a checkpoint as transformers has it: that of an export, from the configuration that the checkpoint has (hf_config() of
 // runtime/plan/model/network.h).
 //
 // Thread rule: pure functions.
@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/base/result.h"
 
@@ -13,8 +15,14 @@ namespace shardrun::weights {
 
 using base::Result;
 
-// Returns the file that transformers reads: the configuration, the dtype of its tensors ("bfloat16", "float32")
-// and, where the configuration has none, max_position_embeddings. kCorrupt when `config` is not a JSON object.
-Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions);
+// Returns the file that transformers reads: the configuration, the dtype of its tensors ("bfloat16", "float32"), where the
+// configuration has none, max_position_embeddings, and the special tokens of `origin`, the config.json of the model that
+// training began with, or empty. kCorrupt when one is not a JSON object.
+Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions,
+                                const std::string& origin = "");
+
+// Returns the tokens that end what a model says, as its config.json or generation_config.json names them: eos_token_id, one or
+// several; empty where it names none. kCorrupt when the text is not a JSON object, or they are no integers.
+Result<std::vector<int32_t>> end_tokens(std::string_view json);
 
 }  // namespace shardrun::weights

@@ -75,6 +75,21 @@ TEST_CASE("manifest: the kernels of a run on GPUs come back, and a CPU's run has
   CHECK(parse_manifest(to_json(manifest_of(120, kSpread)))->gpu.products.empty());
 }
 
+TEST_CASE("manifest: the run that wrote it comes back, and two are other runs only where both are known") {
+  Manifest written = manifest_of(120, kSpread);
+  CHECK(to_json(written).find("\"run\"") == std::string::npos);
+  written.run = {"bert", "17", "0123456789abcdef0123456789abcdef"};
+
+  const auto parsed = parse_manifest(to_json(written));
+
+  REQUIRE(parsed);
+  CHECK(parsed->run.name == "bert");
+  CHECK(parsed->run.id == "17");
+  CHECK_FALSE(parsed->run.is_other(written.run));
+  CHECK_FALSE(parsed->run.is_other({}));
+  CHECK(parsed->run.is_other({"bert", "17", "0123456789abcdef0123456789abcdee"}));
+}
+
 TEST_CASE("manifest: a flipped bit never changes what is read") {
   const std::string good = to_json(manifest_of(120, {2, 1, 1}));
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {

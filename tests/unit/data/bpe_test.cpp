@@ -137,6 +137,23 @@ TEST_CASE("tokenizer.json: the text of a special token is letters, and only a te
   CHECK(tokenizer->control_token("no such token") == -1);
 }
 
+TEST_CASE("tokenizer.json: tokens give their text back, byte by byte, and special ones none") {
+  const std::string text =
+      "It's 3,141 \xf0\x9f\xa6\x8a\n  for (int i = 0;) \xd0\xaf \xe6\xbc\xa2\xe5\xad\x97\t.";
+  for (const std::string family :
+       {"gpt2", "llama3", "smollm2", "qwen", "deepseek", "llama2", "mistral", "gemma"}) {
+    CAPTURE(family);
+    const auto tokenizer = opened(kPeers + family + "/tokenizer.json");
+    std::string back;
+    for (const int32_t id : ids_of(*tokenizer, text)) back += tokenizer->bytes_of(id);
+    const bool marks_begin = family == "llama2" || family == "mistral";
+    CHECK(back == (marks_begin ? " " : "") + text);
+    const SpecialTokens special = tokenizer->facts().special;
+    for (const int32_t id : {special.begin, special.end, special.unknown, -1, 1 << 30})
+      CHECK(tokenizer->bytes_of(id) == "");
+  }
+}
+
 TEST_CASE("tokenizer.json: a document begins and ends with the tokens that the files name") {
   const auto llama3 = opened(kPeers + "llama3/tokenizer.json"), gpt2 = opened(kPeers + "gpt2/tokenizer.json");
 

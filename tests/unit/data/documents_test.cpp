@@ -272,6 +272,39 @@ TEST_CASE("encoder: pieces of an answer are learned as they are cut in the whole
   }
 }
 
+TEST_CASE(
+    "encoder: a question is what stands before an answer in training, and ends are what stands behind it") {
+  const auto tokenizer = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/bpe/smollm2/tokenizer.json"),
+             llama3 = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/bpe/llama3/tokenizer.json"),
+             pieces = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/tiny.model");
+  const std::vector<Message> asked{{"system", "Be brief."}, {"user", "What is permitted?"}};
+  std::vector<Message> answered = asked;
+  answered.push_back({"assistant", "the"});
+  for (const auto chat_template : {ChatTemplate::kLlama2, ChatTemplate::kLlama3, ChatTemplate::kChatMl,
+                                   ChatTemplate::kZephyr, ChatTemplate::kNone}) {
+    // Each template with a tokenizer of its family, whose words end where a message begins.
+    const Tokenizer& used = chat_template == ChatTemplate::kLlama2   ? *pieces
+                            : chat_template == ChatTemplate::kLlama3 ? *llama3
+                                                                     : *tokenizer;
+    const auto question = encode_question(used, {"", asked}, {chat_template});
+    REQUIRE(question);
+    CAPTURE(static_cast<int>(chat_template));
+    auto trained = encoded(used, {"", answered}, chat_template);
+    trained.erase(std::find_if(trained.begin(), trained.end(), [](int32_t id) { return id >= 0; }),
+                  trained.end());
+    for (int32_t& id : trained) id = ~id;
+    CHECK(question->ids == trained);
+    CHECK(!question->ends.empty());
+  }
+  const auto chat = encode_question(*tokenizer, {"", asked}, {ChatTemplate::kChatMl});
+  CHECK(std::count(chat->ends.begin(), chat->ends.end(), tokenizer->control_token("<|im_end|>")) >= 1);
+  const auto text = encode_question(*pieces, {"hi", {}}, {});
+  CHECK(text->ids.front() == 1);  // <s>, and no </s> behind
+  CHECK(text->ids.back() != 2);
+  CHECK(text->ends == std::vector<int32_t>{2});
+  CHECK(!encode_question(*tokenizer, {"", asked}, {}));
+}
+
 TEST_CASE("encoder: a conversation needs a template, and a tokenizer made for it") {
   std::vector<int32_t> ids;
   const Document talk{"", kTalk};

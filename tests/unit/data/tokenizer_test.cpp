@@ -82,6 +82,22 @@ TEST_CASE("sentencepiece: the ids are those of the Python package") {
   CHECK(tokenizer->facts().special == SpecialTokens{1, 2, 0, -1, -1});
 }
 
+TEST_CASE("tokenizers: tokens give their text back where there is a way") {
+  const std::string text = "to be \xf0\x9f\xa6\x8a or";
+  for (const std::string& name : {std::string("byte"), kPeers + "tiny.model"}) {
+    CAPTURE(name);
+    const auto tokenizer = opened(name);
+    std::vector<Token> tokens;
+    REQUIRE(tokenizer->encode(text, tokens));
+    std::string back;
+    for (const Token& token : tokens) back += tokenizer->bytes_of(token.id);
+    CHECK(back == (name == "byte" ? text : " " + text));
+    CHECK(tokenizer->bytes_of(-1) == "");
+    CHECK(tokenizer->bytes_of(1 << 20) == "");
+  }
+  CHECK(opened(kPeers + "tiny.model")->bytes_of(2) == "");  // </s>
+}
+
 TEST_CASE("wordpiece: the ids are those of transformers' BertTokenizer, uncased and cased") {
   const Folder folder;
   const auto text = base::read_file(kPeers + "vocab.txt");

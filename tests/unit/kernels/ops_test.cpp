@@ -5,10 +5,13 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <vector>
 
+#include "runtime/plan/model/rotary.h"
 #include "tests/support/reference_ops.h"
 
 using namespace shardrun;
@@ -219,6 +222,75 @@ TEST_CASE_TEMPLATE("attention: documents, padding and both directions match the 
       CHECK_LT(distance(back(out), expected), kTolerance<T>);
       CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
     }
+  }
+}
+
+TEST_CASE_TEMPLATE("attention: a window hides what lies before it, with and without documents", T, float,
+                   Bf16) {
+  kernels::AttentionShape shape{2, 150, 4, 2, 10};
+  SUBCASE("heads of 10") {}
+  SUBCASE("heads that fill tiles of products") {
+    shape.D = 32;
+  }
+  const int64_t N = shape.B * shape.T;
+  std::vector<int32_t> begins(static_cast<size_t>(N));
+  for (int64_t n = 0; n < N; ++n) begins[static_cast<size_t>(n)] = n % shape.T < 61 ? 0 : 61;
+  const auto qkv = as<T>(random_values(N * shape.qkv_stride(), 8));
+  const auto dout = as<T>(random_values(N * shape.H * shape.D, 9));
+  for (const int64_t window : {1, 7, 64, 149}) {
+    for (const bool documents : {false, true}) {
+      CAPTURE(window);
+      CAPTURE(documents);
+      const kernels::Visibility visibility{
+          .causal = true, .begins = documents ? begins.data() : nullptr, .window = window};
+      Values expected(dout.size()), dqkv(qkv.size());
+      kernels::reference::attention_forward(expected.data(), back(qkv).data(), shape, visibility);
+      kernels::reference::attention_backward(dqkv.data(), back(dout).data(), back(qkv).data(), shape,
+                                             visibility);
+
+      auto out = as<T>(Values(dout.size(), kPoison)), got = as<T>(Values(qkv.size(), kPoison));
+      Values lse(static_cast<size_t>(shape.B * shape.H * shape.T), kPoison);
+      ops<T>().attention.forward(out.data(), lse.data(), qkv.data(), shape, visibility);
+      ops<T>().attention.backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape,
+                                  visibility);
+
+      CHECK_LT(distance(back(out), expected), kTolerance<T>);
+      CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("head norms: each query and key head is the reference's rmsnorm, and values stay", T,
+                   float, Bf16) {
+  for (const kernels::AttentionShape shape : {kernels::AttentionShape{1, 1, 1, 1, 2}, {3, 31, 4, 2, 18}}) {
+    const int64_t N = shape.B * shape.T, count = shape.H + shape.K, D = shape.D, stride = shape.qkv_stride();
+    const auto qkv = as<T>(random_values(N * stride, 8)), w = as<T>(random_values(2 * D, 5)),
+               dqkv = as<T>(random_values(N * stride, 9));
+    Values expected = back(qkv), dexpected = back(dqkv), dw(static_cast<size_t>(2 * D));
+    for (int64_t i = 0; i < N * count; ++i) {
+      const int64_t at = i / count * stride + i % count * D, which = i % count < shape.H ? 0 : D;
+      const Values in = back(qkv), weights = back(w), grad = back(dqkv);
+      Values dx(static_cast<size_t>(D)), one_dw(dx.size());
+      kernels::reference::rmsnorm_forward(expected.data() + at, in.data() + at, weights.data() + which, 1, D,
+                                          1e-6f);
+      kernels::reference::rmsnorm_backward(dx.data(), one_dw.data(), grad.data() + at, in.data() + at,
+                                           weights.data() + which, 1, D, 1e-6f);
+      std::copy(dx.begin(), dx.end(), dexpected.begin() + at);
+      for (int64_t d = 0; d < D; ++d) dw[static_cast<size_t>(which + d)] += one_dw[static_cast<size_t>(d)];
+    }
+
+    auto got = qkv, got_d = dqkv, heads = as<T>(Values(static_cast<size_t>(N * count * D), kPoison));
+    Values rrms(static_cast<size_t>(N * count), kPoison), got_dw(dw.size(), kPoison);
+    ops<T>().norms.head_norms_forward(got.data(), heads.data(), rrms.data(), w.data(), shape, 1e-6f);
+    ops<T>().norms.head_norms_backward(got_d.data(), got_dw.data(), heads.data(), w.data(), rrms.data(),
+                                       shape);
+
+    CHECK_LT(distance(back(got), expected), kTolerance<T>);
+    CHECK_LT(distance(back(got_d), dexpected), kTolerance<T>);
+    CHECK_LT(distance(got_dw, dw), 4e-6);
+    const auto values = static_cast<std::ptrdiff_t>(count * D);
+    CHECK(std::equal(got.begin() + values, got.begin() + stride, qkv.begin() + values,
+                     [](T a, T b) { return std::memcmp(&a, &b, sizeof(T)) == 0; }));
   }
 }
 
@@ -452,9 +524,9 @@ TEST_CASE_TEMPLATE("cross-entropy: loss and gradient match, and a target of -1 c
 
 TEST_CASE("rope: the inverse undoes it, and it keeps each pair's length") {
   const int64_t B = 2, T = 9, heads = 3, D = 8, stride = 30;
-  Values table(static_cast<size_t>(T * D)), x = random_values(B * T * stride, 13);
+  const Values table = plan::rope_table(T, D, 10000.0);
+  Values x = random_values(B * T * stride, 13);
   const Values before = x;
-  ops<float>().attention.rope_table(table.data(), T, D, 10000.0);
 
   ops<float>().attention.rope(x.data(), table.data(), B, T, heads, D, stride, false);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/counter_random.h"
+#include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/backend.h"
 
 using namespace shardrun;
@@ -169,8 +170,8 @@ TEST_CASE("peers: GELU, tanh and SwiGLU are PyTorch's") {
 
 TEST_CASE("peers: the rotary embedding is that of LlamaForCausalLM") {
   constexpr int64_t B = 2, T = 11, H = 3, D = 8;
-  Values x = normal(3, B * T * H * D), table(T * D);
-  ops<float>().attention.rope_table(table.data(), T, D, 10000.0);
+  Values x = normal(3, B * T * H * D);
+  const Values table = plan::rope_table(T, D, 10000.0);
   ops<float>().attention.rope(x.data(), table.data(), B, T, H, D, H * D, /*inverse=*/false);
   check_near(x, "rope");
 }

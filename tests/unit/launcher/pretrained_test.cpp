@@ -98,27 +98,64 @@ TEST_CASE("a checkpoint that the trainer cannot compute is refused with what it 
     CHECK_MESSAGE(said.find(what) != std::string::npos, said);
   };
 
-  says(changed(kSmolLm2, "\"rope_scaling\": null",
-               R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})"),
-       "it scales its rotary positions by \"llama3\"");
-  says(changed(kSmolLm2, "\"rope_scaling\": null", R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
-       "\"linear\"");
-  says(changed(kSmolLm2, "\"model_type\": \"llama\"", "\"model_type\": \"qwen2\""), "its model is a qwen2");
-  says(changed(kSmolLm2, "\"attention_bias\": false", "\"attention_bias\": true"), "biases");
+  const auto rope = [](const char* scaling) { return changed(kSmolLm2, "\"rope_scaling\": null", scaling); };
+  says(rope(R"("rope_scaling": {"rope_type": "yarn", "factor": 8.0})"),
+       "it scales its rotary positions by \"yarn\", and the trainer knows linear and llama3");
+  says(rope(R"("rope_scaling": {"type": "dynamic", "factor": 2.0})"), "\"dynamic\"");
+  says(rope(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})"), "it has no low_freq_factor");
+  says(rope(R"("rope_scaling": {"type": "linear"})"), "it has no factor");
+  says(rope(R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})"),
+       "it turns a part of each head alone");
+  says(rope(R"("quantization_config": {"quant_method": "gptq"})"), "its weights are quantized (gptq)");
+  says(changed(kSmolLm2, "\"model_type\": \"llama\"", "\"model_type\": \"gemma2\""), "its model is a gemma2");
+  says(changed(changed(kSmolLm2, "\"model_type\": \"llama\"", "\"model_type\": \"qwen2\""),
+               "\"rope_scaling\": null", "\"use_sliding_window\": true"),
+       "only some of its layers have a sliding window");
+  says(changed(kSmolLm2, "\"attention_bias\": false", "\"attention_bias\": true"), "a bias behind its heads");
   says(changed(kSmolLm2, "\"silu\"", "\"gelu\""), "its activation is gelu");
-  says(changed(kSmolLm2, "\"rope_theta\": 100000", "\"head_dim\": 128"), "128 elements");
   says(changed(kSmolLm2, "\"hidden_size\": 576,", ""), "it has no hidden_size");
   says(changed(kSmolLm2, "\"hidden_size\": 576", "\"hidden_size\": \"576\""), "hidden_size");
   says("[]", "config.json");
   says("{", "config.json");
 }
 
-TEST_CASE("a sliding window that the sequences do not reach changes nothing, and a shorter one is refused") {
-  const Checkpoint checkpoint(changed(changed(kSmolLm2, "\"llama\"", "\"mistral\""), "\"rope_scaling\": null",
-                                      "\"sliding_window\": 256"));
+TEST_CASE("a family's config.json becomes what its models have") {
+  const auto model = [](const std::string& config) {
+    const auto loaded = Checkpoint(config).load("");
+    REQUIRE_MESSAGE(loaded, error_of(loaded));
+    return loaded->spec.model;
+  };
+  const auto typed = [](const char* type) {
+    return changed(kSmolLm2, "\"model_type\": \"llama\"", std::string("\"model_type\": \"") + type + "\"");
+  };
 
-  CHECK(checkpoint.load("", "sequence_length = 256").has_value());
-  CHECK(error_of(checkpoint.load("", "sequence_length = 512")).find("write sequence_length = 256 or less") !=
+  const spec::ModelSpec llama = model(changed(
+      kSmolLm2, "\"rope_scaling\": null",
+      R"("head_dim": 128, "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})"));
+  CHECK(llama.head_size == 128);
+  CHECK(llama.rope.kind == spec::RopeScaling::kLlama3);
+  CHECK(llama.rope.factor == 32.0);
+  CHECK(llama.rope.high_factor == 4.0);
+  CHECK(llama.rope.original_length == 8192);
+  CHECK(llama.max_positions == 8192);
+  const spec::ModelSpec mistral =
+      model(changed(typed("mistral"), "\"rope_scaling\": null", "\"sliding_window\": 256"));
+  CHECK(mistral.window == 256);
+  const spec::ModelSpec qwen2 = model(typed("qwen2"));
+  CHECK(qwen2.qkv_bias);
+  CHECK(qwen2.window == 0);
+  const spec::ModelSpec qwen3 = model(typed("qwen3"));
+  CHECK(qwen3.head_norms);
+  CHECK(qwen3.head_size == 128);  // where its config.json says none
+  CHECK_FALSE(qwen3.qkv_bias);
+}
+
+TEST_CASE("what a family has is refused where the job says otherwise") {
+  const Checkpoint checkpoint(changed(kSmolLm2, "\"model_type\": \"llama\"", "\"model_type\": \"qwen2\""));
+
+  CHECK(error_of(checkpoint.load("qkv_bias = false")).find("qkv_bias = false, and") != std::string::npos);
+  CHECK(error_of(checkpoint.load("rope_scaling = \"linear\"")).find("rope_scaling = \"linear\", and") !=
         std::string::npos);
 }
 

@@ -166,6 +166,23 @@ TEST_CASE_FIXTURE(Fixture, "conductor: a run directory in use is refused and its
   CHECK(conduct(first, request).has_value());
 }
 
+TEST_CASE_FIXTURE(Fixture, "conductor: a run directory of another run is refused, whatever its job.toml") {
+  FakeScheduler scheduler([](const StepRequest&) { return two_ranks_end_with(0, 0); });
+  request.plan.identity = "00000000000000000000000000000001";
+  REQUIRE(conduct(scheduler, request).has_value());
+  const auto before = base::read_file(path("plan.json")).value();
+  request.plan.identity = "00000000000000000000000000000002";
+
+  const auto refused = conduct(scheduler, request);
+
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code() == Code::kRefused);
+  CHECK(refused.error().message().find("holds another run, local-1") != std::string::npos);
+  CHECK(base::read_file(path("plan.json")).value() == before);
+  request.plan.identity = "00000000000000000000000000000001";
+  CHECK(conduct(scheduler, request).has_value());
+}
+
 TEST_CASE_FIXTURE(Fixture, "conductor: the lock of a process that is gone is taken over") {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
@@ -284,4 +301,37 @@ TEST_CASE("lock: a signal never reaches another process that has the holder's nu
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
   CHECK(WTERMSIG(status) == SIGKILL);
+}
+
+TEST_CASE_FIXTURE(Fixture, "taking over: only an attempt that has lost its conductor, and only once") {
+  const auto text = [](const base::Result<RunDirectory>& taken) {
+    REQUIRE_FALSE(taken.has_value());
+    CHECK(taken.error().code() == Code::kRefused);
+    return taken.error().message();
+  };
+  FakeScheduler scheduler([&](const StepRequest&) {
+    CHECK(text(RunDirectory::take_over(request.plan, kSpecText)).find("which lives") != std::string::npos);
+    return two_ranks_end_with(0, 0);
+  });
+  REQUIRE(conduct(scheduler, request).has_value());
+  CHECK(text(RunDirectory::take_over(request.plan, kSpecText)).find("it has ended") != std::string::npos);
+
+  LockHolder gone = this_holder(request.plan);
+  gone.start_time -= 1;  // another process had this number
+  gone.attempt = 0;
+  const record::RunDir run{request.plan.run_directory};
+  REQUIRE(place_lock(lock_path(run, newest_lock(run).value() + 1), to_text(gone)));
+  CHECK(text(RunDirectory::take_over(request.plan, "name = \"another\"\n")).find("another job.toml") !=
+        std::string::npos);
+  auto taken = RunDirectory::take_over(request.plan, kSpecText);
+  REQUIRE(taken.has_value());
+  CHECK(taken->attempt() == 0);
+  CHECK(taken->check_ours().has_value());
+  CHECK(text(RunDirectory::take_over(request.plan, kSpecText)).find("which lives") != std::string::npos);
+  REQUIRE(contract::make_attempt(run, 1).has_value());
+  REQUIRE(contract::write_epoch(run, 1).has_value());
+  gone.attempt = 0;
+  REQUIRE(place_lock(lock_path(run, newest_lock(run).value() + 1), to_text(gone)));
+  CHECK(text(RunDirectory::take_over(request.plan, kSpecText)).find("attempt 1 has begun") !=
+        std::string::npos);
 }

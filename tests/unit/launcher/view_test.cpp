@@ -188,6 +188,11 @@ TEST_CASE("sbatch script: the allocation's options, and one line that no value o
   CHECK_NE(
       script->find("\nexec '/opt/shardrun' run --quiet --run-directory '/data/runs/x'/\"$SLURM_JOB_ID\"\n"),
       std::string::npos);
+  spec.fault_tolerance.conductor_timeout = std::chrono::seconds(60);
+  const auto lasting = sbatch_script(spec, {"/opt/shardrun", "/data/runs/x", "/home/me"});
+  REQUIRE(lasting);
+  CHECK_NE(lasting->find("\n  '/opt/shardrun' run --quiet \"$way\" '/data/runs/x'/\"$SLURM_JOB_ID\" &\n"),
+           std::string::npos);
   for (const char* path : {"/a b", "/a%j", "/a\n#SBATCH --wrap=id", "/a'b", "/a$(id)"}) {
     CAPTURE(path);
     CHECK_FALSE(sbatch_script(spec, {"/opt/shardrun", path, "/home/me"}));

@@ -282,3 +282,22 @@ TEST_CASE("watch: a farewell counts although its rank hung up before it was answ
   ::usleep(900'000);
   CHECK_MESSAGE(!watch->raised(), watch->raised()->alarm.line);
 }
+
+TEST_CASE_FIXTURE(Watching,
+                  "watch: orders reach every rank, in their order, also one that comes after them") {
+  Client early(place);
+  early.send("hello 2 0 n0");
+  CHECK(early.receive() == "welcome");
+  watch->order_signal(15);
+  CHECK(early.receive() == "signal 15");
+  watch->order_kill("the job ends");
+  CHECK(early.receive() == "kill the job ends");
+
+  Client late(place);
+  late.send("hello 2 1 n1");
+  CHECK(late.receive() == "welcome");
+  CHECK(late.receive() == "signal 15");
+  CHECK(late.receive() == "kill the job ends");
+  early.send(to_line(Beat{.sequence = 1}));
+  CHECK(early.receive() == "ack 1");  // it was told once
+}

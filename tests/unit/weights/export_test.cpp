@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/trainer/weights/hf_config.h"
 #include "runtime/trainer/weights/weight_files.h"
 #include "tests/unit/weights/files.h"
 
@@ -91,6 +92,80 @@ TEST_CASE("export: one file, or several of bounded size with an index, hold ever
       check_tensors(output);
     }
   }
+}
+
+TEST_CASE(
+    "export: the tokenizer's files, special tokens and a card with the run's facts stand beside the "
+    "weights") {
+  const Folder folder;
+  const checkpoint::Store store(folder.path() + "/checkpoints", 2);
+  const auto manifest = save(store);
+  const std::string origin = folder.path() + "/SmolLM2", output = folder.path() + "/out";
+  fs::create_directory(origin);
+  write_file(origin + "/config.json",
+             R"({"bos_token_id": 1, "eos_token_id": [2, 7], "pad_token_id": null, "hidden_size": 9})");
+  write_file(origin + "/tokenizer.json", "tokens");
+  write_file(origin + "/generation_config.json", "{}");
+  write_file(origin + "/model.safetensors", "weights that are not the export's");
+  tools::ExportedRun run;
+  run.origin = origin + "/";
+  run.record.name = "a|b";
+  run.record.id = "local-1";
+  run.record.world_size = 2;
+  run.record.metrics.emplace();
+  run.record.metrics->steps = 5;
+  run.record.metrics->first_loss = 3.5;
+  run.record.metrics->final_loss = 2.25;
+  run.record.metrics->validation_loss = 2.0;
+  run.job.data.files = {"data/train.tokens"};
+  run.job.optimizer.steps = 5;
+
+  const auto done =
+      tools::export_checkpoint(store, manifest, {.output = output, .companions = origin, .run = run});
+
+  REQUIRE_MESSAGE(done, (done ? "" : done.error().to_string()));
+  CHECK(done->companions == std::vector<std::string>{"tokenizer.json", "generation_config.json"});
+  CHECK(read_back(output + "/tokenizer.json") == "tokens");
+  CHECK(WeightFiles::open(output).has_value());
+  const std::string config = read_back(output + "/config.json"), card = read_back(output + "/README.md");
+  const auto has = [](const std::string& text, const char* what) {
+    CHECK_MESSAGE(text.find(what) != std::string::npos, text);
+  };
+  has(config, "\"bos_token_id\": 1");
+  CHECK(end_tokens(config).value() == std::vector<int32_t>{2, 7});
+  CHECK(config.find("pad_token_id") == std::string::npos);
+  CHECK(config.find("hidden_size") == std::string::npos);
+  has(card, "library_name: transformers");
+  has(card, "| began with | SmolLM2 |");
+  has(card, "| trained on | train.tokens |");
+  has(card, "| steps | 5 of 5 |");
+  has(card, "| training loss, nats | 3.5000 at first, 2.2500 at last |");
+  has(card, "| validation loss, nats | 2.0000 (perplexity 7.39) |");
+  has(card, "| run | a\\|b local-1 |");
+}
+
+TEST_CASE(
+    "export: a card says nothing of losses of another step, and a folder without a tokenizer is refused") {
+  const Folder folder;
+  const checkpoint::Store store(folder.path() + "/checkpoints", 2);
+  const auto manifest = save(store);
+  tools::ExportedRun run;
+  run.record.metrics.emplace();
+  run.record.metrics->steps = 9;
+  run.record.metrics->validation_loss = 2.0;
+  const std::string output = folder.path() + "/out";
+
+  REQUIRE(tools::export_checkpoint(store, manifest, {.output = output, .run = run}));
+  const auto refused = tools::export_checkpoint(
+      store, manifest, {.output = folder.path() + "/other", .companions = folder.path()});
+
+  const std::string card = read_back(output + "/README.md");
+  CHECK(card.find("perplexity") == std::string::npos);
+  CHECK(card.find("| began with | random weights |") != std::string::npos);
+  CHECK(card.find("The tokenizer is not in this folder") != std::string::npos);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().to_string().find("has no tokenizer.json") != std::string::npos);
+  CHECK_FALSE(fs::exists(folder.path() + "/other"));
 }
 
 TEST_CASE("export: a damaged checkpoint, a request to stop and a taken name leave nothing behind") {

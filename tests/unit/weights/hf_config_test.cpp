@@ -27,6 +27,34 @@ TEST_CASE(
   CHECK(hf_config(config).find(R"("tie_word_embeddings":true)") != std::string::npos);
 }
 
+TEST_CASE("configuration: a family is named by what its models have beside a Llama's sizes") {
+  const auto with = [](auto change) {
+    plan::LlamaConfig config{.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .ffn = 96, .vocab = 256};
+    change(config);
+    return hf_config(config);
+  };
+  const auto has = [](const std::string& text, const char* what) {
+    CHECK_MESSAGE(text.find(what) != std::string::npos, text);
+  };
+
+  const std::string qwen2 = with([](auto& config) { config.qkv_bias = true, config.max_positions = 32768; });
+  has(qwen2, R"("architectures":["Qwen2ForCausalLM"])");
+  has(qwen2, R"("model_type":"qwen2")");
+  has(qwen2, R"("max_position_embeddings":32768)");
+  const std::string qwen3 = with([](auto& config) { config.head_norms = true, config.head_size = 128; });
+  has(qwen3, R"("architectures":["Qwen3ForCausalLM"])");
+  has(qwen3, R"("head_dim":128)");
+  const std::string mistral = with([](auto& config) { config.window = 4096; });
+  has(mistral, R"("architectures":["MistralForCausalLM"])");
+  has(mistral, R"("sliding_window":4096)");
+  const std::string llama = with([](auto& config) {
+    config.rope = {spec::RopeScaling::kLlama3, 32.0, 1.0, 4.0, 8192};
+  });
+  has(llama, R"("architectures":["LlamaForCausalLM"])");
+  has(llama, R"("rope_scaling":{"factor":32.0,"high_freq_factor":4.0,"low_freq_factor":1.0,)"
+             R"("original_max_position_embeddings":8192,"rope_type":"llama3"})");
+}
+
 TEST_CASE(
     "configuration: the file for transformers adds the dtype, and positions only where there are none") {
   const auto llama = config_json(R"({"hidden_size":64})", "bfloat16", 128);
@@ -38,4 +66,14 @@ TEST_CASE(
   REQUIRE(bert);
   CHECK(bert->find(R"("max_position_embeddings": 512)") != std::string::npos);
   CHECK(!config_json("\"llama: 2 layers\"", "float32", 1));
+  CHECK(!config_json("{}", "float32", 1, "[]"));
+}
+
+TEST_CASE("configuration: the tokens that end an answer are one, several or none, and nothing else") {
+  CHECK(end_tokens(R"({"eos_token_id": 2})").value() == std::vector<int32_t>{2});
+  CHECK(end_tokens(R"({"eos_token_id": [128001, 128009]})").value() == std::vector<int32_t>{128001, 128009});
+  CHECK(end_tokens(R"({"eos_token_id": null})").value().empty());
+  CHECK(end_tokens("{}").value().empty());
+  CHECK(!end_tokens(R"({"eos_token_id": "</s>"})"));
+  CHECK(!end_tokens("[]"));
 }

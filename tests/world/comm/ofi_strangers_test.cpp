@@ -10,6 +10,7 @@
 
 #include "plugins/ofi/address.h"
 #include "plugins/ofi/fabric.h"
+#include "plugins/ofi/operations.h"
 #include "runtime/trainer/comm/plugin_communicator.h"
 
 using namespace shardrun;
@@ -19,10 +20,9 @@ namespace {
 constexpr int kSums = 20;
 constexpr uint64_t kFloats = 8;
 
-// The tag that a rank's part of a small all-reduce once had: channel 0, and what anybody can count.
+// The tag that a rank's part of a small all-reduce would have, were there no key: channel 0, and what anybody can count.
 uint64_t countable_tag(uint64_t ticket, uint64_t sender) {
-  constexpr uint64_t kExchange = 6;
-  return kExchange << 53 | ticket << 20 | sender;
+  return uint64_t{ofi::kSmallFloat} << 53 | ticket << 20 | sender;
 }
 
 // Sends forged parts of rank 1 for all sums to come, to each of the victim's endpoints. Returns how many were taken.

@@ -95,6 +95,30 @@ TEST_CASE(
   require_success(run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory}));
 }
 
+TEST_CASE(
+    "resuming: another run's checkpoint in this run's folder is refused, and in a shared one gone on with") {
+  const Folder folder;
+  const std::string directory = folder.path() + "/checkpoints";
+  auto options = tiny_options(folder, 2);
+  options.run = {"first", "17", "00000000000000000000000000000001"};
+  const RunOptions rest{.loop = {.steps = 12}, .checkpoint_directory = directory};
+  require_success(
+      run_world(2, options, {.loop = {.steps = 12}, .checkpoint_directory = directory, .stop_at_step = 4}));
+  options.run = {"second", "17", "00000000000000000000000000000002"};
+
+  for (const RankRun& rank : run_world(2, options, rest)) {
+    CHECK(rank.error_code == base::Code::kInvalid);
+    CHECK(rank.error.find("step_00000004 was written by another run, first 17") != std::string::npos);
+  }
+
+  options.shares_checkpoints = true;
+  const auto ranks = run_world(2, options, rest);
+  require_success(ranks);
+  CHECK(ranks[0].notices == std::vector<std::string>{"goes on from a checkpoint of run first 17"});
+  CHECK(ranks[1].notices.empty());
+  CHECK(*ranks[0].resumed_from == directory + "/step_00000004");
+}
+
 TEST_CASE("resuming: weights that a job names and that are none are bad input on every rank") {
   const Folder folder;
   auto options = tiny_options(folder, 2);

@@ -95,6 +95,7 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
   auto outcome = train::run_loop(ours, store, run_options.loop, stop, recorder);
   if (!outcome) return fail(run, outcome.error());
   run.validation_loss = outcome->validation_loss;
+  run.evaluation_losses = outcome->evaluation_losses;
   run.stopped = outcome->stopped;
   run.checkpoint = outcome->checkpoint;
 }

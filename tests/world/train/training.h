@@ -25,6 +25,7 @@ train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t
 struct RankRun {
   std::vector<double> losses;  // losses of the steps
   std::optional<double> validation_loss;
+  std::vector<double> evaluation_losses;
   bool stopped = false;
   std::string checkpoint;
   std::vector<int64_t> saved_steps;

@@ -141,7 +141,9 @@ void Merges::merge_short(std::vector<Symbol>& symbols) const {
 
 // The queue holds candidates that may be stale: one whose pair is not what stands there any more is passed over.
 void Merges::merge_long(Scratch& scratch) const {
-  auto& [symbols, before, after, queue] = scratch;
+  auto& symbols = scratch.symbols;
+  auto &before = scratch.before, &after = scratch.after;
+  auto& queue = scratch.queue;
   const auto count = static_cast<int32_t>(symbols.size());
   before.resize(symbols.size());
   after.resize(symbols.size());

@@ -168,18 +168,6 @@ void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const See
 template <typename T>
 class CpuAttention final : public AttentionOps<T> {
  public:
-  void rope_table(float* table, int64_t length, int64_t D, double theta) const override {
-    const int64_t half = D / 2;
-    for (int64_t t = 0; t < length; ++t) {
-      for (int64_t i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
-        table[t * D + i] = static_cast<float>(std::cos(angle));
-        table[t * D + half + i] = static_cast<float>(std::sin(angle));
-      }
-    }
-  }
-
   void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D, int64_t stride,
             bool inverse) const override {
     const int64_t half = D / 2;

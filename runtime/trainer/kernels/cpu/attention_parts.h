@@ -41,7 +41,8 @@ class Seen {
     int64_t document_end = T;
     for (int64_t t = T; t-- > 0;) {
       if (begins != nullptr && t + 1 < T && begins[t + 1] != begins[t]) document_end = t + 1;
-      const int64_t begin = begins != nullptr ? begins[t] : 0;
+      const int64_t document = begins != nullptr ? begins[t] : 0;
+      const int64_t begin = visibility.window > 0 ? std::max(document, t + 1 - visibility.window) : document;
       const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
       rows_[t] = {begin, std::max(begin, end)};
     }

@@ -93,6 +93,58 @@ class CpuNorms final : public NormOps<T> {
     sums.add_up(dw, 0, C);
   }
 
+  void head_norms_forward(T* qkv, T* heads, float* rrms, const T* w, const AttentionShape& s,
+                          float epsilon) const override {
+    const int64_t count = s.H + s.K, D = s.D;
+    parallel_for(s.B * s.T, kSmallestRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> buffers = scratch(4 * D);
+      const float* weights = vector::load(w, buffers.data(), 2 * D);
+      for (int64_t n = begin; n < end; ++n) {
+        T* const row = qkv + n * s.qkv_stride();
+        T* const kept = heads + n * count * D;
+        std::copy_n(row, count * D, kept);
+        for (int64_t h = 0; h < count; ++h) {
+          const float* in = vector::load(kept + h * D, buffers.data() + 2 * D, D);
+          float& r = rrms[n * count + h];
+          r = 1.0f / std::sqrt(vector::sum_of_squares(in, D) / static_cast<float>(D) + epsilon);
+          float* out = vector::target(row + h * D, buffers.data() + 3 * D);
+          vector::scale_by_weights(out, in, r, weights + (h < s.H ? 0 : D), D);
+          vector::store(row + h * D, out, D);
+        }
+      }
+    });
+  }
+
+  // As rmsnorm_backward, but that nothing is added to what comes out.
+  void head_norms_backward(T* dqkv, float* dw, const T* heads, const T* w, const float* rrms,
+                           const AttentionShape& s) const override {
+    const int64_t count = s.H + s.K, D = s.D;
+    ColumnSums sums(s.B * s.T, 2 * D);
+    sums.for_rows([&](int64_t begin, int64_t end, const auto& sums_of) {
+      std::vector<float> buffers = scratch(5 * D);
+      float* const product = buffers.data() + 4 * D;
+      const float* all_weights = vector::load(w, buffers.data(), 2 * D);
+      for (int64_t n = begin; n < end; ++n) {
+        for (int64_t h = 0; h < count; ++h) {
+          const int64_t which = h < s.H ? 0 : D;
+          const float* weights = all_weights + which;
+          const float r = rrms[n * count + h];
+          T* const at = dqkv + n * s.qkv_stride() + h * D;
+          const float* in = vector::load(heads + (n * count + h) * D, buffers.data() + 2 * D, D);
+          const float* grad = vector::load(at, buffers.data() + 3 * D, D);
+          vector::scale_by_weights(product, grad, r, in, D);  // dy·x·r
+          vector::add(sums_of(n) + which, sums_of(n) + which, product, D);
+          const float mean = vector::dot(product, weights, D) / static_cast<float>(D);
+          vector::scale_by_weights(product, grad, r, weights, D);
+          vector::add_scaled(product, -r * r * mean, in, D);
+          std::copy_n(product, D, vector::target(at, buffers.data() + 3 * D));
+          vector::store(at, buffers.data() + 3 * D, D);
+        }
+      }
+    });
+    sums.add_up(dw, 0, 2 * D);
+  }
+
   void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma,
                          const T* beta, int64_t N, int64_t C, float epsilon) const override {
     parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {

@@ -201,17 +201,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    fill_rope_table(float* table, int64_t length, int64_t D, double theta) {
-  const int64_t half = D / 2, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= length * half) return;
-  const int64_t t = i / half, pair = i % half;
-  const double angle =
-      static_cast<double>(t) * pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(D));
-  table[t * D + pair] = static_cast<float>(cos(angle));
-  table[t * D + half + pair] = static_cast<float>(sin(angle));
-}
-
 // What follows puts the kernels on a stream.
 
 // Runs `pass` by cuDNN if the device has it for this; returns false if something else has to run it.
@@ -239,14 +228,6 @@ template <typename T>
 class GpuAttention final : public AttentionOps<T> {
  public:
   explicit GpuAttention(Device& device) : device_(device) {}
-
-  void rope_table(float* table, int64_t length, int64_t D, double theta) const override {
-    OpScope op(device_, "rope_table");
-    const int64_t pairs = length * (D / 2);
-    if (!op.runs() || pairs == 0) return;
-    launch(op.stream(), {static_cast<unsigned>(quotient_up(pairs, kThreads)), kThreads}, fill_rope_table,
-           table, length, D, theta);
-  }
 
   void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D, int64_t stride,
             bool inverse) const override {

@@ -288,6 +288,15 @@ class GpuNorms final : public NormOps<T> {
     gradients.sum_into(dw, 0);
   }
 
+  // runtime/spec/gpu_rules.cpp refuses jobs that would come here.
+  void head_norms_forward(T*, T*, float*, const T*, const AttentionShape&, float) const override {
+    OpScope(device_, "head_norms_forward").fail(base::Code::kUnsupported, "a GPU has no norms of heads");
+  }
+  void head_norms_backward(T*, float*, const T*, const T*, const float*,
+                           const AttentionShape&) const override {
+    OpScope(device_, "head_norms_backward").fail(base::Code::kUnsupported, "a GPU has no norms of heads");
+  }
+
   void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma,
                          const T* beta, int64_t N, int64_t C, float epsilon) const override {
     OpScope op(device_, "layernorm_forward");

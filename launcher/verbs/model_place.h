@@ -1,0 +1,28 @@
+// Where a model lies that a verb is asked for, and what belongs to it: a folder as transformers has them, a run, or a checkpoint.
+//
+// Thread rule: free functions of the main thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/verbs/common.h"
+
+namespace shardrun::launcher {
+
+struct ModelPlace {
+  std::string folder;      // with config.json, or a .safetensors file beside one; else
+  std::string checkpoint;  // one of a run, or a folder of them
+  // The folder whose weights the run began with; empty: random ones, or nobody knows the run.
+  std::string origin;
+  std::string tokenizer;  // as `shardrun data --tokenizer` takes it; empty: nobody knows
+  std::optional<record::RunDir> run;
+};
+
+// Errors as find_checkpoints().
+base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions& common);
+
+// Returns the tokenizer's file in a folder of a model; empty where there is none.
+std::string tokenizer_in(const std::string& folder);
+
+}  // namespace shardrun::launcher

@@ -1,0 +1,108 @@
+#include "runtime/tools/language_model.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+#include "runtime/spec/pretrained_config.h"
+#include "runtime/trainer/weights/hf_config.h"
+
+namespace shardrun::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Code;
+using base::DType;
+using base::Error;
+
+constexpr uint64_t kLargestConfig = 1 << 20;
+
+Result<plan::LlamaConfig> config_of(std::string_view json, const std::string& name) {
+  ASSIGN_OR_RETURN(const auto read, spec::read_pretrained_config(json, name, plan::LlamaConfig::kTrainer));
+  ASSIGN_OR_RETURN(const auto model, spec::model_of(read, name, plan::LlamaConfig::kTrainer));
+  return plan::LlamaConfig::of(model);
+}
+
+Result<void> check_memory(const std::vector<plan::BlockLayout>& layouts, DType dtype) {
+  double bytes = 0.0;
+  for (const plan::BlockLayout& block : layouts)
+    bytes += static_cast<double>(block.elements) * (dtype == DType::kFp32 ? 4.0 : 2.0);
+  const double there =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (bytes < there) return {};
+  return Error(
+      Code::kInvalid,
+      fmt::format("the model's weights take {:.1f} GB, and this machine has {:.1f} GB of memory; {}",
+                  bytes / 1e9, there / 1e9,
+                  dtype == DType::kFp32 ? "try --dtype bf16, or a larger machine" : "take a larger one"));
+}
+
+Result<LanguageModel> load_folder(const ModelPlace& place) {
+  std::error_code ignored;
+  const fs::path path = place.folder;
+  const std::string folder = fs::is_directory(path, ignored) ? path.string() : path.parent_path().string();
+  const std::string config_path = folder + "/config.json";
+  ASSIGN_OR_RETURN(const auto json, base::read_file(config_path, kLargestConfig));
+  LanguageModel model;
+  ASSIGN_OR_RETURN(model.config, config_of(json, config_path));
+  for (const std::string& file : {config_path, folder + "/generation_config.json"}) {
+    const auto text = base::read_file(file, kLargestConfig);
+    if (!text && text.error().code() == Code::kNotFound) continue;
+    RETURN_IF_ERROR(text);
+    auto ends = weights::end_tokens(*text);
+    if (!ends) return std::move(ends).error().context(file);
+    model.ends.insert(model.ends.end(), ends->begin(), ends->end());
+  }
+  auto layouts = plan::block_layouts(model.config);
+  ASSIGN_OR_RETURN(const auto files, weights::WeightFiles::open(place.folder));
+  const DType dtype = place.dtype == "auto"   ? generate::dtype_of(files, layouts)
+                      : place.dtype == "fp32" ? DType::kFp32
+                                              : DType::kBf16;
+  RETURN_IF_ERROR(check_memory(layouts, dtype));
+  ASSIGN_OR_RETURN(model.weights, generate::read_weights(files, std::move(layouts), dtype));
+  return model;
+}
+
+Result<LanguageModel> load_step(const checkpoint::Store& store, int64_t step, const ModelPlace& place) {
+  ASSIGN_OR_RETURN(const auto manifest, store.read_manifest(step));
+  LanguageModel model;
+  ASSIGN_OR_RETURN(model.config, config_of(manifest.model, store.path_of(step) + "/manifest.json"));
+  auto layouts = plan::block_layouts(model.config);
+  const DType dtype = place.dtype == "bf16" ? DType::kBf16 : DType::kFp32;
+  RETURN_IF_ERROR(check_memory(layouts, dtype));
+  ASSIGN_OR_RETURN(model.weights, generate::read_weights(store, manifest, std::move(layouts), dtype));
+  return model;
+}
+
+Result<LanguageModel> load_checkpoint(const ModelPlace& place) {
+  std::error_code failure;
+  const fs::path path = fs::canonical(place.checkpoint, failure);
+  if (failure) return Error(Code::kNotFound, fmt::format("{}: {}", place.checkpoint, failure.message()));
+  if (const int64_t step = checkpoint::parse_step_name(path.filename().string()); step >= 0)
+    return load_step({path.parent_path().string(), 1}, step, place);
+  const checkpoint::Store store(path.string(), 1);
+  ASSIGN_OR_RETURN(const auto steps, store.steps());
+  for (const int64_t step : steps) {
+    auto loaded = load_step(store, step, place);
+    if (loaded || loaded.error().code() != Code::kCorrupt) return loaded;
+    fmt::print(stderr, "shardrun: warning: checkpoint {} is damaged and passed over: {}\n",
+               store.path_of(step), loaded.error().to_string());
+  }
+  return Error(Code::kNotFound, fmt::format("{}: holds no complete checkpoint", store.directory()));
+}
+
+}  // namespace
+
+Result<LanguageModel> load_language_model(const ModelPlace& place) {
+  if (place.dtype != "auto" && place.dtype != "fp32" && place.dtype != "bf16")
+    return Error(Code::kInvalid, fmt::format("--dtype {}: choose auto, fp32 or bf16", place.dtype));
+  if (place.checkpoint.empty() == place.folder.empty())
+    return Error(Code::kInvalid, "a checkpoint or a folder is needed; see shardrun generate --help");
+  return place.folder.empty() ? load_checkpoint(place) : load_folder(place);
+}
+
+}  // namespace shardrun::tools

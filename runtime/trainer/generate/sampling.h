@@ -1,0 +1,22 @@
+// Which token follows: the likeliest, or one that is drawn.
+//
+// Thread rule: pure functions.
+// Source: Holtzman et al. 2020 (top_p).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace shardrun::generate {
+
+struct Sampling {
+  double temperature = 0.0;  // logits are divided by it; 0: the likeliest token is taken
+  double top_p = 1.0;        // a token is drawn among the likeliest whose probabilities reach this sum
+  uint64_t seed = 1;
+};
+
+// Returns the token that follows as number `number` of the generated ones: a function of the arguments alone. Of equally likely
+// ones the lower.
+int32_t next_token(std::span<const float> logits, const Sampling& sampling, int64_t number);
+
+}  // namespace shardrun::generate

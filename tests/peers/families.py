@@ -1,0 +1,171 @@
+"""Writes tests/unit/model/peers/families.txt: what transformers computes for a tiny model of each family that the trainer's
+Llama serves: the gradient of the first step, 20 losses in fp32, logits, and tokens that follow a prompt greedily.
+
+Weights are counter-based (weight() below), batches are those of curves.py; tests/unit/model/families_test.cpp makes both
+again, so that nothing but numbers and each family's config.json is stored.
+
+    build/peers/venv/bin/python tests/peers/families.py
+    build/peers/venv/bin/python tests/peers/families.py save FOLDER
+        the models as checkpoints, FOLDER/<family>, with room for bytes
+    build/peers/venv/bin/python tests/peers/families.py compare ORIGINAL EXPORT GENERATED
+        an export has the original's tensors in the original's class, and GENERATED, what `shardrun generate --json`
+        printed, is what transformers generates with it
+"""
+
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import transformers
+from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from counter_random import hash_name, random_bits, random_normal
+
+OUTPUT = pathlib.Path(__file__).parents[1] / "unit/model/peers/families.txt"
+STEPS, WARMUP, PEAK, MINIMUM = 20, 4, 3e-3, 3e-4
+B, T, VOCAB = 4, 32, 199
+PROMPT, FOLLOWING = 8, 24
+SIZES = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=88, num_hidden_layers=2, num_attention_heads=6,
+             num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def rope(theta, **more):
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+FAMILIES = {
+    "llama-3.1": LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=LLAMA3),
+    "llama-3.2": LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=LLAMA3, head_dim=16, tie_word_embeddings=True),
+    "llama-linear": LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters={
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}),
+    "tinyllama": LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=rope(10000.0)),
+    "smollm2": LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=rope(100000.0), tie_word_embeddings=True),
+    "mistral": MistralConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=rope(10000.0), sliding_window=7),
+    "qwen-2.5": Qwen2Config(**SIZES, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0)),
+    "qwen-3": Qwen3Config(**SIZES, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0), head_dim=12,
+                          tie_word_embeddings=True),
+}
+
+
+def weight(name, shape):
+    values = random_normal(int(random_bits(1, [hash_name(name)])[0]), int(np.prod(shape)))
+    if name.endswith("norm.weight"):
+        values = 1.0 + 0.1 * values
+    elif name.endswith("bias"):
+        values = 0.1 * values
+    else:
+        values = 0.08 * values
+    return values.astype(np.float32).reshape(shape)
+
+
+def draw(key, count, limit):
+    return (random_bits(key, np.arange(count)) % np.uint64(limit)).astype(np.int64)
+
+
+def token_chain(step):
+    """As in curves.py."""
+    fresh = draw(1000 + step, B * (T + 1), VOCAB - 1).reshape(B, T + 1)
+    follows = draw(2000 + step, B * (T + 1), 4).reshape(B, T + 1) != 0
+    tokens = fresh.copy()
+    for t in range(1, T + 1):
+        tokens[:, t] = np.where(follows[:, t], (tokens[:, t - 1] * 5 + 7) % (VOCAB - 1), fresh[:, t])
+    return tokens
+
+
+def make(config):
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.tensor(weight(name, tuple(parameter.shape))))
+    return model
+
+
+def loss_of(model, step):
+    tokens = token_chain(step)
+    logits = model(torch.tensor(tokens[:, :T])).logits.float()
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), torch.tensor(tokens[:, 1:]).reshape(-1))
+
+
+def learning_rate(step):
+    if step < WARMUP:
+        return PEAK * (step + 1) / WARMUP
+    progress = (step - WARMUP) / (STEPS - WARMUP)
+    return MINIMUM + (PEAK - MINIMUM) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def write(file, family, config):
+    model = make(config).eval()  # no model of these has dropout
+    kept = {key: value for key, value in json.loads(config.to_json_string(use_diff=True)).items()
+            if key not in ("transformers_version", "dtype")}
+    file.write(f"family {family}\nconfig {json.dumps(kept)}\n")
+
+    def numbers(kind, values):
+        file.write(kind + " " + " ".join(f"{value:.8g}" for value in values) + "\n")
+
+    prompt = torch.tensor(token_chain(0)[:1, :PROMPT])
+    with torch.no_grad():
+        numbers("logits", model(prompt).logits[0, -1].tolist())
+        tokens = model.generate(prompt, max_new_tokens=FOLLOWING, do_sample=False, pad_token_id=0)[0, PROMPT:]
+    file.write("greedy " + " ".join(str(token) for token in tokens.tolist()) + "\n")
+
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": 0.1},
+         {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
+        betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step in range(STEPS):
+        loss = loss_of(model, step)
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 0:  # of each gradient its norm, and its product with random numbers
+            for name, p in model.named_parameters():
+                gradient = p.grad.double().numpy().ravel()
+                key = int(random_bits(2, [hash_name(name)])[0])
+                numbers(f"gradient {name}", [np.linalg.norm(gradient), gradient @ random_normal(key, gradient.size)])
+        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in parameters))
+        for p in parameters:
+            p.grad *= min(1.0, 1.0 / norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.step()
+        losses.append(loss.item())
+    print(family, losses[0], losses[-1])
+    numbers("losses", losses)
+
+
+def compare(original, export, generated):
+    models = [transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in (original, export)]
+    assert type(models[0]) is type(models[1]), (type(models[0]), type(models[1]))
+    theirs, ours = (model.state_dict() for model in models)
+    assert set(theirs) == set(ours), set(theirs) ^ set(ours)
+    for name, tensor in theirs.items():
+        assert torch.equal(tensor, ours[name]), f"{name} differs"
+    for key in ("max_position_embeddings", "head_dim", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings"):
+        values = [getattr(model.config, key, None) for model in models]
+        assert values[0] is None or values[0] == values[1], (key, values)
+    tokens = json.load(open(generated))["tokens"]
+    prompt = torch.tensor([GIVEN])
+    expected = models[1].generate(prompt, max_new_tokens=len(tokens), do_sample=False, pad_token_id=0)[0, len(GIVEN) :]
+    assert expected.tolist() == tokens, (expected.tolist(), tokens)
+    print(f"{type(models[1]).__name__}: {len(ours)} tensors identical, {len(tokens)} tokens equal")
+
+
+GIVEN = [17, 4, 101, 32, 99, 250, 3, 64]  # the prompt of families.sh
+
+if sys.argv[1:2] == ["save"]:
+    for family, config in FAMILIES.items():
+        config.vocab_size = 320
+        make(config).save_pretrained(f"{sys.argv[2]}/{family}")
+elif sys.argv[1:2] == ["compare"]:
+    compare(*sys.argv[2:])
+else:
+    with open(OUTPUT, "w") as file:
+        file.write(f"# PyTorch {torch.__version__}, transformers {transformers.__version__}; written by tests/peers/families.py\n")
+        for family, config in FAMILIES.items():
+            write(file, family, config)

@@ -1,0 +1,69 @@
+// A tiny model of each family against transformers: peers/families.txt, written by tests/peers/families.py, which says how
+// weights and batches are made. Each family's config.json goes the way that a job's does.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "runtime/trainer/model/llama.h"
+#include "tests/unit/model/families.h"
+#include "tests/unit/model/one_rank.h"
+
+using namespace shardrun;
+using namespace shardrun::tests;
+
+namespace {
+
+OneRank rank_of(const Peer& peer) {
+  constexpr auto kFp32 = kernels::DType::kFp32;
+  auto model = model::Llama::create(config_of(peer), {kFp32, kBatch, kLength});
+  REQUIRE_MESSAGE(model, model.error().to_string());
+  return {std::move(model).value(), kFp32, weight};
+}
+
+}  // namespace
+
+TEST_CASE("families: losses of 20 steps are transformers', the first within 1e-5, the others within 1e-4") {
+  const auto all = peers(SOURCE_DIR);
+  for (const char* family : kFamilies) {
+    CAPTURE(family);
+    REQUIRE(all.contains(family));
+    const Peer& peer = all.at(family);
+    REQUIRE_EQ(peer.losses.size(), kSteps);
+    OneRank rank = rank_of(peer);
+    for (int step = 0; step < kSteps; ++step) {
+      CAPTURE(step);
+      const double ours = rank.step(step, llama_batch(step).view());
+      const double theirs = peer.losses[static_cast<size_t>(step)];
+      CHECK_LT(std::abs(ours - theirs) / theirs, step == 0 ? 1e-5 : 1e-4);
+    }
+  }
+}
+
+TEST_CASE("families: the gradient of every parameter in the first step is transformers'") {
+  const auto all = peers(SOURCE_DIR);
+  for (const char* family : kFamilies) {
+    CAPTURE(family);
+    REQUIRE(all.contains(family));
+    const Peer& peer = all.at(family);
+    OneRank rank = rank_of(peer);
+    rank.step(0, llama_batch(0).view());
+    size_t parameters = 0;
+    for (const auto& block : rank.blocks()) parameters += block.parameters.size();
+    CHECK_EQ(peer.gradients.size(), parameters);
+    for (const auto& [name, numbers] : peer.gradients) {
+      CAPTURE(name);
+      const auto gradient = rank.gradient(name);
+      REQUIRE_FALSE(gradient.empty());
+      REQUIRE_EQ(numbers.size(), 2);
+      const uint64_t key = base::random_bits(2, base::hash_name(name));
+      double squares = 0.0, product = 0.0;
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        squares += double{gradient[i]} * gradient[i];
+        product += gradient[i] * base::random_normal(key, i);
+      }
+      CHECK_LT(std::abs(std::sqrt(squares) - numbers[0]) / numbers[0], 1e-5);
+      CHECK_LT(std::abs(product - numbers[1]) / numbers[0], 1e-5);
+    }
+  }
+}
