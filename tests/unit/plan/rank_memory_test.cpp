@@ -157,11 +157,8 @@ TEST_CASE(
     "memory plan: a CPU's workspace is attention's on each thread that has a head, and products' on one") {
   plan::OpList list;
   list.attention = {.B = 1, .T = 4096, .H = 32, .K = 4, .D = 128};
-  // Of backward in packed tiles of 64, the larger way: in bf16 a head's keys, values and keys transposed, in fp32 their two
-  // gradients; of a tile of queries two in bf16, four packed and two in fp32; of a pair of tiles scores; four numbers a query.
-  constexpr int64_t kHead = int64_t{4096} * 128, kTile = int64_t{64} * 128;
-  constexpr int64_t kThread =
-      (3 * 2 + 2 * 4) * kHead + (2 * 2 + 4 * 2 + 2 * 4) * kTile + (2 * 2 + 2 + 2 * 4) * 64 * 64 + 4 * 4 * 64;
+  // Of backward: three tiles of 32 queries, three of 64 keys, two of scores, a sum a token and three gradients.
+  constexpr int64_t kThread = 4 * (3 * 32 * 128 + 3 * 64 * 128 + 2 * 32 * 64 + 4096 + 3 * 4096 * 128);
   CHECK_EQ(plan::cpu_workspace_bytes(list, 1, 0), kThread);
   CHECK_EQ(plan::cpu_workspace_bytes(list, 3, 0), 3 * kThread);
   CHECK_EQ(plan::cpu_workspace_bytes(list, 64, 0), 4 * kThread);  // heads of keys and values
