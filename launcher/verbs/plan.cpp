@@ -22,11 +22,11 @@ namespace shardrun::launcher {
 namespace {
 
 void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
-  fmt::print("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
+  print_text("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
              static_cast<double>(tokens_per_step) * model.flops_per_token.causal * 1e-12);
-  fmt::print("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
-  fmt::print("sharding     {} ranks share a copy of the state, {} copies, {} ranks share each matrix\n",
-             model.shard_degree, model.replicas, model.tensor_parallel);
+  print_text("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
+  print_text("sharding     a copy of the state on {}, copies {}, each matrix on {}\n",
+             counted(model.shard_degree, "rank"), model.replicas, counted(model.tensor_parallel, "rank"));
   const plan::MemoryPlan& memory = model.memory;
   struct Row {
     const char* kind;
@@ -53,13 +53,13 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
     rows.push_back({"on the GPU", memory.gpu_total(), "of the total"});
     rows.push_back({"on the host", memory.host_total(), "the rest of it"});
   }
-  fmt::print("a rank holds\n");
-  for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
+  print_text("a rank holds\n");
+  for (const auto& row : rows) print_text("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
   if (memory.context > 0)
-    fmt::print("  {:<11}{:>12}  of the total: CUDA and its libraries, on the GPU\n", "context",
+    print_text("  {:<11}{:>12}  of the total: CUDA and its libraries, on the GPU\n", "context",
                bytes_text(memory.context));
   if (memory.in_files > 0)
-    fmt::print("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
+    print_text("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
 }
 
 // What the job's own layout takes on the machine that somebody calibrated, and the best one there; both moved by runs that
@@ -120,7 +120,7 @@ base::Result<std::optional<OnMeasuredMachine>> on_measured_machine(const PlanOpt
 void print_measured(const OnMeasuredMachine& found) {
   const auto line = [](const char* name, const StepForecast& step, const Estimate& estimate) {
     const Interval rate = estimate.interval();
-    fmt::print(
+    print_text(
         "{:<13}step {:.4f} s ({:.4f} to {:.4f}), {} tokens/s ± {:.0f} %: kernels {:.4f} s, waits {:.4f} s, "
         "optimizer {:.4f} s\n",
         name, step.seconds, step.seconds / rate.high, step.seconds / rate.low,
@@ -128,11 +128,11 @@ void print_measured(const OnMeasuredMachine& found) {
         step.phases.compute, step.phases.exposed, step.phases.optimizer);
   };
   const size_t runs = found.learned_from.size();
-  fmt::print("predicted    from {}{}; intervals hold four of five runs\n", found.basis,
+  print_text("predicted    from {}{}; intervals hold four of five runs\n", found.basis,
              runs == 0 ? "" : fmt::format(" and {} measured run{}", runs, runs == 1 ? "" : "s"));
   line("as written", found.written.step, found.written.estimate);
   line("best", found.best.step, found.of_best);
-  fmt::print("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
+  print_text("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
 }
 
 void fields(auto& visit, const OnMeasuredMachine& found) {
@@ -157,11 +157,11 @@ void print_device(const LoadedSpec& loaded) {
   const spec::JobSpec& spec = loaded.spec;
   if (!spec.program.trainer.empty()) {
     const int gpus = spec.resources.gpus_per_node;
-    fmt::print("device       {}{}, plugin {}, provider {}\n", device_name(spec),
+    print_text("device       {}{}, plugin {}, provider {}\n", device_name(spec),
                gpus > 0 ? fmt::format(", {} a node", gpus) : "", spec.communication.plugin,
                spec.communication.provider);
   }
-  if (const std::string text = filled_in_text(loaded); !text.empty()) fmt::print("machine      {}\n", text);
+  if (const std::string text = filled_in_text(loaded); !text.empty()) print_text("machine      {}\n", text);
 }
 
 // What the verb found out, for --json.
@@ -200,15 +200,15 @@ void fields(auto& visit, const PlanReport& report) {
 void print(const PlanReport& report, const PlanContext& context) {
   const spec::JobSpec& spec = report.loaded.spec;
   const record::LaunchPlan& plan = report.plan;
-  fmt::print("job          {}\n", spec.name);
-  fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", plan.nodes, plan.ranks_per_node,
-             plan.world_size(), plan.cpus_per_rank);
+  print_text("job          {}\n", spec.name);
+  print_text("ranks        {} × {} = {}, {} each\n", counted(plan.nodes, "node"), plan.ranks_per_node,
+             plan.world_size(), counted(plan.cpus_per_rank, "CPU"));
   print_device(report.loaded);
-  fmt::print("batch        {}\n", describe_batch(plan.batch));
+  print_text("batch        {}\n", describe_batch(plan.batch));
   if (compiles_by_command(spec)) {
     const record::LaunchPlan compile = compile_plan(spec, plan);
-    fmt::print("precompile   {} on {} nodes, {} CPUs each, into {}\n",
-               fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context.cache);
+    print_text("precompile   {} on {}, {} each, into {}\n", fmt::join(spec.precompile.command, " "),
+               counted(compile.nodes, "node"), counted(compile.cpus_per_rank, "CPU"), context.cache);
   }
   if (report.model) print_model(*report.model, report.tokens_per_step);
   if (report.forecast) print_forecast(*report.forecast);
