@@ -63,7 +63,7 @@ def run(binaries, spec):
 MEASURES = {
     "a program's launch and end": lambda binaries: run(binaries, PROGRAM)[0],
     "a trainer's first barrier": lambda binaries: run(binaries, TRAINER.format(steps=1))[1]["metrics"]["first_barrier_seconds"],
-    "a step of two ranks": lambda binaries: run(binaries, TRAINER.format(steps=400))[1]["metrics"]["step_seconds_p50"],
+    "a step of two ranks": lambda binaries: run(binaries, TRAINER.format(steps=400))[1]["metrics"]["step_seconds"]["p50"],
 }
 
 
