@@ -39,6 +39,7 @@ struct CalibrateOptions {
 struct Past {
   std::string run;
   double predicted = 0.0, measured = 0.0;  // seconds of a step
+  std::vector<double> interval;            // of the prediction; empty: it had none
 
   double error() const { return predicted / measured - 1.0; }
 };
@@ -50,7 +51,8 @@ std::vector<Past> past_predictions(const CommonOptions& common) {
     if (!record || !record->predicted || !record->predicted->step_seconds || !record->metrics) continue;
     if (record->metrics->step_seconds_p50 <= 0.0) continue;
     found.push_back({record->name + "/" + record->id, *record->predicted->step_seconds,
-                     record->metrics->step_seconds_p50});
+                     record->metrics->step_seconds_p50,
+                     record->predicted->step_interval.value_or(std::vector<double>())});
   }
   return found;
 }
@@ -207,8 +209,12 @@ void print_past(const std::vector<Past>& past, const std::string& runs) {
              past.size(), runs, 100.0 * summary.median, 100.0 * summary.worst.error(), summary.worst.run);
   constexpr size_t kShown = 10;
   for (size_t i = 0; i < past.size() && i < kShown; ++i)
-    print_text("  {:<44} predicted {:>9.4f} s, measured {:>9.4f} s  {:+6.1f} %\n", past[i].run,
-               past[i].predicted, past[i].measured, 100.0 * past[i].error());
+    print_text("  {:<44} predicted {:>9.4f} s{}, measured {:>9.4f} s  {:+6.1f} %\n", past[i].run,
+               past[i].predicted,
+               past[i].interval.size() == 2
+                   ? fmt::format(" ({:.4f} to {:.4f})", past[i].interval[0], past[i].interval[1])
+                   : "",
+               past[i].measured, 100.0 * past[i].error());
 }
 
 void print_machine(const MeasuredMachine& machine, const std::string& path) {
@@ -257,6 +263,7 @@ void fields(auto& visit, const Past& past) {
   visit("run", past.run);
   visit("predicted_seconds", past.predicted, base::significant(7));
   visit("measured_seconds", past.measured, base::significant(7));
+  if (!past.interval.empty()) visit("interval", past.interval, base::significant(7));
 }
 
 void fields(auto& visit, const CalibrateReport& report) {

@@ -22,9 +22,9 @@ void print_predicted(const record::RunRecord& record) {
   const record::Prediction& said = *record.predicted;
   const record::TrainingMetrics& metrics = *record.metrics;
   if (said.step_seconds && metrics.step_seconds_p50 > 0.0) {
-    print_text("predicted   step {:.4f} s, {:.0f} tokens/s: off by {:+.1f} %; from {}\n", *said.step_seconds,
-               said.tokens_per_second.value_or(0.0),
-               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0), base::visible(said.basis));
+    print_text("predicted   {}: off by {:+.1f} %; from {}\n", record::step_text(said),
+               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0),
+               base::visible(record::basis_text(said)));
   } else if (!said.unknown_because.empty()) {
     print_text("predicted   nothing: {}\n", base::visible(said.unknown_because));
   }

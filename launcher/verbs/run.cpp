@@ -27,10 +27,10 @@
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
 #include "launcher/submit/snapshot.h"
-#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/job_line.h"
 #include "launcher/verbs/precompile.h"
+#include "launcher/verbs/prediction.h"
 #include "launcher/verbs/run.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
@@ -273,6 +273,9 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.launch_time = launch_time;
   if (!job.spec.program.trainer.empty()) {
     request.predicted = predict_run(job.spec, job.plan);
+    if (!options.quiet && !common.json && request.predicted->step_seconds)
+      print_lines(fmt::format("predicted  {}; from {}\n", record::step_text(*request.predicted),
+                              base::visible(record::basis_text(*request.predicted))));
     request.peak_of_device = [&](const std::string& device) { return peak_of_device(job.spec, device); };
   }
   const bool quiet = options.quiet || common.json;
@@ -357,9 +360,11 @@ void add_run(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
   add_job(*verb, options.job);
   verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
-  verb->add_option("--attach", options.attach, "Take over RUN, whose conductor died and whose ranks run on")
-      ->type_name("RUN");
-  verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  auto* attach = verb->add_option("--attach", options.attach,
+                                  "Take over RUN, whose conductor died and whose ranks run on")
+                     ->type_name("RUN");
+  auto* dry_run = verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  attach->excludes(dry_run)->excludes(verb->get_option("spec"));  // it is there already
   verb->add_flag("--quiet", options.quiet, "Show only the end");
   add_common(*verb, line, true);
   verb->footer(

@@ -77,7 +77,8 @@ std::vector<Fact> facts_of(const ReportRun& run) {
   }
   if (peak > 0) facts.push_back({"Memory measured", bytes_text(peak) + " at most on a rank"});
   if (record.predicted && record.predicted->step_seconds)
-    facts.push_back({"Step predicted", known(record.predicted->step_seconds, " s")});
+    facts.push_back({"Predicted", record::step_text(*record.predicted) + "; from " +
+                                      record::basis_text(*record.predicted)});
   for (const auto& [library, version] : record.versions) facts.push_back({"", library + " " + version});
   facts.push_back({"Directory", run.directory});
   return facts;

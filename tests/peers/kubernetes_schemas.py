@@ -91,7 +91,8 @@ def main():
     command = ROOT / "jobs/torch-fsdp2-llama.toml"
     no_restarts = ("--queue", "team", "--set", "fault_tolerance.max_restarts=0")
     trains = render(shardrun, command, "--kind", "trainjob", *no_restarts)
-    elastic = render(shardrun, command, "--queue", "team", "--set", "resources.nodes=4", "--set", "fault_tolerance.min_nodes=2")
+    elastic = render(shardrun, command, "--queue", "team", "--set", "resources.nodes=4", "--set", "batch.micro_batch=2",
+                     "--set", "fault_tolerance.min_nodes=2")
     for text, kind in ((trains, "TrainJob"), (elastic, "PyTorchJob")):
         assert judge(text)[0] == [kind]
         assert yaml.safe_load(text)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
