@@ -55,22 +55,22 @@ std::string step_text(const StepForecast& step, const Estimate& estimate) {
 void print_parts(const StepForecast& step) {
   const Phases& phases = step.phases;
   const Volumes& volumes = step.volumes;
-  fmt::print(
+  print_text(
       "  seconds    kernels {:.3f}, transfers not hidden {:.3f}, optimizer {:.3f}, host {:.3f}, straggling "
       "{:.3f}\n",
       phases.compute, phases.exposed, phases.optimizer, phases.host, phases.straggle);
-  fmt::print(
+  print_text(
       "  transfers  gather {:.3f}, reduce {:.3f}, replicas {:.3f}, tensor {:.3f}, offload {:.3f}; hidden or "
       "not\n",
       phases.gather, phases.reduce, phases.replica, phases.tensor, phases.offload);
-  fmt::print("  GB a rank  gather {:.2f}, reduce {:.2f}, replicas {:.2f}, tensor {:.2f}, offload {:.2f}\n",
+  print_text("  GB a rank  gather {:.2f}, reduce {:.2f}, replicas {:.2f}, tensor {:.2f}, offload {:.2f}\n",
              volumes.gather / 1e9, volumes.reduce / 1e9, volumes.replica / 1e9, volumes.tensor / 1e9,
              volumes.offload / 1e9);
 }
 
 void print_line(const ForecastLine& line) {
   if (!line.best) {
-    fmt::print("{:<16}{:>6}  {}\n", line.machine, line.nodes, line.reasons.front());
+    print_text("{:<16}{:>6}  {}\n", line.machine, line.nodes, line.reasons.front());
     return;
   }
   const Interval rate = line.estimate.interval();
@@ -78,41 +78,41 @@ void print_line(const ForecastLine& line) {
       fmt::format("{:.3f} to {:.3f}", line.step.seconds / rate.high, line.step.seconds / rate.low);
   const std::string compared =
       line.efficiency_deviation > 0.0 ? "± " + percent_text(line.efficiency_deviation) : "";
-  fmt::print("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>7}{:>10.1f} %{:>7}{:>8.1f}  {}", line.machine,
+  print_text("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>7}{:>10.1f} %{:>7}{:>8.1f}  {}", line.machine,
              line.nodes, line.step.seconds, seconds,
              with_thousands(std::llround(line.step.tokens_per_second())), line.step.model_flops / 1e12,
              "± " + percent_text(line.estimate.deviation), 100.0 * line.efficiency, compared,
              (line.planned_bytes ? static_cast<double>(*line.planned_bytes) : line.best->bytes) / 1e9,
              layout_text(line.best->layout));
   const std::string sure = percent_text(line.estimate.deviation);
-  if (line.hours) fmt::print("; {:.1f} h ± {}", *line.hours, sure);
-  if (line.dollars) fmt::print(", {} dollars ± {}", with_thousands(std::llround(*line.dollars)), sure);
-  fmt::print("\n");
+  if (line.hours) print_text("; {:.1f} h ± {}", *line.hours, sure);
+  if (line.dollars) print_text(", {} dollars ± {}", with_thousands(std::llround(*line.dollars)), sure);
+  print_text("\n");
 }
 
 void print_memory(const Written& written) {
   if (written.active_bytes != written.reserved_bytes)
-    fmt::print("{:.1f} GB active, ", written.active_bytes / 1e9);
-  fmt::print("{:.1f} GB reserved of {:.1f}", written.reserved_bytes / 1e9, written.usable_bytes / 1e9);
+    print_text("{:.1f} GB active, ", written.active_bytes / 1e9);
+  print_text("{:.1f} GB reserved of {:.1f}", written.reserved_bytes / 1e9, written.usable_bytes / 1e9);
 }
 
 void print_written(const Written& written) {
   if (!written.sure) {
-    fmt::print("as written   does not fit: ");
+    print_text("as written   does not fit: ");
     print_memory(written);
-    fmt::print("\n");
-    for (const std::string& mend : written.mends) fmt::print("  would fit  {}\n", mend);
+    print_text("\n");
+    for (const std::string& mend : written.mends) print_text("  would fit  {}\n", mend);
     return;
   }
-  fmt::print("as written   {}\n", step_text(written.sure->step, written.sure->estimate));
-  fmt::print("  fits       ");
+  print_text("as written   {}\n", step_text(written.sure->step, written.sure->estimate));
+  print_text("  fits       ");
   print_memory(written);
-  fmt::print(", {:.0f} % are left\n", 100.0 * (1.0 - written.reserved_bytes / written.usable_bytes));
+  print_text(", {:.0f} % are left\n", 100.0 * (1.0 - written.reserved_bytes / written.usable_bytes));
   print_parts(written.sure->step);
 }
 
 void print_saving(const Saving& saving, const StepForecast& step) {
-  fmt::print(
+  print_text(
       "  checkpoint every_steps = {} ({:.0f} min): a failure each {:.1f} h, {:.2f} % lost to saving and to "
       "steps taken "
       "back\n",
@@ -123,7 +123,7 @@ void print_saving(const Saving& saving, const StepForecast& step) {
 }  // namespace
 
 void print_forecast(const ForecastReport& report) {
-  fmt::print("predicted    {} scaling, software {}, {}; {}\n", report.weak ? "weak" : "strong",
+  print_text("predicted    {} scaling, software {}, {}; {}\n", report.weak ? "weak" : "strong",
              report.software, report.fp8 ? "bf16 with linear layers in fp8" : "bf16",
              report.measured == 0
                  ? "nothing of this is measured; intervals hold four of five unseen published runs"
@@ -132,20 +132,20 @@ void print_forecast(const ForecastReport& report) {
   if (report.written) print_written(*report.written);
   if (report.lines.size() == 1 && report.lines.front().best) {
     const ForecastLine& line = report.lines.front();
-    fmt::print("best         {}\n             {}\n", layout_text(line.best->layout),
+    print_text("best         {}\n             {}\n", layout_text(line.best->layout),
                step_text(line.step, line.estimate));
     print_parts(line.step);
-    for (const std::string& reason : line.reasons) fmt::print("  because    {}\n", reason);
+    for (const std::string& reason : line.reasons) print_text("  because    {}\n", reason);
     print_saving(line.saving, line.step);
   }
-  fmt::print("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>7}{:>12}{:>7}{:>8}  best layout{}\n", "machine", "nodes",
+  print_text("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>7}{:>12}{:>7}{:>8}  best layout{}\n", "machine", "nodes",
              "step s", "80 %", "tokens/s", "TFLOP/s", "80 %", "efficiency", "80 %", "GB",
              report.tokens > 0.0 ? fmt::format("; {:.3g} tokens take", report.tokens) : "");
   for (const ForecastLine& line : report.lines) print_line(line);
   std::set<std::string> told;
   for (const ForecastLine& line : report.lines)
     for (const std::string& words : line.beyond)
-      if (told.insert(words).second) fmt::print("unseen       {}\n", words);
+      if (told.insert(words).second) print_text("unseen       {}\n", words);
 }
 
 std::string to_json(const ForecastReport& report) {

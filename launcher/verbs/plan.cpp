@@ -253,7 +253,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     report.calibrated = std::move(*calibrated);
   }
   if (common.json) {
-    fmt::print("{}", base::json_of(report, base::kJsonReport));
+    print_text("{}", base::json_of(report, base::kJsonReport));
   } else {
     print(report, *context);
   }
