@@ -151,7 +151,7 @@ Verdict ended_quietly(const VerdictInput& input) {
   const size_t killed = count([](const RankExit& exit) { return exit.signal == SIGKILL; });
   verdict.line = fmt::format("stopped{}{}: {} ended without a checkpoint", by, step,
                              plural(world - done - stopped, "rank"));
-  if (killed > 0) verdict.line += fmt::format(", {} of them killed as the time to stop was over", killed);
+  if (killed > 0) verdict.line += fmt::format(", {} of them killed because it had not stopped", killed);
   return verdict;
 }
 

@@ -10,13 +10,16 @@ namespace {
 
 // Standard deviations of a rate's logarithm: of one publication as a whole, of what runs that are alike share, of one run.
 constexpr double kPublication = 0.01, kAlike = 0.045, kNoise = 0.02;
+// The same of rates that were replayed on a calibrated machine: as a whole, of runs that are alike, of one run
+// (tests/cluster/forecast_bench; decision 0083).
+constexpr double kReplayed = 0.05, kReplayedAlike = 0.06, kReplayedNoise = 0.025;
 constexpr double kFourOfFive = 1.2816;  // deviations on each side that hold 80 % of a normal distribution
 
 // What published runs reach to, and what each doubling beyond it may add.
 constexpr int64_t kMostAccelerators = 2048, kMostTokens = 65536;
 constexpr double kMostParameters = 405e9;
 constexpr double kBeyond = 0.04;
-constexpr double kUnknownMachine = 0.2;
+constexpr double kUnknownMachine = 0.2, kUnknownExperts = 0.2, kUnknownSchedule = 0.05, kUnknownStack = 0.1;
 
 double doublings(double value, double most) {
   return std::max(0.0, std::log2(value / most));
@@ -29,9 +32,13 @@ double accelerators_of(const Run& run) {
 double extrapolation_variance(const Run& run) {
   const double beyond = doublings(accelerators_of(run), kMostAccelerators) +
                         doublings(run.layout.sequence_length, kMostTokens) +
-                        doublings(run.model.parameters(), kMostParameters);
+                        doublings(whole_model(run.model, run.layout).parameters(), kMostParameters);
   const double machine = run.machine.published ? 0.0 : kUnknownMachine;
-  return kBeyond * kBeyond * beyond * beyond + machine * machine;
+  const double experts = run.layout.given.experts > 1 ? kUnknownExperts : 0.0;
+  const double schedule = run.layout.given.zero_bubble ? kUnknownSchedule : 0.0;
+  const double stack = run.traits.published ? 0.0 : kUnknownStack;
+  return kBeyond * kBeyond * beyond * beyond + machine * machine + experts * experts + schedule * schedule +
+         stack * stack;
 }
 
 // Distance of two runs: 1 for eight times the nodes, four times the sequence or the parameters, another precision.
@@ -42,7 +49,7 @@ double distance(const Run& a, const Run& b) {
   sum += ratio(l.sequence_length, m.sequence_length) / 2.0;
   sum += ratio(a.model.parameters(), b.model.parameters()) / 2.0;
   sum += ratio(l.tensor_parallel, m.tensor_parallel) / 1.5;
-  sum += ratio(l.pipeline, m.pipeline) / 1.5;
+  sum += ratio(l.given.pipeline, m.given.pipeline) / 1.5;
   sum += ratio(static_cast<double>(l.micro_batch * l.accumulation),
                static_cast<double>(m.micro_batch * m.accumulation)) /
          2.0;
@@ -144,17 +151,44 @@ double Belief::ratio_deviation(const Run& a, const Run& b) const {
   return std::sqrt(std::max(variance, 0.0) + beyond);
 }
 
+Estimate estimate_replayed(const Run& run, const std::vector<Miss>& misses) {
+  const auto shared = [](const Run& a, const Run& b) {
+    return kReplayed * kReplayed + kReplayedAlike * kReplayedAlike * std::exp(-distance(a, b));
+  };
+  Square together(misses.size());
+  std::vector<double> logarithms, with_run;
+  for (size_t i = 0; i < misses.size(); ++i) {
+    for (size_t j = 0; j < misses.size(); ++j) together.at(i, j) = shared(misses[i].run, misses[j].run);
+    together.at(i, i) += kReplayedNoise * kReplayedNoise;
+    logarithms.push_back(misses[i].logarithm);
+    with_run.push_back(shared(run, misses[i].run));
+  }
+  const Square lower = lower_of(std::move(together));
+  const std::vector<double> weights = solve(lower, logarithms), known = solve(lower, with_run);
+  double mean = 0.0, variance = shared(run, run) + kReplayedNoise * kReplayedNoise;
+  for (size_t i = 0; i < misses.size(); ++i) {
+    mean += with_run[i] * weights[i];
+    variance -= with_run[i] * known[i];
+  }
+  return {std::exp(mean), std::sqrt(variance)};
+}
+
 std::vector<std::string> beyond_published(const Run& run) {
   std::vector<std::string> words;
   if (!run.machine.published)
     words.push_back(fmt::format("no published run is on {}: its accelerators are taken for as good as {}",
                                 run.machine.name,
                                 run.machine.generation == Generation::kTrainium ? "Trainium" : "Hopper's"));
+  if (!run.traits.published)
+    words.push_back(fmt::format("no published run is of {}: its kernels are taken for as good as the others'",
+                                run.traits.name));
+  if (run.layout.given.experts > 1) words.push_back("no published run has experts");
+  if (run.layout.given.zero_bubble) words.push_back("no published run has a zero-bubble schedule");
   if (accelerators_of(run) > kMostAccelerators)
     words.push_back(fmt::format("published runs end at {} accelerators", kMostAccelerators));
   if (run.layout.sequence_length > kMostTokens)
     words.push_back(fmt::format("published runs end at {} tokens a sequence", kMostTokens));
-  if (run.model.parameters() > kMostParameters)
+  if (whole_model(run.model, run.layout).parameters() > kMostParameters)
     words.push_back(fmt::format("published runs end at {:.0f} billion parameters", kMostParameters * 1e-9));
   return words;
 }

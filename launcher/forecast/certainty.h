@@ -80,6 +80,16 @@ class Belief {
   std::vector<double> weights_;  // inverse covariance · misses
 };
 
+// A run on a calibrated machine, and by how much its rate was beyond what was replayed for it.
+struct Miss {
+  Run run;
+  double logarithm = 0.0;  // of measured over replayed rate
+};
+
+// Returns what is believed of a rate that was replayed for `run` on a calibrated machine, where these runs were measured on it
+// since. What they have in common with `run` counts: a machine that was slower each time, and the more, the more alike they are.
+Estimate estimate_replayed(const Run& run, const std::vector<Miss>& misses);
+
 // Says in words what of `run` no published run shows: empty where intervals rest on runs like it.
 std::vector<std::string> beyond_published(const Run& run);
 

@@ -29,6 +29,13 @@ double all_reduce_seconds(double bytes, const Group& group, const Links& links) 
   return 2.0 * gather_seconds(bytes, group, links);
 }
 
+double all_to_all_seconds(double bytes, const Group& group, const Links& links) {
+  if (group.ranks <= 1) return 0.0;
+  const double inside = bytes * others(group.per_node) / links.link_rate;
+  const double between = group.beside * group.per_node * bytes * others(group.nodes) / links.network_rate;
+  return hop_seconds(group, /*hierarchical=*/true) + std::max(inside, between);
+}
+
 double gather_volume(double bytes, const Group& group) {
   return bytes * others(group.ranks);
 }

@@ -24,6 +24,8 @@ struct Links {
 double gather_seconds(double bytes, const Group& group, const Links& links);
 // Returns the seconds of a sum of `bytes` that every rank has and gets.
 double all_reduce_seconds(double bytes, const Group& group, const Links& links);
+// Returns the seconds in which every rank sends `bytes` in equal parts to all, itself among them.
+double all_to_all_seconds(double bytes, const Group& group, const Links& links);
 // Bytes that a rank sends in a gather of `bytes`.
 double gather_volume(double bytes, const Group& group);
 

@@ -12,6 +12,8 @@ constexpr double kRegisteredHeld = 6.0 / 132.0;
 constexpr double kFlash1Ampere = 0.32, kFlash1Hopper = 0.2;
 constexpr double kCudnnHopper = 0.55;
 
+// What stacks offer: llm-foundry, composer v0.13.4 and v0.16.4, whose sharding_map has no hybrid; llm.c, ZeRO-1; llmq, one node
+// and --shard-weights; fsdp, PyTorch's own, any device mesh and no tensor groups.
 constexpr std::array<Traits, kStacks> kTraits = {{
     {.stack = Stack::kSmp,
      .name = "smp",
@@ -22,16 +24,27 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .logit_bytes = 12.0},  // Hugging Face's loss: in fp32, shifted, and its softmax
     {.stack = Stack::kFoundry,
      .name = "llm-foundry",
+     .offered = {Offered::Degrees::kOneOrAll, false, true},
      .held = kNcclHeld,
      .reduce_bytes = 2,
      .copies = true,
      .attention = kFlash1Ampere,
      .attention_hopper = kFlash1Hopper,
      .logit_bytes = 4.0},
-    {.stack = Stack::kFms, .name = "fsdp", .held = kNcclHeld, .reduce_bytes = 2, .copies = true},
-    {.stack = Stack::kTitan, .name = "torchtitan", .held = kNcclHeld, .copies = true},
+    {.stack = Stack::kFms,
+     .name = "fsdp",
+     .offered = {Offered::Degrees::kAny, false, true},
+     .held = kNcclHeld,
+     .reduce_bytes = 2,
+     .copies = true},
+    {.stack = Stack::kTitan,
+     .name = "torchtitan",
+     .offered = {Offered::Degrees::kAny, true, false},
+     .held = kNcclHeld,
+     .copies = true},
     {.stack = Stack::kMegatron,
      .name = "megatron",
+     .offered = {Offered::Degrees::kAny, true, false},
      .fused = true,
      .held = kRegisteredHeld,
      .reduce_bytes = 2,
@@ -40,6 +53,7 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .logit_bytes = 4.0},
     {.stack = Stack::kLlmq,
      .name = "llmq",
+     .offered = {Offered::Degrees::kOneOrAll, false, true},
      .fused = true,
      .held = 0.0,
      .reduce_bytes = 2,
@@ -52,6 +66,7 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .logit_bytes = 1.0},  // in bf16 and in place, in two parts
     {.stack = Stack::kLlmc,
      .name = "llm.c",
+     .offered = {Offered::Degrees::kOne, false, false},
      .fused = true,
      .held = kNcclHeld,
      .reduce_bytes = 2,
@@ -62,6 +77,7 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .logit_bytes = 2.0},
     {.stack = Stack::kInternLm,
      .name = "internlm",
+     .offered = {Offered::Degrees::kOne, true, false},
      .held = kNcclHeld,
      .reduce_bytes = 2,
      .attention = kFlash1Ampere,
@@ -69,6 +85,7 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .shards_optimizer = true},
     {.stack = Stack::kMaxText,
      .name = "maxtext",
+     .offered = {Offered::Degrees::kAny, true, false},
      .fused = true,
      .held = kNcclHeld,
      .reduce_bytes = 2,
@@ -76,6 +93,7 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .logit_bytes = 4.0},
     {.stack = Stack::kPaxml,
      .name = "paxml",
+     .offered = {Offered::Degrees::kAny, true, false},
      .fused = true,
      .held = kNcclHeld,
      .reduce_bytes = 2,
@@ -83,23 +101,56 @@ constexpr std::array<Traits, kStacks> kTraits = {{
      .logit_bytes = 4.0},
     {.stack = Stack::kPaddle,
      .name = "paddle",
+     .offered = {Offered::Degrees::kOne, true, false},
      .held = kNcclHeld,
      .reduce_bytes = 2,
      .attention = kFlash1Ampere,
      .attention_hopper = kFlash1Hopper,
      .shards_optimizer = true},
-    {.stack = Stack::kDeepSpeed, .name = "deepspeed", .held = kNcclHeld, .reduce_bytes = 2, .copies = true},
+    {.stack = Stack::kDeepSpeed,
+     .name = "deepspeed",
+     .offered = {Offered::Degrees::kOneOrAll, false, false},
+     .held = kNcclHeld,
+     .reduce_bytes = 2,
+     .copies = true},
     {.stack = Stack::kNeuron,
      .name = "neuron",
+     .offered = {Offered::Degrees::kOne, true, false},
      .fused = true,
      .held = 0.0,  // engines of their own move data
      .overlaps = false,
      .attention = 0.3,
      .shards_optimizer = true,
      .logit_bytes = 4.0},
+    {.stack = Stack::kNanotron,  // ZeRO-1 over replicas, tensor groups and 1F1B; FlashAttention 2
+     .name = "nanotron",
+     .offered = {Offered::Degrees::kOne, true, false},
+     .published = false,
+     .held = kNcclHeld,
+     .shards_optimizer = true},
 }};
 
+struct Alias {
+  std::string_view name;
+  Stack stack;
+};
+constexpr Alias kAliases[] = {{"nxd", Stack::kNeuron}, {"xla", Stack::kMaxText}};
+
 }  // namespace
+
+bool Offered::includes(int64_t shard_degree, int64_t ranks, int per_node) const {
+  switch (degrees) {
+    case Degrees::kAny:
+      return true;
+    case Degrees::kNodeOrAll:
+      return shard_degree == ranks || shard_degree == per_node;
+    case Degrees::kOneOrAll:
+      return shard_degree == ranks || shard_degree == 1;
+    case Degrees::kOne:
+      return shard_degree == 1;
+  }
+  return false;
+}
 
 const Traits& traits(Stack stack) {
   return kTraits[static_cast<size_t>(stack)];
@@ -108,6 +159,8 @@ const Traits& traits(Stack stack) {
 std::optional<Stack> find_stack(std::string_view name) {
   for (const Traits& one : kTraits)
     if (name == one.name) return one.stack;
+  for (const Alias& alias : kAliases)
+    if (name == alias.name) return alias.stack;
   return std::nullopt;
 }
 
@@ -132,7 +185,7 @@ const Constants& fitted_constants() {
                                         .straggle = 0.004363,
                                         .host_seconds = 0.03519,
                                         .making = {1.0120, 0.9643, 1.0878, 0.9865, 0.9694, 1.0335, 1.0128,
-                                                   1.0000, 1.0384, 0.9181, 1.0410, 0.9803, 0.9949}};
+                                                   1.0000, 1.0384, 0.9181, 1.0410, 0.9803, 0.9949, 1.0000}};
   return kFitted;
 }
 

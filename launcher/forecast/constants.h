@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,9 +29,10 @@ enum class Stack {
   kPaxml,
   kPaddle,
   kDeepSpeed,
-  kNeuron
+  kNeuron,
+  kNanotron
 };
-inline constexpr int kStacks = 13;
+inline constexpr int kStacks = 14;
 
 struct Constants {
   std::array<double, kGenerations> gemm{0.75, 0.70, 0.55};  // share of the peak that large products reach
@@ -43,15 +45,27 @@ struct Constants {
   double link = 0.8;           // share of a link's rate inside a node: 370 of 450 GB/s measured with NCCL
   double straggle = 0.006;     // a step lasts longer by this for each doubling of nodes
   double host_seconds = 0.05;  // of a step: optimizer launches, norms, the next batch
-  std::array<double, kStacks> making{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};  // speed of kernels, by stack
+  std::array<double, kStacks> making{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};  // speed of kernels, by stack
   // Stated: the published rows say little of it.
   double network_by_node = 0.85;  // share of it that collectives by node reach
+};
+
+// What the users of a stack can choose of a layout.
+struct Offered {
+  enum class Degrees { kAny, kNodeOrAll, kOneOrAll, kOne };
+  Degrees degrees = Degrees::kAny;
+  bool tensor = true, activation_offload = true;
+
+  // Whether copies of the state may be shared by so many of the ranks that have copies.
+  bool includes(int64_t shard_degree, int64_t ranks, int per_node) const;
 };
 
 // The traits of a stack that its documentation or sources state; nothing here is fitted.
 struct Traits {
   Stack stack = Stack::kFms;
   const char* name = "";
+  Offered offered = {};
+  bool published = true;      // runs of it were, and its speed is fitted on them
   bool fused = false;         // a compiler or hand-written kernels fuse what stands between matrix products
   double held = 0.2;          // share of multiprocessors that collectives keep from kernels while they run
   bool hierarchical = false;  // collectives by node, else flat rings
@@ -79,6 +93,7 @@ struct Traits {
 };
 
 const Traits& traits(Stack stack);
+// Also by what else it is called: "nxd" is neuron's, "xla" as MaxText has it.
 std::optional<Stack> find_stack(std::string_view name);
 // "smp, llm-foundry, …"
 std::string stack_names();

@@ -44,10 +44,13 @@ Terms table_terms(const ModelShape& model, double tokens) {
   return {1e-6, 1e-6 * tokens * model.hidden, 1e-6 * model.table_parameters(), 0.0, 0.0};
 }
 
-// What a rank sends over the slowest kind of link that its group uses, of what `bytes` says.
-double sent(double bytes, double ranks, double nodes) {
-  const double near = nodes > 1.0 ? ranks / nodes : 1.0;
-  return bytes * (ranks - near) / ranks;
+// Of what `bytes` says of a collective, the share that a rank sends to others: over the network, where its group has any.
+double share_sent(CollectiveKind kind, int64_t ranks, int64_t nodes) {
+  constexpr double kLarge = 1e9;
+  const auto count = static_cast<double>(ranks);
+  if (nodes > 1)
+    return traffic_of(kind, {ranks, nodes}, kLarge).bytes / kLarge * static_cast<double>(nodes) / count;
+  return (kind == CollectiveKind::kAllReduce ? 2.0 : 1.0) * (count - 1.0) / count;
 }
 
 const char* name_of(CollectiveKind kind) {
@@ -67,24 +70,42 @@ const char* among_of(const Placement& placement) {
   return placement.ranks == placement.nodes ? "network" : "all";
 }
 
-// The curve of (bytes sent, value): straight lines between the points, the last one goes on, and nothing is below the
-// first point.
-template <typename ValueOf>
-double on_curve(const std::vector<const CollectiveProbe*>& curve, double volume, const ValueOf& value_of) {
-  const auto x = [&](size_t i) {
-    const CollectiveProbe& probe = *curve[i];
-    const double nodes = probe.among == "node" ? 1.0 : static_cast<double>(probe.nodes);
-    return sent(static_cast<double>(probe.bytes), static_cast<double>(probe.ranks), nodes);
-  };
-  if (curve.size() == 1 || volume <= x(0)) return value_of(*curve.front());
-  size_t upper = 1;
-  while (upper + 1 < curve.size() && x(upper) < volume) ++upper;
-  const double low = value_of(*curve[upper - 1]), high = value_of(*curve[upper]);
-  const double at = (volume - x(upper - 1)) / (x(upper) - x(upper - 1));
-  return std::max(low + at * (high - low), std::min(low, high));
+}  // namespace
+
+CollectiveCurve::CollectiveCurve(CollectiveKind kind, const Placement& placement,
+                                 std::vector<const CollectiveProbe*> points)
+    : points_(std::move(points)), share_(share_sent(kind, placement.ranks, placement.nodes)) {
+  const CollectiveProbe& first = *points_.front();
+  const double share = share_sent(kind, first.ranks, first.among == "node" ? 1 : first.nodes);
+  for (const CollectiveProbe* point : points_) volumes_.push_back(share * static_cast<double>(point->bytes));
 }
 
-}  // namespace
+// Straight lines between the points, the last one goes on, and nothing is below the first point.
+template <typename ValueOf>
+double CollectiveCurve::between(double volume, const ValueOf& value_of) const {
+  if (points_.size() == 1 || volume <= volumes_.front()) return value_of(*points_.front());
+  size_t upper = 1;
+  while (upper + 1 < points_.size() && volumes_[upper] < volume) ++upper;
+  const double low = value_of(*points_[upper - 1]), high = value_of(*points_[upper]);
+  const double along = (volume - volumes_[upper - 1]) / (volumes_[upper] - volumes_[upper - 1]);
+  return std::max(low + along * (high - low), std::min(low, high));
+}
+
+CollectiveSeconds CollectiveCurve::at(double bytes) const {
+  CollectiveSeconds seconds;
+  if (points_.empty()) return seconds;
+  const double volume = sent(bytes);
+  const auto alone = [](const CollectiveProbe& probe) { return probe.seconds.median; };
+  const auto beside = [](const CollectiveProbe& probe) {
+    return std::max(probe.beside_seconds, probe.seconds.median);
+  };
+  seconds.alone = between(volume, alone);
+  seconds.beside = between(volume, beside);
+  seconds.latency = std::min(alone(*points_.front()), seconds.alone);
+  seconds.beside_latency = std::min(beside(*points_.front()), seconds.beside);
+  seconds.cpu = between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
+  return seconds;
+}
 
 double MeasuredMachine::sum(const Terms& coefficients, const Terms& terms) {
   double seconds = 0.0;
@@ -179,9 +200,8 @@ double MeasuredMachine::add(double elements) const {
   return rate > 0.0 ? kBytes * elements / rate : 0.0;
 }
 
-Result<CollectiveSeconds> MeasuredMachine::collective(CollectiveKind kind, const Placement& placement,
-                                                      double bytes) const {
-  if (placement.ranks <= 1) return CollectiveSeconds{};
+Result<CollectiveCurve> MeasuredMachine::collective(CollectiveKind kind, const Placement& placement) const {
+  if (placement.ranks <= 1) return CollectiveCurve();
   const std::string among = among_of(placement);
   int64_t nodes = 0;
   const auto distance = [&](int64_t count) {
@@ -189,28 +209,16 @@ Result<CollectiveSeconds> MeasuredMachine::collective(CollectiveKind kind, const
   };
   for (const CollectiveProbe& probe : calibration_.collectives)
     if (probe.among == among && (nodes == 0 || distance(probe.nodes) < distance(nodes))) nodes = probe.nodes;
-  std::vector<const CollectiveProbe*> curve;
+  std::vector<const CollectiveProbe*> points;
   for (const CollectiveProbe& probe : calibration_.collectives)
-    if (probe.among == among && probe.nodes == nodes && probe.kind == name_of(kind)) curve.push_back(&probe);
-  if (curve.empty())
+    if (probe.among == among && probe.nodes == nodes && probe.kind == name_of(kind)) points.push_back(&probe);
+  if (points.empty())
     return Error(
         Code::kInvalid,
         fmt::format("collectives of {} ranks on {} nodes were not measured; calibrate on at least two "
                     "nodes, and with as many ranks on each as the job has",
                     placement.ranks, placement.nodes));
-  const double volume =
-      sent(bytes, static_cast<double>(placement.ranks), static_cast<double>(placement.nodes));
-  CollectiveSeconds seconds;
-  const auto alone = [](const CollectiveProbe& probe) { return probe.seconds.median; };
-  const auto beside = [](const CollectiveProbe& probe) {
-    return std::max(probe.beside_seconds, probe.seconds.median);
-  };
-  seconds.alone = on_curve(curve, volume, alone);
-  seconds.beside = on_curve(curve, volume, beside);
-  seconds.latency = std::min(alone(*curve.front()), seconds.alone);
-  seconds.beside_latency = std::min(beside(*curve.front()), seconds.beside);
-  seconds.cpu = on_curve(curve, volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
-  return seconds;
+  return CollectiveCurve(kind, placement, std::move(points));
 }
 
 double MeasuredMachine::cpu_share(int64_t nodes, int64_t ranks_per_node) const {

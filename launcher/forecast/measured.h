@@ -1,8 +1,8 @@
 // A machine as `shardrun calibrate` measured it: what the built-in trainer's blocks and collectives take there.
 //
 // Blocks of other shapes than the measured ones follow from a fit of a few terms that are all ≥ 0: a constant, the matrix
-// products, the attention, the passes over activations and over weights. Collectives of other sizes lie between the measured ones, by the
-// bytes that a rank sends over the slowest link on the way. Nothing here is taken from anywhere but the calibration.
+// products, the attention, the passes over activations and over weights. Collectives of other sizes lie between the measured ones, by
+// what crosses the slowest kind of link on the way (traffic.h). Nothing here is taken from anywhere but the calibration.
 //
 // Units: seconds of CPU for computing (a rank with its CPUs to itself), of the wall for collectives; bytes.
 // Thread rule: plain values and pure functions.
@@ -15,6 +15,7 @@
 
 #include "launcher/forecast/machine.h"
 #include "launcher/forecast/step.h"
+#include "launcher/forecast/traffic.h"
 #include "runtime/base/result.h"
 #include "runtime/record/calibration.h"
 
@@ -31,12 +32,32 @@ struct CollectiveSeconds {
   double cpu = 0.0;                            // that its rank spends on it
 };
 
-enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };
-
 // Where the ranks of a group are.
 struct Placement {
   int64_t ranks = 1, nodes = 1;  // of the group
   int64_t nodes_at_it = 1;       // of the job: groups like it run on all of them
+};
+
+// One kind of collective of one group, by its size.
+class CollectiveCurve {
+ public:
+  CollectiveCurve() = default;  // of a rank alone, which waits for nobody
+  // `points`: as they were measured, ascending, at least one; they outlive this.
+  CollectiveCurve(CollectiveKind kind, const Placement& placement,
+                  std::vector<const record::CollectiveProbe*> points);
+
+  // `bytes`: that the group holds together; all_reduce: that each rank holds.
+  CollectiveSeconds at(double bytes) const;
+  // Bytes that a rank sends to others in it: to other nodes, where there are several.
+  double sent(double bytes) const { return bytes * share_; }
+
+ private:
+  template <typename ValueOf>
+  double between(double volume, const ValueOf& value_of) const;
+
+  std::vector<const record::CollectiveProbe*> points_;
+  std::vector<double> volumes_;  // that a rank sends, by point
+  double share_ = 0.0;
 };
 
 class MeasuredMachine {
@@ -51,9 +72,8 @@ class MeasuredMachine {
   double update(double parameters) const;  // of the rank's shard
   double add(double elements) const;       // of fp32 into fp32
 
-  // `bytes`: that the group holds together; all_reduce: that each rank holds. kInvalid: no such group was measured.
-  base::Result<CollectiveSeconds> collective(CollectiveKind kind, const Placement& placement,
-                                             double bytes) const;
+  // kInvalid: no such group was measured. The curve holds on to this machine.
+  base::Result<CollectiveCurve> collective(CollectiveKind kind, const Placement& placement) const;
 
   // CPUs that a rank has when all ranks compute, in shares of those that it asks for: 1 where nothing is shared.
   double cpu_share(int64_t nodes, int64_t ranks_per_node) const;

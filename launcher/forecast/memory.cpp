@@ -29,7 +29,8 @@ double fp8_bytes(const ModelShape& model, double tokens) {
 }
 
 double state_bytes(const ModelShape& model, const Layout& layout, const Traits& traits, int per_node) {
-  const double shards = static_cast<double>(layout.shard_degree) * layout.tensor_parallel;
+  const double shards =
+      static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.given.pipeline;
   const double moments = std::min(kMomentBytes, traits.optimizer_bytes);
   const double optimizer = traits.optimizer_bytes - (layout.optimizer_offload ? moments : 0.0);
   const double ranks = static_cast<double>(layout.nodes) * per_node;
@@ -44,33 +45,42 @@ double gathered_bytes(const ModelShape& model, const Layout& layout, const Trait
   const bool keeps =
       spec::rules_of(layout.strategy).keeps_parameters || (layout.shard_degree == 1 && !converts);
   const double blocks = 2.0 * model.layer_parameters() + model.table_parameters();
-  return (kBf16 * (keeps ? model.parameters() : blocks) + traits.reduce_bytes * blocks) /
+  return (kBf16 * (keeps ? model.parameters() / layout.given.pipeline : blocks) +
+          traits.reduce_bytes * blocks) /
          layout.tensor_parallel;
 }
 
+// The first stage of a pipeline has as many micro-batches under way as there are stages, each with its share of the layers.
 double kept_bytes(const ModelShape& model, const Layout& layout, double layer, double input) {
-  const double inputs = (layout.activation_offload ? 2.0 : model.layers) * input;
+  const auto stages = static_cast<double>(layout.given.pipeline);
+  const double layers = model.layers / stages * std::min(stages, static_cast<double>(layout.accumulation));
+  const double inputs = (layout.activation_offload ? 2.0 : layers) * input;
   switch (layout.checkpointing) {
     case spec::Checkpointing::kFull:
       return inputs + layer;
     case spec::Checkpointing::kSelective:
-      return inputs + model.layers * std::max(0.0, kSelective * layer - input) + layer;
+      return inputs + layers * std::max(0.0, kSelective * layer - input) + layer;
     case spec::Checkpointing::kNone:
       break;
   }
-  return model.layers * layer;
+  return layers * layer;
 }
 
 }  // namespace
 
-MemoryForecast forecast_memory(const ModelShape& model, const Layout& layout, const Traits& traits,
+MemoryForecast forecast_memory(const ModelShape& one_expert, const Layout& layout, const Traits& traits,
                                int per_node) {
+  const Given& given = layout.given;
+  ModelShape model = one_expert, held = one_expert;
+  model.ffn *= given.active_experts;
+  held.ffn *= given.experts / given.expert_parallel;
   const double tensor = layout.tensor_parallel;
-  const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
+  const double tokens =
+      static_cast<double>(layout.micro_batch) * layout.sequence_length / given.context_parallel;
   const double layer = layer_activations(model, tokens, traits.fused) / tensor;
   MemoryForecast memory;
-  memory.state = state_bytes(model, layout, traits, per_node);
-  memory.gathered = gathered_bytes(model, layout, traits);
+  memory.state = state_bytes(whole_model(one_expert, layout), layout, traits, per_node);
+  memory.gathered = gathered_bytes(held, layout, traits);
   memory.activations = kept_bytes(model, layout, layer, kBf16 * tokens * model.hidden / tensor);
   if (layout.fp8 && traits.delayed_scales) memory.activations += fp8_bytes(model, tokens) / tensor;
   memory.logits = traits.logit_bytes * tokens * model.vocab / tensor;

@@ -20,6 +20,7 @@ using plan::StepEvent;
 using Kind = StepEvent::Kind;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNormBytes = 64.0;
 constexpr size_t kRunning = 2;  // operations of a channel at once
 
 enum Channel : size_t { kGather, kReduce, kReplica, kWorld, kChannels };
@@ -237,21 +238,42 @@ std::optional<Error> not_measured(const ReplayQuestion& question) {
   return Error(Code::kInvalid, "the calibration has no measurements of " + std::string(what));
 }
 
-}  // namespace
+// The collectives of a job's groups.
+struct Collectives {
+  CollectiveCurve gather, reduce, replica, norm;
+};
 
-Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQuestion& question) {
-  if (auto missing = not_measured(question)) return std::move(*missing);
+Result<Collectives> collectives_of(const MeasuredMachine& machine, const ReplayQuestion& question) {
+  const int64_t world = question.layout.nodes * question.ranks_per_node,
+                degree = question.layout.shard_degree;
+  const Placement shard = placement_of(degree, 1, question);
+  const Placement replica = placement_of(world / degree, degree, question);
+  Collectives all;
+  ASSIGN_OR_RETURN(all.gather, machine.collective(CollectiveKind::kAllGather, shard));
+  ASSIGN_OR_RETURN(all.reduce, machine.collective(CollectiveKind::kReduceScatter, shard));
+  ASSIGN_OR_RETURN(all.replica, machine.collective(CollectiveKind::kAllReduce, replica));
+  ASSIGN_OR_RETURN(all.norm,
+                   machine.collective(CollectiveKind::kAllReduce, placement_of(world, 1, question)));
+  return all;
+}
+
+// The seconds and bytes of a block's collectives.
+void add_collectives(Block& block, const Collectives& all, double shard_degree) {
+  const double gathered = 2.0 * block.elements, summed = 4.0 * block.elements;
+  block.gather = all.gather.at(gathered);
+  block.reduce = all.reduce.at(summed);
+  block.replica = all.replica.at(summed / shard_degree);
+  block.sent.gather = all.gather.sent(gathered);
+  block.sent.reduce = all.reduce.sent(summed);
+  block.sent.replica = all.replica.sent(summed / shard_degree);
+}
+
+std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestion& question,
+                             const Collectives& all) {
   const Layout& layout = question.layout;
   const ModelShape& model = question.model;
-  const int64_t world = layout.nodes * question.ranks_per_node;
-  const Placement shard = placement_of(layout.shard_degree, 1, question);
-  const Placement replica = placement_of(world / layout.shard_degree, layout.shard_degree, question);
   const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
-
   std::vector<Block> blocks;
-  StepForecast forecast;
-  Phases& phases = forecast.phases;
-  const auto micro = static_cast<double>(layout.accumulation);
   for (int b = 0; b < model.layers + 2; ++b) {
     Block block;
     const bool table = b == 0, head = b == model.layers + 1;
@@ -260,43 +282,42 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
     block.seconds = table  ? machine.table(model, tokens)
                     : head ? machine.head(model, tokens)
                            : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
-    const struct {
-      CollectiveKind kind;
-      const Placement& placement;
-      double bytes, times;
-      CollectiveSeconds& out;
-      double& sent;
-    } collectives[] = {
-        {CollectiveKind::kAllGather, shard, 2.0 * block.elements, 1.0, block.gather, block.sent.gather},
-        {CollectiveKind::kReduceScatter, shard, 4.0 * block.elements, 1.0, block.reduce, block.sent.reduce},
-        {CollectiveKind::kAllReduce, replica, 4.0 * block.elements / static_cast<double>(layout.shard_degree),
-         2.0, block.replica, block.sent.replica}};
-    for (const auto& one : collectives) {
-      ASSIGN_OR_RETURN(auto seconds, machine.collective(one.kind, one.placement, one.bytes));
-      one.out = seconds;
-      const auto ranks = static_cast<double>(one.placement.ranks);
-      one.sent = one.times * one.bytes * (ranks - 1.0) / ranks;
-    }
+    add_collectives(block, all, static_cast<double>(layout.shard_degree));
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQuestion& question) {
+  if (auto missing = not_measured(question)) return std::move(*missing);
+  const Layout& layout = question.layout;
+  const ModelShape& model = question.model;
+  const int64_t world = layout.nodes * question.ranks_per_node;
+  ASSIGN_OR_RETURN(const auto collectives, collectives_of(machine, question));
+  std::vector<Block> blocks = blocks_of(machine, question, collectives);
+  StepForecast forecast;
+  Phases& phases = forecast.phases;
+  const auto micro = static_cast<double>(layout.accumulation);
+  for (const Block& block : blocks) {
     phases.compute += micro * (block.seconds.forward + block.seconds.backward);
     phases.gather += 2.0 * micro * block.gather.alone;
     phases.reduce += micro * block.reduce.alone;
     phases.replica += block.replica.alone;
-    blocks.push_back(block);
   }
-  ASSIGN_OR_RETURN(const auto norm,
-                   machine.collective(CollectiveKind::kAllReduce, placement_of(world, 1, question), 64.0));
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
-  plan::StepShape shape = shape_of(question, model.layers + 2, /*replicated=*/replica.ranks > 1);
+  plan::StepShape shape = shape_of(question, model.layers + 2, /*replicated=*/world > layout.shard_degree);
   Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);
-  forecast.seconds = step.update(norm, updated);
+  forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);
   phases.compute /= share;
   phases.optimizer = updated / share;
   phases.exposed = step.exposed();
   forecast.volumes = step.volumes();
-  forecast.tokens = tokens * micro * static_cast<double>(world);
+  forecast.tokens = static_cast<double>(layout.micro_batch * layout.sequence_length * world) * micro;
   forecast.model_flops = forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds /
                          static_cast<double>(world);
   return forecast;

@@ -42,6 +42,7 @@ std::vector<Memory> memory_choices(const Question& question) {
     if (question.checkpointing && kind != *question.checkpointing) continue;
     for (const bool activations : {false, true}) {
       if (activations && kind == Checkpointing::kNone) continue;  // too much would have to move
+      if (activations && question.as_offered && !question.traits.offered.activation_offload) continue;
       choices.push_back({kind, activations, false});
       if (question.optimizer_offload) choices.push_back({kind, activations, true});
     }
@@ -58,13 +59,20 @@ std::vector<Strategy> strategies(const Question& question, int64_t shard_degree,
 
 void add_layouts(const Question& question, Layout layout, const std::vector<Memory>& choices,
                  Answer& answer) {
+  const Given& given = question.given;
   const int64_t world = question.nodes * question.machine.per_node;
-  const int64_t data_parallel = world / layout.tensor_parallel;
-  if (question.global_batch % data_parallel != 0) return;
-  const int64_t local = question.global_batch / data_parallel;
+  const int64_t each =
+      int64_t{layout.tensor_parallel} * given.pipeline;  // ranks that share one copy of every layer
+  if (world % (each * given.context_parallel) != 0) return;
+  const int64_t data_parallel = world / each, sharing_batch = data_parallel / given.context_parallel;
+  if (question.global_batch % sharing_batch != 0) return;
+  const int64_t local = question.global_batch / sharing_batch;
   const double usable = question.machine.memory_bytes * kUsableMemory;
   for (const int64_t shard_degree : divisors(data_parallel)) {
     layout.shard_degree = shard_degree;
+    if (question.as_offered &&
+        !question.traits.offered.includes(shard_degree, data_parallel, question.machine.per_node))
+      continue;
     for (const Strategy strategy : strategies(question, shard_degree, data_parallel)) {
       layout.strategy = strategy;
       for (const int64_t micro : divisors(local)) {
@@ -131,10 +139,10 @@ const char* checkpointing_text(Checkpointing kind) {
   return kind == Checkpointing::kNone ? "none" : kind == Checkpointing::kSelective ? "selective" : "full";
 }
 
-// The best of those that `differs` from the chosen one, in words.
+// The best of those that `differs` from the chosen one.
 template <typename Differs>
-void add_reason(const Answer& answer, double usable, const Differs& differs, const auto& name,
-                std::vector<std::string>& reasons) {
+void add_reason(const Answer& answer, const Differs& differs, const auto& name,
+                std::vector<Reason>& reasons) {
   const Candidate& best = *answer.best;
   const Candidate *other = nullptr, *smallest = nullptr;
   for (const Candidate& one : answer.candidates) {
@@ -144,20 +152,15 @@ void add_reason(const Answer& answer, double usable, const Differs& differs, con
   }
   if (smallest == nullptr) return;
   if (other == nullptr)
-    reasons.push_back(fmt::format("{} does not fit: {:.1f} GB of {:.1f}", name(*smallest),
-                                  smallest->bytes / 1e9, usable / 1e9));
+    reasons.push_back({name(*smallest), std::nullopt, 1.0, smallest->bytes});
   else
-    reasons.push_back(
-        fmt::format("{} takes {:+.1f} %", name(*other), 100.0 * (other->seconds / best.seconds - 1.0)));
+    reasons.push_back({name(*other), other->layout, other->seconds / best.seconds, other->bytes});
 }
 
-std::vector<std::string> reasons_for(const Question& question, const Answer& answer) {
+std::vector<Reason> reasons_for(const Answer& answer) {
   const Layout& best = answer.best->layout;
-  const double usable = question.machine.memory_bytes * kUsableMemory;
-  std::vector<std::string> reasons;
-  const auto add = [&](const auto& differs, const auto& name) {
-    add_reason(answer, usable, differs, name, reasons);
-  };
+  std::vector<Reason> reasons;
+  const auto add = [&](const auto& differs, const auto& name) { add_reason(answer, differs, name, reasons); };
   add([&](const Layout& one) { return one.shard_degree < best.shard_degree; },
       [](const Candidate& one) { return "less sharding, " + sharding_text(one.layout) + ","; });
   add([&](const Layout& one) { return one.shard_degree > best.shard_degree; },
@@ -183,26 +186,42 @@ std::string sharding_text(const Layout& layout) {
   return fmt::format("{} over {}", rules.name, layout.shard_degree);
 }
 
+namespace {
+
+std::vector<int> tensor_degrees(const Question& question) {
+  if (question.tensor_parallel > 0) return {question.tensor_parallel};
+  std::vector<int> degrees;
+  for (int tensor = 1; tensor <= question.machine.per_node; tensor *= 2) {
+    const bool divides =
+        question.machine.per_node % tensor == 0 && (question.heads == 0 || question.heads % tensor == 0);
+    const bool offered = tensor == 1 || !question.as_offered || question.traits.offered.tensor;
+    if (divides && offered) degrees.push_back(tensor);
+  }
+  return degrees;
+}
+
+}  // namespace
+
 Answer search(const Question& question) {
   Answer answer;
   const std::vector<Memory> choices = memory_choices(question);
-  for (int tensor = 1; tensor <= question.machine.per_node; tensor *= 2) {
-    if (question.machine.per_node % tensor != 0 || (question.heads > 0 && question.heads % tensor != 0))
-      continue;
+  if (question.model.layers % (question.given.pipeline * question.given.pipeline_chunks) != 0) return answer;
+  for (const int tensor : tensor_degrees(question)) {
     if (question.fp8 && !divides_for_fp8(question.model, tensor)) continue;
     Layout layout;
     layout.nodes = question.nodes;
     layout.tensor_parallel = tensor;
     layout.sequence_length = question.sequence_length;
     layout.fp8 = question.fp8;
+    layout.given = question.given;
     add_layouts(question, layout, choices, answer);
   }
   answer.best = choose(answer.candidates);
-  if (answer.best) answer.reasons = reasons_for(question, answer);
+  if (answer.best) answer.reasons = reasons_for(answer);
   return answer;
 }
 
-Answer without_best(const Question& question, Answer answer, double bytes) {
+Answer without_best(Answer answer, double bytes) {
   if (!answer.best) return answer;
   const Layout best = answer.best->layout;
   for (Candidate& one : answer.candidates) {
@@ -211,7 +230,7 @@ Answer without_best(const Question& question, Answer answer, double bytes) {
   }
   answer.best = choose(answer.candidates);
   answer.reasons.clear();
-  if (answer.best) answer.reasons = reasons_for(question, answer);
+  if (answer.best) answer.reasons = reasons_for(answer);
   return answer;
 }
 

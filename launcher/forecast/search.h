@@ -22,7 +22,10 @@ struct Question {
   int64_t nodes = 1;
   int64_t global_batch = 1;  // sequences
   int sequence_length = 4096;
-  int heads = 0;  // that a tensor degree must divide, of keys and values; 0: any
+  int heads = 0;            // that a tensor degree must divide; 0: any
+  Given given;              // of every layout
+  int tensor_parallel = 0;  // only this; 0: every one
+  bool as_offered = false;  // only what the stack has (Traits::offered)
   bool fp8 = false;
   // Only this; absent: every value.
   std::optional<spec::Checkpointing> checkpointing;
@@ -35,16 +38,24 @@ struct Candidate {
   bool fits = false;
 };
 
+// What another choice would cost.
+struct Reason {
+  std::string choice;            // in words
+  std::optional<Layout> layout;  // absent: it does not fit
+  double ratio = 1.0;            // of its step to the best one's
+  double bytes = 0.0;            // of a rank, where it does not fit
+};
+
 struct Answer {
   std::vector<Candidate> candidates;  // every combination that solves the batch
   std::optional<Candidate> best;      // absent: nothing fits
-  std::vector<std::string> reasons;   // one line each: what another choice would cost
+  std::vector<Reason> reasons;
 };
 
 Answer search(const Question& question);
 
 // The same without its best candidate, which turned out to hold `bytes`, and without those that hold no less.
-Answer without_best(const Question& question, Answer answer, double bytes);
+Answer without_best(Answer answer, double bytes);
 
 // "full_shard over 128", "no_shard"
 std::string sharding_text(const Layout& layout);

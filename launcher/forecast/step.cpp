@@ -51,7 +51,7 @@ struct Block {
 };
 
 struct Groups {
-  Group shard, replica, context;
+  Group shard, replica, context, experts;
 };
 
 Groups groups_of(const Machine& machine, const Layout& layout) {
@@ -68,8 +68,9 @@ Groups groups_of(const Machine& machine, const Layout& layout) {
   Groups groups;
   groups.shard = spread(layout.shard_degree, tensor);
   groups.replica =
-      spread(world / (layout.shard_degree * tensor * layout.pipeline), layout.shard_degree * tensor);
-  groups.context = spread(layout.context_parallel, tensor);
+      spread(world / (layout.shard_degree * tensor * layout.given.pipeline), layout.shard_degree * tensor);
+  groups.context = spread(layout.given.context_parallel, tensor);
+  groups.experts = spread(layout.given.expert_parallel, tensor);
   return groups;
 }
 
@@ -97,6 +98,11 @@ Rates rates_of(const Machine& machine, const ModelShape& model, const Layout& la
   return rates;
 }
 
+// Heads are 64 wide in small models and 128 in others.
+double heads_of(const ModelShape& model) {
+  return model.hidden / (model.hidden < 2048 ? 64.0 : 128.0);
+}
+
 // Seconds that ranks of a tensor group exchange activations in one pass over one layer.
 double tensor_seconds(const Machine& machine, const ModelShape& model, const Layout& layout, double link,
                       double tokens) {
@@ -108,25 +114,35 @@ double tensor_seconds(const Machine& machine, const ModelShape& model, const Lay
   return 4.0 * gather_seconds(kBf16 * tokens * model.hidden, group, links);
 }
 
-// Seconds of a pass over one layer in which ranks of a context group wait for keys and values of the others, which come
-// one rank after the other while attention computes on what is there.
+// Seconds of a pass over one layer in which ranks of a context group wait for keys and values of the others. They come one rank
+// after the other while attention computes on what is there, or all before it begins.
 double context_exposed(const ModelShape& model, const Layout& layout, const Groups& groups,
                        const Links& links, double tokens, double attention) {
-  if (layout.context_parallel == 1) return 0.0;
-  const double bytes = 2.0 * kBf16 * model.kv_width * tokens * layout.context_parallel;
+  if (layout.given.context_parallel == 1) return 0.0;
+  const double bytes = 2.0 * kBf16 * model.kv_width * tokens * layout.given.context_parallel;
   const double seconds = gather_seconds(bytes / layout.tensor_parallel, groups.context, links);
-  return std::max(0.0, seconds - attention);
+  return layout.given.gathers_context ? seconds : std::max(0.0, seconds - attention);
 }
 
-// Heads are 64 wide in small models and 128 in others.
-double heads_of(const ModelShape& model) {
-  return model.hidden / (model.hidden < 2048 ? 64.0 : 128.0);
+// Seconds of a pass over one layer in which tokens go to the ranks of their experts and come back.
+double experts_seconds(const ModelShape& model, const Layout& layout, const Groups& groups,
+                       const Links& links, double tokens) {
+  if (layout.given.expert_parallel == 1) return 0.0;
+  const double bytes = kBf16 * model.hidden * tokens / layout.tensor_parallel * layout.given.active_experts;
+  return 2.0 * all_to_all_seconds(bytes, groups.experts, links);
+}
+
+// The model as it would be with so many times its feed-forward networks.
+ModelShape with_experts(ModelShape model, int experts) {
+  model.ffn *= experts;
+  return model;
 }
 
 Block layer_block(const ModelShape& model, const Layout& layout, const Rates& rates, const Traits& traits,
                   const Groups& groups, const Links& links, double tokens, double tensor) {
   const double width = layout.tensor_parallel;
-  const double gemm = 2.0 * model.layer_parameters() * tokens / width / rates.gemm;
+  const double weights = model.layer_parameters() / width;
+  const double gemm = 2.0 * weights * tokens / rates.gemm;
   const double attention = (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens *
                            layout.sequence_length / width / rates.attention;
   const double scores = traits.score_passes * heads_of(model) * layout.sequence_length;
@@ -136,13 +152,14 @@ Block layer_block(const ModelShape& model, const Layout& layout, const Rates& ra
   const double inputs = tokens * (3.0 * model.hidden + model.ffn);
   const double gradients =
       tokens * (3.0 * model.hidden + 2.0 * model.kv_width + (model.ffn_matrices - 1.0) * model.ffn);
-  const double weights = model.layer_parameters();
-  const double casts = (fp8.input * inputs + fp8.weight * weights) / width / rates.copy;
+  const double casts = (fp8.input * inputs / width + fp8.weight * weights) / rates.copy;
   const double casts_back =
-      (fp8.gradient * gradients + fp8.input_again * inputs + fp8.weight_again * weights) / width / rates.copy;
+      ((fp8.gradient * gradients + fp8.input_again * inputs) / width + fp8.weight_again * weights) /
+      rates.copy;
   const double launched = traits.python ? kEagerLayer : kLaunchedLayer;
   const double exchanged = traits.asynchronous_tensor ? tensor / width : tensor;  // forward; backward waits
-  const double context = context_exposed(model, layout, groups, links, tokens, attention);
+  const double context = context_exposed(model, layout, groups, links, tokens, attention) +
+                         experts_seconds(model, layout, groups, links, tokens);
   Block block;
   block.forward = std::max(launched, gemm + attention + passes + casts + exchanged + context);
   block.backward =
@@ -160,9 +177,8 @@ Block head_block(const ModelShape& model, const Layout& layout, const Rates& rat
   return {.forward = gemm + 6.0 * logits, .backward = 2.0 * gemm + 10.0 * logits};
 }
 
-void add_collectives(Block& block, double parameters, double gathered, const Groups& groups,
-                     const Links& links, const Layout& layout, const Traits& traits, double copied) {
-  const double elements = parameters / layout.tensor_parallel;
+void add_collectives(Block& block, double elements, double gathered, const Groups& groups, const Links& links,
+                     const Layout& layout, const Traits& traits, double copied) {
   block.gather = gather_seconds(gathered * elements, groups.shard, links);
   block.reduce = gather_seconds(traits.reduce_bytes * elements, groups.shard, links);
   block.replica = all_reduce_seconds(
@@ -238,28 +254,31 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   const Rates rates = rates_of(machine, model, layout, traits, constants);
   Schedule schedule;
   schedule.groups = groups_of(machine, layout);
-  schedule.layers = (model.layers + layout.pipeline - 1) / layout.pipeline;
+  schedule.layers = (model.layers + layout.given.pipeline - 1) / layout.given.pipeline;
   schedule.tokens =
-      static_cast<double>(layout.micro_batch) * layout.sequence_length / layout.context_parallel;
+      static_cast<double>(layout.micro_batch) * layout.sequence_length / layout.given.context_parallel;
   schedule.slowed = traits.held;
   schedule.overlaps = traits.overlaps;
   schedule.keeps = spec::rules_of(layout.strategy).keeps_parameters || layout.shard_degree == 1;
   schedule.tensor = tensor_seconds(machine, model, layout, constants.link, schedule.tokens);
-  schedule.layer =
-      layer_block(model, layout, rates, traits, schedule.groups, links, schedule.tokens, schedule.tensor);
+  schedule.layer = layer_block(with_experts(model, layout.given.active_experts), layout, rates, traits,
+                               schedule.groups, links, schedule.tokens, schedule.tensor);
   schedule.head = head_block(model, layout, rates, schedule.tokens);
   const double looked_up = kBf16 * model.hidden * schedule.tokens / rates.memory;
-  if (layout.pipeline == 1) schedule.table = {.forward = 4.0 * looked_up, .backward = 8.0 * looked_up};
+  if (layout.given.pipeline == 1) schedule.table = {.forward = 4.0 * looked_up, .backward = 8.0 * looked_up};
   const Groups& groups = schedule.groups;
   const double copied = (kCopiedBytes + (traits.reduce_bytes > kBf16 ? kCastBytes : 0.0)) /
                         (machine.memory_rate * kMemoryReached);
   const auto add = [&](Block& block, double parameters, double gathered) {
     add_collectives(block, parameters, gathered, groups, links, layout, traits, copied);
   };
-  add(schedule.layer, model.layer_parameters(), gathered_bytes(layout, traits));
-  add(schedule.head, model.table_parameters(), kBf16);
-  const bool apart = !model.tied && layout.pipeline == 1;  // else the last stage has no embedding of its own
-  add(schedule.table, apart ? model.table_parameters() : 0.0, kBf16);
+  const ModelShape held = with_experts(model, layout.given.experts / layout.given.expert_parallel);
+  const double table = model.table_parameters() / layout.tensor_parallel;
+  add(schedule.layer, held.layer_parameters() / layout.tensor_parallel, gathered_bytes(layout, traits));
+  add(schedule.head, table, kBf16);
+  const bool apart =
+      !model.tied && layout.given.pipeline == 1;  // else the last stage has no embedding of its own
+  add(schedule.table, apart ? table : 0.0, kBf16);
   return schedule;
 }
 
@@ -280,11 +299,12 @@ double micro_steps_seconds(const Schedule& schedule, const Layout& layout) {
 }
 
 // Seconds of a step in which a stage has nothing to do: until the first micro-batch comes, and behind the last (1F1B, and
-// with several chunks of layers a stage, interleaved).
+// with several chunks of layers a stage, interleaved). Where gradients of weights are put off until then, a third of it is left
+// (Qi et al., Zero Bubble Pipeline Parallelism, 2023: ZB-H1).
 double bubble_seconds(const Schedule& schedule, const Layout& layout) {
-  const double chunks = layout.pipeline_chunks;
+  const double chunks = layout.given.zero_bubble ? 3.0 : layout.given.pipeline_chunks;
   const double layers = schedule.layers * (schedule.layer.forward + schedule.layer.backward);
-  return (layout.pipeline - 1) / chunks * layers;
+  return (layout.given.pipeline - 1) / chunks * layers;
 }
 
 // What moving activations to the host and back adds where kernels do not hide it: the last layer's way there and back,
@@ -297,7 +317,7 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
                    const Schedule& schedule, double gathers) {
   const auto micro = static_cast<double>(layout.accumulation);
   const int tensor = layout.tensor_parallel;
-  const double elements = model.parameters() / (tensor * layout.pipeline);
+  const double elements = model.parameters() / (tensor * layout.given.pipeline);
   const double shard = elements / static_cast<double>(layout.shard_degree);
   Volumes volumes;
   const double layers = schedule.layers * model.layer_parameters() / tensor;
@@ -351,9 +371,15 @@ void StepForecast::scale(double factor) {
     *part *= factor;
 }
 
-StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
+ModelShape whole_model(const ModelShape& model, const Layout& layout) {
+  return with_experts(model, layout.given.experts);
+}
+
+StepForecast forecast_step(const Machine& machine, const ModelShape& one_expert, const Layout& layout,
                            const Traits& traits, const Constants& constants) {
-  const Schedule schedule = schedule_of(machine, model, layout, traits, constants);
+  const Schedule schedule = schedule_of(machine, one_expert, layout, traits, constants);
+  const ModelShape model = whole_model(one_expert, layout);
+  const ModelShape active = with_experts(one_expert, layout.given.active_experts);
   const auto micro = static_cast<double>(layout.accumulation);
   const double gathers = schedule.keeps ? 1.0 : 2.0 * micro;
   const double world = static_cast<double>(layout.nodes * machine.per_node);
@@ -363,7 +389,8 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& model, cons
   Phases& phases = forecast.phases;
   double steps = micro_steps_seconds(schedule, layout);
   phases.bubble = bubble_seconds(schedule, layout);
-  const double shards = static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.pipeline;
+  const double shards =
+      static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.given.pipeline;
   const double mine = model.parameters() / shards;
   const Update update = update_of(machine, layout, traits, mine);
   phases.offload = update.transfers;
@@ -388,9 +415,9 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& model, cons
   phases.straggle = before * constants.straggle * std::log2(static_cast<double>(layout.nodes));
 
   forecast.seconds = before + phases.straggle;
-  forecast.tokens = schedule.tokens * micro * world / (layout.tensor_parallel * layout.pipeline);
+  forecast.tokens = schedule.tokens * micro * world / (layout.tensor_parallel * layout.given.pipeline);
   forecast.model_flops =
-      forecast.tokens * model.flops_per_token(layout.sequence_length) / forecast.seconds / world;
+      forecast.tokens * active.flops_per_token(layout.sequence_length) / forecast.seconds / world;
   return forecast;
 }
 

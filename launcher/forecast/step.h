@@ -14,12 +14,24 @@
 
 namespace shardrun::launcher {
 
+// What of a layout the built-in trainer has no words for: it is given, and a search chooses the rest.
+struct Given {
+  int pipeline = 1, pipeline_chunks = 1;  // stages, and parts of the layers that each of them has
+  bool zero_bubble = false;               // gradients of weights fill most of what stages wait for
+  int context_parallel = 1;               // ranks that share a sequence
+  bool gathers_context =
+      false;  // keys and values come before attention begins, not one rank's after the other
+  // Feed-forward networks beside each other in a layer, those that a token goes through, and ranks that share them out.
+  int experts = 1, active_experts = 1, expert_parallel = 1;
+
+  bool operator==(const Given&) const = default;
+};
+
 struct Layout {
   int64_t nodes = 1;
   int64_t shard_degree = 1;  // ranks that share a copy of the state
   int tensor_parallel = 1;
-  int pipeline = 1, pipeline_chunks = 1;  // stages, and parts of the layers that each of them has
-  int context_parallel = 1;               // ranks that share a sequence
+  Given given;
   spec::Strategy strategy = spec::Strategy::kFullShard;
   int64_t micro_batch = 1, accumulation = 1;  // sequences; micro-steps
   int sequence_length = 4096;
@@ -55,6 +67,8 @@ struct StepForecast {
   void scale(double factor);
 };
 
+// `model` is that of one expert, where the layout has several: the others have its feed-forward network again.
+ModelShape whole_model(const ModelShape& model, const Layout& layout);
 StepForecast forecast_step(const Machine& machine, const ModelShape& model, const Layout& layout,
                            const Traits& traits, const Constants& constants);
 

@@ -87,8 +87,9 @@ NearestNodes nearest_nodes(const spec::JobSpec& spec, int64_t nodes) {
 std::string describe_batch(const plan::BatchPlan& plan) {
   if (!plan.is_possible()) return fmt::format("{} sequences", plan.global_batch);
   if (plan.is_even()) {
-    return fmt::format("{} sequences = micro-batch {} × accumulation {} × {} data-parallel ranks",
-                       plan.global_batch, plan.micro_batch, plan.gradient_accumulation, plan.data_parallel);
+    return fmt::format("{} sequences = micro-batch {} × accumulation {} × {} data-parallel rank{}",
+                       plan.global_batch, plan.micro_batch, plan.gradient_accumulation, plan.data_parallel,
+                       plan.data_parallel == 1 ? "" : "s");
   }
   const int64_t last = plan.gradient_accumulation - 1;
   const int64_t most = plan.share(last, 0).count, least = plan.share(last, plan.data_parallel - 1).count;

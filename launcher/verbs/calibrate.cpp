@@ -39,6 +39,7 @@ struct CalibrateOptions {
 struct Past {
   std::string run;
   double predicted = 0.0, measured = 0.0;  // seconds of a step
+  std::vector<double> interval;            // of the prediction; empty: it had none
 
   double error() const { return predicted / measured - 1.0; }
 };
@@ -50,7 +51,8 @@ std::vector<Past> past_predictions(const CommonOptions& common) {
     if (!record || !record->predicted || !record->predicted->step_seconds || !record->metrics) continue;
     if (record->metrics->step_seconds_p50 <= 0.0) continue;
     found.push_back({record->name + "/" + record->id, *record->predicted->step_seconds,
-                     record->metrics->step_seconds_p50});
+                     record->metrics->step_seconds_p50,
+                     record->predicted->step_interval.value_or(std::vector<double>())});
   }
   return found;
 }
@@ -199,39 +201,43 @@ std::vector<record::CollectiveProbe> largest_of(const Calibration& calibration) 
 
 void print_past(const std::vector<Past>& past, const std::string& runs) {
   if (past.empty()) {
-    fmt::print("predictions  no run in {} was predicted yet\n", runs);
+    print_text("predictions  no run in {} was predicted yet\n", runs);
     return;
   }
   const PastSummary summary = summary_of(past);
-  fmt::print("predictions  of {} runs in {}: off by {:.1f} % (median), {:+.1f} % at worst ({})\n",
+  print_text("predictions  of {} runs in {}: off by {:.1f} % (median), {:+.1f} % at worst ({})\n",
              past.size(), runs, 100.0 * summary.median, 100.0 * summary.worst.error(), summary.worst.run);
   constexpr size_t kShown = 10;
   for (size_t i = 0; i < past.size() && i < kShown; ++i)
-    fmt::print("  {:<44} predicted {:>9.4f} s, measured {:>9.4f} s  {:+6.1f} %\n", past[i].run,
-               past[i].predicted, past[i].measured, 100.0 * past[i].error());
+    print_text("  {:<44} predicted {:>9.4f} s{}, measured {:>9.4f} s  {:+6.1f} %\n", past[i].run,
+               past[i].predicted,
+               past[i].interval.size() == 2
+                   ? fmt::format(" ({:.4f} to {:.4f})", past[i].interval[0], past[i].interval[1])
+                   : "",
+               past[i].measured, 100.0 * past[i].error());
 }
 
 void print_machine(const MeasuredMachine& machine, const std::string& path) {
   const Calibration& c = machine.calibration();
-  fmt::print("calibrated   {} nodes on {} machines, {} ranks a node, {} CPUs a rank of {}; {}\n", c.nodes,
+  print_text("calibrated   {} nodes on {} machines, {} ranks a node, {} CPUs a rank of {}; {}\n", c.nodes,
              c.machines, c.ranks_per_node, c.cpus_per_rank, c.cpus_per_node, c.cpu);
   for (const record::GemmRate& gemm : c.gemms)
-    fmt::print("  product      {} {:>5}  {:>8.1f} GFLOP/s a rank ({:.1f} to {:.1f})\n", gemm.type, gemm.size,
+    print_text("  product      {} {:>5}  {:>8.1f} GFLOP/s a rank ({:.1f} to {:.1f})\n", gemm.type, gemm.size,
                gemm.flops_per_second.median / 1e9, gemm.flops_per_second.low / 1e9,
                gemm.flops_per_second.high / 1e9);
-  fmt::print("  memory       {:.1f} GB/s a rank ({:.1f} to {:.1f})\n", c.memory_bytes_per_second.median / 1e9,
+  print_text("  memory       {:.1f} GB/s a rank ({:.1f} to {:.1f})\n", c.memory_bytes_per_second.median / 1e9,
              c.memory_bytes_per_second.low / 1e9, c.memory_bytes_per_second.high / 1e9);
-  fmt::print("  optimizer    {:.3f} ns a parameter\n", c.update_seconds_per_parameter.median * 1e9);
-  fmt::print("  steps        {} shapes; between them predicted within {:.1f} %\n", c.steps.size(),
+  print_text("  optimizer    {:.3f} ns a parameter\n", c.update_seconds_per_parameter.median * 1e9);
+  print_text("  steps        {} shapes; between them predicted within {:.1f} %\n", c.steps.size(),
              100.0 * machine.worst_fit());
   for (const record::CollectiveProbe& probe : largest_of(c))
-    fmt::print(
+    print_text(
         "  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms beside nothing, {:.1f} ms "
         "beside "
         "computing\n",
         probe.kind, probe.among, probe.nodes, probe.ranks, rate_of(probe) * 8e-9, probe.seconds.median * 1e3,
         probe.beside_seconds * 1e3);
-  fmt::print("kept in      {}\n", path);
+  print_text("kept in      {}\n", path);
 }
 
 // What the verb found out, for --json.
@@ -257,6 +263,7 @@ void fields(auto& visit, const Past& past) {
   visit("run", past.run);
   visit("predicted_seconds", past.predicted, base::significant(7));
   visit("measured_seconds", past.measured, base::significant(7));
+  if (!past.interval.empty()) visit("interval", past.interval, base::significant(7));
 }
 
 void fields(auto& visit, const CalibrateReport& report) {
@@ -335,11 +342,11 @@ int calibrate(const CalibrateOptions& options, const CommonOptions& common) {
   }
   report.past = past_predictions(where);
   if (common.json) {
-    fmt::print("{}", base::json_of(report, base::kJsonReport));
+    print_text("{}", base::json_of(report, base::kJsonReport));
     return contract::kExitDone;
   }
   if (report.machine) print_machine(*report.machine, *path);
-  if (!report.machine) fmt::print("calibrated   not yet: {} is not there\n", *path);
+  if (!report.machine) print_text("calibrated   not yet: {} is not there\n", *path);
   print_past(report.past, report.runs);
   return contract::kExitDone;
 }

@@ -50,6 +50,11 @@ Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::Laun
 
 }  // namespace
 
+Result<Run> run_on_calibrated(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  ASSIGN_OR_RETURN(const auto question, question_of(spec, plan));
+  return Run{Machine(), question.model, question.layout, Traits()};
+}
+
 Result<std::string> calibration_path(const spec::JobSpec& spec) {
   if (!spec.cluster.config.empty()) {
     std::string path = absolute_path(spec.cluster.config);
@@ -130,88 +135,6 @@ Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::La
   if (best) return std::move(*best);
   if (why) return std::move(*why);
   return Error(Code::kInvalid, fmt::format("none of {} layouts fits the memory of a node", combinations));
-}
-
-namespace {
-
-const char* type_name(const spec::JobSpec& spec) {
-  return spec.precision.parameters == spec::DType::kBf16 ? "bf16" : "fp32";
-}
-
-// Returns the peak of one rank on hardware that `ranks` ranks share; nothing where it has no path for the job's type.
-std::optional<plan::PeakRate> datasheet_peak(const spec::JobSpec& spec, const PeakTflops& peak, double ranks,
-                                             const std::string& whose) {
-  const bool bf16 = spec.precision.parameters == spec::DType::kBf16;
-  const double tflops = bf16 ? peak.bf16 : peak.fp32;
-  if (tflops <= 0.0) return std::nullopt;
-  if (spec.precision.fp8 && peak.fp8 > 0.0) {
-    const ModelShape model = shape_of(plan::network_of(spec));
-    const double share = model.linear_flops_per_token() / model.flops_per_token(spec.data.sequence_length);
-    const double mixed = 1.0 / (share / peak.fp8 + (1.0 - share) / tflops);
-    return plan::PeakRate{
-        "datasheet", mixed * 1e12 / ranks,
-        fmt::format("datasheet of {}, fp8 in {:.1f} % of the FLOPs and bf16", whose, 100.0 * share)};
-  }
-  return plan::PeakRate{"datasheet", tflops * 1e12 / ranks,
-                        fmt::format("datasheet of {}, {}", whose, type_name(spec))};
-}
-
-// Returns the peak of a rank on the machine that a job names, as far as the built-in trainer computes there.
-std::optional<plan::PeakRate> peak_of_machine(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
-  const auto instance = machine_of(spec);
-  if (!instance || !*instance) return std::nullopt;
-  if (spec.resources.device == spec::DeviceKind::kCpu)
-    return datasheet_peak(spec, (*instance)->cpu_peak, plan.ranks_per_node, (*instance)->type);
-  const auto& unit = (*instance)->accelerator;
-  if (!unit || unit->maker != "nvidia") return std::nullopt;
-  return datasheet_peak(spec, unit->peak, spec.resources.ranks_per_gpu, (*instance)->type);
-}
-
-}  // namespace
-
-std::optional<plan::PeakRate> peak_of_device(const spec::JobSpec& spec, const std::string& device) {
-  if (spec.resources.device == spec::DeviceKind::kCpu) return std::nullopt;
-  const Catalogue catalogue = built_in_catalogue();
-  const Accelerator* const unit = catalogue.find_accelerator(device);
-  if (unit == nullptr) return std::nullopt;
-  return datasheet_peak(spec, unit->peak, spec.resources.ranks_per_gpu, unit->name);
-}
-
-record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
-  record::Prediction prediction;
-  if (spec.program.trainer.empty()) return prediction;
-  auto datasheet = peak_of_machine(spec, plan);
-  if (datasheet) prediction.peaks.push_back(std::move(*datasheet));
-  if (spec.resources.device == spec::DeviceKind::kGpu) {
-    prediction.unknown_because = kOfCpus;
-    return prediction;
-  }
-  if (const auto model = plan::job_memory(spec, plan.batch, measured_place(spec, plan)))
-    prediction.memory_bytes = model->memory.total();
-  const auto path = calibration_path(spec);
-  if (!path) return prediction;
-  const auto machine = load_calibration(*path);
-  if (machine && *machine) {
-    const double share = (*machine)->cpu_share(plan.nodes, plan.ranks_per_node);
-    if (const double peak = (*machine)->peak(type_name(spec)); peak > 0.0) {
-      prediction.peaks.insert(
-          prediction.peaks.begin(),
-          {"measured", peak * share,
-           fmt::format("{} matrix products measured by shardrun calibrate, {}", type_name(spec), *path)});
-    }
-    const auto step = forecast_measured(spec, plan, **machine);
-    if (!step) {
-      prediction.unknown_because = step.error().to_string();
-      return prediction;
-    }
-    prediction.step_seconds = step->seconds;
-    prediction.tokens_per_second = step->tokens_per_second();
-    prediction.basis = *path;
-    return prediction;
-  }
-  prediction.unknown_because =
-      machine ? "nobody has calibrated here: " + *path + " is not there" : machine.error().to_string();
-  return prediction;
 }
 
 }  // namespace shardrun::launcher

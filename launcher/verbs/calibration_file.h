@@ -10,10 +10,10 @@
 #include <optional>
 #include <string>
 
+#include "launcher/forecast/certainty.h"
 #include "launcher/forecast/measured.h"
 #include "runtime/base/result.h"
 #include "runtime/record/launch_plan.h"
-#include "runtime/record/run_record.h"
 #include "runtime/spec/job_spec.h"
 
 namespace shardrun::launcher {
@@ -23,6 +23,9 @@ base::Result<std::string> calibration_path(const spec::JobSpec& spec);
 
 // nullopt where nobody has calibrated; an error for a file that cannot be read.
 base::Result<std::optional<MeasuredMachine>> load_calibration(const std::string& path);
+
+// The job as certainty.h knows runs. kInvalid: its mesh cannot be solved.
+base::Result<Run> run_on_calibrated(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 // The step of a trainer's job on a measured machine. kInvalid: why nothing can be said.
 base::Result<StepForecast> forecast_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
@@ -37,11 +40,5 @@ struct MeasuredChoice {
 };
 base::Result<MeasuredChoice> best_measured(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                            const MeasuredMachine& machine);
-
-// Returns the peak of a rank of the job on a GPU that its driver calls `device`; nothing where the catalogue does not know it.
-std::optional<plan::PeakRate> peak_of_device(const spec::JobSpec& spec, const std::string& device);
-
-// What can be said of a run before it starts; empty members where nothing can.
-record::Prediction predict_run(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 }  // namespace shardrun::launcher

@@ -38,26 +38,36 @@ base::Result<record::RunDir> find_run_to_stop(const std::string& name, const Com
   return open.empty() ? newest : open.front();
 }
 
+// Says of a run of which nothing is left to be stopped how it ended, and what there is to do with it.
+base::Error is_over_already(const RunState& state, const std::string& name) {
+  const bool goes_on = state.status.starts_with("interrupted") || state.status.starts_with("preempted");
+  const bool completed = state.record && state.record->status == record::RunStatus::kCompleted;
+  const std::string next = goes_on     ? "go on with it by `shardrun resume "
+                           : completed ? "see what came out with `shardrun results "
+                                       : "see what happened with `shardrun explain ";
+  return base::Error(
+      base::Code::kRefused,
+      fmt::format("{} {} is over already, {}; {}{}`", state.plan.name, state.plan.id,
+                  state.status.starts_with("interrupted") ? end_line(state) : state.status, next, name));
+}
+
 int cancel(const std::string& run_name, const CommonOptions& common) {
   auto run = find_run_to_stop(run_name, common);
   if (!run) return fail(run.error(), common);
-  auto plan = read_plan(*run);
-  if (!plan) return fail(plan.error(), common);
-  if (plan->scheduler == "slurm") {
-    if (auto cancelled = cancel_job(plan->id); !cancelled) return fail(cancelled.error(), common);
-    fmt::print("asked Slurm to cancel job {}\n", base::visible(plan->id));
+  auto state = look_at(*run);
+  if (!state) return fail(state.error(), common);
+  if (is_over(*state)) return fail(is_over_already(*state, run_name), common);
+  if (state->plan.scheduler == "slurm") {
+    if (auto cancelled = cancel_job(state->plan.id); !cancelled) return fail(cancelled.error(), common);
+    print_text("asked Slurm to cancel job {}\n", base::visible(state->plan.id));
     return contract::kExitDone;
   }
   const auto holder = read_holder(*run);
-  if (!holder && holder.error().code() == base::Code::kNotFound) {
-    return fail(base::Error(base::Code::kRefused, run->root + ": nobody conducts this run; it is over"),
-                common);
-  }
   if (!holder) return fail(holder.error(), common);
   if (auto signalled = signal_holder(*holder, SIGTERM); !signalled) {
     return fail(signalled.error().context(run->root), common);
   }
-  fmt::print("asked process {} to stop the run\n", holder->pid);
+  print_text("asked process {} to stop the run\n", holder->pid);
   return contract::kExitDone;
 }
 

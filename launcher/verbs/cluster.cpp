@@ -103,18 +103,18 @@ int follow(const std::string& name, bool until_gone, const ClusterOptions& optio
   for (;;) {
     const auto state = describe(name, call_of(options));
     if (!state && until_gone && state.error().code() == base::Code::kNotFound) {
-      fmt::print("cluster {} is deleted\n", name);
+      print_text("cluster {} is deleted\n", name);
       return contract::kExitDone;
     }
     if (!state) return fail(state.error(), common);
     const auto seconds =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count();
     if (state->status != last)
-      fmt::print("{:>3}:{:02}  {}: {}\n", seconds / 60, seconds % 60, name, status_words(state->status));
+      print_text("{:>3}:{:02}  {}: {}\n", seconds / 60, seconds % 60, name, status_words(state->status));
     std::fflush(stdout);
     last = state->status;
     if (!state->in_progress()) {
-      fmt::print("{}", cluster_text(*state));
+      print_text("{}", cluster_text(*state));
       return state->failed() ? contract::kExitInfrastructure : contract::kExitDone;
     }
     std::this_thread::sleep_for(std::chrono::seconds(options.every_seconds));
@@ -128,13 +128,13 @@ int ask(const std::vector<std::string>& argv, const std::string& name, bool unti
   if (!answer) return fail(answer.error(), common);
   const auto state = parse_cluster_state(*answer);
   if (!state) return fail(state.error(), common);
-  if (common.json) fmt::print("{}", *answer);
+  if (common.json) print_text("{}", *answer);
   if (!common.json && !options.wait) {
-    fmt::print("{}", cluster_text(*state));
-    fmt::print("look again with `shardrun cluster describe {}`, or follow with --wait\n", name);
+    print_text("{}", cluster_text(*state));
+    print_text("look again with `shardrun cluster describe {}`, or follow with --wait\n", name);
   }
   for (const std::string& note : state->notes) {
-    if (options.wait) fmt::print("{}\n", note);
+    if (options.wait) print_text("{}\n", note);
   }
   return options.wait ? follow(name, until_gone, options, common) : contract::kExitDone;
 }
@@ -143,7 +143,7 @@ int cluster_render(const ClusterOptions& options, const CommonOptions& common) {
   const auto rendered = render(options.spec);
   if (!rendered) return fail(rendered.error(), common);
   if (options.output.empty()) {
-    fmt::print("{}", rendered->yaml);
+    print_text("{}", rendered->yaml);
     return contract::kExitDone;
   }
   if (const auto written = base::write_file_atomically(options.output, rendered->yaml); !written)
@@ -164,7 +164,7 @@ Result<void> upload_bundle(const ClusterOptions& options, Rendered& rendered) {
                                       options.dry_run ? "<on-node.sh>" : script.path(), options.region));
   for (const std::vector<std::string>& command : upload.commands) {
     if (options.dry_run) {
-      fmt::print("{}\n", fmt::join(command, " "));
+      print_text("{}\n", fmt::join(command, " "));
       continue;
     }
     auto done = base::run_command(command, "", kUploadLimit);
@@ -174,7 +174,7 @@ Result<void> upload_bundle(const ClusterOptions& options, Rendered& rendered) {
                          "upload it yourself "
                          "(docs/clusters.md)");
     if (!done) return std::move(done).error().context("uploading to " + command[5]);
-    fmt::print("uploaded {}\n", command[5]);
+    print_text("uploaded {}\n", command[5]);
   }
   rendered.config.on_node_configured = upload.script;
   rendered.yaml = render_pcluster(rendered.config, built_in_catalogue(), options.spec);
@@ -184,7 +184,7 @@ Result<void> upload_bundle(const ClusterOptions& options, Rendered& rendered) {
 // Runs a command of `aws`, or prints it in a dry run. Returns what it wrote.
 Result<std::string> call_aws(const std::vector<std::string>& command, const ClusterOptions& options) {
   if (options.dry_run) {
-    fmt::print("{}\n", fmt::join(command, " "));
+    print_text("{}\n", fmt::join(command, " "));
     return std::string();
   }
   auto done = base::run_command(command, "", kUploadLimit);
@@ -200,7 +200,7 @@ Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
   const std::string& name = rendered.config.name;
   ASSIGN_OR_RETURN(const auto file, ScratchFile::write(std::string(built_in_network())));
   const std::string from = options.dry_run ? "<network.yaml>" : file.path();
-  if (!options.dry_run) fmt::print("making the network {} in {}\n", network_stack(name), options.zone);
+  if (!options.dry_run) print_text("making the network {} in {}\n", network_stack(name), options.zone);
   std::fflush(stdout);
   auto made = call_aws(make_network_command(name, options.zone, from, options.region), options);
   if (!made) return std::move(made).error().context("--network");
@@ -210,7 +210,7 @@ Result<void> make_network(const ClusterOptions& options, Rendered& rendered) {
     auto parsed = parse_network(outputs);
     if (!parsed) return std::move(parsed).error().context("--network");
     network = std::move(parsed).value();
-    fmt::print("subnets {} and {}\n", network.public_subnet, network.private_subnet);
+    print_text("subnets {} and {}\n", network.public_subnet, network.private_subnet);
   }
   use_network(network, rendered.config);
   rendered.yaml = render_pcluster(rendered.config, built_in_catalogue(), options.spec);
@@ -230,7 +230,7 @@ int cluster_create(const ClusterOptions& options, const CommonOptions& common) {
     if (const auto uploaded = upload_bundle(own, *rendered); !uploaded) return fail(uploaded.error(), common);
   }
   if (options.dry_run) {
-    fmt::print("{}\n{}\n", rendered->yaml,
+    print_text("{}\n{}\n", rendered->yaml,
                fmt::join(create_command(name, "<the configuration above>", call_of(own)), " "));
     return contract::kExitDone;
   }
@@ -246,21 +246,21 @@ int cluster_describe(const ClusterOptions& options, const CommonOptions& common)
   if (!answer) return fail(answer.error(), common);
   const auto state = parse_cluster_state(*answer);
   if (!state) return fail(state.error(), common);
-  fmt::print("{}", common.json ? *answer : cluster_text(*state));
+  print_text("{}", common.json ? *answer : cluster_text(*state));
   return contract::kExitDone;
 }
 
 int cluster_list(const ClusterOptions& options, const CommonOptions& common) {
   const auto clusters = list_clusters(call_of(options));
   if (!clusters) return fail(clusters.error(), common);
-  fmt::print("{}", cluster_table(*clusters));
+  print_text("{}", cluster_table(*clusters));
   return contract::kExitDone;
 }
 
 int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
   const std::vector<std::string> argv = delete_command(options.name, call_of(options));
   if (options.dry_run) {
-    fmt::print("{}\n", fmt::join(argv, " "));
+    print_text("{}\n", fmt::join(argv, " "));
     if (options.network) (void)call_aws(delete_network_command(options.name, options.region), options);
     return contract::kExitDone;
   }
@@ -281,7 +281,7 @@ int cluster_delete(const ClusterOptions& options, const CommonOptions& common) {
   if (status != contract::kExitDone || !options.network) return status;
   const auto gone = call_aws(delete_network_command(options.name, options.region), options);
   if (!gone) return fail(gone.error(), common);
-  fmt::print("network {} is being deleted\n", network_stack(options.name));
+  print_text("network {} is being deleted\n", network_stack(options.name));
   return contract::kExitDone;
 }
 
@@ -292,7 +292,7 @@ int cluster_update(const ClusterOptions& options, const CommonOptions& common) {
   if (own.region.empty()) own.region = rendered->config.region;
   const std::string& name = rendered->config.name;
   if (options.dry_run) {
-    fmt::print("{}\n{}\n", rendered->yaml,
+    print_text("{}\n{}\n", rendered->yaml,
                fmt::join(update_command(name, "<the configuration above>", call_of(own)), " "));
     return contract::kExitDone;
   }
@@ -306,7 +306,7 @@ int pass_on(const std::vector<std::string>& argv, const ClusterOptions& options,
             const CommonOptions& common) {
   const auto answer = call_pcluster(argv, options.name, call_of(options));
   if (!answer) return fail(answer.error(), common);
-  fmt::print("{}", base::visible(*answer));
+  print_text("{}", base::visible(*answer));
   return contract::kExitDone;
 }
 
@@ -319,7 +319,7 @@ int cluster_queues(const CommonOptions& common) {
   if (!answer) return fail(answer.error(), common);
   const auto queues = parse_queues(answer->out);
   if (!queues) return fail(queues.error(), common);
-  fmt::print("{}", queues_table(*queues));
+  print_text("{}", queues_table(*queues));
   return contract::kExitDone;
 }
 

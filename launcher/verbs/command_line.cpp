@@ -104,7 +104,7 @@ int take_program(int argc, const char* const* argv, CommandLine& line) {
 }
 
 int usage_error(const char* what) {
-  std::fprintf(stderr, "shardrun: error: %s; see shardrun --help, or --help of the verb\n", what);
+  say_error(fmt::format("shardrun: error: {}; see shardrun --help, or --help of the verb\n", what));
   return contract::kExitBadInput;
 }
 

@@ -78,20 +78,23 @@ std::string slurm_id(const std::string& runs) {
 }  // namespace
 
 int fail(const Error& error, const CommonOptions& common) {
-  base::say(STDERR_FILENO,
-            fmt::format("shardrun: error: {}\n", common.verbose ? base::visible_lines(error.to_chain_string())
+  say_error(fmt::format("shardrun: error: {}\n", common.verbose ? base::visible_lines(error.to_chain_string())
                                                                 : base::visible(error.to_string())));
   return contract::exit_code_of(error.code());
 }
 
 void warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) {
-    base::say(STDERR_FILENO, fmt::format("shardrun: warning: {}\n", base::visible(warning)));
+    say_error(fmt::format("shardrun: warning: {}\n", base::visible(warning)));
   }
 }
 
 void print_text(const std::string& text) {
   fmt::print("{}", shown_on(look_at_terminal(STDOUT_FILENO, contract::process_environment()), text));
+}
+
+void say_error(const std::string& text) {
+  base::say(STDERR_FILENO, shown_on(look_at_terminal(STDERR_FILENO, contract::process_environment()), text));
 }
 
 Result<Installation> find_installation() {

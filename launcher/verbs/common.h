@@ -5,7 +5,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "launcher/cluster/load_job.h"
 #include "launcher/plan/launch_plan.h"
@@ -37,6 +40,12 @@ void warn(const std::vector<std::string>& warnings);
 
 // Prints to stdout, in the characters that a terminal there can show.
 void print_text(const std::string& text);
+template <typename First, typename... Rest>
+void print_text(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest) {
+  print_text(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
+}
+// Says to stderr, in the characters that a terminal there can show; what cannot be written is lost.
+void say_error(const std::string& text);
 
 struct Installation {
   std::string shardrun_program;  // absolute

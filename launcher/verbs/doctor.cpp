@@ -116,41 +116,41 @@ int doctor(const SpecOptions& options, const CommonOptions& common) {
   if (!environment) return fail(environment.error(), common);
   bool harm = false;
   const auto components = find_components();
-  fmt::print("systems\n");
+  print_text("systems\n");
   for (const std::string& line : system_lines(components, *environment)) {
     harm = harm || line.front() == '!';
-    fmt::print("{}\n", line);
+    print_text("{}\n", line);
   }
-  fmt::print("installed\n");
+  print_text("installed\n");
   for (const Component& component : components) {
-    fmt::print("  {:<14} {:<12} {}\n", component.name,
+    print_text("  {:<14} {:<12} {}\n", component.name,
                component.version.empty() ? "not found" : component.version, component.note);
   }
-  fmt::print("machine\n");
+  print_text("machine\n");
   for (const std::string& line : machine_lines()) {
     harm = harm || line.front() == '!';
-    fmt::print("{}\n", line);
+    print_text("{}\n", line);
   }
   if (!options.path.empty()) {
     const auto lines = file_lines(options);
     if (!lines) return fail(lines.error(), common);
-    fmt::print("files\n");
+    print_text("files\n");
     for (const std::string& line : *lines) {
       harm = harm || line.front() == '!';
-      fmt::print("{}\n", base::visible(line));
+      print_text("{}\n", base::visible(line));
     }
-    if (lines->empty()) fmt::print("  nobody else can change the spec, its data, its weights, or the runs\n");
+    if (lines->empty()) print_text("  nobody else can change the spec, its data, its weights, or the runs\n");
   }
-  fmt::print("variables\n");
+  print_text("variables\n");
   const auto findings = lint_environment(*environment);
   for (const VariableFinding& finding : findings) {
     const bool harmful = finding.kind == VariableFinding::Kind::kHarmful;
     harm = harm || harmful;
-    fmt::print("{} {}={} is {}: {}\n", harmful ? "!" : " ", finding.name, finding.value,
+    print_text("{} {}={} is {}: {}\n", harmful ? "!" : " ", finding.name, finding.value,
                harmful ? "harmful" : "obsolete", finding.reason);
   }
-  if (findings.empty()) fmt::print("  none that is obsolete or harmful\n");
-  fmt::print("  aws-ofi-nccl sets by itself: {}\n", fmt::join(set_by_the_plugin(), ", "));
+  if (findings.empty()) print_text("  none that is obsolete or harmful\n");
+  print_text("  aws-ofi-nccl sets by itself: {}\n", fmt::join(set_by_the_plugin(), ", "));
   return harm ? contract::kExitProgramFailed : contract::kExitDone;
 }
 

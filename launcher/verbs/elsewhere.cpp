@@ -145,7 +145,7 @@ int kubernetes_status(const std::string& name, const CommandLine& line) {
   if (name.empty()) return usage_error("--kubernetes needs the job's name");
   const auto job = find_kubernetes_job(name, line.name_space);
   if (!job) return fail(job.error(), line.common);
-  fmt::print("{}", kubernetes_text(*job));
+  print_text("{}", kubernetes_text(*job));
   return contract::kExitDone;
 }
 
@@ -180,9 +180,9 @@ int submit_elsewhere(const Submission& submission, const CommandLine& line) {
   auto answer = send(submission, line.remote, line.common.json);
   if (!answer) return fail(answer.error(), line.common);
   fmt::print(stderr, "{}", base::visible_lines(answer->err));
-  fmt::print("{}", answer->out);
+  print_text("{}", answer->out);
   if (ended_well(*answer) && !line.common.json && !submission.dry_run)
-    fmt::print("  from here      shardrun logs -f NAME --host {}\n", line.remote.host);
+    print_text("  from here      shardrun logs -f NAME --host {}\n", line.remote.host);
   return code_of(*answer);
 }
 
@@ -190,7 +190,7 @@ int fetch_run(const std::string& run, const CommandLine& line) {
   if (auto checked = check_host(line.remote); !checked) return fail(checked.error(), line.common);
   auto here = fetch(run, line);
   if (!here) return fail(here.error(), line.common);
-  fmt::print("fetched {}\n", *here);
+  print_text("fetched {}\n", *here);
   return contract::kExitDone;
 }
 

@@ -17,7 +17,7 @@ int explain(const std::string& run_name, const CommonOptions& common) {
   if (!sources) return fail(not_started_or(*run, sources.error()), common);
   const auto entries = make_timeline(*sources);
   if (common.json) {
-    fmt::print("{}", timeline_json(entries));
+    print_text("{}", timeline_json(entries));
     return contract::kExitDone;
   }
   const record::RunRecord& record = sources->record;

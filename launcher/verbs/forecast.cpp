@@ -58,13 +58,13 @@ Answer answer_of(const spec::JobSpec& spec, bool own, const Question& question, 
     }
     if (is_refused(spec, question, answer.best->layout)) {
       const double bytes = answer.best->bytes;
-      answer = without_best(question, std::move(answer), bytes);
+      answer = without_best(std::move(answer), bytes);
       continue;
     }
     const OwnMemory memory = own_memory(spec, question, answer.best->layout);
     line.planned_bytes = memory.bytes;
     if (memory.fits) break;
-    answer = without_best(question, std::move(answer), static_cast<double>(memory.bytes));
+    answer = without_best(std::move(answer), static_cast<double>(memory.bytes));
   }
   if (!answer.best) line.planned_bytes.reset();
   return answer;
@@ -72,8 +72,22 @@ Answer answer_of(const spec::JobSpec& spec, bool own, const Question& question, 
 
 // What a save holds up a step: the copy of a rank's state to the host, from which it is written beside training.
 double held_up_seconds(const Question& question, const Layout& layout) {
-  const double shards = static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.pipeline;
+  const double shards =
+      static_cast<double>(layout.shard_degree) * layout.tensor_parallel * layout.given.pipeline;
   return question.traits.optimizer_bytes * question.model.parameters() / shards / question.machine.host_rate;
+}
+
+// "tensor degree 2 takes +3.1 % (-0.8 to +7.2)"
+std::string reason_text(const Reason& reason, const Question& question, const Layout& best,
+                        const Belief& belief) {
+  if (!reason.layout)
+    return fmt::format("{} does not fit: {:.1f} GB of {:.1f}", reason.choice, reason.bytes / 1e9,
+                       question.machine.memory_bytes * kUsableMemory / 1e9);
+  const double deviation = belief.ratio_deviation(run_of(question, *reason.layout), run_of(question, best));
+  const Interval around = Estimate{1.0, deviation}.interval();
+  const auto percent = [](double ratio) { return 100.0 * (ratio - 1.0); };
+  return fmt::format("{} takes {:+.1f} % ({:+.1f} to {:+.1f})", reason.choice, percent(reason.ratio),
+                     percent(reason.ratio * around.low), percent(reason.ratio * around.high));
 }
 
 void fill(ForecastLine& line, const PlanOptions& options, const Question& question, const Belief& belief,
@@ -88,7 +102,8 @@ void fill(ForecastLine& line, const PlanOptions& options, const Question& questi
     return;
   }
   line.best = answer.best;
-  line.reasons = answer.reasons;
+  for (const Reason& reason : answer.reasons)
+    line.reasons.push_back(reason_text(reason, question, answer.best->layout, belief));
   const Sure sure = foresee(question, answer.best->layout, belief);
   line.step = sure.step;
   line.estimate = sure.estimate;
@@ -180,8 +195,11 @@ Sure foresee(const Question& question, const Layout& layout, const Belief& belie
 }
 
 bool wants_forecast(const PlanOptions& options, const LoadedSpec& loaded) {
+  // Measured runs of a job on CPUs are about the machine that was calibrated.
+  const bool on_cpus = loaded.spec.resources.device == spec::DeviceKind::kCpu && options.machines.empty() &&
+                       loaded.spec.cluster.instance.empty();
   if (!options.machines.empty() || !options.nodes.empty() || !options.software.empty() ||
-      !options.plot.empty() || options.tokens > 0.0 || !options.measured.empty())
+      !options.plot.empty() || options.tokens > 0.0 || (!options.measured.empty() && !on_cpus))
     return true;
   if (loaded.spec.program.trainer.empty()) return false;
   if (loaded.spec.resources.device == spec::DeviceKind::kCpu) return false;

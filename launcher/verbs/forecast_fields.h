@@ -21,6 +21,21 @@ void fields(auto& visit, const Layout& layout) {
   visit("activation_checkpointing", name_of(layout.checkpointing));
   visit("activation_offload", layout.activation_offload);
   visit("optimizer_offload", layout.optimizer_offload);
+  const Given& given = layout.given;
+  if (given.pipeline > 1) {
+    visit("pipeline", given.pipeline);
+    visit("pipeline_chunks", given.pipeline_chunks);
+    visit("zero_bubble", given.zero_bubble);
+  }
+  if (given.context_parallel > 1) {
+    visit("context_parallel", given.context_parallel);
+    visit("gathers_context", given.gathers_context);
+  }
+  if (given.experts > 1) {
+    visit("experts", given.experts);
+    visit("active_experts", given.active_experts);
+    visit("expert_parallel", given.expert_parallel);
+  }
 }
 
 void fields(auto& visit, const StepForecast& step) {

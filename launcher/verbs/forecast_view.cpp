@@ -23,6 +23,13 @@ std::string layout_text(const Layout& layout) {
                                  layout.accumulation, name_of(layout.checkpointing));
   if (layout.activation_offload) text += ", activations offloaded";
   if (layout.optimizer_offload) text += ", moments offloaded";
+  const Given& given = layout.given;
+  if (given.pipeline > 1) text += fmt::format(", pipeline {} x {}", given.pipeline, given.pipeline_chunks);
+  if (given.zero_bubble) text += " without bubbles";
+  if (given.context_parallel > 1) text += fmt::format(", context {}", given.context_parallel);
+  if (given.experts > 1)
+    text +=
+        fmt::format(", {} of {} experts over {}", given.active_experts, given.experts, given.expert_parallel);
   return text;
 }
 
@@ -39,9 +46,10 @@ std::string percent_text(double deviation) {
 }
 
 std::string step_text(const StepForecast& step, const Estimate& estimate) {
-  return fmt::format("step {} s, {} tokens/s, {:.1f} TFLOP/s an accelerator",
+  return fmt::format("step {} s, {} tokens/s and {:.1f} TFLOP/s an accelerator ± {}",
                      seconds_text(step.seconds, estimate),
-                     with_thousands(std::llround(step.tokens_per_second())), step.model_flops / 1e12);
+                     with_thousands(std::llround(step.tokens_per_second())), step.model_flops / 1e12,
+                     percent_text(estimate.deviation));
 }
 
 void print_parts(const StepForecast& step) {
@@ -70,13 +78,15 @@ void print_line(const ForecastLine& line) {
       fmt::format("{:.3f} to {:.3f}", line.step.seconds / rate.high, line.step.seconds / rate.low);
   const std::string compared =
       line.efficiency_deviation > 0.0 ? "± " + percent_text(line.efficiency_deviation) : "";
-  fmt::print("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>10.1f} %{:>7}{:>8.1f}  {}", line.machine, line.nodes,
-             line.step.seconds, seconds, with_thousands(std::llround(line.step.tokens_per_second())),
-             line.step.model_flops / 1e12, 100.0 * line.efficiency, compared,
+  fmt::print("{:<16}{:>6}{:>10.3f}{:>20}{:>14}{:>9.1f}{:>7}{:>10.1f} %{:>7}{:>8.1f}  {}", line.machine,
+             line.nodes, line.step.seconds, seconds,
+             with_thousands(std::llround(line.step.tokens_per_second())), line.step.model_flops / 1e12,
+             "± " + percent_text(line.estimate.deviation), 100.0 * line.efficiency, compared,
              (line.planned_bytes ? static_cast<double>(*line.planned_bytes) : line.best->bytes) / 1e9,
              layout_text(line.best->layout));
-  if (line.hours) fmt::print("; {:.1f} h ± {}", *line.hours, percent_text(line.estimate.deviation));
-  if (line.dollars) fmt::print(", {} dollars", with_thousands(std::llround(*line.dollars)));
+  const std::string sure = percent_text(line.estimate.deviation);
+  if (line.hours) fmt::print("; {:.1f} h ± {}", *line.hours, sure);
+  if (line.dollars) fmt::print(", {} dollars ± {}", with_thousands(std::llround(*line.dollars)), sure);
   fmt::print("\n");
 }
 
@@ -128,8 +138,8 @@ void print_forecast(const ForecastReport& report) {
     for (const std::string& reason : line.reasons) fmt::print("  because    {}\n", reason);
     print_saving(line.saving, line.step);
   }
-  fmt::print("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>12}{:>7}{:>8}  best layout{}\n", "machine", "nodes",
-             "step s", "80 %", "tokens/s", "TFLOP/s", "efficiency", "80 %", "GB",
+  fmt::print("{:<16}{:>6}{:>10}{:>20}{:>14}{:>9}{:>7}{:>12}{:>7}{:>8}  best layout{}\n", "machine", "nodes",
+             "step s", "80 %", "tokens/s", "TFLOP/s", "80 %", "efficiency", "80 %", "GB",
              report.tokens > 0.0 ? fmt::format("; {:.3g} tokens take", report.tokens) : "");
   for (const ForecastLine& line : report.lines) print_line(line);
   std::set<std::string> told;

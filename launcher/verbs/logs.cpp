@@ -71,7 +71,7 @@ int follow_run(const record::RunDir& run, const LogFilter& filter, const CommonO
     follower.poll();
     if (is_over(*state)) {
       follower.finish();
-      fmt::print("\n{}\n", shown_on(options.terminal, base::visible(end_line(*state))));
+      print_text("\n{}\n", base::visible(end_line(*state)));
       return exit_code_of(*state);
     }
     if (!state->record && state->status != waiting && !state->status.starts_with("running")) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/verbs/earlier_runs.h"
 #include "launcher/verbs/question.h"
 #include "runtime/base/io.h"
 #include "runtime/record/launch_plan.h"
@@ -74,7 +75,8 @@ Result<Said> said_by_run(const std::string& directory) {
   ASSIGN_OR_RETURN(said.loaded, load_prepared_spec(directory + "/job.toml", plan.overrides));
   if (said.loaded.spec.resources.device == spec::DeviceKind::kCpu)
     return Error(Code::kInvalid, "it trained on CPUs, and predictions are of accelerators; take another run");
-  said.machine = said.loaded.spec.cluster.instance;
+  ASSIGN_OR_RETURN(const auto instance, machine_of(said.loaded.spec));
+  if (instance) said.machine = instance->type;
   if (said.machine.empty())
     return Error(Code::kInvalid,
                  fmt::format("its job names no machine; write tokens_per_second={:.0f},machine=…",
@@ -82,8 +84,10 @@ Result<Said> said_by_run(const std::string& directory) {
   return said;
 }
 
-Result<MeasuredRun> run_of_text(const PlanOptions& options, const LoadedSpec& loaded,
-                                const std::string& text) {
+}  // namespace
+
+Result<MeasuredRun> measured_run(const PlanOptions& options, const LoadedSpec& loaded,
+                                 const std::string& text) {
   const bool is_line = text.find('=') != std::string::npos;
   ASSIGN_OR_RETURN(auto said, is_line ? said_in_line(options, text) : said_by_run(text));
   if (said.machine.empty()) said.machine = said.loaded.spec.cluster.instance;
@@ -102,12 +106,20 @@ Result<MeasuredRun> run_of_text(const PlanOptions& options, const LoadedSpec& lo
   return MeasuredRun{run_of(question, *layout), said.tokens_per_second};
 }
 
-}  // namespace
-
-base::Result<std::vector<MeasuredRun>> measured_runs(const PlanOptions& options, const LoadedSpec& loaded) {
-  std::vector<MeasuredRun> runs;
+std::vector<std::string> measured_texts(const PlanOptions& options) {
+  std::vector<std::string> texts;
   for (const std::string& text : options.measured) {
-    auto run = run_of_text(options, loaded, text);
+    const std::vector<EarlierRun> runs = earlier_runs(text);
+    for (const EarlierRun& run : runs) texts.push_back(run.directory);
+    if (runs.empty()) texts.push_back(text);
+  }
+  return texts;
+}
+
+Result<std::vector<MeasuredRun>> measured_runs(const PlanOptions& options, const LoadedSpec& loaded) {
+  std::vector<MeasuredRun> runs;
+  for (const std::string& text : measured_texts(options)) {
+    auto run = measured_run(options, loaded, text);
     if (!run) return std::move(run).error().context("--measured " + text);
     runs.push_back(std::move(run).value());
   }

@@ -9,7 +9,9 @@
 #include "launcher/plan/precompile.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
+#include "launcher/verbs/earlier_runs.h"
 #include "launcher/verbs/forecast_fields.h"
+#include "launcher/verbs/measured_runs.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
@@ -20,11 +22,11 @@ namespace shardrun::launcher {
 namespace {
 
 void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
-  fmt::print("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
+  print_text("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
              static_cast<double>(tokens_per_step) * model.flops_per_token.causal * 1e-12);
-  fmt::print("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
-  fmt::print("sharding     {} ranks share a copy of the state, {} copies, {} ranks share each matrix\n",
-             model.shard_degree, model.replicas, model.tensor_parallel);
+  print_text("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
+  print_text("sharding     a copy of the state on {}, copies {}, each matrix on {}\n",
+             counted(model.shard_degree, "rank"), model.replicas, counted(model.tensor_parallel, "rank"));
   const plan::MemoryPlan& memory = model.memory;
   struct Row {
     const char* kind;
@@ -51,60 +53,99 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
     rows.push_back({"on the GPU", memory.gpu_total(), "of the total"});
     rows.push_back({"on the host", memory.host_total(), "the rest of it"});
   }
-  fmt::print("a rank holds\n");
-  for (const auto& row : rows) fmt::print("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
+  print_text("a rank holds\n");
+  for (const auto& row : rows) print_text("  {:<11}{:>12}  {}\n", row.kind, bytes_text(row.bytes), row.what);
   if (memory.context > 0)
-    fmt::print("  {:<11}{:>12}  of the total: CUDA and its libraries, on the GPU\n", "context",
+    print_text("  {:<11}{:>12}  of the total: CUDA and its libraries, on the GPU\n", "context",
                bytes_text(memory.context));
   if (memory.in_files > 0)
-    fmt::print("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
+    print_text("  {:<11}{:>12}  not part of the total\n", "in files", bytes_text(memory.in_files));
 }
 
-// What the job's own layout takes on the machine that somebody calibrated, and the best one there.
+// What the job's own layout takes on the machine that somebody calibrated, and the best one there; both moved by runs that
+// were measured there, where the user named some.
 struct OnMeasuredMachine {
   std::string basis;
-  StepForecast written;
+  Sure written;
   MeasuredChoice best;
+  Estimate of_best;
+  std::vector<std::string> learned_from;
 };
 
-// Absent where nobody has calibrated, or where nothing can be said of the job.
-std::optional<OnMeasuredMachine> on_measured_machine(const spec::JobSpec& spec,
-                                                     const record::LaunchPlan& plan) {
+// The runs of --measured that can be replayed there. kInvalid: one that was named cannot be read.
+base::Result<Learned> learned_there(const PlanOptions& options, const MeasuredMachine& machine) {
+  std::vector<EarlierRun> runs;
+  for (const std::string& text : measured_texts(options)) {
+    auto run = read_earlier_run(text);
+    if (!run) return std::move(run).error().context("--measured " + text);
+    runs.push_back(std::move(*run));
+  }
+  return learn(runs, machine);
+}
+
+Sure corrected(StepForecast step, const Estimate& estimate) {
+  step.scale(1.0 / estimate.factor);
+  return {step, estimate};
+}
+
+// Absent where nobody has calibrated, or where nothing can be said of the job. Errors: of the runs of --measured.
+base::Result<std::optional<OnMeasuredMachine>> on_measured_machine(const PlanOptions& options,
+                                                                   const spec::JobSpec& spec,
+                                                                   const record::LaunchPlan& plan) {
+  const std::optional<OnMeasuredMachine> kNothing;
   const bool on_cpu = spec.resources.device == spec::DeviceKind::kCpu;  // what is calibrated
-  if (spec.program.trainer.empty() || !on_cpu) return std::nullopt;
+  if (spec.program.trainer.empty() || !on_cpu) return kNothing;
   const auto path = calibration_path(spec);
-  if (!path) return std::nullopt;
+  if (!path) return kNothing;
   const auto machine = load_calibration(*path);
   if (!machine) warn({machine.error().to_string()});
-  if (!machine || !*machine) return std::nullopt;
+  if (!machine || !*machine) return kNothing;
   const auto written = forecast_measured(spec, plan, **machine);
   if (!written) {
     warn({"no prediction from " + *path + ": " + written.error().to_string()});
-    return std::nullopt;
+    return kNothing;
   }
-  const auto best = best_measured(spec, plan, **machine);
-  if (!best) return std::nullopt;
-  return OnMeasuredMachine{*path, *written, *best};
+  auto best = best_measured(spec, plan, **machine);
+  auto run = run_on_calibrated(spec, plan);
+  if (!best || !run) return kNothing;
+  ASSIGN_OR_RETURN(auto learned, learned_there(options, **machine));
+  OnMeasuredMachine found{*path, corrected(*written, estimate_replayed(*run, learned.misses)), *best, {}, {}};
+  run->layout = best->layout;
+  found.of_best = estimate_replayed(*run, learned.misses);
+  found.best.step.scale(1.0 / found.of_best.factor);
+  found.learned_from = std::move(learned.from);
+  return std::optional(std::move(found));
 }
 
 void print_measured(const OnMeasuredMachine& found) {
-  const auto line = [](const char* name, const StepForecast& step) {
-    fmt::print("{:<13}step {:.4f} s, {} tokens/s: kernels {:.4f} s, waits {:.4f} s, optimizer {:.4f} s\n",
-               name, step.seconds, with_thousands(std::llround(step.tokens_per_second())),
-               step.phases.compute, step.phases.exposed, step.phases.optimizer);
+  const auto line = [](const char* name, const StepForecast& step, const Estimate& estimate) {
+    const Interval rate = estimate.interval();
+    print_text(
+        "{:<13}step {:.4f} s ({:.4f} to {:.4f}), {} tokens/s ± {:.0f} %: kernels {:.4f} s, waits {:.4f} s, "
+        "optimizer {:.4f} s\n",
+        name, step.seconds, step.seconds / rate.high, step.seconds / rate.low,
+        with_thousands(std::llround(step.tokens_per_second())), 100.0 * (rate.high - 1.0),
+        step.phases.compute, step.phases.exposed, step.phases.optimizer);
   };
-  fmt::print("predicted    from {}\n", found.basis);
-  line("as written", found.written);
-  line("best", found.best.step);
-  fmt::print("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
+  const size_t runs = found.learned_from.size();
+  print_text("predicted    from {}{}; intervals hold four of five runs\n", found.basis,
+             runs == 0 ? "" : fmt::format(" and {} measured run{}", runs, runs == 1 ? "" : "s"));
+  line("as written", found.written.step, found.written.estimate);
+  line("best", found.best.step, found.of_best);
+  print_text("             {} of {} layouts\n", layout_text(found.best.layout), found.best.combinations);
 }
 
 void fields(auto& visit, const OnMeasuredMachine& found) {
   visit("basis", found.basis);
-  visit("written", found.written);
+  if (!found.learned_from.empty()) visit("learned_from", found.learned_from);
+  visit.object("written", [&](auto& written) {
+    fields(written, found.written.step);
+    interval_fields(written, found.written.step, found.written.estimate, [](auto&) {});
+  });
   visit("combinations", found.best.combinations);
   visit("best", found.best.layout);
   fields(visit, found.best.step);
+  interval_fields(visit, found.best.step, found.of_best, [](auto&) {});
 }
 
 const char* device_name(const spec::JobSpec& spec) {
@@ -116,11 +157,11 @@ void print_device(const LoadedSpec& loaded) {
   const spec::JobSpec& spec = loaded.spec;
   if (!spec.program.trainer.empty()) {
     const int gpus = spec.resources.gpus_per_node;
-    fmt::print("device       {}{}, plugin {}, provider {}\n", device_name(spec),
+    print_text("device       {}{}, plugin {}, provider {}\n", device_name(spec),
                gpus > 0 ? fmt::format(", {} a node", gpus) : "", spec.communication.plugin,
                spec.communication.provider);
   }
-  if (const std::string text = filled_in_text(loaded); !text.empty()) fmt::print("machine      {}\n", text);
+  if (const std::string text = filled_in_text(loaded); !text.empty()) print_text("machine      {}\n", text);
 }
 
 // What the verb found out, for --json.
@@ -159,15 +200,15 @@ void fields(auto& visit, const PlanReport& report) {
 void print(const PlanReport& report, const PlanContext& context) {
   const spec::JobSpec& spec = report.loaded.spec;
   const record::LaunchPlan& plan = report.plan;
-  fmt::print("job          {}\n", spec.name);
-  fmt::print("ranks        {} nodes × {} = {}, {} CPUs each\n", plan.nodes, plan.ranks_per_node,
-             plan.world_size(), plan.cpus_per_rank);
+  print_text("job          {}\n", spec.name);
+  print_text("ranks        {} × {} = {}, {} each\n", counted(plan.nodes, "node"), plan.ranks_per_node,
+             plan.world_size(), counted(plan.cpus_per_rank, "CPU"));
   print_device(report.loaded);
-  fmt::print("batch        {}\n", describe_batch(plan.batch));
+  print_text("batch        {}\n", describe_batch(plan.batch));
   if (compiles_by_command(spec)) {
     const record::LaunchPlan compile = compile_plan(spec, plan);
-    fmt::print("precompile   {} on {} nodes, {} CPUs each, into {}\n",
-               fmt::join(spec.precompile.command, " "), compile.nodes, compile.cpus_per_rank, context.cache);
+    print_text("precompile   {} on {}, {} each, into {}\n", fmt::join(spec.precompile.command, " "),
+               counted(compile.nodes, "node"), counted(compile.cpus_per_rank, "CPU"), context.cache);
   }
   if (report.model) print_model(*report.model, report.tokens_per_step);
   if (report.forecast) print_forecast(*report.forecast);
@@ -207,7 +248,9 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
     report.forecast = std::move(predicted).value();
     if (const auto drawn = draw(options, *report.forecast); !drawn) return fail(drawn.error(), common);
   } else {
-    report.calibrated = on_measured_machine(spec, *solved);
+    auto calibrated = on_measured_machine(options, spec, *solved);
+    if (!calibrated) return fail(calibrated.error(), common);
+    report.calibrated = std::move(*calibrated);
   }
   if (common.json) {
     fmt::print("{}", base::json_of(report, base::kJsonReport));
@@ -240,8 +283,9 @@ void add_plan(CLI::App& app, CommandLine& line) {
   verb->add_option("--prices", options.prices, "TOML file of dollars an hour by type, for --tokens");
   verb->add_option("--machine-file", options.machine_file,
                    "TOML file of types beside those that shardrun knows, in the catalogue's words");
-  verb->add_option("--measured", options.measured,
-                   "Learn from a run: its directory, or tokens_per_second=…,nodes=…; may be repeated");
+  verb->add_option(
+      "--measured", options.measured,
+      "Learn from a run: its directory, a folder of runs, or tokens_per_second=…,nodes=…; may be repeated");
   verb->add_option("--plot", options.plot, "Write the scaling efficiency of --nodes as SVG to this file");
   add_common(*verb, line, true);
   verb->footer(

@@ -15,6 +15,7 @@
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/run.h"
+#include "launcher/view/progress.h"
 #include "runtime/base/say.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
@@ -47,16 +48,16 @@ int submit_alone(const CompileJob& compile, const Installation& installed, bool 
   if (dry_run) {
     auto text = describe_submission(request);
     if (!text) return fail(text.error(), common);
-    fmt::print("{}", *text);
+    print_text("{}", *text);
     return contract::kExitDone;
   }
   auto submitted = submit_job(std::move(request));
   if (!submitted) return fail(submitted.error(), common);
   if (common.json) {
-    fmt::print("{}", to_json(*submitted));
+    print_text("{}", to_json(*submitted));
   } else {
-    fmt::print("submitted compile job {}: {} nodes\n  run directory  {}\n", submitted->id, submitted->nodes,
-               submitted->run_directory);
+    print_text("submitted compile job {}: {}\n  run directory  {}\n", submitted->id,
+               counted(submitted->nodes, "node"), submitted->run_directory);
   }
   return contract::kExitDone;
 }
@@ -124,7 +125,7 @@ int precompile(const PrecompileOptions& options, const CommonOptions& common) {
   }
   if (slurm && !inside_allocation()) return submit_alone(*compile, *installed, options.dry_run, common);
   if (options.dry_run) {
-    fmt::print("program        {}\nplan.json\n{}", fmt::join(compile->loaded.spec.program.command, " "),
+    print_text("program        {}\nplan.json\n{}", fmt::join(compile->loaded.spec.program.command, " "),
                to_json(compile->plan));
     return contract::kExitDone;
   }

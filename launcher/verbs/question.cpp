@@ -7,6 +7,7 @@
 #include "launcher/cluster/job_instance.h"
 #include "launcher/plan/batch.h"
 #include "launcher/plan/node_memory.h"
+#include "launcher/verbs/software.h"
 #include "runtime/base/io.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/plan/model/network.h"
@@ -131,11 +132,16 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   const int64_t world = question.nodes * question.machine.per_node;
   const auto mesh = plan::solve_mesh(spec, world, question.machine.per_node);
   if (!mesh) return std::nullopt;
-  const auto batch = solve_batch(spec, mesh->data_parallel());
+  // Stages of a pipeline and ranks that share a sequence come out of the spec's data parallel ranks.
+  const Given& given = question.given;
+  const int64_t ranks = mesh->data_parallel(), stages = given.pipeline;
+  if (ranks % (stages * given.context_parallel) != 0) return std::nullopt;
+  const auto batch = solve_batch(spec, static_cast<int>(ranks / (stages * given.context_parallel)));
   if (!batch) return std::nullopt;
   Layout layout;
   layout.nodes = question.nodes;
-  layout.shard_degree = mesh->shard_degree;
+  layout.shard_degree = std::min(int64_t{mesh->shard_degree}, ranks / stages);
+  layout.given = question.given;
   layout.tensor_parallel = mesh->tensor_parallel;
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = batch->micro_batch;
@@ -159,24 +165,26 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
   ASSIGN_OR_RETURN(auto known, machine_of(*instance));
   const bool own = options.software.empty();
   if (own) RETURN_IF_ERROR(check_own(loaded, *instance));
-  const auto stack = find_stack(options.software.empty() ? "fsdp" : options.software);
-  if (!stack)
-    return Error(Code::kInvalid,
-                 fmt::format("--software {}: unknown; one of {}", options.software, stack_names()));
+  ASSIGN_OR_RETURN(const auto software, parse_software(own ? "fsdp" : options.software));
   Question question;
   question.machine = std::move(known);
   ASSIGN_OR_RETURN(question.machine.dollars_per_hour, price_of(options, machine));
   if (spec.resources.device == spec::DeviceKind::kGpu && loaded.says("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(plan::network_of(spec));
-  question.traits = traits(*stack);
+  if (software.gpt_blocks) question.model.ffn_matrices = 2;
+  question.traits = software.traits;
+  question.given = software.given;
+  question.tensor_parallel = software.tensor_parallel;
+  question.as_offered = !own;
   question.traits.streams_moments = own;
   question.traits.delayed_scales = own;
   question.fp8 = spec.precision.fp8;
   question.constants = fitted_constants();
   question.nodes = spec.resources.nodes;
   question.sequence_length = spec.data.sequence_length;
-  question.heads = spec.model.kv_heads > 0 ? spec.model.kv_heads : spec.model.heads;
+  // The built-in trainer gives each rank whole heads of keys and values; others have a head on several ranks.
+  question.heads = own && spec.model.kv_heads > 0 ? spec.model.kv_heads : spec.model.heads;
   return question;
 }
 

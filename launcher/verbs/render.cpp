@@ -37,7 +37,7 @@ base::Result<std::string> render_job(const RenderOptions& options) {
 int render(const RenderOptions& options, const CommonOptions& common) {
   const auto text = render_job(options);
   if (!text) return fail(text.error(), common);
-  fmt::print("{}", *text);
+  print_text("{}", *text);
   return contract::kExitDone;
 }
 

@@ -50,7 +50,7 @@ int report(const ReportOptions& options, const CommonOptions& common) {
   // The job stands in it, and what a run leaves is its user's alone.
   if (auto written = base::write_file_atomically(path, report_page(runs, made), record::kFileMode); !written)
     return fail(written.error(), common);
-  fmt::print("{}\n", absolute_path(path));
+  print_text("{}\n", absolute_path(path));
   return contract::kExitDone;
 }
 

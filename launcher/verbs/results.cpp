@@ -22,29 +22,25 @@ void print_predicted(const record::RunRecord& record) {
   const record::Prediction& said = *record.predicted;
   const record::TrainingMetrics& metrics = *record.metrics;
   if (said.step_seconds && metrics.step_seconds_p50 > 0.0) {
-    fmt::print("predicted   step {:.4f} s, {:.0f} tokens/s: off by {:+.1f} %; from {}\n", *said.step_seconds,
-               said.tokens_per_second.value_or(0.0),
-               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0), base::visible(said.basis));
+    print_text("predicted   {}: off by {:+.1f} %; from {}\n", record::step_text(said),
+               100.0 * (*said.step_seconds / metrics.step_seconds_p50 - 1.0),
+               base::visible(record::basis_text(said)));
   } else if (!said.unknown_because.empty()) {
-    fmt::print("predicted   nothing: {}\n", base::visible(said.unknown_because));
+    print_text("predicted   nothing: {}\n", base::visible(said.unknown_because));
   }
   int64_t highest = 0;
   for (const auto& bytes : record.peak_memory_bytes) highest = std::max(highest, bytes.value_or(0));
   if (said.memory_bytes && highest > 0)
-    fmt::print("memory      {} at most on a rank, predicted {}: off by {:+.1f} %\n", bytes_text(highest),
+    print_text("memory      {} at most on a rank, predicted {}: off by {:+.1f} %\n", bytes_text(highest),
                bytes_text(*said.memory_bytes),
                100.0 * (static_cast<double>(*said.memory_bytes) / static_cast<double>(highest) - 1.0));
 }
 
-std::string count_of(size_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 // Who ran, for how long, and the batch, where the job counts sequences.
 std::string summary_of(const record::RunDir& run, const record::RunRecord& record) {
-  std::string text =
-      fmt::format("ranks       {} on {}, {}\n", record.world_size, count_of(record.nodes.size(), "node"),
-                  count_of(record.attempts.size(), "attempt"));
+  std::string text = fmt::format("ranks       {} on {}, {}\n", record.world_size,
+                                 counted(static_cast<int64_t>(record.nodes.size()), "node"),
+                                 counted(static_cast<int64_t>(record.attempts.size()), "attempt"));
   if (!record.attempts.empty()) {
     const double begin = record.attempts.front().started;
     const auto end = record.attempts.back().ended;
@@ -63,14 +59,14 @@ int results(const std::string& run_name, const CommonOptions& common) {
   auto record = find_record(*run);
   if (!record) return fail(not_started_or(*run, record.error()), common);
   if (common.json) {
-    fmt::print("{}", to_json(*record));
+    print_text("{}", to_json(*record));
     return contract::kExitDone;
   }
-  fmt::print("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
+  print_text("{} {}: {}\n{}\n", base::visible(record->name), base::visible(record->id),
              status_and_code(*record), base::visible(record->verdict));
   print_text(summary_of(*run, *record));
   if (record->precompile && record->precompile->seconds)
-    fmt::print("precompile  {:.1f} s in {}\n", *record->precompile->seconds,
+    print_text("precompile  {:.1f} s in {}\n", *record->precompile->seconds,
                base::visible(record->precompile->run));
   if (!record->metrics) return contract::kExitDone;
   const record::TrainingMetrics& metrics = *record->metrics;
@@ -81,25 +77,25 @@ int results(const std::string& run_name, const CommonOptions& common) {
                            sparkline(losses, 40)));
   }
   if (metrics.validation_loss) {
-    fmt::print("validation  {:.4f} nats{}\n", *metrics.validation_loss,
+    print_text("validation  {:.4f} nats{}\n", *metrics.validation_loss,
                metrics.unigram_entropy
                    ? fmt::format(" (unigram entropy of its text {:.4f})", *metrics.unigram_entropy)
                    : "");
   }
   for (const auto& [set, loss] : metrics.evaluation_losses.value_or(std::map<std::string, double>()))
-    fmt::print("evaluation  {:.4f} nats, perplexity {:.2f}: {}\n", loss, std::exp(loss), base::visible(set));
-  if (metrics.steps > 0) fmt::print("steps       {}\n", metrics.steps);
+    print_text("evaluation  {:.4f} nats, perplexity {:.2f}: {}\n", loss, std::exp(loss), base::visible(set));
+  if (metrics.steps > 0) print_text("steps       {}\n", metrics.steps);
   std::vector<std::string> speed;
   if (metrics.tokens_per_second > 0)
     speed.push_back(fmt::format("{:.0f} tokens/s", metrics.tokens_per_second));
   if (metrics.step_seconds_p50 > 0)
     speed.push_back(fmt::format("step {:.4f} s (p50) {:.4f} s (p99)", metrics.step_seconds_p50,
                                 metrics.step_seconds_p99));
-  if (!speed.empty()) fmt::print("speed       {}\n", fmt::join(speed, ", "));
+  if (!speed.empty()) print_text("speed       {}\n", fmt::join(speed, ", "));
   for (const plan::Utilization& utilization : metrics.utilization)
-    fmt::print("utilization {}\n", base::visible(to_string(utilization)));
+    print_text("utilization {}\n", base::visible(to_string(utilization)));
   print_predicted(*record);
-  if (!metrics.checkpoint.empty()) fmt::print("checkpoint  {}\n", base::visible(metrics.checkpoint));
+  if (!metrics.checkpoint.empty()) print_text("checkpoint  {}\n", base::visible(metrics.checkpoint));
   return contract::kExitDone;
 }
 

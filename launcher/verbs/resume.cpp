@@ -61,7 +61,7 @@ int resume(const std::string& name, const CommonOptions& common) {
   if (state->plan.scheduler == "slurm" && !inside_allocation()) {
     auto submitted = submit_again(*run, state->plan);
     if (!submitted) return fail(submitted.error(), common);
-    fmt::print("submitted job {}: goes on in {}\n  follow it      shardrun logs -f {}\n", submitted->id,
+    print_text("submitted job {}: goes on in {}\n  follow it      shardrun logs -f {}\n", submitted->id,
                run->root, run->root);
     return contract::kExitDone;
   }

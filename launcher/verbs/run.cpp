@@ -27,14 +27,15 @@
 #include "launcher/submit/cache.h"
 #include "launcher/submit/rules.h"
 #include "launcher/submit/snapshot.h"
-#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/job_line.h"
 #include "launcher/verbs/precompile.h"
+#include "launcher/verbs/prediction.h"
 #include "launcher/verbs/run.h"
 #include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/loss_plot.h"
+#include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
 #include "runtime/base/trust.h"
@@ -203,22 +204,22 @@ bool needs_compile_job(const Prepared& job) {
 
 int dry_run(const Prepared& job, const RunOptions& options, const Installation& installed) {
   const bool needs_salloc = job.plan.scheduler == "slurm" && !inside_allocation();
-  fmt::print("run directory  {}\nscheduler      {}\nranks          {} nodes × {} of {}\n",
-             job.plan.run_directory, job.plan.scheduler, job.plan.nodes, job.plan.ranks_per_node,
+  print_text("run directory  {}\nscheduler      {}\nranks          {} × {} of {}\n", job.plan.run_directory,
+             job.plan.scheduler, counted(job.plan.nodes, "node"), job.plan.ranks_per_node,
              job.plan.rank_program);
   if (needs_salloc) {
     std::string line;
     for (const std::string& argument : salloc_command(job.spec, own_command(options, installed))) {
       line += (line.empty() ? "" : " ") + argument;
     }
-    fmt::print("command        {}\n", line);
+    print_text("command        {}\n", line);
   }
   if (!job.spec.program.command.empty()) {
-    fmt::print("program        {}\n", fmt::join(job.spec.program.command, " "));
+    print_text("program        {}\n", fmt::join(job.spec.program.command, " "));
   }
   if (compiles_by_command(job.spec))
-    fmt::print("before it      {}\n", fmt::join(job.spec.precompile.command, " "));
-  fmt::print("plan.json\n{}", to_json(job.plan));
+    print_text("before it      {}\n", fmt::join(job.spec.precompile.command, " "));
+  print_text("plan.json\n{}", to_json(job.plan));
   return contract::kExitDone;
 }
 
@@ -272,6 +273,9 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.launch_time = launch_time;
   if (!job.spec.program.trainer.empty()) {
     request.predicted = predict_run(job.spec, job.plan);
+    if (!options.quiet && !common.json && request.predicted->step_seconds)
+      print_lines(fmt::format("predicted  {}; from {}\n", record::step_text(*request.predicted),
+                              base::visible(record::basis_text(*request.predicted))));
     request.peak_of_device = [&](const std::string& device) { return peak_of_device(job.spec, device); };
   }
   const bool quiet = options.quiet || common.json;
@@ -356,9 +360,11 @@ void add_run(CLI::App& app, CommandLine& line) {
   CLI::App* verb = app.add_subcommand("run", "Run a job here: on this machine, or on this Slurm allocation");
   add_job(*verb, options.job);
   verb->add_option("--run-directory", options.run_directory, "Start what `submit` prepared")->group("");
-  verb->add_option("--attach", options.attach, "Take over RUN, whose conductor died and whose ranks run on")
-      ->type_name("RUN");
-  verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  auto* attach = verb->add_option("--attach", options.attach,
+                                  "Take over RUN, whose conductor died and whose ranks run on")
+                     ->type_name("RUN");
+  auto* dry_run = verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
+  attach->excludes(dry_run)->excludes(verb->get_option("spec"));  // it is there already
   verb->add_flag("--quiet", options.quiet, "Show only the end");
   add_common(*verb, line, true);
   verb->footer(

@@ -138,10 +138,10 @@ int finish_sweep(ScaleReport report, const std::string& directory, const CommonO
       return fail(written.error(), common);
   }
   if (common.json) {
-    fmt::print("{}", to_json(report));
+    print_text("{}", to_json(report));
   } else {
-    fmt::print("{}  record      {}\n", base::visible_lines(scale_table_text(report)), json_path);
-    if (!svg.empty()) fmt::print("  efficiency  {}\n", plot_path);
+    print_text("{}  record      {}\n", base::visible_lines(scale_table_text(report)), json_path);
+    if (!svg.empty()) print_text("  efficiency  {}\n", plot_path);
   }
   const bool all_well = std::all_of(report.lines.begin(), report.lines.end(), [](const ScaleLine& line) {
     return !line.result || line.result->status == "completed";
@@ -192,13 +192,13 @@ int scale(const ScaleOptions& options, const CommonOptions& common) {
   if (!sweep) return fail(sweep.error(), common);
   ScaleReport report = report_of(*sweep, options.scaling);
   if (options.run && !options.dry_run) return run_sweep(*sweep, std::move(report), common);
-  fmt::print("{}", common.json ? to_json(report) : base::visible_lines(scale_table_text(report)));
+  print_text("{}", common.json ? to_json(report) : base::visible_lines(scale_table_text(report)));
   if (options.run) {
     auto request = array_of(*sweep);
     if (!request) return fail(request.error(), common);
     auto text = describe_array(*request);
     if (!text) return fail(text.error(), common);
-    fmt::print("{}{}", common.json ? "" : "\n", *text);
+    print_text("{}{}", common.json ? "" : "\n", *text);
   }
   return contract::kExitDone;
 }

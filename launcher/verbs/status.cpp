@@ -47,7 +47,7 @@ int status(const std::string& run_name, const CommonOptions& common) {
       auto state = look_at(*run);
       if (!state) return fail(state.error(), common);
       if (!state->record) return fail(not_started_or(*run, find_record(*run).error()), common);
-      fmt::print("{}", to_json(seen(*state)));
+      print_text("{}", to_json(seen(*state)));
       return contract::kExitDone;
     }
     auto state = look_at(*run);
@@ -59,7 +59,7 @@ int status(const std::string& run_name, const CommonOptions& common) {
   }
   const std::vector<record::RunDir> runs = all_runs(common);
   if (runs.empty() && !common.json) {
-    fmt::print("no runs in {}; start one with `shardrun run job.toml`\n",
+    print_text("no runs in {}; start one with `shardrun run job.toml`\n",
                absolute_path(common.runs_directory));
     return contract::kExitDone;
   }
@@ -72,7 +72,7 @@ int status(const std::string& run_name, const CommonOptions& common) {
     if (state->record) records.push_back(seen(*state));
   }
   if (common.json) {
-    fmt::print("{}", to_json(records));
+    print_text("{}", to_json(records));
   } else {
     print_text(out);
   }
@@ -97,7 +97,7 @@ int metrics(const CommonOptions& common) {
                        state->record ? static_cast<int>(state->record->attempts.size()) : 0,
                        read_last_step(run)});
   }
-  fmt::print("{}", prometheus_text(samples));
+  print_text("{}", prometheus_text(samples));
   return contract::kExitDone;
 }
 

@@ -12,6 +12,7 @@
 #include "launcher/verbs/logs.h"
 #include "launcher/verbs/precompile.h"
 #include "launcher/verbs/run_state.h"
+#include "launcher/view/progress.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"
 
@@ -142,21 +143,20 @@ int submit(const SubmitOptions& options, const CommonOptions& common) {
   if (options.dry_run) {
     auto text = describe(*request, *loaded);
     if (!text) return fail(text.error(), common);
-    fmt::print("{}", *text);
+    print_text("{}", *text);
     return contract::kExitDone;
   }
   auto submitted = submit_all(std::move(request).value(), *loaded);
   if (!submitted) return fail(submitted.error(), common);
   if (common.json) {
-    fmt::print("{}", to_json(*submitted));
+    print_text("{}", to_json(*submitted));
     return contract::kExitDone;
   }
-  fmt::print(
-      "submitted job {}: {} nodes × {} ranks\n  run directory  {}\n  follow it      shardrun logs -f {}\n",
-      submitted->id, submitted->nodes, submitted->ranks_per_node, submitted->run_directory,
-      submitted->run_directory);
+  print_text("submitted job {}: {} × {}\n  run directory  {}\n  follow it      shardrun logs -f {}\n",
+             submitted->id, counted(submitted->nodes, "node"), counted(submitted->ranks_per_node, "rank"),
+             submitted->run_directory, submitted->run_directory);
   if (!submitted->precompile_run.empty())
-    fmt::print("  starts after   {} has compiled\n", submitted->precompile_run);
+    print_text("  starts after   {} has compiled\n", submitted->precompile_run);
   if (!options.follow) return contract::kExitDone;
   std::fflush(stdout);
   return follow_run({submitted->run_directory}, {}, common);

@@ -114,7 +114,7 @@ int submit_sweep(const SweepOptions& options, const std::vector<Assignments>& ru
   if (options.dry_run) {
     auto text = describe_array(*request);
     if (!text) return fail(text.error(), common);
-    fmt::print("{}", *text);
+    print_text("{}", *text);
     return contract::kExitDone;
   }
   const std::string directory = request->job.runs_directory;
@@ -126,9 +126,9 @@ int submit_sweep(const SweepOptions& options, const std::vector<Assignments>& ru
   const std::string folder = directory + "/" + id;
   if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
   if (common.json) {
-    fmt::print("{}", to_json(report));
+    print_text("{}", to_json(report));
   } else {
-    fmt::print("submitted array {} of {} runs\n  folder         {}\n  look at it     shardrun status {}\n",
+    print_text("submitted array {} of {} runs\n  folder         {}\n  look at it     shardrun status {}\n",
                id, runs.size(), folder, folder);
   }
   return contract::kExitDone;
@@ -150,7 +150,7 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
     for (const std::string& assignment : options.spec.overrides) argv.push_back("--set=" + assignment);
     for (const std::string& assignment : runs[i]) argv.push_back("--set=" + assignment);
     if (options.dry_run) {
-      fmt::print("{}\n", base::visible_lines(fmt::format("{}", fmt::join(argv, " "))));
+      print_text("{}\n", base::visible_lines(fmt::format("{}", fmt::join(argv, " "))));
       continue;
     }
     if (!common.json)
@@ -217,10 +217,10 @@ int show_sweep(const std::string& folder, const CommonOptions& common) {
   const std::string svg = sweep_plot_svg(*report, curves);
   const bool drawn = !svg.empty() && base::write_file_atomically(folder + "/sweep.svg", svg).has_value();
   if (common.json) {
-    fmt::print("{}", to_json(*report));
+    print_text("{}", to_json(*report));
   } else {
-    fmt::print("{}", base::visible_lines(sweep_table_text(*report)));
-    if (drawn) fmt::print("  curves  {}/sweep.svg\n", folder);
+    print_text("{}", base::visible_lines(sweep_table_text(*report)));
+    if (drawn) print_text("  curves  {}/sweep.svg\n", folder);
   }
   const bool failed = std::any_of(report->runs.begin(), report->runs.end(), [](const SweepRun& run) {
     return run.status == "failed" || run.status == "refused";

@@ -76,9 +76,9 @@ class TopSource {
     if (!state.record || state.record->attempts.empty()) return title;
     const record::Attempt& attempt = state.record->attempts.back();
     const double seconds = attempt.ended.value_or(base::unix_now()) - attempt.started;
-    return title + fmt::format(", attempt {} for {}, {} ranks on {} node{}", attempt.number,
-                               clock_time(seconds), state.record->world_size, attempt.nodes.size(),
-                               attempt.nodes.size() == 1 ? "" : "s");
+    return title + fmt::format(", attempt {} for {}, {} on {}", attempt.number, clock_time(seconds),
+                               counted(state.record->world_size, "rank"),
+                               counted(static_cast<int64_t>(attempt.nodes.size()), "node"));
   }
 
   // What the conductor knows, or at least who takes part.

@@ -44,7 +44,7 @@ int validate(const std::vector<std::string>& paths, const std::vector<std::strin
     } else {
       warn(*valid);
       const std::string filled_in = filled_in_text(*loaded);
-      fmt::print("{}: ok{}{}\n", path, filled_in.empty() ? "" : "; ", filled_in);
+      print_text("{}: ok{}{}\n", path, filled_in.empty() ? "" : "; ", filled_in);
     }
   }
   return exit_code;

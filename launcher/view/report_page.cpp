@@ -53,7 +53,8 @@ std::vector<Fact> facts_of(const ReportRun& run) {
   const record::RunRecord& record = run.record;
   std::vector<Fact> facts = {
       {"Status", fmt::format("{}, exit code {}", record::status_name(record.status), record.exit_code)},
-      {"Ranks", fmt::format("{} on {} nodes", record.world_size, record.nodes.size())},
+      {"Ranks", fmt::format("{} on {}", record.world_size,
+                            counted(static_cast<int64_t>(record.nodes.size()), "node"))},
       {"Attempts", std::to_string(record.attempts.size())},
       {"Batch", fmt::format("{} sequences: {} ranks × {} × {} micro-steps", record.batch.global_batch,
                             record.batch.data_parallel, record.batch.micro_batch,
@@ -76,7 +77,8 @@ std::vector<Fact> facts_of(const ReportRun& run) {
   }
   if (peak > 0) facts.push_back({"Memory measured", bytes_text(peak) + " at most on a rank"});
   if (record.predicted && record.predicted->step_seconds)
-    facts.push_back({"Step predicted", known(record.predicted->step_seconds, " s")});
+    facts.push_back({"Predicted", record::step_text(*record.predicted) + "; from " +
+                                      record::basis_text(*record.predicted)});
   for (const auto& [library, version] : record.versions) facts.push_back({"", library + " " + version});
   facts.push_back({"Directory", run.directory});
   return facts;

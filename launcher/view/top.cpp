@@ -160,6 +160,7 @@ std::string render_top(const TopView& view, const TopSize& size) {
     out += bar + "\n";
   }
   if (!view.note.empty()) out += fit(base::visible(view.note), size.columns) + "\n";
+  if (view.ranks.empty()) return out;
   std::vector<Row> rows;
   for (const TopRank& rank : view.ranks) rows.push_back({std::to_string(rank.global_rank), rank});
   // The columns' heads, and what is left out.

@@ -213,7 +213,7 @@ Status Engine::open_channel(uint32_t id, std::vector<uint32_t> global_ranks, Cha
   opened->group.mine = static_cast<uint32_t>(mine - global_ranks.begin());
   std::vector<uint64_t> places;
   for (const uint32_t rank : global_ranks) places.push_back(places_[rank]);
-  opened->group.layout = make_layout(places, crowd_);
+  opened->group.layout = common::make_layout(places, crowd_);
   opened->group.global_ranks = std::move(global_ranks);
   std::lock_guard lock(mutex_);
   if (channels_.count(id) > 0) return {SHARDRUN_COMM_INVALID, fmt::format("channel {} is open already", id)};

@@ -1,16 +1,24 @@
 // Barriers, and all-gathers and all-reduces of few bytes: in each node one rank, the speaker, collects what its node
-// has, exchanges that with the other speakers (layout.h), and gives all of them the result.
+// has, exchanges that with the other speakers (common/layout.h), and gives all of them the result.
 #include <algorithm>
 #include <cstring>
 
 #include "plugins/abi/comm_v1.h"
+#include "plugins/common/sum_tree.h"
 #include "plugins/ofi/operations.h"
 
 namespace shardrun::ofi {
+
+using common::NodeMessage;
+using common::plan_exchange;
+using common::plan_sum;
+using common::run_sum;
+using common::Subtree;
+
 namespace {
 
-// What all nodes exchange in one operation; above it the ways of gather.cpp and reduce.cpp carry fewer bytes.
-constexpr uint64_t kMostBytes = 64 << 10;
+// Above it the ways of gather.cpp and reduce.cpp carry fewer bytes.
+using common::kMostExchanged;
 
 class Exchange : public Operation {
  public:
@@ -280,12 +288,12 @@ bool fits(const Layout& layout, uint64_t bytes) {
 }  // namespace
 
 bool is_small_gather(const Group& group, uint64_t bytes) {
-  return bytes > 0 && group.size() * bytes <= kMostBytes && fits(group.layout, bytes);
+  return bytes > 0 && group.size() * bytes <= kMostExchanged && fits(group.layout, bytes);
 }
 
 bool is_small_reduce(const Group& group, uint64_t bytes) {
   return bytes > 0 && bytes <= SHARDRUN_COMM_V1_WHOLE_BYTES &&
-         sums_of_nodes(group.layout) * bytes <= kMostBytes && fits(group.layout, bytes);
+         sums_of_nodes(group.layout) * bytes <= kMostExchanged && fits(group.layout, bytes);
 }
 
 std::unique_ptr<Operation> make_small_all_gather(const Group& group, const OperationId& id, const void* mine,

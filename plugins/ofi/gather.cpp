@@ -52,23 +52,23 @@ class AllGather final : public Spreading {
     const bool shares = near().size() > 1 && bytes > 0;
     std::byte* own = buffer_ + me * bytes;
     if (bytes > 0 && own != mine) std::memcpy(own, mine, bytes);
-    const std::vector<uint32_t> led = layout().led_by(me);
-    for (const uint32_t part : led) {
-      add_flow(part, /*is_send=*/false, 0, buffer_ + part * bytes, bytes, segment(), bytes);
-    }
-    for (uint32_t step = 1; step < layout().nodes(); ++step) {
-      const uint32_t other = (node() + layout().nodes() - step) % layout().nodes();
-      add_flow(layout().leader(other, me), /*is_send=*/true, 0, bytes_of(mine), bytes, segment(), bytes);
+    const std::vector<common::NodeFlow> planned = common::gather_flows(layout(), me);
+    for (const common::NodeFlow& flow : planned) {
+      std::byte* bytes_there = flow.is_send ? bytes_of(mine) : buffer_ + flow.part * bytes;
+      add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, segment(), bytes);
     }
     if (!shares) return;
     writes_to_all = true;
     spread_.add_block(me * bytes, bytes);
     spread_.set_ready(0, bytes);
-    for (const uint32_t part : led) spread_.add_block(part * bytes, bytes);
+    for (const common::NodeFlow& flow : planned) {
+      if (flow.is_send) break;
+      spread_.add_block(flow.part * bytes, bytes);
+      ++received_;
+    }
     for (uint32_t member = 0; member < near().size(); ++member) {
       if (near()[member] != me) spread_.expect(member, (1 + layout().led_by(near()[member]).size()) * bytes);
     }
-    received_ = led.size();
   }
 
   bool advance() override {

@@ -3,8 +3,8 @@
 //
 // A flow is the ordered segments of one buffer to or from one rank of another node. The engine posts segments while a
 // flow's limit and window allow, marks them complete, and calls advance(), which reads and writes the node's memory
-// (node_memory.h), sums what arrived and raises limits. Who sends what to whom is layout.h's, the order of sums
-// sum_tree.h's; operations carry that out: gather.cpp, reduce.cpp and exchange.cpp.
+// (node_memory.h), sums what arrived and raises limits. Who sends what to whom is common/layout.h's, the order of
+// sums common/sum_tree.h's; operations carry that out: gather.cpp, reduce.cpp and exchange.cpp.
 //
 // Thread rule: made by the calling thread, afterwards owned by the engine's thread.
 #pragma once
@@ -17,11 +17,13 @@
 
 #include "plugins/common/collective.h"
 #include "plugins/common/keyed_hash.h"
+#include "plugins/common/layout.h"
 #include "plugins/ofi/fabric.h"
-#include "plugins/ofi/layout.h"
 #include "plugins/ofi/node_memory.h"
 
 namespace shardrun::ofi {
+
+using common::Layout;
 
 // The members of a channel. `mine` is this process's place among `global_ranks`.
 struct Group {

@@ -8,11 +8,18 @@
 #include <cstring>
 
 #include "plugins/abi/comm_v1.h"
+#include "plugins/common/sum_tree.h"
 #include "plugins/ofi/chunk_walk.h"
 #include "plugins/ofi/operations.h"
 #include "plugins/ofi/spread.h"
 
 namespace shardrun::ofi {
+
+using common::plan_sum;
+using common::run_sum;
+using common::Subtree;
+using common::Sum;
+
 namespace {
 
 constexpr uint64_t kGatherSegmentBytes = 256 << 10;
@@ -71,7 +78,8 @@ class SumOfSlices final : public Operation {
         shares_(near().size() > 1 && slices.longest() > 0),
         is_alone_(layout().nodes() == 1) {
     led_ = layout().led_by(group.mine);
-    plan_sending();
+    plan_flows();
+    plan_node_sums();
     plan_own_sum();
     if (shares_) plan_handing();
     if (gathers) plan_gathering();
@@ -120,18 +128,30 @@ class SumOfSlices final : public Operation {
   const T* typed(const std::byte* bytes) const { return reinterpret_cast<const T*>(bytes); }
   T* typed(std::byte* bytes) const { return reinterpret_cast<T*>(bytes); }
 
-  // To the owners of the slices that this rank leads.
-  void plan_sending() {
-    const auto& roots = layout().roots[node()];
-    for (const uint32_t part : led_) {
-      const uint64_t bytes = slices_.bytes(part);
-      for (uint32_t root = 0; root < roots.size(); ++root) {
+  // To the owners of the slices that this rank leads, and from the leaders of its own.
+  void plan_flows() {
+    for (const common::NodeFlow& planned : common::sum_flows(layout(), group_.mine)) {
+      if (planned.is_send) {
         const bool is_source = near().size() == 1;
-        Flow& flow = add_flow(part, /*is_send=*/true, root, slice(part), bytes, segment_,
-                              is_source ? bytes : 0, window_);
+        const uint64_t bytes = slices_.bytes(planned.part);
+        Flow& flow = add_flow(planned.peer, /*is_send=*/true, planned.root, slice(planned.part), bytes,
+                              segment_, is_source ? bytes : 0, window_);
         if (!is_source) put_window_in_scratch(flow);
+      } else {
+        const uint32_t other = layout().node_of[planned.peer];
+        inputs_.push_back(
+            {.tree = layout().roots[other][planned.root], .flow = static_cast<int64_t>(flows_.size())});
+        Flow& flow = add_flow(planned.peer, /*is_send=*/false, planned.root, nullptr, own_bytes_, segment_, 0,
+                              window_);
+        put_window_in_scratch(flow);
+        flow.limit_bytes = window_ * segment_;
       }
     }
+  }
+
+  // How this node adds up its pieces of the slices that this rank leads.
+  void plan_node_sums() {
+    const auto& roots = layout().roots[node()];
     node_sums_.resize(roots.size());
     for (uint32_t root = 0; root < roots.size(); ++root) {
       std::vector<Subtree> leaves;
@@ -146,23 +166,14 @@ class SumOfSlices final : public Operation {
   }
 
   void plan_own_sum() {
-    for (uint32_t step = 0; step < layout().nodes(); ++step) {
-      const uint32_t other = (node() + step) % layout().nodes();
-      for (uint32_t root = 0; root < layout().roots[other].size(); ++root) {
-        Input input{layout().roots[other][root]};
-        if (other != node()) {
-          input.flow = static_cast<int64_t>(flows_.size());
-          Flow& flow = add_flow(layout().leader(other, group_.mine), /*is_send=*/false, root, nullptr,
-                                own_bytes_, segment_, 0, window_);
-          put_window_in_scratch(flow);
-          flow.limit_bytes = window_ * segment_;
-        } else if (near().size() == 1) {
-          input.is_source = true;
-        } else if (!is_alone_) {
-          input.ring = reserve_scratch(std::min(window_ * segment_, own_bytes_));
-        }
-        inputs_.push_back(input);
+    for (const Subtree& root : layout().roots[node()]) {
+      Input input{root};
+      if (near().size() == 1) {
+        input.is_source = true;
+      } else if (!is_alone_) {
+        input.ring = reserve_scratch(std::min(window_ * segment_, own_bytes_));
       }
+      inputs_.push_back(input);
     }
     std::sort(inputs_.begin(), inputs_.end(),
               [](const Input& a, const Input& b) { return a.tree.begin < b.tree.begin; });
@@ -196,15 +207,11 @@ class SumOfSlices final : public Operation {
   void plan_gathering() {
     gathers_ = true;
     first_sum_ = flows_.size();
-    for (size_t i = 0; i < led_.size(); ++i) {
-      const uint64_t bytes = slices_.bytes(led_[i]);
-      add_flow(led_[i], /*is_send=*/false, kSumStep, slice(led_[i]), bytes, kGatherSegmentBytes,
-               near().size() == 1 ? 0 : bytes);
-    }
-    for (uint32_t step = 1; step < layout().nodes(); ++step) {
-      const uint32_t other = (node() + layout().nodes() - step) % layout().nodes();
-      add_flow(layout().leader(other, group_.mine), /*is_send=*/true, kSumStep, out_, own_bytes_,
-               kGatherSegmentBytes, 0);
+    for (const common::NodeFlow& planned : common::gather_flows(layout(), group_.mine)) {
+      const uint64_t bytes = slices_.bytes(planned.part);
+      const bool waits = planned.is_send || near().size() == 1;
+      add_flow(planned.peer, planned.is_send, kSumStep, planned.is_send ? out_ : slice(planned.part), bytes,
+               kGatherSegmentBytes, waits ? 0 : bytes);
     }
     if (!shares_) return;
     writes_to_all = true;

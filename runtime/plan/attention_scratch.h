@@ -82,13 +82,13 @@ struct TiledForwardScratch {
   int32_t *begin, *end;
 };
 
-// The backward's: rows of a head's keys and values and its keys transposed, gradients of the two; of one tile of queries
-// what products read of queries and output gradients, packed both ways; of one pair of tiles scores and their gradients,
-// a row for each key.
+// The backward's: a head's keys transposed, and gradients of its keys and values; of one tile of keys these and their values;
+// of one tile of queries what products read of queries and output gradients, packed both ways; of one pair of tiles scores and
+// their gradients, a row for each key.
 struct TiledBackwardScratch {
   TiledBackwardScratch(base::Cursor& pieces, int64_t T, int64_t D)
-      : k(pieces.take<uint16_t>(whole_tiles(T) * D)),
-        v(pieces.take<uint16_t>(whole_tiles(T) * D)),
+      : k(pieces.take<uint16_t>(kScores * D)),
+        v(pieces.take<uint16_t>(kScores * D)),
         k_transposed(pieces.take<uint16_t>(whole_tiles(T) * D)),
         dk(pieces.take<float>(whole_tiles(T) * D)),
         dv(pieces.take<float>(whole_tiles(T) * D)),

@@ -130,8 +130,7 @@ class Figures {
       add("Model FLOPs utilization", one.causal, "", one.peak);
       add("Model FLOPs utilization, all scores", one.full, "", one.peak);
     }
-    if (record_.predicted && record_.predicted->tokens_per_second)
-      add("Predicted throughput", *record_.predicted->tokens_per_second, "tokens/s");
+    if (record_.predicted && record_.predicted->tokens_per_second) add_predicted(*record_.predicted);
   }
 
  private:
@@ -148,6 +147,14 @@ class Figures {
     add("Time in steps", minutes(*metrics.steps_seconds), "minutes");
     const double rest = ended_ - last_started_ - metrics.first_barrier_seconds - *metrics.steps_seconds;
     add("Time beside steps", minutes(std::max(0.0, rest)), "minutes");
+  }
+
+  void add_predicted(const Prediction& said) {
+    add("Predicted throughput", *said.tokens_per_second, "tokens/s");
+    if (!said.step_interval || said.step_interval->size() != 2 || !said.step_seconds) return;
+    const double tokens = *said.tokens_per_second * *said.step_seconds;
+    add("Predicted throughput, low end of 80 %", tokens / said.step_interval->at(1), "tokens/s");
+    add("Predicted throughput, high end of 80 %", tokens / said.step_interval->at(0), "tokens/s");
   }
 
   void add(const char* name, double value, const char* units,

@@ -60,6 +60,9 @@ void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
 void fields(auto& visit, base::Is<Prediction> auto& prediction) {
   visit("step_seconds", prediction.step_seconds);
   visit("tokens_per_second", prediction.tokens_per_second);
+  visit.where_known("step_interval", prediction.step_interval);
+  visit.where_known("learned_from", prediction.learned_from);
+  visit.where_known("basis_seconds", prediction.basis_seconds);
   visit("memory_bytes", prediction.memory_bytes);
   visit("basis", prediction.basis);
   visit("unknown_because", prediction.unknown_because);
@@ -165,6 +168,27 @@ const char* status_name(RunStatus status) {
     if (word.value == status) return word.name;
   }
   return "unknown";
+}
+
+std::string step_text(const Prediction& prediction) {
+  std::string text = fmt::format("step {:.4f} s", prediction.step_seconds.value_or(0.0));
+  if (prediction.step_interval && prediction.step_interval->size() == 2)
+    text +=
+        fmt::format(" ({:.4f} to {:.4f})", prediction.step_interval->at(0), prediction.step_interval->at(1));
+  const double rate = prediction.tokens_per_second.value_or(0.0);
+  text += fmt::format(", {:.0f}", rate);
+  if (prediction.step_interval && prediction.step_interval->size() == 2) {
+    const double work = rate * prediction.step_seconds.value_or(0.0);
+    text += fmt::format(" ({:.0f} to {:.0f})", work / prediction.step_interval->at(1),
+                        work / prediction.step_interval->at(0));
+  }
+  return text + " tokens/s";
+}
+
+std::string basis_text(const Prediction& prediction) {
+  const size_t count = prediction.learned_from ? prediction.learned_from->size() : 0;
+  if (count == 0) return prediction.basis;
+  return fmt::format("{} and {} earlier run{} of this job", prediction.basis, count, count == 1 ? "" : "s");
 }
 
 std::string to_json(const RunRecord& record) {

@@ -43,10 +43,13 @@ struct RankExit {
 // What was said of a run before it started (launcher/forecast), beside which the record keeps what was measured.
 struct Prediction {
   std::optional<double> step_seconds, tokens_per_second;
-  std::optional<int64_t> memory_bytes;  // of the rank that holds most, at its peak
-  std::string basis;                    // the calibration
-  std::string unknown_because;          // why there is no step_seconds; empty: there is
-  std::vector<plan::PeakRate> peaks;    // of a rank; what was measured first
+  std::optional<std::vector<double>> step_interval;      // the two ends between which four of five steps lie
+  std::optional<std::vector<std::string>> learned_from;  // directories of earlier runs that moved it
+  std::optional<double> basis_seconds;                   // of a step, before they did
+  std::optional<int64_t> memory_bytes;                   // of the rank that holds most, at its peak
+  std::string basis;                                     // the calibration, or "published runs"
+  std::string unknown_because;                           // why there is no step_seconds; empty: there is
+  std::vector<plan::PeakRate> peaks;                     // of a rank; what was measured first
 };
 
 // What the trainer reports at its end; also what `shardrun results` prints.
@@ -124,6 +127,11 @@ struct RunRecord {
   std::optional<PrecompileNote> precompile;
   std::optional<Prediction> predicted;  // of the built-in trainer
 };
+
+// "step 0.3240 s (0.3010 to 0.3490), 12,640 tokens/s"; for a prediction that has a step.
+std::string step_text(const Prediction& prediction);
+// "cpu.calibration.toml and 3 earlier runs of this job"
+std::string basis_text(const Prediction& prediction);
 
 std::string to_json(const RunRecord& record);
 std::string to_json(const std::vector<RunRecord>& records);

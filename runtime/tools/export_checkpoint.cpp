@@ -13,6 +13,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/tools/companions.h"
+#include "runtime/trainer/data/tokenizer.h"
 #include "runtime/trainer/weights/hf_config.h"
 
 namespace shardrun::tools {
@@ -126,14 +127,27 @@ Result<void> write_tensors(const checkpoint::Store& store, const checkpoint::Man
   return writer.close();
 }
 
-// Writes config.json, with the special tokens of the model that training began with.
+// Returns a config.json with the special tokens of a tokenizer; empty where the folder has none that says them.
+std::string special_tokens_in(const std::string& folder) {
+  for (const char* name : {"/tokenizer.json", "/tokenizer.model"}) {
+    const auto tokenizer = data::open_tokenizer(folder + name);
+    if (!tokenizer) continue;
+    const data::SpecialTokens special = (*tokenizer)->facts().special;
+    const auto id = [](int32_t token) { return token < 0 ? "null" : std::to_string(token); };
+    return fmt::format(R"({{"bos_token_id": {}, "eos_token_id": {}, "pad_token_id": {}}})", id(special.begin),
+                       id(special.end), id(special.pad));
+  }
+  return "";
+}
+
+// Writes config.json, with the special tokens of the model that training began with, or of its tokenizer.
 Result<void> write_config(const checkpoint::Manifest& manifest, const ExportOptions& options,
                           const std::string& folder) {
   std::string origin;
   if (!options.companions.empty()) {
     const auto text = base::read_file(options.companions + "/config.json", /*limit_bytes=*/1 << 20);
     if (!text && text.error().code() != Code::kNotFound) return text.error();
-    if (text) origin = *text;
+    origin = text ? *text : special_tokens_in(options.companions);
   }
   const char* dtype = options.type == weights::TensorType::kF32 ? "float32" : "bfloat16";
   ASSIGN_OR_RETURN(const auto config,

@@ -134,7 +134,7 @@ class Output {
   }
   const std::string& finish() {
     write(text_.size());
-    if (writes_) fmt::print("\n");
+    if (writes_ && !text_.empty()) fmt::print("\n");
     return text_;
   }
 
@@ -227,6 +227,13 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   const auto count = static_cast<int64_t>(question.ids.size());
   int64_t capacity = count + options.max_tokens;
   if (model.config.max_positions > 0) capacity = std::min<int64_t>(capacity, model.config.max_positions);
+  const double kept =
+      static_cast<double>(capacity) * static_cast<double>(generate::Decoder::bytes_per_token(model.config));
+  if (kept > memory_bytes())
+    return Error(Code::kInvalid,
+                 fmt::format("keys and values of {} tokens take {:.1f} GB, and this machine has {:.1f} GB of "
+                             "memory; lower --max-tokens",
+                             capacity, kept / 1e9, memory_bytes() / 1e9));
   std::vector<int32_t> ends = model.ends;
   ends.insert(ends.end(), question.ends.begin(), question.ends.end());
   Generated generated{.dtype = model.weights.dtype == base::DType::kFp32 ? "fp32" : "bf16",

@@ -31,8 +31,7 @@ Result<void> check_memory(const std::vector<plan::BlockLayout>& layouts, DType d
   double bytes = 0.0;
   for (const plan::BlockLayout& block : layouts)
     bytes += static_cast<double>(block.elements) * (dtype == DType::kFp32 ? 4.0 : 2.0);
-  const double there =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double there = memory_bytes();
   if (bytes < there) return {};
   return Error(
       Code::kInvalid,
@@ -96,6 +95,10 @@ Result<LanguageModel> load_checkpoint(const ModelPlace& place) {
 }
 
 }  // namespace
+
+double memory_bytes() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
 
 Result<LanguageModel> load_language_model(const ModelPlace& place) {
   if (place.dtype != "auto" && place.dtype != "fp32" && place.dtype != "bf16")

@@ -28,6 +28,9 @@ struct LanguageModel {
   std::vector<int32_t> ends;  // tokens that end an answer, as the folder's configuration says
 };
 
+// The bytes of memory that this machine has.
+double memory_bytes();
+
 // kInvalid for what the trainer's Llama cannot compute and for what does not fit this machine's memory; kNotFound, kIo, kCorrupt.
 Result<LanguageModel> load_language_model(const ModelPlace& place);
 

@@ -32,7 +32,7 @@ BEGIN {
   rule("runtime/main.cpp", ground " runtime/trainer/train runtime/rank runtime/tools")
 
   rule("launcher/plan", ground)
-  rule("launcher/forecast", ground)
+  rule("launcher/forecast", ground " plugins/abi plugins/common")
   rule("launcher/submit", ground " launcher/plan")
   rule("launcher/cluster", ground)
   rule("launcher/schedule", ground)

@@ -1,5 +1,6 @@
-"""Launchers beside each other; launchers.sh runs it inside of a virtual cluster: launchers.py BIN_DIR VENV ROUNDS."""
+"""Launchers beside each other; launchers.sh runs it inside of a virtual cluster: launchers.py BIN_DIR VENV ROUNDS ROWS."""
 import glob
+import json
 import os
 import re
 import shutil
@@ -9,15 +10,19 @@ import subprocess
 import sys
 import time
 
-BIN, VENV, ROUNDS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+BIN, VENV, ROUNDS, ROWS = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 NODES, RANKS = 2, 2
-LIMIT = 180.0
+LIMIT = 90.0
+os.environ["PATH"] = f"{VENV}/bin:" + os.environ["PATH"]  # torchx starts torchrun by its name
 
-# Each rank tells of its first step by a file with its process id, and goes on until it is ended.
+# Each rank tells of its first step by a file with its process id and the sum of all ranks' numbers, which only ranks that found
+# each other know, and goes on until it is ended.
 PROGRAM = '''
 import os, sys, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
+ranks = torch.tensor(float(dist.get_rank()))
+dist.all_reduce(ranks)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(1000000):
@@ -25,7 +30,7 @@ for step in range(1000000):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     if step == 0:
         path = os.path.join(os.environ["FIRST_STEPS"], os.environ["RANK"])
-        with open(path + ".new", "w") as file: file.write(str(os.getpid()))
+        with open(path + ".new", "w") as file: file.write(f"{os.getpid()} {int(ranks)} {dist.get_world_size()}")
         os.rename(path + ".new", path)
     time.sleep(0.02)
 '''
@@ -81,7 +86,7 @@ def submit_submitit():
 
 
 def submit_torchx():
-    out = run([f"{VENV}/bin/torchx", "run", "-s", "slurm", "-cfg", "job_dir=torchx,nomem=True", "--workspace", "", "dist.ddp",
+    out = run([f"{VENV}/bin/torchx", "run", "-s", "slurm", "--workspace", "", "dist.ddp",
                "-j", f"{NODES}x{RANKS}", "--script", "train.py", "--cpu", "2", "--memMB", "500"])
     found = re.search(r"slurm://\S*/(\d+)", out.stdout + out.stderr)
     if not found:
@@ -97,9 +102,8 @@ LAUNCHERS = {
     "torchx": submit_torchx,
 }
 
-# The lines in which somebody would find that a rank was killed, and which.
-CAUSE = re.compile(r"(rank 1 .*SIGKILL|task 1: Killed|exitcode *: -9|exitcode: -9|Signal 9 \(SIGKILL\)|tasks? \[?1\]?: running.*"
-                   r"|task 1: (Killed|Terminated))", re.I)
+# The lines in which somebody would find that a rank was killed: shardrun's, srun's and torchrun's words for it.
+CAUSE = re.compile(r"rank 1 .*SIGKILL|task 1: Killed|exitcode *: *-9|Signal 9 \(SIGKILL\)")
 
 
 def state_of(job):
@@ -113,7 +117,7 @@ def wait_for(true, what):
     while not true():
         if time.time() - begin > LIMIT:
             raise TimeoutError(what)
-        time.sleep(0.02)
+        time.sleep(0.03)
 
 
 def output_of(name, job):
@@ -121,7 +125,7 @@ def output_of(name, job):
     if name == "shardrun":
         return run([f"{BIN}/shardrun", "logs", "-f", job]).stdout
     files = {"submitit": "logs/*_log.*", "torchx": "slurm-*"}.get(name, "job.out")
-    found = sorted(glob.glob(files)) + sorted(glob.glob("torchx/**/slurm-*", recursive=True))
+    found = sorted(glob.glob(files))
     return "".join(open(path, errors="replace").read() for path in found if os.path.isfile(path))
 
 
@@ -139,51 +143,73 @@ def measure(name):
         if not isinstance(job, str):
             raise RuntimeError("was not submitted: " + job[1][-500:])
         ready = lambda: len([one for one in os.listdir("first") if not one.endswith(".new")]) == NODES * RANKS
-        wait_for(lambda: ready() or state_of(job) in ("FAILED", "COMPLETED"), "the first step")
+        looked = [time.time()]
+
+        def over():  # asked seldom: the ranks have the CPUs
+            if time.time() - looked[0] < 5:
+                return False
+            looked[0] = time.time()
+            return state_of(job) in ("FAILED", "COMPLETED")
+        wait_for(lambda: ready() or over(), "the first step")
         if not ready():
             raise RuntimeError("ended before its first step: " + output_of(name, job)[-1500:])
         first = max(os.stat("first/" + one).st_mtime for one in os.listdir("first")) - began
-        time.sleep(1.0)
+        for rank in range(NODES * RANKS):
+            _, total, world = open(f"first/{rank}").read().split()
+            if (int(total), int(world)) != (sum(range(NODES * RANKS)), NODES * RANKS):
+                raise RuntimeError(f"rank {rank} trains with others: {total} {world}")
+        time.sleep(0.5)
         killed = time.time()
-        os.kill(int(open("first/1").read()), signal.SIGKILL)
+        os.kill(int(open("first/1").read().split()[0]), signal.SIGKILL)
         wait_for(lambda: state_of(job) not in ("RUNNING", "COMPLETING"), "the end")
         end = time.time() - killed
         time.sleep(0.5)
         lines = [line for line in output_of(name, job).splitlines() if line.strip()]
         named = next((number for number, line in enumerate(lines, 1) if CAUSE.search(line)), None)
-        last = bool(lines) and bool(CAUSE.search(lines[-1]))
-        return first, end, len(lines), named, last, next((line for line in lines if CAUSE.search(line)), "")
+        return {"launcher": name, "first_step": first, "end": end, "lines": len(lines), "named": named,
+                "last_line_names_it": bool(lines) and bool(CAUSE.search(lines[-1])),
+                "line": next((line for line in lines if CAUSE.search(line)), "")}
     finally:
         os.chdir(before)
         if "job" in dir() and isinstance(job, str):
             run(["scancel", job])
+        wait_for(lambda: set(run(["sinfo", "-h", "-o", "%T"]).stdout.split()) == {"idle"}, "idle nodes")
+
+
+def table(rows):
+    with open("/proc/cpuinfo") as file:
+        model = re.search(r"model name\s*: (.*)", file.read()).group(1)
+    least = min(sum(row["launcher"] == name for row in rows) for name in LAUNCHERS)
+    print(f"{model}, {os.cpu_count()} CPUs, {NODES} nodes of {RANKS} ranks, medians of {least} or more rounds in turns")
+    print("| launcher | first step | kill -9 to end | lines of output | cause first named | last line names it |")
+    print("|---|---|---|---|---|---|")
+    for name in LAUNCHERS:
+        of = [row for row in rows if row["launcher"] == name]
+        if not of:
+            print(f"| {name} | failed | | | | |")
+            continue
+        median = lambda key: statistics.median(row[key] for row in of)
+        named = [row["named"] for row in of if row["named"]]
+        print(f"| {name} | {median('first_step'):.1f} s | {median('end'):.1f} s | {median('lines'):.0f} | "
+              f"{'line %.0f' % statistics.median(named) if named else 'nowhere'} | "
+              f"{'yes' if all(row['last_line_names_it'] for row in of) else 'no'} |")
 
 
 def main():
     work = os.path.join(os.getcwd(), f"launchers.{os.getpid()}")
     os.makedirs(work)
     os.chdir(work)
-    results = {name: [] for name in LAUNCHERS}
     for _ in range(ROUNDS):
         for name in LAUNCHERS:
             try:
-                results[name].append(measure(name))
+                row = measure(name)
             except (TimeoutError, RuntimeError) as failure:
                 print(f"{name}: {failure}", file=sys.stderr)
-    with open("/proc/cpuinfo") as file:
-        model = re.search(r"model name\s*: (.*)", file.read()).group(1)
-    print(f"{model}, {os.cpu_count()} CPUs, {NODES} nodes of {RANKS} ranks, medians of {ROUNDS} rounds in turns")
-    print("| launcher | first step | kill -9 to end | lines of output | cause first named | last line names it |")
-    print("|---|---|---|---|---|---|")
-    for name, rows in results.items():
-        if not rows:
-            print(f"| {name} | failed | | | | |")
-            continue
-        median = lambda column: statistics.median(row[column] for row in rows)
-        named = [row[3] for row in rows if row[3]]
-        print(f"| {name} | {median(0):.1f} s | {median(1):.1f} s | {median(2):.0f} | "
-              f"{'line %.0f' % statistics.median(named) if named else 'nowhere'} | {'yes' if all(row[4] for row in rows) else 'no'} |")
-        print(f"{name}: {rows[-1][5]}", file=sys.stderr)
+                continue
+            with open(ROWS, "a") as file:
+                file.write(json.dumps(row) + "\n")
+    with open(ROWS) as file:
+        table([json.loads(line) for line in file])
     os.chdir("/")
     shutil.rmtree(work)
 

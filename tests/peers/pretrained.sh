@@ -32,15 +32,6 @@ ranks_per_node = 2
 [program]
 trainer = "llama"
 [model]
-layers = 30
-hidden = 576
-heads = 9
-kv_heads = 3
-ffn = 1536
-vocab = 49152
-rope_theta = 100000.0
-norm_epsilon = 1e-5
-tied_embeddings = true
 init = "$model"
 [data]
 files = ["$model/train.tokens"]

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,15 +26,16 @@ using base::Result;
 
 // What the server's threads tell us. libpmix passes no pointer of ours to its callbacks, so there is one mailbox
 // for the process, made by PmixServer::start and never destroyed.
-struct AbortMailbox {
+struct Mailbox {
   std::mutex mutex;
   std::optional<PmixAbort> first;
+  std::set<std::pair<std::string, pmix_rank_t>> connected;  // by namespace
   base::UniqueFd event;
   bool started = false;
 };
 
-AbortMailbox& mailbox() {
-  static AbortMailbox* const kMailbox = new AbortMailbox;
+Mailbox& mailbox() {
+  static Mailbox* const kMailbox = new Mailbox;
   return *kMailbox;
 }
 
@@ -98,7 +101,10 @@ class InfoList {
   void* list_;
 };
 
-pmix_status_t on_connected(const pmix_proc_t*, void*, pmix_info_t*, size_t, pmix_op_cbfunc_t, void*) {
+pmix_status_t on_connected(const pmix_proc_t* proc, void*, pmix_info_t*, size_t, pmix_op_cbfunc_t, void*) {
+  Mailbox& box = mailbox();
+  const std::lock_guard lock(box.mutex);
+  box.connected.emplace(proc->nspace, proc->rank);
   return PMIX_OPERATION_SUCCEEDED;
 }
 
@@ -108,7 +114,7 @@ pmix_status_t on_finalized(const pmix_proc_t*, void*, pmix_op_cbfunc_t, void*) {
 
 pmix_status_t on_abort(const pmix_proc_t* proc, void*, int status, const char* message, pmix_proc_t*, size_t,
                        pmix_op_cbfunc_t, void*) {
-  AbortMailbox& box = mailbox();
+  Mailbox& box = mailbox();
   const std::lock_guard lock(box.mutex);
   if (!box.first) {
     box.first = PmixAbort{static_cast<int>(proc->rank), status, message == nullptr ? "" : message};
@@ -216,10 +222,19 @@ pmix_proc_t proc_of(const PmixJob& job, int global_rank) {
   return proc;
 }
 
+// Says whether every rank of the job came to us; nothing of the job is kept for it any more.
+bool all_connected(const PmixJob& job) {
+  Mailbox& box = mailbox();
+  const std::lock_guard lock(box.mutex);
+  const auto count =
+      std::erase_if(box.connected, [&](const auto& one) { return one.first == job.name_space; });
+  return count == static_cast<size_t>(job.world_size);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PmixServer>> PmixServer::start(const std::string& directory) {
-  AbortMailbox& box = mailbox();
+  Mailbox& box = mailbox();
   if (std::exchange(box.started, true)) {
     return Error(Code::kRefused,
                  "a process can run one PMIx server in its life; start the job from a new process");
@@ -242,7 +257,7 @@ Result<std::unique_ptr<PmixServer>> PmixServer::start(const std::string& directo
 }
 
 PmixServer::~PmixServer() {
-  PMIx_server_finalize();
+  if (!left_any_) PMIx_server_finalize();
 }
 
 Result<void> PmixServer::add_job(const PmixJob& job) {
@@ -270,8 +285,12 @@ Result<void> PmixServer::add_job(const PmixJob& job) {
 void PmixServer::remove_job(const PmixJob& job) {
   pmix_nspace_t name_space;
   PMIX_LOAD_NSPACE(name_space, job.name_space.c_str());
-  PMIx_server_deregister_nspace(name_space, nullptr, nullptr);
   take_abort();
+  if (all_connected(job)) {
+    PMIx_server_deregister_nspace(name_space, nullptr, nullptr);
+  } else {
+    left_any_ = true;
+  }
 }
 
 Result<std::vector<std::string>> PmixServer::client_environment(const PmixJob& job, int global_rank) {
@@ -294,7 +313,7 @@ int PmixServer::abort_fd() const {
 }
 
 std::optional<PmixAbort> PmixServer::take_abort() {
-  AbortMailbox& box = mailbox();
+  Mailbox& box = mailbox();
   const std::lock_guard lock(box.mutex);
   uint64_t count = 0;
   if (::read(box.event.get(), &count, sizeof count) < 0) return std::nullopt;

@@ -5,8 +5,11 @@
 //
 // libpmix 4.2.2 can be started once in a process (its listener is not made again after a finalize), so there is at
 // most one PmixServer in a process's life and it serves any number of jobs, one namespace each.
+// Where a rank ends while it connects, libpmix 4.2.2 releases what it knows of the rank once too often, and whatever
+// looks at that again waits for ever on a lock that is none. Nobody tells us of such a rank; it is one of those that never
+// connected. A job with any of these is not taken out of the library again, nor is the library then finalized.
 //
-// Thread rule: one thread calls; libpmix's own two threads call back and touch only the abort mailbox.
+// Thread rule: one thread calls; libpmix's own two threads call back and touch only the mailbox.
 #pragma once
 
 #include <memory>
@@ -44,6 +47,7 @@ class PmixServer {
 
   // Makes the job known and lets its ranks connect.
   base::Result<void> add_job(const PmixJob& job);
+  // Forgets the job, as far as the library can be trusted with that (see above).
   void remove_job(const PmixJob& job);
 
   // Returns "NAME=value" for each variable that this rank needs to find the server.
@@ -55,6 +59,8 @@ class PmixServer {
 
  private:
   PmixServer() = default;
+
+  bool left_any_ = false;  // jobs that the library still has
 };
 
 }  // namespace shardrun::launcher

@@ -11,12 +11,16 @@ Result<std::string> config_json(const std::string& config, const std::string& dt
   if (!object.is_object()) {
     return base::Error(base::Code::kCorrupt, "the checkpoint does not hold its model's configuration");
   }
-  if (!origin.empty()) {
-    const nlohmann::json before = base::parse_json(origin);
-    if (!before.is_object())
-      return base::Error(base::Code::kCorrupt, "the config.json that training began with is no JSON object");
-    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
-      if (before.contains(key) && !before[key].is_null()) object[key] = before[key];
+  const nlohmann::json before = origin.empty() ? nlohmann::json::object() : base::parse_json(origin);
+  if (!before.is_object())
+    return base::Error(base::Code::kCorrupt, "the config.json that training began with is no JSON object");
+  const bool decodes = !object.contains("model_type") || object["model_type"] != "bert";
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (before.contains(key)) {
+      object[key] = before[key];
+    } else if (origin.empty() && decodes) {
+      object[key] = nullptr;  // else transformers would take Llama 2's tokens, and end wherever token 2 comes
+    }
   }
   object["torch_dtype"] = dtype;
   if (!object.contains("max_position_embeddings")) object["max_position_embeddings"] = max_positions;

@@ -17,7 +17,7 @@ using base::Result;
 
 // Returns the file that transformers reads: the configuration, the dtype of its tensors ("bfloat16", "float32"), where the
 // configuration has none, max_position_embeddings, and the special tokens of `origin`, the config.json of the model that
-// training began with, or empty. kCorrupt when one is not a JSON object.
+// training began with; where that is empty, a decoder has none. kCorrupt when one is not a JSON object.
 Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions,
                                 const std::string& origin = "");
 

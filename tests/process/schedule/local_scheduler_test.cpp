@@ -171,7 +171,7 @@ TEST_CASE("local: ranks that do not stop are killed when the time to stop is ove
   CHECK(seconds_since(start) > 0.9);
   CHECK(seconds_since(start) < 3.0);
   CHECK(job.processes().empty());
-  CHECK(job.record().verdict.find("2 of them killed as the time to stop was over") != std::string::npos);
+  CHECK(job.record().verdict.find("2 of them killed because it had not stopped") != std::string::npos);
 }
 
 TEST_CASE("local: a second stop signal kills at once") {

@@ -7,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "plugins/common/layout.h"
+#include "plugins/common/sum_tree.h"
 #include "plugins/ofi/chunk_walk.h"
-#include "plugins/ofi/layout.h"
-#include "plugins/ofi/sum_tree.h"
 #include "tests/support/tree_sum.h"
 
 using namespace shardrun;
-using namespace shardrun::ofi;
+using namespace shardrun::common;
+using shardrun::ofi::ChunkWalk;
+using shardrun::ofi::Piece;
 
 namespace {
 

@@ -129,3 +129,32 @@ TEST_CASE("failures: the interval that is chosen loses no more than half or twic
   CHECK(lost(interval) < lost(interval * 2.0));
   CHECK_EQ(best_saving(1'000'000, 60.0, 0.001).every_steps, 1);
 }
+
+namespace {
+
+// A run on `nodes` of a calibrated machine whose rate was so many times what was replayed.
+Miss missed(int64_t nodes, double ratio) {
+  return {run_on(nodes), std::log(ratio)};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "certainty: what was replayed is moved by runs that were measured there, and the surer the more alike "
+    "they are") {
+  const Estimate before = estimate_replayed(run_on(4), {});
+  const Estimate near = estimate_replayed(run_on(4), {missed(4, 0.9)});
+  const Estimate far = estimate_replayed(run_on(4), {missed(64, 0.9)});
+
+  CHECK(before.factor == 1.0);
+  CHECK(near.factor == doctest::Approx(0.9).epsilon(0.02));
+  CHECK(far.factor > near.factor);
+  CHECK(far.factor < 1.0);
+  CHECK(near.deviation < far.deviation);
+  CHECK(far.deviation < before.deviation);
+}
+
+TEST_CASE("certainty: two runs of one kind that differ are met in the middle") {
+  CHECK(estimate_replayed(run_on(4), {missed(4, 0.9), missed(4, 1.1)}).factor ==
+        doctest::Approx(1.0).epsilon(0.01));
+}

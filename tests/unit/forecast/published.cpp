@@ -106,9 +106,9 @@ launcher::Layout layout_of(const Item& item) {
   layout.nodes = item.integer("nodes");
   layout.shard_degree = item.integer("shard_degree");
   layout.tensor_parallel = item.integer("tensor_parallel");
-  layout.pipeline = item.integer("pipeline", 1);
-  layout.pipeline_chunks = item.integer("pipeline_chunks", 1);
-  layout.context_parallel = item.integer("context_parallel", 1);
+  layout.given.pipeline = item.integer("pipeline", 1);
+  layout.given.pipeline_chunks = item.integer("pipeline_chunks", 1);
+  layout.given.context_parallel = item.integer("context_parallel", 1);
   layout.strategy = strategy_of(item.text("strategy"));
   layout.micro_batch = item.integer("micro_batch");
   layout.accumulation = item.integer("accumulation");

@@ -293,8 +293,8 @@ TEST_CASE("step: a pipeline waits for its first and last micro-batches, less wit
   constexpr ModelShape kModel{.layers = 32, .hidden = 4096, .kv_width = 4096, .ffn = 16384, .vocab = 32000};
   const auto at = [&](int pipeline, int chunks) {
     Layout layout = on(1, 1);
-    layout.pipeline = pipeline;
-    layout.pipeline_chunks = chunks;
+    layout.given.pipeline = pipeline;
+    layout.given.pipeline_chunks = chunks;
     layout.accumulation = 8;
     return forecast_step(Machine{}, kModel, layout, traits(Stack::kMegatron), fitted_constants());
   };
@@ -311,7 +311,7 @@ TEST_CASE("step: ranks that share a sequence compute a part of it, and make the 
   constexpr ModelShape kModel{.layers = 32, .hidden = 4096, .kv_width = 1024, .ffn = 14336, .vocab = 128256};
   Layout whole = on(1, 1), shared = on(1, 1);
   whole.sequence_length = shared.sequence_length = 8192;
-  shared.context_parallel = 2;
+  shared.given.context_parallel = 2;
   const auto at = [&](const Layout& layout) {
     return forecast_step(Machine{}, kModel, layout, traits(Stack::kMegatron), fitted_constants());
   };

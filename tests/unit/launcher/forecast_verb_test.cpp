@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/forecast.h"
+#include "launcher/verbs/prediction.h"
 #include "launcher/verbs/written.h"
 
 using namespace shardrun::launcher;

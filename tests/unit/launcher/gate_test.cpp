@@ -80,6 +80,7 @@ struct Fixture {
     request.spec = &spec;
     request.plan.run_directory = folder + "/run";
     request.plan.nodes = 2;
+    request.plan.batch = {2, 1, 1, 2};
   }
   ~Fixture() {
     ::unsetenv("XDG_STATE_HOME");

@@ -245,7 +245,7 @@ TEST_CASE("job commands: the table of a script of jobs/ is what its parser says"
     CHECK(accepted.flags == flags);
     CHECK(accepted.values == values);
   }
-  CHECK(scripts == 4);
+  CHECK(scripts == 3);
 }
 
 TEST_CASE("job commands: what a program does not take is refused by name") {

@@ -195,9 +195,8 @@ TEST_CASE("verdict: ranks that outlived the time to stop are counted") {
   VerdictInput input = of({stopped(killed(0, SIGKILL)), stopped(exited(1, 75))});
   input.stop_signal = SIGTERM;
 
-  CHECK(
-      judge(input).line ==
-      "stopped by SIGTERM: 1 rank ended without a checkpoint, 1 of them killed as the time to stop was over");
+  CHECK(judge(input).line ==
+        "stopped by SIGTERM: 1 rank ended without a checkpoint, 1 of them killed because it had not stopped");
 }
 
 TEST_CASE("verdict: an error while stopping is still an error") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/trainer/data/tokenizer.h"
 #include "runtime/trainer/weights/hf_config.h"
 #include "runtime/trainer/weights/weight_files.h"
 #include "tests/unit/weights/files.h"
@@ -133,7 +134,7 @@ TEST_CASE(
   };
   has(config, "\"bos_token_id\": 1");
   CHECK(end_tokens(config).value() == std::vector<int32_t>{2, 7});
-  CHECK(config.find("pad_token_id") == std::string::npos);
+  has(config, "\"pad_token_id\": null");
   CHECK(config.find("hidden_size") == std::string::npos);
   has(card, "library_name: transformers");
   has(card, "| began with | SmolLM2 |");
@@ -142,6 +143,21 @@ TEST_CASE(
   has(card, "| training loss, nats | 3.5000 at first, 2.2500 at last |");
   has(card, "| validation loss, nats | 2.0000 (perplexity 7.39) |");
   has(card, "| run | a\\|b local-1 |");
+}
+
+TEST_CASE("export: a tokenizer alone says which tokens begin and end a text") {
+  const Folder folder;
+  const checkpoint::Store store(folder.path() + "/checkpoints", 2);
+  const auto manifest = save(store);
+  const std::string output = folder.path() + "/out", family = SOURCE_DIR "/tests/unit/data/peers/bpe/smollm2";
+
+  REQUIRE(tools::export_checkpoint(store, manifest, {.output = output, .companions = family}));
+
+  const auto tokenizer = data::open_tokenizer(family + "/tokenizer.json");
+  REQUIRE(tokenizer);
+  const int32_t end = (*tokenizer)->facts().special.end;
+  CHECK(end >= 0);
+  CHECK(end_tokens(read_back(output + "/config.json")).value() == std::vector<int32_t>{end});
 }
 
 TEST_CASE(

@@ -63,6 +63,10 @@ TEST_CASE(
   REQUIRE(llama);
   CHECK(llama->find(R"("torch_dtype": "bfloat16")") != std::string::npos);
   CHECK(llama->find(R"("max_position_embeddings": 128)") != std::string::npos);
+  CHECK(llama->find(R"("eos_token_id": null)") != std::string::npos);
+  const auto begun = config_json(R"({"hidden_size":64})", "bfloat16", 128, R"({"eos_token_id": [2, 7]})");
+  CHECK(end_tokens(*begun).value() == std::vector<int32_t>{2, 7});
+  CHECK(begun->find("bos_token_id") == std::string::npos);  // as it was before
   REQUIRE(bert);
   CHECK(bert->find(R"("max_position_embeddings": 512)") != std::string::npos);
   CHECK(!config_json("\"llama: 2 layers\"", "float32", 1));

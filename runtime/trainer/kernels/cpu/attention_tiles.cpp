@@ -110,14 +110,12 @@ void forward_queries(TiledForwardScratch& s, const Slice<const Bf16>& slice, con
   narrow_columns(out + slice.out_at(i, h), s.turned, s.out, s.sum, rows, D, slice.shape.H * D);
 }
 
-// Loads the rows of all keys and values of one head, and the keys transposed: (D, tokens).
+// Starts on one key/value head: its keys transposed, (D, tokens), and no gradients yet.
 void load_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* qkv) {
-  const int64_t T = slice.shape.T, D = slice.shape.D, stride = slice.shape.qkv_stride(), all = whole_tiles(T);
-  copy_rows(bf16(s.k), slice.key(qkv, 0), T, all, D, stride);
-  copy_rows(bf16(s.v), slice.value(qkv, 0), T, all, D, stride);
+  const int64_t elements = whole_tiles(slice.shape.T) * slice.shape.D;
   transpose_head(s.k_transposed, s, slice.key(qkv, 0), slice.shape);
-  std::fill_n(s.dk, all * D, 0.0f);
-  std::fill_n(s.dv, all * D, 0.0f);
+  std::fill_n(s.dk, elements, 0.0f);
+  std::fill_n(s.dv, elements, 0.0f);
 }
 
 // Loads what the pairs of tiles with queries from i on read.
@@ -139,9 +137,13 @@ void load_queries(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const
 }
 
 // Handles one pair of tiles: keys from j on, and the queries that are loaded.
-void backward_tile(TiledBackwardScratch& s, int64_t all, int64_t D, int64_t j, float scale) {
-  multiply(s.scores, kScores, bf16(s.k) + j * D, D, s.q_columns, kScores, kScores, D, kScores, false);
-  multiply(s.dp, kScores, bf16(s.v) + j * D, D, s.dout_columns, kScores, kScores, D, kScores, false);
+void backward_tile(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* qkv, int64_t j,
+                   float scale) {
+  const int64_t T = slice.shape.T, D = slice.shape.D, all = whole_tiles(T), rows = std::min(kScores, T - j);
+  copy_rows(bf16(s.k), slice.key(qkv, j), rows, kScores, D, slice.shape.qkv_stride());
+  copy_rows(bf16(s.v), slice.value(qkv, j), rows, kScores, D, slice.shape.qkv_stride());
+  multiply(s.scores, kScores, bf16(s.k), D, s.q_columns, kScores, kScores, D, kScores, false);
+  multiply(s.dp, kScores, bf16(s.v), D, s.dout_columns, kScores, kScores, D, kScores, false);
   vector::softmax_and_gradient(bf16(s.p), bf16(s.ds), s.ds_rows, {s.scores, s.dp, s.lse, s.delta},
                                {s.begin, s.end, j}, scale);
   multiply(s.dv + j * D, D, bf16(s.p), kScores, s.dout_rows, D, kScores, kScores, D, true);
@@ -160,7 +162,7 @@ void backward_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, cons
     load_queries(s, slice, seen, qkv, dout, out, lse, h, i);
     const Columns columns = seen.of(i, rows);
     for (int64_t j = columns.begin / kScores * kScores; j < columns.end; j += kScores)
-      backward_tile(s, whole_tiles(T), D, j, scale);
+      backward_tile(s, slice, qkv, j, scale);
     std::fill_n(s.lse, kScores, scale);  // not in use any more
     narrow_columns(target.query(dqkv, i, h), s.turned, s.dq, s.lse, rows, D, slice.shape.qkv_stride());
   }

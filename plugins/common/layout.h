@@ -1,4 +1,5 @@
-// Layout: which ranks of a group share a node's memory, and who does what for whom because of it.
+// Layout: which ranks of a group share a node's memory, and who does what for whom because of it. The ofi plugin carries
+// it out, and predictions count it (launcher/forecast/traffic.h).
 //
 // Every byte enters a node once: for each part of a buffer one rank of the node, its leader there, receives it and
 // gives it to the others through memory. Leaders of different parts are different ranks, so that a node's network
@@ -11,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "plugins/ofi/sum_tree.h"
+#include "plugins/common/sum_tree.h"
 
-namespace shardrun::ofi {
+namespace shardrun::common {
 
 struct Layout {
   std::vector<uint32_t> node_of;               // by group rank; nodes are numbered as their first ranks come
@@ -37,6 +38,25 @@ struct Layout {
 // `places` has for each group rank a number that is equal for ranks which share memory.
 Layout make_layout(std::span<const uint64_t> places, uint32_t crowd);
 
+// One flow of bytes between two nodes, as one of its two ranks carries it out.
+struct NodeFlow {
+  uint32_t peer = 0;  // the other rank, by its place in the group
+  bool is_send = false;
+  uint32_t part = 0;  // the rank whose slice of the buffer it is
+  uint32_t root = 0;  // of a sum: which of the sending node's sums (Layout::roots)
+  bool operator==(const NodeFlow&) const = default;
+};
+
+// Returns the flows of rank `mine` that bring every rank's part to every node: those that it receives, then those that it
+// sends.
+std::vector<NodeFlow> gather_flows(const Layout& layout, uint32_t mine);
+// Returns its flows that bring every node's sums of a slice to the slice's owner: those that it sends, then those that it
+// receives.
+std::vector<NodeFlow> sum_flows(const Layout& layout, uint32_t mine);
+
+// Up to so many bytes, which all nodes hold together, one rank of each node exchanges for all of them.
+inline constexpr uint64_t kMostExchanged = 64 << 10;
+
 // One message of an exchange in which every node gets every node's block. Blocks lie in the order of nodes.
 struct NodeMessage {
   bool is_send = false;
@@ -51,4 +71,4 @@ struct NodeMessage {
 // in a row to one node, the second holds the blocks from number 0 on.
 std::vector<NodeMessage> plan_exchange(uint32_t nodes, uint32_t mine);
 
-}  // namespace shardrun::ofi
+}  // namespace shardrun::common

@@ -1,9 +1,9 @@
-#include "plugins/ofi/layout.h"
+#include "plugins/common/layout.h"
 
 #include <algorithm>
 #include <map>
 
-namespace shardrun::ofi {
+namespace shardrun::common {
 namespace {
 
 // Up to this many nodes one message to each costs less than two rounds of fewer.
@@ -66,6 +66,32 @@ Layout make_layout(std::span<const uint64_t> places, uint32_t crowd) {
   return layout;
 }
 
+std::vector<NodeFlow> gather_flows(const Layout& layout, uint32_t mine) {
+  std::vector<NodeFlow> flows;
+  const uint32_t node = layout.node_of[mine], nodes = layout.nodes();
+  for (const uint32_t part : layout.led_by(mine)) flows.push_back({.peer = part, .part = part});
+  for (uint32_t step = 1; step < nodes; ++step) {
+    const uint32_t other = (node + nodes - step) % nodes;
+    flows.push_back({.peer = layout.leader(other, mine), .is_send = true, .part = mine});
+  }
+  return flows;
+}
+
+std::vector<NodeFlow> sum_flows(const Layout& layout, uint32_t mine) {
+  std::vector<NodeFlow> flows;
+  const uint32_t node = layout.node_of[mine], nodes = layout.nodes();
+  for (const uint32_t part : layout.led_by(mine)) {
+    for (uint32_t root = 0; root < layout.roots[node].size(); ++root)
+      flows.push_back({.peer = part, .is_send = true, .part = part, .root = root});
+  }
+  for (uint32_t step = 1; step < nodes; ++step) {
+    const uint32_t other = (node + step) % nodes;
+    for (uint32_t root = 0; root < layout.roots[other].size(); ++root)
+      flows.push_back({.peer = layout.leader(other, mine), .part = mine, .root = root});
+  }
+  return flows;
+}
+
 std::vector<NodeMessage> plan_exchange(uint32_t nodes, uint32_t mine) {
   std::vector<NodeMessage> messages;
   const bool few = nodes <= kFewNodes;
@@ -82,4 +108,4 @@ std::vector<NodeMessage> plan_exchange(uint32_t nodes, uint32_t mine) {
   return messages;
 }
 
-}  // namespace shardrun::ofi
+}  // namespace shardrun::common

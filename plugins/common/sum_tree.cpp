@@ -1,11 +1,11 @@
-#include "plugins/ofi/sum_tree.h"
+#include "plugins/common/sum_tree.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 
-namespace shardrun::ofi {
+namespace shardrun::common {
 namespace {
 
 constexpr uint32_t kMostTemporaries = 33;  // levels of a tree of 2^32 ranks, and one
@@ -106,4 +106,4 @@ void run_sum(const Sum& sum, std::span<const T* const> inputs, T* out, uint64_t 
 template void run_sum(const Sum&, std::span<const float* const>, float*, uint64_t);
 template void run_sum(const Sum&, std::span<const double* const>, double*, uint64_t);
 
-}  // namespace shardrun::ofi
+}  // namespace shardrun::common

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace shardrun::ofi {
+namespace shardrun::common {
 
 // The ranks begin … end - 1, which are a subtree.
 struct Subtree {
@@ -41,4 +41,4 @@ Sum plan_sum(std::span<const Subtree> parts, const Subtree& whole);
 template <typename T>
 void run_sum(const Sum& sum, std::span<const T* const> inputs, T* out, uint64_t count);
 
-}  // namespace shardrun::ofi
+}  // namespace shardrun::common
