@@ -14,6 +14,8 @@
 #include <ctime>
 #include <memory>
 #include <span>
+#include <sstream>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -27,7 +29,32 @@ using base::UniqueFd;
 constexpr uint64_t kLargestEnvironment = 4 << 20;  // bytes
 constexpr int kMostPasses = 250;                   // over all processes, 20 ms apart
 
-// Kills every process that has the mark; returns how many there were. One that has ended has no environment.
+// Whether a process whose environment reads empty may have one all the same: while it executes another program, the
+// kernel has dropped the old one's environment and not yet set the new one's. proc(5): of /proc/<pid>/stat, field 3 is
+// the state, 9 the flags, 50 and 51 the environment's first and last address.
+bool is_between_programs(pid_t pid) {
+  constexpr unsigned long kKernelThread = 0x00200000;  // PF_KTHREAD
+  const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
+  const size_t name_end = text ? text->rfind(") ") : std::string::npos;
+  if (name_end == std::string::npos) return false;
+  std::istringstream fields(text->substr(name_end + 2));
+  char state = 'X';
+  unsigned long flags = 0, first = 0, last = 0;
+  std::string field;
+  fields >> state;
+  for (int number = 4; number <= 51 && fields >> field; ++number) {
+    const unsigned long value = std::strtoul(field.c_str(), nullptr, 10);
+    if (number == 9) flags = value;
+    if (number == 50) first = value;
+    if (number == 51) last = value;
+  }
+  const bool is_a_program = state != 'Z' && state != 'X' && (flags & kKernelThread) == 0;
+  const bool has_none = first == last && last != 0;
+  return is_a_program && !has_none;
+}
+
+// Kills every process that has the mark; returns how many there were or may have been. One that has ended has no
+// environment.
 int kill_marked(const std::string& mark) {
   int found = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> processes(::opendir("/proc"), ::closedir);
@@ -37,9 +64,10 @@ int kill_marked(const std::string& mark) {
     const auto read = base::read_file(fmt::format("/proc/{}/environ", pid), kLargestEnvironment);
     if (!read) continue;
     const std::string environment = '\0' + *read;
-    if (environment.find('\0' + mark + '\0') == std::string::npos) continue;
+    const bool marked = environment.find('\0' + mark + '\0') != std::string::npos;
+    if (!marked && !(read->empty() && is_between_programs(pid))) continue;
     ++found;
-    ::kill(pid, SIGKILL);
+    if (marked) ::kill(pid, SIGKILL);
   }
   return found;
 }
