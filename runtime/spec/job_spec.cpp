@@ -25,7 +25,7 @@ constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
     "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
-    "fault_tolerance", "logging",   "environment", "gpu",       "slurm",         "evaluation"};
+    "fault_tolerance", "logging",   "environment", "gpu",       "slurm",         "evaluation", "lora"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -121,7 +121,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
 // Refuses sections that a command program would never see: they must not look as if they did something.
 void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
   for (const char* name : {"model", "data", "sharding", "precision", "gpu", "memory", "optimizer",
-                           "communication", "checkpoint", "evaluation"}) {
+                           "communication", "checkpoint", "evaluation", "lora"}) {
     if (const TomlValue* section = document.find(name)) {
       reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
                    "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
@@ -413,6 +413,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     read_optimizer(document, reading, spec.optimizer);
     read_communication(document, reading, spec.communication);
     read_checkpoint(document, reading, spec.checkpoint);
+    read_lora(document, reading, spec);
   }
   read_batch(document, reading, spec.batch);
   if (spec.program.command.empty()) {

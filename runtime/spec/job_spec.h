@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/lora_spec.h"
 #include "runtime/spec/model_spec.h"
 #include "runtime/spec/slurm_spec.h"
 #include "runtime/spec/strategy.h"
@@ -199,6 +200,7 @@ struct JobSpec {
   ProgramSpec program;
   ContainerSpec container;  // [container]
   ModelSpec model;
+  LoraSpec lora;  // [lora]
   DataSpec data;
   std::vector<EvaluationSet> evaluations;  // [evaluation]
   BatchSpec batch;
