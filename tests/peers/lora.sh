@@ -36,9 +36,11 @@ parameters = "fp32"
 [optimizer]
 steps = 60
 learning_rate = 1e-2
+[export]
+directory = "merged-$rslora"
+dtype = "fp32"
 EOT
   "$shardrun" run job.toml --quiet
-  "$shardrun" export "lora-$rslora" --output "merged-$rslora" --dtype fp32
   "$shardrun" export "lora-$rslora" --output "adapter-$rslora" --dtype fp32 --adapter
   "$shardrun" generate "lora-$rslora" --prompt-tokens 17,4,101,32,99,250,3,64 --max-tokens 24 --json >generated.json
   "$python" "$root/tests/peers/lora.py" compare base "adapter-$rslora" "merged-$rslora" generated.json 2>>peer.log || {
