@@ -319,6 +319,8 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
     record.attempts.back().stragglers.push_back(
         {slow.global_rank, slow.node, slow.busy_seconds, slow.median_seconds});
   }
+  if (record.predicted && !record.predicted->memory_bytes && request.predicted_memory_bytes)
+    record.predicted->memory_bytes = request.predicted_memory_bytes();
   fill_metrics(record, request, attempt.paths, attempt.number, input.exits);
   Verdict verdict = judge(input);
   verdict.stop_requested = input.stop_signal.has_value();

@@ -35,6 +35,9 @@ struct ConductRequest {
   int stop_fd = -1;                             // signalfd, borrowed; -1: nobody can stop us
   double launch_time = 0.0;                     // Unix seconds when shardrun began
   std::optional<record::Prediction> predicted;  // goes into the record
+  // Returns the bytes that a rank was to hold at most. Asked once, when the ranks have ended, since the answer takes some
+  // milliseconds. May be empty.
+  std::function<std::optional<int64_t>()> predicted_memory_bytes;
   // Returns the most that a rank's device does by its datasheet, from the name that its driver gives it. May be
   // empty.
   std::function<std::optional<plan::PeakRate>(const std::string& device)> peak_of_device;

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "launcher/plan/node_memory.h"
 #include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/earlier_runs.h"
 #include "launcher/verbs/forecast.h"
@@ -138,8 +137,6 @@ Result<Foreseen> foresee_on_gpus(const spec::JobSpec& spec, const record::Launch
 
 void predict_on_cpus(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                      record::Prediction& prediction) {
-  if (const auto model = plan::job_memory(spec, plan.batch, measured_place(spec, plan)))
-    prediction.memory_bytes = model->memory.total();
   const auto path = calibration_path(spec);
   if (!path) return;
   const auto machine = load_calibration(*path);

@@ -1,5 +1,5 @@
 // What is said of a run of the built-in trainer before it starts: its step, by a calibration or by published runs, moved by
-// earlier runs of the job; its memory; and the peaks that its utilization is a share of.
+// earlier runs of the job, and the peaks that its utilization is a share of.
 //
 // Thread rule: free functions of the main thread.
 #pragma once

@@ -264,6 +264,15 @@ Result<CheckpointHold> hold_checkpoints(const Prepared& job) {
                               });
 }
 
+// Asks now, and answers when the ranks have ended, what one of them was to hold.
+std::function<std::optional<int64_t>()> predict_memory(const Prepared& job) {
+  const auto place = std::make_shared<PlaceQuestion>(job.spec, job.plan);
+  return [&job, place]() -> std::optional<int64_t> {
+    const auto model = plan::job_memory(job.spec, job.plan.batch, place->answer());
+    return model ? std::optional(model->memory.total()) : std::nullopt;
+  };
+}
+
 int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
                      double launch_time, const StopSignals& signals) {
   ConductRequest request;
@@ -273,6 +282,8 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.stop_fd = signals.fd();
   request.launch_time = launch_time;
   if (!job.spec.program.trainer.empty()) {
+    if (job.spec.resources.device == spec::DeviceKind::kCpu)
+      request.predicted_memory_bytes = predict_memory(job);
     request.predicted = predict_run(job.spec, job.plan);
     if (!options.quiet && !common.json && request.predicted->step_seconds)
       print_lines(fmt::format("predicted  {}; from {}\n", record::step_text(*request.predicted),
@@ -296,7 +307,8 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     if (job.spec.program.command.empty()) {
       const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
       request.check_plan = [&, memory](const record::LaunchPlan& plan) -> Result<void> {
-        ASSIGN_OR_RETURN(auto model, plan::job_memory(job.spec, plan.batch, measured_place(job.spec, plan)));
+        ASSIGN_OR_RETURN(auto model,
+                         plan::job_memory(job.spec, plan.batch, PlaceQuestion(job.spec, plan).answer()));
         return fits_in_memory(model.memory, plan.ranks_per_node, memory);
       };
     }
