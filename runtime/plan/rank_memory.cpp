@@ -21,6 +21,15 @@ int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const D
          reduce_scatter_bytes(degrees.tensor_parallel, rows);
 }
 
+// What passes through the memory that ranks of a node share, in their turn. Weights that are read at the start come from one.
+int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
+  const int64_t world = int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel;
+  const bool reads = !frozen_blocks(options.model).empty() && world > 1;
+  return node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) +
+         node_gather_bytes(degrees.replicas) + node_sum_bytes(degrees.replicas) +
+         (reads ? node_bytes(1, int64_t{512} << 10) : 0);
+}
+
 // The largest values that each rank saw, of all ranks.
 int64_t fp8_bytes(const RankOptions& options, const Degrees& degrees) {
   if (!options.fp8) return 0;
@@ -57,7 +66,10 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   (on_gpu ? memory.offloaded : memory.in_files) = optimizer.elsewhere + activations.offloaded;
   const int64_t staged = options.saves_while_training ? staging_elements(layout, degrees.replicas) : 0;
   memory.saving = (kCheckpointChunk + staged) * kFp32;
-  memory.communication = sum_bytes(options, layout, degrees) + fp8_bytes(options, degrees);
+  // A sum takes the one way or the other.
+  memory.communication =
+      std::max(sum_bytes(options, layout, degrees), on_gpu ? 0 : passing_bytes(options, degrees)) +
+      fp8_bytes(options, degrees);
   if (!on_gpu) {
     memory.workspace =
         cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
