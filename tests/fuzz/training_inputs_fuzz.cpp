@@ -39,7 +39,7 @@ void check_products(const std::string& text) {
 }
 
 void check_documents(const std::string& path, size_t size) {
-  auto reader = data::DocumentReader::open(path, "data.files[0]", /*split_on_blank_lines=*/false);
+  auto reader = data::DocumentReader::open(path, "data.files[0]", data::Reading{});
   if (!reader) return;
   const int64_t count = reader->count();
   int64_t read = 0;
