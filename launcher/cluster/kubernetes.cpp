@@ -15,7 +15,7 @@ using base::Code;
 using base::Error;
 using base::Result;
 
-constexpr size_t kLongestName = 52;  // 63 is the limit, and the operators add "-launcher-xxxxx"
+constexpr size_t kLongestJobName = 52;  // 63 is the limit, and the operators add "-launcher-xxxxx"
 constexpr int64_t kHugePagesMib = 5120;
 constexpr double kMemoryForPods = 0.85;  // the node and its daemons keep the rest
 constexpr int kCpusForNode = 2;
@@ -58,10 +58,10 @@ class Manifest {
     const bool clean = std::all_of(name.begin(), name.end(), [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
     });
-    if (!clean || name.size() > kLongestName || name.front() == '-' || name.back() == '-')
+    if (!clean || name.size() > kLongestJobName || name.front() == '-' || name.back() == '-')
       return refuse(spec_.origin("name"),
                     fmt::format("Kubernetes takes no name \"{}\"", spec::printable(name)),
-                    fmt::format("use at most {} small letters, digits and -", kLongestName));
+                    fmt::format("use at most {} small letters, digits and -", kLongestJobName));
     return {};
   }
 

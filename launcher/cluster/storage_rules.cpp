@@ -10,7 +10,7 @@ namespace {
 
 using spec::SpecReading;
 
-constexpr size_t kLongestName = 30;
+constexpr size_t kLongestStorageName = 30;
 constexpr int kMostExisting = 20, kMostDisks = 5;
 
 class StorageRules {
@@ -22,9 +22,9 @@ class StorageRules {
     for (size_t i = 0; i < config_.storage.size(); ++i) {
       const Storage& storage = config_.storage[i];
       label_ = fmt::format("storage[{}]", i);
-      if (storage.name.size() > kLongestName || storage.name == "default")
+      if (storage.name.size() > kLongestStorageName || storage.name == "default")
         fail("name", fmt::format("\"{}\" is no name of a file system", storage.name),
-             fmt::format("write at most {} characters, and not \"default\"", kLongestName));
+             fmt::format("write at most {} characters, and not \"default\"", kLongestStorageName));
       if (!names.insert(storage.name).second)
         fail("name", fmt::format("there are two file systems \"{}\"", storage.name),
              "give each its own name");

@@ -11,13 +11,13 @@ constexpr std::string_view kMagic = "shardrun-times 1 ";
 // Times past the year 9999 have no place in a line of a log.
 constexpr int64_t kLatest = 253'402'300'799'999;
 
-constexpr int64_t kMost = int64_t{1} << 50;  // sums of some of them do not overflow
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // sums of some of them do not overflow
 
 // Takes a count off the front of `text` with the blank behind it, unless `text` ends there.
 std::optional<int64_t> take_count(std::string_view& text) {
   int64_t value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || value < 0 || value > kMost) return std::nullopt;
+  if (failure != std::errc() || value < 0 || value > kMostBytes) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   if (text.empty()) return value;
   if (text.front() != ' ') return std::nullopt;

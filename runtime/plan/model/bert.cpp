@@ -15,7 +15,7 @@ namespace {
 using base::Code;
 using base::Error;
 
-constexpr double kInitStddev = 0.02;
+constexpr double kBertInitStddev = 0.02;
 
 class Builder {
  public:
@@ -23,7 +23,7 @@ class Builder {
       : block_{std::move(block_name), {}, 0}, prefix_(std::move(prefix)) {}
 
   void matrix(const char* name, int64_t rows, int64_t columns) {
-    append(name, {rows, columns}, /*weight_decay=*/true, kInitStddev, 0.0);
+    append(name, {rows, columns}, /*weight_decay=*/true, kBertInitStddev, 0.0);
   }
   void bias(const char* name, int64_t size) { append(name, {size}, /*weight_decay=*/false, 0.0, 0.0); }
   void layernorm(const std::string& name, int64_t size) {

@@ -23,6 +23,7 @@ struct ParameterInfo {
   int split_dimension = -1;
   int64_t split_begin = 0;
 
+  const std::vector<int64_t>& whole_shape() const { return full_shape.empty() ? shape : full_shape; }
   int64_t elements() const {
     int64_t product = 1;
     for (const int64_t extent : shape) product *= extent;

@@ -128,7 +128,7 @@ Result<std::vector<Member>> wanted_members(const BlockInfo& saved, const model::
   std::vector<Member> members;
   for (size_t i = 0; i < saved.tensors.size(); ++i) {
     const model::ParameterInfo& info = wanted.parameters[i];
-    const auto& full = info.full_shape.empty() ? info.shape : info.full_shape;
+    const auto& full = info.whole_shape();
     if (saved.tensors[i].name != info.name || saved.tensors[i].full_shape != full) {
       return Error(Code::kInvalid,
                    fmt::format("the checkpoint has {} where {} is wanted, or of another shape",

@@ -233,8 +233,7 @@ std::vector<BlockInfo> describe_blocks(std::span<const std::vector<model::BlockL
     BlockInfo block{first.name, {}};
     for (size_t p = 0; p < first.parameters.size(); ++p) {
       const model::ParameterInfo& info = first.parameters[p];
-      TensorRecord tensor{
-          info.name, info.full_shape.empty() ? info.shape : info.full_shape, info.split_dimension, {}, {}};
+      TensorRecord tensor{info.name, info.whole_shape(), info.split_dimension, {}, {}};
       for (const auto& blocks_of_rank : by_tensor_rank) {
         if (tensor.split_dimension < 0) break;
         const model::ParameterInfo& slice = blocks_of_rank[index].parameters[p];

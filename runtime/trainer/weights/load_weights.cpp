@@ -49,14 +49,10 @@ struct Chunk {
   size_t bytes() const { return static_cast<size_t>(elements * bytes_per_element(type)); }
 };
 
-const std::vector<int64_t>& full_shape(const model::ParameterInfo& parameter) {
-  return parameter.full_shape.empty() ? parameter.shape : parameter.full_shape;
-}
-
 shard::TensorSlice slice_of(const model::ParameterInfo& parameter) {
   const int dimension = parameter.split_dimension;
   const int64_t count = dimension < 0 ? 0 : parameter.shape[dimension];
-  return shard::make_slice(full_shape(parameter), dimension, parameter.split_begin, count);
+  return shard::make_slice(parameter.whole_shape(), dimension, parameter.split_begin, count);
 }
 
 Result<void> broadcast(comm::Communicator& world, std::span<std::byte> bytes) {
@@ -139,7 +135,7 @@ class Loader {
     for (int block = 0; block < layout_.block_count(); ++block) {
       const auto& parameters = blocks_[block].parameters;
       for (size_t p = 0; p < parameters.size(); ++p, ++type) {
-        const int64_t elements = shard::whole_slice(full_shape(parameters[p])).elements();
+        const int64_t elements = shard::whole_slice(parameters[p].whole_shape()).elements();
         for (int64_t first = 0; first < elements; first += kChunkElements) {
           chunks_.push_back({block, p, *type, first, std::min(kChunkElements, elements - first)});
         }
@@ -172,7 +168,7 @@ class Loader {
     if (memory.back() != std::byte{0}) return agree(failure_ ? Result<void>(*failure_) : Result<void>());
     const model::ParameterInfo& parameter = blocks_[chunk.block].parameters[chunk.parameter];
     const ElementRange owned = layout_.owned(chunk.block, group_rank_);
-    const auto slice = slice_of(parameter), whole = shard::whole_slice(full_shape(parameter));
+    const auto slice = slice_of(parameter), whole = shard::whole_slice(parameter.whole_shape());
     const ElementRange mine{std::max<int64_t>(0, owned.begin - parameter.offset),
                             std::min(slice.elements(), owned.end - parameter.offset)};
     if (sums_up_) checksum_ = base::crc32c(memory.first(chunk.bytes()), checksum_);

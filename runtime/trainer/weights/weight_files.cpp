@@ -43,10 +43,6 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-const std::vector<int64_t>& full_shape(const model::ParameterInfo& parameter) {
-  return parameter.full_shape.empty() ? parameter.shape : parameter.full_shape;
-}
-
 }  // namespace
 
 Result<WeightFiles> WeightFiles::open(const std::string& path) {
@@ -117,9 +113,9 @@ Result<void> WeightFiles::check(std::span<const model::BlockLayout> blocks) cons
       const TensorEntry* entry = find(parameter.name);
       if (entry == nullptr) {
         missing.push_back(parameter.name);
-      } else if (entry->shape != full_shape(parameter)) {
+      } else if (entry->shape != parameter.whole_shape()) {
         misshapen.push_back(fmt::format("{} has shape {}, not {}", parameter.name, shape_text(entry->shape),
-                                        shape_text(full_shape(parameter))));
+                                        shape_text(parameter.whole_shape())));
       } else if (entry->type == TensorType::kOther) {
         misshapen.push_back(
             fmt::format("{} has type {}, not F32, BF16 or F16", parameter.name, entry->dtype));

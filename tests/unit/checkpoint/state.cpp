@@ -85,7 +85,7 @@ RankState::RankState(const Place& place, bool fill, float shift)
     const auto& parameters = blocks[static_cast<size_t>(b)].parameters;
     for (size_t t = 0; t < parameters.size(); ++t) {
       const model::ParameterInfo& info = parameters[t];
-      const auto& full = info.full_shape.empty() ? info.shape : info.full_shape;
+      const auto& full = info.whole_shape();
       const int64_t columns = full.size() < 2 ? 1 : full[1];
       const int64_t first_row = info.split_dimension == 0 ? info.split_begin : 0;
       const int64_t first_column = info.split_dimension == 1 ? info.split_begin : 0;

@@ -62,7 +62,7 @@ std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const p
   for (int b = 0; b < layout.block_count(); ++b) {
     std::vector<float> local;
     for (const model::ParameterInfo& info : blocks[static_cast<size_t>(b)].parameters) {
-      const auto& full = info.full_shape.empty() ? info.shape : info.full_shape;
+      const auto& full = info.whole_shape();
       const int64_t columns = full.size() < 2 ? 1 : full[1],
                     width = info.shape.size() < 2 ? 1 : info.shape[1];
       const int64_t row = info.split_dimension == 0 ? info.split_begin : 0;
