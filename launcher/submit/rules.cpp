@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -128,6 +129,18 @@ Result<void> check_weights(const spec::JobSpec& spec, const std::string& working
                   spec.origin("model.init"), full, std::strerror(errno)));
 }
 
+// Whoever trained for hours should not learn at the end that the folder was taken.
+Result<void> check_export(const spec::JobSpec& spec, const std::string& working_directory) {
+  const std::string full = absolute(spec.exported.directory, working_directory);
+  std::error_code ignored;
+  const bool is_free =
+      !std::filesystem::exists(full, ignored) ||
+      (std::filesystem::is_directory(full, ignored) && std::filesystem::is_empty(full, ignored));
+  if (is_free) return {};
+  return Error(Code::kInvalid, fmt::format("{}: {} is there already; name another folder, or move it away",
+                                           spec.origin("export.directory"), full));
+}
+
 // An image must be a local file or folder: ranks that each fetched it from a registry would all do so at once. srun
 // checks what pyxis gets.
 Result<void> check_container(const spec::JobSpec& spec, const std::string& working_directory) {
@@ -218,6 +231,7 @@ std::vector<Error> check_for_ranks(const spec::JobSpec& spec, const std::string&
   if (spec.program.command.empty() && spec.model.init != "random")
     keep(check_weights(spec, working_directory));
   if (!spec.checkpoint.directory.empty()) keep(check_checkpoint_folder(spec, working_directory));
+  if (!spec.exported.directory.empty()) keep(check_export(spec, working_directory));
   keep(check_container(spec, working_directory));
   for (const auto& [name, value] : spec.environment) {
     if (value.kind != spec::EnvironmentValue::Kind::kFromFile) continue;

@@ -12,6 +12,8 @@ struct ExportOptions {
   std::string checkpoint;  // a run, a folder of checkpoints, or one of them
   std::string output;
   std::string tokenizer;  // a folder, or a file in it; empty: of the weights that the run began with
+  std::string base;       // the weights that adapters stand beside; empty: that the run began with
+  bool adapter = false;
   std::string dtype = "bf16";
   uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -39,6 +41,9 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
   if (!companions.empty()) arguments.push_back("--companions=" + companions);
   if (place->run) arguments.push_back("--run=" + place->run->root);
   if (!place->origin.empty()) arguments.push_back("--origin=" + place->origin);
+  const std::string& base = options.base.empty() ? place->weights : options.base;
+  if (!base.empty()) arguments.push_back("--base=" + base);
+  if (options.adapter) arguments.emplace_back("--adapter");
   if (common.json) arguments.emplace_back("--json");
   return become(std::move(arguments), common);
 }
@@ -55,6 +60,11 @@ void add_export(CLI::App& app, CommandLine& line) {
   verb->add_option("--tokenizer", options.tokenizer,
                    "A folder with the model's tokenizer, or a file there; else that of [model] init")
       ->option_text("PATH");
+  verb->add_option("--base", options.base,
+                   "Of a checkpoint with adapters: the weights that they stand beside; else [model] init")
+      ->option_text("PATH");
+  verb->add_flag("--adapter", options.adapter,
+                 "Adapters alone, as PEFT has them, instead of merged into the weights");
   verb->add_option("--dtype", options.dtype, "bf16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();

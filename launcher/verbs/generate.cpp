@@ -8,7 +8,7 @@ namespace {
 
 struct GenerateOptions {
   std::string model;  // a folder with config.json, a run, or a checkpoint
-  std::string prompt, prompt_tokens, system, chat_template, tokenizer;
+  std::string prompt, prompt_tokens, system, chat_template, tokenizer, base;
   std::string dtype = "auto";
   int64_t max_tokens = 256;
   double temperature = 0.0, top_p = 1.0;
@@ -22,6 +22,7 @@ int generate(const GenerateOptions& options, const CommonOptions& common) {
   auto place = find_model(options.model, common);
   if (!place) return fail(place.error(), common);
   if (!options.tokenizer.empty()) place->tokenizer = options.tokenizer;
+  if (!options.base.empty()) place->weights = options.base;
   std::vector<std::string> arguments{installation->rank_program,
                                      "generate",
                                      "--dtype=" + options.dtype,
@@ -31,10 +32,10 @@ int generate(const GenerateOptions& options, const CommonOptions& common) {
                                      fmt::format("--seed={}", options.seed),
                                      fmt::format("--threads={}", options.threads)};
   const std::pair<const char*, const std::string&> texts[] = {
-      {"checkpoint", place->checkpoint},  {"folder", place->folder},
-      {"tokenizer", place->tokenizer},    {"prompt", options.prompt},
-      {"system", options.system},         {"prompt-tokens", options.prompt_tokens},
-      {"template", options.chat_template}};
+      {"checkpoint", place->checkpoint},   {"folder", place->folder},
+      {"tokenizer", place->tokenizer},     {"prompt", options.prompt},
+      {"system", options.system},          {"prompt-tokens", options.prompt_tokens},
+      {"template", options.chat_template}, {"base", place->weights}};
   for (const auto& [name, text] : texts)
     if (!text.empty()) arguments.push_back(fmt::format("--{}={}", name, text));
   if (common.json) arguments.emplace_back("--json");
@@ -60,6 +61,9 @@ void add_generate(CLI::App& app, CommandLine& line) {
                    "The prompt as ids, e.g. 1,15043; no tokenizer is needed");
   verb->add_option("--tokenizer", options.tokenizer,
                    "byte, or the path of a tokenizer.json or a SentencePiece .model; else the model's own");
+  verb->add_option("--base", options.base,
+                   "Of a checkpoint with adapters: the weights that they stand beside; else [model] init")
+      ->option_text("PATH");
   verb->add_option("--max-tokens", options.max_tokens, "How many tokens are generated at most")
       ->capture_default_str();
   verb->add_option("--temperature", options.temperature,

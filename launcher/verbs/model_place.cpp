@@ -29,7 +29,8 @@ base::Result<void> ask_run(const record::RunDir& run, ModelPlace& place) {
   place.run = run;
   const fs::path here = plan.working_directory;
   if (spec->model.init != "random") {
-    place.origin = folder_of((here / spec->model.init).string());
+    place.weights = (here / spec->model.init).string();
+    place.origin = folder_of(place.weights);
     place.tokenizer = tokenizer_in(place.origin);
   }
   const auto& files = spec->data.files;

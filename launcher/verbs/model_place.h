@@ -13,6 +13,7 @@ namespace shardrun::launcher {
 struct ModelPlace {
   std::string folder;      // with config.json, or a .safetensors file beside one; else
   std::string checkpoint;  // one of a run, or a folder of them
+  std::string weights;     // the file or folder that the run's [model] init names; empty as `origin` is
   // The folder whose weights the run began with; empty: random ones, or nobody knows the run.
   std::string origin;
   std::string tokenizer;  // as `shardrun data --tokenizer` takes it; empty: nobody knows

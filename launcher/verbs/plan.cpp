@@ -25,6 +25,8 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
   print_text("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
              static_cast<double>(tokens_per_step) * model.flops_per_token.causal * 1e-12);
   print_text("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
+  if (model.trained > 0 && model.trained < model.parameters)
+    print_text("trained      {} of them, in adapters\n", with_thousands(model.trained));
   print_text("sharding     a copy of the state on {}, copies {}, each matrix on {}\n",
              counted(model.shard_degree, "rank"), model.replicas, counted(model.tensor_parallel, "rank"));
   const plan::MemoryPlan& memory = model.memory;
@@ -46,6 +48,8 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
       {"saving", memory.saving, "copies that checkpoints are written from"},
       {"process", memory.process, "programs, libraries, connections"},
       {"total", memory.total(), "at its peak"}};
+  if (memory.frozen > 0)
+    rows.insert(rows.begin() + 2, {"frozen", memory.frozen, "parameters of its shard that stay as they are"});
   if (memory.offloaded > 0)
     rows.insert(rows.end() - 1,
                 {"offloaded", memory.offloaded, "moments and activations, pinned on the host"});

@@ -172,6 +172,10 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
   if (spec.resources.device == spec::DeviceKind::kGpu && loaded.says("resources.ranks_per_node"))
     question.machine.per_node = std::min(question.machine.per_node, spec.resources.ranks_per_node);
   question.model = shape_of(plan::network_of(spec));
+  if (question.model.adapted)
+    return base::Error(
+        base::Code::kInvalid,
+        spec.origin("lora") + ": forecasts know no adapters yet; ask about the job without [lora]");
   if (software.gpt_blocks) question.model.ffn_matrices = 2;
   question.traits = software.traits;
   question.given = software.given;

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "launcher/agent/checkpoint_hold.h"
+#include "launcher/agent/child_program.h"
 #include "launcher/agent/conductor.h"
 #include "launcher/agent/stop_signals.h"
 #include "launcher/plan/node_memory.h"
@@ -328,6 +329,24 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   return record->exit_code;
 }
 
+// Makes the [export] of a job whose last step is done, as `shardrun export` does. Returns the exit code to end with.
+int export_model(const Prepared& job, const Installation& installed, const CommonOptions& common,
+                 const StopSignals& signals) {
+  const spec::ExportSpec& wanted = job.spec.exported;
+  if (wanted.directory.empty()) return contract::kExitDone;
+  const fs::path here = job.plan.working_directory;
+  std::vector<std::string> argv{installed.shardrun_program,
+                                "export",
+                                job.plan.run_directory,
+                                "--output",
+                                (here / wanted.directory).string(),
+                                "--dtype",
+                                wanted.dtype == spec::DType::kFp32 ? "fp32" : "bf16"};
+  if (wanted.adapter) argv.emplace_back("--adapter");
+  const auto ended = run_child_program(argv, signals.fd(), common.json);
+  return ended ? *ended : fail(ended.error(), common);
+}
+
 }  // namespace
 
 int run(const RunOptions& options, const CommonOptions& common) {
@@ -342,7 +361,8 @@ int run(const RunOptions& options, const CommonOptions& common) {
     auto signals = StopSignals::block();
     if (!signals) return fail(signals.error(), common);
     ::signal(SIGPIPE, SIG_IGN);
-    return conduct_and_show(*job, options, common, launch_time, *signals);
+    const int code = conduct_and_show(*job, options, common, launch_time, *signals);
+    return code == contract::kExitDone ? export_model(*job, *installed, common, *signals) : code;
   }
   auto warnings = check_launch(job->spec, job->plan, options.dry_run);
   if (!warnings) return fail(warnings.error(), common);
@@ -364,7 +384,8 @@ int run(const RunOptions& options, const CommonOptions& common) {
     if (!compiled) return fail(compiled.error(), common);
     if (*compiled != contract::kExitDone) return *compiled;
   }
-  return conduct_and_show(*job, options, common, launch_time, *signals);
+  const int code = conduct_and_show(*job, options, common, launch_time, *signals);
+  return code == contract::kExitDone ? export_model(*job, *installed, common, *signals) : code;
 }
 
 void add_run(CLI::App& app, CommandLine& line) {

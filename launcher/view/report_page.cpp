@@ -155,9 +155,10 @@ std::string memory_table(const std::vector<ReportRun>& runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     if (!runs[i].record.metrics) continue;
     const plan::MemoryPlan& plan = runs[i].record.metrics->planned;
-    const std::array<std::pair<const char*, int64_t>, 11> parts = {
+    const std::array<std::pair<const char*, int64_t>, 12> parts = {
         {{"Master parameters", plan.masters},
          {"Copy to compute with", plan.compute_copy},
+         {"Frozen parameters", plan.frozen},
          {"Gradients", plan.gradients},
          {"Moments of the optimizer", plan.moments},
          {"Gathered blocks", plan.gathered},

@@ -26,6 +26,20 @@ inline int64_t all_reduce_bytes(int group_size, int64_t bytes) {
   return reduce_scatter_bytes(group_size, whole ? bytes : bytes / group_size + 8);
 }
 
+// What a rank touches of the memory through which the ranks of a node pass bytes (comm_v1.h says how much at most): rings of
+// four chunks, of 128 KiB to all and of 64 KiB to each other one, for as many operations as run at once. Which ranks share
+// a node is not known here; the contract's limit bounds what a large group is taken for.
+inline int64_t node_bytes(int64_t rings, int64_t ring_bytes) {
+  return kRunningSums * std::min(rings * ring_bytes, static_cast<int64_t>(SHARDRUN_COMM_V1_NODE_BYTES));
+}
+// Returns that of a group's gathers: the ring of each; and of its sums: one from and one to each other.
+inline int64_t node_gather_bytes(int64_t group_size) {
+  return group_size > 1 ? node_bytes(group_size, int64_t{512} << 10) : 0;
+}
+inline int64_t node_sum_bytes(int64_t group_size) {
+  return node_bytes(2 * (group_size - 1), int64_t{256} << 10);
+}
+
 // Returns how many bytes of one rank's part a staged communicator moves at a time: 16 MiB over the whole group, but
 // at least 64 KiB; no more than the largest part that it is ever given.
 inline int64_t staging_piece_bytes(int group_size, int64_t largest_part_bytes) {

@@ -14,6 +14,7 @@ namespace shardrun::plan {
 struct MemoryPlan {
   int64_t masters = 0;        // fp32 parameters of its shard
   int64_t compute_copy = 0;   // the same parameters in bf16; 0 when the job computes in fp32
+  int64_t frozen = 0;         // parameters of its shard that are not trained, as they are computed with
   int64_t gradients = 0;      // fp32 gradients of its shard
   int64_t moments = 0;        // optimizer moments; a window of them when they lie in a file or beside the GPU
   int64_t gathered = 0;       // buffers of whole blocks and of their gradients
@@ -34,7 +35,7 @@ struct MemoryPlan {
     return on_gpu == 0 ? 0 : model_state() + gathered + activations + workspace + context;
   }
   int64_t host_total() const { return total() - gpu_total(); }
-  int64_t model_state() const { return masters + compute_copy + gradients + moments; }
+  int64_t model_state() const { return masters + compute_copy + frozen + gradients + moments; }
   int64_t total() const {
     return model_state() + gathered + activations + offloaded + workspace + communication + saving + process +
            context;
@@ -45,6 +46,7 @@ struct MemoryPlan {
 void fields(auto& visit, base::Is<MemoryPlan> auto& memory) {
   visit.later("masters", memory.masters);
   visit.later("compute_copy", memory.compute_copy);
+  visit.later("frozen", memory.frozen);
   visit.later("gradients", memory.gradients);
   visit.later("moments", memory.moments);
   visit.later("gathered", memory.gathered);
@@ -62,6 +64,7 @@ void fields(auto& visit, base::Is<MemoryPlan> auto& memory) {
 
 struct ModelPlan {
   int64_t parameters = 0, blocks = 0;
+  int64_t trained = 0;  // of those parameters; all, unless the job trains adapters
   FlopsPerToken flops_per_token;
   int shard_degree = 1, replicas = 1, tensor_parallel = 1;
   MemoryPlan memory;
@@ -70,6 +73,7 @@ struct ModelPlan {
 void fields(auto& visit, base::Is<ModelPlan> auto& model) {
   visit("parameters", model.parameters);
   visit("blocks", model.blocks);
+  visit.later("trained", model.trained);
   visit("flops_per_token", model.flops_per_token.causal);
   visit("full_flops_per_token", model.flops_per_token.full);
   visit("shard_degree", model.shard_degree);

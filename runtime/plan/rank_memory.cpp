@@ -11,13 +11,6 @@ namespace {
 
 constexpr int64_t kFp32 = sizeof(float);
 
-ShardLayout shard_layout(const RankOptions& options, const Degrees& degrees) {
-  std::vector<int64_t> elements;
-  for (const BlockLayout& block : block_layouts(options.model, 0, degrees.tensor_parallel))
-    elements.push_back(block.elements);
-  return make_layout(elements, degrees.shard);
-}
-
 // What sums over ranks receive: of shards and replicas two at a time, of a tensor group one.
 int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
   const int64_t shard = layout.largest_shard_elements * kFp32;
@@ -26,6 +19,15 @@ int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const D
   return kRunningSums * reduce_scatter_bytes(degrees.shard, shard) +
          kRunningSums * all_reduce_bytes(degrees.replicas, shard) +
          reduce_scatter_bytes(degrees.tensor_parallel, rows);
+}
+
+// What passes through the memory that ranks of a node share, in their turn. Weights that are read at the start come from one.
+int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
+  const int64_t world = int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel;
+  const bool reads = !frozen_blocks(options.model).empty() && world > 1;
+  return node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) +
+         node_gather_bytes(degrees.replicas) + node_sum_bytes(degrees.replicas) +
+         (reads ? node_bytes(1, int64_t{512} << 10) : 0);
 }
 
 // The largest values that each rank saw, of all ranks.
@@ -45,11 +47,14 @@ int64_t pinned_bytes(const Degrees& degrees) {
 
 MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {
   const bool on_gpu = options.device == DeviceKind::kGpu;
-  const ShardLayout layout = shard_layout(options, degrees);
+  const ShardLayout layout =
+      shard_layout(trained_blocks(options.model, 0, degrees.tensor_parallel), degrees.shard);
   MemoryPlan memory;
-  const ShardedState state = sharded_state(layout, state_options(options));
+  const ShardedState state = sharded_state(layout, state_options(options),
+                                           shard_layout(frozen_blocks(options.model), degrees.shard));
   memory.masters = state.masters.bytes();
   memory.gradients = state.gradients.bytes();
+  memory.frozen = state.frozen.bytes();
   memory.compute_copy = state.compute_copy.bytes();
   memory.gathered = state.block_bytes();
   const MomentBytes optimizer =
@@ -61,7 +66,10 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   (on_gpu ? memory.offloaded : memory.in_files) = optimizer.elsewhere + activations.offloaded;
   const int64_t staged = options.saves_while_training ? staging_elements(layout, degrees.replicas) : 0;
   memory.saving = (kCheckpointChunk + staged) * kFp32;
-  memory.communication = sum_bytes(options, layout, degrees) + fp8_bytes(options, degrees);
+  // A sum takes the one way or the other.
+  memory.communication =
+      std::max(sum_bytes(options, layout, degrees), on_gpu ? 0 : passing_bytes(options, degrees)) +
+      fp8_bytes(options, degrees);
   if (!on_gpu) {
     memory.workspace =
         cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
@@ -76,6 +84,12 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
 }
 
 }  // namespace
+
+ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size) {
+  std::vector<int64_t> elements;
+  for (const BlockLayout& block : blocks) elements.push_back(block.elements);
+  return make_layout(elements, group_size);
+}
 
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
   return {.model = network_of(spec),
@@ -125,10 +139,12 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
   plan.shard_degree = degrees.shard;
   plan.replicas = degrees.replicas;
   plan.tensor_parallel = degrees.tensor_parallel;
-  for (const BlockLayout& block : block_layouts(options.model, 0, 1)) {
-    plan.parameters += block.elements;
+  for (const BlockLayout& block : trained_blocks(options.model, 0, 1)) {
+    plan.trained += block.elements;
     ++plan.blocks;
   }
+  plan.parameters = plan.trained;
+  for (const BlockLayout& block : frozen_blocks(options.model)) plan.parameters += block.elements;
   plan.flops_per_token = flops_per_token(options.model, options.sequence_length);
   plan.memory = bytes_by_kind(options, degrees, cpu);
   return plan;
@@ -174,7 +190,7 @@ int64_t staging_elements(const ShardLayout& layout, int replicas) {
 int64_t checkpoint_bytes(const Network& network) {
   constexpr int64_t kBytesOfParameter = 3 * kFp32;  // master and both moments
   int64_t elements = 0;
-  for (const BlockLayout& block : block_layouts(network, 0, 1)) elements += block.elements;
+  for (const BlockLayout& block : trained_blocks(network, 0, 1)) elements += block.elements;
   return kBytesOfParameter * elements;
 }
 

@@ -83,6 +83,8 @@ inline constexpr int64_t kCheckpointChunk = int64_t{1} << 18;
 // Returns the elements that are copied so that a checkpoint can be written beside training, on the rank of `replicas` that
 // writes most of these shards.
 int64_t staging_elements(const ShardLayout& layout, int replicas);
+// Returns which rank of a group of so many owns what of the blocks.
+ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size);
 // Returns the bytes of one checkpoint on the disk, without the little that headers take.
 int64_t checkpoint_bytes(const Network& network);
 

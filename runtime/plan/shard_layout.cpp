@@ -17,7 +17,7 @@ ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size)
   ShardLayout layout;
   layout.group_size = group_size;
   for (int64_t elements : block_elements) {
-    SHARDRUN_CHECK(elements >= 1);
+    SHARDRUN_CHECK(elements >= 0);
     const int64_t unit = group_size * kShardAlignment;
     const int64_t padded = (elements + unit - 1) / unit * unit;
     const int64_t shard = padded / group_size;

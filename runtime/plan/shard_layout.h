@@ -47,7 +47,7 @@ struct ShardLayout {
   ElementRange owned(int block_index, int group_rank) const;
 };
 
-// Sizes below 1 and group sizes below 1 are bugs (CHECK).
+// A block may be empty. Sizes below 0 and group sizes below 1 are bugs (CHECK).
 ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size);
 
 }  // namespace shardrun::plan

@@ -4,8 +4,10 @@
 //   masters, gradients   fp32, the rank's shards of all blocks (shard_layout.h)
 //   compute_copy         the masters in bf16; none when fp32 is computed with, or each block is converted where it is
 //                        gathered
+//   frozen               the rank's shards of weights that are never changed, in the compute dtype; mostly none
 //   gathered             whole blocks in the compute dtype: one for each when they are kept, else prefetch + 1 of the
-//                        largest. A rank alone computes with its own shard; it has one only to convert masters into.
+//                        largest; what is frozen of a block lies behind what is trained, with its padding. A rank
+//                        alone computes with its own shard; it has one only to convert masters into.
 //   whole_gradients      fp32 gradients of whole blocks, one being reduced while the next is computed; a rank alone
 //                        writes into its gradients
 //   scratches            where a reduced shard arrives that is added to an earlier contribution
@@ -56,7 +58,7 @@ struct BufferCounts {
 BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options);
 
 struct ShardedState {
-  Buffer masters, gradients, compute_copy;
+  Buffer masters, gradients, compute_copy, frozen;
   std::vector<Buffer> gathered, whole_gradients, scratches;
 
   // Returns the bytes of the last three: what is held beside the rank's own shards.
@@ -64,6 +66,8 @@ struct ShardedState {
   int64_t bytes() const;
 };
 
-ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options);
+// `frozen`: of the same blocks in the same group, or of none.
+ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options,
+                           const ShardLayout& frozen = {});
 
 }  // namespace shardrun::plan

@@ -23,6 +23,7 @@ struct Architecture {
   bool paired;     // trains on pairs of sentences with masked tokens, instead of on text
   bool sliceable;  // each matrix can be cut for the ranks of a tensor group
   bool fp8;        // the linear layers of its blocks can compute in fp8
+  bool adapters;   // its weights can stay as they are, with adapters beside them ([lora])
 
   constexpr bool has(std::string_view key) const {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -41,7 +42,8 @@ inline constexpr std::array<Architecture, 2> kArchitectures{{
      .causal = true,
      .paired = false,
      .sliceable = true,
-     .fp8 = true},
+     .fp8 = true,
+     .adapters = true},
     {.name = "bert",
      .called = "a BERT",
      .preset = "bert-base",
@@ -50,7 +52,8 @@ inline constexpr std::array<Architecture, 2> kArchitectures{{
      .causal = false,
      .paired = true,
      .sliceable = false,
-     .fp8 = false},
+     .fp8 = false,
+     .adapters = false},
 }};
 
 // Returns the architecture of that name, or nullptr.

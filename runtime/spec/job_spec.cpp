@@ -25,7 +25,8 @@ constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
     "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
-    "fault_tolerance", "logging",   "environment", "gpu",       "slurm",         "evaluation"};
+    "fault_tolerance", "logging",   "environment", "gpu",       "slurm",         "evaluation", "lora",
+    "export"};
 
 void read_top(const TomlValue& document, SpecReading& reading, JobSpec& spec) {
   SectionReader top(document, "", reading);
@@ -121,7 +122,7 @@ void read_program(const TomlValue& document, SpecReading& reading, ProgramSpec& 
 // Refuses sections that a command program would never see: they must not look as if they did something.
 void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
   for (const char* name : {"model", "data", "sharding", "precision", "gpu", "memory", "optimizer",
-                           "communication", "checkpoint", "evaluation"}) {
+                           "communication", "checkpoint", "evaluation", "lora", "export"}) {
     if (const TomlValue* section = document.find(name)) {
       reading.fail(section->origin, fmt::format("[{}] has no effect on a command program", name),
                    "remove the section, or run the built-in trainer with [program] trainer = \"llama\"");
@@ -322,6 +323,24 @@ void read_checkpoint(const TomlValue& document, SpecReading& reading, Checkpoint
   section.finish();
 }
 
+void read_export(const TomlValue& document, SpecReading& reading, const JobSpec& spec, ExportSpec& exported) {
+  constexpr Choice<DType> kTypes[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
+  SectionReader section(document, "export", reading);
+  section.text("directory", exported.directory);
+  section.choice("dtype", kTypes, exported.dtype);
+  section.boolean("adapter", exported.adapter);
+  section.finish();
+  if (section.present() && exported.directory.empty()) {
+    reading.fail(section.origin(), "[export] has no directory", "write directory = a folder to make");
+  } else if (exported.adapter && !spec.lora.wanted()) {
+    reading.fail(section.origin("adapter"), "only a job with [lora] has an adapter", "remove the key");
+  } else if (section.present() && !spec.checkpoint.at_end) {
+    reading.fail(section.origin(),
+                 "an export is made of the last checkpoint, and [checkpoint] at_end = false",
+                 "remove that key, or [export]");
+  }
+}
+
 void read_fault_tolerance(const TomlValue& document, SpecReading& reading, int nodes,
                           FaultToleranceSpec& faults) {
   SectionReader section(document, "fault_tolerance", reading);
@@ -413,6 +432,8 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     read_optimizer(document, reading, spec.optimizer);
     read_communication(document, reading, spec.communication);
     read_checkpoint(document, reading, spec.checkpoint);
+    read_lora(document, reading, spec);
+    read_export(document, reading, spec, spec.exported);
   }
   read_batch(document, reading, spec.batch);
   if (spec.program.command.empty()) {

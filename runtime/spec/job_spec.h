@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/lora_spec.h"
 #include "runtime/spec/model_spec.h"
 #include "runtime/spec/slurm_spec.h"
 #include "runtime/spec/strategy.h"
@@ -150,6 +151,12 @@ struct CheckpointSpec {     // [checkpoint]
   int keep = 2;
 };
 
+struct ExportSpec {            // [export]: the model as others load it, when the last step is done
+  std::string directory;       // a folder that is not there yet; empty: no export
+  DType dtype = DType::kBf16;  // of its tensors
+  bool adapter = false;        // of a job with [lora]: the adapter alone, as PEFT has it
+};
+
 struct FaultToleranceSpec {  // [fault_tolerance]
   // Whether Slurm is asked to start us again when the time limit or preemption stops us.
   bool requeue = false;
@@ -199,6 +206,7 @@ struct JobSpec {
   ProgramSpec program;
   ContainerSpec container;  // [container]
   ModelSpec model;
+  LoraSpec lora;  // [lora]
   DataSpec data;
   std::vector<EvaluationSet> evaluations;  // [evaluation]
   BatchSpec batch;
@@ -210,6 +218,7 @@ struct JobSpec {
   CommunicationSpec communication;
   PrecompileSpec precompile;
   CheckpointSpec checkpoint;
+  ExportSpec exported;  // [export]
   FaultToleranceSpec fault_tolerance;
   LoggingSpec logging;
   std::map<std::string, EnvironmentValue> environment;  // [environment]

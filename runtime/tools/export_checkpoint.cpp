@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
+#include "runtime/tools/adapted_weights.h"
 #include "runtime/tools/companions.h"
 #include "runtime/trainer/data/tokenizer.h"
 #include "runtime/trainer/weights/hf_config.h"
@@ -33,9 +34,27 @@ struct OutputFile {
   uint64_t bytes = 0;
 };
 
-std::vector<OutputFile> assign_files(const checkpoint::Manifest& manifest, const ExportOptions& options) {
+// The tensors that are exported, and where they come from: blocks are read from the first to the last.
+struct Source {
+  std::vector<checkpoint::BlockInfo> blocks;
+  std::function<Result<void>(int block, std::span<float> values)> read;
+};
+
+Source source_of(const checkpoint::Store& store, const checkpoint::Manifest& manifest) {
+  return {manifest.blocks, [&](int block, std::span<float> values) {
+            return values.empty() ? Result<void>() : store.read_block(manifest, block, values);
+          }};
+}
+
+Source source_of(AdaptedWeights& adapted) {
+  const std::vector<plan::BlockLayout> whole[] = {adapted.layouts()};
+  return {checkpoint::describe_blocks(whole),
+          [&](int block, std::span<float> values) { return adapted.read_block(block, values); }};
+}
+
+std::vector<OutputFile> assign_files(const Source& source, const ExportOptions& options) {
   std::vector<OutputFile> files(1);
-  for (const checkpoint::BlockInfo& block : manifest.blocks) {
+  for (const checkpoint::BlockInfo& block : source.blocks) {
     for (const checkpoint::TensorRecord& tensor : block.tensors) {
       weights::TensorEntry entry;
       entry.name = tensor.name;
@@ -43,13 +62,15 @@ std::vector<OutputFile> assign_files(const checkpoint::Manifest& manifest, const
       entry.dtype = options.type == weights::TensorType::kF32 ? "F32" : "BF16";
       entry.shape = tensor.full_shape;
       const auto bytes = static_cast<uint64_t>(entry.elements() * weights::bytes_per_element(entry.type));
-      if (!files.back().tensors.empty() && files.back().bytes + bytes > options.max_file_bytes)
+      if (!files.back().tensors.empty() && files.back().bytes + bytes > options.max_file_bytes &&
+          !options.adapter)  // PEFT reads one file
         files.emplace_back();
       files.back().bytes += bytes;
       files.back().tensors.push_back(std::move(entry));
     }
   }
-  for (size_t i = 0; i < files.size(); ++i) {
+  if (options.adapter) files.front().name = "adapter_model.safetensors";
+  for (size_t i = 0; i < files.size() && !options.adapter; ++i) {
     files[i].name = files.size() == 1 ? "model.safetensors"
                                       : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
   }
@@ -108,16 +129,15 @@ class TensorWriter {
   std::vector<std::byte> bytes_;
 };
 
-Result<void> write_tensors(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
-                           const ExportOptions& options, const std::string& folder,
+Result<void> write_tensors(const Source& source, const ExportOptions& options, const std::string& folder,
                            std::vector<OutputFile>& files) {
   TensorWriter writer(folder, files);
   std::vector<float> values;
-  for (size_t block = 0; block < manifest.blocks.size(); ++block) {
-    values.resize(manifest.blocks[block].full_elements());
-    RETURN_IF_ERROR(store.read_block(manifest, static_cast<int>(block), values));
+  for (size_t block = 0; block < source.blocks.size(); ++block) {
+    values.resize(source.blocks[block].full_elements());
+    RETURN_IF_ERROR(source.read(static_cast<int>(block), values));
     std::span<const float> rest = values;
-    for (const checkpoint::TensorRecord& tensor : manifest.blocks[block].tensors) {
+    for (const checkpoint::TensorRecord& tensor : source.blocks[block].tensors) {
       if (options.stop_requested()) return Error(Code::kCancelled, "stopped on request");
       const auto elements = static_cast<size_t>(shard::whole_slice(tensor.full_shape).elements());
       RETURN_IF_ERROR(writer.write(rest.first(elements)));
@@ -140,6 +160,13 @@ std::string special_tokens_in(const std::string& folder) {
   return "";
 }
 
+// Writes adapter_config.json as PEFT reads it.
+Result<void> write_adapter_config(const checkpoint::AdapterIdentity& adapters, const ExportOptions& options,
+                                  const std::string& folder) {
+  return base::write_file_atomically(folder + "/adapter_config.json",
+                                     weights::adapter_config_json(adapters.lora, options.base));
+}
+
 // Writes config.json, with the special tokens of the model that training began with, or of its tokenizer.
 Result<void> write_config(const checkpoint::Manifest& manifest, const ExportOptions& options,
                           const std::string& folder) {
@@ -156,7 +183,7 @@ Result<void> write_config(const checkpoint::Manifest& manifest, const ExportOpti
 }
 
 // Writes what is neither weights nor config.json. Returns the names of the files that were copied.
-Result<std::vector<std::string>> write_companions(const checkpoint::Manifest& manifest,
+Result<std::vector<std::string>> write_companions(const checkpoint::Manifest& manifest, const Source& source,
                                                   const ExportOptions& options, const std::string& folder) {
   std::vector<std::string> companions;
   if (!options.companions.empty()) {
@@ -167,7 +194,7 @@ Result<std::vector<std::string>> write_companions(const checkpoint::Manifest& ma
                   .dtype = options.type == weights::TensorType::kF32 ? "fp32" : "bf16",
                   .origin = options.run->origin,
                   .companions = companions};
-  for (const checkpoint::BlockInfo& block : manifest.blocks) facts.parameters += block.full_elements();
+  for (const checkpoint::BlockInfo& block : source.blocks) facts.parameters += block.full_elements();
   const std::string card = model_card(options.run->record, options.run->job, facts);
   RETURN_IF_ERROR(base::write_file_atomically(folder + "/README.md", card));
   return companions;
@@ -227,12 +254,21 @@ Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const ch
       !(fs::is_directory(options.output, failure) && fs::is_empty(options.output, failure))) {
     return Error(Code::kRefused, fmt::format("{} is there already; name another --output", options.output));
   }
+  if (options.adapter && !manifest.adapters)
+    return Error(Code::kInvalid, fmt::format("{} holds a whole model and no adapters; remove --adapter",
+                                             store.path_of(manifest.step)));
+  std::optional<AdaptedWeights> adapted;
+  if (manifest.adapters && !options.adapter) {
+    ASSIGN_OR_RETURN(adapted, AdaptedWeights::open(store, manifest, options.base));
+  }
+  const Source source = adapted ? source_of(*adapted) : source_of(store, manifest);
   ASSIGN_OR_RETURN(auto folder, PartialFolder::create(options.output));
-  auto files = assign_files(manifest, options);
-  RETURN_IF_ERROR(write_tensors(store, manifest, options, folder.path(), files));
-  RETURN_IF_ERROR(write_config(manifest, options, folder.path()));
+  auto files = assign_files(source, options);
+  RETURN_IF_ERROR(write_tensors(source, options, folder.path(), files));
+  RETURN_IF_ERROR(options.adapter ? write_adapter_config(*manifest.adapters, options, folder.path())
+                                  : write_config(manifest, options, folder.path()));
   RETURN_IF_ERROR(write_index(folder.path(), files));
-  ASSIGN_OR_RETURN(auto companions, write_companions(manifest, options, folder.path()));
+  ASSIGN_OR_RETURN(auto companions, write_companions(manifest, source, options, folder.path()));
   RETURN_IF_ERROR(folder.become(options.output));
   ExportSummary summary{manifest.step, 0, 0, static_cast<int>(files.size()), std::move(companions)};
   for (const OutputFile& file : files) {

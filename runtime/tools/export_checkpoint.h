@@ -1,8 +1,10 @@
-// Exports a checkpoint as safetensors files that Hugging Face's transformers load.
+// Exports a checkpoint as safetensors files that Hugging Face's transformers load. Adapters are merged into the weights that they
+// stand beside, or exported alone, as PEFT loads them.
 //
 //   <output>/config.json                          LlamaForCausalLM or BertForPreTraining
 //   <output>/model.safetensors                    all tensors, or, above max_file_bytes,
 //   <output>/model-00001-of-00003.safetensors …   and model.safetensors.index.json, which says what is where
+//   <output>/adapter_config.json, adapter_model.safetensors          in their place, of adapters alone
 //   <output>/tokenizer.json, README.md …          where somebody says where the tokenizer is, and which run it was
 //
 // Memory: one block of the model in fp32 and small buffers, whatever the model's size.
@@ -39,6 +41,8 @@ struct ExportOptions {
   uint64_t max_file_bytes = 5'000'000'000;
   // A folder with the model's tokenizer, generation settings and, in its config.json, special tokens; empty: nobody knows one.
   std::string companions;
+  std::string base;  // of a checkpoint of adapters: the weights that they stand beside
+  bool adapter = false;
   std::optional<ExportedRun> run;
   std::function<bool()> stop_requested = [] { return false; };  // called between tensors
 };
@@ -52,7 +56,8 @@ struct ExportSummary {
 };
 
 // The folder appears complete and on the disk, or not at all. Every byte that is read is verified. kRefused when
-// something exists at `output`; kCancelled when asked to stop; kCorrupt, kNotFound, kIo with the file.
+// something exists at `output`; kInvalid when adapters
+// are asked for that are not there, or their weights are not those; kCancelled when asked to stop; kCorrupt, kNotFound, kIo with the file.
 Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
                                         const ExportOptions& options);
 

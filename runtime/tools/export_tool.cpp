@@ -43,6 +43,8 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
     return Error(Code::kInvalid, fmt::format("--dtype {}: choose bf16 or fp32", value));
   } else if (name == "companions") {
     options.run.companions = value;
+  } else if (name == "base") {
+    options.run.base = value;
   } else if (name == "run") {
     options.run_directory = value;
   } else if (name == "origin") {
@@ -66,6 +68,8 @@ Result<Options> read_options(std::span<char* const> arguments) {
     const size_t equals = argument.find('=');
     if (argument == "--json") {
       options.json = true;
+    } else if (argument == "--adapter") {
+      options.run.adapter = true;
     } else if (argument.starts_with("--") && equals != argument.npos) {
       RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
     } else {

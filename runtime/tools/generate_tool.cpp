@@ -62,6 +62,8 @@ Result<void> read_tokens(std::string_view text, std::vector<int32_t>& into) {
 Result<void> read_option(std::string_view name, std::string_view value, Options& options) {
   if (name == "checkpoint") {
     options.place.checkpoint = value;
+  } else if (name == "base") {
+    options.place.base = value;
   } else if (name == "folder") {
     options.place.folder = value;
   } else if (name == "dtype") {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/spec/pretrained_config.h"
+#include "runtime/tools/adapted_weights.h"
 #include "runtime/trainer/weights/hf_config.h"
 
 namespace shardrun::tools {
@@ -20,12 +20,6 @@ using base::DType;
 using base::Error;
 
 constexpr uint64_t kLargestConfig = 1 << 20;
-
-Result<plan::LlamaConfig> config_of(std::string_view json, const std::string& name) {
-  ASSIGN_OR_RETURN(const auto read, spec::read_pretrained_config(json, name, plan::LlamaConfig::kTrainer));
-  ASSIGN_OR_RETURN(const auto model, spec::model_of(read, name, plan::LlamaConfig::kTrainer));
-  return plan::LlamaConfig::of(model);
-}
 
 Result<void> check_memory(const std::vector<plan::BlockLayout>& layouts, DType dtype) {
   double bytes = 0.0;
@@ -47,7 +41,7 @@ Result<LanguageModel> load_folder(const ModelPlace& place) {
   const std::string config_path = folder + "/config.json";
   ASSIGN_OR_RETURN(const auto json, base::read_file(config_path, kLargestConfig));
   LanguageModel model;
-  ASSIGN_OR_RETURN(model.config, config_of(json, config_path));
+  ASSIGN_OR_RETURN(model.config, llama_of(json, config_path));
   for (const std::string& file : {config_path, folder + "/generation_config.json"}) {
     const auto text = base::read_file(file, kLargestConfig);
     if (!text && text.error().code() == Code::kNotFound) continue;
@@ -69,10 +63,16 @@ Result<LanguageModel> load_folder(const ModelPlace& place) {
 Result<LanguageModel> load_step(const checkpoint::Store& store, int64_t step, const ModelPlace& place) {
   ASSIGN_OR_RETURN(const auto manifest, store.read_manifest(step));
   LanguageModel model;
-  ASSIGN_OR_RETURN(model.config, config_of(manifest.model, store.path_of(step) + "/manifest.json"));
+  ASSIGN_OR_RETURN(model.config, llama_of(manifest.model, store.path_of(step) + "/manifest.json"));
   auto layouts = plan::block_layouts(model.config);
   const DType dtype = place.dtype == "bf16" ? DType::kBf16 : DType::kFp32;
   RETURN_IF_ERROR(check_memory(layouts, dtype));
+  if (manifest.adapters) {
+    ASSIGN_OR_RETURN(auto adapted, AdaptedWeights::open(store, manifest, place.base));
+    const auto read = [&](int block, std::span<float> values) { return adapted.read_block(block, values); };
+    ASSIGN_OR_RETURN(model.weights, generate::read_weights(read, std::move(layouts), dtype));
+    return model;
+  }
   ASSIGN_OR_RETURN(model.weights, generate::read_weights(store, manifest, std::move(layouts), dtype));
   return model;
 }

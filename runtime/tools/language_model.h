@@ -18,6 +18,7 @@ using base::Result;
 struct ModelPlace {        // one of the two is empty
   std::string checkpoint;  // one of a run, or a folder of them, whose newest undamaged is meant
   std::string folder;      // with config.json and safetensors files
+  std::string base;        // of a checkpoint of adapters: the weights that they stand beside
   std::string dtype =
       "auto";  // of the weights: fp32, bf16, or as the files have them (of a checkpoint: fp32)
 };

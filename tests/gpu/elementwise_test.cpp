@@ -86,6 +86,30 @@ TEST_CASE("gelu: large arguments of either sign give the argument and zero") {
            {{"y", y, kTolerance<float>}});
 }
 
+TEST_CASE_TEMPLATE("columns: added to wider rows, and taken from them", T, float, Bf16) {
+  for (const auto& [N, C] : {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {3, 37}, {129, 1000}}) {
+    const int64_t rows = N, columns = C, stride = C + 13, column = 5;
+    const auto wide = as<T>(random_values(N * stride, 20)), x = as<T>(random_values(N * C, 21));
+    const Values before = back(wide), added = back(x);
+    Values sums = before, taken(x.size());
+    for (int64_t n = 0; n < N; ++n) {
+      for (int64_t c = 0; c < C; ++c) {
+        const auto at = static_cast<size_t>(n * stride + column + c), to = static_cast<size_t>(n * C + c);
+        sums[at] += 0.75F * added[to];
+        taken[to] = 0.75F * before[at];
+      }
+    }
+    check_op(what("columns", kDType<T>, {{"N", N}, {"C", C}}),
+             [&](Run& run) {
+               T* const y = run.inout(wide);
+               T* const out = run.out<T>(rows * columns);
+               ops<T>().pointwise.take_columns(out, run.in(wide) + column, 0.75F, rows, columns, stride);
+               ops<T>().pointwise.add_to_columns(y + column, run.in(x), 0.75F, rows, columns, stride);
+             },
+             {{"y", sums, kTolerance<T>}, {"taken", taken, kTolerance<T>}});
+  }
+}
+
 TEST_CASE_TEMPLATE("swiglu: forward and backward", T, float, Bf16) {
   for (const auto& [N, F] :
        {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {3, 37}, {19, 64}, {129, 1000}, {5, 5632}}) {

@@ -158,14 +158,20 @@ def compare(original, export, generated):
 
 GIVEN = [17, 4, 101, 32, 99, 250, 3, 64]  # the prompt of families.sh
 
-if sys.argv[1:2] == ["save"]:
-    for family, config in FAMILIES.items():
-        config.vocab_size = 320
-        make(config).save_pretrained(f"{sys.argv[2]}/{family}")
-elif sys.argv[1:2] == ["compare"]:
-    compare(*sys.argv[2:])
-else:
-    with open(OUTPUT, "w") as file:
-        file.write(f"# PyTorch {torch.__version__}, transformers {transformers.__version__}; written by tests/peers/families.py\n")
+
+def main():
+    if sys.argv[1:2] == ["save"]:
         for family, config in FAMILIES.items():
-            write(file, family, config)
+            config.vocab_size = 320
+            make(config).save_pretrained(f"{sys.argv[2]}/{family}")
+    elif sys.argv[1:2] == ["compare"]:
+        compare(*sys.argv[2:])
+    else:
+        with open(OUTPUT, "w") as file:
+            file.write(f"# PyTorch {torch.__version__}, transformers {transformers.__version__}; written by tests/peers/families.py\n")
+            for family, config in FAMILIES.items():
+                write(file, family, config)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ packages=(
   torch==2.15.0
   transformers==5.23.0
   accelerate==1.15.0
+  peft==0.21.2
   safetensors==0.8.0
   numpy==2.4.6
   gguf==0.19.0

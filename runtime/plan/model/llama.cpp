@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/json_fields.h"
+#include "runtime/plan/model/adapters.h"
 #include "runtime/plan/model/llama_buffers.h"
 
 namespace shardrun::plan {
@@ -198,6 +199,7 @@ ModelShape shape_of(const LlamaConfig& config) {
   shape.ffn = config.ffn;
   shape.vocab = config.vocab;
   shape.tied = config.tied_embeddings;
+  shape.adapted = config.lora.wanted();
   shape.architecture = &spec::architecture_of(LlamaConfig::kTrainer);
   return shape;
 }
@@ -210,9 +212,13 @@ FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length) {
       if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
     }
   }
+  double adapters = 0.0;
+  if (config.lora.wanted())
+    for (const BlockLayout& block : adapter_layouts(config)) adapters += static_cast<double>(block.elements);
+  const double of_products = (config.lora.wanted() ? 4.0 : 6.0) * products + 6.0 * adapters;
   const auto with_scores = [&](double credit) {
     const double width = static_cast<double>(config.heads) * config.head_elements();
-    return 6.0 * products + credit * config.layers * width * sequence_length;
+    return of_products + credit * config.layers * width * sequence_length;
   };
   return {.causal = with_scores(6.0), .full = with_scores(12.0)};
 }
@@ -248,6 +254,7 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
     list.linears.push_back({head_input, rows, s.C, s.V});
     list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, /*bias=*/false, /*accumulate=*/row > 0});
   }
+  adapt(list, config, s.N);
   if (run.accumulates) list.also_accumulate();
   return list;
 }

@@ -29,6 +29,7 @@
 #include "runtime/plan/model/run.h"
 #include "runtime/plan/model/shape.h"
 #include "runtime/plan/utilization.h"
+#include "runtime/spec/lora_spec.h"
 #include "runtime/spec/model_spec.h"
 
 namespace shardrun::plan {
@@ -45,6 +46,7 @@ struct LlamaConfig {
   int window = 0;         // tokens that a token sees, itself among them; 0: all
   int max_positions = 0;  // the length that it is made for, which others are told; 0: nobody said
   spec::RotaryScaling rope{};
+  spec::LoraSpec lora{};  // what is trained beside frozen weights (adapters.h)
 
   static LlamaConfig of(const spec::ModelSpec& model);
   int head_elements() const { return head_size > 0 || heads < 1 ? head_size : hidden / heads; }
@@ -53,10 +55,11 @@ struct LlamaConfig {
 // kInvalid with what and the mend: hidden % heads, heads % kv_heads, odd head size, non-positive sizes, traits of several families.
 base::Result<void> check(const LlamaConfig& config);
 ModelShape shape_of(const LlamaConfig& config);
+// Returns the blocks of the model itself; with `lora` all of them are frozen.
 std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank = 0,
                                        int tensor_parallel = 1);
-// Model FLOPs of one token, forward and backward: 6·(matmul parameters) + 6·layers·H·D·T with causal credit, 12·layers·H·D·T
-// without; a window is no credit. Keys and values that heads share save products, but no scores.
+// Model FLOPs of one token, forward and backward: 6·(matmul parameters), 4· of frozen ones, + 6·layers·H·D·T with causal credit,
+// 12·layers·H·D·T without; a window is no credit. Keys and values that heads share save products, but no scores.
 FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length);
 // Returns how many tokens of a sequence its batches give a target, at most.
 int64_t most_targets(const LlamaConfig& config, int sequence_length);

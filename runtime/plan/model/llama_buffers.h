@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/memory.h"
+#include "runtime/plan/model/adapters.h"
 #include "runtime/plan/model/llama.h"
 
 namespace shardrun::plan {
@@ -42,6 +43,8 @@ struct LlamaSizes {
         window(config.window < T ? config.window : 0),
         bias(config.qkv_bias),
         head_norms(config.head_norms),
+        lora_rank(config.lora.rank),
+        adapted(widest_adapter(config)),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),
         slots(layer_slots(L, run)),
@@ -59,6 +62,7 @@ struct LlamaSizes {
   int64_t C, D, H, K, F, V, L, HD, QKV;
   int64_t window;  // tokens that a token sees; 0: all before it
   bool bias, head_norms;
+  int64_t lora_rank, adapted;  // of adapters, and their widest result; 0: all weights are trained
   float epsilon;
   Checkpointing checkpointing;
   int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
@@ -137,13 +141,19 @@ struct LlamaBuffers {
     scratch.take(rope, s.T * s.D);
     scratch.take(head_rrms, s.R);
     scratch.take(losses, kLosses);
-    if (s.accumulates) scratch.take(norm_gradient, std::max(s.C, s.head_norms ? 2 * s.D : 0));
+    if (s.accumulates || s.lora_rank > 0)
+      scratch.take(norm_gradient, std::max(s.C, s.head_norms ? 2 * s.D : 0));
     scratch.take(logits, s.chunk * s.V);
     scratch.take(output, s.R * s.C);
     scratch.take(head_normed, s.N * s.C);
     scratch.take(dstream, s.R * s.C);
     scratch.take(narrow, s.N * std::max({s.C, s.F, s.HD}));
     scratch.take(wide, s.N * std::max({2 * s.F, s.QKV, s.C}));
+    if (s.lora_rank > 0) {
+      scratch.take(low, s.N * s.lora_rank);
+      scratch.take(dlow, s.N * s.lora_rank);
+      scratch.take(adapted, s.N * s.adapted);
+    }
     if (s.ranks > 1) {
       scratch.take(gathered, s.N * s.C);
       scratch.take(partial, s.N * s.C);
@@ -166,10 +176,13 @@ struct LlamaBuffers {
   std::vector<LlamaLayerActivations<T>> layers;
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
-  float* norm_gradient = nullptr;  // (C) or (2,D), of norms' weights, before it is added to another's
+  // (C) or (2,D), of norms' weights, before it is added to another's; with adapters nobody reads it.
+  float* norm_gradient = nullptr;
   double* losses = nullptr;
   T* output = nullptr;  // (R,C): the residual stream after the last layer
   T *head_normed = nullptr, *dstream = nullptr, *narrow = nullptr, *wide = nullptr, *dlogits = nullptr;
+  // With adapters: x·Aᵀ (N,R) and its gradient, and what one adds to a product, or the gradient of that.
+  T *low = nullptr, *dlow = nullptr, *adapted = nullptr;
   // In a tensor group of more than one rank: rows of all ranks, products before and after their sum, the classifier's stats.
   T* gathered = nullptr;
   float *partial = nullptr, *part = nullptr, *stats = nullptr;

@@ -1,5 +1,7 @@
 #include "runtime/plan/model/network.h"
 
+#include "runtime/plan/model/adapters.h"
+
 namespace shardrun::plan {
 namespace {
 
@@ -10,10 +12,18 @@ template <size_t I = 0>
 Network read(const spec::JobSpec& spec) {
   if constexpr (I < std::variant_size_v<Network>) {
     using Config = std::variant_alternative_t<I, Network>;
-    return spec.program.trainer == Config::kTrainer ? Config::of(spec.model) : read<I + 1>(spec);
+    if (spec.program.trainer != Config::kTrainer) return read<I + 1>(spec);
+    Config config = Config::of(spec.model);
+    if constexpr (std::is_same_v<Config, LlamaConfig>) config.lora = spec.lora;
+    return config;
   } else {
     return {};  // a command's: parse_job_spec() refuses other names
   }
+}
+
+bool is_adapted(const Network& network) {
+  const auto* llama = std::get_if<LlamaConfig>(&network);
+  return llama != nullptr && llama->lora.wanted();
 }
 
 }  // namespace
@@ -29,6 +39,15 @@ ModelShape shape_of(const Network& network) {
 std::vector<BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel) {
   return std::visit([&](const auto& config) { return block_layouts(config, tensor_rank, tensor_parallel); },
                     network);
+}
+
+std::vector<BlockLayout> trained_blocks(const Network& network, int tensor_rank, int tensor_parallel) {
+  return is_adapted(network) ? adapter_layouts(std::get<LlamaConfig>(network))
+                             : block_layouts(network, tensor_rank, tensor_parallel);
+}
+
+std::vector<BlockLayout> frozen_blocks(const Network& network) {
+  return is_adapted(network) ? block_layouts(network, 0, 1) : std::vector<BlockLayout>();
 }
 
 FlopsPerToken flops_per_token(const Network& network, int sequence_length) {

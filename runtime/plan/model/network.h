@@ -21,6 +21,10 @@ Network network_of(const spec::JobSpec& spec);
 
 ModelShape shape_of(const Network& network);
 std::vector<BlockLayout> block_layouts(const Network& network, int tensor_rank, int tensor_parallel);
+// Return which of those blocks are trained, or what is trained beside them, and which are frozen: none, or all. Blocks of both
+// have the same numbers.
+std::vector<BlockLayout> trained_blocks(const Network& network, int tensor_rank, int tensor_parallel);
+std::vector<BlockLayout> frozen_blocks(const Network& network);
 FlopsPerToken flops_per_token(const Network& network, int sequence_length);
 int64_t most_targets(const Network& network, int sequence_length);
 ActivationBytes activation_bytes(const Network& network, const ModelRun& run, int tensor_parallel);

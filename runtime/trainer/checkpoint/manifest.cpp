@@ -96,6 +96,29 @@ kernels::Fp8History fp8_from(const json& numbers) {
   return history;
 }
 
+json to_object(const AdapterIdentity& adapters) {
+  json names = json::array();
+  for (const spec::LoraMatrix matrix : adapters.lora.matrices) names.push_back(spec::name_of(matrix));
+  return {{"rank", adapters.lora.rank},
+          {"alpha", adapters.lora.alpha},
+          {"rslora", adapters.lora.rslora},
+          {"matrices", std::move(names)},
+          {"weights", adapters.weights}};
+}
+
+// Throws json::exception when a member is missing or of another type.
+AdapterIdentity adapters_from(const json& object) {
+  AdapterIdentity adapters{
+      {object.at("rank").get<int>(), object.at("alpha").get<double>(), object.at("rslora").get<bool>(), {}},
+      object.at("weights").get<uint32_t>()};
+  for (int matrix = 0; matrix < spec::kLoraMatrices; ++matrix) {
+    const auto one = static_cast<spec::LoraMatrix>(matrix);
+    for (const json& name : object.at("matrices"))
+      if (name == spec::name_of(one)) adapters.lora.matrices.push_back(one);
+  }
+  return adapters;
+}
+
 bool is_possible(const Manifest& manifest) {
   const Spread& spread = manifest.spread;
   const int64_t degrees[] = {spread.tensor_parallel, spread.shard_degree, spread.replicas};
@@ -106,6 +129,7 @@ bool is_possible(const Manifest& manifest) {
     if (files > kMostFiles) return false;
   }
   if (manifest.step < 0 || manifest.data_position < 0) return false;
+  if (manifest.adapters && manifest.adapters->lora.rank < 1) return false;
   for (const kernels::Fp8History& history : manifest.fp8) {
     if (!(history.scale >= 0.0F) || !std::all_of(history.largest.begin(), history.largest.end(),
                                                  [](float largest) { return largest >= 0.0F; }))
@@ -119,7 +143,7 @@ bool is_possible(const Manifest& manifest) {
       elements += shard::whole_slice(tensor.full_shape).elements();
       if (elements > kLargestTensorElements) return false;
     }
-    if (elements < 1) return false;
+    if (elements < 1 && !manifest.adapters) return false;
   }
   return true;
 }
@@ -144,6 +168,7 @@ Manifest manifest_from(const json& object) {
     manifest.gpu = {gpu->value("attention", ""), gpu->value("products", "")};
   if (const auto run = object.find("run"); run != object.end())
     manifest.run = {run->value("name", ""), run->value("id", ""), run->value("identity", "")};
+  if (object.contains("adapters")) manifest.adapters = adapters_from(object.at("adapters"));
   if (object.contains("fp8")) {
     for (const json& numbers : object.at("fp8")) manifest.fp8.push_back(fp8_from(numbers));
   }
@@ -253,6 +278,7 @@ std::string to_json(const Manifest& manifest) {
   for (const kernels::Fp8History& history : manifest.fp8) object["fp8"].push_back(to_array(history));
   if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
     object["gpu"] = {{"attention", manifest.gpu.attention}, {"products", manifest.gpu.products}};
+  if (manifest.adapters) object["adapters"] = to_object(*manifest.adapters);
   if (!manifest.run.identity.empty())
     object["run"] = {
         {"name", manifest.run.name}, {"id", manifest.run.id}, {"identity", manifest.run.identity}};

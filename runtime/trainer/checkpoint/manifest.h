@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/plan/shard_layout.h"
+#include "runtime/spec/lora_spec.h"
 #include "runtime/trainer/model/fp8_state.h"
 #include "runtime/trainer/model/model.h"
 #include "runtime/trainer/shard/tensor_slice.h"
@@ -103,6 +105,14 @@ struct GpuKernels {
   std::string products;   // kernels::Backend::product_table
 };
 
+// What adapters that were saved stand beside, and how. Weights themselves are in no checkpoint of theirs.
+struct AdapterIdentity {
+  spec::LoraSpec lora;
+  uint32_t weights = 0;  // weights::load_frozen() says what it is
+
+  friend bool operator==(const AdapterIdentity&, const AdapterIdentity&) = default;
+};
+
 struct Manifest {
   static constexpr int kFormatVersion = 2;
   int64_t step = 0;           // optimizer steps done
@@ -116,6 +126,7 @@ struct Manifest {
   std::vector<kernels::Fp8History> fp8{};
   GpuKernels gpu{};
   RunIdentity run{};
+  std::optional<AdapterIdentity> adapters{};  // where the tensors are those of [lora]
 };
 
 std::string to_json(const Manifest& manifest);

@@ -60,10 +60,17 @@ Result<ModelWeights> read_weights(const checkpoint::Store& store, const checkpoi
   checkpoint::Manifest wanted = manifest;
   wanted.blocks = checkpoint::describe_blocks(whole);
   RETURN_IF_ERROR(checkpoint::same_tensors(manifest, wanted));
+  return read_weights(
+      [&](int block, std::span<float> values) { return store.read_block(manifest, block, values); },
+      std::move(layouts), dtype);
+}
+
+Result<ModelWeights> read_weights(const ReadBlock& read, std::vector<plan::BlockLayout> layouts,
+                                  DType dtype) {
   ModelWeights model{dtype, std::move(layouts), {}};
   for (int block = 0; block < static_cast<int>(model.layouts.size()); ++block) {
     std::vector<float> values(model.layouts[block].elements);
-    RETURN_IF_ERROR(store.read_block(manifest, block, values));
+    RETURN_IF_ERROR(read(block, values));
     keep(std::move(values), dtype, model.blocks.emplace_back());
   }
   return model;

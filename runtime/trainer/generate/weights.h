@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -35,8 +36,12 @@ struct ModelWeights {
 base::DType dtype_of(const weights::WeightFiles& files, std::span<const plan::BlockLayout> layouts);
 
 // Read all parameters; values are rounded to nearest where they need it. Errors: those of WeightFiles::check and read; those of
-// Store::read_block.
+// Store::read_block; those of `read`.
 Result<ModelWeights> read_weights(const weights::WeightFiles& files, std::vector<plan::BlockLayout> layouts,
+                                  base::DType dtype);
+// Reads one block after another, each as long as its layout says.
+using ReadBlock = std::function<Result<void>(int block, std::span<float> values)>;
+Result<ModelWeights> read_weights(const ReadBlock& read, std::vector<plan::BlockLayout> layouts,
                                   base::DType dtype);
 Result<ModelWeights> read_weights(const checkpoint::Store& store, const checkpoint::Manifest& manifest,
                                   std::vector<plan::BlockLayout> layouts, base::DType dtype);

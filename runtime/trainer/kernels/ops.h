@@ -11,8 +11,7 @@
 // Legend: N rows (tokens), C hidden size, O outputs, F feed-forward size, V vocabulary, B sequences, T their
 // length, H query heads, K key/value heads, D head size. In code T is the type, so there the length has its own name.
 //
-// Thread rule: as the backend's. A CPU's ops use the calling thread's OpenMP setting; for one number of threads and one
-// machine the bits repeat.
+// Thread rule: as the backend's. A CPU's ops use the caller's OpenMP setting; for one number of threads and one machine the bits repeat.
 // Tests: tests/unit/kernels, tests/gpu, both against the plain loops of tests/support/reference_ops.
 #pragma once
 
@@ -65,8 +64,7 @@ class EmbeddingOps {
   // Computes dw (V,C) fp32 = rows of dy (N,C) summed by token in ascending n, or += when `accumulate`.
   virtual void backward(float* dw, const int32_t* tokens, const T* dy, int64_t N, int64_t C, int64_t V,
                         bool accumulate = false) const = 0;
-  // Row n of y (N,C) becomes row tokens[n] of word, plus row positions[n] of position, plus row segments[n] of type
-  // (BERT's input).
+  // Row n of y (N,C) becomes row tokens[n] of word, plus row positions[n] of position, plus row segments[n] of type.
   virtual void sum_forward(T* y, const int32_t* tokens, const int32_t* positions, const int32_t* segments,
                            const T* word, const T* position, const T* type, int64_t N, int64_t C) const = 0;
   // Writes y (N,C) fp32: row n is row tokens[n] - first of w (V,C), or zeros for a token of another slice.
@@ -93,8 +91,8 @@ class NormOps {
   // Adds residual to x in place, then does the same: the bits are those of PointwiseOps::add and rmsnorm_forward.
   virtual void rmsnorm_residual_forward(T* y, float* rrms, T* x, const T* residual, const T* w, int64_t N,
                                         int64_t C, float epsilon) const = 0;
-  // Adds the gradient through the norm to dx (N,C), which holds the residual's gradient before. Overwrites dw (C)
-  // fp32, summed over rows in a fixed order.
+  // Adds the gradient through the norm to dx (N,C), which holds the residual's gradient before. Overwrites dw (C) fp32, summed
+  // over rows in a fixed order.
   virtual void rmsnorm_backward(T* dx, float* dw, const T* dy, const T* x, const T* w, const float* rrms,
                                 int64_t N, int64_t C) const = 0;
   // LayerNorm (Ba, Kiros & Hinton 2016): y = (x - mean) · rstd · gamma + beta with rstd = 1/sqrt(variance + epsilon),
@@ -102,16 +100,14 @@ class NormOps {
   // mean, rstd (N) fp32 are kept for backward.
   virtual void layernorm_forward(T* y, float* mean, float* rstd, T* x, const T* residual, const T* gamma,
                                  const T* beta, int64_t N, int64_t C, float epsilon) const = 0;
-  // Overwrites dx (N,C), which may be dy, and dgamma, dbeta (C) fp32. x is as forward left it. Same bits for any
-  // number of threads.
+  // Overwrites dx (N,C), which may be dy, and dgamma, dbeta (C) fp32. x is as forward left it. Same bits for any number of threads.
   virtual void layernorm_backward(T* dx, float* dgamma, float* dbeta, const T* dy, const T* x, const T* gamma,
                                   const float* mean, const float* rstd, int64_t N, int64_t C) const = 0;
   // RMSNorm of every query head and every key head by itself, in place in qkv, as AttentionOps has it. w (2,D): the weights
   // of queries, then those of keys. What was there goes to heads (N,(H+K)·D), 1/rms to rrms (N,H+K), for backward.
   virtual void head_norms_forward(T* qkv, T* heads, float* rrms, const T* w, const AttentionShape& shape,
                                   float epsilon) const = 0;
-  // Turns the gradient in dqkv into that of what was there, in place. Overwrites dw (2,D) fp32. Same bits for any number
-  // of threads.
+  // Turns the gradient in dqkv into that of what was there, in place. Overwrites dw (2,D) fp32. Same bits for any number of threads.
   virtual void head_norms_backward(T* dqkv, float* dw, const T* heads, const T* w, const float* rrms,
                                    const AttentionShape& shape) const = 0;
 };
@@ -121,8 +117,8 @@ class NormOps {
 struct Visibility {
   bool causal = true;
   const int32_t* begins = nullptr;  // (B,T): the column at which each token's document begins; null: 0
-  // (B): how many tokens at the start of each sequence are no padding; null: T.
-  const int32_t* lengths = nullptr;
+  const int32_t* lengths =
+      nullptr;  // (B): how many tokens at the start of each sequence are no padding; null: T
   // With causal, on a CPU: how many tokens a token sees, itself and those right before it; 0: all of them.
   int64_t window = 0;
 };
@@ -166,6 +162,10 @@ class PointwiseOps {
   virtual void tanh_backward(T* dx, const T* dy, const T* y, int64_t count) const = 0;
   // Computes y = a + b. y may be a or b.
   virtual void add(T* y, const T* a, const T* b, int64_t count) const = 0;
+  // Adds scale · x (N,C) to the first C columns of y, whose rows are `stride` apart: one of several results of a product.
+  virtual void add_to_columns(T* y, const T* x, float scale, int64_t N, int64_t C, int64_t stride) const = 0;
+  // Computes y (N,C) = scale · the first C columns of x, whose rows are `stride` apart.
+  virtual void take_columns(T* y, const T* x, float scale, int64_t N, int64_t C, int64_t stride) const = 0;
   // Writes out = in in the compute dtype.
   virtual void from_fp32(T* out, const float* in, int64_t count) const = 0;
 };

@@ -46,6 +46,7 @@ class TypedBert : public Bert {
   }
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
+  const std::vector<BlockLayout>& frozen() const override { return frozen_; }
   std::span<const int> visits() const override { return visits_; }
   std::span<const std::byte> hidden_states() const override {
     return std::as_bytes(std::span(buffers_.output, sizes_.N * sizes_.C));
@@ -53,7 +54,8 @@ class TypedBert : public Bert {
 
   void set_batch(const Batch& batch) override;
 
-  Result<void> forward(int visit, std::span<const std::byte> parameters) override {
+  Result<void> forward(int visit, std::span<const std::byte> parameters,
+                       std::span<const std::byte> /*frozen*/) override {
     const T* p = checked(visit, parameters);
     if (visit == 0) return embedding_forward(p);
     if (visit <= sizes_.L) {
@@ -73,7 +75,7 @@ class TypedBert : public Bert {
   const double* loss_sums() const override { return buffers_.losses; }
 
   Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
-                        bool accumulate) override {
+                        bool accumulate, std::span<const std::byte> /*frozen*/) override {
     const T* p = checked(visit, parameters);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
     accumulate_ = accumulate;
@@ -340,7 +342,7 @@ class TypedBert : public Bert {
   kernels::Backend& backend_;
   const kernels::Ops<T>& ops_;
   BertSizes sizes_;
-  std::vector<BlockLayout> blocks_;
+  std::vector<BlockLayout> blocks_, frozen_;
   std::vector<int> visits_;
   Memory saved_, scratch_;
   BertBuffers<T> buffers_;

@@ -44,7 +44,8 @@ class BlockLinears {
     multiply(ops_.products, y, x, w, N, C, O);
   }
 
-  // Its gradients: dw (O,C) = or += dyᵀ·x, then dx (N,C) = dy·w; dx in T, or in fp32 for a sum over ranks.
+  // Its gradients: dw (O,C) = or += dyᵀ·x, unless dw is null because w is frozen; then dx (N,C) = dy·w, in T, or in fp32 for a
+  // sum over ranks.
   template <typename Out>
   void backward(int block, Linear linear, float* dw, Out* dx, const T* dy, const T* x, const T* w, int64_t N,
                 int64_t C, int64_t O) const {
@@ -55,7 +56,7 @@ class BlockLinears {
         return multiply_back(*fp8_ops_, dx, dy8, w8, N, C, O);
       }
     }
-    ops_.products.linear_backward_weight(dw, dy, x, N, C, O, accumulate_);
+    if (dw != nullptr) ops_.products.linear_backward_weight(dw, dy, x, N, C, O, accumulate_);
     multiply_back(ops_.products, dx, dy, w, N, C, O);
   }
 

@@ -7,10 +7,12 @@
 #include <fmt/format.h>
 
 #include "runtime/plan/model/llama_buffers.h"
+#include "runtime/plan/model/network.h"
 #include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/activation_memory.h"
 #include "runtime/trainer/model/block_linears.h"
+#include "runtime/trainer/model/linear_adapters.h"
 #include "runtime/trainer/model/tensor_group.h"
 
 namespace shardrun::model {
@@ -37,14 +39,16 @@ class TypedLlama : public Llama {
         ops_(backend_.ops<T>()),
         tensor_(options.tensor),
         sizes_(config, options, tensor_.size()),
-        blocks_(block_layouts(config, tensor_.rank(), tensor_.size())),
+        blocks_(plan::trained_blocks(config, tensor_.rank(), tensor_.size())),
+        frozen_(plan::frozen_blocks(config)),
         saved_(std::move(memory.saved)),
         scratch_(std::move(memory.scratch)),
         buffers_(sizes_, saved_.data(), scratch_.data()),
         offloaded_(std::move(memory.offloaded)),
         fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings),
              BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
-        linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8) {
+        linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8),
+        adapters_(ops_, config, sizes_.N, buffers_) {
     const auto table = plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope);
     backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
@@ -55,6 +59,7 @@ class TypedLlama : public Llama {
   }
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
+  const std::vector<BlockLayout>& frozen() const override { return frozen_; }
   std::span<const int> visits() const override { return visits_; }
   Fp8State* fp8() override { return sizes_.fp8 ? &fp8_ : nullptr; }
 
@@ -83,8 +88,13 @@ class TypedLlama : public Llama {
         std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
   }
 
-  Result<void> forward(int visit, std::span<const std::byte> parameters) override {
-    const T* p = checked(visit, parameters);
+  Result<void> forward(int visit, std::span<const std::byte> parameters,
+                       std::span<const std::byte> frozen) override {
+    const T* p = checked(visit, parameters, blocks_);
+    if (adapted()) {
+      adapters_.use(p);
+      p = checked(visit, frozen, frozen_);
+    }
     if (visit == 0) return embedding_forward(p);
     if (is_head(visit)) return head_forward(p);
     return repeat("a layer's forward", visit - 1, {p, nullptr}, [&] { return layer_forward(visit - 1, p); });
@@ -98,12 +108,18 @@ class TypedLlama : public Llama {
   const double* loss_sums() const override { return buffers_.losses; }
 
   Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
-                        bool accumulate) override {
-    const T* p = checked(visit, parameters);
+                        bool accumulate, std::span<const std::byte> frozen) override {
+    const T* p = checked(visit, parameters, blocks_);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
     accumulate_ = accumulate;
     linears_.accumulate(accumulate);
-    float* const g = gradient.data();
+    float* g = gradient.data();
+    if (adapted()) {
+      adapters_.use(p, g, accumulate);
+      p = checked(visit, frozen, frozen_);
+      g = nullptr;
+      if (visit == 0) return {};  // nobody asks for the gradient of a frozen table
+    }
     if (visit == 0) return embedding_backward(gradient);
     if (is_head(visit)) return head_backward(p, g);
     return repeat("a layer's backward", visit - 1, {p, g}, [&] { return layer_backward(visit - 1, p, g); });
@@ -114,10 +130,12 @@ class TypedLlama : public Llama {
     backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
   }
   bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
+  bool adapted() const { return !frozen_.empty(); }
   const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
-  const T* checked(int visit, std::span<const std::byte> parameters) const {
+  const T* checked(int visit, std::span<const std::byte> parameters,
+                   const std::vector<BlockLayout>& blocks) const {
     SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
-    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(block_of(visit).elements) * sizeof(T));
+    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(blocks[visits_[visit]].elements) * sizeof(T));
     return reinterpret_cast<const T*>(parameters.data());
   }
 
@@ -135,6 +153,11 @@ class TypedLlama : public Llama {
     int64_t norm1, qkv, qkv_bias, head_norms, out, norm2, gate_up,
         down;  // behind qkv two that a family may lack
   };
+
+  // The gradient of the parameter at `offset`; null of a frozen one.
+  static float* part(float* gradient, int64_t offset) {
+    return gradient == nullptr ? nullptr : gradient + offset;
+  }
 
   // ---- between the rows that a rank owns and the products over all rows
 
@@ -164,6 +187,7 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     if (tensor_.alone()) {
       linears_.forward(layer, linear, y, in, w, s.N, width, s.C);
+      adapters_.forward(linear, y, in);
       return {};
     }
     linears_.forward(layer, linear, buffers_.partial, in, w, s.N, width, s.C);
@@ -176,6 +200,7 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     if (tensor_.alone()) {
       linears_.backward(layer, linear, dw, rows, dy, x, w, s.N, s.C, outputs);
+      adapters_.backward(linear, rows, dy, x);
       return {};
     }
     linears_.backward(layer, linear, dw, buffers_.partial, dy, x, w, s.N, s.C, outputs);
@@ -246,6 +271,7 @@ class TypedLlama : public Llama {
     } else {
       linears_.forward(layer, Linear::kQkv, a.qkv, a.normed1, p + at.qkv, s.N, s.C, s.QKV);
     }
+    adapters_.forward(Linear::kQkv, a.qkv, a.normed1);
     if (s.head_norms) {
       ops_.norms.head_norms_forward(a.qkv, a.heads, a.head_rrms, p + at.head_norms, attention_shape(),
                                     s.epsilon);
@@ -262,6 +288,7 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     LlamaLayerActivations<T>& a = activations(layer);
     linears_.forward(layer, Linear::kGateUp, a.gate_up, a.normed2, p + at.gate_up, s.N, s.C, 2 * s.F);
+    adapters_.forward(Linear::kGateUp, a.gate_up, a.normed2);
     ops_.pointwise.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
   }
 
@@ -315,42 +342,50 @@ class TypedLlama : public Llama {
 
     auto d = all_rows(buffers_.dstream);
     RETURN_IF_ERROR(d);
-    linears_.backward(layer, Linear::kDown, g + at.down, narrow, *d, a.activated, p + at.down, s.N, s.F, s.C);
+    linears_.backward(layer, Linear::kDown, part(g, at.down), narrow, *d, a.activated, p + at.down, s.N, s.F,
+                      s.C);
+    adapters_.backward(Linear::kDown, narrow, *d, a.activated);
     ops_.pointwise.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
-    RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, g + at.gate_up, narrow, wide, a.normed2,
+    RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, part(g, at.gate_up), narrow, wide, a.normed2,
                                     p + at.gate_up, 2 * s.F));
-    RETURN_IF_ERROR(norm_backward(g + at.norm2, narrow, a.middle, p + at.norm2, a.rrms2));
+    RETURN_IF_ERROR(norm_backward(part(g, at.norm2), narrow, a.middle, p + at.norm2, a.rrms2));
 
     d = all_rows(buffers_.dstream);
     RETURN_IF_ERROR(d);
-    linears_.backward(layer, Linear::kOut, g + at.out, narrow, *d, a.attention, p + at.out, s.N, s.HD, s.C);
+    linears_.backward(layer, Linear::kOut, part(g, at.out), narrow, *d, a.attention, p + at.out, s.N, s.HD,
+                      s.C);
+    adapters_.backward(Linear::kOut, narrow, *d, a.attention);
     ops_.attention.backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
     ops_.attention.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
-    if (s.head_norms) RETURN_IF_ERROR(head_norms_backward(g + at.head_norms, wide, a, p + at.head_norms));
-    if (s.bias) ops_.products.bias_backward(g + at.qkv_bias, wide, s.N, s.QKV, accumulate_);
+    if (s.head_norms)
+      RETURN_IF_ERROR(head_norms_backward(part(g, at.head_norms), wide, a, p + at.head_norms));
+    if (s.bias && g != nullptr) ops_.products.bias_backward(g + at.qkv_bias, wide, s.N, s.QKV, accumulate_);
     RETURN_IF_ERROR(
-        backward_linear(layer, Linear::kQkv, g + at.qkv, narrow, wide, a.normed1, p + at.qkv, s.QKV));
-    RETURN_IF_ERROR(norm_backward(g + at.norm1, narrow, a.input, p + at.norm1, a.rrms1));
+        backward_linear(layer, Linear::kQkv, part(g, at.qkv), narrow, wide, a.normed1, p + at.qkv, s.QKV));
+    RETURN_IF_ERROR(norm_backward(part(g, at.norm1), narrow, a.input, p + at.norm1, a.rrms1));
     saved_.evict(a.begin, a.end - a.begin);
     return {};
   }
 
-  // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's.
+  // dstream += the gradient through a norm of this rank's rows; its weight's gradient is every rank's, and nobody's where
+  // `dweight` is null.
   Result<void> norm_backward(float* dweight, const T* dy, const T* x, const T* weight, const float* rrms) {
-    float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
+    float* const own = accumulate_ || dweight == nullptr ? buffers_.norm_gradient : dweight;
     ops_.norms.rmsnorm_backward(buffers_.dstream, own, dy, x, weight, rrms, sizes_.R, sizes_.C);
     RETURN_IF_ERROR(tensor_.sum(std::span(own, sizes_.C)));
-    if (accumulate_) backend_.ops<float>().pointwise.add(dweight, dweight, own, sizes_.C);
+    if (own != dweight && dweight != nullptr)
+      backend_.ops<float>().pointwise.add(dweight, dweight, own, sizes_.C);
     return {};
   }
 
   // Of the query heads and key heads of this rank, whose norms are every rank's.
   Result<void> head_norms_backward(float* dweight, T* dqkv, const LlamaLayerActivations<T>& a,
                                    const T* weight) {
-    float* const own = accumulate_ ? buffers_.norm_gradient : dweight;
+    float* const own = accumulate_ || dweight == nullptr ? buffers_.norm_gradient : dweight;
     ops_.norms.head_norms_backward(dqkv, own, a.heads, weight, a.head_rrms, attention_shape());
     RETURN_IF_ERROR(tensor_.sum(std::span(own, 2 * sizes_.D)));
-    if (accumulate_) backend_.ops<float>().pointwise.add(dweight, dweight, own, 2 * sizes_.D);
+    if (own != dweight && dweight != nullptr)
+      backend_.ops<float>().pointwise.add(dweight, dweight, own, 2 * sizes_.D);
     return {};
   }
 
@@ -409,13 +444,14 @@ class TypedLlama : public Llama {
         ops_.products.linear_backward_input_fp32(buffers_.partial + row * s.C, buffers_.dlogits,
                                                  p + head_matrix_, rows, s.C, s.V);
       }
+      if (g == nullptr) continue;
       ops_.products.linear_backward_weight(g + head_matrix_, buffers_.dlogits,
                                            buffers_.head_normed + row * s.C, rows, s.C, s.V,
                                            /*accumulate=*/accumulate_ || row > 0);
     }
     if (!tensor_.alone()) RETURN_IF_ERROR(sum_partial(buffers_.narrow));
     backend_.zero(buffers_.dstream, s.R * s.C * int64_t{sizeof(T)});
-    return norm_backward(g + head_norm_, buffers_.narrow, buffers_.output, p + head_norm_,
+    return norm_backward(part(g, head_norm_), buffers_.narrow, buffers_.output, p + head_norm_,
                          buffers_.head_rrms);
   }
 
@@ -423,13 +459,14 @@ class TypedLlama : public Llama {
   const kernels::Ops<T>& ops_;
   TensorGroup tensor_;
   Sizes sizes_;
-  std::vector<BlockLayout> blocks_;
+  std::vector<BlockLayout> blocks_, frozen_;
   std::vector<int> visits_;
   Memory saved_, scratch_;
   LlamaBuffers<T> buffers_;
   std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory
   Fp8State fp8_;
   BlockLinears<T> linears_;
+  LinearAdapters<T> adapters_;
   kernels::Visibility visibility_;
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
@@ -472,8 +509,13 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
   RETURN_IF_ERROR(check_group(config, options));
+  const bool cut = TensorGroup(options.tensor).size() > 1,
+             on_gpu = options.backend->kind() == base::DeviceKind::kGpu;
+  if (config.lora.wanted() && (cut || options.fp8 || on_gpu))
+    return base::Error(base::Code::kUnsupported,
+                       "adapters have no tensor parallelism, no fp8 and no GPU yet");
   const bool windowed = config.window > 0 && config.window < options.sequence_length;
-  if (options.backend->kind() == base::DeviceKind::kGpu && (config.head_norms || windowed))
+  if (on_gpu && (config.head_norms || windowed))
     return base::Error(base::Code::kUnsupported, "a GPU has no head norms and no window yet");
   SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   if (options.fp8 && options.compute != kernels::DType::kBf16)

@@ -58,7 +58,10 @@ class Model {
  public:
   virtual ~Model() = default;
 
+  // Those that are trained.
   virtual const std::vector<BlockLayout>& blocks() const = 0;
+  // As many blocks that stay as they are, whose parameters lie beside those; empty: all are trained.
+  virtual const std::vector<BlockLayout>& frozen() const = 0;
   // Block of each visit, in forward order.
   virtual std::span<const int> visits() const = 0;
 
@@ -67,8 +70,9 @@ class Model {
 
   // Copies what it keeps.
   virtual void set_batch(const Batch& batch) = 0;
-  // `parameters`: the visited block's flat buffer in the compute dtype.
-  virtual Result<void> forward(int visit, std::span<const std::byte> parameters) = 0;
+  // `parameters`: the visited block's flat buffer in the compute dtype; `frozen`: that of its frozen part.
+  virtual Result<void> forward(int visit, std::span<const std::byte> parameters,
+                               std::span<const std::byte> frozen = {}) = 0;
   // Returns the loss of the micro-batch, after forward of the last visit, or its backward (Batch::backward_follows).
   // Waits for a GPU.
   virtual Loss loss() const = 0;
@@ -77,7 +81,7 @@ class Model {
   // Writes the visited block's flat fp32 gradient of this visit, or adds it to what is there (`accumulate`: see
   // ModelOptions).
   virtual Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
-                                bool accumulate = false) = 0;
+                                bool accumulate = false, std::span<const std::byte> frozen = {}) = 0;
 };
 
 }  // namespace shardrun::model

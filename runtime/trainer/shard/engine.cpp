@@ -11,15 +11,17 @@ using plan::ShardLayout;
 using plan::StepEvent;
 using Kind = StepEvent::Kind;
 
-Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena)
-    : layout_(std::move(layout)), options_(options), groups_(groups) {
+Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena,
+               ShardLayout frozen)
+    : layout_(std::move(layout)), frozen_layout_(std::move(frozen)), options_(options), groups_(groups) {
   SHARDRUN_CHECK(groups.gather->size() == layout_.group_size && groups.reduce->size() == layout_.group_size);
-  const plan::ShardedState state = plan::sharded_state(layout_, options.state);
+  const plan::ShardedState state = plan::sharded_state(layout_, options.state, frozen_layout_);
   master_ = arena.take<float>(state.masters.elements);
   gradient_ = arena.take<float>(state.gradients.elements);
   half_ = arena.take<uint16_t>(state.compute_copy.elements);
+  frozen_ = arena.take<std::byte>(state.frozen.elements * state.frozen.element_bytes);
   for (const plan::Buffer& whole : state.gathered)
-    slots_.push_back({arena.take<std::byte>(whole.elements * whole.element_bytes), {}});
+    slots_.push_back({arena.take<std::byte>(whole.elements * whole.element_bytes), {}, {}});
   for (const plan::Buffer& whole : state.whole_gradients)
     gradients_.push_back({arena.take<float>(whole.elements), {}});
   for (const plan::Buffer& scratch : state.scratches)
@@ -71,7 +73,7 @@ Result<void> Engine::execute(const StepEvent& event) {
     case Kind::kSumReplicas:
       return sum_over_replicas(event.block);
     case Kind::kAwaitReplicas:
-      return await_replicas();
+      return is_empty(event.block) ? Result<void>() : await_replicas();
     case Kind::kForward:
     case Kind::kBackward:
     case Kind::kMicroStepEnds:
@@ -85,9 +87,10 @@ Work Engine::work(const StepEvent& event) {
   const int64_t elements = layout_.block(event.block).elements;
   const auto count = static_cast<size_t>(elements);
   const auto bytes = static_cast<size_t>(elements * options_.state.compute_bytes);
-  Work work{event.kind == Kind::kForward, event.block, event.visit, {}, {}, event.adds};
+  Work work{event.kind == Kind::kForward, event.block, event.visit, {}, {}, {}, event.adds};
   work.parameters = event.slot < 0 ? compute_shard(event.block) : slots_[event.slot].memory;
   work.parameters = work.parameters.first(bytes);
+  work.frozen = frozen_block(event.block, event.slot);
   if (work.is_forward) return work;
   work.gradient = event.gradient < 0 ? gradient_shard(event.block) : gradients_[event.gradient].memory;
   work.gradient = work.gradient.first(count);
@@ -102,7 +105,23 @@ std::span<const std::byte> Engine::compute_shard(int block) const {
   return std::as_bytes(std::span<const uint16_t>(half_).subspan(offset, count));
 }
 
-// The same, made from the masters in the rank's own part of a buffer for the whole block.
+std::span<const std::byte> Engine::frozen_shard(int block) const {
+  const BlockShards& shards = frozen_layout_.block(block);
+  const auto width = static_cast<size_t>(options_.state.compute_bytes);
+  return frozen_.subspan(shards.shard_offset * width, shards.shard_elements * width);
+}
+
+// Of the whole block, in a slot or the rank's own.
+std::span<const std::byte> Engine::frozen_block(int block, int slot) const {
+  if (frozen_layout_.blocks.empty()) return {};
+  const int64_t width = options_.state.compute_bytes;
+  const auto bytes = static_cast<size_t>(frozen_layout_.block(block).elements * width);
+  if (slot < 0 || layout_.group_size == 1) return frozen_shard(block).first(bytes);
+  const auto begin = static_cast<size_t>(layout_.block(block).padded_elements * width);
+  return std::span<const std::byte>(slots_[slot].memory).subspan(begin, bytes);
+}
+
+// The same of what is trained, made from the masters in the rank's own part of a buffer for the whole block.
 std::span<const std::byte> Engine::converted_shard(int block, std::span<std::byte> whole) const {
   const BlockShards& shards = layout_.block(block);
   const auto count = static_cast<size_t>(shards.shard_elements);
@@ -124,22 +143,39 @@ Result<void> Engine::gather(const StepEvent& event) {
   const auto mine =
       options_.state.converts() ? converted_shard(event.block, slot.memory) : compute_shard(event.block);
   if (layout_.group_size == 1) return {};
-  ASSIGN_OR_RETURN(auto pending,
-                   groups_.gather->all_gather(
-                       mine, slot.memory.first(mine.size() * static_cast<size_t>(layout_.group_size))));
-  slot.pending = pending;
+  ASSIGN_OR_RETURN(slot.pending, gather(mine, slot.memory));
+  if (frozen_layout_.blocks.empty()) return {};
+  const size_t trained = mine.size() * static_cast<size_t>(layout_.group_size);
+  ASSIGN_OR_RETURN(slot.frozen_pending, gather(frozen_shard(event.block), slot.memory.subspan(trained)));
   return {};
+}
+
+// Starts gathering everybody's part into the beginning of `to`; nothing where parts are empty.
+Result<std::optional<comm::Pending>> Engine::gather(std::span<const std::byte> mine,
+                                                    std::span<std::byte> to) {
+  if (mine.empty()) return std::optional<comm::Pending>();
+  ASSIGN_OR_RETURN(
+      const auto pending,
+      groups_.gather->all_gather(mine, to.first(mine.size() * static_cast<size_t>(layout_.group_size))));
+  return std::optional(pending);
 }
 
 Result<void> Engine::await_gather(const StepEvent& event) {
   if (layout_.group_size == 1) return {};
   ParameterSlot& slot = slots_[event.slot];
-  if (auto done = groups_.gather->wait(std::exchange(slot.pending, {}).value()); !done)
-    return std::move(done).error().context(fmt::format("gathering the parameters of block {}", event.block));
+  RETURN_IF_ERROR(await(slot.pending, event.block));
+  return await(slot.frozen_pending, event.block);
+}
+
+Result<void> Engine::await(std::optional<comm::Pending>& pending, int block) {
+  if (!pending) return {};
+  if (auto done = groups_.gather->wait(*std::exchange(pending, {})); !done)
+    return std::move(done).error().context(fmt::format("gathering the parameters of block {}", block));
   return {};
 }
 
 Result<void> Engine::reduce(const StepEvent& event) {
+  if (is_empty(event.block)) return {};
   GradientBuffer& gradient = gradients_[event.gradient];
   const BlockShards& shards = layout_.block(event.block);
   const auto full = gradient.memory.first(shards.padded_elements);
@@ -153,6 +189,7 @@ Result<void> Engine::reduce(const StepEvent& event) {
 }
 
 Result<void> Engine::await_reduce(const StepEvent& event) {
+  if (is_empty(event.block)) return {};
   GradientBuffer& gradient = gradients_[event.gradient];
   if (auto done = groups_.reduce->wait(std::exchange(gradient.pending, {}).value()); !done)
     return std::move(done).error().context(fmt::format("reducing the gradients of block {}", event.block));
@@ -160,12 +197,14 @@ Result<void> Engine::await_reduce(const StepEvent& event) {
 }
 
 void Engine::add(const StepEvent& event) {
+  if (is_empty(event.block)) return;
   const std::span<float> total = gradient_shard(event.block);
   options_.backend->ops<float>().pointwise.add(total.data(), total.data(), scratches_[event.scratch].data(),
                                                layout_.block(event.block).shard_elements);
 }
 
 Result<void> Engine::sum_over_replicas(int block) {
+  if (is_empty(block)) return {};
   auto pending = groups_.replica->all_reduce(gradient_shard(block));
   if (!pending)
     return std::move(pending).error().context(fmt::format("summing block {} over its replicas", block));

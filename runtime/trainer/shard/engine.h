@@ -9,6 +9,9 @@
 // the plan's. It knows how: an all-gather of the compute-dtype shards into a buffer, or of masters that are converted in
 // it; a rank alone that keeps no copy in the compute dtype has a buffer to convert each block into. The bits are the same.
 //
+// Parameters that are never trained (a model's frozen blocks) are cut in the same way: a rank has its part in the compute dtype
+// alone, and it is gathered behind the block's other parameters.
+//
 // Gathers, reductions and replica sums use separate communicators so that none waits for another.
 //
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
@@ -58,6 +61,7 @@ struct Work {
   int block = 0, visit = 0;
   // The block's flat parameters in the compute dtype, without padding. They and `gradient` are valid until next().
   std::span<const std::byte> parameters;
+  std::span<const std::byte> frozen;  // the same of what is frozen in it
   // In a backward: where the contribution to the block's gradient goes; as long as the block.
   std::span<float> gradient;
   // Whether `gradient` holds earlier contributions, to which this one is added; else it is written over.
@@ -67,13 +71,17 @@ struct Work {
 class Engine {
  public:
   // Takes plan::sharded_state() from the arena. Communicators and the arena outlive the engine (see Errors for their
-  // order); layout.group_size is the shard group's size.
-  Engine(plan::ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena);
+  // order); layout.group_size is the shard group's size. `frozen`: of the same blocks, or of none.
+  Engine(plan::ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena,
+         plan::ShardLayout frozen = {});
 
   const plan::ShardLayout& layout() const { return layout_; }
   // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero.
   std::span<float> master() { return master_; }
   std::span<float> gradient() { return gradient_; }
+  const plan::ShardLayout& frozen_layout() const { return frozen_layout_; }
+  // The rank's shards of what is frozen, in the compute dtype; may be written between plans.
+  std::span<std::byte> frozen() { return frozen_; }
   // Call after every change of master(), between plans.
   void publish();
 
@@ -87,7 +95,7 @@ class Engine {
  private:
   struct ParameterSlot {
     std::span<std::byte> memory;
-    std::optional<comm::Pending> pending;
+    std::optional<comm::Pending> pending, frozen_pending;
   };
   struct GradientBuffer {
     std::span<float> memory;
@@ -103,15 +111,21 @@ class Engine {
   void add(const plan::StepEvent& event);
   Result<void> sum_over_replicas(int block);
   Result<void> await_replicas();
+  Result<std::optional<comm::Pending>> gather(std::span<const std::byte> mine, std::span<std::byte> to);
+  Result<void> await(std::optional<comm::Pending>& pending, int block);
+  bool is_empty(int block) const { return layout_.block(block).elements == 0; }
   std::span<const std::byte> compute_shard(int block) const;
+  std::span<const std::byte> frozen_shard(int block) const;
+  std::span<const std::byte> frozen_block(int block, int slot) const;
   std::span<const std::byte> converted_shard(int block, std::span<std::byte> whole) const;
   std::span<float> gradient_shard(int block);
 
-  plan::ShardLayout layout_;
+  plan::ShardLayout layout_, frozen_layout_;
   EngineOptions options_;
   EngineGroups groups_;
   std::span<float> master_, gradient_;
   std::span<uint16_t> half_;  // master_ as bf16; empty when fp32 is computed with, or no copy is kept
+  std::span<std::byte> frozen_;
   std::vector<ParameterSlot> slots_;
   std::vector<GradientBuffer> gradients_;  // of whole blocks
   std::vector<std::span<float>> scratches_;

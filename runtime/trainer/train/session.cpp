@@ -28,10 +28,12 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::vector<int64_t> elements_of(const std::vector<model::BlockLayout>& blocks) {
-  std::vector<int64_t> elements;
-  for (const model::BlockLayout& block : blocks) elements.push_back(block.elements);
-  return elements;
+// A file that the job names and that is no weights is bad input, not a failure of the run.
+template <typename T>
+Result<T> as_input(Result<T> loaded) {
+  if (!loaded && loaded.error().code() == Code::kCorrupt)
+    return Error(Code::kInvalid, "[model] init: " + loaded.error().to_string());
+  return loaded;
 }
 
 plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
@@ -51,10 +53,11 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
                                     options.sequence_length, options.micro_batch, options.seed}));
   auto model = create_model(options.model, model_options(options, groups.tensor, backend));
   RETURN_IF_ERROR(model);
-  auto layout = plan::make_layout(elements_of((*model)->blocks()), groups.shard_degree());
-  ASSIGN_OR_RETURN(
-      auto arena,
-      shard::Arena::create(plan::sharded_state(layout, plan::state_options(options)).bytes(), backend));
+  auto layout = plan::shard_layout((*model)->blocks(), groups.shard_degree());
+  const auto frozen = plan::shard_layout((*model)->frozen(), groups.shard_degree());
+  ASSIGN_OR_RETURN(auto arena,
+                   shard::Arena::create(
+                       plan::sharded_state(layout, plan::state_options(options), frozen).bytes(), backend));
   ASSIGN_OR_RETURN(auto sums, backend.allocate(sizeof(Sums)));
   ASSIGN_OR_RETURN(auto optimizer, Optimizer::create(optimizer_options(options), (*model)->blocks(), layout,
                                                      groups.shard_rank(), backend));
@@ -84,29 +87,39 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       plan_(plan_model(options, {groups.shard_degree(), groups.replicas(), groups.tensor_parallel()})),
       arena_(std::move(arena)),
       engine_(std::move(layout), engine_options(options, backend),
-              {groups.gather, groups.reduce, groups.replica}, arena_),
+              {groups.gather, groups.reduce, groups.replica}, arena_,
+              plan::shard_layout(model_->frozen(), groups.shard_degree())),
       sums_(std::move(sums)),
       optimizer_(std::move(optimizer)),
       spikes_(options.spike_factor) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   const plan::MemoryPlan& memory = plan_.memory;
   SHARDRUN_CHECK(arena_.planned_bytes() ==
-                 memory.masters + memory.compute_copy + memory.gradients + memory.gathered);
+                 memory.masters + memory.compute_copy + memory.frozen + memory.gradients + memory.gathered);
+}
+
+Result<void> Session::read_frozen() {
+  if (model_->frozen().empty() || frozen_checksum_) return {};
+  if (options_.initial_weights.empty())
+    return Error(Code::kInvalid, "adapters stand beside weights; write [model] init = a checkpoint's folder");
+  ASSIGN_OR_RETURN(frozen_checksum_,
+                   as_input(weights::load_frozen({options_.initial_weights}, model_->frozen(),
+                                                 engine_.frozen_layout(), groups_.shard_rank(),
+                                                 *groups_.world, options_.compute, engine_.frozen())));
+  return {};
 }
 
 Result<void> Session::start() {
+  RETURN_IF_ERROR(read_frozen());
   // Moments on the host are zero yet, and the host may not have room for a copy of the masters beside them.
   const std::span<float> spare = optimizer_.moments_on_host() ? optimizer_.moment1() : std::span<float>();
   ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {engine_.master()}, spare));
-  if (options_.initial_weights.empty()) {
+  if (options_.initial_weights.empty() || !model_->frozen().empty()) {
     initialize_parameters(model_->blocks(), engine_.layout(), groups_.shard_rank(), options_.seed, host[0]);
   } else {
-    auto loaded = weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
-                                        groups_.shard_rank(), *groups_.world, host[0]);
-    // A file that the job names and that is no weights is bad input, not a failure of the run.
-    if (!loaded && loaded.error().code() == Code::kCorrupt)
-      return Error(Code::kInvalid, "[model] init: " + loaded.error().to_string());
-    RETURN_IF_ERROR(loaded);
+    RETURN_IF_ERROR(
+        as_input(weights::load_weights({options_.initial_weights}, model_->blocks(), engine_.layout(),
+                                       groups_.shard_rank(), *groups_.world, host[0])));
   }
   RETURN_IF_ERROR(host.store());
   std::fill(spare.begin(), spare.end(), 0.0F);
@@ -139,8 +152,9 @@ Result<void> Session::compute() {
     if (!work) return {};
     const shard::Work& it = *work;
     const auto scope = traced_scope(it.is_forward ? "forward" : "backward", it.block);
-    RETURN_IF_ERROR(it.is_forward ? model_->forward(it.visit, it.parameters)
-                                  : model_->backward(it.visit, it.parameters, it.gradient, it.adds));
+    RETURN_IF_ERROR(it.is_forward
+                        ? model_->forward(it.visit, it.parameters, it.frozen)
+                        : model_->backward(it.visit, it.parameters, it.gradient, it.adds, it.frozen));
   }
 }
 
@@ -335,8 +349,10 @@ checkpoint::Manifest Session::manifest() const {
   manifest.model = hf_config(options_.model);
   std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
   for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
-    by_tensor_rank.push_back(block_layouts(options_.model, rank, groups_.tensor_parallel()));
+    by_tensor_rank.push_back(trained_blocks(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
+  if (frozen_checksum_)
+    manifest.adapters = {std::get<plan::LlamaConfig>(options_.model).lora, *frozen_checksum_};
   manifest.gpu = gpu_kernels_;
   manifest.run = options_.run;
   if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
@@ -398,6 +414,7 @@ void Session::note_end_of_save(std::optional<Result<std::string>> ended) {
 
 Result<std::optional<std::string>> Session::resume(const checkpoint::Store& store,
                                                    std::vector<std::string>& notices) {
+  RETURN_IF_ERROR(read_frozen());
   int64_t tried = std::numeric_limits<int64_t>::max();
   while (true) {
     int64_t candidate = -1;
@@ -500,6 +517,16 @@ Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::s
     return Error(Code::kInvalid,
                  fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
                              same.error().message()));
+  }
+  if (saved.adapters != ours.adapters) {
+    return Error(
+        Code::kInvalid,
+        fmt::format("checkpoint {} has adapters of {}; give this job its own [checkpoint] directory, or "
+                    "go on as that run was",
+                    path,
+                    saved.adapters && ours.adapters && saved.adapters->lora == ours.adapters->lora
+                        ? "other weights than those in [model] init"
+                        : "another [lora], or none"));
   }
   if (!options_.shares_checkpoints && saved.run.is_other(ours.run)) {
     return Error(

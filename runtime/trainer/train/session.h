@@ -155,6 +155,8 @@ class Session {
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
           kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
           shard::Arena arena, base::Memory sums, Optimizer optimizer);
+  // Reads what is frozen, once.
+  Result<void> read_frozen();
   // Returns the schedule of `micro_steps` passes over the model, forward alone or with backward.
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
   // Returns the mean loss over sequences of held-out data (Batches::held_out_sequences).
@@ -204,7 +206,8 @@ class Session {
   plan::ModelPlan plan_;
   shard::Arena arena_;
   shard::Engine engine_;
-  base::Memory sums_;  // Sums, where the session computes
+  std::optional<uint32_t> frozen_checksum_;  // once it is read
+  base::Memory sums_;                        // Sums, where the session computes
   Optimizer optimizer_;
   checkpoint::GpuKernels gpu_kernels_;
   SpikeRule spikes_;

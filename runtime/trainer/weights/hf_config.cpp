@@ -27,6 +27,23 @@ Result<std::string> config_json(const std::string& config, const std::string& dt
   return base::json_text(object, /*indent=*/2) + "\n";
 }
 
+std::string adapter_config_json(const spec::LoraSpec& lora, const std::string& weights) {
+  nlohmann::json names = nlohmann::json::array();
+  for (const spec::LoraMatrix matrix : lora.matrices) names.push_back(spec::name_of(matrix));
+  const nlohmann::json object = {{"base_model_name_or_path", weights},
+                                 {"bias", "none"},
+                                 {"fan_in_fan_out", false},
+                                 {"inference_mode", true},
+                                 {"lora_alpha", lora.alpha},
+                                 {"lora_dropout", 0.0},
+                                 {"peft_type", "LORA"},
+                                 {"r", lora.rank},
+                                 {"target_modules", std::move(names)},
+                                 {"task_type", "CAUSAL_LM"},
+                                 {"use_rslora", lora.rslora}};
+  return base::json_text(object, /*indent=*/2) + "\n";
+}
+
 Result<std::vector<int32_t>> end_tokens(std::string_view json) {
   const nlohmann::json object = base::parse_json(json);
   if (!object.is_object()) return base::Error(base::Code::kCorrupt, "it is no JSON object");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/spec/lora_spec.h"
 
 namespace shardrun::weights {
 
@@ -20,6 +21,9 @@ using base::Result;
 // training began with; where that is empty, a decoder has none. kCorrupt when one is not a JSON object.
 Result<std::string> config_json(const std::string& config, const std::string& dtype, int64_t max_positions,
                                 const std::string& origin = "");
+
+// Returns the adapter_config.json of adapters, as PEFT reads it. `weights`: those that they stand beside.
+std::string adapter_config_json(const spec::LoraSpec& lora, const std::string& weights);
 
 // Returns the tokens that end what a model says, as its config.json or generation_config.json names them: eos_token_id, one or
 // several; empty where it names none. kCorrupt when the text is not a JSON object, or they are no integers.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/io.h"
 #include "runtime/trainer/shard/tensor_slice.h"
 #include "runtime/trainer/weights/weight_files.h"
 
@@ -68,11 +69,25 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+constexpr size_t kBf16 = 2;  // bytes
+
+// Where weights go: masters in fp32, or frozen weights as bf16's bytes.
+struct Shard {
+  std::span<float> fp32;
+  std::span<std::byte> bf16;
+};
+
 class Loader {
  public:
   Loader(std::span<const model::BlockLayout> blocks, const plan::ShardLayout& layout, int group_rank,
-         comm::Communicator& world, std::span<float> master)
-      : blocks_(blocks), layout_(layout), group_rank_(group_rank), world_(world), master_(master) {}
+         comm::Communicator& world, const Shard& shard, bool sums_up = false)
+      : blocks_(blocks),
+        layout_(layout),
+        group_rank_(group_rank),
+        world_(world),
+        shard_(shard),
+        sums_up_(sums_up) {}
+  uint32_t checksum() const { return checksum_; }
 
   Result<void> run(const WeightSource& source) {
     RETURN_IF_ERROR(agree(world_.rank() == 0 ? open(source) : Result<void>()));
@@ -160,12 +175,20 @@ class Loader {
     const auto slice = slice_of(parameter), whole = shard::whole_slice(full_shape(parameter));
     const ElementRange mine{std::max<int64_t>(0, owned.begin - parameter.offset),
                             std::min(slice.elements(), owned.end - parameter.offset)};
+    if (sums_up_) checksum_ = base::crc32c(memory.first(chunk.bytes()), checksum_);
     const ElementRange held{chunk.first, chunk.first + chunk.elements};
     if (shard::intersection(shard::rows_of(slice, mine), shard::rows_of(whole, held)).rows == 0) return {};
     converted_.resize(chunk.elements);
     to_fp32(memory.first(chunk.bytes()), chunk.type, converted_);
     const auto at = layout_.block(chunk.block).shard_offset + mine.begin + parameter.offset - owned.begin;
-    const auto target = master_.subspan(at, mine.count());
+    if (!shard_.bf16.empty()) {
+      const ElementRange both{std::max(mine.begin, held.begin), std::min(mine.end, held.end)};
+      const auto values = std::span<const float>(converted_).subspan(both.begin - held.begin, both.count());
+      const auto first = static_cast<size_t>(at + both.begin - mine.begin);
+      from_fp32(values, TensorType::kBf16, shard_.bf16.subspan(kBf16 * first, kBf16 * values.size()));
+      return {};
+    }
+    const auto target = shard_.fp32.subspan(at, mine.count());
     shard::copy_overlap({whole, held, converted_}, {slice, mine, target}, whole);
     return {};
   }
@@ -174,7 +197,9 @@ class Loader {
   const plan::ShardLayout& layout_;
   int group_rank_;
   comm::Communicator& world_;
-  std::span<float> master_;
+  Shard shard_;
+  bool sums_up_;
+  uint32_t checksum_ = 0;
   std::optional<WeightFiles> files_;  // on rank 0
   std::optional<Error> failure_;      // likewise
   std::vector<Chunk> chunks_;
@@ -188,7 +213,26 @@ Result<void> load_weights(const WeightSource& source, std::span<const model::Blo
                           const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master) {
   SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
-  return Loader(blocks, layout, group_rank, world, master).run(source);
+  return Loader(blocks, layout, group_rank, world, {master, {}}).run(source);
+}
+
+Result<uint32_t> load_frozen(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+                             const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
+                             base::DType dtype, std::span<std::byte> frozen) {
+  SHARDRUN_CHECK(blocks.size() == layout.blocks.size());
+  const auto count = static_cast<size_t>(layout.flat_shard_elements);
+  Shard shard;
+  if (dtype == base::DType::kFp32) {
+    shard.fp32 = {reinterpret_cast<float*>(frozen.data()), count};
+  } else {
+    for (const model::BlockLayout& block : blocks)
+      for (const model::ParameterInfo& parameter : block.parameters)
+        SHARDRUN_CHECK(parameter.split_dimension < 0);
+    shard.bf16 = frozen.first(kBf16 * count);
+  }
+  Loader loader(blocks, layout, group_rank, world, shard, /*sums_up=*/true);
+  RETURN_IF_ERROR(loader.run(source));
+  return loader.checksum();
 }
 
 }  // namespace shardrun::weights

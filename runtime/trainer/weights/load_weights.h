@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/shard_layout.h"
 #include "runtime/trainer/comm/communicator.h"
@@ -34,5 +35,12 @@ struct WeightSource {
 Result<void> load_weights(const WeightSource& source, std::span<const model::BlockLayout> blocks,
                           const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
                           std::span<float> master);
+
+// Does the same with weights that stay as they are and lie in the shards as they are computed with: `frozen` has
+// layout.flat_shard_elements of `dtype`, to which values are rounded. No tensor is cut. Returns the CRC-32C of all tensors'
+// bytes as the files have them, in the order of `blocks`: the same on every rank.
+Result<uint32_t> load_frozen(const WeightSource& source, std::span<const model::BlockLayout> blocks,
+                             const plan::ShardLayout& layout, int group_rank, comm::Communicator& world,
+                             base::DType dtype, std::span<std::byte> frozen);
 
 }  // namespace shardrun::weights

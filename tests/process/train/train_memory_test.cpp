@@ -133,6 +133,25 @@ TEST_CASE(
   check(job, {"bert selective", {data, "memory.activation_checkpointing=\"selective\""}});
 }
 
+TEST_CASE(
+    "memory: adapters beside frozen weights peak within 2 % of their plan, which is a third of the whole "
+    "model's") {
+  const testing::TrainerJob whole(kLlama);
+  const auto trained = check(whole, {"to begin with", {"optimizer.steps=1"}});
+  const std::string weights = whole.folder() + "/weights";
+  const auto exported = base::run_command({BIN_DIR "/shardrun", "export", whole.newest_run(), "--output",
+                                           weights, "--runs", whole.folder() + "/runs"});
+  if (!exported) FAIL(exported.error().to_string());
+  const testing::TrainerJob job(kLlama +
+                                "[lora]\nrank = 16\nmatrices = [\"q_proj\", \"v_proj\", \"down_proj\"]\n");
+  const std::string init = "model.init=\"" + weights + "\"";
+  const auto sharded = check(job, {"lora", {init}});
+  CHECK_LT(sharded.metrics->planned.model_state() * 3, trained.metrics->planned.model_state());
+  check(job, {"lora alone", {init, "resources.ranks_per_node=1"}});
+  check(job, {"lora no_shard", {init, "sharding.strategy=\"no_shard\"", "resources.ranks_per_node=2"}});
+  check(job, {"lora fp32, saved", {init, "precision.parameters=\"fp32\"", "checkpoint.every_steps=1"}});
+}
+
 TEST_CASE("memory: saving beside training peaks within 2 % of its plan") {
   const testing::TrainerJob job(kLlama);
   const auto record = check(job, {"saving", {"checkpoint.every_steps=1", "optimizer.steps=3"}});

@@ -503,6 +503,35 @@ TEST_CASE_TEMPLATE("swiglu: forward and backward match the reference", T, float,
   CHECK_LT(distance(back(got), dgate_up), kTolerance<T>);
 }
 
+TEST_CASE_TEMPLATE("columns: what is added to some of a wider row, or taken from it, leaves the others alone",
+                   T, float, Bf16) {
+  const int64_t N = 37, C = 21, stride = 53, column = 11;
+  const auto rows = as<T>(random_values(N * stride, 20)), x = as<T>(random_values(N * C, 21));
+  const Values before = back(rows), added = back(x);
+  Values sums = before, taken(static_cast<size_t>(N * C));
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t c = 0; c < C; ++c) {
+      const auto wide = static_cast<size_t>(n * stride + column + c), narrow = static_cast<size_t>(n * C + c);
+      sums[wide] += 0.75f * added[narrow];
+      taken[narrow] = 0.75f * before[wide];
+    }
+  }
+
+  auto y = rows;
+  auto got = as<T>(Values(taken.size(), kPoison));
+  ops<T>().pointwise.add_to_columns(y.data() + column, x.data(), 0.75f, N, C, stride);
+  ops<T>().pointwise.take_columns(got.data(), rows.data() + column, 0.75f, N, C, stride);
+
+  CHECK_LT(distance(back(y), sums), kTolerance<T>);
+  CHECK_LT(distance(back(got), taken), kTolerance<T>);
+  for (int64_t n = 0; n < N; ++n) {
+    const auto at = static_cast<size_t>(n * stride);
+    CHECK(std::memcmp(y.data() + at, rows.data() + at, column * sizeof(T)) == 0);
+    CHECK(std::memcmp(y.data() + at + column + C, rows.data() + at + column + C,
+                      (stride - column - C) * sizeof(T)) == 0);
+  }
+}
+
 TEST_CASE_TEMPLATE("cross-entropy: loss and gradient match, and a target of -1 carries neither", T, float,
                    Bf16) {
   const int64_t N = 21, V = 259;

@@ -23,14 +23,29 @@ inline constexpr const char* kFamilies[] = {"llama-3.1", "llama-3.2", "llama-lin
 
 struct Peer {
   std::string config;
+  spec::LoraSpec lora;                         // of lora.txt
   std::vector<double> losses, logits, greedy;  // the latter two behind prompt()
   std::map<std::string, std::vector<double>>
       gradients;  // of each parameter: norm, product with random numbers
 };
 
+// Reads the rest of a line of lora.txt: rank, alpha, whether it is rsLoRA, matrices in their order.
+inline spec::LoraSpec lora_of(std::istringstream& words) {
+  spec::LoraSpec lora;
+  words >> lora.rank >> lora.alpha >> lora.rslora;
+  for (std::string name; words >> name;) {
+    for (int matrix = 0; matrix < spec::kLoraMatrices; ++matrix) {
+      const auto one = static_cast<spec::LoraMatrix>(matrix);
+      if (name == spec::name_of(one)) lora.matrices.push_back(one);
+    }
+  }
+  return lora;
+}
+
 // `source`: the folder of the sources.
-inline std::map<std::string, Peer> peers(const std::string& source) {
-  std::ifstream file(source + "/tests/unit/model/peers/families.txt");
+inline std::map<std::string, Peer> peers(const std::string& source,
+                                         const std::string& name_of_file = "families.txt") {
+  std::ifstream file(source + "/tests/unit/model/peers/" + name_of_file);
   std::map<std::string, Peer> found;
   Peer* peer = nullptr;
   for (std::string line; std::getline(file, line);) {
@@ -41,7 +56,8 @@ inline std::map<std::string, Peer> peers(const std::string& source) {
     if (kind == "family") peer = &found[name];
     if (peer == nullptr) continue;
     if (kind == "config") std::getline(words, peer->config);
-    if (kind == "family" || kind == "config") continue;
+    if (kind == "lora") peer->lora = lora_of(words);
+    if (kind == "family" || kind == "config" || kind == "lora") continue;
     std::vector<double>& numbers = kind == "losses"   ? peer->losses
                                    : kind == "logits" ? peer->logits
                                    : kind == "greedy" ? peer->greedy
@@ -63,7 +79,9 @@ inline plan::LlamaConfig config_of(const Peer& peer) {
   REQUIRE_MESSAGE(read, read.error().to_string());
   const auto spec = spec::model_of(*read, "config.json", "llama");
   REQUIRE_MESSAGE(spec, spec.error().to_string());
-  return plan::LlamaConfig::of(*spec);
+  plan::LlamaConfig config = plan::LlamaConfig::of(*spec);
+  config.lora = peer.lora;
+  return config;
 }
 
 }  // namespace shardrun::tests

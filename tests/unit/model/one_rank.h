@@ -95,6 +95,12 @@ class OneRank {
         ranges.push_back({begins_[block] + tensor.offset, tensor.elements(), tensor.weight_decay});
       }
     }
+    for (const auto& block : model_->frozen()) {
+      std::vector<float>& values = frozen_.emplace_back();
+      for (const auto& tensor : block.parameters)
+        for (int64_t i = 0; i < tensor.elements(); ++i)
+          values.push_back(initial_(tensor, static_cast<uint64_t>(i)));
+    }
     adamw_ = std::make_unique<optim::AdamW>(std::move(ranges), optim::AdamWOptions{}, moment1_, moment2_);
   }
 
@@ -103,13 +109,14 @@ class OneRank {
     model_->set_batch(batch);
     const auto visits = model_->visits();
     for (int visit = 0; visit < static_cast<int>(visits.size()); ++visit) {
-      REQUIRE(model_->forward(visit, parameters(visits[static_cast<size_t>(visit)])));
+      const int block = visits[static_cast<size_t>(visit)];
+      REQUIRE(model_->forward(visit, parameters(block), frozen(block)));
     }
     std::fill(gradient_.begin(), gradient_.end(), 0.0f);
     for (int visit = static_cast<int>(visits.size()); visit-- > 0;) {
       const int block = visits[static_cast<size_t>(visit)];
       std::vector<float> part(static_cast<size_t>(elements_of(block)));
-      REQUIRE(model_->backward(visit, parameters(block), part));
+      REQUIRE(model_->backward(visit, parameters(block), part, /*accumulate=*/false, frozen(block)));
       float* total = gradient_.data() + begins_[static_cast<size_t>(block)];
       for (size_t i = 0; i < part.size(); ++i) total[i] += part[i];
     }
@@ -150,12 +157,19 @@ class OneRank {
     return std::as_bytes(std::span(half_).subspan(begin, count));
   }
 
+  // In fp32, as adapters are tested.
+  std::span<const std::byte> frozen(int block) const {
+    if (frozen_.empty()) return {};
+    return std::as_bytes(std::span(frozen_[static_cast<size_t>(block)]));
+  }
+
   std::unique_ptr<model::Model> model_;
   kernels::DType compute_;
   Initial initial_;
   std::vector<int64_t> begins_;
   std::vector<float> master_, gradient_, moment1_, moment2_;
   std::vector<kernels::Bf16> half_;
+  std::vector<std::vector<float>> frozen_;  // by block
   std::unique_ptr<optim::AdamW> adamw_;
 };
 

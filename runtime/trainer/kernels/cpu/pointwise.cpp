@@ -1,4 +1,5 @@
 // Ops that treat every element by itself, in fp32 (kernels/cpu/vector.h).
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -90,6 +91,32 @@ class CpuPointwise final : public PointwiseOps<T> {
       float* out = vector::target(y + at, left);
       vector::add(out, vector::load(a + at, left, size), vector::load(b + at, right, size), size);
       vector::store(y + at, out, size);
+    });
+  }
+
+  void add_to_columns(T* y, const T* x, float scale, int64_t N, int64_t C, int64_t stride) const override {
+    parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> buffers = scratch(2 * C);
+      for (int64_t n = begin; n < end; ++n) {
+        T* const row = y + n * stride;
+        float* out = vector::target(row, buffers.data());
+        if constexpr (!std::is_same_v<T, float>) vector::load(row, out, C);
+        vector::add_scaled(out, scale, vector::load(x + n * C, buffers.data() + C, C), C);
+        vector::store(row, out, C);
+      }
+    });
+  }
+
+  void take_columns(T* y, const T* x, float scale, int64_t N, int64_t C, int64_t stride) const override {
+    parallel_for(N, kSmallestRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> buffers = scratch(C);
+      for (int64_t n = begin; n < end; ++n) {
+        float* out = vector::target(y + n * C, buffers.data());
+        const float* in = vector::load(x + n * stride, buffers.data(), C);
+        if (in != out) std::copy_n(in, C, out);
+        vector::scale(out, scale, C);
+        vector::store(y + n * C, out, C);
+      }
     });
   }
 

@@ -114,6 +114,33 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Columns of rows that are farther apart than they are long: y += scale·x, and y = scale·x.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_to_column_rows(T* y, const T* x, float scale, int64_t C, int64_t stride) {
+  T* const out = y + int64_t{blockIdx.x} * stride;
+  const T* const in = x + int64_t{blockIdx.x} * C;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    float sum[1], value[1];
+    load(sum, out + c);
+    load(value, in + c);
+    sum[0] += scale * value[0];
+    store(out + c, sum);
+  }
+}
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    take_column_rows(T* y, const T* x, float scale, int64_t C, int64_t stride) {
+  T* const out = y + int64_t{blockIdx.x} * C;
+  const T* const in = x + int64_t{blockIdx.x} * stride;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    float value[1];
+    load(value, in + c);
+    value[0] *= scale;
+    store(out + c, value);
+  }
+}
+
 // What follows puts the kernels on a stream.
 
 template <int kVectorWidth, typename Body>
@@ -179,6 +206,20 @@ class GpuPointwise final : public PointwiseOps<T> {
 
   void add(T* y, const T* a, const T* b, int64_t count) const override {
     binary<Sum>(device_, "add", y, a, b, count);
+  }
+
+  void add_to_columns(T* y, const T* x, float scale, int64_t N, int64_t C, int64_t stride) const override {
+    OpScope op(device_, "add_to_columns");
+    if (!op.runs() || N == 0 || C == 0) return;
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(C)}, add_to_column_rows<T>, y, x, scale, C,
+           stride);
+  }
+
+  void take_columns(T* y, const T* x, float scale, int64_t N, int64_t C, int64_t stride) const override {
+    OpScope op(device_, "take_columns");
+    if (!op.runs() || N == 0 || C == 0) return;
+    launch(op.stream(), {static_cast<unsigned>(N), row_threads(C)}, take_column_rows<T>, y, x, scale, C,
+           stride);
   }
 
   void from_fp32(T* out, const float* in, int64_t count) const override {
