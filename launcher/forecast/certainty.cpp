@@ -9,8 +9,9 @@ namespace shardrun::launcher {
 namespace {
 
 // Standard deviations of the logarithms of rates that were replayed on a calibrated machine: as a whole, of runs that are alike,
-// and of one run (tests/cluster/forecast_bench; decision 0083).
-constexpr double kReplayed = 0.05, kReplayedAlike = 0.06, kReplayedNoise = 0.025;
+// and of one run. Of 83 runs behind ten calibrations (tests/cluster/forecast_bench) 0.064 is common to a calibration and 0.114
+// is not; runs on twice the nodes differ by 0.104.
+constexpr double kReplayed = 0.06, kReplayedAlike = 0.08, kReplayedNoise = 0.05;
 constexpr double kFourOfFive = 1.2816;  // deviations on each side that hold 80 % of a normal distribution
 
 // What published runs reach to, and what each doubling beyond it may add.

@@ -66,13 +66,17 @@ class Timeline {
     }
   }
 
+  static double between(double alone, double beside, double busy) { return alone + busy * (beside - alone); }
+
   // Shares of an operation's current part that a second does. Two were under way when it was measured: nothing keeps the
   // latencies of two from passing at once, so that one's is twice what each added, and bytes are shared.
   static double rate(const Operation& one, bool computing, double sharing) {
     const CollectiveSeconds& s = one.seconds;
-    const double latency = computing ? s.beside_latency : s.latency;
+    // Ranks are not in step: when one waits, another one that the operation needs is as likely to compute as to wait.
+    const double busy = computing ? 1.0 : 0.5;
+    const double latency = between(s.latency, s.beside_latency, busy);
     const double part =
-        one.latency_left > 0.0 ? 2.0 * latency : ((computing ? s.beside : s.alone) - latency) * sharing;
+        one.latency_left > 0.0 ? 2.0 * latency : (between(s.alone, s.beside, busy) - latency) * sharing;
     return part > 0.0 ? 1.0 / part : kNever;
   }
 

@@ -20,7 +20,9 @@ using comm::Communicator;
 using record::CollectiveProbe;
 using record::Spread;
 
-constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20};  // bytes of one rank's part
+constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20, 8 << 20};  // bytes of one rank's part
+// What the largest of them may be together: more than caches hold, and not what a rank's memory would miss.
+constexpr int64_t kMostBytes = 64 << 20;
 constexpr double kLongest = 0.15;  // longest time, in seconds, that an operation may be expected to take
 constexpr double kFirst = 2e-3;    // the expected time of the first operation
 // How much longer an operation takes beside computing, where cores are shared.
@@ -192,6 +194,7 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
       if (group.only_replicas && std::string_view(kind) != "all_reduce") continue;
       for (const int64_t shard : kShardBytes) {
+        if (shard > kShardBytes[2] && shard * group.ranks > kMostBytes) break;
         double expected = shard == kShardBytes[0] ? kFirst : 0.0;
         if (shard > kShardBytes[1]) {
           const CollectiveProbe &small = *(probes.end() - 2), &large = probes.back();

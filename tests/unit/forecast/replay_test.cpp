@@ -165,6 +165,22 @@ TEST_CASE("replay: one that nothing else is under way with takes the latency of 
   CHECK_EQ(with - without, doctest::Approx(2.0 * 2e-3).epsilon(0.01));
 }
 
+TEST_CASE("replay: while a rank waits, one of the others computes half of the time") {
+  ReplayQuestion question = job(2, 1);
+  question.model.layers = 1;
+  const auto seconds = [&](double alone, double beside) {
+    Calibration late = known();
+    for (auto& one : late.collectives) {
+      one.seconds = exactly(alone);
+      one.beside_seconds = beside;
+    }
+    return replay(late, question).seconds;
+  };
+
+  // As above: two that nothing is computed beside.
+  CHECK_EQ(seconds(1e-3, 3e-3) - seconds(0.0, 0.0), doctest::Approx(2.0 * 2.0 * 2e-3).epsilon(0.01));
+}
+
 // What follows is written without replay_step's own code: bytes of a plan's events, by kind.
 TEST_CASE(
     "replay: of 100 random jobs it times exactly the events of the plan that the sharding engine executes") {
