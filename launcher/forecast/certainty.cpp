@@ -8,10 +8,8 @@
 namespace shardrun::launcher {
 namespace {
 
-// Standard deviations of a rate's logarithm: of one publication as a whole, of what runs that are alike share, of one run.
-constexpr double kPublication = 0.01, kAlike = 0.045, kNoise = 0.02;
-// The same of rates that were replayed on a calibrated machine: as a whole, of runs that are alike, of one run
-// (tests/cluster/forecast_bench; decision 0083).
+// Standard deviations of the logarithms of rates that were replayed on a calibrated machine: as a whole, of runs that are alike,
+// and of one run (tests/cluster/forecast_bench; decision 0083).
 constexpr double kReplayed = 0.05, kReplayedAlike = 0.06, kReplayedNoise = 0.025;
 constexpr double kFourOfFive = 1.2816;  // deviations on each side that hold 80 % of a normal distribution
 
@@ -59,6 +57,14 @@ double distance(const Run& a, const Run& b) {
   return sum;
 }
 
+// Returns how many standard deviations on each side hold 80 % of Student's distribution (Abramowitz and Stegun 26.7.5).
+double four_of_five(double freedom) {
+  const double z = kFourOfFive, z2 = z * z;
+  const double first = (z2 + 1.0) / 4.0, second = ((5.0 * z2 + 16.0) * z2 + 3.0) / 96.0;
+  const double third = (((3.0 * z2 + 19.0) * z2 + 17.0) * z2 - 15.0) / 384.0;
+  return z * (1.0 + (first + (second + third / freedom) / freedom) / freedom);
+}
+
 }  // namespace
 
 Slopes slopes_of(const Run& run, const Constants& constants) {
@@ -78,69 +84,89 @@ Slopes slopes_of(const Run& run, const Constants& constants) {
   return found;
 }
 
-double covariance(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) {
-  double sum = kPublication * kPublication + kAlike * kAlike * std::exp(-distance(a, b));
-  for (size_t i = 0; i < kKnobs; ++i) {
-    const double between = knob(static_cast<int>(i)).between;
-    sum += between * between * of_a.slopes[i] * of_b.slopes[i];
-  }
-  return sum;
+double likeness(const Run& a, const Run& b) {
+  constexpr double kReach = 2.0;  // distance over which it falls to 1/e
+  return std::exp(-distance(a, b) / kReach);
 }
 
-double noise_variance() {
-  return kNoise * kNoise;
+double alike_spread(const Run& run, const Spreads& spreads) {
+  return run.machine.generation == Generation::kTrainium ? spreads.alike_on_trainium : spreads.alike;
+}
+
+double covariance(const Slopes& of_a, const Slopes& of_b, double alike, const Spreads& spreads) {
+  double sum = spreads.publication * spreads.publication + alike;
+  for (size_t i = 0; i < kKnobs; ++i)
+    sum += spreads.between[i] * spreads.between[i] * of_a.slopes[i] * of_b.slopes[i];
+  return sum;
 }
 
 Interval Estimate::interval() const {
   return {std::exp(-kFourOfFive * deviation), std::exp(kFourOfFive * deviation)};
 }
 
-Belief::Belief(const Constants& published, std::vector<MeasuredRun> measured)
-    : published_(published), constants_(published), measured_(std::move(measured)), lower_(0) {
+Belief::Belief(const Constants& published, std::vector<MeasuredRun> measured, const Spreads& spreads)
+    : published_(published),
+      constants_(published),
+      spreads_(spreads),
+      measured_(std::move(measured)),
+      lower_(0) {
   const size_t n = measured_.size();
   Square together(n);
+  std::vector<double> misses;
   for (size_t i = 0; i < n; ++i) {
-    slopes_.push_back(slopes_of(measured_[i].run, published_));
-    weights_.push_back(std::log(measured_[i].tokens_per_second) - slopes_[i].rate);
+    const Run& run = measured_[i].run;
+    slopes_.push_back(slopes_of(run, published_));
+    misses.push_back(std::log(measured_[i].tokens_per_second) - slopes_[i].rate);
     for (size_t j = 0; j <= i; ++j) {
-      together.at(i, j) = covariance(measured_[i].run, slopes_[i], measured_[j].run, slopes_[j]);
+      together.at(i, j) = shared(run, slopes_[i], measured_[j].run, slopes_[j]);
       together.at(j, i) = together.at(i, j);
     }
-    together.at(i, i) += noise_variance() + extrapolation_variance(measured_[i].run);
+    together.at(i, i) += spreads_.noise * spreads_.noise + extrapolation_variance(run);
   }
   lower_ = lower_of(std::move(together));
-  weights_ = solve(lower_, std::move(weights_));
+  weights_ = solve(lower_, misses);
+  // What is left of a t distribution when some of it is known is another one, wider the less it was as expected.
+  double surprise = 0.0;
+  for (size_t i = 0; i < n; ++i) surprise += misses[i] * weights_[i];
+  const double freedom = kFreedom + static_cast<double>(n);
+  heavy_ = four_of_five(freedom) / kFourOfFive * std::sqrt((kFreedom + surprise) / freedom);
   Knobs moved = knobs_of(published_);
   for (size_t k = 0; k < moved.size(); ++k) {
-    const double between = knob(static_cast<int>(k)).between;
+    const double between = spreads_.between[k];
     for (size_t i = 0; i < n; ++i) moved[k] += between * between * slopes_[i].slopes[k] * weights_[i];
   }
   constants_ = constants_of(moved);
 }
 
+double Belief::shared(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const {
+  const double alike = alike_spread(a, spreads_) * alike_spread(b, spreads_) * likeness(a, b);
+  return covariance(of_a, of_b, alike, spreads_);
+}
+
 std::vector<double> Belief::shared_with(const Run& run, const Slopes& slopes) const {
-  std::vector<double> shared;
+  std::vector<double> with_run;
   for (size_t i = 0; i < measured_.size(); ++i)
-    shared.push_back(covariance(run, slopes, measured_[i].run, slopes_[i]));
-  return shared;
+    with_run.push_back(shared(run, slopes, measured_[i].run, slopes_[i]));
+  return with_run;
 }
 
 // The covariance of two runs that is left when the measured ones are known.
 double Belief::left_of(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const {
   const std::vector<double> with_a = shared_with(a, of_a), known = solve(lower_, shared_with(b, of_b));
-  double left = covariance(a, of_a, b, of_b);
+  double left = shared(a, of_a, b, of_b);
   for (size_t i = 0; i < known.size(); ++i) left -= with_a[i] * known[i];
   return left;
 }
 
 Estimate Belief::estimate(const Run& run) const {
   const Slopes own = slopes_of(run, published_);
-  const std::vector<double> shared = shared_with(run, own);
+  const std::vector<double> with_run = shared_with(run, own);
   double mean = own.rate;
-  for (size_t i = 0; i < shared.size(); ++i) mean += shared[i] * weights_[i];
+  for (size_t i = 0; i < with_run.size(); ++i) mean += with_run[i] * weights_[i];
   const double variance = left_of(run, own, run, own) + extrapolation_variance(run);
   const StepForecast there = forecast_step(run.machine, run.model, run.layout, run.traits, constants_);
-  return {std::exp(mean) / there.tokens_per_second(), std::sqrt(std::max(variance, 0.0) + noise_variance())};
+  const double noise = spreads_.noise * spreads_.noise;
+  return {std::exp(mean) / there.tokens_per_second(), heavy_ * std::sqrt(std::max(variance, 0.0) + noise)};
 }
 
 double Belief::ratio_deviation(const Run& a, const Run& b) const {
@@ -148,7 +174,7 @@ double Belief::ratio_deviation(const Run& a, const Run& b) const {
   const double variance =
       left_of(a, of_a, a, of_a) + left_of(b, of_b, b, of_b) - 2.0 * left_of(a, of_a, b, of_b);
   const double beyond = std::abs(extrapolation_variance(a) - extrapolation_variance(b));
-  return std::sqrt(std::max(variance, 0.0) + beyond);
+  return heavy_ * std::sqrt(std::max(variance, 0.0) + beyond);
 }
 
 Estimate estimate_replayed(const Run& run, const std::vector<Miss>& misses) {

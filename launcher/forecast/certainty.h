@@ -1,10 +1,12 @@
 // How sure a prediction is, and what measured runs change about it.
 //
-// The logarithm of a run's rate is taken to be normal around what the fitted constants give. It is off by what one publication (or
-// one user's cluster and software) does otherwise than the others, which is a normal offset of each common constant and so
-// moves runs that depend on the same constants together; by what runs that are alike share beyond that; and by noise. The spreads
-// (knobs.cpp, certainty.cpp) are those between publications; the test of the fit scores them on publications left out.
-// Method: best linear unbiased prediction, as in kriging (Rasmussen and Williams, Gaussian Processes, 2.7).
+// The logarithm of a run's rate is what the fitted constants give, and is off by what one publication (or one user's cluster and
+// software) does otherwise than the others, which is an offset of each common constant and so moves runs that depend on the
+// same constants together; by what runs that are alike share beyond that; and by noise. All of them together have Student's t
+// distribution, for one publication in ten is further off than a normal one would be. How far publications are from each
+// other is fitted on them as the constants are (knobs.h); the test of the fit scores both on publications that had no part
+// in either.
+// Method: best linear unbiased prediction, as in kriging (Rasmussen and Williams, Gaussian Processes, 2.7 and 9.9).
 //
 // Thread rule: plain values, pure functions; one call costs some thirty forecasts for each run.
 #pragma once
@@ -39,10 +41,15 @@ struct Slopes {
 
 Slopes slopes_of(const Run& run, const Constants& constants);
 
-// Returns the covariance of the logarithms of two runs' rates in one publication, without the noise of each.
-double covariance(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b);
-// Variance of the logarithm of one measured rate.
-double noise_variance();
+inline constexpr double kFreedom = 4.0;  // degrees of it, of Student's distribution of a publication's rates
+
+// Returns how alike two runs are: 1 for the same, and towards 0 the further their sizes and layouts are apart.
+double likeness(const Run& a, const Run& b);
+// The spread of what runs like it share.
+double alike_spread(const Run& run, const Spreads& spreads);
+// Returns the covariance of the logarithms of two runs' rates in one publication, without the noise of each. `alike`: of what they
+// share as runs that are alike.
+double covariance(const Slopes& of_a, const Slopes& of_b, double alike, const Spreads& spreads);
 
 // An interval that holds four of five rates, as factors of the prediction, which is 1.
 struct Interval {
@@ -51,14 +58,15 @@ struct Interval {
 
 struct Estimate {
   double factor = 1.0;        // on the rate that the constants give, by what was measured on runs like it
-  double deviation = 0.0;     // standard, of the rate's logarithm
+  double deviation = 0.0;     // of the normal distribution of the rate's logarithm that has the same interval
   Interval interval() const;  // around the corrected rate
 };
 
 // What is believed of one user's runs: the published constants, moved by what was measured there.
 class Belief {
  public:
-  Belief(const Constants& published, std::vector<MeasuredRun> measured);
+  Belief(const Constants& published, std::vector<MeasuredRun> measured,
+         const Spreads& spreads = fitted_spreads());
 
   // The constants that are most likely there: those to search with.
   const Constants& constants() const { return constants_; }
@@ -70,14 +78,17 @@ class Belief {
   bool is_anchored() const { return !measured_.empty(); }
 
  private:
+  double shared(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const;
   double left_of(const Run& a, const Slopes& of_a, const Run& b, const Slopes& of_b) const;
   std::vector<double> shared_with(const Run& run, const Slopes& slopes) const;
 
   Constants published_, constants_;
+  Spreads spreads_;
   std::vector<MeasuredRun> measured_;
   std::vector<Slopes> slopes_;   // of the measured ones
   Square lower_;                 // factor of their covariance
   std::vector<double> weights_;  // inverse covariance · misses
+  double heavy_ = 1.0;           // by how much intervals are wider than a normal distribution's
 };
 
 // A run on a calibrated machine, and by how much its rate was beyond what was replayed for it.

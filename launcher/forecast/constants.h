@@ -71,8 +71,10 @@ struct Traits {
   bool hierarchical = false;  // collectives by node, else flat rings
   bool overlaps = true;       // gradients are reduced while others are computed, else behind the last of them
   int reduce_bytes = 4;       // of a gradient element that is reduced
-  bool copies = false;        // flat buffers stand between collectives and kernels
-  double attention = 0.6;     // share of the peak that its attention reaches on Ampere
+  // Copies of the state sum their gradients in every micro-step, and not in the last one alone.
+  bool sums_each_micro_step = false;
+  bool copies = false;     // flat buffers stand between collectives and kernels
+  double attention = 0.6;  // share of the peak that its attention reaches on Ampere
   double attention_hopper = 0.35;
   // Times that each score of attention is read or written, in backward twice as often; 0: it never leaves the chip.
   double score_passes = 0.0;

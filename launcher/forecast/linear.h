@@ -24,11 +24,12 @@ class Square {
 
 // Factors a symmetric, positive matrix into lower · lowerᵀ (Cholesky).
 inline Square lower_of(Square matrix) {
-  for (size_t j = 0; j < matrix.size(); ++j) {
-    for (size_t k = 0; k < j; ++k)
-      for (size_t i = j; i < matrix.size(); ++i) matrix.at(i, j) -= matrix.at(i, k) * matrix.at(j, k);
-    const double root = std::sqrt(matrix.at(j, j));
-    for (size_t i = j; i < matrix.size(); ++i) matrix.at(i, j) /= root;
+  for (size_t i = 0; i < matrix.size(); ++i) {
+    for (size_t j = 0; j <= i; ++j) {
+      double left = matrix.at(i, j);
+      for (size_t k = 0; k < j; ++k) left -= matrix.at(i, k) * matrix.at(j, k);
+      matrix.at(i, j) = i == j ? std::sqrt(left) : left / matrix.at(j, j);
+    }
   }
   return matrix;
 }

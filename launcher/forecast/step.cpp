@@ -98,6 +98,14 @@ Rates rates_of(const Machine& machine, const ModelShape& model, const Layout& la
   return rates;
 }
 
+// How often a layer's stream of activations is read or written beside its products, in forward: two norms and two sums, and of
+// gated networks the rotation of queries and keys and norms that go through fp32, of encoders two dropouts with their masks.
+double stream_passes(const ModelShape& model) {
+  constexpr double kNormsAndSums = 10.0, kRotationAndNorms = 6.0, kDropouts = 6.0;
+  if (!model.architecture->causal) return kNormsAndSums + kDropouts;
+  return model.ffn_matrices == 3 ? kNormsAndSums + kRotationAndNorms : kNormsAndSums;
+}
+
 // Heads are 64 wide in small models and 128 in others.
 double heads_of(const ModelShape& model) {
   return model.hidden / (model.hidden < 2048 ? 64.0 : 128.0);
@@ -138,16 +146,24 @@ ModelShape with_experts(ModelShape model, int experts) {
   return model;
 }
 
+// Parameters of a layer that one of a tensor group has: of keys and values at least one head, which others may have as well.
+double rank_parameters(const ModelShape& model, int tensor) {
+  const double shared = 2.0 * model.hidden * model.kv_width;
+  const double kv_heads = std::max(1.0, std::round(model.kv_width / (model.hidden / heads_of(model))));
+  return (model.layer_parameters() - shared) / tensor + shared / std::min<double>(tensor, kv_heads);
+}
+
 Block layer_block(const ModelShape& model, const Layout& layout, const Rates& rates, const Traits& traits,
                   const Groups& groups, const Links& links, double tokens, double tensor) {
   const double width = layout.tensor_parallel;
-  const double weights = model.layer_parameters() / width;
+  const double weights = rank_parameters(model, layout.tensor_parallel);
   const double gemm = 2.0 * weights * tokens / rates.gemm;
   const double attention = (model.architecture->causal ? 2.0 : 4.0) * model.hidden * tokens *
                            layout.sequence_length / width / rates.attention;
   const double scores = traits.score_passes * heads_of(model) * layout.sequence_length;
-  const double passes = kBf16 * (16.0 * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) *
-                        tokens / width / rates.memory;
+  const double passes =
+      kBf16 * (stream_passes(model) * model.hidden + 2.0 * model.ffn_matrices * model.ffn + scores) * tokens /
+      width / rates.memory;
   const Fp8Bytes fp8 = fp8_bytes(layout, traits);
   const double inputs = tokens * (3.0 * model.hidden + model.ffn);
   const double gradients =
@@ -242,6 +258,7 @@ struct Schedule {
   double slowed = 0.0;
   bool keeps = false;  // gathered parameters, from the first micro-step to the last
   bool overlaps = true;
+  bool sums_always = false;  // those of copies, in every micro-step
 
   double sum(double Block::*part) const { return table.*part + layers * layer.*part + head.*part; }
   double kernels() const { return sum(&Block::forward) + sum(&Block::backward); }
@@ -259,6 +276,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
       static_cast<double>(layout.micro_batch) * layout.sequence_length / layout.given.context_parallel;
   schedule.slowed = traits.held;
   schedule.overlaps = traits.overlaps;
+  schedule.sums_always = traits.sums_each_micro_step;
   schedule.keeps = spec::rules_of(layout.strategy).keeps_parameters || layout.shard_degree == 1;
   schedule.tensor = tensor_seconds(machine, model, layout, constants.link, schedule.tokens);
   schedule.layer = layer_block(with_experts(model, layout.given.active_experts), layout, rates, traits,
@@ -274,7 +292,7 @@ Schedule schedule_of(const Machine& machine, const ModelShape& model, const Layo
   };
   const ModelShape held = with_experts(model, layout.given.experts / layout.given.expert_parallel);
   const double table = model.table_parameters() / layout.tensor_parallel;
-  add(schedule.layer, held.layer_parameters() / layout.tensor_parallel, gathered_bytes(layout, traits));
+  add(schedule.layer, rank_parameters(held, layout.tensor_parallel), gathered_bytes(layout, traits));
   add(schedule.head, table, kBf16);
   const bool apart =
       !model.tied && layout.given.pipeline == 1;  // else the last stage has no embedding of its own
@@ -288,7 +306,7 @@ double micro_steps_seconds(const Schedule& schedule, const Layout& layout) {
     return micro_step_seconds(schedule.layers, schedule.table, schedule.layer, schedule.head,
                               {.gathers_forward = first || !schedule.keeps,
                                .gathers_backward = !schedule.keeps,
-                               .replicates = last,
+                               .replicates = last || schedule.sums_always,
                                .overlaps = schedule.overlaps},
                               schedule.slowed);
   };
@@ -325,7 +343,8 @@ Volumes volumes_of(const ModelShape& model, const Layout& layout, const Traits& 
       gathers * gather_volume(gathered_bytes(layout, traits) * layers + kBf16 * (elements - layers),
                               schedule.groups.shard);
   volumes.reduce = micro * gather_volume(traits.reduce_bytes * elements, schedule.groups.shard);
-  volumes.replica = 2.0 * gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
+  volumes.replica = (schedule.sums_always ? micro : 1.0) * 2.0 *
+                    gather_volume(traits.reduce_bytes * shard, schedule.groups.replica);
   const double passes = layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0;
   volumes.tensor =
       micro * passes * 4.0 * schedule.layers * kBf16 * schedule.tokens * model.hidden * (tensor - 1) / tensor;
@@ -405,7 +424,7 @@ StepForecast forecast_step(const Machine& machine, const ModelShape& one_expert,
   phases.compute = micro * schedule.kernels() + conversion;
   phases.gather = gathers * schedule.sum(&Block::gather);
   phases.reduce = micro * schedule.sum(&Block::reduce);
-  phases.replica = schedule.sum(&Block::replica);
+  phases.replica = (schedule.sums_always ? micro : 1.0) * schedule.sum(&Block::replica);
   phases.tensor = micro * schedule.tensor * schedule.layers *
                   (layout.checkpointing == spec::Checkpointing::kFull ? 3.0 : 2.0);
   phases.exposed = std::max(0.0, steps - phases.compute);

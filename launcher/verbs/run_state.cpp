@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "launcher/agent/conductor_lock.h"
+#include "launcher/cluster/load_job.h"
 #include "launcher/schedule/slurm/refusals.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/view/growing_text.h"
@@ -87,6 +88,19 @@ bool reads_its_end(const record::RunDir& run, RunState& state) {
   return true;
 }
 
+// Returns what there is to do while ranks may still wait for another conductor, which nobody but they know; "" where they end
+// with theirs.
+std::string attach_hint(const record::RunDir& run, const RunState& state) {
+  const auto job = load_prepared_spec(run.job_toml(), state.plan.overrides);
+  if (!job || state.record->attempts.empty()) return "";
+  const auto patience = job->spec.fault_tolerance.conductor_timeout;
+  const int world_size = state.plan.world_size();
+  const auto ended = exits_of(run, state.record->attempts.back().number, world_size);
+  if (patience.count() == 0 || ended.size() == static_cast<size_t>(world_size)) return "";
+  return fmt::format("; its ranks wait {} s for another: `shardrun run --attach {}`", patience.count(),
+                     run.root);
+}
+
 // Says in the state that a run whose record still says "running" has lost its conductor, which can be told on this
 // machine alone.
 void note_lost_conductor(const record::RunDir& run, RunState& state) {
@@ -96,7 +110,8 @@ void note_lost_conductor(const record::RunDir& run, RunState& state) {
   if (reads_its_end(run, state)) return;  // the record is written before the lock is removed
   state.status = kInterrupted;
   state.record->verdict = nobody ? "interrupted: its conductor ended without a record"
-                                 : fmt::format("interrupted: its conductor, {}, is gone", describe(*holder));
+                                 : fmt::format("interrupted: its conductor, {}, is gone{}", describe(*holder),
+                                               attach_hint(run, state));
 }
 
 }  // namespace

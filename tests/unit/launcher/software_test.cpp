@@ -117,6 +117,34 @@ TEST_CASE("software: of experts those compute that are active, and tokens go to 
   CHECK(beyond_published(run) == std::vector<std::string>{"no published run has experts"});
 }
 
+// Eight ranks of a tensor group with two heads of keys and values have each head four times.
+TEST_CASE("software: a tensor group wider than the heads of keys and values computes some of them again") {
+  ModelShape many = k8B, few = k8B;
+  many.kv_width = 1024;
+  few.kv_width = 256;
+  const auto seconds = [](const ModelShape& model, int tensor) {
+    Layout layout;
+    layout.tensor_parallel = tensor;
+    layout.sequence_length = 8192;
+    return forecast_step(Machine{}, model, layout, traits(Stack::kMegatron), fitted_constants())
+        .phases.compute;
+  };
+  const double saved_whole = seconds(many, 1) - seconds(few, 1),
+               saved_shared = seconds(many, 8) - seconds(few, 8);
+  CHECK(saved_whole > 0.0);
+  CHECK(saved_shared < 0.7 * saved_whole / 8.0);
+}
+
+TEST_CASE("software: llm-foundry sums the gradients of copies in each micro-step, and fsdp in the last one") {
+  Layout layout;
+  layout.strategy = shardrun::spec::Strategy::kNoShard;
+  layout.accumulation = 4;
+  const auto sent = [&](Stack stack) {
+    return forecast_step(Machine{}, k8B, layout, traits(stack), fitted_constants()).volumes.replica;
+  };
+  CHECK(sent(Stack::kFoundry) == doctest::Approx(4.0 * sent(Stack::kFms)));
+}
+
 TEST_CASE("software: a search keeps what is given, and offers what the stack has") {
   Question question;
   question.model = k8B;
