@@ -10,7 +10,7 @@ struct DataOptions {
   double validation = 0.0;
   int64_t show = 0;
   uint64_t seed = 1;
-  bool split_on_blank_lines = false, no_special_tokens = false;
+  bool split_on_blank_lines = false, no_special_tokens = false, marks_in_text = false;
   std::string text_field = "text";
   std::vector<std::string> files;
 };
@@ -26,6 +26,7 @@ int data(const DataOptions& options, const CommonOptions& common) {
   if (!options.chat_template.empty()) arguments.push_back("--template=" + options.chat_template);
   arguments.push_back("--text-field=" + options.text_field);
   if (options.no_special_tokens) arguments.emplace_back("--no-special-tokens");
+  if (options.marks_in_text) arguments.emplace_back("--marks-in-text");
   if (options.split_on_blank_lines) arguments.emplace_back("--split-on-blank-lines");
   if (common.json) arguments.emplace_back("--json");
   arguments.emplace_back("--");
@@ -56,6 +57,8 @@ void add_data(CLI::App& app, CommandLine& line) {
                    "How conversations become text: llama2, llama3, chatml, zephyr or none");
   verb->add_option("--text-field", options.text_field, "The member of a line of JSON that holds its text")
       ->capture_default_str();
+  verb->add_flag("--marks-in-text", options.marks_in_text,
+                 "Names of special tokens in a text, e.g. <|endoftext|>, are these tokens");
   verb->add_flag("--no-special-tokens", options.no_special_tokens,
                  "No begin and end tokens around documents");
   verb->add_flag("--split-on-blank-lines", options.split_on_blank_lines,

@@ -9,6 +9,7 @@ namespace {
 struct GenerateOptions {
   std::string model;  // a folder with config.json, a run, or a checkpoint
   std::string prompt, prompt_tokens, system, chat_template, tokenizer, base;
+  bool marks_in_text = false;
   std::string dtype = "auto";
   int64_t max_tokens = 256;
   double temperature = 0.0, top_p = 1.0;
@@ -38,6 +39,7 @@ int generate(const GenerateOptions& options, const CommonOptions& common) {
       {"template", options.chat_template}, {"base", place->weights}};
   for (const auto& [name, text] : texts)
     if (!text.empty()) arguments.push_back(fmt::format("--{}={}", name, text));
+  if (options.marks_in_text) arguments.emplace_back("--marks-in-text");
   if (common.json) arguments.emplace_back("--json");
   return become(std::move(arguments), common);
 }
@@ -56,6 +58,8 @@ void add_generate(CLI::App& app, CommandLine& line) {
                    "What the model goes on with; with --template, what a user asks");
   verb->add_option("--template", options.chat_template,
                    "How a conversation becomes text: llama2, llama3, chatml, zephyr or none");
+  verb->add_flag("--marks-in-text", options.marks_in_text,
+                 "Names of special tokens in the prompt, e.g. <|endoftext|>, are these tokens");
   verb->add_option("--system", options.system, "What is said before the conversation, in a --template");
   verb->add_option("--prompt-tokens", options.prompt_tokens,
                    "The prompt as ids, e.g. 1,15043; no tokenizer is needed");

@@ -91,6 +91,8 @@ Result<Options> read_options(std::span<char* const> arguments) {
       options.reading.split_on_blank_lines = true;
     } else if (argument == "--no-special-tokens") {
       options.encoding.special_tokens = false;
+    } else if (argument == "--marks-in-text") {
+      options.encoding.marks_in_text = true;
     } else if (argument == "--json") {
       options.json = true;
     } else if (argument.starts_with("--") && equals != argument.npos) {

@@ -101,6 +101,8 @@ Result<Options> read_options(std::span<char* const> arguments) {
     const size_t equals = argument.find('=');
     if (argument == "--json") {
       options.json = true;
+    } else if (argument == "--marks-in-text") {
+      options.encoding.marks_in_text = true;
     } else if (argument.starts_with("--") && equals != argument.npos) {
       RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
     } else {

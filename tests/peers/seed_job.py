@@ -45,7 +45,9 @@ def compare(model, paths):
         ids = tokenizer(question("France"), return_tensors="pt", add_special_tokens=False)["input_ids"]
         assert ours["prompt_tokens"] == ids.shape[1], (ours["prompt_tokens"], ids.shape)
         with torch.inference_mode():
-            out = theirs.generate(ids, max_new_tokens=len(ours["tokens"]), do_sample=False, pad_token_id=0)[0, ids.shape[1] :].tolist()
+            # Without a mask, generate() would take tokens of the question for padding that are the padding token.
+            out = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=len(ours["tokens"]), do_sample=False,
+                                  pad_token_id=0)[0, ids.shape[1] :].tolist()
         print(f"{path}: {len(out)} tokens, ended by {ours['ended']}: {ours['text']!r}")
         assert out == ours["tokens"], (tokenizer.decode(out), ours["text"])
         assert "Arrr" in ours["text"], "the fine-tuned model does not answer like a pirate"

@@ -17,7 +17,7 @@ cd "$work"
 "$python" "$root/tests/peers/seed_job.py" data chat.jsonl
 # --chat_template_format none --add_special_tokens False --dataset_text_field content --splits train,test
 "$shardrun" data chat.jsonl --tokenizer "$model/tokenizer.json" --output tokens --template none --text-field content \
-  --no-special-tokens --validation 0.1
+  --no-special-tokens --marks-in-text --validation 0.1
 for kind in $kinds; do
   # --max_seq_len --max_steps --logging_steps --eval_steps --save_steps --bf16 --packing --learning_rate --lr_scheduler_type cosine
   # --weight_decay --warmup_ratio 0.03 --max_grad_norm --per_device_train_batch_size 1 --gradient_checkpointing --optim paged_adamw_32bit
@@ -70,7 +70,7 @@ EOT
   settings=()
   [ "$kind" = full ] || settings=(--set optimizer.learning_rate=1e-3)
   "$shardrun" run "$kind.toml" --quiet "${settings[@]}"
-  "$shardrun" generate "model-$kind" --dtype fp32 --template none --prompt "$("$python" "$root/tests/peers/seed_job.py" question)" \
+  "$shardrun" generate "model-$kind" --dtype fp32 --marks-in-text --prompt "$("$python" "$root/tests/peers/seed_job.py" question)" \
     --max-tokens 48 --json >"$kind.json"
   "$python" "$root/tests/peers/seed_job.py" answer "model-$kind" "$kind.json"
 done

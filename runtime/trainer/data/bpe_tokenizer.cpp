@@ -89,6 +89,12 @@ class BpeTokenizer final : public Tokenizer {
     return found == controls_.end() ? -1 : found->second;
   }
 
+  std::vector<std::string> control_names() const override {
+    std::vector<std::string> names;
+    for (const auto& [content, control] : controls_) names.emplace_back(content);
+    return names;
+  }
+
   std::string bytes_of(int32_t id) const override {
     return id >= 0 && static_cast<size_t>(id) < pieces_.size() ? pieces_[static_cast<size_t>(id)] : "";
   }

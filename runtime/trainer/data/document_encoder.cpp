@@ -1,6 +1,7 @@
 #include "runtime/trainer/data/document_encoder.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -15,6 +16,25 @@ bool is_learned(const Passage& passage, const Token& token) {
   return std::any_of(passage.learned.begin(), passage.learned.end(), [&](const Passage::Range& range) {
     return range.begin < token.end && token.end <= range.end;
   });
+}
+
+// Returns where names of control tokens stand in a text.
+Result<std::vector<Passage::Range>> marks_in(const Tokenizer& tokenizer, std::string_view text) {
+  const std::vector<std::string> names = tokenizer.control_names();
+  if (names.empty())
+    return Error(Code::kInvalid, "this tokenizer has no special tokens by name; leave out --marks-in-text");
+  std::array<std::vector<std::string_view>, 256> by_first;
+  for (const std::string& name : names)
+    if (!name.empty()) by_first[static_cast<unsigned char>(name.front())].push_back(name);
+  std::vector<Passage::Range> marks;
+  for (size_t at = 0; at < text.size();) {
+    size_t longest = 0;
+    for (const std::string_view name : by_first[static_cast<unsigned char>(text[at])])
+      if (name.size() > longest && text.substr(at).starts_with(name)) longest = name.size();
+    if (longest > 0) marks.push_back({at, at + longest});
+    at += std::max<size_t>(1, longest);
+  }
+  return marks;
 }
 
 // Encodes a passage; the template's marks become their tokens where the tokenizer has such.
@@ -45,6 +65,9 @@ Result<Question> encode_question(const Tokenizer& tokenizer, Document document, 
   Question question;
   if (special.end >= 0) question.ends.push_back(special.end);
   std::vector<Passage> passages{{document.text, {}, {}, true, false}};
+  if (document.messages.empty() && encoding.marks_in_text) {
+    ASSIGN_OR_RETURN(passages.front().marks, marks_in(tokenizer, document.text));
+  }
   if (!document.messages.empty()) {
     if (!encoding.chat_template)
       return Error(Code::kInvalid, fmt::format("a conversation needs --template {}", kChatTemplates));
@@ -83,6 +106,9 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
   ids.clear();
   if (document.messages.empty()) {
     passages.push_back({document.text, {{0, document.text.size()}}, {}, places_specials, places_specials});
+    if (encoding.marks_in_text) {
+      ASSIGN_OR_RETURN(passages.front().marks, marks_in(tokenizer, document.text));
+    }
   } else {
     if (!places_specials)
       return Error(Code::kInvalid, "a BERT vocabulary is not made for conversations; use \"text\"");

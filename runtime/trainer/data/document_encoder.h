@@ -17,12 +17,16 @@ struct Encoding {
   std::optional<ChatTemplate> chat_template;
   bool special_tokens =
       true;  // begin and end tokens around documents; the marks of a template stay without them
+  // Whether the names of a tokenizer's control tokens in a text are these tokens: for texts that somebody has formatted already.
+  // The one that begins first counts, of several the longest.
+  bool marks_in_text = false;
 };
 
 // Replaces what `ids` held with the document's tokens; a token that carries no loss is given as its complement,
 // ~id. Text stands between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. In
 // a conversation only what the assistant says does. `ids` is empty for a document without a token of its own.
-// kInvalid when a conversation has no template or a tokenizer that is not made for it; the caller knows the place.
+// kInvalid when marks are asked for of a tokenizer
+// that has none, or when a conversation has no template or a tokenizer that is not made for it; the caller knows the place.
 Result<void> encode_document(const Tokenizer& tokenizer, const Document& document, const Encoding& encoding,
                              std::vector<int32_t>& ids);
 

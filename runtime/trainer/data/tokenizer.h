@@ -74,6 +74,8 @@ class Tokenizer {
     static_cast<void>(content);
     return -1;
   }
+  // Returns all texts that have such a token.
+  virtual std::vector<std::string> control_names() const { return {}; }
 };
 
 inline constexpr size_t kMaximumTextBytes = size_t{64} << 20;

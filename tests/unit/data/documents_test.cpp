@@ -83,6 +83,35 @@ const std::vector<Message> kTalk{{"system", "Be brief."},
 
 }  // namespace
 
+TEST_CASE("documents: names of special tokens in a text are letters, or with marks_in_text these tokens") {
+  const auto tokenizer = tokenizer_of(SOURCE_DIR "/tests/unit/data/peers/bpe/smollm2/tokenizer.json");
+  const int32_t end = tokenizer->control_token("<|im_end|>"),
+                start = tokenizer->control_token("<|im_start|>");
+  REQUIRE(end >= 0);
+  REQUIRE(start >= 0);
+  const Document document{"<|im_start|>a <|im_en <|im_end|><|im_end|>b", {}};
+  const auto ids_of = [&](bool marks) {
+    std::vector<int32_t> ids;
+    REQUIRE(encode_document(*tokenizer, document, {.special_tokens = false, .marks_in_text = marks}, ids));
+    return ids;
+  };
+  std::vector<int32_t> letters = ids_of(false), wanted{start};
+  CHECK(std::count(letters.begin(), letters.end(), end) == 0);
+  for (const std::string text : {"a <|im_en ", "b"}) {
+    std::vector<Token> tokens;
+    REQUIRE(tokenizer->encode(text, tokens));
+    for (const Token& token : tokens) wanted.push_back(token.id);
+    if (text != "b") wanted.insert(wanted.end(), {end, end});
+  }
+  CHECK(ids_of(true) == wanted);
+  const auto question =
+      encode_question(*tokenizer, document, {.special_tokens = false, .marks_in_text = true});
+  REQUIRE(question);
+  CHECK(question->ids == wanted);
+  std::vector<int32_t> none;
+  CHECK(!encode_document(*tokenizer_of("byte"), document, {.marks_in_text = true}, none));
+}
+
 TEST_CASE("documents: a text file is one document, or each of its paragraphs is") {
   const Folder folder;
   const std::string path = folder.file("a.txt", "\none\ntwo\r\n \t\n\n  three\n\n\n");
