@@ -178,7 +178,7 @@ TEST_CASE("replay: while a rank waits, one of the others computes half of the ti
   };
 
   // As above: two that nothing is computed beside.
-  CHECK_EQ(seconds(1e-3, 3e-3) - seconds(0.0, 0.0), doctest::Approx(2.0 * 2.0 * 2e-3).epsilon(0.01));
+  CHECK_EQ(1e3 * (seconds(1e-3, 3e-3) - seconds(0.0, 0.0)), doctest::Approx(2.0 * 2.0 * 2.0).epsilon(0.01));
 }
 
 // What follows is written without replay_step's own code: bytes of a plan's events, by kind.
