@@ -2,6 +2,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,8 +20,12 @@ using base::Error;
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   Result<void> load(const std::string& path, const std::string& model) {
-    if (const auto status = library_.LoadFromSerializedProto(model); !status.ok()) {
-      return Error(Code::kCorrupt, fmt::format("{} is no SentencePiece model: {}", path, status.message()));
+    try {
+      const auto status = library_.LoadFromSerializedProto(model);
+      if (!status.ok())
+        return Error(Code::kCorrupt, fmt::format("{} is no SentencePiece model: {}", path, status.message()));
+    } catch (const std::exception& refused) {  // by the trie of pieces, e.g. one that begins with a zero byte
+      return Error(Code::kCorrupt, fmt::format("{} is no SentencePiece model: {}", path, refused.what()));
     }
     const int pieces = library_.GetPieceSize();
     if (pieces < 1 || pieces > static_cast<int>(kMaximumVocabulary))

@@ -184,6 +184,12 @@ TEST_CASE("tokenizers: files that are none are refused by name") {
   folder.file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n");
 
   CHECK(error_of(damaged).find("damaged.model is no SentencePiece model") != std::string::npos);
+  // Two pieces, <unk> and one that begins with a zero byte: found by fuzzing, the library throws.
+  const std::string zero =
+      folder.file("zero.model", std::string("\x0a\x09\x0a\x05<unk>\x18\x02\x0a\x04\x0a\x02\x00"
+                                            "a",
+                                            17));
+  CHECK(error_of(zero).find("zero.model is no SentencePiece model") != std::string::npos);
   CHECK(error_of(folder / "vocab.txt").find("vocab.txt is no BERT vocabulary: it has no line [MASK]") !=
         std::string::npos);
   CHECK(error_of(other).find(
