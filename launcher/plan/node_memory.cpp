@@ -1,16 +1,16 @@
 #include "launcher/plan/node_memory.h"
 
-#include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "runtime/base/command.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -44,38 +44,22 @@ plan::RankPlace rank_place(const record::LaunchPlan& plan) {
           .multiplies_bf16 = multiplies_bf16};
 }
 
-PlaceQuestion::PlaceQuestion(const spec::JobSpec& spec, const record::LaunchPlan& plan)
-    : place_(rank_place(plan)), program_(plan.rank_program) {
-  std::vector<std::string> ask = {program_, "footprint"};
-  if (place_.world_size > 1) {
+plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
+  plan::RankPlace place = rank_place(plan);
+  std::vector<std::string> ask = {plan.rank_program, "footprint"};
+  if (place.world_size > 1) {
     ask.push_back(fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin));
     ask.push_back(spec.communication.provider);
     ask.push_back(std::to_string(plan.nodes));
     ask.push_back(std::to_string(plan.ranks_per_node));
   }
-  auto spawned = base::spawn_command(ask, {}, /*with_input=*/false);
-  if (!spawned) return;
-  const struct sched_param none {};
-  ::sched_setscheduler(spawned->pid, SCHED_IDLE, &none);
-  asked_ = std::move(spawned).value();
-}
-
-PlaceQuestion::~PlaceQuestion() {
-  if (asked_) ::kill(-asked_->pid, SIGKILL);
-  answer();
-}
-
-plan::RankPlace PlaceQuestion::answer() {
-  if (!asked_) return place_;
-  const auto said =
-      base::finish_spawned(std::move(*asked_), program_, /*input=*/"", std::chrono::seconds(30));
-  asked_.reset();
-  if (!said || said->status != 0) return place_;
+  const auto said = base::finish_command(ask, /*input=*/"", std::chrono::seconds(30));
+  if (!said || said->status != 0) return place;
   int64_t bytes = 0;
   const std::string& text = said->out;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-  if (failure == std::errc() && bytes > 0) place_.program_bytes = bytes;
-  return place_;
+  if (failure == std::errc() && bytes > 0) place.program_bytes = bytes;
+  return place;
 }
 
 std::optional<int64_t> machine_memory_bytes() {

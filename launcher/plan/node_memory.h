@@ -1,6 +1,6 @@
 // Says what the ranks of a launch plan will hold (runtime/plan/rank_memory.h), and whether it fits into a node.
 //
-// Thread rule: pure functions, except for rank_place(), PlaceQuestion and
+// Thread rule: pure functions, except for rank_place(), measured_place() and
 // machine_memory_bytes(), which ask this machine.
 #pragma once
 
@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/command.h"
 #include "runtime/base/result.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/plan/rank_memory.h"
@@ -20,23 +19,9 @@ namespace shardrun::launcher {
 // Returns where the ranks of `plan` run; where nothing else is known, on CPUs like this machine's.
 plan::RankPlace rank_place(const record::LaunchPlan& plan);
 
-// Asks the rank program of a plan what it and its comm plugin hold on this machine. It runs for some 20 ms, beside whatever the
-// caller does in the meantime.
-class PlaceQuestion {
- public:
-  // Starts the program and does not wait for it. It has the processors' idle time only.
-  PlaceQuestion(const spec::JobSpec& spec, const record::LaunchPlan& plan);
-  PlaceQuestion(const PlaceQuestion&) = delete;
-  PlaceQuestion& operator=(const PlaceQuestion&) = delete;
-  ~PlaceQuestion();
-  // Waits for the program; returns rank_place() with what it said. Where it cannot say, that is left open. Once.
-  plan::RankPlace answer();
-
- private:
-  plan::RankPlace place_;
-  std::string program_;
-  std::optional<base::SpawnedCommand> asked_;
-};
+// Returns rank_place() with what the plan's rank program and its comm plugin hold on this machine, which the program is asked: some
+// 40 ms. Where it cannot say, that is left open.
+plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPlan& plan);
 
 // Returns the memory of this machine, as the kernel reports it; nullopt where it does not.
 std::optional<int64_t> machine_memory_bytes();

@@ -242,7 +242,7 @@ int plan(const PlanOptions& options, const CommonOptions& common) {
   if (!solved) return fail(solved.error(), common);
   PlanReport report{*loaded, *solved, solved->batch.global_batch * spec.data.sequence_length};
   if (spec.program.command.empty()) {
-    auto planned = plan::job_memory(spec, solved->batch, PlaceQuestion(spec, *solved).answer());
+    auto planned = plan::job_memory(spec, solved->batch, measured_place(spec, *solved));
     if (!planned) return fail(planned.error(), common);
     report.model = *planned;
   }

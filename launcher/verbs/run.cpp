@@ -264,13 +264,10 @@ Result<CheckpointHold> hold_checkpoints(const Prepared& job) {
                               });
 }
 
-// Asks now, and answers when the ranks have ended, what one of them was to hold.
-std::function<std::optional<int64_t>()> predict_memory(const Prepared& job) {
-  const auto place = std::make_shared<PlaceQuestion>(job.spec, job.plan);
-  return [&job, place]() -> std::optional<int64_t> {
-    const auto model = plan::job_memory(job.spec, job.plan.batch, place->answer());
-    return model ? std::optional(model->memory.total()) : std::nullopt;
-  };
+// Returns what a rank of the job was to hold, in bytes.
+std::optional<int64_t> predicted_memory_bytes(const Prepared& job) {
+  const auto model = plan::job_memory(job.spec, job.plan.batch, measured_place(job.spec, job.plan));
+  return model ? std::optional(model->memory.total()) : std::nullopt;
 }
 
 int conduct_and_show(const Prepared& job, const RunOptions& options, const CommonOptions& common,
@@ -283,7 +280,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.launch_time = launch_time;
   if (!job.spec.program.trainer.empty()) {
     if (job.spec.resources.device == spec::DeviceKind::kCpu)
-      request.predicted_memory_bytes = predict_memory(job);
+      request.predicted_memory_bytes = [&job] { return predicted_memory_bytes(job); };
     request.predicted = predict_run(job.spec, job.plan);
     if (!options.quiet && !common.json && request.predicted->step_seconds)
       print_lines(fmt::format("predicted  {}; from {}\n", record::step_text(*request.predicted),
@@ -307,8 +304,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
     if (job.spec.program.command.empty()) {
       const auto memory = node_memory_bytes(contract::process_environment(), machine_memory_bytes());
       request.check_plan = [&, memory](const record::LaunchPlan& plan) -> Result<void> {
-        ASSIGN_OR_RETURN(auto model,
-                         plan::job_memory(job.spec, plan.batch, PlaceQuestion(job.spec, plan).answer()));
+        ASSIGN_OR_RETURN(auto model, plan::job_memory(job.spec, plan.batch, measured_place(job.spec, plan)));
         return fits_in_memory(model.memory, plan.ranks_per_node, memory);
       };
     }

@@ -125,11 +125,6 @@ Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
 Result<CommandOutput> finish_command(const std::vector<std::string>& argv, const std::string& input,
                                      std::chrono::milliseconds limit, const std::function<void()>& tick) {
   ASSIGN_OR_RETURN(auto child, spawn_command(argv, {}, !input.empty()));
-  return finish_spawned(std::move(child), argv.front(), input, limit, tick);
-}
-
-Result<CommandOutput> finish_spawned(SpawnedCommand child, const std::string& name, const std::string& input,
-                                     std::chrono::milliseconds limit, const std::function<void()>& tick) {
   const NoBrokenPipeSignal quiet;  // a command may end without having read its input
   if (child.in) ::fcntl(child.in.get(), F_SETFL, O_NONBLOCK);
   CommandOutput output;
@@ -164,7 +159,8 @@ Result<CommandOutput> finish_spawned(SpawnedCommand child, const std::string& na
   while (::waitpid(child.pid, &output.status, 0) < 0 && errno == EINTR) {
   }
   if (timed_out) {
-    return Error(Code::kTimeout, fmt::format("{} did not answer in {} s", name, limit.count() / 1000));
+    return Error(Code::kTimeout,
+                 fmt::format("{} did not answer in {} s", argv.front(), limit.count() / 1000));
   }
   return output;
 }

@@ -37,8 +37,5 @@ struct SpawnedCommand {
 // Sets `environment` on top of ours; the child starts with no signal blocked and none ignored by us.
 Result<SpawnedCommand> spawn_command(const std::vector<std::string>& argv,
                                      const std::map<std::string, std::string>& environment, bool with_input);
-// Waits for such a child, which errors call `name`, as finish_command() does for its own.
-Result<CommandOutput> finish_spawned(SpawnedCommand child, const std::string& name, const std::string& input,
-                                     std::chrono::milliseconds limit, const std::function<void()>& tick = {});
 
 }  // namespace shardrun::base

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -22,6 +21,7 @@
 #include "runtime/contract/exit_code.h"
 #include "runtime/spec/toml_value.h"
 #include "runtime/tools/data_preview.h"
+#include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
 #include "runtime/trainer/data/document_encoder.h"
 #include "runtime/trainer/data/documents.h"
@@ -47,13 +47,6 @@ struct Options {
   int64_t show = 0;  // documents that are shown; 0: they are written
   std::vector<std::string> files;
 };
-
-template <typename T>
-Result<void> read_number(std::string_view text, std::string_view name, T& into) {
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), into);
-  if (failure == std::errc() && end == text.data() + text.size()) return {};
-  return Error(Code::kInvalid, fmt::format("--{}: \"{}\" is not a number that fits", name, text));
-}
 
 Result<void> read_option(std::string_view name, std::string_view value, Options& options) {
   if (name == "tokenizer") {
@@ -82,26 +75,15 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
 
 Result<Options> read_options(std::span<char* const> arguments) {
   Options options;
-  size_t next = 0;
-  for (; next < arguments.size(); ++next) {
-    const std::string_view argument = arguments[next];
-    if (argument == "--") break;
-    const size_t equals = argument.find('=');
-    if (argument == "--split-on-blank-lines") {
-      options.reading.split_on_blank_lines = true;
-    } else if (argument == "--no-special-tokens") {
-      options.encoding.special_tokens = false;
-    } else if (argument == "--marks-in-text") {
-      options.encoding.marks_in_text = true;
-    } else if (argument == "--json") {
-      options.json = true;
-    } else if (argument.starts_with("--") && equals != argument.npos) {
-      RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
-    } else {
-      return Error(Code::kInvalid, fmt::format("\"{}\" is no option; see shardrun data --help", argument));
-    }
-  }
-  for (++next; next < arguments.size(); ++next) options.files.emplace_back(arguments[next]);
+  ASSIGN_OR_RETURN(
+      const auto files,
+      read_option_words(arguments, "data",
+                        {{"--split-on-blank-lines", options.reading.split_on_blank_lines},
+                         {"--no-special-tokens", options.encoding.special_tokens, false},
+                         {"--marks-in-text", options.encoding.marks_in_text},
+                         {"--json", options.json}},
+                        [&](auto name, auto value) { return read_option(name, value, options); }));
+  options.files.assign(files.begin(), files.end());
   if (options.tokenizer.empty() || options.output.empty() != (options.show > 0) || options.files.empty())
     return Error(
         Code::kInvalid,

@@ -1,6 +1,5 @@
 #include "runtime/tools/export_tool.h"
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -15,6 +14,7 @@
 #include "runtime/record/run_dir.h"
 #include "runtime/spec/toml_value.h"
 #include "runtime/tools/export_checkpoint.h"
+#include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
 
 namespace shardrun::tools {
@@ -50,12 +50,9 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
   } else if (name == "origin") {
     options.origin = value;
   } else if (name == "max-shard-bytes") {
-    const auto [end, failure] =
-        std::from_chars(value.data(), value.data() + value.size(), options.run.max_file_bytes);
-    if (failure != std::errc() || end != value.data() + value.size() || options.run.max_file_bytes == 0) {
-      return Error(Code::kInvalid,
-                   fmt::format("--max-shard-bytes: \"{}\" is no positive number of bytes", value));
-    }
+    RETURN_IF_ERROR(read_number(value, name, options.run.max_file_bytes));
+    if (options.run.max_file_bytes == 0)
+      return Error(Code::kInvalid, "--max-shard-bytes: a file has room for 1 byte at least");
   } else {
     return Error(Code::kInvalid, fmt::format("there is no option --{}", name));
   }
@@ -64,18 +61,9 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
 
 Result<Options> read_options(std::span<char* const> arguments) {
   Options options;
-  for (const std::string_view argument : arguments) {
-    const size_t equals = argument.find('=');
-    if (argument == "--json") {
-      options.json = true;
-    } else if (argument == "--adapter") {
-      options.run.adapter = true;
-    } else if (argument.starts_with("--") && equals != argument.npos) {
-      RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
-    } else {
-      return Error(Code::kInvalid, fmt::format("\"{}\" is no option; see shardrun export --help", argument));
-    }
-  }
+  RETURN_IF_ERROR(
+      read_option_words(arguments, "export", {{"--json", options.json}, {"--adapter", options.run.adapter}},
+                        [&](auto name, auto value) { return read_option(name, value, options); }));
   if (options.checkpoint.empty() || options.run.output.empty()) {
     return Error(Code::kInvalid, "a checkpoint and an output folder are needed; see shardrun export --help");
   }

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/tools/language_model.h"
+#include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
 #include "runtime/trainer/data/document_encoder.h"
 #include "runtime/trainer/generate/decoder.h"
@@ -42,13 +42,6 @@ struct Options {
   int threads = 0;
   bool json = false;
 };
-
-template <typename T>
-Result<void> read_number(std::string_view text, std::string_view name, T& into) {
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), into);
-  if (failure == std::errc() && end == text.data() + text.size()) return {};
-  return Error(Code::kInvalid, fmt::format("--{}: \"{}\" is not a number that fits", name, text));
-}
 
 Result<void> read_tokens(std::string_view text, std::vector<int32_t>& into) {
   while (!text.empty()) {
@@ -97,19 +90,9 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
 
 Result<Options> read_options(std::span<char* const> arguments) {
   Options options;
-  for (const std::string_view argument : arguments) {
-    const size_t equals = argument.find('=');
-    if (argument == "--json") {
-      options.json = true;
-    } else if (argument == "--marks-in-text") {
-      options.encoding.marks_in_text = true;
-    } else if (argument.starts_with("--") && equals != argument.npos) {
-      RETURN_IF_ERROR(read_option(argument.substr(2, equals - 2), argument.substr(equals + 1), options));
-    } else {
-      return Error(Code::kInvalid,
-                   fmt::format("\"{}\" is no option; see shardrun generate --help", argument));
-    }
-  }
+  RETURN_IF_ERROR(read_option_words(
+      arguments, "generate", {{"--json", options.json}, {"--marks-in-text", options.encoding.marks_in_text}},
+      [&](auto name, auto value) { return read_option(name, value, options); }));
   if (options.prompt.empty() == options.prompt_tokens.empty())
     return Error(Code::kInvalid, "a prompt is needed, as --prompt or as --prompt-tokens");
   if (!options.system.empty() && !options.encoding.chat_template)

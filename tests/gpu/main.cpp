@@ -5,17 +5,10 @@
 #include <cstdio>
 
 #include "tests/gpu/harness.h"
+#include "tests/gpu/without_gpu.h"
 
 int main(int count, char** arguments) {
-  const auto devices = shardrun::kernels::cuda::device_count();
-  if (!devices) {
-    std::fprintf(stderr, "FAIL %s\n", devices.error().to_string().c_str());
-    return 1;
-  }
-  if (*devices == 0) {
-    std::puts("skipped: no NVIDIA GPU, or no driver for one");
-    return 77;
-  }
+  if (const auto code = shardrun::gpu_test::exit_code_without_gpu()) return *code;
   std::printf("on %s, %d multiprocessors\n", shardrun::gpu_test::device().name().c_str(),
               shardrun::gpu_test::device().multiprocessors());
   const int result = doctest::Context(count, arguments).run();

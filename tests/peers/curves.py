@@ -2,8 +2,7 @@
 tests/unit/model/peers/curves.txt: fp32, and bf16 (autocast over fp32 weights).
 
 Weights are those of runtime/trainer/train/initialize.cpp and batches are a pure function of counters, both made again by
-tests/unit/model/curves_test.cpp, so nothing but losses is stored. The optimizer is AdamW as in runtime/trainer/optim:
-matrices decay, norms and biases don't; the gradient is scaled to a norm of 1 at most; half a cosine after warm-up.
+tests/unit/model/curves_test.cpp, so nothing but losses is stored. small_runs.py has the batches and the steps.
 
     build/peers/venv/bin/python tests/peers/curves.py
 """
@@ -15,26 +14,13 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
-from counter_random import initial_weight, random_bits
+import small_runs
+from counter_random import initial_weight
+from small_runs import B, T, VOCAB, draw, llama_loss, token_chain
 
 OUTPUT = pathlib.Path(__file__).parents[1] / "unit/model/peers/curves.txt"
-STEPS, WARMUP, PEAK, MINIMUM = 20, 4, 3e-3, 3e-4
-B, T, VOCAB, LAYERS = 4, 32, 199, 2
+LAYERS = 2
 MASK_TOKEN = VOCAB - 1
-
-
-def draw(key, count, limit):
-    return (random_bits(key, np.arange(count)) % np.uint64(limit)).astype(np.int64)
-
-
-def token_chain(step):
-    """(B, T+1) tokens: mostly a fixed function of the one before, else random, so that there is something to learn."""
-    fresh = draw(1000 + step, B * (T + 1), VOCAB - 1).reshape(B, T + 1)
-    follows = draw(2000 + step, B * (T + 1), 4).reshape(B, T + 1) != 0
-    tokens = fresh.copy()
-    for t in range(1, T + 1):
-        tokens[:, t] = np.where(follows[:, t], (tokens[:, t - 1] * 5 + 7) % (VOCAB - 1), fresh[:, t])
-    return tokens
 
 
 def llama():
@@ -49,9 +35,7 @@ def llama():
         return 0.02 / math.sqrt(2 * LAYERS) if "o_proj" in name or "down_proj" in name else 0.02
 
     def loss(step):
-        tokens = token_chain(step)
-        logits = model(torch.tensor(tokens[:, :T])).logits.float()
-        return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), torch.tensor(tokens[:, 1:]).reshape(-1))
+        return llama_loss(model, step)
 
     return model, stddev, loss
 
@@ -87,13 +71,6 @@ def bert():
     return model, stddev, loss
 
 
-def learning_rate(step):
-    if step < WARMUP:
-        return PEAK * (step + 1) / WARMUP
-    progress = (step - WARMUP) / (STEPS - WARMUP)
-    return MINIMUM + (PEAK - MINIMUM) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
 def train(make, bf16):
     model, stddev, loss_of = make()
     model.train()
@@ -101,25 +78,12 @@ def train(make, bf16):
         for name, parameter in model.named_parameters():
             value = 0.0 if name.endswith("bias") else 1.0
             parameter.copy_(torch.tensor(initial_weight(1, name, tuple(parameter.shape), stddev(name), value)))
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": 0.1},
-         {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
-        betas=(0.9, 0.95), eps=1e-8)
-    losses = []
-    for step in range(STEPS):
+
+    def loss(step):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-            loss = loss_of(step)
-        optimizer.zero_grad()
-        loss.backward()
-        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in parameters))
-        for p in parameters:
-            p.grad *= min(1.0, 1.0 / norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+            return loss_of(step)
+
+    return small_runs.train(list(model.parameters()), loss)
 
 
 with open(OUTPUT, "w") as file:

@@ -1,7 +1,7 @@
 """Writes tests/unit/model/peers/families.txt: what transformers computes for a tiny model of each family that the trainer's
 Llama serves: the gradient of the first step, 20 losses in fp32, logits, and tokens that follow a prompt greedily.
 
-Weights are counter-based (weight() below), batches are those of curves.py; tests/unit/model/families_test.cpp makes both
+Weights are counter-based (weight() below), batches are those of small_runs.py; tests/unit/model/families_test.cpp makes both
 again, so that nothing but numbers and each family's config.json is stored.
 
     build/peers/venv/bin/python tests/peers/families.py
@@ -13,7 +13,6 @@ again, so that nothing but numbers and each family's config.json is stored.
 """
 
 import json
-import math
 import pathlib
 import sys
 
@@ -23,10 +22,9 @@ import transformers
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from counter_random import hash_name, random_bits, random_normal
+from small_runs import VOCAB, llama_loss, token_chain, train
 
 OUTPUT = pathlib.Path(__file__).parents[1] / "unit/model/peers/families.txt"
-STEPS, WARMUP, PEAK, MINIMUM = 20, 4, 3e-3, 3e-4
-B, T, VOCAB = 4, 32, 199
 PROMPT, FOLLOWING = 8, 24
 SIZES = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=88, num_hidden_layers=2, num_attention_heads=6,
              num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
@@ -63,20 +61,6 @@ def weight(name, shape):
     return values.astype(np.float32).reshape(shape)
 
 
-def draw(key, count, limit):
-    return (random_bits(key, np.arange(count)) % np.uint64(limit)).astype(np.int64)
-
-
-def token_chain(step):
-    """As in curves.py."""
-    fresh = draw(1000 + step, B * (T + 1), VOCAB - 1).reshape(B, T + 1)
-    follows = draw(2000 + step, B * (T + 1), 4).reshape(B, T + 1) != 0
-    tokens = fresh.copy()
-    for t in range(1, T + 1):
-        tokens[:, t] = np.where(follows[:, t], (tokens[:, t - 1] * 5 + 7) % (VOCAB - 1), fresh[:, t])
-    return tokens
-
-
 def make(config):
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
@@ -85,17 +69,22 @@ def make(config):
     return model
 
 
-def loss_of(model, step):
-    tokens = token_chain(step)
-    logits = model(torch.tensor(tokens[:, :T])).logits.float()
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), torch.tensor(tokens[:, 1:]).reshape(-1))
+def write_curve(file, parameters, loss_of):
+    """Writes 20 losses and the gradients of the first step: of each its norm, and its product with random numbers. parameters:
+    names and tensors."""
 
+    def numbers(kind, values):
+        file.write(kind + " " + " ".join(f"{value:.8g}" for value in values) + "\n")
 
-def learning_rate(step):
-    if step < WARMUP:
-        return PEAK * (step + 1) / WARMUP
-    progress = (step - WARMUP) / (STEPS - WARMUP)
-    return MINIMUM + (PEAK - MINIMUM) * 0.5 * (1 + math.cos(math.pi * progress))
+    def gradients(step):
+        for name, p in parameters if step == 0 else []:
+            gradient = p.grad.double().numpy().ravel()
+            key = int(random_bits(2, [hash_name(name)])[0])
+            numbers(f"gradient {name}", [np.linalg.norm(gradient), gradient @ random_normal(key, gradient.size)])
+
+    losses = train([p for _, p in parameters], loss_of, gradients)
+    numbers("losses", losses)
+    return losses
 
 
 def write(file, family, config):
@@ -104,39 +93,14 @@ def write(file, family, config):
             if key not in ("transformers_version", "dtype")}
     file.write(f"family {family}\nconfig {json.dumps(kept)}\n")
 
-    def numbers(kind, values):
-        file.write(kind + " " + " ".join(f"{value:.8g}" for value in values) + "\n")
-
     prompt = torch.tensor(token_chain(0)[:1, :PROMPT])
     with torch.no_grad():
-        numbers("logits", model(prompt).logits[0, -1].tolist())
+        logits = model(prompt).logits[0, -1].tolist()
         tokens = model.generate(prompt, max_new_tokens=FOLLOWING, do_sample=False, pad_token_id=0)[0, PROMPT:]
+    file.write("logits " + " ".join(f"{value:.8g}" for value in logits) + "\n")
     file.write("greedy " + " ".join(str(token) for token in tokens.tolist()) + "\n")
-
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(
-        [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": 0.1},
-         {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
-        betas=(0.9, 0.95), eps=1e-8)
-    losses = []
-    for step in range(STEPS):
-        loss = loss_of(model, step)
-        optimizer.zero_grad()
-        loss.backward()
-        if step == 0:  # of each gradient its norm, and its product with random numbers
-            for name, p in model.named_parameters():
-                gradient = p.grad.double().numpy().ravel()
-                key = int(random_bits(2, [hash_name(name)])[0])
-                numbers(f"gradient {name}", [np.linalg.norm(gradient), gradient @ random_normal(key, gradient.size)])
-        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in parameters))
-        for p in parameters:
-            p.grad *= min(1.0, 1.0 / norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.step()
-        losses.append(loss.item())
+    losses = write_curve(file, list(model.named_parameters()), lambda step: llama_loss(model, step))
     print(family, losses[0], losses[-1])
-    numbers("losses", losses)
 
 
 def compare(original, export, generated):

@@ -12,17 +12,15 @@ Weights, adapters and batches are those of families.py; tests/unit/model/lora_te
 """
 
 import json
-import math
 import pathlib
 import sys
 
-import numpy as np
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from counter_random import hash_name, random_bits, random_normal
-from families import FAMILIES, GIVEN, STEPS, learning_rate, loss_of, make, weight
+from families import FAMILIES, GIVEN, make, weight, write_curve
+from small_runs import llama_loss
 
 OUTPUT = pathlib.Path(__file__).parents[1] / "unit/model/peers/lora.txt"
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -57,30 +55,9 @@ def write(file, name, family, rank, alpha, rslora, matrices):
     file.write(f"lora {rank} {alpha} {int(rslora)} {' '.join(matrices)}\n")
     model = adapt(make(config), rank, alpha, rslora, matrices).eval()
 
-    def numbers(kind, values):
-        file.write(kind + " " + " ".join(f"{value:.8g}" for value in values) + "\n")
-
     trained = adapters(model)
-    optimizer = torch.optim.AdamW([p for _, p in trained], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-    losses = []
-    for step in range(STEPS):
-        loss = loss_of(model, step)
-        optimizer.zero_grad()
-        loss.backward()
-        if step == 0:
-            for tensor, p in trained:
-                gradient = p.grad.double().numpy().ravel()
-                key = int(random_bits(2, [hash_name(tensor)])[0])
-                numbers(f"gradient {tensor}", [np.linalg.norm(gradient), gradient @ random_normal(key, gradient.size)])
-        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for _, p in trained))
-        for _, p in trained:
-            p.grad *= min(1.0, 1.0 / norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.step()
-        losses.append(loss.item())
+    losses = write_curve(file, trained, lambda step: llama_loss(model, step))
     print(name, len(trained), "tensors", losses[0], losses[-1])
-    numbers("losses", losses)
 
 
 def load(folder):

@@ -18,7 +18,6 @@ U+2B91F, which that package leaves out of the Chinese ones.
 import importlib.util
 import json
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ import unicodedata
 
 import sentencepiece
 from transformers import BertTokenizer
+
+from token_file import documents_of
 
 FOLDER = pathlib.Path(__file__).parents[1] / "unit/data/peers"
 LICENCES = sorted(p for p in pathlib.Path("/usr/share/common-licenses").iterdir() if not p.is_symlink())
@@ -97,15 +98,6 @@ def write():
              "wordpiece_cased": plain_ids(cased, line)} for line in LINES]
     with open(FOLDER / "ids.json", "w", encoding="ascii") as file:
         file.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-
-
-def documents_of(path):
-    """The documents of a token file, docs/formats.md."""
-    data = path.read_bytes()
-    width, tokens, documents = struct.unpack_from("<I", data, 16)[0], *struct.unpack_from("<QQ", data, 24)
-    ids = struct.unpack_from(f"<{tokens}{'H' if width == 2 else 'I'}", data, 88)
-    begins = struct.unpack_from(f"<{documents}Q", data, 88 + (tokens * width + 7) // 8 * 8)
-    return [list(ids[begin:end]) for begin, end in zip(begins, (*begins[1:], tokens))]
 
 
 def compare(programs):

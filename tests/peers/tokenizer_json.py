@@ -20,7 +20,6 @@ import os
 import pathlib
 import random
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,8 @@ import time
 import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from token_file import documents_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "tests/unit/data/peers/bpe"
@@ -215,15 +216,6 @@ def fuzzed(count, any_character=False):
             text = "".join(source.choice(source.choice(classes)) for _ in range(length))
         strings.append(text)
     return strings
-
-
-def documents_of(path):
-    """The documents of a token file, docs/formats.md."""
-    data = path.read_bytes()
-    width, tokens, documents = struct.unpack_from("<I", data, 16)[0], *struct.unpack_from("<QQ", data, 24)
-    ids = struct.unpack_from(f"<{tokens}{'H' if width == 2 else 'I'}", data, 88)
-    begins = struct.unpack_from(f"<{documents}Q", data, 88 + (tokens * width + 7) // 8 * 8)
-    return [list(ids[begin:end]) for begin, end in zip(begins, (*begins[1:], tokens))]
 
 
 def tokenize(programs, tokenizer, texts, folder):

@@ -193,30 +193,29 @@ ssize_t get(World& world, int descriptor, void* bytes, size_t count, std::option
   return static_cast<ssize_t>(got);
 }
 
+// Returns the mode of an open(), which is given where a file may be made.
+mode_t mode_of(int flags, va_list arguments) {
+  return (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
+}
+
 }  // namespace
 
 extern "C" {
 
 int open(const char* path, int flags, ...) {
-  mode_t mode = 0;
-  if ((flags & O_CREAT) != 0) {
-    va_list arguments;
-    va_start(arguments, flags);
-    mode = va_arg(arguments, mode_t);
-    va_end(arguments);
-  }
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
   return open_any(path, flags, mode);
 }
 
 // libstdc++ opens folders relative to others while it removes a tree.
 int openat(int folder, const char* path, int flags, ...) {
-  mode_t mode = 0;
-  if ((flags & O_CREAT) != 0) {
-    va_list arguments;
-    va_start(arguments, flags);
-    mode = va_arg(arguments, mode_t);
-    va_end(arguments);
-  }
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
   if (folder == AT_FDCWD) return open_any(path, flags, mode);
   World* const world = enter("openat", folder);
   if (world == nullptr) return NEXT(openat)(folder, path, flags, mode);

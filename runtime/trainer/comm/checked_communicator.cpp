@@ -58,21 +58,10 @@ class CheckedCommunicator : public Communicator {
   }
 
   Result<Pending> all_reduce(std::span<float> buffer) override {
-    Open open;
-    open.kind = Kind::kAllReduce;
-    open.floats = buffer;
-    open.totals = {totals_of(std::span<const float>(buffer))};
-    ASSIGN_OR_RETURN(const auto pending, inner_.all_reduce(buffer));
-    return add_totals(pending, std::move(open));
+    return all_reduce_into(&Open::floats, buffer);
   }
-
   Result<Pending> all_reduce(std::span<double> buffer) override {
-    Open open;
-    open.kind = Kind::kAllReduce;
-    open.doubles = buffer;
-    open.totals = {totals_of(std::span<const double>(buffer))};
-    ASSIGN_OR_RETURN(const auto pending, inner_.all_reduce(buffer));
-    return add_totals(pending, std::move(open));
+    return all_reduce_into(&Open::doubles, buffer);
   }
 
   Result<Pending> broadcast(std::span<std::byte> buffer, int root) override {
@@ -123,6 +112,16 @@ class CheckedCommunicator : public Communicator {
     std::vector<uint32_t> checksums;
     std::vector<Totals> totals;  // of each part, of this rank and then of all
   };
+
+  template <typename Number>
+  Result<Pending> all_reduce_into(std::span<Number> Open::*result, std::span<Number> buffer) {
+    Open open;
+    open.kind = Kind::kAllReduce;
+    open.*result = buffer;
+    open.totals = {totals_of(std::span<const Number>(buffer))};
+    ASSIGN_OR_RETURN(const auto pending, inner_.all_reduce(buffer));
+    return add_totals(pending, std::move(open));
+  }
 
   // What the second operation names must stay where it is: the map does not move it.
   Result<Pending> gather_checksums(Pending pending, Open open) {

@@ -75,6 +75,23 @@ constexpr double kTolerance<Bf16> = 4e-3;  // results round to 8 bits of mantiss
 
 const float kPoison = std::nanf("");
 
+// Forward and backward are the reference's, and write all that they have to.
+template <typename T>
+void check_attention(const std::vector<T>& qkv, const std::vector<T>& dout,
+                     const kernels::AttentionShape& shape, const kernels::Visibility& visibility) {
+  Values expected(dout.size()), dqkv(qkv.size());
+  kernels::reference::attention_forward(expected.data(), back(qkv).data(), shape, visibility);
+  kernels::reference::attention_backward(dqkv.data(), back(dout).data(), back(qkv).data(), shape, visibility);
+
+  auto out = as<T>(Values(dout.size(), kPoison)), got = as<T>(Values(qkv.size(), kPoison));
+  Values lse(static_cast<size_t>(shape.B * shape.H * shape.T), kPoison);
+  ops<T>().attention.forward(out.data(), lse.data(), qkv.data(), shape, visibility);
+  ops<T>().attention.backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape, visibility);
+
+  CHECK_LT(distance(back(out), expected), kTolerance<T>);
+  CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
+}
+
 }  // namespace
 
 TEST_CASE("bf16: conversion rounds to nearest even and keeps infinities and NaN") {
@@ -208,19 +225,7 @@ TEST_CASE_TEMPLATE("attention: documents, padding and both directions match the 
                                            variant & 2 ? lengths.data() : nullptr};
       CAPTURE(causal);
       CAPTURE(variant);
-      Values expected(dout.size()), dqkv(qkv.size());
-      kernels::reference::attention_forward(expected.data(), back(qkv).data(), shape, visibility);
-      kernels::reference::attention_backward(dqkv.data(), back(dout).data(), back(qkv).data(), shape,
-                                             visibility);
-
-      auto out = as<T>(Values(dout.size(), kPoison)), got = as<T>(Values(qkv.size(), kPoison));
-      Values lse(static_cast<size_t>(shape.B * shape.H * shape.T), kPoison);
-      ops<T>().attention.forward(out.data(), lse.data(), qkv.data(), shape, visibility);
-      ops<T>().attention.backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape,
-                                  visibility);
-
-      CHECK_LT(distance(back(out), expected), kTolerance<T>);
-      CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
+      check_attention(qkv, dout, shape, visibility);
     }
   }
 }
@@ -243,19 +248,7 @@ TEST_CASE_TEMPLATE("attention: a window hides what lies before it, with and with
       CAPTURE(documents);
       const kernels::Visibility visibility{
           .causal = true, .begins = documents ? begins.data() : nullptr, .window = window};
-      Values expected(dout.size()), dqkv(qkv.size());
-      kernels::reference::attention_forward(expected.data(), back(qkv).data(), shape, visibility);
-      kernels::reference::attention_backward(dqkv.data(), back(dout).data(), back(qkv).data(), shape,
-                                             visibility);
-
-      auto out = as<T>(Values(dout.size(), kPoison)), got = as<T>(Values(qkv.size(), kPoison));
-      Values lse(static_cast<size_t>(shape.B * shape.H * shape.T), kPoison);
-      ops<T>().attention.forward(out.data(), lse.data(), qkv.data(), shape, visibility);
-      ops<T>().attention.backward(got.data(), dout.data(), out.data(), qkv.data(), lse.data(), shape,
-                                  visibility);
-
-      CHECK_LT(distance(back(out), expected), kTolerance<T>);
-      CHECK_LT(distance(back(got), dqkv), 2 * kTolerance<T>);
+      check_attention(qkv, dout, shape, visibility);
     }
   }
 }

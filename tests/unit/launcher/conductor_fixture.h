@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <functional>
 #include <string>
 #include <utility>
@@ -63,6 +64,14 @@ inline record::RankExit exited(int rank, int code) {
   exit.global_rank = rank;
   exit.node = "n0";
   exit.exit_code = code;
+  return exit;
+}
+
+inline record::RankExit killed(int rank, const std::string& node) {
+  record::RankExit exit = exited(rank, 0);
+  exit.node = node;
+  exit.exit_code.reset();
+  exit.signal = SIGKILL;
   return exit;
 }
 

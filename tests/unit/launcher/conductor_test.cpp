@@ -86,8 +86,7 @@ TEST_CASE_FIXTURE(Fixture,
   FakeScheduler scheduler([&](const StepRequest&) {
     std::ofstream(path("attempt_0/rank_0.exit.json")) << to_json(exited(0, 0));
     auto outcome = two_ranks_end_with(0, 0);
-    outcome->exits[0].exit_code.reset();
-    outcome->exits[0].signal = SIGKILL;
+    outcome->exits[0] = killed(0, "n0");
     return outcome;
   });
 
@@ -219,10 +218,7 @@ TEST_CASE_FIXTURE(
     nodes.push_back(step.nodes);
     if (step.attempt == 1) return two_ranks_end_with(0, 0);
     StepOutcome outcome;
-    outcome.exits = {exited(0, 0), exited(1, 0)};
-    outcome.exits[1].exit_code.reset();
-    outcome.exits[1].signal = SIGKILL;
-    outcome.exits[1].node = "n1";
+    outcome.exits = {exited(0, 0), killed(1, "n1")};
     return outcome;
   });
   scheduler.node_names = {"n0", "n1", "n2"};
@@ -258,9 +254,7 @@ TEST_CASE_FIXTURE(
     StepOutcome outcome;
     for (int rank = 0; rank < step.plan->world_size(); ++rank) outcome.exits.push_back(exited(rank, 0));
     if (step.attempt == 2) return outcome;
-    outcome.exits[1].exit_code.reset();
-    outcome.exits[1].signal = SIGKILL;
-    outcome.exits[1].node = "n1";
+    outcome.exits[1] = killed(1, "n1");
     return outcome;
   });
   scheduler.node_names = {"n0", "n1", "n2"};
@@ -305,9 +299,7 @@ TEST_CASE_FIXTURE(Fixture,
       return outcome;
     }
     outcome.unreachable = {"n3", "n1"};
-    outcome.exits = {exited(0, 0)};
-    outcome.exits[0].exit_code.reset();
-    outcome.exits[0].signal = SIGKILL;
+    outcome.exits = {killed(0, "n0")};
     return outcome;
   });
   scheduler.node_names = {"n0", "n1", "n2", "n3", "n4", "n5"};

@@ -18,6 +18,10 @@ using base::Result;
 
 namespace {
 
+void lacks_provider(record::NodeFacts& facts) {
+  facts.provider_error = "no provider";
+}
+
 // Nodes n1, n2 and n3; the ranks of a job end well.
 class Nodes final : public Scheduler {
  public:
@@ -92,15 +96,23 @@ struct Fixture {
     return *record;
   }
 
+  // Three nodes and no spare, of which n2 fails the preflight; the job may go on with two.
+  void loses_one_of_three(int global_batch) {
+    spec.fault_tolerance.spares = 0;
+    spec.fault_tolerance.preflight = true;
+    spec.fault_tolerance.min_nodes = 2;
+    request.plan.nodes = 3;
+    spec.batch.global_batch = global_batch;
+    request.plan.batch = plan::even_batch(1, global_batch / 3, 3);
+    nodes.change["n2"] = lacks_provider;
+  }
+
   std::string folder;
   spec::JobSpec spec;
   ConductRequest request;
   Nodes nodes;
 };
 
-void lacks_provider(record::NodeFacts& facts) {
-  facts.provider_error = "no provider";
-}
 void finds_nothing(record::NodeFacts& facts) {
   facts.node.clear();
 }
@@ -207,13 +219,7 @@ TEST_CASE_FIXTURE(Fixture, "gate: a job without spares is not held up unless it 
 
 TEST_CASE_FIXTURE(
     Fixture, "gate: without a spare a job that may goes on with the nodes that pass, in the same steps") {
-  spec.fault_tolerance.spares = 0;
-  spec.fault_tolerance.preflight = true;
-  spec.fault_tolerance.min_nodes = 2;
-  request.plan.nodes = 3;
-  spec.batch.global_batch = 6;
-  request.plan.batch = plan::even_batch(1, 2, 3);
-  nodes.change["n2"] = lacks_provider;
+  loses_one_of_three(6);
 
   const auto record = conducted();
 
@@ -229,13 +235,7 @@ TEST_CASE_FIXTURE(
 
 TEST_CASE_FIXTURE(Fixture,
                   "gate: a job that fits on none of the numbers that are left names those that fit") {
-  spec.fault_tolerance.spares = 0;
-  spec.fault_tolerance.preflight = true;
-  spec.fault_tolerance.min_nodes = 2;
-  request.plan.nodes = 3;
-  spec.batch.global_batch = 3;
-  request.plan.batch = plan::even_batch(1, 1, 3);
-  nodes.change["n2"] = lacks_provider;
+  loses_one_of_three(3);
 
   const auto record = conducted();
 

@@ -6,8 +6,7 @@
 #include <string>
 
 #include "runtime/trainer/model/llama.h"
-#include "tests/unit/model/families.h"
-#include "tests/unit/model/one_rank.h"
+#include "tests/unit/model/peer_checks.h"
 
 using namespace shardrun;
 using namespace shardrun::tests;
@@ -33,9 +32,7 @@ TEST_CASE("families: losses of 20 steps are transformers', the first within 1e-5
     OneRank rank = rank_of(peer);
     for (int step = 0; step < kSteps; ++step) {
       CAPTURE(step);
-      const double ours = rank.step(step, llama_batch(step).view());
-      const double theirs = peer.losses[static_cast<size_t>(step)];
-      CHECK_LT(std::abs(ours - theirs) / theirs, step == 0 ? 1e-5 : 1e-4);
+      check_loss(peer, step, rank.step(step, llama_batch(step).view()));
     }
   }
 }
@@ -48,22 +45,6 @@ TEST_CASE("families: the gradient of every parameter in the first step is transf
     const Peer& peer = all.at(family);
     OneRank rank = rank_of(peer);
     rank.step(0, llama_batch(0).view());
-    size_t parameters = 0;
-    for (const auto& block : rank.blocks()) parameters += block.parameters.size();
-    CHECK_EQ(peer.gradients.size(), parameters);
-    for (const auto& [name, numbers] : peer.gradients) {
-      CAPTURE(name);
-      const auto gradient = rank.gradient(name);
-      REQUIRE_FALSE(gradient.empty());
-      REQUIRE_EQ(numbers.size(), 2);
-      const uint64_t key = base::random_bits(2, base::hash_name(name));
-      double squares = 0.0, product = 0.0;
-      for (size_t i = 0; i < gradient.size(); ++i) {
-        squares += double{gradient[i]} * gradient[i];
-        product += gradient[i] * base::random_normal(key, i);
-      }
-      CHECK_LT(std::abs(std::sqrt(squares) - numbers[0]) / numbers[0], 1e-5);
-      CHECK_LT(std::abs(product - numbers[1]) / numbers[0], 1e-5);
-    }
+    check_gradients(peer, rank);
   }
 }

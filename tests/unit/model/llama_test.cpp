@@ -75,34 +75,8 @@ struct Fixture {
 TEST_CASE("llama: the gradient of every parameter tensor agrees with finite differences") {
   Fixture fixture(kernels::DType::kFp32);
   fixture.differentiate();
-  for (size_t block = 0; block < fixture.layouts.size(); ++block) {
-    for (const auto& tensor : fixture.layouts[block].parameters) {
-      // The slope is taken along a random direction inside the tensor: one number that every element takes part in.
-      std::mt19937 generator(7);
-      std::normal_distribution<double> normal;
-      std::vector<float>& values = fixture.parameters[block];
-      const std::vector<float> before = values;
-      double slope = 0.0;
-      std::vector<double> direction(static_cast<size_t>(tensor.elements()));
-      for (size_t i = 0; i < direction.size(); ++i) {
-        direction[i] = normal(generator);
-        slope += direction[i] * fixture.gradients[block][static_cast<size_t>(tensor.offset) + i];
-      }
-      const double step = 2e-3 / std::sqrt(static_cast<double>(direction.size()));
-      double losses[2];
-      for (int side = 0; side < 2; ++side) {
-        for (size_t i = 0; i < direction.size(); ++i) {
-          const size_t at = static_cast<size_t>(tensor.offset) + i;
-          values[at] = static_cast<float>(before[at] + (side == 0 ? -step : step) * direction[i]);
-        }
-        losses[side] = fixture.mean_loss();
-      }
-      values = before;
-      const double measured = (losses[1] - losses[0]) / (2.0 * step);
-      CAPTURE(tensor.name);
-      CHECK_EQ(slope, doctest::Approx(measured).epsilon(0.02).scale(0.05));
-    }
-  }
+  testing::check_slopes(fixture.layouts, fixture.parameters, fixture.gradients,
+                        [&] { return fixture.mean_loss(); });
 }
 
 TEST_CASE(

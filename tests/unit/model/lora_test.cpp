@@ -7,8 +7,7 @@
 
 #include "runtime/plan/model/adapters.h"
 #include "runtime/trainer/model/llama.h"
-#include "tests/unit/model/families.h"
-#include "tests/unit/model/one_rank.h"
+#include "tests/unit/model/peer_checks.h"
 
 using namespace shardrun;
 using namespace shardrun::tests;
@@ -37,8 +36,7 @@ TEST_CASE("lora: losses of 20 steps are PEFT's, the first within 1e-5, the other
     for (int step = 0; step < kSteps; ++step) {
       CAPTURE(step);
       const double ours = rank.step(step, llama_batch(step).view());
-      const double theirs = peer.losses[static_cast<size_t>(step)];
-      CHECK_LT(std::abs(ours - theirs) / theirs, step == 0 ? 1e-5 : 1e-4);
+      check_loss(peer, step, ours);
       CHECK_EQ(again.step(step, llama_batch(step).view()), ours);
     }
   }
@@ -52,22 +50,7 @@ TEST_CASE("lora: exactly the adapters have gradients, and they are PEFT's") {
     const Peer& peer = all.at(name);
     OneRank rank = rank_of(config_of(peer));
     rank.step(0, llama_batch(0).view());
-    size_t parameters = 0;
-    for (const auto& block : rank.blocks()) parameters += block.parameters.size();
-    CHECK_EQ(peer.gradients.size(), parameters);
-    for (const auto& [tensor, numbers] : peer.gradients) {
-      CAPTURE(tensor);
-      const auto gradient = rank.gradient(tensor);
-      REQUIRE_FALSE(gradient.empty());
-      const uint64_t key = base::random_bits(2, base::hash_name(tensor));
-      double squares = 0.0, product = 0.0;
-      for (size_t i = 0; i < gradient.size(); ++i) {
-        squares += double{gradient[i]} * gradient[i];
-        product += gradient[i] * base::random_normal(key, i);
-      }
-      CHECK_LT(std::abs(std::sqrt(squares) - numbers[0]) / numbers[0], 1e-5);
-      CHECK_LT(std::abs(product - numbers[1]) / numbers[0], 1e-5);
-    }
+    check_gradients(peer, rank);
   }
 }
 
