@@ -61,15 +61,17 @@ retry() {
   exit 1
 }
 
-# put FILE: its standard input, below the root.
+# put FILE: its standard input, below the root, where that is not what it has.
 put() {
-  local file=$root$1
+  local file=$root$1 text
   if [ "$dry_run" = yes ]; then
     printf '+ write %s\n' "$1"
     sed 's/^/    /'
   else
+    text=$(cat)
+    if [ -f "$file" ] && [ "$(cat "$file")" = "$text" ]; then return; fi
     mkdir -p "$(dirname "$file")"
-    cat >"$file.new"
+    printf '%s\n' "$text" >"$file.new"
     mv "$file.new" "$file"
   fi
 }

@@ -326,12 +326,12 @@ int cluster_queues(const CommonOptions& common) {
 void add_pcluster_options(CLI::App& verb, ClusterOptions& options, bool may_wait) {
   verb.add_option("--region", options.region, "An AWS region; default: AWS's own configuration");
   verb.add_option("--timeout", options.timeout_seconds, "Seconds that pcluster may take to answer")
-      ->check(CLI::Range(1, 86400))
+      ->check(in_range(1, 86400))
       ->capture_default_str();
   if (!may_wait) return;
   verb.add_flag("--wait", options.wait, "Show progress until the end");
   verb.add_option("--every", options.every_seconds, "With --wait: seconds between two looks")
-      ->check(CLI::Range(1, 3600))
+      ->check(in_range(1, 3600))
       ->capture_default_str();
 }
 

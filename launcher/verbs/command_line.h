@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "launcher/runs/common.h"
@@ -57,6 +58,18 @@ void add_common(CLI::App& verb, CommandLine& line, bool json);
 void add_overrides(CLI::App& verb, std::vector<std::string>& overrides);
 // Adds the run that a verb is about, and --runs.
 void add_run_name(CLI::App& verb, std::string& name, CommandLine& line, bool required);
+
+// As CLI::Range, whose refusal has other words from one version of CLI11 to the next.
+template <typename Number>
+CLI::Validator in_range(Number low, Number high) {
+  const CLI::Range range(low, high);
+  CLI::Validator worded = range;  // with its words for --help
+  worded.operation([range, low, high](std::string& text) {
+    return range(text).empty() ? std::string()
+                               : fmt::format("Value {} not in range {} to {}", text, low, high);
+  });
+  return worded;
+}
 
 // Returns what to say of a command line that could not be parsed: the nearest verb to one that does not exist, the key of the
 // spec behind an option that looks like one ("--nodes"), or else the parser's own `words`.

@@ -72,11 +72,11 @@ void add_generate(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   verb->add_option("--temperature", options.temperature,
                    "0 takes the likeliest token, 1 draws as the model says")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(in_range(0.0, 100.0))
       ->capture_default_str();
   verb->add_option("--top-p", options.top_p,
                    "Draws among the likeliest tokens that reach this probability together")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(in_range(0.0, 1.0))
       ->capture_default_str();
   verb->add_option("--seed", options.seed, "Decides what is drawn")->capture_default_str();
   verb->add_option("--threads", options.threads, "CPUs to compute with; 0: all")->capture_default_str();

@@ -84,13 +84,13 @@ Result<void> save(const std::string& path, const std::string& text) {
 void add_job(CLI::App& verb, JobOptions& job) {
   constexpr int64_t kMost = 65536;
   verb.add_option("spec", job.path, "job.toml; or none, and a program behind --");
-  verb.add_option("-N,--nodes", job.nodes, "Nodes")->check(CLI::Range(int64_t{1}, kMost));
+  verb.add_option("-N,--nodes", job.nodes, "Nodes")->check(in_range(int64_t{1}, kMost));
   verb.add_option("-n,--ranks-per-node", job.ranks_per_node, "Processes on each node")
-      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+      ->check(in_range(int64_t{1}, int64_t{1024}));
   verb.add_option("-c,--cpus-per-rank", job.cpus_per_rank, "CPUs of each process")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
+      ->check(in_range(int64_t{1}, int64_t{4096}));
   verb.add_option("--gpus-per-node", job.gpus_per_node, "GPUs of each node")
-      ->check(CLI::Range(int64_t{0}, int64_t{1024}));
+      ->check(in_range(int64_t{0}, int64_t{1024}));
   verb.add_option("-t,--time", job.time_limit, "Time limit, e.g. 01:00:00");
   verb.add_option("-p,--partition", job.partition, "Slurm's partition");
   verb.add_option("-A,--account", job.account, "Slurm's account");

@@ -240,7 +240,7 @@ void add_sweep(CLI::App& app, CommandLine& line) {
       verb->add_option("--list", options.list, "A file with a line for each run: section.key=VALUE …");
   grid->excludes(list);
   verb->add_option("--limit", options.limit, "How many runs of the array go on at a time; 0: as many as fit")
-      ->check(CLI::Range(0, 1000));
+      ->check(in_range(0, 1000));
   add_overrides(*verb, options.spec.overrides);
   verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
   add_common(*verb, line, true);

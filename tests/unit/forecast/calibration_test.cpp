@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -316,7 +317,7 @@ Foretold foretell(const Row& row) {
   return {predicted / tests::measured_rate(row), score.misses.front() <= kFourOfFive};
 }
 
-const Row& row_called(const std::string& id) {
+const Row& row_called(std::string_view id) {
   const auto found = std::find_if(rows().begin(), rows().end(), [&](const Row& row) { return row.id == id; });
   REQUIRE(found != rows().end());
   return *found;
