@@ -10,7 +10,7 @@
 
 #include "launcher/agent/child_program.h"
 #include "launcher/agent/stop_signals.h"
-#include "launcher/verbs/calibration_file.h"
+#include "launcher/foresight/calibration_file.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"

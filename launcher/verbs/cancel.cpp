@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "launcher/agent/conductor_lock.h"
+#include "launcher/runs/run_state.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
-#include "launcher/verbs/run_state.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 

@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "launcher/runs/common.h"
 #include "launcher/submit/remote.h"
-#include "launcher/verbs/common.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {

@@ -1,9 +1,9 @@
 // The verb that tells what happened to a run, attempt by attempt.
 #include <fmt/format.h>
 
+#include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
-#include "launcher/verbs/run_state.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
 

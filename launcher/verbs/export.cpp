@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/runs/model_place.h"
 #include "launcher/verbs/command_line.h"
-#include "launcher/verbs/model_place.h"
 
 namespace shardrun::launcher {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/logs.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/view/follower.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"

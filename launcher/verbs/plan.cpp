@@ -4,14 +4,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "launcher/foresight/calibration_file.h"
+#include "launcher/foresight/earlier_runs.h"
+#include "launcher/foresight/forecast_fields.h"
+#include "launcher/foresight/measured_runs.h"
 #include "launcher/plan/batch.h"
 #include "launcher/plan/node_memory.h"
 #include "launcher/plan/precompile.h"
-#include "launcher/verbs/calibration_file.h"
 #include "launcher/verbs/command_line.h"
-#include "launcher/verbs/earlier_runs.h"
-#include "launcher/verbs/forecast_fields.h"
-#include "launcher/verbs/measured_runs.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "launcher/agent/stop_signals.h"
+#include "launcher/runs/common.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
-#include "launcher/verbs/common.h"
 
 namespace shardrun::launcher {
 

@@ -7,8 +7,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/view/report_page.h"
 #include "runtime/base/io.h"
 

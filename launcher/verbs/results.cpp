@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 
 #include "launcher/plan/batch.h"
+#include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/view/progress.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/base/visible.h"

@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "launcher/runs/run_state.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
 #include "launcher/verbs/run.h"
-#include "launcher/verbs/run_state.h"
 #include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {

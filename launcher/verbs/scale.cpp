@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/scale.h"
+#include "launcher/runs/run_state.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/view/scale_plot.h"
 #include "launcher/view/scale_report.h"
 #include "runtime/base/io.h"

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
+#include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/verbs/sweep.h"
 #include "launcher/view/prometheus.h"
 #include "runtime/base/unix_time.h"

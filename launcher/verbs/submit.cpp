@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "launcher/plan/precompile.h"
+#include "launcher/runs/run_state.h"
 #include "launcher/schedule/local/temporary_directory.h"
 #include "launcher/schedule/slurm/slurm_jobs.h"
 #include "launcher/submit/cache.h"
@@ -11,7 +12,6 @@
 #include "launcher/verbs/job_line.h"
 #include "launcher/verbs/logs.h"
 #include "launcher/verbs/precompile.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/view/progress.h"
 #include "runtime/contract/compile_cache.h"
 #include "runtime/contract/exit_code.h"

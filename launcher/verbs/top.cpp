@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "launcher/agent/stop_signals.h"
+#include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
-#include "launcher/verbs/run_state.h"
 #include "launcher/view/growing_text.h"
 #include "launcher/view/log_lines.h"
 #include "launcher/view/progress.h"

@@ -43,7 +43,9 @@ BEGIN {
   rule("launcher/watch", ground)
   rule("launcher/agent", ground " launcher/plan launcher/schedule launcher/watch launcher/gate")
   rule("launcher/view", ground)
-  verbs = "launcher/plan launcher/forecast launcher/cluster launcher/submit launcher/schedule launcher/schedule/local launcher/schedule/mpirun launcher/schedule/slurm launcher/agent launcher/view"
+  rule("launcher/runs", ground " launcher/plan launcher/cluster launcher/schedule launcher/schedule/slurm launcher/agent launcher/view")
+  rule("launcher/foresight", ground " launcher/plan launcher/forecast launcher/cluster launcher/view launcher/runs")
+  verbs = "launcher/plan launcher/forecast launcher/cluster launcher/submit launcher/schedule launcher/schedule/local launcher/schedule/mpirun launcher/schedule/slurm launcher/agent launcher/view launcher/runs launcher/foresight"
   rule("launcher/verbs", ground " " verbs " launcher/watch")
   rule("plugins/spank", ground " runtime/rank launcher/plan launcher/cluster")
   rule("launcher/main.cpp", ground " " verbs " launcher/verbs")

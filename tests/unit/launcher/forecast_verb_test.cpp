@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "launcher/verbs/forecast.h"
-#include "launcher/verbs/prediction.h"
-#include "launcher/verbs/written.h"
+#include "launcher/foresight/forecast.h"
+#include "launcher/foresight/prediction.h"
+#include "launcher/foresight/written.h"
 
 using namespace shardrun::launcher;
 

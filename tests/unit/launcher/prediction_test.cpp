@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "launcher/cluster/load_job.h"
-#include "launcher/verbs/earlier_runs.h"
-#include "launcher/verbs/prediction.h"
+#include "launcher/foresight/earlier_runs.h"
+#include "launcher/foresight/prediction.h"
 #include "runtime/base/io.h"
 #include "runtime/record/run_record.h"
 #include "tests/support/folder.h"

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "launcher/forecast/certainty.h"
-#include "launcher/verbs/software.h"
+#include "launcher/foresight/software.h"
 
 using namespace shardrun::launcher;
 

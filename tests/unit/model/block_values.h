@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/plan/model_plan.h"
+#include "runtime/plan/model/block_layout.h"
 #include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::testing {

@@ -8,7 +8,7 @@
 
 #include "launcher/cluster/load_job.h"
 #include "launcher/forecast/certainty.h"
-#include "launcher/verbs/forecast.h"
+#include "launcher/foresight/forecast.h"
 
 namespace shardrun::launcher {
 

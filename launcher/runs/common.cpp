@@ -1,4 +1,4 @@
-#include "launcher/verbs/common.h"
+#include "launcher/runs/common.h"
 
 #include <unistd.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "launcher/verbs/prediction.h"
+#include "launcher/foresight/prediction.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "launcher/verbs/calibration_file.h"
-#include "launcher/verbs/earlier_runs.h"
-#include "launcher/verbs/forecast.h"
-#include "launcher/verbs/measured_runs.h"
-#include "launcher/verbs/question.h"
+#include "launcher/foresight/calibration_file.h"
+#include "launcher/foresight/earlier_runs.h"
+#include "launcher/foresight/forecast.h"
+#include "launcher/foresight/measured_runs.h"
+#include "launcher/foresight/question.h"
 #include "runtime/plan/model/network.h"
 
 namespace shardrun::launcher {

@@ -1,4 +1,4 @@
-#include "launcher/verbs/calibration_file.h"
+#include "launcher/foresight/calibration_file.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include "launcher/forecast/memory.h"
 #include "launcher/forecast/replay.h"
 #include "launcher/plan/node_memory.h"
-#include "launcher/verbs/common.h"
+#include "launcher/runs/common.h"
 #include "runtime/base/io.h"
 #include "runtime/base/state_folder.h"
 #include "runtime/plan/mesh.h"

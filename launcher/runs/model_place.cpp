@@ -1,4 +1,4 @@
-#include "launcher/verbs/model_place.h"
+#include "launcher/runs/model_place.h"
 
 #include <algorithm>
 #include <filesystem>

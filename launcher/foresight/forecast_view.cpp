@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "launcher/verbs/forecast_fields.h"
+#include "launcher/foresight/forecast_fields.h"
 #include "launcher/view/progress.h"
 #include "launcher/view/scale_plot.h"
 #include "runtime/base/json_fields.h"

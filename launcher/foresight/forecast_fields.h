@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/verbs/forecast.h"
+#include "launcher/foresight/forecast.h"
 #include "runtime/base/fields.h"
 #include "runtime/spec/strategy.h"
 

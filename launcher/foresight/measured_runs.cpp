@@ -1,11 +1,11 @@
-#include "launcher/verbs/measured_runs.h"
+#include "launcher/foresight/measured_runs.h"
 
 #include <charconv>
 
 #include <fmt/format.h>
 
-#include "launcher/verbs/earlier_runs.h"
-#include "launcher/verbs/question.h"
+#include "launcher/foresight/earlier_runs.h"
+#include "launcher/foresight/question.h"
 #include "runtime/base/io.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_record.h"

@@ -1,13 +1,13 @@
-#include "launcher/verbs/question.h"
+#include "launcher/foresight/question.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "launcher/cluster/job_instance.h"
+#include "launcher/foresight/software.h"
 #include "launcher/plan/batch.h"
 #include "launcher/plan/node_memory.h"
-#include "launcher/verbs/software.h"
 #include "runtime/base/io.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/plan/model/network.h"

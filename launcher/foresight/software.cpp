@@ -1,4 +1,4 @@
-#include "launcher/verbs/software.h"
+#include "launcher/foresight/software.h"
 
 #include <charconv>
 #include <iterator>

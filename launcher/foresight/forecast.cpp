@@ -1,4 +1,4 @@
-#include "launcher/verbs/forecast.h"
+#include "launcher/foresight/forecast.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,11 +7,11 @@
 
 #include "launcher/cluster/job_instance.h"
 #include "launcher/cluster/rules.h"
+#include "launcher/foresight/measured_runs.h"
+#include "launcher/foresight/question.h"
+#include "launcher/foresight/written.h"
 #include "launcher/plan/batch.h"
 #include "launcher/plan/scale.h"
-#include "launcher/verbs/measured_runs.h"
-#include "launcher/verbs/question.h"
-#include "launcher/verbs/written.h"
 #include "runtime/plan/mesh.h"
 
 namespace shardrun::launcher {

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "launcher/verbs/forecast.h"
+#include "launcher/foresight/forecast.h"
 
 namespace shardrun::launcher {
 

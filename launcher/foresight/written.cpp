@@ -1,11 +1,11 @@
-#include "launcher/verbs/written.h"
+#include "launcher/foresight/written.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "launcher/verbs/question.h"
+#include "launcher/foresight/question.h"
 
 namespace shardrun::launcher {
 namespace {

@@ -13,7 +13,7 @@
 #include "launcher/forecast/certainty.h"
 #include "launcher/forecast/failures.h"
 #include "launcher/forecast/search.h"
-#include "launcher/verbs/common.h"
+#include "launcher/runs/common.h"
 
 namespace shardrun::launcher {
 

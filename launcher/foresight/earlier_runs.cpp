@@ -1,4 +1,4 @@
-#include "launcher/verbs/earlier_runs.h"
+#include "launcher/foresight/earlier_runs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "launcher/verbs/calibration_file.h"
-#include "launcher/verbs/common.h"
+#include "launcher/foresight/calibration_file.h"
+#include "launcher/runs/common.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
 

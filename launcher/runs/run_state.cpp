@@ -1,4 +1,4 @@
-#include "launcher/verbs/run_state.h"
+#include "launcher/runs/run_state.h"
 
 #include <cctype>
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/verbs/common.h"
+#include "launcher/runs/common.h"
 #include "launcher/view/metrics_log.h"
 #include "launcher/view/timeline.h"
 #include "runtime/base/result.h"

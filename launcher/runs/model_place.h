@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/verbs/common.h"
+#include "launcher/runs/common.h"
 
 namespace shardrun::launcher {
 
