@@ -62,7 +62,10 @@ void check_model_ops(const TomlValue& document, SpecReading& reading, const JobS
   const int hidden = spec.model.hidden, heads = spec.model.heads, size = spec.model.head_elements();
   if (reading.error || heads < 1) return;
   const SectionReader model(document, "model", reading);
-  if (spec.model.head_norms) {
+  if (spec.model.experts.wanted()) {
+    reading.fail(model.origin("experts"), "a GPU has no experts yet, which this model has",
+                 "write [resources] device = \"cpu\", or train another family");
+  } else if (spec.model.head_norms) {
     reading.fail(model.origin("head_norms"), "a GPU has no norms of heads yet, which this model has",
                  "write [resources] device = \"cpu\", or train another family");
   } else if (spec.model.window > 0 && spec.model.window < spec.data.sequence_length) {

@@ -398,6 +398,10 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
                  fmt::format("{} has no tensor parallelism", whole ? architecture.called : "lamb"),
                  whole ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
   }
+  if (spec.sharding.tensor_parallel > 1 && spec.model.experts.wanted()) {
+    reading.fail(sharding.origin("tensor_parallel"), "experts are not cut for a tensor group",
+                 "remove it, and use shard_degree");
+  }
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often to offload them",

@@ -174,7 +174,7 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targe
   ASSIGN_OR_RETURN(auto batch, batches_->read_training(position, batch_, number, groups_.data_rank()));
   batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
   batch.backward_follows = true;
-  batch.next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
+  batch.sequence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
   model_->set_batch(batch);
   return compute();
 }
@@ -320,7 +320,7 @@ Result<double> Session::held_out_loss(size_t set) {
     if (groups_.tensor_rank() > 0) continue;
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
-    sums[2] += loss.next_sentence_sum;
+    sums[2] += loss.sequence_sum;
     sums[3] += static_cast<double>(loss.sequences);
   }
   RETURN_IF_ERROR(engine_.finish());
