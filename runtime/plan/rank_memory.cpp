@@ -25,8 +25,10 @@ int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const D
 int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
   const int64_t world = int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel;
   const bool reads = !frozen_blocks(options.model).empty() && world > 1;
+  const bool spreads = shape_of(options.model).expert_parallel > 1;
   return node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) +
          node_gather_bytes(degrees.replicas) + node_sum_bytes(degrees.replicas) +
+         (spreads ? node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) : 0) +
          (reads ? node_bytes(1, int64_t{512} << 10) : 0);
 }
 
@@ -87,8 +89,12 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
 
 ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size) {
   std::vector<int64_t> elements;
-  for (const BlockLayout& block : blocks) elements.push_back(block.elements);
-  return make_layout(elements, group_size);
+  std::vector<bool> stays;
+  for (const BlockLayout& block : blocks) {
+    elements.push_back(block.elements);
+    stays.push_back(block.stays);
+  }
+  return make_layout(elements, group_size, stays);
 }
 
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {

@@ -94,6 +94,7 @@ struct ShardingSpec {  // [sharding]
   // For hybrid_shard: ranks that share one copy of the model's state; 0: those of a node.
   int shard_degree = 0;
   int tensor_parallel = 1;  // ranks that share each matrix
+  int expert_parallel = 1;  // ranks that share the experts of each layer
   int prefetch = 1;         // how many blocks are gathered ahead
 };
 

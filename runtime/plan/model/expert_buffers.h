@@ -52,6 +52,7 @@ struct ExpertActivations {
   float* weights;        // (N,k): theirs in the sum
   T* gate_up;            // (rows,2F)
   T* activated;          // (rows,F)
+  int32_t* counts;  // (ranks,E), of experts on several ranks: how many rows each rank has for each expert
 };
 
 template <typename T>
@@ -63,6 +64,12 @@ struct ExpertBuffers {
   T* inputs = nullptr;         // (rows,C): what the experts compute
   T* results = nullptr;  // (rows,C): what comes out, and in backward its gradient and that of the inputs
   T *dactivated = nullptr, *dgate_up = nullptr;  // (rows,F) and (rows,2F)
+  // With experts on several ranks. What leaves lies in the order of experts, what comes in that of ranks, then of experts.
+  int32_t *order = nullptr,
+          *positions = nullptr;  // (N,k): the assignments in that order, and the other way round
+  T *outgoing = nullptr, *incoming = nullptr;                       // (N·k,C) and (arriving,C)
+  float* outgoing_weights = nullptr;                                // (N,k), in that order
+  float *incoming_weights = nullptr, *incoming_dweights = nullptr;  // (arriving)
 
   void take(const ExpertSizes& s, Cursor& cursor) {
     if (s.E == 0) return;
@@ -74,12 +81,21 @@ struct ExpertBuffers {
     cursor.take(results, s.rows * s.C);
     cursor.take(dactivated, s.rows * s.F);
     cursor.take(dgate_up, s.rows * 2 * s.F);
+    if (s.ranks == 1) return;
+    cursor.take(order, s.N * s.k);
+    cursor.take(positions, s.N * s.k);
+    cursor.take(outgoing, s.N * s.k * s.C);
+    cursor.take(incoming, s.arriving * s.C);
+    cursor.take(outgoing_weights, s.N * s.k);
+    cursor.take(incoming_weights, s.arriving);
+    cursor.take(incoming_dweights, s.arriving);
   }
   // Of a layer: what the router said; what the products made; what one pass over memory makes again.
   static void take_routing(ExpertActivations<T>& a, const ExpertSizes& s, Cursor& cursor) {
     cursor.take(a.probabilities, s.N * s.E);
     cursor.take(a.chosen, s.N * s.k);
     cursor.take(a.weights, s.N * s.k);
+    if (s.ranks > 1) cursor.take(a.counts, s.ranks * s.E);
   }
   static void take_products(ExpertActivations<T>& a, const ExpertSizes& s, Cursor& cursor) {
     cursor.take(a.gate_up, s.rows * 2 * s.F);

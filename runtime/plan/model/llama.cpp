@@ -77,7 +77,7 @@ double stddev_into_residual(const LlamaConfig& config) {
 BlockLayout experts_layout(const LlamaConfig& config, int layer) {
   const int64_t C = config.hidden, F = config.ffn;
   const auto [part, names] = expert_names(config);
-  BlockLayout block{fmt::format("layer {} experts", layer), {}, 0};
+  BlockLayout block{fmt::format("layer {} experts", layer), {}, 0, /*stays=*/config.expert_parallel > 1};
   for (int expert = 0; expert < config.experts.count; ++expert) {
     const std::string prefix = fmt::format("model.layers.{}.{}.experts.{}.", layer, part, expert);
     const auto name = [&](int matrix) { return prefix + names[matrix] + ".weight"; };
@@ -274,6 +274,7 @@ ModelShape shape_of(const LlamaConfig& config) {
   shape.tied = config.tied_embeddings;
   shape.adapted = config.lora.wanted();
   shape.experts = config.experts.count;
+  shape.expert_parallel = config.expert_parallel;
   shape.architecture = &spec::architecture_of(LlamaConfig::kTrainer);
   return shape;
 }

@@ -49,7 +49,8 @@ struct LlamaConfig {
   int max_positions = 0;  // the length that it is made for, which others are told; 0: nobody said
   spec::RotaryScaling rope{};
   spec::ExpertSpec experts{};
-  spec::LoraSpec lora{};  // what is trained beside frozen weights (adapters.h)
+  int expert_parallel = 1;  // ranks that share the experts of each layer
+  spec::LoraSpec lora{};    // what is trained beside frozen weights (adapters.h)
 
   static LlamaConfig of(const spec::ModelSpec& model);
   int head_elements() const { return head_size > 0 || heads < 1 ? head_size : hidden / heads; }

@@ -46,7 +46,7 @@ struct LlamaSizes {
         head_norms(config.head_norms),
         lora_rank(config.lora.rank),
         adapted(widest_adapter(config)),
-        experts(config.experts, N, /*ranks_of_experts=*/1, config.hidden, config.ffn),
+        experts(config.experts, N, config.expert_parallel, config.hidden, config.ffn),
         dense_F(experts.E > 0 ? 0 : F),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),

@@ -8,6 +8,9 @@
 //
 // The balance of experts (Fedus et al. 2021; load_balancing_loss_func of transformers) is that of all layers together in one
 // micro-batch: E·Σ f·p, with f an expert's share of choices and p its mean probability. Sequences without a target do not count.
+// With experts on several ranks each has equal parts of them, in order. Rows go to the rank of their expert and their results come
+// back, four times for a layer: its input and its result, then input, gradient and the input's gradient. An expert sees the rows of
+// the first rank first, whenever they arrive, so that every sum has one order.
 // Internal to runtime/trainer/model. Shapes as in plan/model/expert_buffers.h. Thread rule: thread-compatible.
 #pragma once
 
@@ -17,6 +20,7 @@
 #include "runtime/base/result.h"
 #include "runtime/plan/model/expert_buffers.h"
 #include "runtime/plan/model/llama.h"
+#include "runtime/trainer/comm/communicator.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/experts.h"
 #include "runtime/trainer/model/model.h"
@@ -28,15 +32,15 @@ class Experts {
  public:
   using Activations = plan::ExpertActivations<T>;
 
-  // All outlive this.
+  // `ranks`: those that share the experts; null: this one has them all. All outlive this.
   Experts(const kernels::Ops<T>& ops, const plan::LlamaConfig& config, const plan::ExpertSizes& sizes,
-          const plan::ExpertBuffers<T>& buffers);
+          const plan::ExpertBuffers<T>& buffers, comm::Communicator* ranks);
 
   // Begins a micro-batch, of sequences that are `sequence_length` long.
   void begin(const Batch& batch, int64_t sequence_length);
 
   // Chooses experts for x (N,C) with the router's matrix (E,C), and notes their balance.
-  void route(Activations& a, const T* x, const T* router);
+  Result<void> route(Activations& a, const T* x, const T* router);
   // Computes y (N,C) of x (N,C) with the experts' matrices, one expert behind the other: gate, up and down.
   Result<void> forward(T* y, Activations& a, const T* x, const T* matrices);
   // Computes or, with `accumulate`, adds dmatrices, and writes dx (N,C); `products`: which forward did not keep.
@@ -55,8 +59,20 @@ class Experts {
   int64_t sequences() const { return sequences_; }
 
  private:
-  // Finds the place of every assignment among the rows of its expert.
+  // Finds the place of every row that is computed here among the rows of its expert.
   void place(const Activations& a);
+  void place_own(const Activations& a);
+  void place_arriving(const Activations& a);
+  void begin_experts(const std::vector<int64_t>& rows);
+  // rows (rows,C), by expert, become the tokens x (N,C) that chose it, on this rank or another.
+  Result<void> bring(T* rows, const T* x);
+  // y (N,C) becomes the sums of what was made of its tokens, times the weights (N,k); null: times 1.
+  Result<void> take_back(T* y, const float* weights);
+  // Multiplies with the weights and finds their gradients, which lie where their tokens are.
+  Result<void> weigh(const Activations& a);
+  // Moves elements of this rank's rows, as many for each, to where their experts are, or back.
+  template <typename Element>
+  Result<void> exchange(Element* to, const Element* from, int64_t each, bool back);
   int64_t rows_of(int64_t expert) const { return begins_[expert + 1] - begins_[expert]; }
   int64_t rows() const { return begins_.back(); }
   const T* gate_up_of(const T* matrices, int64_t expert) const { return matrices + expert * 3 * s_.F * s_.C; }
@@ -77,6 +93,8 @@ class Experts {
   const plan::ExpertBuffers<T>& buffers_;
   kernels::RouterShape router_;
   std::vector<int64_t> begins_;  // of each expert's rows
+  comm::Communicator* ranks_;
+  std::vector<int64_t> sends_, receives_;  // rows to and from each rank
   // The balance of the micro-batch:
   std::vector<uint8_t> counts_;                // whether each sequence does
   std::vector<double> choices_, probability_;  // sums over layers and tokens, by expert

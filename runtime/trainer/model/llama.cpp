@@ -50,7 +50,7 @@ class TypedLlama : public Llama {
              BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8),
         adapters_(ops_, config, sizes_.N, buffers_),
-        experts_(ops_, config, sizes_.experts, buffers_.experts) {
+        experts_(ops_, config, sizes_.experts, buffers_.experts, options.experts) {
     const auto table = plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope);
     backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
@@ -117,7 +117,7 @@ class TypedLlama : public Llama {
   Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
                         bool accumulate, std::span<const std::byte> frozen) override {
     const T* p = checked(visit, parameters, blocks_);
-    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
+    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == held(block_of(visit)));
     accumulate_ = accumulate;
     linears_.accumulate(accumulate);
     float* g = gradient.data();
@@ -145,10 +145,14 @@ class TypedLlama : public Llama {
   bool is_experts(int visit) const { return has_experts() && visit % 2 == 0; }
   int layer_of(int visit) const { return has_experts() ? (visit - 1) / 2 : visit - 1; }
   const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
+  // The elements of a block that this rank computes with.
+  int64_t held(const BlockLayout& block) const {
+    return block.stays ? block.elements / sizes_.experts.ranks : block.elements;
+  }
   const T* checked(int visit, std::span<const std::byte> parameters,
                    const std::vector<BlockLayout>& blocks) const {
     SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
-    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(blocks[visits_[visit]].elements) * sizeof(T));
+    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(held(blocks[visits_[visit]])) * sizeof(T));
     return reinterpret_cast<const T*>(parameters.data());
   }
 
@@ -313,8 +317,7 @@ class TypedLlama : public Llama {
     const LlamaLayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(attention_forward(layer, p, at));
     if (has_experts()) {
-      experts_.route(activations(layer).experts, a.normed2, p + at.router());
-      return {};
+      return experts_.route(activations(layer).experts, a.normed2, p + at.router());
     }
     feed_forward(layer, p, at);
     RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
@@ -571,6 +574,7 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
   if (config.experts.wanted() && (cut || on_gpu || config.lora.wanted()))
     return base::Error(base::Code::kUnsupported,
                        "experts have no tensor parallelism, no adapters and no GPU yet");
+  SHARDRUN_CHECK(config.expert_parallel == (options.experts == nullptr ? 1 : options.experts->size()));
   SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   if (options.fp8 && options.compute != kernels::DType::kBf16)
     return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");

@@ -36,6 +36,14 @@ Result<T> as_input(Result<T> loaded) {
   return loaded;
 }
 
+// The ranks that share experts are those that share a copy of the state, whose cut gives each its own.
+Result<void> check_experts(const SessionOptions& options, const Groups& groups) {
+  const int ranks = plan::shape_of(options.model).expert_parallel;
+  if (ranks == 1 || (groups.experts != nullptr && groups.shard_degree() == ranks)) return {};
+  return Error(Code::kInvalid,
+               fmt::format("expert_parallel {} is not the shard group's {}", ranks, groups.shard_degree()));
+}
+
 plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
   auto plan = plan::even_batch(options.micro_batch, options.gradient_accumulation, data_parallel);
   if (options.global_batch > 0) plan.global_batch = options.global_batch;
@@ -51,7 +59,8 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
       auto batches,
       Batches::open(options.model, {options.training_files, options.validation_files, options.evaluations,
                                     options.sequence_length, options.micro_batch, options.seed}));
-  auto model = create_model(options.model, model_options(options, groups.tensor, backend));
+  RETURN_IF_ERROR(check_experts(options, groups));
+  auto model = create_model(options.model, model_options(options, groups, backend));
   RETURN_IF_ERROR(model);
   auto layout = plan::shard_layout((*model)->blocks(), groups.shard_degree());
   const auto frozen = plan::shard_layout((*model)->frozen(), groups.shard_degree());
@@ -137,13 +146,16 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
   const auto state = plan::state_options(options_);
+  std::vector<bool> stays;
+  for (const plan::BlockShards& block : engine_.layout().blocks) stays.push_back(block.stays);
   return plan::StepPlan(
       {.visits = {model_->visits().begin(), model_->visits().end()},
        .micro_steps = micro_steps,
        .backward = backward,
        .prefetch = options_.prefetch,
        .buffers = plan::buffer_counts(groups_.shard_degree(), engine_.layout().block_count(), state),
-       .replicated = groups_.replicas() > 1});
+       .replicated = groups_.replicas() > 1,
+       .stays = stays});
 }
 
 Result<void> Session::compute() {

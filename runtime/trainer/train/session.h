@@ -66,6 +66,7 @@ struct Groups {
   comm::Communicator* reduce = nullptr;   // of the shard group
   comm::Communicator* replica = nullptr;  // the ranks with the same shard
   comm::Communicator* tensor = nullptr;   // the ranks that share each matrix
+  comm::Communicator* experts = nullptr;  // of the shard group, where it shares experts
 
   int shard_rank() const { return gather->rank(); }
   int shard_degree() const { return gather->size(); }

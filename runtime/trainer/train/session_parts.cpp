@@ -10,9 +10,9 @@ shard::EngineOptions engine_options(const SessionOptions& options, kernels::Back
   return {plan::state_options(options), &backend};
 }
 
-model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
+model::ModelOptions model_options(const SessionOptions& options, const Groups& groups,
                                   kernels::Backend& backend) {
-  return {plan::model_run(options), options.offload_directory, tensor, &backend};
+  return {plan::model_run(options), options.offload_directory, groups.tensor, groups.experts, &backend};
 }
 
 OptimizerOptions optimizer_options(const SessionOptions& options) {
