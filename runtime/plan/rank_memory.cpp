@@ -59,8 +59,8 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   memory.frozen = state.frozen.bytes();
   memory.compute_copy = state.compute_copy.bytes();
   memory.gathered = state.block_bytes();
-  const MomentBytes optimizer =
-      moments(layout.flat_shard_elements, options.optimizer_offload, options.device, options.moment_piece);
+  const MomentBytes optimizer = moments(layout.flat_shard_elements, options.optimizer_offload, options.device,
+                                        options.moment_piece, options.packed_moments);
   const ActivationBytes activations =
       activation_bytes(options.model, model_run(options), degrees.tensor_parallel);
   memory.moments = optimizer.resident;
@@ -108,6 +108,7 @@ RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
           .checkpointing = spec.memory.activation_checkpointing,
           .activation_offload = spec.memory.activation_offload,
           .optimizer_offload = spec.memory.optimizer_offload,
+          .packed_moments = spec.optimizer.kind == spec::OptimizerKind::kAdamW8,
           .sequence_length = spec.data.sequence_length,
           .micro_batch = batch.micro_batch,
           .gradient_accumulation = batch.gradient_accumulation,

@@ -124,6 +124,9 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(memory.origin("directory"),
                         "what a GPU offloads lies in the host's memory, in no file", "remove the key");
   }
+  if (spec.optimizer.kind == OptimizerKind::kAdamW8)
+    return reading.fail(SectionReader(document, "optimizer", reading).origin("kind"),
+                        "a GPU has no 8-bit moments yet", "write kind = \"adamw\"");
   if (const SectionReader communication(document, "communication", reading); spec.communication.checksums)
     return reading.fail(communication.origin("checksums"),
                         "checksums are made on the host, where a GPU's buffers are not", "remove the key");

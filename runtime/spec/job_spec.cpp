@@ -279,6 +279,7 @@ void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSp
                                              {"cosine", Schedule::kCosine},
                                              {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
   constexpr Choice<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
+                                              {"adamw8bit", OptimizerKind::kAdamW8},
                                               {"lamb", OptimizerKind::kLamb}};
   SectionReader section(document, "optimizer", reading);
   section.choice("kind", kKinds, optimizer.kind);
@@ -416,6 +417,11 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often to offload them",
+                 "remove it, or write kind = \"adamw\"");
+  }
+  if (spec.optimizer.kind == OptimizerKind::kAdamW8 && spec.memory.optimizer_offload) {
+    reading.fail(memory.origin("optimizer_offload"),
+                 "moments of adamw8bit stay in memory, of which they take a quarter",
                  "remove it, or write kind = \"adamw\"");
   }
   if (!architecture.causal && spec.data.sequence_length > spec.model.max_positions) {

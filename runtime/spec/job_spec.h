@@ -37,7 +37,7 @@ enum class SnapshotKind { kNone, kGit, kGitWithChanges };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
-enum class OptimizerKind { kAdamW, kLamb };
+enum class OptimizerKind { kAdamW, kAdamW8, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
 enum class GpuAttention { kAuto, kCudnn, kOwn };
 

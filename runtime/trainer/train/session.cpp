@@ -389,6 +389,12 @@ checkpoint::ShardState Session::shard_state() {
       return backend_.read_aside(to, values.data(), static_cast<int64_t>(values.size_bytes()));
     };
   }
+  if (optimizer_.packs_moments()) {
+    read = [this](std::span<const float> values, float* to) -> Result<void> {
+      if (!optimizer_.read_packed(values, to)) std::copy(values.begin(), values.end(), to);
+      return {};
+    };
+  }
   return {engine_.master(), optimizer_.moment1(), optimizer_.moment2(),
           [this](std::span<const float> values) { optimizer_.give_back(values); }, read};
 }
@@ -502,6 +508,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
 Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
   const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
   checkpoint::ShardState state = shard_state();
+  if (optimizer_.packs_moments()) return read_shard_to_pack(store, saved, target);
   if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
   ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master, state.moment1, state.moment2}));
   state.master = host[0];
@@ -509,6 +516,21 @@ Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoin
   state.moment2 = host[2];
   RETURN_IF_ERROR(store.read_shard(saved, target, state));
   return host.store();
+}
+
+// Moments through the memory of the gradients, one after the other.
+Result<void> Session::read_shard_to_pack(const checkpoint::Store& store, const checkpoint::Manifest& saved,
+                                         const checkpoint::LoadTarget& target) {
+  RETURN_IF_ERROR(store.read_shard(saved, target, {engine_.master(), {}, {}}));
+  const std::span<float> values = engine_.gradient();
+  for (const int moment : {0, 1}) {
+    std::fill(values.begin(), values.end(), 0.0F);
+    checkpoint::ShardState state;
+    (moment == 0 ? state.moment1 : state.moment2) = values;
+    RETURN_IF_ERROR(store.read_shard(saved, target, state));
+    optimizer_.write_packed(moment, values);
+  }
+  return {};
 }
 
 // The masters through the memory of a moment, which is read after them.

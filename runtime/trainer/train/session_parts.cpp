@@ -16,7 +16,8 @@ model::ModelOptions model_options(const SessionOptions& options, const Groups& g
 }
 
 OptimizerOptions optimizer_options(const SessionOptions& options) {
-  return {options.optimizer, options.optimizer_offload, options.offload_directory, options.moment_piece};
+  return {options.optimizer, options.packed_moments, options.optimizer_offload, options.offload_directory,
+          options.moment_piece};
 }
 
 plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& degrees) {
