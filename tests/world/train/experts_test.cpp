@@ -183,6 +183,28 @@ TEST_CASE("experts: over ranks recomputation and bf16 keep to one curve, too") {
   }
 }
 
+TEST_CASE(
+    "experts: a batch that does not divide follows one curve, with ranks that have no sequence in a "
+    "micro-step") {
+  const Folder folder;
+  constexpr int64_t kGlobalBatch = 9;
+  const auto uneven = [&](int world) {
+    auto options = world == 1 ? mixture(folder, 1) : spread(mixture(folder, world), world);
+    options.global_batch = kGlobalBatch;
+    options.gradient_accumulation = (kGlobalBatch + world - 1) / world;
+    return options;
+  };
+  const RunOptions steps{.loop = {.steps = 6}};
+  const auto alone = run_world(1, uneven(1), steps);
+  require_success(alone);
+  for (const int world : {2, 4}) {
+    CAPTURE(world);
+    const auto ranks = run_world(world, uneven(world), steps);
+    require_success(ranks);
+    CHECK(largest_difference(ranks[0].losses, alone[0].losses) < 1e-5);
+  }
+}
+
 TEST_CASE("experts: rows that come from the wrong rank leave the curve") {
   const Folder folder;
   const RunOptions steps{.loop = {.steps = 8}};
