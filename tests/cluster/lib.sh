@@ -35,7 +35,7 @@ has_step() { grep -qs "\"step\":$2," "runs/$1/latest/metrics.jsonl"; }
 supervisors_of() {
   local pid parent
   for pid in $(pgrep -x shardrun-rank); do
-    tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "SLURM_PROCID=$1" || continue
+    grep -qsxz "SLURM_PROCID=$1" "/proc/$pid/environ" || continue  # no pipe, whose writer grep would end early
     parent=$(awk '/^PPid:/{print $2}' "/proc/$pid/status")
     [ "$(cat "/proc/$parent/comm")" = shardrun-rank ] || echo "$pid"  # its program is a shardrun-rank, too
   done
