@@ -62,7 +62,6 @@ class Exchange : public Operation {
   enum class Stage { kCollect, kExchange, kGive, kTake, kDone };
 
   void plan_messages() {
-    uint32_t place = 0;
     for (const NodeMessage& message : plan_exchange(layout().nodes(), node())) {
       const uint64_t begin = begins_[message.first_block],
                      end = begins_[message.first_block + message.blocks];
@@ -71,7 +70,6 @@ class Exchange : public Operation {
       add_flow(layout().members[message.node][0], message.is_send, step, table_.data() + begin, end - begin,
                std::max<uint64_t>(end - begin, 1), message.is_send ? 0 : end - begin);
       steps_.push_back(message.step);
-      ++place;
     }
   }
 

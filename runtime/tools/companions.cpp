@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/base/io.h"
 #include "runtime/base/visible.h"

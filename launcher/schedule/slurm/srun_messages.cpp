@@ -25,6 +25,19 @@ std::optional<int> number_of(std::string_view text) {
   return failure == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
+// Whether Slurm is killing the step. 26.05 says of any signal that the step is cancelled "DUE to SIGNAL Terminated", also of the one
+// that asks the ranks to save and end.
+bool is_end_of_step(std::string_view line) {
+  if (line.find("Job step aborted") != std::string_view::npos ||
+      line.find("Terminating StepId=") != std::string_view::npos)
+    return true;
+  if (line.find(" STEP ") == std::string_view::npos || line.find("CANCELLED") == std::string_view::npos)
+    return false;
+  constexpr std::string_view kSignal = " DUE to SIGNAL ";
+  const size_t signal = line.find(kSignal);
+  return signal == std::string_view::npos || line.substr(signal + kSignal.size()).starts_with("Killed");
+}
+
 }  // namespace
 
 std::vector<int> parse_task_list(std::string_view text, int limit) {
@@ -43,11 +56,7 @@ std::vector<int> parse_task_list(std::string_view text, int limit) {
 }
 
 std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size) {
-  if (line.find("Job step aborted") != std::string_view::npos ||
-      line.find("Terminating StepId=") != std::string_view::npos ||
-      (line.find(" STEP ") != std::string_view::npos && line.find("CANCELLED") != std::string_view::npos)) {
-    return SrunMessage{{}, true, ""};
-  }
+  if (is_end_of_step(line)) return SrunMessage{{}, true, ""};
   constexpr std::string_view kPrefix = "srun: error: ";
   if (line.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
   line.remove_prefix(kPrefix.size());

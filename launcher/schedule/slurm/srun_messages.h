@@ -1,9 +1,10 @@
 // Turns what srun says about tasks that ended badly into exits of ranks.
 //
-// Only ranks whose supervisor was itself killed need this; the others leave an exit file. Formats of Slurm 20 to 24:
+// Only ranks whose supervisor was itself killed need this; the others leave an exit file. Formats of Slurm 20 to 26:
 //   srun: error: n2: task 1: Killed
 //   srun: error: n1: tasks 0,2-3: Exited with exit code 1
 //   slurmstepd: error: … STEP 3.0 ON n1 CANCELLED AT …        (from here on, ends are our own doing)
+//   … STEP 3.0 ON n1 CANCELLED AT … DUE to SIGNAL Killed      (the same from 26.05 on; of another signal it means nothing)
 //   srun: launch/slurm: _step_signal: Terminating StepId=1.0  (the same, by --kill-on-bad-exit)
 //   srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
 //   srun: error: Task launch for StepId=2.0 failed on node n5: Communication connection failure

@@ -125,7 +125,7 @@ Result<void> WeightFiles::check(std::span<const model::BlockLayout> blocks) cons
   const auto refuse = [&](const std::string& what) {
     return Error(Code::kInvalid, fmt::format("{} does not fit the model: {}", path_, what));
   };
-  if (missing == std::vector<std::string>{"lm_head.weight"}) {
+  if (missing.size() == 1 && missing.front() == "lm_head.weight") {
     return refuse("lm_head.weight is not there, so it is tied; set [model] tied_embeddings = true");
   }
   if (!missing.empty()) return refuse(fmt::format("{} not there", listed(missing)));
