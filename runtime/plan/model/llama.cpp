@@ -76,11 +76,11 @@ double stddev_into_residual(const LlamaConfig& config) {
 // The experts of a layer, one behind the other: gate, up and down of each.
 BlockLayout experts_layout(const LlamaConfig& config, int layer) {
   const int64_t C = config.hidden, F = config.ffn;
-  const auto [part, names] = expert_names(config);
+  const ExpertNames names = expert_names(config);
   BlockLayout block{fmt::format("layer {} experts", layer), {}, 0, /*stays=*/config.expert_parallel > 1};
   for (int expert = 0; expert < config.experts.count; ++expert) {
-    const std::string prefix = fmt::format("model.layers.{}.{}.experts.{}.", layer, part, expert);
-    const auto name = [&](int matrix) { return prefix + names[matrix] + ".weight"; };
+    const std::string prefix = fmt::format("model.layers.{}.{}.experts.{}.", layer, names.part, expert);
+    const auto name = [&](int matrix) { return prefix + names.matrices[matrix] + ".weight"; };
     block.append({name(0), {F, C}, 0, true, kInitStddev});
     block.append({name(1), {F, C}, 0, true, kInitStddev});
     block.append({name(2), {C, F}, 0, true, stddev_into_residual(config)});
@@ -110,9 +110,13 @@ BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& sl
   append(block, prefix + "self_attn.o_proj.weight", {C, Q}, 1, into_residual, slicing);
   append(block, prefix + "post_attention_layernorm.weight", {C}, -1, 0.0, slicing);
   if (config.experts.wanted()) {
-    const auto [part, names] = expert_names(config);
-    append(block, {prefix + part + ".gate.weight", {config.experts.count, C}, 0, true, kInitStddev}, -1,
-           slicing);
+    append(block,
+           {prefix + expert_names(config).part + ".gate.weight",
+            {config.experts.count, C},
+            0,
+            true,
+            kInitStddev},
+           -1, slicing);
     return block;
   }
   append(block, prefix + "mlp.gate_proj.weight", {F, C}, 0, kInitStddev, slicing);
