@@ -31,15 +31,19 @@ std::string said_by(const spec::ModelSpec& model, const std::string& key) {
                                                {"max_positions", model.max_positions},
                                                {"head_size", model.head_elements()},
                                                {"window", model.window},
+                                               {"experts", model.experts.count},
+                                               {"experts_per_token", model.experts.per_token},
                                                {"rope_original_length", model.rope.original_length}};
   const std::pair<const char*, double> numbers[] = {{"rope_theta", model.rope_theta},
                                                     {"norm_epsilon", model.norm_epsilon},
                                                     {"rope_factor", model.rope.factor},
                                                     {"rope_low_factor", model.rope.low_factor},
-                                                    {"rope_high_factor", model.rope.high_factor}};
+                                                    {"rope_high_factor", model.rope.high_factor},
+                                                    {"balance", model.experts.balance}};
   const std::pair<const char*, bool> truths[] = {{"tied_embeddings", model.tied_embeddings},
                                                  {"qkv_bias", model.qkv_bias},
-                                                 {"head_norms", model.head_norms}};
+                                                 {"head_norms", model.head_norms},
+                                                 {"normalize_experts", model.experts.normalize}};
   for (const auto& [name, value] : sizes) {
     if (key == name) return std::to_string(value);
   }

@@ -238,6 +238,7 @@ std::optional<Error> not_measured(const ReplayQuestion& question) {
   if (layout.activation_offload || layout.optimizer_offload) what = "offloading";
   if (question.model.architecture != ModelShape().architecture) what = question.model.architecture->called;
   if (question.model.adapted) what = "adapters";
+  if (question.model.experts > 0) what = "experts";
   if (question.model.tied) what = "tied embeddings";
   if (what.empty()) return std::nullopt;
   return Error(Code::kInvalid, "the calibration has no measurements of " + std::string(what));

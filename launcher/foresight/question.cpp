@@ -176,6 +176,10 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
     return base::Error(
         base::Code::kInvalid,
         spec.origin("lora") + ": forecasts know no adapters yet; ask about the job without [lora]");
+  if (question.model.experts > 0)
+    return base::Error(base::Code::kInvalid,
+                       spec.origin("model.experts") +
+                           ": forecasts know no experts of a job yet; ask about the job without them");
   if (software.gpt_blocks) question.model.ffn_matrices = 2;
   question.traits = software.traits;
   question.given = software.given;

@@ -42,8 +42,8 @@ extern "C" {
 
 #define SHARDRUN_COMM_V1_SYMBOL "shardrun_comm_v1" /* a const shardrun_comm_v1_table */
 #define SHARDRUN_COMM_ABI_MAJOR 1
-/* 1: buffers in a device's memory; 2: the ranks of a failure, what is marked so below; 3: the order of sums */
-#define SHARDRUN_COMM_ABI_MINOR 3
+/* 1: buffers in a device's memory; 2: the ranks of a failure, what is marked so below; 3: the order of sums; 4: all_to_all */
+#define SHARDRUN_COMM_ABI_MINOR 4
 
 /* The memory that sums need beside the buffers of operations is known to the host before it opens anything, so that
  * it can plan. A running operation takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what
@@ -189,11 +189,21 @@ typedef struct shardrun_comm_v1_table {
    * programs. Output: ranks, numbered as in connect, none twice; valid until the thread's next call. Returns how
    * many: 0 if the failure is nobody's in particular. */
   uint32_t (*last_error_ranks)(const uint32_t** ranks);
+
+  /* Since minor 4: look at header.struct_size first. */
+
+  /* An operation like those above. send: send_bytes[m] bytes for each member m, one behind the other in group order;
+   * receive: receive_bytes[m] bytes from each, likewise. What one member sends to another is what that one expects of
+   * it; otherwise sizes are free, and may be 0. send and receive must not overlap; the sizes are copied. NULL in a
+   * plugin that lacks it. */
+  int32_t (*all_to_all)(shardrun_comm_channel* channel, const void* send, const uint64_t* send_bytes,
+                        void* receive, const uint64_t* receive_bytes, uint64_t* ticket);
 } shardrun_comm_v1_table;
 
 /* The values of header.struct_size that a host tells apart: a table of minor 0 ends before `traits`. */
 #define SHARDRUN_COMM_V1_SMALLEST_TABLE ((uint32_t)offsetof(shardrun_comm_v1_table, traits))
 #define SHARDRUN_COMM_V1_TABLE_OF_MINOR_1 ((uint32_t)offsetof(shardrun_comm_v1_table, last_error_ranks))
+#define SHARDRUN_COMM_V1_TABLE_OF_MINOR_3 ((uint32_t)offsetof(shardrun_comm_v1_table, all_to_all))
 #define SHARDRUN_COMM_V1_SMALLEST_CONFIG ((uint32_t)offsetof(shardrun_comm_config, timeout_ms))
 static inline uint32_t shardrun_comm_v1_traits(const shardrun_comm_v1_table* table) {
   if (table->header.struct_size < SHARDRUN_COMM_V1_TABLE_OF_MINOR_1)

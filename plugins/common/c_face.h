@@ -97,6 +97,12 @@ class CFace {
     return table;
   }
 
+  // Of plugins that have it: goes into the table by itself.
+  static int32_t all_to_all(Handle* channel, const void* send, const uint64_t* send_bytes, void* receive,
+                            const uint64_t* receive_bytes, uint64_t* ticket) {
+    return start(channel, {Kind::kAllToAll, send, receive, 0, 0, send_bytes, receive_bytes}, ticket);
+  }
+
   // Opens a channel of `context` by `open(engine, ranks, &channel)`, for what a plugin offers beside channel_open.
   template <typename Open>
   static int32_t open_channel(Context* context, const uint32_t* global_ranks, uint32_t rank_count,

@@ -29,7 +29,15 @@ struct Peer {
   uint64_t node_id = 0;
 };
 
-enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
+enum class Kind {
+  kAllGather,
+  kReduceScatter,
+  kAllReduceFloat,
+  kAllReduceDouble,
+  kBroadcast,
+  kBarrier,
+  kAllToAll
+};
 
 // One operation among the ranks of a channel. in and out are the same buffer where comm_v1.h has only one.
 struct Collective {
@@ -38,6 +46,8 @@ struct Collective {
   void* out = nullptr;
   uint64_t count = 0;  // bytes (all_gather, broadcast) or elements; of one rank where ranks' parts differ
   uint32_t root = 0;
+  const uint64_t* in_bytes = nullptr;  // of all_to_all: for each member, until start() has returned
+  const uint64_t* out_bytes = nullptr;
 };
 
 }  // namespace shardrun::common

@@ -132,6 +132,8 @@ Status Engine::enqueue(Channel& channel, const Collective& request, Operation& o
       result = nccl_.broadcast(in, out, count, kUint8, static_cast<int>(request.root), channel.comm,
                                channel.stream);
       break;
+    case Kind::kAllToAll:  // not in its table
+      return {SHARDRUN_COMM_UNSUPPORTED, "the nccl plugin has no all-to-all"};
     case Kind::kBarrier: {
       operation.name = "barrier";
       void* token = reinterpret_cast<void*>(channel.token.at);  // NOLINT(performance-no-int-to-ptr)

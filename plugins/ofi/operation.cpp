@@ -130,7 +130,7 @@ std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId
 
 std::unique_ptr<Operation> make_operation(const Group& group, const OperationId& id,
                                           const common::Collective& collective) {
-  const auto& [kind, in, out, count, root] = collective;
+  const auto& [kind, in, out, count, root, in_bytes, out_bytes] = collective;
   std::unique_ptr<Operation> operation;
   const char* name = "";
   switch (kind) {
@@ -159,6 +159,10 @@ std::unique_ptr<Operation> make_operation(const Group& group, const OperationId&
     case common::Kind::kBarrier:
       operation = make_barrier(group, id);
       name = "barrier";
+      break;
+    case common::Kind::kAllToAll:
+      operation = make_all_to_all(group, id, in, in_bytes, out, out_bytes);
+      name = "all-to-all";
       break;
   }
   operation->name = name;

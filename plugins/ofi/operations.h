@@ -17,7 +17,8 @@ enum OperationKind : uint32_t {
   kBarrier,
   kSmallGather,
   kSmallFloat,
-  kSmallDouble
+  kSmallDouble,
+  kAllToAll
 };
 
 // gather.cpp: parts go once to each node, straight into place, and are passed on there.
@@ -32,6 +33,10 @@ std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const Oper
                                                   uint64_t count);
 std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id, double* buffer,
                                                   uint64_t count);
+// all_to_all.cpp: each part goes straight to its rank, through memory where that is on the same node.
+std::unique_ptr<Operation> make_all_to_all(const Group& group, const OperationId& id, const void* send,
+                                           const uint64_t* send_bytes, void* receive,
+                                           const uint64_t* receive_bytes);
 // exchange.cpp: few bytes in few messages: one rank of each node exchanges for all of them.
 bool is_small_gather(const Group& group, uint64_t bytes);
 bool is_small_reduce(const Group& group, uint64_t bytes);

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/shard_layout.h"
+
 namespace shardrun::plan {
 namespace {
 
@@ -48,6 +50,25 @@ Result<void> check_tensor_parallel(const spec::JobSpec& spec, int degree) {
         "choose a degree that divides all of heads, kv_heads, ffn, vocab and the tokens of a micro-batch");
   }
   return {};
+}
+
+// Checks that the ranks which share a copy of the state are those that share the experts, whose parts it can be cut into.
+Result<void> check_expert_parallel(const spec::JobSpec& spec, const Mesh& mesh) {
+  const int ranks = spec.sharding.expert_parallel;
+  if (ranks == 1) return {};
+  if (ranks != mesh.shard_degree) {
+    return refusal(spec, "sharding.expert_parallel",
+                   fmt::format("expert_parallel {} is not the {} ranks that share a copy of the state", ranks,
+                               mesh.shard_degree),
+                   fmt::format("write {}, or strategy = \"hybrid_shard\" with shard_degree = {}",
+                               mesh.shard_degree, ranks));
+  }
+  const int64_t part = int64_t{3} * spec.model.experts.count / ranks * spec.model.hidden * spec.model.ffn;
+  if (part % kShardAlignment == 0) return {};
+  return refusal(
+      spec, "sharding.expert_parallel",
+      fmt::format("a rank's experts have {} elements, which {} does not divide", part, kShardAlignment),
+      "make hidden or ffn a multiple of 32, or remove it");
 }
 
 }  // namespace
@@ -97,6 +118,7 @@ Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks
                                data_parallel),
                    fmt::format("write {}", divisors(data_parallel)));
   }
+  RETURN_IF_ERROR(check_expert_parallel(spec, mesh));
   return mesh;
 }
 

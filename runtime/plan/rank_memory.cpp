@@ -25,8 +25,10 @@ int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const D
 int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
   const int64_t world = int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel;
   const bool reads = !frozen_blocks(options.model).empty() && world > 1;
+  const bool spreads = shape_of(options.model).expert_parallel > 1;
   return node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) +
          node_gather_bytes(degrees.replicas) + node_sum_bytes(degrees.replicas) +
+         (spreads ? node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) : 0) +
          (reads ? node_bytes(1, int64_t{512} << 10) : 0);
 }
 
@@ -57,8 +59,8 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   memory.frozen = state.frozen.bytes();
   memory.compute_copy = state.compute_copy.bytes();
   memory.gathered = state.block_bytes();
-  const MomentBytes optimizer =
-      moments(layout.flat_shard_elements, options.optimizer_offload, options.device, options.moment_piece);
+  const MomentBytes optimizer = moments(layout.flat_shard_elements, options.optimizer_offload, options.device,
+                                        options.moment_piece, options.packed_moments);
   const ActivationBytes activations =
       activation_bytes(options.model, model_run(options), degrees.tensor_parallel);
   memory.moments = optimizer.resident;
@@ -87,8 +89,12 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
 
 ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size) {
   std::vector<int64_t> elements;
-  for (const BlockLayout& block : blocks) elements.push_back(block.elements);
-  return make_layout(elements, group_size);
+  std::vector<bool> stays;
+  for (const BlockLayout& block : blocks) {
+    elements.push_back(block.elements);
+    stays.push_back(block.stays);
+  }
+  return make_layout(elements, group_size, stays);
 }
 
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
@@ -102,6 +108,7 @@ RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
           .checkpointing = spec.memory.activation_checkpointing,
           .activation_offload = spec.memory.activation_offload,
           .optimizer_offload = spec.memory.optimizer_offload,
+          .packed_moments = spec.optimizer.kind == spec::OptimizerKind::kAdamW8,
           .sequence_length = spec.data.sequence_length,
           .micro_batch = batch.micro_batch,
           .gradient_accumulation = batch.gradient_accumulation,

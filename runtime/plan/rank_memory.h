@@ -31,6 +31,7 @@ struct RankOptions {
   Checkpointing checkpointing = Checkpointing::kNone;
   // What waits for its use lies in a file; a GPU's in pinned memory of the host.
   bool activation_offload = false, optimizer_offload = false;
+  bool packed_moments = false;          // of AdamW, in 8 bits
   int64_t moment_piece = kMomentPiece;  // elements of a moment that come to a GPU at once
   int sequence_length = 256;
   int64_t micro_batch = 1, gradient_accumulation = 1;

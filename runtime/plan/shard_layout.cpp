@@ -12,7 +12,8 @@ ElementRange ShardLayout::owned(int block_index, int group_rank) const {
   return {begin, std::min(shards.elements, begin + shards.shard_elements)};
 }
 
-ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size) {
+ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size,
+                        const std::vector<bool>& stays) {
   SHARDRUN_CHECK(group_size >= 1);
   ShardLayout layout;
   layout.group_size = group_size;
@@ -21,8 +22,11 @@ ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size)
     const int64_t unit = group_size * kShardAlignment;
     const int64_t padded = (elements + unit - 1) / unit * unit;
     const int64_t shard = padded / group_size;
-    layout.blocks.push_back({elements, padded, shard, layout.flat_shard_elements});
+    const bool own = group_size > 1 && !stays.empty() && stays[layout.blocks.size()];
+    SHARDRUN_CHECK(!own || elements == padded, "a part that is computed alone has padding");
+    layout.blocks.push_back({elements, padded, shard, layout.flat_shard_elements, own});
     layout.flat_shard_elements += shard;
+    if (own) continue;
     layout.largest_padded_elements = std::max(layout.largest_padded_elements, padded);
     layout.largest_shard_elements = std::max(layout.largest_shard_elements, shard);
   }

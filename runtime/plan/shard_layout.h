@@ -25,6 +25,7 @@ struct BlockShards {
   int64_t padded_elements = 0;  // group_size · shard_elements
   int64_t shard_elements = 0;   // each rank's part, padding included
   int64_t shard_offset = 0;     // of this block's part in a rank's flat shard
+  bool stays = false;           // BlockLayout::stays, in a group of more than one
 };
 
 // Elements [begin, end) of a block.
@@ -39,7 +40,7 @@ struct ShardLayout {
   int group_size = 1;
   std::vector<BlockShards> blocks;
   int64_t flat_shard_elements = 0;  // sum of shard_elements: what one rank owns
-  int64_t largest_padded_elements = 0, largest_shard_elements = 0;
+  int64_t largest_padded_elements = 0, largest_shard_elements = 0;  // of blocks that do not stay
 
   int block_count() const { return static_cast<int>(blocks.size()); }
   const BlockShards& block(int index) const { return blocks[index]; }
@@ -47,7 +48,8 @@ struct ShardLayout {
   ElementRange owned(int block_index, int group_rank) const;
 };
 
-// A block may be empty. Sizes below 0 and group sizes below 1 are bugs (CHECK).
-ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size);
+// `stays`: by block; empty: none. A block may be empty. Sizes below 0 and group sizes below 1 are bugs (CHECK).
+ShardLayout make_layout(std::span<const int64_t> block_elements, int group_size,
+                        const std::vector<bool>& stays = {});
 
 }  // namespace shardrun::plan

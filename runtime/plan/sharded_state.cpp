@@ -31,7 +31,7 @@ ShardedState sharded_state(const ShardLayout& layout, const StateOptions& option
     state.compute_copy = {layout.flat_shard_elements, options.compute_bytes};
   state.frozen = {frozen.flat_shard_elements, options.compute_bytes};
   std::vector<int64_t> whole;  // blocks, with what is frozen of them
-  for (const BlockShards& block : layout.blocks) whole.push_back(block.padded_elements);
+  for (const BlockShards& block : layout.blocks) whole.push_back(block.stays ? 0 : block.padded_elements);
   for (size_t block = 0; block < frozen.blocks.size(); ++block)
     whole[block] += frozen.blocks[block].padded_elements;
   const auto largest = [](int count, const Buffer& buffer) { return std::vector<Buffer>(count, buffer); };

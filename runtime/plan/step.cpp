@@ -68,11 +68,14 @@ int StepPlan::gathered(size_t place) {
   if (slots_.empty()) return -1;
   const int block = order_[place];
   const auto later = std::span(order_).subspan(place + 1);
-  const auto ahead = later.first(std::min(later.size(), static_cast<size_t>(shape_.prefetch)));
-  const bool there = gather(block, block, ahead);
+  std::vector<int> ahead;
+  for (auto next = later.begin(); next != later.end() && std::ssize(ahead) < shape_.prefetch; ++next)
+    if (!stays(*next)) ahead.push_back(*next);
+  const bool there = stays(block) || gather(block, block, ahead);
   SHARDRUN_CHECK(there);
   for (const int next : ahead)
     if (!gather(next, block, ahead)) break;
+  if (stays(block)) return -1;
   const auto slot = static_cast<size_t>(slot_of(block));
   if (!std::exchange(slots_[slot].awaited, true))
     ready_.push_back({.kind = Kind::kAwaitGather, .block = block, .slot = static_cast<int>(slot)});
@@ -107,7 +110,7 @@ void StepPlan::backward(int block, int visit, int slot, bool last) {
   const bool adds = has_gradient_[block];
   has_gradient_[block] = true;
   StepEvent event{.kind = Kind::kBackward, .block = block, .visit = visit, .slot = slot};
-  if (reductions_.empty()) {
+  if (reductions_.empty() || stays(block)) {
     event.adds = adds;
     ready_.push_back(event);
     if (last) sum_over_replicas(block);

@@ -39,6 +39,7 @@ struct StepShape {
   // Without gathered ones a rank computes with its shard, without gradients it is alone.
   BufferCounts buffers;
   bool replicated = false;
+  std::vector<bool> stays;  // BlockShards::stays, by block; empty: none
 };
 
 struct StepEvent {
@@ -82,6 +83,7 @@ class StepPlan {
 
   void advance();
   void visit(size_t place);
+  bool stays(int block) const { return !shape_.stays.empty() && shape_.stays[block]; }
   int gathered(size_t place);
   bool gather(int block, int used, std::span<const int> ahead);
   int slot_of(int block) const;

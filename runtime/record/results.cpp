@@ -77,7 +77,8 @@ void job_fields(auto& visit, const spec::JobSpec& job) {
   visit("Data type", std::string(job.precision.parameters == base::DType::kBf16 ? "bf16" : "fp32"));
   visit("Sharding", std::string(spec::rules_of(job.sharding.strategy).name));
   visit("Tensor parallel degree", job.sharding.tensor_parallel);
-  visit("Optimizer", std::string(job.optimizer.kind == spec::OptimizerKind::kLamb ? "lamb" : "adamw"));
+  constexpr const char* kOptimizers[] = {"adamw", "adamw8bit", "lamb"};
+  visit("Optimizer", std::string(kOptimizers[static_cast<int>(job.optimizer.kind)]));
   visit("Learning rate", job.optimizer.learning_rate);
   visit("Warmup steps", job.optimizer.warmup_steps);
   visit("Seed", static_cast<int64_t>(job.data.seed));

@@ -17,8 +17,8 @@ struct Architecture {
   std::string_view called;  // in messages
   std::string_view preset;  // one of its small sizes, which a message proposes
   // Those of [model]'s keys that not every architecture has; empty ones are no keys.
-  std::array<std::string_view, 14> keys;
-  std::array<std::string_view, 4> model_types;  // of the config.json files whose weights it reads
+  std::array<std::string_view, 18> keys;
+  std::array<std::string_view, 6> model_types;  // of the config.json files whose weights it reads
   bool causal;                                  // a token sees no later one, and there is no padding
   bool paired;     // trains on pairs of sentences with masked tokens, instead of on text
   bool sliceable;  // each matrix can be cut for the ranks of a tensor group
@@ -37,8 +37,9 @@ inline constexpr std::array<Architecture, 2> kArchitectures{{
      .preset = "llama-1m",
      .keys = {"kv_heads", "rope_theta", "norm_epsilon", "tied_embeddings", "head_size", "qkv_bias",
               "head_norms", "window", "rope_scaling", "rope_factor", "rope_low_factor", "rope_high_factor",
-              "rope_original_length", "max_positions"},
-     .model_types = {"llama", "mistral", "qwen2", "qwen3"},
+              "rope_original_length", "max_positions", "experts", "experts_per_token", "normalize_experts",
+              "balance"},
+     .model_types = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"},
      .causal = true,
      .paired = false,
      .sliceable = true,

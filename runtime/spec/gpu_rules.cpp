@@ -62,7 +62,10 @@ void check_model_ops(const TomlValue& document, SpecReading& reading, const JobS
   const int hidden = spec.model.hidden, heads = spec.model.heads, size = spec.model.head_elements();
   if (reading.error || heads < 1) return;
   const SectionReader model(document, "model", reading);
-  if (spec.model.head_norms) {
+  if (spec.model.experts.wanted()) {
+    reading.fail(model.origin("experts"), "a GPU has no experts yet, which this model has",
+                 "write [resources] device = \"cpu\", or train another family");
+  } else if (spec.model.head_norms) {
     reading.fail(model.origin("head_norms"), "a GPU has no norms of heads yet, which this model has",
                  "write [resources] device = \"cpu\", or train another family");
   } else if (spec.model.window > 0 && spec.model.window < spec.data.sequence_length) {
@@ -121,6 +124,9 @@ void check_gpu_training(const TomlValue& document, SpecReading& reading, const J
     return reading.fail(memory.origin("directory"),
                         "what a GPU offloads lies in the host's memory, in no file", "remove the key");
   }
+  if (spec.optimizer.kind == OptimizerKind::kAdamW8)
+    return reading.fail(SectionReader(document, "optimizer", reading).origin("kind"),
+                        "a GPU has no 8-bit moments yet", "write kind = \"adamw\"");
   if (const SectionReader communication(document, "communication", reading); spec.communication.checksums)
     return reading.fail(communication.origin("checksums"),
                         "checksums are made on the host, where a GPU's buffers are not", "remove the key");

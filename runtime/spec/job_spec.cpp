@@ -234,6 +234,7 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
   section.choice("strategy", strategies, sharding.strategy);
   section.integer("shard_degree", 1, 1 << 17, sharding.shard_degree);
   section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
+  section.integer("expert_parallel", 1, 1 << 10, sharding.expert_parallel);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
   if (section.has("shard_degree") && rules_of(sharding.strategy).degree != ShardDegree::kAsked) {
@@ -278,6 +279,7 @@ void read_optimizer(const TomlValue& document, SpecReading& reading, OptimizerSp
                                              {"cosine", Schedule::kCosine},
                                              {"warmup_stable_decay", Schedule::kWarmupStableDecay}};
   constexpr Choice<OptimizerKind> kKinds[] = {{"adamw", OptimizerKind::kAdamW},
+                                              {"adamw8bit", OptimizerKind::kAdamW8},
                                               {"lamb", OptimizerKind::kLamb}};
   SectionReader section(document, "optimizer", reading);
   section.choice("kind", kKinds, optimizer.kind);
@@ -398,9 +400,28 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
                  fmt::format("{} has no tensor parallelism", whole ? architecture.called : "lamb"),
                  whole ? "remove it, and use shard_degree" : "remove it, or write kind = \"adamw\"");
   }
+  if (spec.sharding.tensor_parallel > 1 && spec.model.experts.wanted()) {
+    reading.fail(sharding.origin("tensor_parallel"), "experts are not cut for a tensor group",
+                 "remove it: [sharding] expert_parallel spreads them over ranks");
+  }
+  if (const int ranks = spec.sharding.expert_parallel; ranks > 1) {
+    const int experts = spec.model.experts.count;
+    if (experts == 0) {
+      reading.fail(sharding.origin("expert_parallel"), "the model has no experts", "remove it");
+    } else if (experts % ranks != 0) {
+      reading.fail(sharding.origin("expert_parallel"),
+                   fmt::format("{} ranks cannot share {} experts evenly", ranks, experts),
+                   "write a divisor of the experts");
+    }
+  }
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often to offload them",
+                 "remove it, or write kind = \"adamw\"");
+  }
+  if (spec.optimizer.kind == OptimizerKind::kAdamW8 && spec.memory.optimizer_offload) {
+    reading.fail(memory.origin("optimizer_offload"),
+                 "moments of adamw8bit stay in memory, of which they take a quarter",
                  "remove it, or write kind = \"adamw\"");
   }
   if (!architecture.causal && spec.data.sequence_length > spec.model.max_positions) {

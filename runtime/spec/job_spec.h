@@ -37,7 +37,7 @@ enum class SnapshotKind { kNone, kGit, kGitWithChanges };
 enum class Scaling { kStrong, kWeak };
 enum class Uneven { kRefuse, kDistribute };
 enum class Schedule { kConstant, kLinear, kCosine, kWarmupStableDecay };
-enum class OptimizerKind { kAdamW, kLamb };
+enum class OptimizerKind { kAdamW, kAdamW8, kLamb };
 enum class Checkpointing { kNone, kSelective, kFull };
 enum class GpuAttention { kAuto, kCudnn, kOwn };
 
@@ -94,6 +94,7 @@ struct ShardingSpec {  // [sharding]
   // For hybrid_shard: ranks that share one copy of the model's state; 0: those of a node.
   int shard_degree = 0;
   int tensor_parallel = 1;  // ranks that share each matrix
+  int expert_parallel = 1;  // ranks that share the experts of each layer
   int prefetch = 1;         // how many blocks are gathered ahead
 };
 

@@ -57,6 +57,8 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
   } else if (spec.sharding.tensor_parallel > 1) {
     reading.fail(origin("sharding", "tensor_parallel"), "adapters are not cut for a tensor group yet",
                  "remove it: frozen weights are sharded by [sharding] strategy");
+  } else if (spec.model.experts.wanted()) {
+    reading.fail(section.origin(), "a model with experts has no adapters yet", "remove [lora]");
   } else if (spec.resources.device == DeviceKind::kGpu) {
     reading.fail(origin("resources", "device"), "adapters are not trained on GPUs yet",
                  "write device = \"cpu\", or remove [lora]");

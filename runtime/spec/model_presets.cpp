@@ -28,6 +28,7 @@ struct Traits {
   bool tied = false, qkv_bias = false, head_norms = false;
   int head_size = 0, window = 0;
   double llama3_factor = 0.0;  // of Llama 3.1's and 3.2's scaling; 0: none
+  ExpertSpec experts{};
 };
 
 ModelSpec with(ModelSpec model, const Traits& traits) {
@@ -39,6 +40,7 @@ ModelSpec with(ModelSpec model, const Traits& traits) {
   model.head_norms = traits.head_norms;
   model.head_size = traits.head_size;
   model.window = traits.window;
+  model.experts = traits.experts;
   if (traits.llama3_factor > 0.0) model.rope = {RopeScaling::kLlama3, traits.llama3_factor, 1.0, 4.0, 8192};
   return model;
 }
@@ -57,6 +59,11 @@ Traits qwen3(bool tied) {
           .tied = tied,
           .head_norms = true,
           .head_size = 128};
+}
+Traits qwen3_experts() {
+  Traits traits = qwen3(/*tied=*/false);
+  traits.experts = {.count = 128, .per_token = 8, .normalize = true, .balance = 0.001};
+  return traits;
 }
 Traits llama3(double factor, bool tied) {
   return {.max_positions = factor > 0.0 ? 131072 : 8192,
@@ -85,6 +92,9 @@ const std::vector<ModelSpec>& presets() {
       with(sizes("mistral-7b-v0.1", 32, 4096, 32, 8, 14336, 32000), {.max_positions = 32768, .window = 4096}),
       with(sizes("mistral-7b-v0.3", 32, 4096, 32, 8, 14336, 32768),
            {.max_positions = 32768, .rope_theta = 1e6}),
+      with(sizes("mixtral-2m", 4, 128, 4, 2, 176, 256), {.experts = {8, 2, true, 0.02}}),
+      with(sizes("mixtral-8x7b-v0.1", 32, 4096, 32, 8, 14336, 32000),
+           {.max_positions = 32768, .rope_theta = 1e6, .experts = {8, 2, true, 0.02}}),
       with(sizes("qwen-2.5-0.5b", 24, 896, 14, 2, 4864, 151936), qwen2(32768, true)),
       with(sizes("qwen-2.5-1.5b", 28, 1536, 12, 2, 8960, 151936), qwen2(131072, true)),
       with(sizes("qwen-2.5-7b", 28, 3584, 28, 4, 18944, 152064), qwen2(131072, false)),
@@ -93,6 +103,7 @@ const std::vector<ModelSpec>& presets() {
       with(sizes("qwen-3-1.7b", 28, 2048, 16, 8, 6144, 151936), qwen3(true)),
       with(sizes("qwen-3-8b", 36, 4096, 32, 8, 12288, 151936), qwen3(false)),
       with(sizes("qwen-3-32b", 64, 5120, 64, 8, 25600, 151936), qwen3(false)),
+      with(sizes("qwen-3-30b-a3b", 48, 2048, 32, 4, 768, 151936), qwen3_experts()),
       with(sizes("smollm2-135m", 30, 576, 9, 3, 1536, 49152), smollm2(1e5)),
       with(sizes("smollm2-360m", 32, 960, 15, 5, 2560, 49152), smollm2(1e5)),
       with(sizes("smollm2-1.7b", 24, 2048, 32, 32, 8192, 49152), smollm2(1.3e5)),

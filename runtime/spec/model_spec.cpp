@@ -14,6 +14,24 @@ constexpr int kBertPositions = 512;
 constexpr Choice<RopeScaling> kScalings[] = {
     {"none", RopeScaling::kNone}, {"linear", RopeScaling::kLinear}, {"llama3", RopeScaling::kLlama3}};
 
+// No family has these together, so that others could not load the result.
+void check_experts(const SectionReader& section, SpecReading& reading, const ModelSpec& model) {
+  const ExpertSpec& experts = model.experts;
+  if (experts.per_token > experts.count) {
+    reading.fail(
+        section.origin("experts_per_token"),
+        fmt::format("experts_per_token {} is above the {} experts", experts.per_token, experts.count),
+        fmt::format("write {} or less", experts.count));
+  } else if (model.qkv_bias) {
+    reading.fail(section.origin("qkv_bias"), "no family of models has both qkv_bias and experts",
+                 "keep one of them: others could not load the model");
+  } else if (!experts.normalize && !model.head_norms) {
+    reading.fail(section.origin("normalize_experts"),
+                 "experts whose weights are not normalized are a Qwen 3's, and this model has no head_norms",
+                 "write normalize_experts = true, or head_norms = true");
+  }
+}
+
 void check_model(const SectionReader& section, SpecReading& reading, const Architecture& architecture,
                  const ModelSpec& model) {
   const struct {
@@ -45,6 +63,7 @@ void check_model(const SectionReader& section, SpecReading& reading, const Archi
   }
   const std::string_view traits[] = {model.qkv_bias ? "qkv_bias" : "", model.head_norms ? "head_norms" : "",
                                      model.window > 0 ? "window" : ""};
+  if (model.experts.wanted()) check_experts(section, reading, model);
   std::string_view first;
   for (const std::string_view trait : traits) {
     if (trait.empty()) continue;
@@ -82,6 +101,15 @@ void refuse_others_keys(const SectionReader& section, SpecReading& reading,
         reading.fail(section.origin(key), fmt::format("{} has no {}", architecture.called, key),
                      "remove the key");
     }
+  }
+}
+
+void refuse_without_experts(const SectionReader& section, SpecReading& reading, const ModelSpec& model) {
+  if (model.experts.wanted()) return;
+  for (const char* key : {"experts_per_token", "normalize_experts", "balance"}) {
+    if (section.has(key))
+      reading.fail(section.origin(key), fmt::format("a model without experts has no {}", key),
+                   "write experts, or remove the key");
   }
 }
 
@@ -129,8 +157,13 @@ void read_model(const TomlValue& document, SpecReading& reading, const std::stri
   section.boolean("head_norms", model.head_norms);
   section.integer("window", 0, 1 << 24, model.window);
   read_rope(section, model.rope);
+  section.integer("experts", 2, 1024, model.experts.count);
+  section.integer("experts_per_token", 1, 1024, model.experts.per_token);
+  section.boolean("normalize_experts", model.experts.normalize);
+  section.number("balance", 0.0, 10.0, model.experts.balance);
   section.text("init", model.init);
   section.finish();
+  refuse_without_experts(section, reading, model);
   const Architecture& architecture = architecture_of(trainer);
   refuse_others_keys(section, reading, architecture);
   if (!architecture.has("kv_heads")) model.kv_heads = model.heads;

@@ -23,6 +23,16 @@ struct RotaryScaling {
   int original_length = 8192;
 };
 
+// Experts in the place of each feed-forward: every token is computed by the few that its router chooses.
+struct ExpertSpec {
+  int count = 0;           // of a layer; 0: none
+  int per_token = 2;       // how many compute a token
+  bool normalize = true;   // whether the weights of those add up to 1
+  double balance = 0.001;  // coefficient of the loss that spreads tokens over experts
+
+  bool wanted() const { return count > 0; }
+};
+
 struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset override it
   std::string preset;
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;
@@ -38,6 +48,7 @@ struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset o
   bool head_norms = false;  // whether each query head and key head is normed, as Qwen 3's
   int window = 0;           // tokens that a token sees, itself among them, as Mistral's; 0: all
   RotaryScaling rope;
+  ExpertSpec experts;  // with them, ffn is the size of one expert
 
   // Returns the elements of a head, from the sizes where nobody says; 0 where they do not.
   int head_elements() const { return head_size > 0 || heads < 1 ? head_size : hidden / heads; }

@@ -47,6 +47,10 @@ struct Config {
   std::optional<double> rope_theta, rms_norm_eps, layer_norm_eps;
   std::optional<std::string> activation, positions;
   std::optional<bool> tied, attention_bias, mlp_bias, use_window;
+  std::optional<int64_t> expert_ffn, experts, local_experts, experts_per_token, sparse_step;
+  std::optional<std::vector<int64_t>> dense_layers;
+  std::optional<bool> normalize_experts;
+  std::optional<double> balance, jitter;
   std::optional<Quantization> quantization;
   std::optional<Rope> rope_scaling, rope_parameters;  // of transformers 4, and of 5
 };
@@ -71,6 +75,15 @@ void fields(auto& visit, base::Is<Config> auto& config) {
   visit("attention_bias", config.attention_bias);
   visit("mlp_bias", config.mlp_bias);
   visit("use_sliding_window", config.use_window);
+  visit("moe_intermediate_size", config.expert_ffn);
+  visit("num_experts", config.experts);
+  visit("num_local_experts", config.local_experts);
+  visit("num_experts_per_tok", config.experts_per_token);
+  visit("decoder_sparse_step", config.sparse_step);
+  visit("mlp_only_layers", config.dense_layers);
+  visit("norm_topk_prob", config.normalize_experts);
+  visit("router_aux_loss_coef", config.balance);
+  visit("router_jitter_noise", config.jitter);
   visit("quantization_config", config.quantization);
   visit("rope_scaling", config.rope_scaling);
   visit("rope_parameters", config.rope_parameters);
@@ -109,6 +122,10 @@ std::string lacks(const Config& config) {
     if (*rope && (*rope)->partial.value_or(1.0) != 1.0)
       return "it turns a part of each head alone, and the trainer turns whole heads";
   }
+  if (config.sparse_step.value_or(1) != 1 || (config.dense_layers && !config.dense_layers->empty()))
+    return "only some of its layers have experts, and the trainer's all have them or none";
+  if (config.jitter.value_or(0.0) != 0.0)
+    return "its router sees noise (router_jitter_noise), and the trainer's does not";
   return "";
 }
 
@@ -165,10 +182,22 @@ void read_rope(const Config& config, Facts& facts) {
   facts.size("rope_original_length", "original_max_position_embeddings", rope.original_length);
 }
 
+void read_experts(const Config& config, Facts& facts) {
+  const bool qwen = config.model_type == "qwen3_moe";
+  const auto count = config.experts ? config.experts : config.local_experts;
+  facts.size("experts", qwen ? "num_experts" : "num_local_experts", count);
+  facts.size("experts_per_token", "num_experts_per_tok", config.experts_per_token);
+  facts.add("normalize_experts", qwen ? "norm_topk_prob" : "model_type",
+            config.normalize_experts.value_or(!qwen) ? "true" : "false");
+  facts.number("balance", "router_aux_loss_coef", config.balance.value_or(0.001));
+}
+
 // Does the same for a Llama.
 std::string read_llama(const Config& config, Facts& facts) {
   if (std::string what = lacks(config); !what.empty()) return what;
   const std::string& type = config.model_type;
+  const bool qwen3 = type == "qwen3" || type == "qwen3_moe",
+             windowed = type == "mistral" || type == "mixtral";
   const auto truth = [](bool value) { return std::string(value ? "true" : "false"); };
   facts.size("kv_heads", "num_key_value_heads",
              config.kv_heads || type != "llama" ? config.kv_heads : config.heads);
@@ -182,8 +211,9 @@ std::string read_llama(const Config& config, Facts& facts) {
   facts.number("norm_epsilon", "rms_norm_eps", config.rms_norm_eps.value_or(1e-6));
   facts.add("tied_embeddings", "tie_word_embeddings", truth(config.tied.value_or(false)));
   facts.add("qkv_bias", "model_type", truth(type == "qwen2"));
-  facts.add("head_norms", "model_type", truth(type == "qwen3"));
-  facts.size("window", "sliding_window", type == "mistral" ? config.window.value_or(0) : 0);
+  facts.add("head_norms", "model_type", truth(qwen3));
+  facts.size("window", "sliding_window", windowed ? config.window.value_or(0) : 0);
+  if (type == "mixtral" || type == "qwen3_moe") read_experts(config, facts);
   if (config.max_positions) facts.size("max_positions", "max_position_embeddings", config.max_positions);
   return "";
 }
@@ -213,7 +243,10 @@ Result<PretrainedConfig> read_pretrained_config(std::string_view json, const std
   facts.size("layers", "num_hidden_layers", config.layers);
   facts.size("hidden", "hidden_size", config.hidden);
   facts.size("heads", "num_attention_heads", config.heads);
-  facts.size("ffn", "intermediate_size", config.ffn);
+  const bool split =
+      config.model_type == "qwen3_moe";  // its feed-forward of layers without experts is another
+  facts.size("ffn", split ? "moe_intermediate_size" : "intermediate_size",
+             split ? config.expert_ffn : config.ffn);
   facts.size("vocab", "vocab_size", config.vocab);
   const std::string missing = kReaders[&architecture - kArchitectures.data()](config, facts);
   if (!missing.empty()) return Error(Code::kInvalid, fmt::format("{}: {}", file_name, missing));

@@ -2,7 +2,7 @@
 //
 // A checkpoint that our models cannot compute is refused here, with the one thing that they lack, before anything trains on
 // weights that mean something else. Source of the names: the configuration classes of transformers 4 and 5 for Llama,
-// Mistral, Qwen 2 and 3, and BERT.
+// Mistral, Mixtral, Qwen 2, 3 and 3 MoE, and BERT.
 //
 // Thread rule: pure functions.
 #pragma once

@@ -93,7 +93,9 @@ std::string model_card(const record::RunRecord& record, const spec::JobSpec& job
   table.row("batch",
             fmt::format("{} sequences of {} tokens", record.batch.global_batch, job.data.sequence_length));
   table.row("optimizer", fmt::format("{}, learning rate {}, {} steps of warm-up",
-                                     job.optimizer.kind == spec::OptimizerKind::kLamb ? "LAMB" : "AdamW",
+                                     job.optimizer.kind == spec::OptimizerKind::kLamb     ? "LAMB"
+                                     : job.optimizer.kind == spec::OptimizerKind::kAdamW8 ? "8-bit AdamW"
+                                                                                          : "AdamW",
                                      job.optimizer.learning_rate, job.optimizer.warmup_steps));
   table.row("computed in", job.precision.fp8                                ? "bf16 and fp8"
                            : job.precision.parameters == base::DType::kBf16 ? "bf16"

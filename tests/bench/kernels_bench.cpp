@@ -135,7 +135,7 @@ struct Rank {
     model::Batch batch{.tokens = tokens, .targets = targets};
     batch.next_sentence = labels;
     batch.loss_scale = 1.0f / static_cast<float>(tokens.size());
-    batch.next_sentence_scale = 1.0f / static_cast<float>(shape.micro_batch);
+    batch.sequence_scale = 1.0f / static_cast<float>(shape.micro_batch);
     network->set_batch(batch);
   }
 

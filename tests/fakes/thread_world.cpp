@@ -21,7 +21,15 @@ using base::Error;
 using base::Result;
 using comm::Pending;
 
-enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
+enum class Kind {
+  kAllGather,
+  kReduceScatter,
+  kAllReduceFloat,
+  kAllReduceDouble,
+  kBroadcast,
+  kBarrier,
+  kAllToAll
+};
 
 const char* kind_name(Kind kind) {
   switch (kind) {
@@ -37,6 +45,8 @@ const char* kind_name(Kind kind) {
       return "broadcast";
     case Kind::kBarrier:
       return "barrier";
+    case Kind::kAllToAll:
+      return "all_to_all";
   }
   return "?";
 }
@@ -49,6 +59,7 @@ struct Post {
   int root = 0;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  std::vector<int64_t> send_bytes{}, receive_bytes{};  // of all_to_all, by rank
 
   std::string describe() const {
     return kind == Kind::kBroadcast ? fmt::format("broadcast of {} bytes from {}", bytes, root)
@@ -76,6 +87,25 @@ void all_reduce_posts(std::vector<Post>& posts) {
   std::vector<T> sum(posts[0].bytes / sizeof(T));
   sum_slice<T>(posts, 0, sum.size(), sum.data());
   for (Post& post : posts) std::memcpy(post.out, sum.data(), post.bytes);
+}
+
+// Returns what two ranks say differently of a part that goes from one to the other; "" where they agree.
+std::string exchange_parts(std::vector<Post>& posts) {
+  std::vector<size_t> received(posts.size());
+  for (size_t from = 0; from < posts.size(); ++from) {
+    size_t sent = 0;
+    for (size_t to = 0; to < posts.size(); ++to) {
+      const int64_t bytes = posts[from].send_bytes[to];
+      if (bytes != posts[to].receive_bytes[from])
+        return fmt::format("rank {} sends {} bytes to rank {}, which expects {}", from, bytes, to,
+                           posts[to].receive_bytes[from]);
+      if (bytes > 0)
+        std::memcpy(posts[to].out + received[to], posts[from].in + sent, static_cast<size_t>(bytes));
+      sent += static_cast<size_t>(bytes);
+      received[to] += static_cast<size_t>(bytes);
+    }
+  }
+  return "";
 }
 
 void execute(std::vector<Post>& posts) {
@@ -108,6 +138,7 @@ void execute(std::vector<Post>& posts) {
       }
       break;
     case Kind::kBarrier:
+    case Kind::kAllToAll:  // exchange_parts()
       break;
   }
 }
@@ -144,7 +175,12 @@ struct ThreadWorld::Shared {
     operation.posts[rank] = post;
     operation.posts[rank].present = true;
     if (++operation.present < size || failure || killed) return;
-    execute(operation.posts);
+    if (post.kind != Kind::kAllToAll) {
+      execute(operation.posts);
+    } else if (const std::string what = exchange_parts(operation.posts); !what.empty()) {
+      failure = Error(Code::kCorrupt, fmt::format("operation #{}: {}", ticket, what));
+      return;
+    }
     channel.in_flight.erase(ticket);
   }
 
@@ -200,6 +236,13 @@ class ThreadCommunicator final : public comm::Communicator {
     return in_place(Kind::kBroadcast, buffer, root);
   }
   Result<Pending> barrier() override { return in_place(Kind::kBarrier, {}, /*root=*/0); }
+  Result<Pending> all_to_all(const Parts& parts) override {
+    return post({.kind = Kind::kAllToAll,
+                 .in = parts.send.data(),
+                 .out = parts.receive.data(),
+                 .send_bytes = {parts.send_bytes.begin(), parts.send_bytes.end()},
+                 .receive_bytes = {parts.receive_bytes.begin(), parts.receive_bytes.end()}});
+  }
 
   Result<void> wait(Pending pending) override {
     std::unique_lock lock(shared_.mutex);

@@ -19,7 +19,7 @@ import sys
 import numpy as np
 import torch
 import transformers
-from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from counter_random import hash_name, random_bits, random_normal
 from small_runs import VOCAB, llama_loss, token_chain, train
@@ -47,6 +47,11 @@ FAMILIES = {
     "qwen-2.5": Qwen2Config(**SIZES, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0)),
     "qwen-3": Qwen3Config(**SIZES, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0), head_dim=12,
                           tie_word_embeddings=True),
+    "mixtral": MixtralConfig(**{**SIZES, "intermediate_size": 40}, rms_norm_eps=1e-5, rope_parameters=rope(1000000.0),
+                             num_local_experts=8, num_experts_per_tok=2, router_aux_loss_coef=0.05),
+    "qwen-3-moe": Qwen3MoeConfig(**SIZES, rms_norm_eps=1e-6, rope_parameters=rope(1000000.0), head_dim=12,
+                                 moe_intermediate_size=24, num_experts=12, num_experts_per_tok=3, norm_topk_prob=False,
+                                 router_aux_loss_coef=0.02),
 }
 
 
@@ -61,24 +66,41 @@ def weight(name, shape):
     return values.astype(np.float32).reshape(shape)
 
 
+def parts(config, name, tensor):
+    """The tensors of a parameter as checkpoints name them, each with its part: transformers 5 keeps experts in one."""
+    mixtral = config.model_type == "mixtral"
+    if mixtral:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    if ".experts." not in name:
+        return [(name, tensor)]
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    prefix, matrix = name.rsplit(".", 1)
+    named = []
+    for expert in range(tensor.shape[0]):
+        pieces = [(down, tensor[expert])] if matrix == "down_proj" else zip((gate, up), tensor[expert].chunk(2))
+        named += [(f"{prefix}.{expert}.{one}.weight", piece) for one, piece in pieces]
+    return named
+
+
 def make(config):
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.tensor(weight(name, tuple(parameter.shape))))
+            for part, tensor in parts(config, name, parameter):
+                tensor.copy_(torch.tensor(weight(part, tuple(tensor.shape))))
     return model
 
 
-def write_curve(file, parameters, loss_of):
+def write_curve(file, parameters, loss_of, split=lambda name, tensor: [(name, tensor)]):
     """Writes 20 losses and the gradients of the first step: of each its norm, and its product with random numbers. parameters:
-    names and tensors."""
+    names and tensors; split: into those of a checkpoint."""
 
     def numbers(kind, values):
         file.write(kind + " " + " ".join(f"{value:.8g}" for value in values) + "\n")
 
     def gradients(step):
-        for name, p in parameters if step == 0 else []:
-            gradient = p.grad.double().numpy().ravel()
+        for name, gradient in [part for name, p in parameters for part in split(name, p.grad)] if step == 0 else []:
+            gradient = gradient.double().numpy().ravel()
             key = int(random_bits(2, [hash_name(name)])[0])
             numbers(f"gradient {name}", [np.linalg.norm(gradient), gradient @ random_normal(key, gradient.size)])
 
@@ -99,7 +121,8 @@ def write(file, family, config):
         tokens = model.generate(prompt, max_new_tokens=FOLLOWING, do_sample=False, pad_token_id=0)[0, PROMPT:]
     file.write("logits " + " ".join(f"{value:.8g}" for value in logits) + "\n")
     file.write("greedy " + " ".join(str(token) for token in tokens.tolist()) + "\n")
-    losses = write_curve(file, list(model.named_parameters()), lambda step: llama_loss(model, step))
+    losses = write_curve(file, list(model.named_parameters()), lambda step: llama_loss(model, step),
+                         lambda name, tensor: parts(config, name, tensor))
     print(family, losses[0], losses[-1])
 
 
@@ -110,7 +133,8 @@ def compare(original, export, generated):
     assert set(theirs) == set(ours), set(theirs) ^ set(ours)
     for name, tensor in theirs.items():
         assert torch.equal(tensor, ours[name]), f"{name} differs"
-    for key in ("max_position_embeddings", "head_dim", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings"):
+    for key in ("max_position_embeddings", "head_dim", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings",
+                "num_local_experts", "num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size", "router_aux_loss_coef"):
         values = [getattr(model.config, key, None) for model in models]
         assert values[0] is None or values[0] == values[1], (key, values)
     tokens = json.load(open(generated))["tokens"]

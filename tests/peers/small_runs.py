@@ -29,8 +29,11 @@ def token_chain(step):
 
 def llama_loss(model, step):
     tokens = token_chain(step)
-    logits = model(torch.tensor(tokens[:, :T])).logits.float()
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), torch.tensor(tokens[:, 1:]).reshape(-1))
+    coefficient = getattr(model.config, "router_aux_loss_coef", None)  # of the loss that balances experts
+    output = model(torch.tensor(tokens[:, :T]), **({} if coefficient is None else {"output_router_logits": True}))
+    logits = output.logits.float()
+    loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), torch.tensor(tokens[:, 1:]).reshape(-1))
+    return loss if coefficient is None else loss + coefficient * output.aux_loss
 
 
 def learning_rate(step):
@@ -43,7 +46,7 @@ def learning_rate(step):
 def train(parameters, loss_of, after_backward=lambda step: None):
     """Returns the losses of STEPS steps. loss_of(step) is differentiated; after_backward(step) sees the gradients unscaled."""
     optimizer = torch.optim.AdamW(
-        [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": 0.1},
+        [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
          {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
         betas=(0.9, 0.95), eps=1e-8)
     losses = []

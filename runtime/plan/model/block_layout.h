@@ -35,6 +35,8 @@ struct BlockLayout {
   std::string name;  // "embedding", "layer 3", "head"
   std::vector<ParameterInfo> parameters;
   int64_t elements = 0;  // sum; no padding here, the sharding engine pads
+  // Whether each rank of the shard group computes its own part of the block alone, which is then neither gathered nor reduced.
+  bool stays = false;
 
   // Puts the parameter behind those that are there.
   void append(ParameterInfo parameter) {

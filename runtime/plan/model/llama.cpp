@@ -1,6 +1,7 @@
 #include "runtime/plan/model/llama.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -49,17 +50,48 @@ struct Family {
   const char *model_type, *architecture;
 };
 Family family_of(const LlamaConfig& config) {
+  if (config.experts.wanted() && config.head_norms) return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+  if (config.experts.wanted()) return {"mixtral", "MixtralForCausalLM"};
   if (config.head_norms) return {"qwen3", "Qwen3ForCausalLM"};
   if (config.qkv_bias) return {"qwen2", "Qwen2ForCausalLM"};
   if (config.window > 0) return {"mistral", "MistralForCausalLM"};
   return {"llama", "LlamaForCausalLM"};
 }
 
+// As the two families name their parts: of the layer that has experts, and gate, up and down of an expert.
+struct ExpertNames {
+  const char* part;
+  std::array<const char*, 3> matrices;
+};
+ExpertNames expert_names(const LlamaConfig& config) {
+  if (config.head_norms) return {"mlp", {"gate_proj", "up_proj", "down_proj"}};
+  return {"block_sparse_moe", {"w1", "w3", "w2"}};
+}
+
+// Projections back into the residual stream start smaller, so that its variance does not grow with depth.
+double stddev_into_residual(const LlamaConfig& config) {
+  return kInitStddev / std::sqrt(2.0 * config.layers);
+}
+
+// The experts of a layer, one behind the other: gate, up and down of each.
+BlockLayout experts_layout(const LlamaConfig& config, int layer) {
+  const int64_t C = config.hidden, F = config.ffn;
+  const auto [part, names] = expert_names(config);
+  BlockLayout block{fmt::format("layer {} experts", layer), {}, 0, /*stays=*/config.expert_parallel > 1};
+  for (int expert = 0; expert < config.experts.count; ++expert) {
+    const std::string prefix = fmt::format("model.layers.{}.{}.experts.{}.", layer, part, expert);
+    const auto name = [&](int matrix) { return prefix + names[matrix] + ".weight"; };
+    block.append({name(0), {F, C}, 0, true, kInitStddev});
+    block.append({name(1), {F, C}, 0, true, kInitStddev});
+    block.append({name(2), {C, F}, 0, true, stddev_into_residual(config)});
+  }
+  return block;
+}
+
 BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& slicing) {
   const int64_t C = config.hidden, F = config.ffn, D = config.head_elements();
   const int64_t Q = config.heads * D, KV = config.kv_heads * D;
-  // Projections back into the residual stream start smaller, so that its variance does not grow with depth.
-  const double into_residual = kInitStddev / std::sqrt(2.0 * config.layers);
+  const double into_residual = stddev_into_residual(config);
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   BlockLayout block{fmt::format("layer {}", layer), {}, 0};
   append(block, prefix + "input_layernorm.weight", {C}, -1, 0.0, slicing);
@@ -77,6 +109,12 @@ BlockLayout layer_layout(const LlamaConfig& config, int layer, const Slicing& sl
   }
   append(block, prefix + "self_attn.o_proj.weight", {C, Q}, 1, into_residual, slicing);
   append(block, prefix + "post_attention_layernorm.weight", {C}, -1, 0.0, slicing);
+  if (config.experts.wanted()) {
+    const auto [part, names] = expert_names(config);
+    append(block, {prefix + part + ".gate.weight", {config.experts.count, C}, 0, true, kInitStddev}, -1,
+           slicing);
+    return block;
+  }
   append(block, prefix + "mlp.gate_proj.weight", {F, C}, 0, kInitStddev, slicing);
   append(block, prefix + "mlp.up_proj.weight", {F, C}, 0, kInitStddev, slicing);
   append(block, prefix + "mlp.down_proj.weight", {C, F}, 1, into_residual, slicing);
@@ -111,18 +149,42 @@ void fields(auto& visit, const Published& published) {
   visit("hidden_act", std::string("silu"));
   visit("hidden_size", config.hidden);
   visit("intermediate_size", config.ffn);
+  const spec::ExpertSpec& experts = config.experts;
+  const bool qwen_experts = experts.wanted() && config.head_norms;
   if (config.max_positions > 0) visit("max_position_embeddings", config.max_positions);
   visit("mlp_bias", false);
   visit("model_type", std::string(type));
+  if (qwen_experts) visit("moe_intermediate_size", config.ffn);
+  if (qwen_experts) visit("norm_topk_prob", experts.normalize);
   visit("num_attention_heads", config.heads);
+  if (qwen_experts) visit("num_experts", experts.count);
+  if (experts.wanted()) visit("num_experts_per_tok", experts.per_token);
   visit("num_hidden_layers", config.layers);
   visit("num_key_value_heads", config.kv_heads);
+  if (experts.wanted() && !qwen_experts) visit("num_local_experts", experts.count);
   visit("rms_norm_eps", config.norm_epsilon);
   if (config.rope.kind != spec::RopeScaling::kNone) visit("rope_scaling", PublishedRope{config.rope});
   visit("rope_theta", config.rope_theta);
+  if (experts.wanted()) visit("router_aux_loss_coef", experts.balance);
   if (config.window > 0) visit("sliding_window", config.window);
   visit("tie_word_embeddings", config.tied_embeddings);
   visit("vocab_size", config.vocab);
+}
+
+// Those of the router, and of an expert's rows in pieces of every size that there may be.
+void add_expert_products(OpList& list, const LlamaSizes& s) {
+  using Op = LinearCall::Op;
+  list.linears.push_back({Op::kForwardFp32, s.N, s.C, s.experts.E});
+  list.linears.push_back({Op::kBackwardWeight, s.N, s.C, s.experts.E});
+  list.linears.push_back({Op::kBackwardInput, s.N, s.C, s.experts.E, /*bias=*/false, /*accumulate=*/true});
+  for (int64_t rows = kExpertRows; rows <= s.experts.most_rows(); rows *= 2) {
+    const LinearCall calls[] = {
+        {Op::kForward, rows, s.C, 2 * s.F},        {Op::kForward, rows, s.F, s.C},
+        {Op::kBackwardInput, rows, s.F, s.C},      {Op::kBackwardInput, rows, s.C, 2 * s.F},
+        {Op::kBackwardWeight, rows, s.F, s.C},     {Op::kBackwardWeight, rows, s.F, s.C, false, true},
+        {Op::kBackwardWeight, rows, s.C, 2 * s.F}, {Op::kBackwardWeight, rows, s.C, 2 * s.F, false, true}};
+    list.linears.insert(list.linears.end(), std::begin(calls), std::end(calls));
+  }
 }
 
 }  // namespace
@@ -142,7 +204,8 @@ LlamaConfig LlamaConfig::of(const spec::ModelSpec& model) {
           .head_norms = model.head_norms,
           .window = model.window,
           .max_positions = model.max_positions,
-          .rope = model.rope};
+          .rope = model.rope,
+          .experts = model.experts};
 }
 
 base::Result<void> check(const LlamaConfig& config) {
@@ -153,6 +216,13 @@ base::Result<void> check(const LlamaConfig& config) {
   if (int{config.qkv_bias} + int{config.head_norms} + int{config.window > 0} > 1) {
     return Error(Code::kInvalid,
                  "no family of models has two of qkv_bias, head_norms and a window; keep one");
+  }
+  const spec::ExpertSpec& experts = config.experts;
+  if (experts.wanted() && (experts.per_token < 1 || experts.per_token > experts.count || config.qkv_bias)) {
+    return Error(
+        Code::kInvalid,
+        fmt::format("a token cannot choose {} of {} experts, or they stand beside biases of q, k and v",
+                    experts.per_token, experts.count));
   }
   if (config.head_size > 0 && config.head_size % 2 != 0) {
     return Error(Code::kInvalid, fmt::format("head_size {} is odd; write an even one", config.head_size));
@@ -183,7 +253,10 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_ran
   BlockLayout head{"head", {}, 0};
   append(config.tied_embeddings ? embedding : head, "model.norm.weight", {config.hidden}, -1, 0.0, slicing);
   blocks.push_back(std::move(embedding));
-  for (int layer = 0; layer < config.layers; ++layer) blocks.push_back(layer_layout(config, layer, slicing));
+  for (int layer = 0; layer < config.layers; ++layer) {
+    blocks.push_back(layer_layout(config, layer, slicing));
+    if (config.experts.wanted()) blocks.push_back(experts_layout(config, layer));
+  }
   if (config.tied_embeddings) return blocks;
   append(head, "lm_head.weight", {config.vocab, config.hidden}, 0, kInitStddev, slicing);
   blocks.push_back(std::move(head));
@@ -200,6 +273,8 @@ ModelShape shape_of(const LlamaConfig& config) {
   shape.vocab = config.vocab;
   shape.tied = config.tied_embeddings;
   shape.adapted = config.lora.wanted();
+  shape.experts = config.experts.count;
+  shape.expert_parallel = config.expert_parallel;
   shape.architecture = &spec::architecture_of(LlamaConfig::kTrainer);
   return shape;
 }
@@ -208,8 +283,11 @@ FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length) {
   double products = 0.0;
   for (const BlockLayout& block : block_layouts(config)) {
     if (block.name == "embedding" && !config.tied_embeddings) continue;  // a table look-up
+    const double used = block.name.ends_with("experts")
+                            ? static_cast<double>(config.experts.per_token) / config.experts.count
+                            : 1.0;
     for (const ParameterInfo& parameter : block.parameters) {
-      if (parameter.shape.size() == 2) products += static_cast<double>(parameter.elements());
+      if (parameter.shape.size() == 2) products += used * static_cast<double>(parameter.elements());
     }
   }
   double adapters = 0.0;
@@ -242,12 +320,17 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
   const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   OpList list{run.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
-  list.linears = {{Op::kForward, s.N, s.C, s.QKV, s.bias},  {back, s.N, s.HD, s.C},
-                  {Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
-                  {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
-                  {Op::kBackwardWeight, s.N, s.C, 2 * s.F}, {input, s.N, s.C, 2 * s.F},
-                  {Op::kBackwardWeight, s.N, s.HD, s.C},    {Op::kBackwardInput, s.N, s.HD, s.C},
-                  {Op::kBackwardWeight, s.N, s.C, s.QKV},   {input, s.N, s.C, s.QKV}};
+  list.linears = {{Op::kForward, s.N, s.C, s.QKV, s.bias}, {back, s.N, s.HD, s.C},
+                  {Op::kBackwardWeight, s.N, s.HD, s.C},   {Op::kBackwardInput, s.N, s.HD, s.C},
+                  {Op::kBackwardWeight, s.N, s.C, s.QKV},  {input, s.N, s.C, s.QKV}};
+  const LinearCall dense[] = {{Op::kForward, s.N, s.C, 2 * s.F},        {back, s.N, s.F, s.C},
+                              {Op::kBackwardWeight, s.N, s.F, s.C},     {Op::kBackwardInput, s.N, s.F, s.C},
+                              {Op::kBackwardWeight, s.N, s.C, 2 * s.F}, {input, s.N, s.C, 2 * s.F}};
+  if (s.experts.E == 0) {
+    list.linears.insert(list.linears.end(), std::begin(dense), std::end(dense));
+  } else {
+    add_expert_products(list, s);
+  }
   for (int64_t row = 0; row < s.N; row += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.N - row);
     list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V});

@@ -3,6 +3,7 @@
 // Blocks (block_layout.h says what a block is):
 //   block 0            token embedding
 //   block 1 … layers   attention + SwiGLU, each with its two RMSNorms
+//   with experts       two blocks a layer: attention, both norms and the router; then the experts, one behind the other
 //   block layers+1     final RMSNorm + output head + cross-entropy
 // With tied embeddings block 0 also holds the final RMSNorm and is visited first and last.
 //
@@ -11,12 +12,13 @@
 // `tensor_rank` is one of a group of `tensor_parallel`, which divides heads, kv_heads, ffn and vocab.
 //
 // Families differ by traits of LlamaConfig: Llama 3.1 and 3.2 by their rotary scaling, Mistral by its window, Qwen 2 by biases of q, k
-// and v, Qwen 3 by a norm of each query and key head, whose size is apart from hidden / heads.
+// and v, Qwen 3 by a norm of each query and key head, whose size is apart from hidden / heads, Mixtral and Qwen 3 MoE by experts in
+// the place of the feed-forward.
 //
 // Every architecture has these functions for its configuration; runtime/plan/model/network.h calls them.
 // Thread rule: plain values and pure functions.
 // Source: Touvron et al. 2023 (Llama 2); layout and numerics follow Hugging Face's LlamaForCausalLM, MistralForCausalLM,
-// Qwen2ForCausalLM and Qwen3ForCausalLM.
+// Qwen2ForCausalLM, Qwen3ForCausalLM, MixtralForCausalLM and Qwen3MoeForCausalLM.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +48,9 @@ struct LlamaConfig {
   int window = 0;         // tokens that a token sees, itself among them; 0: all
   int max_positions = 0;  // the length that it is made for, which others are told; 0: nobody said
   spec::RotaryScaling rope{};
-  spec::LoraSpec lora{};  // what is trained beside frozen weights (adapters.h)
+  spec::ExpertSpec experts{};
+  int expert_parallel = 1;  // ranks that share the experts of each layer
+  spec::LoraSpec lora{};    // what is trained beside frozen weights (adapters.h)
 
   static LlamaConfig of(const spec::ModelSpec& model);
   int head_elements() const { return head_size > 0 || heads < 1 ? head_size : hidden / heads; }
@@ -58,7 +62,8 @@ ModelShape shape_of(const LlamaConfig& config);
 // Returns the blocks of the model itself; with `lora` all of them are frozen.
 std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_rank = 0,
                                        int tensor_parallel = 1);
-// Model FLOPs of one token, forward and backward: 6·(matmul parameters), 4· of frozen ones, + 6·layers·H·D·T with causal credit,
+// Model FLOPs of one token, forward and backward: 6·(matmul parameters), 4· of frozen ones, of experts those that
+// compute it, + 6·layers·H·D·T with causal credit,
 // 12·layers·H·D·T without; a window is no credit. Keys and values that heads share save products, but no scores.
 FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length);
 // Returns how many tokens of a sequence its batches give a target, at most.

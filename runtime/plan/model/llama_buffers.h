@@ -13,6 +13,7 @@
 
 #include "runtime/base/memory.h"
 #include "runtime/plan/model/adapters.h"
+#include "runtime/plan/model/expert_buffers.h"
 #include "runtime/plan/model/llama.h"
 
 namespace shardrun::plan {
@@ -45,6 +46,8 @@ struct LlamaSizes {
         head_norms(config.head_norms),
         lora_rank(config.lora.rank),
         adapted(widest_adapter(config)),
+        experts(config.experts, N, config.expert_parallel, config.hidden, config.ffn),
+        dense_F(experts.E > 0 ? 0 : F),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),
         slots(layer_slots(L, run)),
@@ -63,6 +66,8 @@ struct LlamaSizes {
   int64_t window;  // tokens that a token sees; 0: all before it
   bool bias, head_norms;
   int64_t lora_rank, adapted;  // of adapters, and their widest result; 0: all weights are trained
+  ExpertSizes experts;
+  int64_t dense_F;  // of a feed-forward of all tokens; 0: there are experts
   float epsilon;
   Checkpointing checkpointing;
   int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
@@ -95,18 +100,19 @@ struct Fp8Memory {
 // What the backward of one layer needs from its forward.
 template <typename T>
 struct LlamaLayerActivations {
-  T* input;                    // (R,C): the residual stream before the layer
-  float *rrms1, *rrms2;        // (R)
-  float* lse;                  // (B,H,T)
-  float* head_rrms;            // (N,H+K), with head norms
-  T* heads;                    // (N,(H+K)·D): queries and keys before their norms, with head norms
-  T* normed1;                  // (N,C)
-  T* qkv;                      // (N,QKV), rotated
-  T* attention;                // (N,H·D)
-  T* middle;                   // (R,C): the residual stream between attention and feed-forward
-  T* normed2;                  // (N,C)
-  T* gate_up;                  // (N,2F)
-  T* activated;                // (N,F)
+  T* input;              // (R,C): the residual stream before the layer
+  float *rrms1, *rrms2;  // (R)
+  float* lse;            // (B,H,T)
+  float* head_rrms;      // (N,H+K), with head norms
+  T* heads;              // (N,(H+K)·D): queries and keys before their norms, with head norms
+  T* normed1;            // (N,C)
+  T* qkv;                // (N,QKV), rotated
+  T* attention;          // (N,H·D)
+  T* middle;             // (R,C): the residual stream between attention and feed-forward
+  T* normed2;            // (N,C)
+  T* gate_up;            // (N,2F)
+  T* activated;          // (N,F)
+  ExpertActivations<T> experts;
   int64_t begin = 0, end = 0;  // the layer's piece of `saved`
 };
 
@@ -127,6 +133,10 @@ struct LlamaBuffers {
       saved.start_page();
       layer.begin = saved.bytes();
       saved.take(layer.input, s.R * s.C);
+      if (s.experts.E > 0) {  // their block is visited without the one that could make these again
+        saved.take(layer.normed2, s.N * s.C);
+        ExpertBuffers<T>::take_routing(layer.experts, s.experts, saved);
+      }
       take_rest(layer, s, saved, s.checkpointing != Checkpointing::kFull);
       take_cheap(layer, s, saved, s.checkpointing == Checkpointing::kNone);
       layer.end = saved.bytes();
@@ -147,8 +157,9 @@ struct LlamaBuffers {
     scratch.take(output, s.R * s.C);
     scratch.take(head_normed, s.N * s.C);
     scratch.take(dstream, s.R * s.C);
-    scratch.take(narrow, s.N * std::max({s.C, s.F, s.HD}));
-    scratch.take(wide, s.N * std::max({2 * s.F, s.QKV, s.C}));
+    scratch.take(narrow, s.N * std::max({s.C, s.dense_F, s.HD}));
+    scratch.take(wide, s.N * std::max({2 * s.dense_F, s.QKV, s.C}));
+    experts.take(s.experts, scratch);
     if (s.lora_rank > 0) {
       scratch.take(low, s.N * s.lora_rank);
       scratch.take(dlow, s.N * s.lora_rank);
@@ -186,6 +197,7 @@ struct LlamaBuffers {
   // In a tensor group of more than one rank: rows of all ranks, products before and after their sum, the classifier's stats.
   T* gathered = nullptr;
   float *partial = nullptr, *part = nullptr, *stats = nullptr;
+  ExpertBuffers<T> experts;
   Fp8Memory fp8;
   int64_t saved_bytes = 0, scratch_bytes = 0;
   int64_t piece_bytes = 0;  // of one layer in `saved`
@@ -208,12 +220,14 @@ struct LlamaBuffers {
     cursor.take(a.qkv, s.N * s.QKV);
     cursor.take(a.attention, s.N * s.HD);
     cursor.take(a.middle, s.R * s.C);
+    if (s.experts.E > 0) return ExpertBuffers<T>::take_products(a.experts, s.experts, cursor);
     cursor.take(a.gate_up, s.N * 2 * s.F);
   }
   // What one pass over memory makes again.
   static void take_cheap(LlamaLayerActivations<T>& a, const LlamaSizes& s, Cursor& cursor, bool here) {
     if (!here) return;
     cursor.take(a.normed1, s.N * s.C);
+    if (s.experts.E > 0) return ExpertBuffers<T>::take_activated(a.experts, s.experts, cursor);
     cursor.take(a.normed2, s.N * s.C);
     cursor.take(a.activated, s.N * s.F);
   }

@@ -14,7 +14,10 @@ Network read(const spec::JobSpec& spec) {
     using Config = std::variant_alternative_t<I, Network>;
     if (spec.program.trainer != Config::kTrainer) return read<I + 1>(spec);
     Config config = Config::of(spec.model);
-    if constexpr (std::is_same_v<Config, LlamaConfig>) config.lora = spec.lora;
+    if constexpr (std::is_same_v<Config, LlamaConfig>) {
+      config.lora = spec.lora;
+      config.expert_parallel = spec.sharding.expert_parallel;
+    }
     return config;
   } else {
     return {};  // a command's: parse_job_spec() refuses other names

@@ -12,7 +12,9 @@ struct ModelShape {
   int layers = 0, hidden = 0, kv_width = 0, ffn = 0, ffn_matrices = 3, vocab = 0;
   // Whether the classifier uses the embedding's matrix, so that a micro-step visits that block twice.
   bool tied = false;
-  bool adapted = false;  // its weights are frozen, and adapters beside them are trained
+  int experts = 0;          // of a layer; 0: one feed-forward for all tokens
+  int expert_parallel = 1;  // ranks that share them
+  bool adapted = false;     // its weights are frozen, and adapters beside them are trained
   const spec::Architecture* architecture = &spec::kArchitectures.front();
   int attention_width = 0;  // of all query heads; 0: hidden
 

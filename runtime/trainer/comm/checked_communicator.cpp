@@ -76,6 +76,24 @@ class CheckedCommunicator : public Communicator {
 
   Result<Pending> barrier() override { return inner_.barrier(); }
 
+  Result<Pending> all_to_all(const Parts& parts) override {
+    Open open;
+    open.kind = Kind::kAllToAll;
+    open.bytes = parts.receive;
+    open.part_bytes.assign(parts.receive_bytes.begin(), parts.receive_bytes.end());
+    size_t at = 0;
+    for (const int64_t bytes : parts.send_bytes) {
+      open.own_parts.push_back(base::crc32c(parts.send.subspan(at, static_cast<size_t>(bytes))));
+      at += static_cast<size_t>(bytes);
+    }
+    ASSIGN_OR_RETURN(const auto pending, inner_.all_to_all(parts));
+    open.checksums.resize(static_cast<size_t>(size()) * static_cast<size_t>(size()));
+    Open& kept = open_.emplace(pending.ticket, std::move(open)).first->second;
+    ASSIGN_OR_RETURN(kept.beside, inner_.all_gather(std::as_bytes(std::span(kept.own_parts)),
+                                                    std::as_writable_bytes(std::span(kept.checksums))));
+    return pending;
+  }
+
   Result<void> wait(Pending pending) override {
     RETURN_IF_ERROR(inner_.wait(pending));
     const auto found = open_.find(pending.ticket);
@@ -93,6 +111,8 @@ class CheckedCommunicator : public Communicator {
         return check_same(open, result_bytes(open), /*root=*/0);
       case Kind::kBroadcast:
         return check_same(open, open.bytes, open.root);
+      case Kind::kAllToAll:
+        return check_parts(open);
     }
     return {};
   }
@@ -100,7 +120,7 @@ class CheckedCommunicator : public Communicator {
   void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
-  enum class Kind { kGather, kReduceScatter, kAllReduce, kBroadcast };
+  enum class Kind { kGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
   struct Open {
     Kind kind = Kind::kGather;
     std::span<std::byte> bytes;  // of an all-gather or a broadcast
@@ -110,7 +130,9 @@ class CheckedCommunicator : public Communicator {
     Pending beside;  // the operation that carries what follows
     uint32_t own = 0;
     std::vector<uint32_t> checksums;
-    std::vector<Totals> totals;  // of each part, of this rank and then of all
+    std::vector<uint32_t> own_parts;  // of an all-to-all: of what each rank is sent
+    std::vector<int64_t> part_bytes;  // and what comes from each
+    std::vector<Totals> totals;       // of each part, of this rank and then of all
   };
 
   template <typename Number>
@@ -152,6 +174,19 @@ class CheckedCommunicator : public Communicator {
                    fmt::format("an all-gather of group {}: the {} bytes of its rank {} arrived "
                                "changed at its rank {}",
                                name_, part, from, rank()));
+    }
+    return {};
+  }
+
+  Result<void> check_parts(const Open& open) const {
+    size_t at = 0;
+    for (int from = 0; from < size(); ++from) {
+      const auto bytes = static_cast<size_t>(open.part_bytes[from]);
+      if (base::crc32c(open.bytes.subspan(at, bytes)) != open.checksums[from * size() + rank()])
+        return Error(Code::kCorrupt, fmt::format("an all-to-all of group {}: the {} bytes that its rank {} "
+                                                 "sent arrived changed at its rank {}",
+                                                 name_, bytes, from, rank()));
+      at += bytes;
     }
     return {};
   }

@@ -58,6 +58,17 @@ class Communicator {
   virtual Result<Pending> all_reduce(std::span<double> buffer) = 0;
   virtual Result<Pending> broadcast(std::span<std::byte> buffer, int root) = 0;
   virtual Result<Pending> barrier() = 0;
+  // Sends send_bytes[r] bytes to each rank r, one part behind the other in `send`, and receives likewise. What a rank sends to
+  // another is what that one expects of it. The sizes are copied. kUnsupported where the transport lacks it.
+  struct Parts {
+    std::span<const std::byte> send;
+    std::span<const int64_t> send_bytes;
+    std::span<std::byte> receive;
+    std::span<const int64_t> receive_bytes;
+  };
+  virtual Result<Pending> all_to_all(const Parts& /*parts*/) {
+    return base::Error(base::Code::kUnsupported, "this transport has no all-to-all");
+  }
 
   // Blocks until the operation is complete (for device buffers: until the stream is sure to come after it), or
   // until the communicator's timeout has passed.

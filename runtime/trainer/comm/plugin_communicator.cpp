@@ -97,6 +97,20 @@ class PluginCommunicator final : public Communicator {
   Result<Pending> barrier() override {
     return started([&](uint64_t* ticket) { return shared_->table.barrier(channel_, ticket); });
   }
+  Result<Pending> all_to_all(const Parts& parts) override {
+    const auto count = static_cast<size_t>(size_);
+    SHARDRUN_CHECK(parts.send_bytes.size() == count && parts.receive_bytes.size() == count,
+                   "all_to_all: sizes");
+    const auto& table = shared_->table;
+    if (table.header.struct_size <= SHARDRUN_COMM_V1_TABLE_OF_MINOR_3 || table.all_to_all == nullptr)
+      return Error(Code::kUnsupported, fmt::format("plugin {} has no all-to-all", table.header.name));
+    const std::vector<uint64_t> send(parts.send_bytes.begin(), parts.send_bytes.end());
+    const std::vector<uint64_t> receive(parts.receive_bytes.begin(), parts.receive_bytes.end());
+    return started([&](uint64_t* ticket) {
+      return table.all_to_all(channel_, parts.send.data(), send.data(), parts.receive.data(), receive.data(),
+                              ticket);
+    });
+  }
   Result<void> wait(Pending pending) override {
     return shared_->check(shared_->table.wait(channel_, pending.ticket, shared_->timeout_ms));
   }

@@ -9,6 +9,7 @@
 #include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/decode.h"
+#include "runtime/trainer/kernels/experts.h"
 
 namespace shardrun::generate {
 namespace {
@@ -36,21 +37,27 @@ class TypedDecoder final : public Decoder {
         K_(config.kv_heads),
         F_(config.ffn),
         V_(config.vocab),
+        E_(config.experts.count),
+        k_(config.experts.wanted() ? config.experts.per_token : 0),
+        normalizes_(config.experts.normalize),
         capacity_(capacity),
         window_(config.window),
         epsilon_(static_cast<float>(config.norm_epsilon)),
         rope_(plan::rope_table(capacity, D_, config.rope_theta, config.rope)) {
-    const size_t layers = static_cast<size_t>(config.layers), head = config.tied_embeddings ? 0 : layers + 1;
+    const size_t blocks_of_layer = E_ > 0 ? 2 : 1, layers = static_cast<size_t>(config.layers);
+    const size_t head = config.tied_embeddings ? 0 : layers * blocks_of_layer + 1;
     embedding_ = matrix(0, "embed_tokens.weight");
-    for (size_t layer = 1; layer <= layers; ++layer) {
+    for (size_t layer = 1; layer <= layers * blocks_of_layer; layer += blocks_of_layer) {
       layers_.push_back({.norm1 = vector(layer, "input_layernorm.weight"),
                          .bias = vectors(layer, ".bias"),
                          .head_norms = vectors(layer, "q_norm.weight", "k_norm.weight"),
                          .norm2 = vector(layer, "post_attention_layernorm.weight"),
                          .qkv = matrix(layer, "q_proj.weight"),
                          .out = matrix(layer, "o_proj.weight"),
-                         .gate_up = matrix(layer, "gate_proj.weight"),
-                         .down = matrix(layer, "down_proj.weight"),
+                         .gate_up = E_ > 0 ? nullptr : matrix(layer, "gate_proj.weight"),
+                         .down = E_ > 0 ? nullptr : matrix(layer, "down_proj.weight"),
+                         .router = E_ > 0 ? matrix(layer, ".gate.weight") : nullptr,
+                         .experts = E_ > 0 ? data(layer + 1) : nullptr,
                          .keys = std::vector<float>(K_ * capacity * D_),
                          .values = std::vector<float>(K_ * capacity * D_)});
     }
@@ -80,6 +87,8 @@ class TypedDecoder final : public Decoder {
   struct Layer {
     std::vector<float> norm1, bias, head_norms, norm2;  // those that the family lacks are empty
     const W *qkv, *out, *gate_up, *down;
+    const W *router,
+        *experts;  // in the place of the latter two: gate, up and down of one expert behind the other
     std::vector<float> keys, values;  // (K,capacity,D)
   };
 
@@ -127,8 +136,11 @@ class TypedDecoder final : public Decoder {
                                         {&head_rrms_, H_ + K_},
                                         {&gate_up_, 2 * F_},
                                         {&activated_, F_},
-                                        {&lse_, H_}})
+                                        {&lse_, H_},
+                                        {&probabilities_, E_},
+                                        {&shares_, k_}})
       buffer->resize(n * width);
+    chosen_.resize(n * k_);
     logits_.resize(V_);
     scores_.resize(H_ * capacity_);
   }
@@ -192,15 +204,53 @@ class TypedDecoder final : public Decoder {
   void feed_forward(const Layer& layer, int64_t n) {
     ops_.norms.rmsnorm_residual_forward(normed_.data(), rrms_.data(), stream_.data(), part_.data(),
                                         layer.norm2.data(), n, C_, epsilon_);
-    product(gate_up_, normed_, layer.gate_up, n, C_, 2 * F_);
-    ops_.pointwise.swiglu_forward(activated_.data(), gate_up_.data(), n, F_);
-    product(part_, activated_, layer.down, n, F_, C_);
+    if (E_ > 0) {
+      experts(layer, n);
+    } else {
+      swiglu(part_, normed_, layer.gate_up, layer.down, n);
+    }
     ops_.pointwise.add(stream_.data(), stream_.data(), part_.data(), n * C_);
+  }
+
+  // y (n,C) = what the three matrices of a feed-forward, or of an expert, make of x (n,C).
+  void swiglu(std::vector<float>& y, const std::vector<float>& x, const W* gate_up, const W* down,
+              int64_t n) {
+    product(gate_up_, x, gate_up, n, C_, 2 * F_);
+    ops_.pointwise.swiglu_forward(activated_.data(), gate_up_.data(), n, F_);
+    product(y, activated_, down, n, F_, C_);
+  }
+
+  // Each expert computes its tokens together; a token sums its experts from the most probable on.
+  void experts(const Layer& layer, int64_t n) {
+    product(probabilities_, normed_, layer.router, n, C_, E_);
+    kernels::route(probabilities_.data(), chosen_.data(), shares_.data(), {n, E_, k_, normalizes_});
+    std::vector<int32_t> places(n * k_);
+    std::vector<float> results(n * k_ * C_), inputs, outputs;
+    int32_t rows = 0;
+    for (int64_t e = 0; e < E_; ++e) {
+      inputs.clear();
+      const int32_t first = rows;
+      for (int64_t i = 0; i < n * k_; ++i) {
+        if (chosen_[i] != e) continue;
+        const float* const token = normed_.data() + i / k_ * C_;
+        inputs.insert(inputs.end(), token, token + C_);
+        places[i] = rows++;
+      }
+      if (rows == first) continue;
+      const W* const gate_up = layer.experts + e * 3 * F_ * C_;
+      outputs.resize(inputs.size());
+      swiglu(outputs, inputs, gate_up, gate_up + 2 * F_ * C_, rows - first);
+      std::copy(outputs.begin(), outputs.end(), results.begin() + first * C_);
+    }
+    kernels::combine_rows(part_.data(), places.data(), shares_.data(), results.data(), n, k_, C_);
   }
 
   const kernels::Ops<float>& ops_;
   ModelWeights weights_;
-  int64_t C_, D_, H_, K_, F_, V_, capacity_, window_;
+  int64_t C_, D_, H_, K_, F_, V_;
+  int64_t E_, k_;  // experts, and those of a token; 0: none
+  bool normalizes_;
+  int64_t capacity_, window_;
   float epsilon_;
   std::vector<float> rope_;  // (capacity,D)
   const W *embedding_ = nullptr, *head_ = nullptr;
@@ -209,7 +259,8 @@ class TypedDecoder final : public Decoder {
   int64_t read_ = 0;  // tokens whose keys and values are kept
   int64_t rows_ = 0;  // that the following have room for
   std::vector<float> stream_, normed_, part_, rrms_, qkv_, attended_, heads_, head_rrms_, gate_up_,
-      activated_, lse_;
+      activated_, lse_, probabilities_, shares_;
+  std::vector<int32_t> chosen_;
   std::vector<float> scores_, logits_, widened_;
 };
 

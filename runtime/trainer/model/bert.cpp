@@ -316,7 +316,7 @@ class TypedBert : public Bert {
     ops_.products.linear_bias_forward_fp32(h.relation, h.pooled, p + at.relation, p + at.relation_bias, s.B,
                                            s.C, kRelations);
     ops_.classifier.cross_entropy(buffers_.losses + 1, h.drelation, h.relation, buffers_.next_sentence, s.B,
-                                  kRelations, next_sentence_scale_);
+                                  kRelations, sequence_scale_);
   }
 
   // Adds to the stream's gradient in column 0.
@@ -351,7 +351,7 @@ class TypedBert : public Bert {
   int64_t predicted_ = 0;                       // tokens with a target
   int64_t padded_ = 0;                          // rows of the head: predicted_ and padding
   int64_t labels_ = 0;                          // sequences with a next-sentence label
-  float loss_scale_ = 1.0f, next_sentence_scale_ = 0.0f;
+  float loss_scale_ = 1.0f, sequence_scale_ = 0.0f;
   bool backward_follows_ = false;
   bool accumulate_ = false;  // of the backward at hand
 };
@@ -393,7 +393,7 @@ void TypedBert<T>::set_batch(const Batch& batch) {
   }
   loss_scale_ = batch.loss_scale;
   backward_follows_ = batch.backward_follows;
-  next_sentence_scale_ = batch.next_sentence_scale;
+  sequence_scale_ = batch.sequence_scale;
   for (int64_t n = 0; n < s.N; ++n) {
     if (batch.targets[n] < 0) continue;
     predicted.push_back(static_cast<int32_t>(n));

@@ -12,6 +12,7 @@
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/activation_memory.h"
 #include "runtime/trainer/model/block_linears.h"
+#include "runtime/trainer/model/experts.h"
 #include "runtime/trainer/model/linear_adapters.h"
 #include "runtime/trainer/model/tensor_group.h"
 
@@ -48,7 +49,8 @@ class TypedLlama : public Llama {
         fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings),
              BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8),
-        adapters_(ops_, config, sizes_.N, buffers_) {
+        adapters_(ops_, config, sizes_.N, buffers_),
+        experts_(ops_, config, sizes_.experts, buffers_.experts, options.experts) {
     const auto table = plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope);
     backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
@@ -83,6 +85,7 @@ class TypedLlama : public Llama {
     // Logits of several chunks do not stay until backward, which makes them again: once is enough.
     loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
     backward_follows_ = batch.backward_follows;
+    if (has_experts()) experts_.begin(batch, sizes_.T);
     backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
     tokens_with_loss_ =
         std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
@@ -97,20 +100,24 @@ class TypedLlama : public Llama {
     }
     if (visit == 0) return embedding_forward(p);
     if (is_head(visit)) return head_forward(p);
-    return repeat("a layer's forward", visit - 1, {p, nullptr}, [&] { return layer_forward(visit - 1, p); });
+    const int layer = layer_of(visit);
+    if (is_experts(visit)) return experts_forward(layer, p);
+    return repeat("a layer's forward", layer, {p, nullptr}, [&] { return layer_forward(layer, p); });
   }
 
   Loss loss() const override {
     double sum = 0.0;
     (void)backend_.download(&sum, buffers_.losses, sizeof sum);  // the backend keeps and tells its failures
-    return {.sum = sum, .tokens = tokens_with_loss_};
+    Loss loss{.sum = sum, .tokens = tokens_with_loss_};
+    if (has_experts()) loss.sequence_sum = experts_.balance_sum(), loss.sequences = experts_.sequences();
+    return loss;
   }
   const double* loss_sums() const override { return buffers_.losses; }
 
   Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
                         bool accumulate, std::span<const std::byte> frozen) override {
     const T* p = checked(visit, parameters, blocks_);
-    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == block_of(visit).elements);
+    SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == held(block_of(visit)));
     accumulate_ = accumulate;
     linears_.accumulate(accumulate);
     float* g = gradient.data();
@@ -122,7 +129,9 @@ class TypedLlama : public Llama {
     }
     if (visit == 0) return embedding_backward(gradient);
     if (is_head(visit)) return head_backward(p, g);
-    return repeat("a layer's backward", visit - 1, {p, g}, [&] { return layer_backward(visit - 1, p, g); });
+    const int layer = layer_of(visit);
+    if (is_experts(visit)) return experts_backward(layer, p, g);
+    return repeat("a layer's backward", layer, {p, g}, [&] { return layer_backward(layer, p, g); });
   }
 
  private:
@@ -131,11 +140,19 @@ class TypedLlama : public Llama {
   }
   bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
   bool adapted() const { return !frozen_.empty(); }
+  // With experts each layer is two visits: of the dense block, then of its experts'.
+  bool has_experts() const { return sizes_.experts.E > 0; }
+  bool is_experts(int visit) const { return has_experts() && visit % 2 == 0; }
+  int layer_of(int visit) const { return has_experts() ? (visit - 1) / 2 : visit - 1; }
   const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
+  // The elements of a block that this rank computes with.
+  int64_t held(const BlockLayout& block) const {
+    return block.stays ? block.elements / sizes_.experts.ranks : block.elements;
+  }
   const T* checked(int visit, std::span<const std::byte> parameters,
                    const std::vector<BlockLayout>& blocks) const {
     SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
-    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(blocks[visits_[visit]].elements) * sizeof(T));
+    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(held(blocks[visits_[visit]])) * sizeof(T));
     return reinterpret_cast<const T*>(parameters.data());
   }
 
@@ -150,6 +167,9 @@ class TypedLlama : public Llama {
           norm2(out + s.C * s.HD),
           gate_up(norm2 + s.C),
           down(gate_up + 2 * s.F * s.C) {}
+    int64_t router() const {
+      return gate_up;
+    }  // of a layer whose feed-forward are experts: behind it is nothing
     int64_t norm1, qkv, qkv_bias, head_norms, out, norm2, gate_up,
         down;  // behind qkv two that a family may lack
   };
@@ -296,11 +316,22 @@ class TypedLlama : public Llama {
     const LayerOffsets at(sizes_);
     const LlamaLayerActivations<T>& a = activations(layer);
     RETURN_IF_ERROR(attention_forward(layer, p, at));
+    if (has_experts()) {
+      return experts_.route(activations(layer).experts, a.normed2, p + at.router());
+    }
     feed_forward(layer, p, at);
     RETURN_IF_ERROR(project_back(layer, Linear::kDown, buffers_.wide, a.activated, p + at.down, sizes_.F));
     RETURN_IF_ERROR(make_room(layer + 1));
     ops_.pointwise.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
     if (offloaded_ && backward_follows_) RETURN_IF_ERROR(offloaded_->after_forward(layer));
+    saved_.evict(a.begin, a.end - a.begin);
+    return {};
+  }
+
+  Result<void> experts_forward(int layer, const T* p) {
+    LlamaLayerActivations<T>& a = activations(layer);
+    RETURN_IF_ERROR(experts_.forward(buffers_.wide, a.experts, a.normed2, p));
+    ops_.pointwise.add(output_of(layer), a.middle, buffers_.wide, sizes_.R * sizes_.C);
     saved_.evict(a.begin, a.end - a.begin);
     return {};
   }
@@ -316,14 +347,42 @@ class TypedLlama : public Llama {
     LlamaLayerActivations<T>& a = activations(layer);
     if (s.checkpointing == Checkpointing::kFull) {
       RETURN_IF_ERROR(attention_forward(layer, p, at));
-      feed_forward(layer, p, at);
+      if (!has_experts()) feed_forward(layer, p, at);
       return {};
     }
     if (s.checkpointing == Checkpointing::kNone) return {};
     RETURN_IF_ERROR(norm(a.normed1, a.rrms1, a.input, p + at.norm1));
+    if (has_experts()) return {};
     RETURN_IF_ERROR(norm(a.normed2, a.rrms2, a.middle, p + at.norm2));
     ops_.pointwise.swiglu_forward(a.activated, a.gate_up, s.N, s.F);
     return {};
+  }
+
+  void prefetch_before(int layer) {
+    if (layer == 0) return;
+    const LlamaLayerActivations<T>& next = activations(layer - 1);
+    saved_.prefetch(next.begin, next.end - next.begin);
+  }
+
+  // Leaves in `narrow` the gradient of the feed-forward's input, or of the experts' through their products.
+  Result<void> feed_forward_backward(int layer, const T* p, float* g, const LayerOffsets& at) {
+    const Sizes& s = sizes_;
+    const LlamaLayerActivations<T>& a = activations(layer);
+    T *const narrow = buffers_.narrow, *const wide = buffers_.wide;
+    ASSIGN_OR_RETURN(const auto d, all_rows(buffers_.dstream));
+    linears_.backward(layer, Linear::kDown, part(g, at.down), narrow, d, a.activated, p + at.down, s.N, s.F,
+                      s.C);
+    adapters_.backward(Linear::kDown, narrow, d, a.activated);
+    ops_.pointwise.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
+    return backward_linear(layer, Linear::kGateUp, part(g, at.gate_up), narrow, wide, a.normed2,
+                           p + at.gate_up, 2 * s.F);
+  }
+  Result<void> experts_backward(int layer, const T* p, float* g) {
+    LlamaLayerActivations<T>& a = activations(layer);
+    const Checkpointing level = sizes_.checkpointing;
+    prefetch_before(layer);
+    return experts_.backward(buffers_.narrow, g, a.experts, buffers_.dstream, a.normed2, p, accumulate_,
+                             {level == Checkpointing::kFull, level != Checkpointing::kNone});
   }
 
   // dstream holds the gradient of the layer's output and leaves with that of its input.
@@ -331,26 +390,19 @@ class TypedLlama : public Llama {
     const Sizes& s = sizes_;
     const LayerOffsets at(s);
     const LlamaLayerActivations<T>& a = activations(layer);
-    if (layer > 0) {
-      const LlamaLayerActivations<T>& next = activations(layer - 1);
-      saved_.prefetch(next.begin, next.end - next.begin);
-    }
+    if (!has_experts()) prefetch_before(layer);
     if (offloaded_) RETURN_IF_ERROR(offloaded_->before_backward(layer));
     RETURN_IF_ERROR(recompute(layer, p, at));
     T* narrow = buffers_.narrow;  // N × max(C, F, H·D)
     T* wide = buffers_.wide;      // N × max(2F, QKV, C)
-
-    auto d = all_rows(buffers_.dstream);
-    RETURN_IF_ERROR(d);
-    linears_.backward(layer, Linear::kDown, part(g, at.down), narrow, *d, a.activated, p + at.down, s.N, s.F,
-                      s.C);
-    adapters_.backward(Linear::kDown, narrow, *d, a.activated);
-    ops_.pointwise.swiglu_backward(wide, narrow, a.gate_up, s.N, s.F);
-    RETURN_IF_ERROR(backward_linear(layer, Linear::kGateUp, part(g, at.gate_up), narrow, wide, a.normed2,
-                                    p + at.gate_up, 2 * s.F));
+    if (has_experts()) {
+      experts_.route_backward(narrow, g + at.router(), a.experts, a.normed2, p + at.router(), accumulate_);
+    } else {
+      RETURN_IF_ERROR(feed_forward_backward(layer, p, g, at));
+    }
     RETURN_IF_ERROR(norm_backward(part(g, at.norm2), narrow, a.middle, p + at.norm2, a.rrms2));
 
-    d = all_rows(buffers_.dstream);
+    auto d = all_rows(buffers_.dstream);
     RETURN_IF_ERROR(d);
     linears_.backward(layer, Linear::kOut, part(g, at.out), narrow, *d, a.attention, p + at.out, s.N, s.HD,
                       s.C);
@@ -398,6 +450,7 @@ class TypedLlama : public Llama {
   Result<void> head_forward(const T* p) {
     RETURN_IF_ERROR(norm(buffers_.head_normed, buffers_.head_rrms, buffers_.output, p + head_norm_));
     backend_.zero(buffers_.losses, kLosses * int64_t{sizeof(double)});
+    if (has_experts()) buffers_.losses[1] = experts_.balance_sum();
     for (int64_t row = 0; row < sizes_.N && !loss_in_backward_; row += sizes_.chunk) {
       RETURN_IF_ERROR(chunk_logits(p, row));
       add_chunk_loss();
@@ -467,6 +520,7 @@ class TypedLlama : public Llama {
   Fp8State fp8_;
   BlockLinears<T> linears_;
   LinearAdapters<T> adapters_;
+  Experts<T> experts_;
   kernels::Visibility visibility_;
   int64_t head_matrix_ = 0, head_norm_ = 0;
   float loss_scale_ = 1.0f;
@@ -517,6 +571,10 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
   const bool windowed = config.window > 0 && config.window < options.sequence_length;
   if (on_gpu && (config.head_norms || windowed))
     return base::Error(base::Code::kUnsupported, "a GPU has no head norms and no window yet");
+  if (config.experts.wanted() && (cut || on_gpu || config.lora.wanted()))
+    return base::Error(base::Code::kUnsupported,
+                       "experts have no tensor parallelism, no adapters and no GPU yet");
+  SHARDRUN_CHECK(config.expert_parallel == (options.experts == nullptr ? 1 : options.experts->size()));
   SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   if (options.fp8 && options.compute != kernels::DType::kBf16)
     return base::Error(base::Code::kInvalid, "fp8 stands beside bf16; set [precision] parameters = \"bf16\"");

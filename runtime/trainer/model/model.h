@@ -38,19 +38,19 @@ struct Batch {
   std::span<const int32_t> segments;       // (B,T): BERT's token types; empty: 0
   std::span<const int32_t> next_sentence;  // (B): BERT's label, 0 or 1, -1 carries no loss; empty: -1
   // What the gradient is multiplied with: 1/(tokens that carry loss in the global batch) makes the sum over ranks
-  // and micro-steps the mean. The other is the same for sequences with a next-sentence label.
+  // and micro-steps the mean. The other is the same for what counts by sequences: BERT's next sentences, the balance of experts.
   float loss_scale = 1.0F;
-  float next_sentence_scale = 0.0F;
+  float sequence_scale = 0.0F;
   // Whether backward comes after this forward: the loss may then be computed there, where its gradient is, and is known
   // after the backward of the last visit.
   bool backward_follows = false;
 };
 
-// Sums of cross-entropies of a micro-batch, in nats, and how many there were.
+// Sums of cross-entropies of a micro-batch, in nats, and how many there were; and the sum of what counts by sequences.
 struct Loss {
   double sum = 0.0;
   int64_t tokens = 0;
-  double next_sentence_sum = 0.0;
+  double sequence_sum = 0.0;
   int64_t sequences = 0;
 };
 
@@ -76,7 +76,7 @@ class Model {
   // Returns the loss of the micro-batch, after forward of the last visit, or its backward (Batch::backward_follows).
   // Waits for a GPU.
   virtual Loss loss() const = 0;
-  // The two sums of it (tokens, next sentences), in the backend's memory, without waiting; valid until set_batch().
+  // The two sums of it (tokens, sequences), in the backend's memory, without waiting; valid until set_batch().
   virtual const double* loss_sums() const = 0;
   // Writes the visited block's flat fp32 gradient of this visit, or adds it to what is there (`accumulate`: see
   // ModelOptions).

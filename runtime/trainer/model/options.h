@@ -14,9 +14,10 @@ namespace shardrun::model {
 
 using plan::Checkpointing;
 
-struct ModelOptions : plan::ModelRun {   // its device is the backend's
-  std::string offload_directory{};       // of the file that a CPU's activations wait in
-  comm::Communicator* tensor = nullptr;  // the ranks that share each matrix; null: this one alone
+struct ModelOptions : plan::ModelRun {    // its device is the backend's
+  std::string offload_directory{};        // of the file that a CPU's activations wait in
+  comm::Communicator* tensor = nullptr;   // the ranks that share each matrix; null: this one alone
+  comm::Communicator* experts = nullptr;  // the ranks that share experts; null: this one has them all
   kernels::Backend* backend = &kernels::cpu_backend();  // outlives the model
 };
 

@@ -23,17 +23,24 @@ void AdamW::update(std::span<float> master, std::span<const float> gradient, dou
   for (const UpdateRange& range : ranges_) update(range, master, gradient);
 }
 
-void AdamW::begin_step(double gradient_scale, double learning_rate, int64_t step) {
+kernels::AdamWParameters adamw_parameters(const AdamWOptions& options, double gradient_scale,
+                                          double learning_rate, int64_t step) {
   SHARDRUN_CHECK(step >= 1);
-  parameters_.learning_rate = static_cast<float>(learning_rate);
-  parameters_.beta1 = static_cast<float>(options_.beta1);
-  parameters_.beta2 = static_cast<float>(options_.beta2);
-  parameters_.epsilon = static_cast<float>(options_.epsilon);
-  parameters_.gradient_scale = static_cast<float>(gradient_scale);
-  parameters_.bias_correction1 =
-      static_cast<float>(1.0 - std::pow(options_.beta1, static_cast<double>(step)));
-  parameters_.bias_correction2 =
-      static_cast<float>(1.0 - std::pow(options_.beta2, static_cast<double>(step)));
+  const auto correction = [&](double beta) {
+    return static_cast<float>(1.0 - std::pow(beta, static_cast<double>(step)));
+  };
+  return {.learning_rate = static_cast<float>(learning_rate),
+          .beta1 = static_cast<float>(options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .epsilon = static_cast<float>(options.epsilon),
+          .weight_decay = 0.0F,
+          .gradient_scale = static_cast<float>(gradient_scale),
+          .bias_correction1 = correction(options.beta1),
+          .bias_correction2 = correction(options.beta2)};
+}
+
+void AdamW::begin_step(double gradient_scale, double learning_rate, int64_t step) {
+  parameters_ = adamw_parameters(options_, gradient_scale, learning_rate, step);
 }
 
 void AdamW::update(const UpdateRange& part, std::span<float> master, std::span<const float> gradient) {

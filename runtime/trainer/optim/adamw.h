@@ -33,6 +33,10 @@ double sum_of_squares(std::span<const float> values);
 // clip_norm is 0.
 double clip_scale(double gradient_norm, double clip_norm);
 
+// Returns the parameters of optimizer step number `step`, counted from 1, but for the decay, which is 0.
+kernels::AdamWParameters adamw_parameters(const AdamWOptions& options, double gradient_scale,
+                                          double learning_rate, int64_t step);
+
 class AdamW {
  public:
   // The moments are as long as the flat shard, zero at the start of training, and outlive the optimizer. `ranges`

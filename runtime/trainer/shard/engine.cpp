@@ -84,7 +84,8 @@ Result<void> Engine::execute(const StepEvent& event) {
 }
 
 Work Engine::work(const StepEvent& event) {
-  const int64_t elements = layout_.block(event.block).elements;
+  const BlockShards& shards = layout_.block(event.block);
+  const int64_t elements = shards.stays ? shards.shard_elements : shards.elements;
   const auto count = static_cast<size_t>(elements);
   const auto bytes = static_cast<size_t>(elements * options_.state.compute_bytes);
   Work work{event.kind == Kind::kForward, event.block, event.visit, {}, {}, {}, event.adds};

@@ -12,6 +12,8 @@
 // Parameters that are never trained (a model's frozen blocks) are cut in the same way: a rank has its part in the compute dtype
 // alone, and it is gathered behind the block's other parameters.
 //
+// A block that stays (plan::BlockShards) is neither: each rank computes with its own part of it, and writes that part's gradient.
+//
 // Gathers, reductions and replica sums use separate communicators so that none waits for another.
 //
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
@@ -59,7 +61,8 @@ struct EngineGroups {
 struct Work {
   bool is_forward = true;
   int block = 0, visit = 0;
-  // The block's flat parameters in the compute dtype, without padding. They and `gradient` are valid until next().
+  // The block's flat parameters in the compute dtype, without padding; of a block that stays, this rank's. They and `gradient` are
+  // valid until next().
   std::span<const std::byte> parameters;
   std::span<const std::byte> frozen;  // the same of what is frozen in it
   // In a backward: where the contribution to the block's gradient goes; as long as the block.

@@ -28,6 +28,13 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
         "LAMB reads its moments twice in a step, too often for the host's memory; set [memory] "
         "optimizer_offload = false, or [optimizer] kind = \"adamw\"");
   Optimizer optimizer(update_ranges(blocks, layout, shard_rank));
+  if (options.packs) {
+    SHARDRUN_CHECK(adamw != nullptr && !options.offload);
+    if (backend.kind() == kernels::DeviceKind::kGpu)
+      return base::Error(base::Code::kUnsupported,
+                         "a GPU has no 8-bit moments yet; set [optimizer] kind = \"adamw\"");
+    return with_packed_moments(std::move(optimizer), *adamw, layout.flat_shard_elements);
+  }
   if (auto taken = optimizer.take_memory(options, layout.flat_shard_elements, backend); !taken)
     return std::move(taken).error().context("the optimizer's moments");
   if (adamw != nullptr) {
@@ -41,6 +48,36 @@ Result<Optimizer> Optimizer::create(const OptimizerOptions& options,
     optimizer.lamb_.emplace(std::move(lamb));
   }
   return optimizer;
+}
+
+Result<Optimizer> Optimizer::with_packed_moments(Optimizer optimizer, const optim::AdamWOptions& options,
+                                                 int64_t elements) {
+  auto packed = optim::PackedAdamW::create(optimizer.ranges_, options, elements);
+  if (!packed) return std::move(packed).error().context("the optimizer's moments");
+  optimizer.packed_.emplace(std::move(packed).value());
+  ASSIGN_OR_RETURN(optimizer.memory_,
+                   base::Memory::create(2 * plan::moment_bytes(elements)));  // never touched
+  optimizer.name_moments(elements);
+  return optimizer;
+}
+
+void Optimizer::name_moments(int64_t elements) {
+  const auto count = static_cast<size_t>(elements);
+  moment1_ = {reinterpret_cast<float*>(memory_.data()), count};
+  moment2_ = {reinterpret_cast<float*>(memory_.data() + plan::moment_bytes(elements)), count};
+}
+
+bool Optimizer::read_packed(std::span<const float> values, float* to) const {
+  for (const int moment : {0, 1}) {
+    const std::span<float> names = moment == 0 ? moment1_ : moment2_;
+    const std::less<> before;
+    if (!packed_ || before(values.data(), names.data()) ||
+        !before(values.data(), names.data() + names.size()))
+      continue;
+    packed_->read(moment, values.data() - names.data(), std::span(to, values.size()));
+    return true;
+  }
+  return false;
 }
 
 Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t elements,
@@ -57,9 +94,7 @@ Result<void> Optimizer::take_memory(const OptimizerOptions& options, int64_t ele
                                     ? base::Memory::create_in_file(bytes, options.offload_directory)
                                     : backend.allocate(bytes));
   memory_ = std::move(memory);
-  const auto count = static_cast<size_t>(elements);
-  moment1_ = {reinterpret_cast<float*>(memory_.data()), count};
-  moment2_ = {reinterpret_cast<float*>(memory_.data() + plan::moment_bytes(elements)), count};
+  name_moments(elements);
   return {};
 }
 
@@ -71,6 +106,10 @@ Result<void> Optimizer::update(std::span<float> master, std::span<const float> g
     lamb_->measure(master, gradient, gradient_scale, step, sums);
     RETURN_IF_ERROR(all_reduce(sums));
     lamb_->apply(master, learning_rate, step, sums);
+    return {};
+  }
+  if (packed_) {
+    packed_->update(master, gradient, gradient_scale, learning_rate, step);
     return {};
   }
   adamw_->begin_step(gradient_scale, learning_rate, step);

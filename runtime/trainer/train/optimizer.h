@@ -1,9 +1,13 @@
-// Optimizer: AdamW or LAMB over one rank's flat shard, with its moments in memory, in a file, or, of a GPU, on the host.
+// Optimizer: AdamW or LAMB over one rank's flat shard, with its moments in memory, there packed in 8 bits, in a file, or, of a GPU, on
+// the host.
 //
 // Moments in a file are updated a few megabytes at a time, and each part is given back to the system behind the
 // update: no more than a window of them is in memory. Those on the host pass through a GPU (optim/host_moments.h).
 //
-// Thread rule: thread-compatible; give_back() may be called for different values at once.
+// Packed moments have names: moment1() and moment2() then are places without memory, of which only addresses count, and
+// read_packed() gives what is there.
+//
+// Thread rule: thread-compatible; give_back() and read_packed() may be called for different values at once.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +27,7 @@
 #include "runtime/trainer/optim/adamw.h"
 #include "runtime/trainer/optim/host_moments.h"
 #include "runtime/trainer/optim/lamb.h"
+#include "runtime/trainer/optim/packed_adamw.h"
 
 namespace shardrun::train {
 
@@ -32,6 +37,7 @@ using OptimizerKind = std::variant<optim::AdamWOptions, optim::LambOptions>;
 
 struct OptimizerOptions {
   OptimizerKind kind = optim::AdamWOptions{};
+  bool packs = false;             // AdamW's moments lie in 8 bits
   bool offload = false;           // moments lie in a file; a GPU's, with AdamW, in pinned memory of the host
   std::string offload_directory;  // of the file
   int64_t offload_piece = plan::kMomentPiece;  // elements of a moment that come to a GPU at once
@@ -53,6 +59,11 @@ class Optimizer {
   bool moments_on_host() const { return host_moments_ != nullptr; }
   bool is_on_host(std::span<const float> values) const;
   Result<void> finish() { return host_moments_ ? host_moments_->finish() : Result<void>(); }
+  bool packs_moments() const { return packed_.has_value(); }
+  // Copies packed moments in fp32; `values`: a part of moment1() or moment2(). False: it is none.
+  bool read_packed(std::span<const float> values, float* to) const;
+  // Packs the whole of moment 0 or 1.
+  void write_packed(int moment, std::span<const float> values) { packed_->write(moment, values); }
   const std::vector<optim::UpdateRange>& ranges() const { return ranges_; }
 
   // Sums of the ranks that share tensors, in place.
@@ -63,6 +74,9 @@ class Optimizer {
 
  private:
   explicit Optimizer(std::vector<optim::UpdateRange> ranges) : ranges_(std::move(ranges)) {}
+  static Result<Optimizer> with_packed_moments(Optimizer optimizer, const optim::AdamWOptions& options,
+                                               int64_t elements);
+  void name_moments(int64_t elements);
   Result<void> take_memory(const OptimizerOptions& options, int64_t elements, kernels::Backend& backend);
   void update_in_pieces(std::span<float> master, std::span<const float> gradient);
   Result<void> update_on_host(std::span<float> master, std::span<const float> gradient);
@@ -73,6 +87,7 @@ class Optimizer {
   std::vector<optim::UpdateRange> ranges_;
   std::optional<optim::AdamW> adamw_;
   std::optional<optim::Lamb> lamb_;
+  std::optional<optim::PackedAdamW> packed_;
 };
 
 }  // namespace shardrun::train

@@ -36,6 +36,10 @@ class WatchedCommunicator : public comm::Communicator {
     progress_.enter_collective();
     return inner_.broadcast(buffer, root);
   }
+  comm::Result<comm::Pending> all_to_all(const Parts& parts) override {
+    progress_.enter_collective();
+    return inner_.all_to_all(parts);
+  }
   comm::Result<comm::Pending> barrier() override {
     progress_.enter_collective();
     return inner_.barrier();

@@ -36,6 +36,14 @@ Result<T> as_input(Result<T> loaded) {
   return loaded;
 }
 
+// The ranks that share experts are those that share a copy of the state, whose cut gives each its own.
+Result<void> check_experts(const SessionOptions& options, const Groups& groups) {
+  const int ranks = plan::shape_of(options.model).expert_parallel;
+  if (ranks == 1 || (groups.experts != nullptr && groups.shard_degree() == ranks)) return {};
+  return Error(Code::kInvalid,
+               fmt::format("expert_parallel {} is not the shard group's {}", ranks, groups.shard_degree()));
+}
+
 plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
   auto plan = plan::even_batch(options.micro_batch, options.gradient_accumulation, data_parallel);
   if (options.global_batch > 0) plan.global_batch = options.global_batch;
@@ -51,7 +59,8 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
       auto batches,
       Batches::open(options.model, {options.training_files, options.validation_files, options.evaluations,
                                     options.sequence_length, options.micro_batch, options.seed}));
-  auto model = create_model(options.model, model_options(options, groups.tensor, backend));
+  RETURN_IF_ERROR(check_experts(options, groups));
+  auto model = create_model(options.model, model_options(options, groups, backend));
   RETURN_IF_ERROR(model);
   auto layout = plan::shard_layout((*model)->blocks(), groups.shard_degree());
   const auto frozen = plan::shard_layout((*model)->frozen(), groups.shard_degree());
@@ -137,13 +146,16 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
   const auto state = plan::state_options(options_);
+  std::vector<bool> stays;
+  for (const plan::BlockShards& block : engine_.layout().blocks) stays.push_back(block.stays);
   return plan::StepPlan(
       {.visits = {model_->visits().begin(), model_->visits().end()},
        .micro_steps = micro_steps,
        .backward = backward,
        .prefetch = options_.prefetch,
        .buffers = plan::buffer_counts(groups_.shard_degree(), engine_.layout().block_count(), state),
-       .replicated = groups_.replicas() > 1});
+       .replicated = groups_.replicas() > 1,
+       .stays = stays});
 }
 
 Result<void> Session::compute() {
@@ -174,7 +186,7 @@ Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targe
   ASSIGN_OR_RETURN(auto batch, batches_->read_training(position, batch_, number, groups_.data_rank()));
   batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
   batch.backward_follows = true;
-  batch.next_sentence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
+  batch.sequence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
   model_->set_batch(batch);
   return compute();
 }
@@ -320,7 +332,7 @@ Result<double> Session::held_out_loss(size_t set) {
     if (groups_.tensor_rank() > 0) continue;
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
-    sums[2] += loss.next_sentence_sum;
+    sums[2] += loss.sequence_sum;
     sums[3] += static_cast<double>(loss.sequences);
   }
   RETURN_IF_ERROR(engine_.finish());
@@ -375,6 +387,12 @@ checkpoint::ShardState Session::shard_state() {
         return {};
       }
       return backend_.read_aside(to, values.data(), static_cast<int64_t>(values.size_bytes()));
+    };
+  }
+  if (optimizer_.packs_moments()) {
+    read = [this](std::span<const float> values, float* to) -> Result<void> {
+      if (!optimizer_.read_packed(values, to)) std::copy(values.begin(), values.end(), to);
+      return {};
     };
   }
   return {engine_.master(), optimizer_.moment1(), optimizer_.moment2(),
@@ -490,6 +508,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
 Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
   const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
   checkpoint::ShardState state = shard_state();
+  if (optimizer_.packs_moments()) return read_shard_to_pack(store, saved, target);
   if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
   ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master, state.moment1, state.moment2}));
   state.master = host[0];
@@ -497,6 +516,21 @@ Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoin
   state.moment2 = host[2];
   RETURN_IF_ERROR(store.read_shard(saved, target, state));
   return host.store();
+}
+
+// Moments through the memory of the gradients, one after the other.
+Result<void> Session::read_shard_to_pack(const checkpoint::Store& store, const checkpoint::Manifest& saved,
+                                         const checkpoint::LoadTarget& target) {
+  RETURN_IF_ERROR(store.read_shard(saved, target, {engine_.master(), {}, {}}));
+  const std::span<float> values = engine_.gradient();
+  for (const int moment : {0, 1}) {
+    std::fill(values.begin(), values.end(), 0.0F);
+    checkpoint::ShardState state;
+    (moment == 0 ? state.moment1 : state.moment2) = values;
+    RETURN_IF_ERROR(store.read_shard(saved, target, state));
+    optimizer_.write_packed(moment, values);
+  }
+  return {};
 }
 
 // The masters through the memory of a moment, which is read after them.

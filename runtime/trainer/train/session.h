@@ -66,6 +66,7 @@ struct Groups {
   comm::Communicator* reduce = nullptr;   // of the shard group
   comm::Communicator* replica = nullptr;  // the ranks with the same shard
   comm::Communicator* tensor = nullptr;   // the ranks that share each matrix
+  comm::Communicator* experts = nullptr;  // of the shard group, where it shares experts
 
   int shard_rank() const { return gather->rank(); }
   int shard_degree() const { return gather->size(); }
@@ -188,6 +189,8 @@ class Session {
   Result<void> read_shard_beside_moments(const checkpoint::Store& store, const checkpoint::Manifest& saved,
                                          const checkpoint::LoadTarget& target,
                                          const checkpoint::ShardState& state);
+  Result<void> read_shard_to_pack(const checkpoint::Store& store, const checkpoint::Manifest& saved,
+                                  const checkpoint::LoadTarget& target);
   void note_end_of_save(std::optional<Result<std::string>> ended);
   Result<void> check_fits(const checkpoint::Manifest& manifest, const std::string& path) const;
   checkpoint::Manifest manifest() const;

@@ -10,13 +10,14 @@ shard::EngineOptions engine_options(const SessionOptions& options, kernels::Back
   return {plan::state_options(options), &backend};
 }
 
-model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
+model::ModelOptions model_options(const SessionOptions& options, const Groups& groups,
                                   kernels::Backend& backend) {
-  return {plan::model_run(options), options.offload_directory, tensor, &backend};
+  return {plan::model_run(options), options.offload_directory, groups.tensor, groups.experts, &backend};
 }
 
 OptimizerOptions optimizer_options(const SessionOptions& options) {
-  return {options.optimizer, options.optimizer_offload, options.offload_directory, options.moment_piece};
+  return {options.optimizer, options.packed_moments, options.optimizer_offload, options.offload_directory,
+          options.moment_piece};
 }
 
 plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& degrees) {

@@ -12,8 +12,8 @@ namespace shardrun::train {
 
 // How the session's engine is built.
 shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend);
-// How its model is built; `tensor` as in Groups.
-model::ModelOptions model_options(const SessionOptions& options, comm::Communicator* tensor,
+// How its model is built.
+model::ModelOptions model_options(const SessionOptions& options, const Groups& groups,
                                   kernels::Backend& backend);
 // How its optimizer is built.
 OptimizerOptions optimizer_options(const SessionOptions& options);

@@ -16,7 +16,7 @@ namespace shardrun::train {
 namespace {
 
 const char* lane_name(Trace::Lane lane) {
-  constexpr const char* kNames[] = {"compute", "gather", "reduce", "replica", "tensor", "world"};
+  constexpr const char* kNames[] = {"compute", "gather", "reduce", "replica", "tensor", "world", "experts"};
   return kNames[static_cast<int>(lane)];
 }
 
@@ -79,6 +79,10 @@ class TracedCommunicator : public comm::Communicator {
   Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
     return noted(fmt::format("broadcast {} B", buffer.size()),
                  [&] { return inner_.broadcast(buffer, root); });
+  }
+  Result<comm::Pending> all_to_all(const Parts& parts) override {
+    return noted(fmt::format("all-to-all {} B", parts.receive.size()),
+                 [&] { return inner_.all_to_all(parts); });
   }
   Result<comm::Pending> barrier() override {
     return noted("barrier", [&] { return inner_.barrier(); });

@@ -306,6 +306,7 @@ class Trainer {
                       mesh.shard_group(rank),
                       mesh.replica_group(rank),
                       mesh.tensor_group(rank)};
+    if (spec_.sharding.expert_parallel > 1) options.groups.push_back(mesh.shard_group(rank));
     options.device = device_use(options.groups.size());
     ASSIGN_OR_RETURN(auto world, comm::connect_world(options));
     world_ = std::move(world);
@@ -338,10 +339,10 @@ class Trainer {
   // In the order in which connect() asked for them; each with its lane when the job is profiled.
   Groups groups() {
     std::vector<comm::Communicator*> all;
-    constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld, Trace::Lane::kGather, Trace::Lane::kReduce,
-                                      Trace::Lane::kReplica, Trace::Lane::kTensor};
-    constexpr const char* kNames[] = {"world", "gather", "reduce", "replica", "tensor"};
-    for (size_t i = 0; i < std::size(kLanes); ++i) {
+    constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld,   Trace::Lane::kGather, Trace::Lane::kReduce,
+                                      Trace::Lane::kReplica, Trace::Lane::kTensor, Trace::Lane::kExperts};
+    constexpr const char* kNames[] = {"world", "gather", "reduce", "replica", "tensor", "experts"};
+    for (size_t i = 0; i < world_.communicators.size(); ++i) {
       comm::Communicator* inner = world_.communicators[i].get();
       if (spec_.communication.checksums) {
         checked_.push_back(comm::checked(*inner, kNames[i]));
@@ -357,7 +358,7 @@ class Trainer {
       all.push_back(group);
     }
     const auto beyond_us = [](comm::Communicator* group) { return group->size() > 1 ? group : nullptr; };
-    return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4])};
+    return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4]), all.size() > 5 ? all[5] : nullptr};
   }
 
   Result<void> settle_attention() {

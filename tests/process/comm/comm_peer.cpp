@@ -78,6 +78,7 @@ int collectives(const Scene& scene, comm::PluginSession& session, comm::Communic
                 comm::Communicator& b) {
   std::string error = tests::check_collectives(a);
   if (error.empty()) error = tests::check_overlap(a, b);
+  if (error.empty()) error = tests::check_all_to_all(a);
   if (error.empty() && scene.size >= 3 && scene.rank != 1) {
     std::vector<uint32_t> group;  // everyone but rank 1
     for (int rank = 0; rank < scene.size; ++rank) {

@@ -136,6 +136,55 @@ std::string check_collectives(Communicator& communicator) {
   return {};
 }
 
+std::string check_all_to_all(Communicator& communicator) {
+  const int size = communicator.size(), me = communicator.rank();
+  // Of every size up to 2 MiB; every third part is empty, a rank sends to itself, too, and at first rank 0 has no part in it.
+  const auto bytes_of = [](uint64_t round, int from, int to) {
+    if (round == 1 && (from == 0 || to == 0)) return int64_t{0};
+    const uint64_t draw = mix(round * 10007 + static_cast<uint64_t>(from * 101 + to));
+    return draw % 3 == 0 ? int64_t{0} : static_cast<int64_t>(draw >> 20 & ((uint64_t{1} << (draw % 22)) - 1));
+  };
+  const auto part_of = [&](uint64_t round, int from, int to) {
+    std::vector<std::byte> part(bytes_of(round, from, to));
+    for (size_t i = 0; i < part.size(); ++i)
+      part[i] = static_cast<std::byte>(mix(round + static_cast<uint64_t>(from * 7919 + to * 104729) + i));
+    return part;
+  };
+  struct Exchange {
+    std::vector<int64_t> sends, receives;
+    std::vector<std::byte> sent, received;
+  };
+  for (uint64_t round = 1; round < 40; round += 2) {
+    std::vector<Exchange> exchanges(2);
+    std::vector<comm::Pending> pending;
+    for (uint64_t i = 0; i < 2; ++i) {
+      Exchange& one = exchanges[i];
+      for (int other = 0; other < size; ++other) {
+        const auto part = part_of(round + i, me, other);
+        one.sends.push_back(static_cast<int64_t>(part.size()));
+        one.sent.insert(one.sent.end(), part.begin(), part.end());
+        one.receives.push_back(bytes_of(round + i, other, me));
+        one.received.resize(one.received.size() + static_cast<size_t>(one.receives.back()));
+      }
+      const auto started = communicator.all_to_all({one.sent, one.sends, one.received, one.receives});
+      if (!started) return started.error().to_string();
+      pending.push_back(*started);
+    }
+    for (uint64_t i = 0; i < 2; ++i) {
+      const std::string error = finish(communicator, pending[i], "all-to-all", round + i);
+      if (!error.empty()) return error;
+      size_t at = 0;
+      for (int other = 0; other < size; ++other) {
+        const auto part = part_of(round + i, other, me);
+        if (!same_bits(part, exchanges[i].received.data() + at))
+          return fmt::format("all-to-all {}: wrong bytes from rank {}", round + i, other);
+        at += part.size();
+      }
+    }
+  }
+  return {};
+}
+
 std::string check_overlap(Communicator& gathers, Communicator& sums) {
   constexpr uint64_t kCount = 50021;
   constexpr int kDepth = 3;

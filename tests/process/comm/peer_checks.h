@@ -13,6 +13,9 @@ namespace shardrun::tests {
 // right, else what was wrong first.
 std::string check_collectives(comm::Communicator& communicator);
 
+// Sends parts of all sizes, none among them, between all pairs of ranks, two operations at a time. Returns as check_collectives does.
+std::string check_all_to_all(comm::Communicator& communicator);
+
 // Gathers on one communicator while the other reduces, several rounds with three operations in flight on each.
 // Returns as check_collectives does.
 std::string check_overlap(comm::Communicator& gathers, comm::Communicator& sums);

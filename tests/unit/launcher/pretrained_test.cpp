@@ -149,6 +149,36 @@ TEST_CASE("a family's config.json becomes what its models have") {
   CHECK(qwen3.head_norms);
   CHECK(qwen3.head_size == 128);  // where its config.json says none
   CHECK_FALSE(qwen3.qkv_bias);
+  const spec::ModelSpec mixtral = model(changed(
+      typed("mixtral"), "\"rope_scaling\": null",
+      R"("num_local_experts": 8, "num_experts_per_tok": 3, "router_aux_loss_coef": 0.02, "sliding_window": null)"));
+  CHECK(mixtral.experts.count == 8);
+  CHECK(mixtral.experts.per_token == 3);
+  CHECK(mixtral.experts.normalize);
+  CHECK(mixtral.experts.balance == 0.02);
+  const spec::ModelSpec qwen3_moe = model(changed(
+      typed("qwen3_moe"), "\"rope_scaling\": null",
+      R"("num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "mlp_only_layers": [])"));
+  CHECK(qwen3_moe.experts.count == 128);
+  CHECK_FALSE(qwen3_moe.experts.normalize);
+  CHECK(qwen3_moe.ffn == 768);
+  CHECK(qwen3_moe.head_norms);
+}
+
+TEST_CASE("a mixture of experts that ours cannot compute is refused by what it has") {
+  const auto refused = [](const std::string& more) {
+    return error_of(
+        Checkpoint(changed(changed(kSmolLm2, "\"model_type\": \"llama\"", "\"model_type\": \"qwen3_moe\""),
+                           "\"rope_scaling\": null",
+                           R"("num_experts": 128, "num_experts_per_tok": 8, )" + more))
+            .load(""));
+  };
+  CHECK(refused(R"("moe_intermediate_size": 768, "decoder_sparse_step": 2)")
+            .find("only some of its layers have experts") != std::string::npos);
+  CHECK(
+      refused(R"("moe_intermediate_size": 768, "router_jitter_noise": 0.1)").find("its router sees noise") !=
+      std::string::npos);
+  CHECK(refused(R"("rope_theta": 1e6)").find("it has no moe_intermediate_size") != std::string::npos);
 }
 
 TEST_CASE("what a family has is refused where the job says otherwise") {

@@ -58,10 +58,10 @@ struct Fixture {
                      .segments = segments,
                      .next_sentence = labels,
                      .loss_scale = 1.0f / 5.0f,
-                     .next_sentence_scale = 1.0f / 2.0f});
+                     .sequence_scale = 1.0f / 2.0f});
     for (int visit = 0; visit < visit_count(); ++visit) REQUIRE(bert->forward(visit, bytes(visit)));
     const model::Loss sums = bert->loss();
-    return sums.sum / 5.0 + sums.next_sentence_sum / 2.0;
+    return sums.sum / 5.0 + sums.sequence_sum / 2.0;
   }
 
   void differentiate() {
@@ -123,7 +123,7 @@ TEST_CASE("bert: without predicted tokens and labels the loss and every gradient
   fixture.labels = {};
   fixture.differentiate();
   CHECK_EQ(fixture.bert->loss().sum, 0.0);
-  CHECK_EQ(fixture.bert->loss().next_sentence_sum, 0.0);
+  CHECK_EQ(fixture.bert->loss().sequence_sum, 0.0);
   CHECK_EQ(fixture.bert->loss().tokens + fixture.bert->loss().sequences, 0);
   for (const auto& gradient : fixture.gradients) {
     CHECK(std::all_of(gradient.begin(), gradient.end(), [](float value) { return value == 0.0f; }));

@@ -19,7 +19,8 @@
 namespace shardrun::tests {
 
 inline constexpr const char* kFamilies[] = {"llama-3.1", "llama-3.2", "llama-linear", "tinyllama",
-                                            "smollm2",   "mistral",   "qwen-2.5",     "qwen-3"};
+                                            "smollm2",   "mistral",   "qwen-2.5",     "qwen-3",
+                                            "mixtral",   "qwen-3-moe"};
 
 struct Peer {
   std::string config;

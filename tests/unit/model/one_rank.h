@@ -50,7 +50,7 @@ struct OwnedBatch {
     batch.segments = segments, batch.lengths = lengths, batch.next_sentence = labels;
     const auto predicted = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
     batch.loss_scale = 1.0f / static_cast<float>(predicted);
-    batch.next_sentence_scale = 1.0f / kBatch;
+    batch.sequence_scale = 1.0f / kBatch;
     return batch;
   }
 };
@@ -125,7 +125,7 @@ class OneRank {
                    step + 1);
     const model::Loss loss = model_->loss();
     double mean = loss.sum / static_cast<double>(loss.tokens);
-    if (loss.sequences > 0) mean += loss.next_sentence_sum / static_cast<double>(loss.sequences);
+    if (loss.sequences > 0) mean += loss.sequence_sum / static_cast<double>(loss.sequences);
     return mean;
   }
 

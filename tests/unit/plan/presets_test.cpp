@@ -38,6 +38,7 @@ TEST_CASE("presets: a published model has as many parameters as its publisher sa
       {"qwen-3-8b", 8'190'735'360},       {"qwen-3-32b", 32'762'123'264},
       {"smollm2-135m", 134'515'008},      {"smollm2-360m", 361'821'120},
       {"smollm2-1.7b", 1'711'376'384},    {"tinyllama-1.1b", 1'100'048'384},
+      {"qwen-3-30b-a3b", 30'532'122'624}, {"mixtral-8x7b-v0.1", 46'702'792'704},
   };
   for (const auto& [name, parameters] : published) {
     CAPTURE(name);
@@ -45,6 +46,14 @@ TEST_CASE("presets: a published model has as many parameters as its publisher sa
     for (const auto& block : plan::block_layouts(preset(name))) elements += block.elements;
     CHECK_EQ(elements, parameters);
   }
+}
+
+TEST_CASE("presets: a token of a mixture costs the parameters of the experts that compute it") {
+  // Mixtral 8x7B: 32 layers of attention (2·4096² and 2·4096·1024), router (8·4096) and 2 of 8 experts (3·4096·14336), and the head.
+  const double layer = 2.0 * 4096 * 4096 + 2.0 * 4096 * 1024 + 8.0 * 4096 + 2 * 3.0 * 4096 * 14336;
+  const double scores = 6.0 * 32 * 4096 * 512;
+  CHECK(plan::flops_per_token(preset("mixtral-8x7b-v0.1"), 512).causal ==
+        doctest::Approx(6.0 * (32 * layer + 32000.0 * 4096) + scores));
 }
 
 TEST_CASE("presets: what only counts knows heads whose size is apart from hidden / heads") {

@@ -225,3 +225,52 @@ shard_degree = 2
   REQUIRE_FALSE(odd);
   CHECK(odd.error().to_string().starts_with("job.toml:15:16: shard_degree 2 does not divide 3"));
 }
+
+TEST_CASE(
+    "memory plan: experts over ranks are a shard and no gathered block, with room for all rows that may "
+    "come") {
+  // Two layers of 8 experts of 3 · 64 · 128 elements.
+  plan::LlamaConfig config{.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4, .ffn = 128, .vocab = 256};
+  config.experts = {.count = 8, .per_token = 2};
+  plan::RankOptions options;
+  options.model = config;
+  options.sequence_length = 128;
+  const plan::MemoryPlan whole = planned(options, 4, 1, 1).memory;
+  config.expert_parallel = 4;
+  options.model = config;
+  const plan::MemoryPlan spread = planned(options, 4, 1, 1).memory;
+
+  constexpr int64_t kExperts = 8 * 3 * 64 * 128, kDense = 4 * 64 * 64 + 2 * 64 + 8 * 64;
+  CHECK_EQ(spread.masters, whole.masters);
+  CHECK_EQ(whole.gathered, 2 * 4 * kExperts + 2 * 4 * kExperts);  // two blocks, and the gradients of two
+  CHECK_EQ(spread.gathered, 4 * 4 * kDense);
+  // 4 ranks · 128 tokens, each with two choices among a rank's two experts, in rows of both matrices' results.
+  CHECK_GT(spread.activations - whole.activations, int64_t{2} * (4 - 1) * 128 * 2 * 3 * 128 * 4);
+}
+
+TEST_CASE("mesh: experts are shared by the ranks that share a copy of the state, in whole lines of memory") {
+  const auto refusal = [](const std::string& more, int64_t world) {
+    const auto spec = spec::parse_job_spec(
+        "name = \"x\"\n[program]\ntrainer = \"llama\"\n[data]\nfiles = [\"x\"]\n"
+        "[model]\npreset = \"mixtral-2m\"\n" +
+            more,
+        "job.toml");
+    REQUIRE_MESSAGE(spec, spec.error().to_string());
+    const auto mesh = plan::solve_mesh(*spec, world, 4);
+    return mesh ? "" : mesh.error().to_string();
+  };
+
+  CHECK(refusal("[sharding]\nexpert_parallel = 4\n", 4).empty());
+  CHECK(
+      refusal("[sharding]\nexpert_parallel = 2\nstrategy = \"hybrid_shard\"\nshard_degree = 2\n", 4).empty());
+  CHECK(refusal("[sharding]\nexpert_parallel = 2\n", 4) ==
+        "job.toml:9:19: expert_parallel 2 is not the 4 ranks that share a copy of the state; write 4, or "
+        "strategy = "
+        "\"hybrid_shard\" with shard_degree = 2");
+  CHECK(refusal("hidden = 8\nffn = 2\n[sharding]\nexpert_parallel = 4\n", 4).find("have 96 elements") ==
+        std::string::npos);
+  CHECK(refusal("hidden = 8\nffn = 3\n[sharding]\nexpert_parallel = 4\n", 4) ==
+        "job.toml:11:19: a rank's experts have 144 elements, which 32 does not divide; make hidden or ffn a "
+        "multiple of "
+        "32, or remove it");
+}

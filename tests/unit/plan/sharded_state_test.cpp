@@ -35,6 +35,18 @@ TEST_CASE(
   CHECK(state_of_two_ranks({.compute_bytes = 2, .prefetch = 1}).gathered == Buffers(2, {256, 2}));
 }
 
+TEST_CASE("sharded state: a block that stays is a shard and no more") {
+  const auto state = [](const StateOptions& options) {
+    return sharded_state(make_layout(std::vector<int64_t>{70, 6400, 200}, 2, {false, true, false}), options);
+  };
+
+  CHECK(state({}).masters == Buffer{64 + 3200 + 128, 4});
+  CHECK(state({}).gathered == Buffers(2, {256, 4}));
+  CHECK(state({.accumulates = true}).whole_gradients == Buffers(2, {256, 4}));
+  CHECK(state({.accumulates = true}).scratches == Buffers(2, {128, 4}));
+  CHECK(state({.keeps_parameters = true}).gathered == Buffers{{128, 4}, {0, 4}, {256, 4}});
+}
+
 TEST_CASE("sharded state: parameters that are kept have a buffer of their own size for each block") {
   const ShardedState state = state_of_two_ranks({.compute_bytes = 2, .keeps_parameters = true});
 

@@ -256,6 +256,36 @@ TEST_CASE("step: with a slot for every block each is gathered once, however many
 }
 
 TEST_CASE(
+    "step: a block that stays is neither gathered nor reduced, and the one behind it is gathered ahead") {
+  const Words plan = plan_of({.visits = {0, 1, 2},
+                              .buffers = {.gathered = 2, .whole_gradients = 2},
+                              .replicated = true,
+                              .stays = {false, true, false}});
+
+  CHECK(plan == Words{"gather 0 into slot 0",
+                      "gather 2 into slot 1",
+                      "await 0 in slot 0",
+                      "forward 0 of 0 from slot 0",
+                      "forward 1 of 1",
+                      "await 2 in slot 1",
+                      "forward 2 of 2 from slot 1",
+                      "backward 2 of 2 from slot 1 into gradient 0",
+                      "reduce 2 from gradient 0",
+                      "backward 1 of 1",
+                      "sum 1 over replicas",
+                      "backward 0 of 0 from slot 0 into gradient 1",
+                      "reduce 0 from gradient 1",
+                      "micro-step ends",
+                      "await 2 in gradient 0",
+                      "sum 2 over replicas",
+                      "await 0 in gradient 1",
+                      "sum 0 over replicas",
+                      "await 1 of replicas",
+                      "await 2 of replicas",
+                      "await 0 of replicas"});
+}
+
+TEST_CASE(
     "step: a second micro-step finds the first blocks still there, and adds its contributions from "
     "scratches") {
   const Words plan = plan_of({.visits = {0, 1, 2},

@@ -47,6 +47,17 @@ TEST_CASE("configuration: a family is named by what its models have beside a Lla
   const std::string mistral = with([](auto& config) { config.window = 4096; });
   has(mistral, R"("architectures":["MistralForCausalLM"])");
   has(mistral, R"("sliding_window":4096)");
+  const std::string mixtral = with([](auto& config) { config.experts = {.count = 8, .balance = 0.02}; });
+  has(mixtral, R"("architectures":["MixtralForCausalLM"])");
+  has(mixtral, R"("num_experts_per_tok":2,)");
+  has(mixtral, R"("num_local_experts":8,)");
+  has(mixtral, R"("router_aux_loss_coef":0.02)");
+  const std::string qwen3_moe = with([](auto& config) {
+    config.head_norms = true, config.experts = {16, 4, /*normalize=*/false};
+  });
+  has(qwen3_moe, R"("architectures":["Qwen3MoeForCausalLM"])");
+  has(qwen3_moe, R"("moe_intermediate_size":96,"norm_topk_prob":false,)");
+  has(qwen3_moe, R"("num_experts":16,"num_experts_per_tok":4,)");
   const std::string llama = with([](auto& config) {
     config.rope = {spec::RopeScaling::kLlama3, 32.0, 1.0, 4.0, 8192};
   });

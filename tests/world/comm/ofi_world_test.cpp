@@ -45,9 +45,10 @@ TEST_CASE("ofi in one process: two channels of four ranks deliver the serial sum
     std::vector<std::string> errors(sessions.size(), "not run");
 
     run(sessions, [&](int rank, comm::PluginSession& session) {
-      auto a = session.communicator(0), b = session.communicator(1);
+      auto a = session.communicator(0), b = session.communicator(1), c = session.communicator(2);
       errors[rank] = tests::check_collectives(**a);
       if (errors[rank].empty()) errors[rank] = tests::check_overlap(**a, **b);
+      if (errors[rank].empty()) errors[rank] = tests::check_all_to_all(**c);
       (void)(*a)->wait(*(*a)->barrier());
     });
 

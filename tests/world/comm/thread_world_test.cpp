@@ -28,6 +28,36 @@ TEST_CASE(
   for (const auto& row : all) CHECK(row == std::vector<int>{0, 1, 10, 11, 20, 21});
 }
 
+TEST_CASE(
+    "thread world: an all-to-all brings each rank the part that every other has for it, and tells sizes that "
+    "differ") {
+  fakes::ThreadWorld world(3);
+  std::vector<std::vector<char>> received(3, std::vector<char>(6, '.'));
+  std::array<std::string, 3> errors;
+
+  world.run([&](int rank, Channels channels) {
+    // Rank r sends r letters to rank 0, one to rank 1 and two to rank 2.
+    const std::vector<char> letters(static_cast<size_t>(rank) + 3, static_cast<char>('a' + rank));
+    const std::vector<int64_t> sends = {rank, 1, 2};
+    std::vector<int64_t> receives = {rank, rank, rank};
+    if (rank == 0) receives = {0, 1, 2};
+    const auto pending =
+        channels[0]->all_to_all({std::as_bytes(std::span(letters)), sends,
+                                 std::as_writable_bytes(std::span(received[rank])), receives});
+    (void)channels[0]->wait(*pending);
+    receives[2] += rank == 1 ? 1 : 0;
+    const auto wrong = channels[0]->all_to_all({std::as_bytes(std::span(letters)), sends,
+                                                std::as_writable_bytes(std::span(received[rank])), receives});
+    if (const auto done = channels[0]->wait(*wrong); !done) errors[rank] = done.error().to_string();
+  });
+
+  CHECK(std::string(received[0].begin(), received[0].end()) == "bcc...");
+  CHECK(std::string(received[1].begin(), received[1].end()) == "abc...");
+  CHECK(std::string(received[2].begin(), received[2].end()) == "aabbcc");
+  for (const std::string& error : errors)
+    CHECK(error.find("rank 2 sends 1 bytes to rank 1, which expects 2") != std::string::npos);
+}
+
 TEST_CASE("thread world: sums are made in the order of the ranks' tree") {
   // (1e8 + 1) + (-1e8 + 1) is 0 in fp32 while ((1e8 + 1) - 1e8) + 1 is 1, and (1e8 - 1e8) + (1 + 1) is 2.
   const std::array<float, 4> parts = {1e8f, 1.0f, -1e8f, 1.0f};

@@ -47,12 +47,13 @@ class Groups {
   }
 
   struct OfRank {
-    std::unique_ptr<comm::Communicator> gather, reduce, replica, tensor;
+    std::unique_ptr<comm::Communicator> gather, reduce, replica, tensor, experts;
   };
   OfRank of(int rank) {
     // Groups of different kinds may be the same ranks: each kind has its own channel.
     return {at(mesh_.shard_group(rank), rank, 0), at(mesh_.shard_group(rank), rank, 1),
-            at(mesh_.replica_group(rank), rank, 2), at(mesh_.tensor_group(rank), rank, 3)};
+            at(mesh_.replica_group(rank), rank, 2), at(mesh_.tensor_group(rank), rank, 3),
+            at(mesh_.shard_group(rank), rank, 4)};
   }
   void kill(int rank) {
     for (auto& [group, world] : worlds_) {
@@ -62,7 +63,7 @@ class Groups {
   }
 
  private:
-  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 4};
+  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 5};
 
   std::unique_ptr<comm::Communicator> at(const std::vector<uint32_t>& group, int rank, int channel) {
     const auto place = std::find(group.begin(), group.end(), static_cast<uint32_t>(rank));
@@ -145,8 +146,13 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
       if (decorate) decorated.push_back(decorate(kind, inner));
       return !decorated.empty() && decorated.back() ? decorated.back().get() : &inner;
     };
-    const train::Groups all{channels[0], own.gather.get(), dressed(Group::kReduce, *own.reduce),
-                            dressed(Group::kReplica, *own.replica), dressed(Group::kTensor, *own.tensor)};
+    const bool shares = plan::shape_of(options.model).expert_parallel > 1;
+    const train::Groups all{channels[0],
+                            own.gather.get(),
+                            dressed(Group::kReduce, *own.reduce),
+                            dressed(Group::kReplica, *own.replica),
+                            dressed(Group::kTensor, *own.tensor),
+                            shares ? dressed(Group::kExperts, *own.experts) : nullptr};
     run_rank(options, with_directory, all, runs[static_cast<size_t>(rank)]);
     // A rank that fails leaves, as a process would; nobody should wait for it.
     if (!runs[static_cast<size_t>(rank)].error.empty()) {

@@ -49,7 +49,7 @@ struct RunOptions {
 void require_success(const std::vector<RankRun>& runs);
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
-enum class Group { kReduce, kReplica, kTensor };
+enum class Group { kReduce, kReplica, kTensor, kExperts };
 // Wraps a rank's communicator of one group, to plant bugs in; null leaves it as it is.
 using Decorate = std::function<std::unique_ptr<comm::Communicator>(Group, comm::Communicator&)>;
 
@@ -78,6 +78,7 @@ class SpoiledCommunicator : public comm::Communicator {
   base::Result<comm::Pending> broadcast(std::span<std::byte> buffer, int root) override {
     return inner_.broadcast(buffer, root);
   }
+  base::Result<comm::Pending> all_to_all(const Parts& parts) override { return inner_.all_to_all(parts); }
   base::Result<comm::Pending> barrier() override { return inner_.barrier(); }
   base::Result<void> wait(comm::Pending pending) override { return inner_.wait(pending); }
 

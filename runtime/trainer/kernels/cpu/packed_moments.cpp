@@ -1,0 +1,141 @@
+#include "runtime/trainer/kernels/packed_moments.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "runtime/base/result.h"
+#include "runtime/trainer/kernels/cpu/parallel.h"
+#include "runtime/trainer/kernels/cpu/vector.h"
+
+namespace shardrun::kernels {
+namespace {
+
+using plan::kMomentBlock;
+
+constexpr int64_t kFewBlocks = 64;  // worth a thread
+
+// The map, and how a value finds its number.
+class DynamicMap {
+ public:
+  explicit DynamicMap(bool is_signed) {
+    // A decade of an exponent of so many bits has twice as many values as the one below: the middles of equal parts of [0.1, 1].
+    constexpr int kDecades = 7;
+    std::vector<double> values = {0.0, 1.0};
+    for (int decade = 0; decade < kDecades; ++decade) {
+      const int parts = 1 << (is_signed ? decade : decade + 1);
+      for (int i = 0; i < parts; ++i) {
+        const double middle = 0.1 + 0.9 * (i + 0.5) / parts;
+        const double value = middle * std::pow(10.0, decade - (kDecades - 1));
+        values.push_back(value);
+        if (is_signed) values.push_back(-value);
+      }
+    }
+    std::sort(values.begin(), values.end());
+    SHARDRUN_CHECK(values.size() == values_.size());
+    std::transform(values.begin(), values.end(), values_.begin(),
+                   [](double v) { return static_cast<float>(v); });
+    for (size_t code = 0; code + 1 < values.size(); ++code)
+      borders_[code] = static_cast<float>((values[code] + values[code + 1]) / 2.0);
+    borders_.back() = HUGE_VALF;
+    // Of all numbers whose upper halves are the same, the code of the least.
+    for (uint32_t upper = 0; upper < first_.size(); ++upper) {
+      const bool negative = (upper & 0x8000U) != 0;
+      const auto least = std::bit_cast<float>(upper << 16 | (negative ? 0xffffU : 0U));
+      const auto border = std::lower_bound(borders_.begin(), borders_.end(), least);
+      first_[upper] = static_cast<uint8_t>(std::isfinite(least) ? border - borders_.begin() : 0);
+    }
+  }
+
+  float value(uint8_t code) const { return values_[code]; }
+  std::span<const float> values() const { return values_; }
+  // Returns the number of the nearest value; of two as near, the lower.
+  uint8_t code(float x) const {
+    uint8_t code = first_[std::bit_cast<uint32_t>(x) >> 16];
+    while (x > borders_[code]) ++code;
+    return code;
+  }
+
+  void unpack(float* values, const uint8_t* codes, float scale, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) values[i] = values_[codes[i]] * scale;
+  }
+  // Returns the scale.
+  float pack(uint8_t* codes, const float* values, int64_t count) const {
+    float scale = 0.0F;
+    for (int64_t i = 0; i < count; ++i)
+      if (std::abs(values[i]) > std::abs(scale)) scale = values[i];
+    const float divisor = scale != 0.0F ? scale : 1.0F;
+    for (int64_t i = 0; i < count; ++i) codes[i] = code(values[i] / divisor);
+    return scale;
+  }
+
+ private:
+  std::array<float, 256> values_{}, borders_{};  // borders: the middle of a value and the next
+  std::array<uint8_t, 1 << 16> first_{};
+};
+
+const DynamicMap& map_of(MomentMap map) {
+  static const DynamicMap both_signs(true), one_sign(false);
+  return map == MomentMap::kSigned ? both_signs : one_sign;
+}
+
+}  // namespace
+
+std::span<const float> values_of(MomentMap map) {
+  return map_of(map).values();
+}
+
+void unpack(const PackedMoment& moment, int64_t first, std::span<float> values) {
+  const DynamicMap& map = map_of(moment.map);
+  const int64_t end = first + std::ssize(values);
+  for (int64_t at = first; at < end;) {
+    const int64_t block = at / kMomentBlock, count = std::min(end, (block + 1) * kMomentBlock) - at;
+    map.unpack(values.data() + (at - first), moment.codes + at, moment.scales[block], count);
+    at += count;
+  }
+}
+
+void pack(const PackedMoment& moment, std::span<const float> values) {
+  const DynamicMap& map = map_of(moment.map);
+  const int64_t elements = std::ssize(values);
+  parallel_for((elements + kMomentBlock - 1) / kMomentBlock, kFewBlocks, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t at = block * kMomentBlock, count = std::min(kMomentBlock, elements - at);
+      moment.scales[block] = map.pack(moment.codes + at, values.data() + at, count);
+    }
+  });
+}
+
+void packed_adamw_step(std::span<float> master, const PackedMoment& moment1, const PackedMoment& moment2,
+                       std::span<const float> gradient, std::span<const DecayRange> ranges,
+                       const AdamWParameters& parameters) {
+  const DynamicMap &map1 = map_of(moment1.map), &map2 = map_of(moment2.map);
+  const int64_t elements = std::ssize(master);
+  parallel_for((elements + kMomentBlock - 1) / kMomentBlock, kFewBlocks, [&](int64_t begin, int64_t end) {
+    std::array<float, kMomentBlock> m1{}, m2{};
+    AdamWParameters own = parameters;
+    const auto ends_before = [](const DecayRange& range, int64_t at) {
+      return range.begin + range.count <= at;
+    };
+    auto range = std::lower_bound(ranges.begin(), ranges.end(), begin * kMomentBlock, ends_before);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kMomentBlock, last = std::min(elements, first + kMomentBlock);
+      while (range != ranges.end() && ends_before(*range, first)) ++range;
+      if (range == ranges.end() || range->begin >= last) continue;
+      map1.unpack(m1.data(), moment1.codes + first, moment1.scales[block], last - first);
+      map2.unpack(m2.data(), moment2.codes + first, moment2.scales[block], last - first);
+      for (auto one = range; one != ranges.end() && one->begin < last; ++one) {
+        const int64_t from = std::max(first, one->begin), to = std::min(last, one->begin + one->count);
+        own.weight_decay = one->weight_decay;
+        vector::adamw(master.data() + from, m1.data() + (from - first), m2.data() + (from - first),
+                      gradient.data() + from, to - from, own);
+      }
+      moment1.scales[block] = map1.pack(moment1.codes + first, m1.data(), last - first);
+      moment2.scales[block] = map2.pack(moment2.codes + first, m2.data(), last - first);
+    }
+  });
+}
+
+}  // namespace shardrun::kernels
