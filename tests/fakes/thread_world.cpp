@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "plugins/common/collective.h"
 #include "tests/support/tree_sum.h"
 
 namespace shardrun::fakes {
@@ -20,16 +21,7 @@ using base::Code;
 using base::Error;
 using base::Result;
 using comm::Pending;
-
-enum class Kind {
-  kAllGather,
-  kReduceScatter,
-  kAllReduceFloat,
-  kAllReduceDouble,
-  kBroadcast,
-  kBarrier,
-  kAllToAll
-};
+using common::Kind;
 
 const char* kind_name(Kind kind) {
   switch (kind) {
