@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -74,6 +75,28 @@ Family family(const std::set<pid_t>& except) {
   return found;
 }
 
+// Appends the children of a process, of all its threads. Returns false when the kernel tells none. Exact for ourselves,
+// since nobody but us reaps them; for another process one may be missing.
+bool append_children(pid_t pid, std::vector<pid_t>& found) {
+  std::error_code gone;
+  std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", pid), gone), none;
+  bool told = false;
+  for (; !gone && thread != none; thread.increment(gone)) {
+    const auto children = read_file(thread->path().string() + "/children", /*limit_bytes=*/1 << 16);
+    if (!children) continue;
+    told = true;
+    std::istringstream words(*children);
+    for (pid_t child = 0; words >> child;) found.push_back(child);
+  }
+  return told;
+}
+
+// Returns our children, those that have ended and wait to be collected among them.
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> children;
+  return append_children(::getpid(), children) ? children : family({}).children;
+}
+
 }  // namespace
 
 Result<DescendantReaper> DescendantReaper::start() {
@@ -82,11 +105,7 @@ Result<DescendantReaper> DescendantReaper::start() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     return errno_error(Code::kIo, "becoming the reaper of the ranks' processes", errno);
   }
-  siginfo_t info{};
-  const bool childless = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
-  if (!childless) {
-    for (pid_t pid : family({}).children) reaper.before_.insert(pid);
-  }
+  for (pid_t pid : own_children()) reaper.before_.insert(pid);
   return reaper;
 }
 
@@ -102,8 +121,9 @@ DescendantReaper::~DescendantReaper() {
 bool DescendantReaper::kill_all(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (true) {
-    siginfo_t info{};
-    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return true;
+    const std::vector<pid_t> children = own_children();
+    if (std::all_of(children.begin(), children.end(), [this](pid_t pid) { return before_.count(pid) != 0; }))
+      return true;
     const Family found = family(before_);
     for (pid_t pid : found.descendants) ::kill(pid, SIGKILL);
     for (pid_t pid : found.children) ::waitpid(pid, nullptr, WNOHANG);
@@ -134,14 +154,7 @@ int64_t resident_bytes_of_tree(pid_t root) {
     if (!memory) continue;
     const size_t blank = memory->find(' ');
     if (blank != std::string::npos) bytes += std::strtoll(memory->c_str() + blank, nullptr, 10) * page;
-    std::error_code gone;
-    std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", pid), gone), none;
-    for (; !gone && thread != none; thread.increment(gone)) {
-      const auto children = read_file(thread->path().string() + "/children", /*limit_bytes=*/1 << 16);
-      if (!children) continue;
-      std::istringstream words(*children);
-      for (pid_t child = 0; words >> child;) open.push_back(child);
-    }
+    append_children(pid, open);
   }
   return bytes;
 }

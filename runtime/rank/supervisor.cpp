@@ -135,8 +135,8 @@ class Supervisor {
     record::RankExit exit = reap();
     write_exit(exit);
     link_.say_farewell();
-    guard_.dismiss();
     reaper_.kill_all(kDrainTime);
+    guard_.dismiss();  // not before: killed in between, we would leave what the program has started
     const auto deadline = steady_clock::now() + kDrainTime;
     while (streams_[0] || streams_[1]) {
       const auto left =
@@ -355,8 +355,9 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   UniqueFd signals(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
-  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
   ASSIGN_OR_RETURN(auto guard, Guard::start());
+  ASSIGN_OR_RETURN(auto reaper,
+                   base::DescendantReaper::start());  // leaves the guard alone: it was there before
   const pid_t parent = ::getpid();
   Child child;
   child.pid = ::fork();
