@@ -322,6 +322,7 @@ Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const A
   if (record.predicted && !record.predicted->memory_bytes && request.predicted_memory_bytes)
     record.predicted->memory_bytes = request.predicted_memory_bytes();
   fill_metrics(record, request, attempt.paths, attempt.number, input.exits);
+  if (record.metrics) input.ended_early = record.metrics->ended_early;
   Verdict verdict = judge(input);
   verdict.stop_requested = input.stop_signal.has_value();
   return verdict;

@@ -137,6 +137,7 @@ Verdict ended_quietly(const VerdictInput& input) {
     verdict.status = RunStatus::kCompleted;
     verdict.exit_code = contract::kExitDone;
     verdict.line = fmt::format("all {} ended well", plural(world, "rank"));
+    if (input.ended_early) verdict.line += "; " + *input.ended_early;
     if (input.stop_signal) verdict.line += ", after a request to stop" + by;
     return verdict;
   }

@@ -42,8 +42,9 @@ struct VerdictInput {
   std::optional<int> stop_signal;       // the one that asked the run to stop
   std::optional<std::string> scheduler_fault;
   std::optional<WatchFinding> finding;
-  std::optional<int64_t> last_step;  // the last step that the trainer reported
-  bool trainer = false;              // the built-in trainer, whose exit codes have a meaning
+  std::optional<int64_t> last_step;        // the last step that the trainer reported
+  std::optional<std::string> ended_early;  // why the trainer made fewer steps than it was asked for
+  bool trainer = false;                    // the built-in trainer, whose exit codes have a meaning
 };
 
 struct Verdict {

@@ -4,6 +4,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include <fmt/format.h>
+
+#include "runtime/base/io.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -41,6 +45,21 @@ base::Result<void> ask_run(const record::RunDir& run, ModelPlace& place) {
   return {};
 }
 
+base::Result<std::string> best_of(const std::string& checkpoints) {
+  constexpr uint64_t kLargestName = 64;
+  const auto text = base::read_file(checkpoints + "/best", kLargestName);  // docs/formats.md
+  const std::string name = text ? text->substr(0, text->find('\n')) : "";
+  std::error_code ignored;
+  if (name.starts_with("step_") && name.find('/') == std::string::npos &&
+      fs::is_directory(fs::path(checkpoints) / name, ignored))
+    return checkpoints + "/" + name;
+  return base::Error(
+      base::Code::kNotFound,
+      fmt::format("{}: no checkpoint is kept as the best one; [evaluation] keep_best = true keeps "
+                  "it, and without --best the newest is taken",
+                  checkpoints));
+}
+
 }  // namespace
 
 std::string tokenizer_in(const std::string& folder) {
@@ -52,7 +71,7 @@ std::string tokenizer_in(const std::string& folder) {
   return "";
 }
 
-base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions& common) {
+base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions& common, bool best) {
   std::error_code ignored;
   ModelPlace place;
   if (fs::exists(fs::path(folder_of(name)) / "config.json", ignored)) {
@@ -61,6 +80,9 @@ base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions
     return place;
   }
   ASSIGN_OR_RETURN(place.checkpoint, find_checkpoints(name, common));
+  if (best) {
+    ASSIGN_OR_RETURN(place.checkpoint, best_of(place.checkpoint));
+  }
   if (const auto run = find_run(name, common)) RETURN_IF_ERROR(ask_run(*run, place));
   return place;
 }

@@ -20,8 +20,8 @@ struct ModelPlace {
   std::optional<record::RunDir> run;
 };
 
-// Errors as find_checkpoints().
-base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions& common);
+// Errors as find_checkpoints(). `best` asks for the checkpoint that [evaluation] keep_best keeps; kNotFound where none is kept.
+base::Result<ModelPlace> find_model(const std::string& name, const CommonOptions& common, bool best = false);
 
 // Returns the tokenizer's file in a folder of a model; empty where there is none.
 std::string tokenizer_in(const std::string& folder);

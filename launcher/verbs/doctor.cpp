@@ -90,7 +90,7 @@ base::Result<std::vector<std::string>> file_lines(const SpecOptions& options) {
   }
   for (const std::string& file : spec.data.files) look(' ', "data", file);
   for (const std::string& file : spec.data.validation) look(' ', "validation", file);
-  for (const spec::EvaluationSet& set : spec.evaluations)
+  for (const spec::EvaluationSet& set : spec.evaluation.sets)
     for (const std::string& file : set.files) look(' ', "evaluation", file);
   if (spec.model.init != "random") look(' ', "weights", spec.model.init);
   return lines;

@@ -13,7 +13,7 @@ struct ExportOptions {
   std::string output;
   std::string tokenizer;  // a folder, or a file in it; empty: of the weights that the run began with
   std::string base;       // the weights that adapters stand beside; empty: that the run began with
-  bool adapter = false;
+  bool adapter = false, best = false;
   std::string dtype = "bf16";
   uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -21,7 +21,7 @@ struct ExportOptions {
 int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
   if (!installation) return fail(installation.error(), common);
-  const auto place = find_model(options.checkpoint, common);
+  const auto place = find_model(options.checkpoint, common, options.best);
   if (!place) return fail(place.error(), common);
   if (!place->folder.empty()) {
     return fail(
@@ -65,6 +65,8 @@ void add_export(CLI::App& app, CommandLine& line) {
       ->option_text("PATH");
   verb->add_flag("--adapter", options.adapter,
                  "Adapters alone, as PEFT has them, instead of merged into the weights");
+  verb->add_flag("--best", options.best,
+                 "The checkpoint with the lowest validation loss ([evaluation] keep_best), not the newest");
   verb->add_option("--dtype", options.dtype, "bf16 or fp32")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();

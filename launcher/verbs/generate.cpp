@@ -8,8 +8,8 @@ namespace {
 
 struct GenerateOptions {
   std::string model;  // a folder with config.json, a run, or a checkpoint
-  std::string prompt, prompt_tokens, system, chat_template, tokenizer, base;
-  bool marks_in_text = false;
+  std::string prompt, prompt_tokens, evaluated, system, chat_template, tokenizer, base;
+  bool marks_in_text = false, best = false;
   std::string dtype = "auto";
   int64_t max_tokens = 256;
   double temperature = 0.0, top_p = 1.0;
@@ -20,7 +20,7 @@ struct GenerateOptions {
 int generate(const GenerateOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
   if (!installation) return fail(installation.error(), common);
-  auto place = find_model(options.model, common);
+  auto place = find_model(options.model, common, options.best);
   if (!place) return fail(place.error(), common);
   if (!options.tokenizer.empty()) place->tokenizer = options.tokenizer;
   if (!options.base.empty()) place->weights = options.base;
@@ -78,6 +78,8 @@ void add_generate(CLI::App& app, CommandLine& line) {
                    "Draws among the likeliest tokens that reach this probability together")
       ->check(in_range(0.0, 1.0))
       ->capture_default_str();
+  verb->add_flag("--best", options.best,
+                 "The checkpoint with the lowest validation loss ([evaluation] keep_best), not the newest");
   verb->add_option("--seed", options.seed, "Decides what is drawn")->capture_default_str();
   verb->add_option("--threads", options.threads, "CPUs to compute with; 0: all")->capture_default_str();
   verb->add_option("--dtype", options.dtype, "Type of the weights in memory; auto: as the files have them")

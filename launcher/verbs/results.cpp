@@ -82,6 +82,9 @@ int results(const std::string& run_name, const CommonOptions& common) {
                    ? fmt::format(" (unigram entropy of its text {:.4f})", *metrics.unigram_entropy)
                    : "");
   }
+  if (metrics.best)
+    print_text("best        {:.4f} nats at step {}{}\n", metrics.best->loss, metrics.best->step,
+               metrics.best->checkpoint.empty() ? "" : ": " + base::visible(metrics.best->checkpoint));
   for (const auto& [set, loss] : metrics.evaluation_losses.value_or(std::map<std::string, double>()))
     print_text("evaluation  {:.4f} nats, perplexity {:.2f}: {}\n", loss, std::exp(loss), base::visible(set));
   if (metrics.steps > 0) print_text("steps       {}\n", metrics.steps);

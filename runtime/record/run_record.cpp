@@ -31,6 +31,12 @@ void fields(auto& visit, base::Is<Summary> auto& summary) {
 
 }  // namespace
 
+void fields(auto& visit, base::Is<BestEvaluation> auto& best) {
+  visit("step", best.step);
+  visit("loss", best.loss);
+  visit("checkpoint", best.checkpoint);
+}
+
 void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
   visit("steps", metrics.steps);
   visit("first_loss", metrics.first_loss);
@@ -55,6 +61,8 @@ void fields(auto& visit, base::Is<TrainingMetrics> auto& metrics) {
   visit("first_barrier_seconds", metrics.first_barrier_seconds);
   visit.later("versions", metrics.versions);
   visit.where_known("evaluation_losses", metrics.evaluation_losses);
+  visit.where_known("best", metrics.best);
+  visit.where_known("ended_early", metrics.ended_early);
 }
 
 void fields(auto& visit, base::Is<Prediction> auto& prediction) {

@@ -52,11 +52,20 @@ struct Prediction {
   std::vector<plan::PeakRate> peaks;                     // of a rank; what was measured first
 };
 
+// The evaluation with the lowest validation loss, of a run that goes by it.
+struct BestEvaluation {
+  int64_t step = 0;
+  double loss = 0.0;
+  std::string checkpoint;  // its path, where it is kept
+};
+
 // What the trainer reports at its end; also what `shardrun results` prints.
 struct TrainingMetrics {
   int64_t steps = 0;
   std::optional<double> first_loss, final_loss, validation_loss, unigram_entropy;
   std::optional<std::map<std::string, double>> evaluation_losses;  // of each set of [evaluation]
+  std::optional<BestEvaluation> best;
+  std::optional<std::string> ended_early;  // why there are fewer steps than were asked for, in words
   double tokens_per_second = 0.0;
   std::optional<double> median_tokens_per_second, peak_tokens_per_second;  // of single steps
   std::optional<double> steps_seconds;  // all steps of the attempt together

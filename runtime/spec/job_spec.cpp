@@ -21,7 +21,6 @@ using base::Error;
 
 constexpr int64_t kLargestCount = int64_t{1} << 40, kLargestMebibytes = int64_t{1} << 30, kDay = 24 * 3600;
 constexpr uint64_t kLargestFileBytes = 1 << 20;
-constexpr const char* kNameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 constexpr const char* kSections[] = {
     "resources",       "cluster",   "program",     "container", "model",         "data",       "batch",
     "sharding",        "precision", "memory",      "optimizer", "communication", "precompile", "checkpoint",
@@ -160,25 +159,6 @@ void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec&
                  fmt::format("the byte tokenizer needs vocab 256, [model] has {}", model.vocab),
                  "write vocab = 256 or more");
   }
-}
-
-void read_evaluation(const TomlValue& document, SpecReading& reading, std::vector<EvaluationSet>& sets) {
-  SectionReader section(document, "evaluation", reading);
-  for (const TomlMember& member : section.members()) {
-    EvaluationSet set{member.key, {}};
-    const bool plain = set.name.size() <= 64 && set.name.find_first_not_of(kNameLetters) == std::string::npos;
-    if (!plain) {
-      reading.fail(member.value.origin, fmt::format("\"{}\" cannot name a data set", printable(set.name)),
-                   "use at most 64 letters, digits and ._-");
-      return;
-    }
-    section.texts(set.name, set.files);
-    if (set.files.empty() && !reading.error)
-      reading.fail(member.value.origin, fmt::format("evaluation.{} has no files", set.name),
-                   fmt::format("write {} = [\"path of a text file\"]", set.name));
-    sets.push_back(std::move(set));
-  }
-  section.finish();
 }
 
 void read_batch(const TomlValue& document, SpecReading& reading, BatchSpec& batch) {
@@ -445,7 +425,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   } else {
     read_model(document, reading, spec.program.trainer, spec.model);
     read_data(document, reading, spec.model, spec.data);
-    read_evaluation(document, reading, spec.evaluations);
+    read_evaluation(document, reading, spec.evaluation);
     read_sharding(document, reading, spec.sharding);
     read_precision(document, reading, spec.precision);
     read_gpu(document, reading, spec.gpu);
@@ -465,6 +445,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
   check_gpu_training(document, reading, spec);
   read_fault_tolerance(document, reading, spec.resources.nodes, spec.fault_tolerance);
   read_logging(document, reading, spec.logging);
+  check_evaluation(document, reading, spec);
   read_environment(document, reading, spec.environment);
   return spec;
 }

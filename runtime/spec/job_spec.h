@@ -21,6 +21,7 @@
 #include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 #include "runtime/spec/container_spec.h"
+#include "runtime/spec/evaluation_spec.h"
 #include "runtime/spec/lora_spec.h"
 #include "runtime/spec/model_spec.h"
 #include "runtime/spec/slurm_spec.h"
@@ -73,11 +74,6 @@ struct DataSpec {                       // [data]
   int sequence_length = 256;
   uint64_t seed = 1;              // for the weights' initial values and for the order of sequences
   int validation_sequences = 64;  // how many sequences of `validation` an evaluation reads at most
-};
-
-struct EvaluationSet {  // one key of [evaluation]: a data set that is evaluated by itself
-  std::string name;
-  std::vector<std::string> files;  // of the kinds of [data] validation
 };
 
 struct BatchSpec {  // [batch], counted in sequences
@@ -209,7 +205,7 @@ struct JobSpec {
   ModelSpec model;
   LoraSpec lora;  // [lora]
   DataSpec data;
-  std::vector<EvaluationSet> evaluations;  // [evaluation]
+  EvaluationSpec evaluation;  // [evaluation]
   BatchSpec batch;
   ShardingSpec sharding;
   PrecisionSpec precision;

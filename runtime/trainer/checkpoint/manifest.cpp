@@ -119,6 +119,25 @@ AdapterIdentity adapters_from(const json& object) {
   return adapters;
 }
 
+json to_object(const BestLoss& best) {
+  return {{"step", best.step},
+          {"loss", best.loss},
+          {"evaluated_step", best.evaluated_step},
+          {"evaluations_since", best.evaluations_since},
+          {"kept", best.kept}};
+}
+
+// Throws json::exception when a member is missing or of another type.
+BestLoss best_from(const json& object) {
+  return {object.at("step").get<int64_t>(), object.at("loss").get<double>(),
+          object.at("evaluated_step").get<int64_t>(), object.at("evaluations_since").get<int64_t>(),
+          object.at("kept").get<bool>()};
+}
+
+bool is_possible(const BestLoss& best) {
+  return best.step >= 0 && best.evaluated_step >= best.step && best.evaluations_since >= 0;
+}
+
 bool is_possible(const Manifest& manifest) {
   const Spread& spread = manifest.spread;
   const int64_t degrees[] = {spread.tensor_parallel, spread.shard_degree, spread.replicas};
@@ -130,6 +149,7 @@ bool is_possible(const Manifest& manifest) {
   }
   if (manifest.step < 0 || manifest.data_position < 0) return false;
   if (manifest.adapters && manifest.adapters->lora.rank < 1) return false;
+  if (manifest.best && !is_possible(*manifest.best)) return false;
   for (const kernels::Fp8History& history : manifest.fp8) {
     if (!(history.scale >= 0.0F) || !std::all_of(history.largest.begin(), history.largest.end(),
                                                  [](float largest) { return largest >= 0.0F; }))
@@ -169,6 +189,7 @@ Manifest manifest_from(const json& object) {
   if (const auto run = object.find("run"); run != object.end())
     manifest.run = {run->value("name", ""), run->value("id", ""), run->value("identity", "")};
   if (object.contains("adapters")) manifest.adapters = adapters_from(object.at("adapters"));
+  if (object.contains("best")) manifest.best = best_from(object.at("best"));
   if (object.contains("fp8")) {
     for (const json& numbers : object.at("fp8")) manifest.fp8.push_back(fp8_from(numbers));
   }
@@ -278,6 +299,7 @@ std::string to_json(const Manifest& manifest) {
   if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
     object["gpu"] = {{"attention", manifest.gpu.attention}, {"products", manifest.gpu.products}};
   if (manifest.adapters) object["adapters"] = to_object(*manifest.adapters);
+  if (manifest.best) object["best"] = to_object(*manifest.best);
   if (!manifest.run.identity.empty())
     object["run"] = {
         {"name", manifest.run.name}, {"id", manifest.run.id}, {"identity", manifest.run.identity}};

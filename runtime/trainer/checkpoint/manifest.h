@@ -113,6 +113,17 @@ struct AdapterIdentity {
   friend bool operator==(const AdapterIdentity&, const AdapterIdentity&) = default;
 };
 
+// What a run that watches its validation loss knows of it.
+struct BestLoss {
+  int64_t step = 0;               // of the lowest so far
+  double loss = 0.0;              // in nats
+  int64_t evaluated_step = 0;     // of the newest evaluation
+  int64_t evaluations_since = 0;  // how many there were since the best one
+  bool kept = false;              // whether the checkpoint of that step is kept
+
+  friend bool operator==(const BestLoss&, const BestLoss&) = default;
+};
+
 struct Manifest {
   static constexpr int kFormatVersion = 2;
   int64_t step = 0;           // optimizer steps done
@@ -127,6 +138,7 @@ struct Manifest {
   GpuKernels gpu{};
   RunIdentity run{};
   std::optional<AdapterIdentity> adapters{};  // where the tensors are those of [lora]
+  std::optional<BestLoss> best{};             // where [evaluation] goes by it
 };
 
 std::string to_json(const Manifest& manifest);

@@ -24,6 +24,7 @@ using base::UniqueFd;
 
 constexpr std::string_view kTemporarySuffix = ".tmp", kCondemnedPrefix = "old_";
 constexpr uint64_t kLargestManifestBytes = 64 << 20;
+constexpr const char* kBest = "best";
 
 Result<void> sync_folder(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -148,27 +149,47 @@ Result<void> Store::publish(const Manifest& given) const {
   if (failure == ENOENT) RETURN_IF_ERROR(check_stage());
   if (failure != 0) return base::errno_error(Code::kIo, fmt::format("renaming {}", folder), failure);
   RETURN_IF_ERROR(sync_folder(directory_));
-  RETURN_IF_ERROR(point_to(manifest.step));
+  RETURN_IF_ERROR(point("latest", manifest.step));
+  if (manifest.best && manifest.best->kept) RETURN_IF_ERROR(point_to_best(*manifest.best));
   prune(manifest.step);
   return {};
 }
 
-Result<void> Store::point_to(int64_t step) const {
-  const std::string path = directory_ + "/latest", text = step_name(step) + "\n";
+Result<void> Store::point(const char* name, int64_t step) const {
+  const std::string path = directory_ + "/" + name, text = step_name(step) + "\n";
   if (stage_.empty()) return base::write_file_atomically(path, text);
   auto pointed = base::replace_from(stage_, path, text, /*mode=*/0644, base::Durability::kPowerLoss);
   if (!pointed) RETURN_IF_ERROR(check_stage());
   return pointed;
 }
 
+// A run that died between a checkpoint and this file makes up for it with its next checkpoint. One that could not be written is not
+// called the best: the one before it still is.
+Result<void> Store::point_to_best(const BestLoss& best) const {
+  struct stat status {};
+  if (this->best() == best.step || ::stat(path_of(best.step).c_str(), &status) != 0) return {};
+  return point(kBest, best.step);
+}
+
+std::optional<int64_t> Store::best() const {
+  constexpr uint64_t kLargestName = 64;
+  const auto text = base::read_file(directory_ + "/" + kBest, kLargestName);
+  if (!text) return std::nullopt;
+  const int64_t step = parse_step_name(std::string_view(*text).substr(0, text->find('\n')));
+  struct stat status {};
+  if (step < 0 || ::stat(path_of(step).c_str(), &status) != 0) return std::nullopt;
+  return step;
+}
+
 void Store::prune(int64_t newest) const {
   const auto names = list_folder(directory_);
   const auto complete = steps();
   if (!names || !complete) return;
+  const auto spared = best();
   int kept = 0;
   for (int64_t step : *complete) {
     // A step above the newest was passed over when this run resumed, or a later attempt has written it.
-    if (step <= newest && ++kept > keep_) remove_checkpoint(step);
+    if (step <= newest && ++kept > keep_ && step != spared) remove_checkpoint(step);
   }
   for (const std::string& name : *names) {
     if (name.starts_with("step_") && name.ends_with(kTemporarySuffix)) remove_folder(directory_ + "/" + name);

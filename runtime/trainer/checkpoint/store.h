@@ -4,8 +4,8 @@
 //   every rank  write_shard   step_<n>.tmp/shard_<file>.bin, fsync of file and folder
 //   (all ranks agree that every one succeeded: the caller's reduction)
 //   rank 0      publish       manifest.json written and fsynced in step_<n>.tmp/, the folder renamed to step_<n>,
-//                             its parent fsynced, then `latest` replaced, then older checkpoints beyond `keep`
-//                             and left-over .tmp folders removed
+//                             its parent fsynced, then `latest` replaced, and `best` where the manifest says so, then older
+//                             checkpoints beyond `keep` and left-over .tmp folders removed
 // BackgroundSaver does the same while training runs. Loading: steps() lists complete checkpoints, newest first; the
 // caller tries them in that order with read_manifest and read_shard, which verify every checksum, and falls back to
 // the next on kCorrupt alone: what could not be read, or is not there, is not proven to be damaged. Any number of
@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ struct LoadTarget {
 
 class Store {
  public:
-  // The `keep` newest checkpoints up to the published one survive a publish, and all later ones; `keep` is at least 1.
+  // The `keep` newest checkpoints up to the published one survive a publish, all later ones, and the one that `best` names; `keep`
+  // is at least 1.
   Store(std::string directory, int keep) : directory_(std::move(directory)), keep_(keep < 1 ? 1 : keep) {}
   // Does the same, but writes in `stage`, a folder inside the directory that somebody else has made and that is
   // removed when another writer takes over; then nothing of this writer is published any more (kRefused), and it removes
@@ -62,6 +64,8 @@ class Store {
   // Failing to remove old checkpoints is not an error: the new one is safe.
   Result<void> publish(const Manifest& manifest) const;
 
+  // Returns the step that `best` names; nullopt where no complete checkpoint is called so.
+  std::optional<int64_t> best() const;
   // Returns the steps of the complete checkpoints, newest first; empty when the folder does not exist.
   Result<std::vector<int64_t>> steps() const;
   // kNotFound, kIo, kCorrupt or kUnsupported, naming the file.
@@ -75,7 +79,8 @@ class Store {
   Result<void> read_block(const Manifest& manifest, int block, std::span<float> full) const;
 
  private:
-  Result<void> point_to(int64_t step) const;
+  Result<void> point(const char* name, int64_t step) const;
+  Result<void> point_to_best(const BestLoss& best) const;
   void prune(int64_t newest) const;
   void remove_checkpoint(int64_t step) const;
   int replace_checkpoint(const std::string& folder, int64_t step) const;

@@ -367,6 +367,7 @@ checkpoint::Manifest Session::manifest() const {
     manifest.adapters = {std::get<plan::LlamaConfig>(options_.model).lora, *frozen_checksum_};
   manifest.gpu = gpu_kernels_;
   manifest.run = options_.run;
+  manifest.best = best_;
   if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
   return manifest;
 }
@@ -499,6 +500,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
                                   manifest_read->run.id));
   if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
   if (backend_.kind() == kernels::DeviceKind::kGpu) gpu_kernels_ = manifest_read->gpu;
+  best_ = manifest_read->best;
   steps_done_ = manifest_read->step;
   data_position_ = manifest_read->data_position;
   engine_.publish();

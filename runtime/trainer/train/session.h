@@ -121,6 +121,10 @@ class Session {
   const checkpoint::GpuKernels& gpu_kernels() const { return gpu_kernels_; }
   void keep(checkpoint::GpuKernels kernels) { gpu_kernels_ = std::move(kernels); }
 
+  // Which evaluation was the best so far, as the checkpoint that was resumed from says, until keep() says what later ones shall say.
+  const std::optional<checkpoint::BestLoss>& best() const { return best_; }
+  void keep(const std::optional<checkpoint::BestLoss>& best) { best_ = best; }
+
   // One optimizer step. Every rank learns whether any of them was asked to stop.
   Result<StepReport> step(bool stop_requested);
   // Mean loss over the validation sequences; nullopt without validation files.
@@ -213,6 +217,7 @@ class Session {
   base::Memory sums_;                        // Sums, where the session computes
   Optimizer optimizer_;
   checkpoint::GpuKernels gpu_kernels_;
+  std::optional<checkpoint::BestLoss> best_;
   SpikeRule spikes_;
   bool has_good_state_ = false;
   int64_t steps_done_ = 0;

@@ -22,7 +22,7 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
   for (const std::string& file : spec.data.files) options.training_files.push_back(absolute_path(file, plan));
   for (const std::string& file : spec.data.validation)
     options.validation_files.push_back(absolute_path(file, plan));
-  for (spec::EvaluationSet set : spec.evaluations) {
+  for (spec::EvaluationSet set : spec.evaluation.sets) {
     for (std::string& file : set.files) file = absolute_path(file, plan);
     options.evaluations.push_back(std::move(set));
   }

@@ -120,13 +120,19 @@ class Witness : public LoopObserver {
   std::function<void()> write_trace_;
 };
 
+std::string why_ended(const checkpoint::BestLoss& best) {
+  return fmt::format(
+      "ends early: the validation loss of {} evaluation{} was no better than {:.4f} at step {}",
+      best.evaluations_since, best.evaluations_since == 1 ? "" : "s", best.loss, best.step);
+}
+
 // Rank 0's account of the run: progress lines, metrics.jsonl and, at the end, summary.json.
 class Reporter : public Witness {
  public:
   Reporter(MetricsLog metrics, const spec::JobSpec& spec, Progress& progress)
       : Witness(/*global_rank=*/0, progress),
         metrics_(std::move(metrics)),
-        sets_(spec.evaluations),
+        sets_(spec.evaluation.sets),
         steps_(spec.optimizer.steps),
         every_steps_(spec.logging.every_steps) {}
 
@@ -165,6 +171,14 @@ class Reporter : public Witness {
                       loss, std::exp(loss)));
   }
 
+  void on_best(const checkpoint::BestLoss& best) override {
+    print(fmt::format("step {}/{}  the lowest validation loss so far", best.step, steps_));
+  }
+
+  void on_early_end(int64_t step, const checkpoint::BestLoss& best) override {
+    print(fmt::format("step {}/{}  {}", step, steps_, why_ended(best)));
+  }
+
   void on_checkpoint(int64_t step, const std::string& path, double stall_seconds) override {
     metrics_.checkpoint(step, path, stall_seconds);
     print(fmt::format("step {}/{}  checkpoint {}", step, steps_, path));
@@ -190,7 +204,11 @@ record::TrainingMetrics summarize(const Session& session, const LoopOutcome& out
   record::TrainingMetrics summary;
   if (!outcome.evaluation_losses.empty()) summary.evaluation_losses.emplace();
   for (size_t set = 0; set < outcome.evaluation_losses.size(); ++set)
-    summary.evaluation_losses->emplace(spec.evaluations[set].name, outcome.evaluation_losses[set]);
+    summary.evaluation_losses->emplace(spec.evaluation.sets[set].name, outcome.evaluation_losses[set]);
+  if (outcome.best) summary.best = {outcome.best->step, outcome.best->loss, ""};
+  if (outcome.ended_early)
+    summary.ended_early =
+        fmt::format("step {} of {} {}", session.steps_done(), spec.optimizer.steps, why_ended(*outcome.best));
   summary.steps = session.steps_done();
   summary.first_loss = outcome.first_loss;
   summary.final_loss = outcome.final_loss;
@@ -266,11 +284,12 @@ class Trainer {
     }
     ASSIGN_OR_RETURN(auto outcome, run_loop(*session_, store,
                                             {spec_.optimizer.steps, spec_.checkpoint.every_steps,
-                                             spec_.logging.validate_every_steps, spec_.checkpoint.at_end},
+                                             spec_.logging.validate_every_steps, spec_.checkpoint.at_end,
+                                             spec_.evaluation.keep_best, spec_.evaluation.stop_after},
                                             stop_requested, observer));
     progress_.enter_phase(contract::RankPhase::kEnding);
     if (outcome.checkpoint.empty()) outcome.checkpoint = resumed_from_;
-    if (reporter_) RETURN_IF_ERROR(write_summary(outcome));
+    if (reporter_) RETURN_IF_ERROR(write_summary(outcome, store));
     return outcome.stopped ? contract::kExitPreempted : contract::kExitDone;
   }
 
@@ -427,8 +446,10 @@ class Trainer {
     return {};
   }
 
-  Result<void> write_summary(const LoopOutcome& outcome) {
+  Result<void> write_summary(const LoopOutcome& outcome, const checkpoint::Store& store) {
     record::TrainingMetrics summary = summarize(*session_, outcome, spec_);
+    if (summary.best && spec_.evaluation.keep_best && store.best() == summary.best->step)
+      summary.best->checkpoint = store.path_of(summary.best->step);
     summary.first_barrier_seconds = first_barrier_seconds_;
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;

@@ -90,6 +90,20 @@ TEST_CASE("manifest: the run that wrote it comes back, and two are other runs on
   CHECK(parsed->run.is_other({"bert", "17", "0123456789abcdef0123456789abcdee"}));
 }
 
+TEST_CASE(
+    "manifest: which evaluation was the best comes back bit for bit, and an impossible one is refused") {
+  Manifest written = manifest_of(120, kSpread);
+  CHECK(to_json(written).find("\"best\"") == std::string::npos);
+  written.best = BestLoss{80, 1.0 / 3.0, 120, 2, true};
+
+  const auto parsed = parse_manifest(to_json(written));
+
+  REQUIRE(parsed);
+  CHECK(parsed->best == written.best);
+  written.best->evaluated_step = 79;
+  CHECK_FALSE(parse_manifest(to_json(written)));
+}
+
 TEST_CASE("manifest: a flipped bit never changes what is read") {
   const std::string good = to_json(manifest_of(120, {2, 1, 1}));
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {

@@ -110,6 +110,37 @@ TEST_CASE("store: keeps the newest, moves latest, and leaves no temporary folder
   CHECK(!fs::exists(folder.path() + "/step_00000005.tmp"));
 }
 
+TEST_CASE("store: the best checkpoint outlives newer ones, until another is the best") {
+  const Folder folder;
+  const Store store(folder.path(), 1);
+  const auto save_as = [&](int64_t step, int64_t best, bool kept) {
+    for (const Place& place : all_places(kOne)) {
+      RankState state(place, /*fill=*/true);
+      REQUIRE(store.write_shard(step, place, state.layout, state.view()));
+    }
+    Manifest manifest = manifest_of(step, kOne);
+    manifest.best = BestLoss{.step = best, .loss = 1.5, .evaluated_step = step, .kept = kept};
+    REQUIRE(store.publish(manifest));
+  };
+  CHECK(!store.best());
+  for (const int64_t step : {10, 20, 30}) save_as(step, 10, true);
+  CHECK(*store.steps() == std::vector<int64_t>{30, 10});
+  CHECK(slurp(folder.path() + "/best") == "step_00000010\n");
+  CHECK(slurp(folder.path() + "/latest") == "step_00000030\n");
+
+  save_as(40, 35, true);  // that of 35 could not be written: the best that there is stays
+  CHECK(*store.steps() == std::vector<int64_t>{40, 10});
+  CHECK(store.best() == 10);
+
+  fs::remove(folder.path() + "/best");  // as if the writer had died before it
+  save_as(50, 40, true);
+  CHECK(*store.steps() == std::vector<int64_t>{50, 40});
+  CHECK(store.best() == 40);
+
+  for (const int64_t step : {60, 70}) save_as(step, 60, false);  // a run that does not keep its best
+  CHECK(*store.steps() == std::vector<int64_t>{70, 40});
+}
+
 TEST_CASE("store: a save removes no checkpoint of a later step") {
   const Folder folder;
   const Store store(folder.path(), 2);

@@ -58,6 +58,16 @@ TEST_CASE("verdict: a run whose ranks all exit 0 is completed") {
   CHECK_FALSE(verdict.first_cause.has_value());
 }
 
+TEST_CASE("verdict: a run that ended before its last step says why") {
+  VerdictInput input = of({exited(0, 0), exited(1, 0)});
+  input.ended_early = "step 40 of 100 ends early";
+
+  const Verdict verdict = judge(input);
+
+  CHECK(verdict.status == RunStatus::kCompleted);
+  CHECK(verdict.line == "all 2 ranks ended well; step 40 of 100 ends early");
+}
+
 TEST_CASE(
     "verdict: a rank killed by a signal is named with node, signal and step, and the others are collateral") {
   VerdictInput input = of({stopped(killed(0, SIGTERM, 11)), stopped(killed(1, SIGKILL, 12)),

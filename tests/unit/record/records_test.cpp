@@ -115,6 +115,8 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   record.attempts = {attempt};
   record.metrics = record::TrainingMetrics{};
   record.metrics->final_loss = 2.25;
+  record.metrics->best = record::BestEvaluation{40, 1.5, "/c/step_00000040"};
+  record.metrics->ended_early = "at step 70 of 100";
   record.metrics->planned.masters = 4096;
   record.peak_memory_bytes = {std::nullopt, 77};
 
@@ -136,6 +138,10 @@ TEST_CASE("record.json: a whole record survives being written and read") {
   CHECK_EQ(back->attempts.at(0).stragglers.at(0).global_rank, 2);
   CHECK_EQ(back->attempts.at(0).stragglers.at(0).busy_seconds, 0.25);
   CHECK_EQ(back->metrics->final_loss, 2.25);
+  CHECK_EQ(back->metrics->best->step, 40);
+  CHECK_EQ(back->metrics->best->loss, 1.5);
+  CHECK_EQ(back->metrics->best->checkpoint, "/c/step_00000040");
+  CHECK_EQ(back->metrics->ended_early, "at step 70 of 100");
   CHECK_EQ(back->metrics->planned.masters, 4096);
   CHECK_EQ(back->peak_memory_bytes.at(0), std::nullopt);
   CHECK_EQ(back->peak_memory_bytes.at(1), 77);

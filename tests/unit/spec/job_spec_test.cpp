@@ -34,6 +34,20 @@ TEST_CASE("job spec: sizes beside a preset override it") {
   CHECK_EQ(spec->origin("data.files[0]"), "job.toml:8:10");
 }
 
+TEST_CASE("job spec: what follows from the validation loss stands beside the sets that are evaluated") {
+  const std::string text =
+      "name = \"x\"\n[program]\ntrainer = \"llama\"\n[model]\npreset = \"llama-1m\"\n"
+      "[data]\nfiles = [\"a.txt\"]\nvalidation = [\"b.txt\"]\n[logging]\nvalidate_every_steps = 5\n";
+  const auto spec =
+      parse_job_spec(text + "[evaluation]\nkeep_best = true\ncode = [\"c.txt\"]\nstop_after = 3\n", "x");
+  REQUIRE_MESSAGE(spec, spec.error().to_string());
+  CHECK(spec->evaluation.keep_best);
+  CHECK(spec->evaluation.stop_after == 3);
+  REQUIRE(spec->evaluation.sets.size() == 1);
+  CHECK(spec->evaluation.sets[0].name == "code");
+  CHECK_FALSE(parse_job_spec(text, "x")->evaluation.watches_best());
+}
+
 TEST_CASE("job spec: overrides are read as TOML first and as bare words after that") {
   const std::vector<std::string> overrides = {"resources.nodes=4", "resources.partition=gpu", "name=\"y\"",
                                               "program.command=[\"a=b\", \"c\"]", "environment.A=x=y"};

@@ -5,9 +5,13 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <thread>
 
 #include "runtime/trainer/comm/phase_deadline.h"
+#include "runtime/trainer/train/best_loss.h"
 #include "runtime/trainer/train/replica_check.h"
 #include "runtime/trainer/train/spike_rule.h"
 
@@ -43,6 +47,24 @@ TEST_CASE("spikes: a loss is held against the median of the 32 before it, once t
   SpikeRule off(0.0);
   for (int i = 0; i < 32; ++i) off.note(1.0);
   CHECK(off.median_below(1e9) == 0.0);
+}
+
+TEST_CASE("best loss: an equal loss is no better, and one that is no number never is") {
+  std::optional<checkpoint::BestLoss> best;
+  best = after_evaluation(best, 10, std::numeric_limits<double>::quiet_NaN());
+  CHECK(!best);
+  const double curve[] = {3.0, 2.0, 2.0, 2.5, NAN, 1.5, INFINITY};
+  std::vector<int64_t> best_steps, since;
+  for (int64_t i = 0; i < 7; ++i) {
+    best = after_evaluation(best, 10 * (i + 2), curve[i]);
+    REQUIRE(best);
+    CHECK(best->evaluated_step == 10 * (i + 2));
+    best_steps.push_back(best->step);
+    since.push_back(best->evaluations_since);
+  }
+  CHECK(best_steps == std::vector<int64_t>{20, 30, 30, 30, 30, 70, 70});
+  CHECK(since == std::vector<int64_t>{0, 0, 1, 2, 3, 0, 1});
+  CHECK(best->loss == 1.5);
 }
 
 TEST_CASE("a start: a phase that does not end within its deadline ends the process, and says which it was") {

@@ -1,6 +1,8 @@
 // Data sets that are evaluated by themselves.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "tests/support/prose.h"
@@ -8,6 +10,32 @@
 
 using namespace shardrun;
 using namespace training;
+
+namespace {
+
+constexpr int64_t kSteps = 40, kEvery = 2;
+
+// Two sentences that are learned by heart: the validation loss falls while letters are learned, and rises after that.
+train::SessionOptions learning_by_heart(const Folder& folder) {
+  auto options = tiny_options(folder, 2);
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += tests::prose(2, 1);
+  options.training_files = {folder.file("two.txt", text)};
+  options.schedule = {optim::Schedule::kConstant, 2e-2, 2e-2, 1, kSteps};
+  return options;
+}
+
+// Returns the step at which `patience` evaluations in a row were no better than the best before them, straight from a curve.
+int64_t expected_end(const std::vector<double>& curve, int patience) {
+  for (size_t at = static_cast<size_t>(patience); at < curve.size(); ++at) {
+    const auto last = curve.begin() + static_cast<std::ptrdiff_t>(at) + 1;
+    const double before = *std::min_element(curve.begin(), last - patience);
+    if (before <= *std::min_element(last - patience, last)) return static_cast<int64_t>(at + 1) * kEvery;
+  }
+  return 0;
+}
+
+}  // namespace
 
 TEST_CASE("training: each evaluation set has the loss that it has as validation, on every mesh") {
   const Folder folder;
@@ -30,4 +58,59 @@ TEST_CASE("training: each evaluation set has the loss that it has as validation,
   const auto ranks = run_world(2, sharded, {.loop = {.steps = 4}});
   require_success(ranks);
   CHECK(largest_difference(ranks[0].evaluation_losses, alone[0].evaluation_losses) < 1e-5);
+}
+
+TEST_CASE("training: a run ends when its validation loss rises, and keeps the checkpoint of the lowest") {
+  const Folder folder;
+  const auto options = learning_by_heart(folder);
+  RunOptions run{.loop = {.steps = kSteps, .validate_every_steps = kEvery}};
+  const auto whole = run_world(2, options, run);
+  require_success(whole);
+  const std::vector<double>& curve = whole[0].validation_losses;
+  const int64_t end = expected_end(curve, 3);
+  REQUIRE(end > 3 * kEvery);  // the curve falls before it rises
+  REQUIRE(end + kEvery < kSteps);
+  CHECK(!whole[0].best);
+  const auto lowest = std::min_element(curve.begin(), curve.begin() + end / kEvery);
+  const int64_t best = (lowest - curve.begin() + 1) * kEvery;
+
+  run.loop.stop_after = 3;
+  run.loop.keep_best = true;
+  run.keep = 1;
+  run.checkpoint_directory = folder.path() + "/once";
+  const auto once = run_world(2, options, run);
+  require_success(once);
+  for (const RankRun& rank : once) {
+    CHECK(rank.ended_early);
+    CHECK(!rank.stopped);
+    CHECK(static_cast<int64_t>(rank.losses.size()) == end);
+    CHECK(rank.best == checkpoint::BestLoss{best, *lowest, end, 3, true});
+  }
+  const checkpoint::Store store(run.checkpoint_directory, 1);
+  CHECK(store.best() == best);
+  CHECK(*store.steps() == std::vector<int64_t>{end, best});
+  CHECK(store.read_manifest(end)->best == once[0].best);
+
+  const auto again = run_world(2, options, run);  // its count is full already
+  require_success(again);
+  CHECK(again[0].losses.empty());
+  CHECK(again[0].ended_early);
+  CHECK(again[0].best == once[0].best);
+
+  // Stopped between two evaluations, stopped in the step of one, and resumed: the same end.
+  for (const int64_t stop : {end - 3, end - 2, end}) {
+    CAPTURE(stop);
+    run.checkpoint_directory = folder.path() + "/stopped" + std::to_string(stop);
+    run.stop_at_step = stop;
+    const auto begun = run_world(2, options, run);
+    require_success(begun);
+    CHECK(begun[0].stopped);
+    run.stop_at_step = -1;
+    const auto resumed = run_world(2, options, run);
+    require_success(resumed);
+    CHECK(resumed[0].ended_early);
+    CHECK(resumed[0].best == once[0].best);
+    CHECK(static_cast<int64_t>(begun[0].losses.size() + resumed[0].losses.size()) == end);
+    CHECK(checkpoint::Store(run.checkpoint_directory, 1).best() == best);
+  }
 }

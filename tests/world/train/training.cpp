@@ -20,6 +20,7 @@ class Recorder : public train::LoopObserver {
  public:
   explicit Recorder(RankRun& run) : run_(run) {}
   void on_step(const train::StepReport& report, double) override { run_.losses.push_back(report.loss); }
+  void on_validation(int64_t, double loss) override { run_.validation_losses.push_back(loss); }
   void on_checkpoint(int64_t step, const std::string&, double) override { run_.saved_steps.push_back(step); }
   void on_lost_checkpoint(int64_t step, const base::Error& error) override {
     run_.lost_saves.push_back(std::to_string(step) + ": " + error.to_string());
@@ -98,6 +99,8 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
   run.validation_loss = outcome->validation_loss;
   run.evaluation_losses = outcome->evaluation_losses;
   run.stopped = outcome->stopped;
+  run.best = outcome->best;
+  run.ended_early = outcome->ended_early;
   run.checkpoint = outcome->checkpoint;
 }
 

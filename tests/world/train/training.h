@@ -26,7 +26,9 @@ struct RankRun {
   std::vector<double> losses;  // losses of the steps
   std::optional<double> validation_loss;
   std::vector<double> evaluation_losses;
-  bool stopped = false;
+  std::vector<double> validation_losses;  // of every validation
+  std::optional<checkpoint::BestLoss> best;
+  bool stopped = false, ended_early = false;
   std::string checkpoint;
   std::vector<int64_t> saved_steps;
   std::vector<std::string> lost_saves;  // "4: why"
