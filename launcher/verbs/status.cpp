@@ -3,6 +3,7 @@
 #include "launcher/runs/run_state.h"
 #include "launcher/verbs/command_line.h"
 #include "launcher/verbs/elsewhere.h"
+#include "launcher/verbs/run_sample.h"
 #include "launcher/verbs/sweep.h"
 #include "launcher/view/prometheus.h"
 #include "runtime/base/unix_time.h"
@@ -92,10 +93,7 @@ int metrics(const CommonOptions& common) {
   for (const record::RunDir& run : all_runs(common)) {
     const auto state = look_at(run);
     if (!state || is_history(*state)) continue;
-    samples.push_back({state->plan.name, state->plan.id, state->plan.scheduler, state->status,
-                       state->record ? state->record->world_size : 0,
-                       state->record ? static_cast<int>(state->record->attempts.size()) : 0,
-                       read_last_step(run)});
+    samples.push_back(sample_of(run, *state));
   }
   print_text("{}", prometheus_text(samples));
   return contract::kExitDone;

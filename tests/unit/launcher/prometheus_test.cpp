@@ -10,7 +10,11 @@ TEST_CASE("prometheus: each family has its help, its type, and a sample for each
   step.loss = 2.5;
   step.tokens_per_second = 1250000;
   step.time = 1790000000.5;
-  const RunSample trains{"llama", "17", "slurm", "running", 16, 2, step};
+  RunSample trains{"llama", "17", "slurm", "running", 16, 2, step};
+  trains.utilization = 0.5;
+  trains.resident_memory_bytes = 3221225472;
+  trains.faults = 1;
+  trains.detection_seconds = 2.5;
   const RunSample waits{"bert", "18", "slurm", "pending (Resources)", 0, 0, {}};
 
   CHECK(prometheus_text({trains, waits}) ==
@@ -36,8 +40,25 @@ TEST_CASE("prometheus: each family has its help, its type, and a sample for each
         "# HELP shardrun_run_last_step_timestamp_seconds When the step ended, in Unix time.\n"
         "# TYPE shardrun_run_last_step_timestamp_seconds gauge\n"
         "shardrun_run_last_step_timestamp_seconds{name=\"llama\",id=\"17\",scheduler=\"slurm\"} "
-        "1790000000.5\n");
-  CHECK(prometheus_text({}).empty());
+        "1790000000.5\n"
+        "# HELP shardrun_run_model_flops_utilization Share of the ranks' peak FLOP/s in that step.\n"
+        "# TYPE shardrun_run_model_flops_utilization gauge\n"
+        "shardrun_run_model_flops_utilization{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 0.5\n"
+        "# HELP shardrun_run_resident_memory_bytes What the rank that holds most holds now.\n"
+        "# TYPE shardrun_run_resident_memory_bytes gauge\n"
+        "shardrun_run_resident_memory_bytes{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 3221225472\n"
+        "# HELP shardrun_run_fault_detection_seconds From the last sign of life to the alarm, at the newest "
+        "fault.\n"
+        "# TYPE shardrun_run_fault_detection_seconds gauge\n"
+        "shardrun_run_fault_detection_seconds{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 2.5\n"
+        "# HELP shardrun_run_faults Attempts that ended by a fault.\n"
+        "# TYPE shardrun_run_faults gauge\n"
+        "shardrun_run_faults{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 1\n"
+        "# HELP shardrun_run_stragglers Ranks that were too slow, in attempts that are over.\n"
+        "# TYPE shardrun_run_stragglers gauge\n"
+        "shardrun_run_stragglers{name=\"llama\",id=\"17\",scheduler=\"slurm\"} 0\n"
+        "# EOF\n");
+  CHECK(prometheus_text({}) == "# EOF\n");
 }
 
 TEST_CASE("prometheus: a name cannot end its label") {
