@@ -1,5 +1,5 @@
 // A whole job that is killed at random moments of saving and started again until it is through.
-// SHARDRUN_KILLS=200 kills it as often; 20 is what CI has time for.
+// SHARDRUN_KILLS=200 kills it as often; 10 is what CI has time for.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -23,7 +23,7 @@ const std::string kSpec =
 
 int wanted_kills() {
   const char* text = std::getenv("SHARDRUN_KILLS");
-  return text == nullptr ? 20 : std::atoi(text);
+  return text == nullptr ? 10 : std::atoi(text);
 }
 
 // Waits for the launcher; returns false when it had not ended before.
