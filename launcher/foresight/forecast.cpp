@@ -125,7 +125,7 @@ Result<int64_t> batch_of(const spec::JobSpec& spec, const Question& question) {
   if (spec.batch.global_batch) return *spec.batch.global_batch;
   ASSIGN_OR_RETURN(const auto mesh, plan::solve_mesh(spec, question.nodes * question.machine.per_node,
                                                      question.machine.per_node));
-  ASSIGN_OR_RETURN(const auto batch, solve_batch(spec, mesh.data_parallel()));
+  ASSIGN_OR_RETURN(const auto batch, solve_batch(spec, mesh.readers()));
   return batch.global_batch;
 }
 

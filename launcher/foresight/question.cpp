@@ -133,7 +133,11 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   const auto mesh = plan::solve_mesh(spec, world, question.machine.per_node);
   if (!mesh) return std::nullopt;
   // Stages of a pipeline and ranks that share a sequence come out of the spec's data parallel ranks.
-  const Given& given = question.given;
+  Given given = question.given;
+  if (spec.sharding.context_parallel > 1) {
+    given.context_parallel = spec.sharding.context_parallel;
+    given.gathers_context = true;
+  }
   const int64_t ranks = mesh->data_parallel(), stages = given.pipeline;
   if (ranks % (stages * given.context_parallel) != 0) return std::nullopt;
   const auto batch = solve_batch(spec, static_cast<int>(ranks / (stages * given.context_parallel)));
@@ -141,7 +145,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   Layout layout;
   layout.nodes = question.nodes;
   layout.shard_degree = std::min(int64_t{mesh->shard_degree}, ranks / stages);
-  layout.given = question.given;
+  layout.given = given;
   layout.tensor_parallel = mesh->tensor_parallel;
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = batch->micro_batch;

@@ -62,9 +62,8 @@ bool can_be_solved(const spec::JobSpec& spec, int64_t nodes) {
   const auto mesh = plan::solve_mesh(spec, world, spec.resources.ranks_per_node);
   if (!mesh) return false;
   if (!spec.batch.global_batch) return true;
-  if (spec.batch.uneven == spec::Uneven::kDistribute)
-    return *spec.batch.global_batch >= mesh->data_parallel();
-  return *spec.batch.global_batch % (spec.batch.micro_batch * int64_t{mesh->data_parallel()}) == 0;
+  if (spec.batch.uneven == spec::Uneven::kDistribute) return *spec.batch.global_batch >= mesh->readers();
+  return *spec.batch.global_batch % (spec.batch.micro_batch * int64_t{mesh->readers()}) == 0;
 }
 
 }  // namespace

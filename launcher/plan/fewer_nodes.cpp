@@ -50,13 +50,13 @@ Result<LaunchPlan> plan_on_nodes(const JobSpec& spec, const LaunchPlan& original
   ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node));
   JobSpec same_step = spec;
   if (!spec.has_batch()) {
-    ASSIGN_OR_RETURN(plan.batch, solve_batch(spec, mesh.data_parallel()));
+    ASSIGN_OR_RETURN(plan.batch, solve_batch(spec, mesh.readers()));
     return plan;
   }
   same_step.batch.global_batch = original.batch.global_batch;
   same_step.batch.gradient_accumulation.reset();
   same_step.batch.scaling = spec::Scaling::kStrong;
-  ASSIGN_OR_RETURN(auto batch, solve_batch(same_step, mesh.data_parallel()));
+  ASSIGN_OR_RETURN(auto batch, solve_batch(same_step, mesh.readers()));
   plan.batch = batch;
   return plan;
 }

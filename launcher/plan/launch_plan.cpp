@@ -30,7 +30,7 @@ base::Result<record::LaunchPlan> solve_launch_plan(const spec::JobSpec& spec, co
                                    spec.resources.ranks_per_node, world, record::LaunchPlan::kLargestWorld));
   }
   ASSIGN_OR_RETURN(auto mesh, plan::solve_mesh(spec, world, spec.resources.ranks_per_node));
-  auto batch = solve_batch(spec, mesh.data_parallel());
+  auto batch = solve_batch(spec, mesh.readers());
   if (!batch) {
     const std::string mend = nodes_that_work(spec);
     return mend.empty() ? batch.error()

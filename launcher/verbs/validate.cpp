@@ -21,7 +21,7 @@ base::Result<Warnings> validate_one(const base::Result<LoadedSpec>& loaded) {
   ASSIGN_OR_RETURN(auto mesh,
                    plan::solve_mesh(loaded->spec, int64_t{resources.nodes} * resources.ranks_per_node,
                                     resources.ranks_per_node));
-  RETURN_IF_ERROR(solve_batch(loaded->spec, mesh.data_parallel()));
+  RETURN_IF_ERROR(solve_batch(loaded->spec, mesh.readers()));
   const bool slurm = loaded->spec.cluster.scheduler == spec::SchedulerKind::kSlurm;
   return check_files(loaded->spec, current_directory(), slurm ? RanksRun::kElsewhere : RanksRun::kHere);
 }

@@ -36,12 +36,12 @@ Result<void> check_tensor_parallel(const spec::JobSpec& spec, int degree) {
   const struct {
     const char* what;
     int64_t count;
-  } parts[] = {
-      {"heads", spec.model.heads},
-      {"kv_heads", spec.model.kv_heads},
-      {"ffn", spec.model.ffn},
-      {"vocab", spec.model.vocab},
-      {"micro_batch × sequence_length", int64_t{spec.batch.micro_batch} * spec.data.sequence_length}};
+  } parts[] = {{"heads", spec.model.heads},
+               {"kv_heads", spec.model.kv_heads},
+               {"ffn", spec.model.ffn},
+               {"vocab", spec.model.vocab},
+               {"micro_batch × sequence_length", int64_t{spec.batch.micro_batch} * spec.data.sequence_length /
+                                                     spec.sharding.context_parallel}};
   for (const auto& part : parts) {
     if (part.count % degree == 0) continue;
     return refusal(
@@ -86,6 +86,11 @@ std::vector<uint32_t> Mesh::replica_group(int global_rank) const {
   return strided(global_rank % stride, stride, replicas());
 }
 
+std::vector<uint32_t> Mesh::context_group(int global_rank) const {
+  return strided(global_rank - context_rank(global_rank) * tensor_parallel, tensor_parallel,
+                 context_parallel);
+}
+
 Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks_per_node) {
   const spec::ShardingSpec& sharding = spec.sharding;
   Mesh mesh;
@@ -116,6 +121,13 @@ Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks
     return refusal(spec, "sharding.shard_degree",
                    fmt::format("shard_degree {} does not divide {} data-parallel ranks", mesh.shard_degree,
                                data_parallel),
+                   fmt::format("write {}", divisors(data_parallel)));
+  }
+  mesh.context_parallel = sharding.context_parallel;
+  if (data_parallel % mesh.context_parallel != 0) {
+    return refusal(spec, "sharding.context_parallel",
+                   fmt::format("context_parallel {} does not divide {} data-parallel ranks",
+                               mesh.context_parallel, data_parallel),
                    fmt::format("write {}", divisors(data_parallel)));
   }
   RETURN_IF_ERROR(check_expert_parallel(spec, mesh));

@@ -7,7 +7,9 @@
 //   8 ranks, tensor_parallel 2, shard_degree 2:   replica 0: 0 1 | 2 3     replica 1: 4 5 | 6 7
 //     tensor groups {0,1} {2,3} {4,5} {6,7}; shard groups {0,2} {1,3} {4,6} {5,7}; replica groups {0,4} {1,5} …
 //
-// Ranks of one tensor group read the same sequences: together they are one data-parallel rank.
+// Ranks of one tensor group read the same sequences: together they are one data-parallel rank. Neighbouring data-parallel
+// ranks may share sequences, some tokens each: together they are one reader. Gradients are summed over readers and their
+// ranks alike, so that a context group may lie in a shard group, across several, or across replicas.
 //
 // Thread rule: plain values, pure functions.
 #pragma once
@@ -23,20 +25,23 @@ namespace shardrun::plan {
 using base::Result;
 
 struct Mesh {
-  int world_size = 1, tensor_parallel = 1, shard_degree = 1;
+  int world_size = 1, tensor_parallel = 1, shard_degree = 1, context_parallel = 1;
 
   int data_parallel() const { return world_size / tensor_parallel; }
   int replicas() const { return data_parallel() / shard_degree; }
+  int readers() const { return data_parallel() / context_parallel; }
 
   int tensor_rank(int global_rank) const { return global_rank % tensor_parallel; }
   int data_rank(int global_rank) const { return global_rank / tensor_parallel; }
   int shard_rank(int global_rank) const { return data_rank(global_rank) % shard_degree; }
   int replica_rank(int global_rank) const { return data_rank(global_rank) / shard_degree; }
+  int context_rank(int global_rank) const { return data_rank(global_rank) % context_parallel; }
 
   // Return global ranks, in ascending order, with `global_rank` among them.
   std::vector<uint32_t> tensor_group(int global_rank) const;
   std::vector<uint32_t> shard_group(int global_rank) const;
   std::vector<uint32_t> replica_group(int global_rank) const;
+  std::vector<uint32_t> context_group(int global_rank) const;
 };
 
 // Returns the mesh of [sharding] on `world_size` ranks with `ranks_per_node` of them on each node. hybrid_shard without

@@ -14,11 +14,14 @@ constexpr int64_t kFp32 = sizeof(float);
 // What sums over ranks receive: of shards and replicas two at a time, of a tensor group one.
 int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
   const int64_t shard = layout.largest_shard_elements * kFp32;
-  const int64_t tokens = options.micro_batch * options.sequence_length;
-  const int64_t rows = tokens / degrees.tensor_parallel * shape_of(options.model).hidden * kFp32;
+  const int64_t tokens = options.micro_batch * options.sequence_length / options.context_parallel;
+  const ModelShape shape = shape_of(options.model);
+  const int64_t rows = tokens / degrees.tensor_parallel * shape.hidden * kFp32;
+  const int64_t keys = tokens * 2 * shape.kv_width / degrees.tensor_parallel * kFp32;
   return kRunningSums * reduce_scatter_bytes(degrees.shard, shard) +
          kRunningSums * all_reduce_bytes(degrees.replicas, shard) +
-         reduce_scatter_bytes(degrees.tensor_parallel, rows);
+         reduce_scatter_bytes(degrees.tensor_parallel, rows) +
+         reduce_scatter_bytes(options.context_parallel, keys);
 }
 
 // What passes through the memory that ranks of a node share, in their turn. Weights that are read at the start come from one.
@@ -29,6 +32,7 @@ int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
   return node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) +
          node_gather_bytes(degrees.replicas) + node_sum_bytes(degrees.replicas) +
          (spreads ? node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) : 0) +
+         node_gather_bytes(options.context_parallel) + node_sum_bytes(options.context_parallel) +
          (reads ? node_bytes(1, int64_t{512} << 10) : 0);
 }
 
@@ -110,6 +114,7 @@ RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
           .optimizer_offload = spec.memory.optimizer_offload,
           .packed_moments = spec.optimizer.kind == spec::OptimizerKind::kAdamW8,
           .sequence_length = spec.data.sequence_length,
+          .context_parallel = spec.sharding.context_parallel,
           .micro_batch = batch.micro_batch,
           .gradient_accumulation = batch.gradient_accumulation,
           .saves_while_training = spec.checkpoint.every_steps > 0};
@@ -124,7 +129,8 @@ ModelRun model_run(const RankOptions& options) {
           .most_targets = options.micro_batch * most_targets(options.model, options.sequence_length),
           .device = options.device,
           .fp8 = options.fp8,
-          .accumulates = options.gradient_accumulation > 1};
+          .accumulates = options.gradient_accumulation > 1,
+          .context_parallel = options.context_parallel};
 }
 
 OpList ops(const RankOptions& options, int tensor_parallel) {

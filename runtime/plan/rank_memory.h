@@ -34,6 +34,7 @@ struct RankOptions {
   bool packed_moments = false;          // of AdamW, in 8 bits
   int64_t moment_piece = kMomentPiece;  // elements of a moment that come to a GPU at once
   int sequence_length = 256;
+  int context_parallel = 1;  // ranks that share each sequence
   int64_t micro_batch = 1, gradient_accumulation = 1;
   bool saves_while_training = false;  // reserves the memory that a save needs not to wait for a disk later
 };

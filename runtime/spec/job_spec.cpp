@@ -215,6 +215,7 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
   section.integer("shard_degree", 1, 1 << 17, sharding.shard_degree);
   section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
   section.integer("expert_parallel", 1, 1 << 10, sharding.expert_parallel);
+  section.integer("context_parallel", 1, 1 << 10, sharding.context_parallel);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
   if (section.has("shard_degree") && rules_of(sharding.strategy).degree != ShardDegree::kAsked) {
@@ -368,6 +369,26 @@ void read_logging(const TomlValue& document, SpecReading& reading, LoggingSpec& 
   section.finish();
 }
 
+void check_context(const SectionReader& sharding, SpecReading& reading, const JobSpec& spec) {
+  const int ranks = spec.sharding.context_parallel;
+  if (ranks == 1) return;
+  const auto origin = sharding.origin("context_parallel");
+  if (!architecture_of(spec.program.trainer).causal) {
+    reading.fail(origin, "only a causal model's sequences are shared by ranks", "remove it");
+  } else if (spec.model.experts.wanted()) {
+    reading.fail(origin, "experts take whole sequences",
+                 "remove it: expert_parallel spreads them over ranks");
+  } else if (spec.resources.device == DeviceKind::kGpu) {
+    reading.fail(origin, "ranks on GPUs do not share sequences yet", "remove it, or write device = \"cpu\"");
+  } else if (spec.data.sequence_length % (2 * ranks) != 0) {
+    reading.fail(
+        origin,
+        fmt::format("{} ranks cannot share sequences of {} tokens: each has two pieces of one length", ranks,
+                    spec.data.sequence_length),
+        fmt::format("make sequence_length a multiple of {}", 2 * ranks));
+  }
+}
+
 // Refuses settings that are each possible but not together.
 void check_together(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (reading.error) return;
@@ -394,6 +415,7 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
                    "write a divisor of the experts");
     }
   }
+  check_context(sharding, reading, spec);
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often to offload them",

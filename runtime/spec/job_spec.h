@@ -91,7 +91,9 @@ struct ShardingSpec {  // [sharding]
   int shard_degree = 0;
   int tensor_parallel = 1;  // ranks that share each matrix
   int expert_parallel = 1;  // ranks that share the experts of each layer
-  int prefetch = 1;         // how many blocks are gathered ahead
+  // Ranks that share each sequence: some tokens each, and the keys and values of all.
+  int context_parallel = 1;
+  int prefetch = 1;  // how many blocks are gathered ahead
 };
 
 struct PrecisionSpec {  // [precision]

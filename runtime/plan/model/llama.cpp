@@ -323,7 +323,7 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
   const Op back = sums ? Op::kForwardFp32 : Op::kForward;                // into the residual stream
   const Op input = sums ? Op::kBackwardInputFp32 : Op::kBackwardInput;
   const Op head_input = tensor_parallel > 1 ? Op::kBackwardInputFp32 : Op::kBackwardInput;
-  OpList list{run.compute, {}, {s.B, s.T, s.H, s.K, s.D}};
+  OpList list{run.compute, {}, {s.B, s.T, s.H, s.K, s.D, {0, static_cast<int>(s.sharers)}}};
   list.linears = {{Op::kForward, s.N, s.C, s.QKV, s.bias}, {back, s.N, s.HD, s.C},
                   {Op::kBackwardWeight, s.N, s.HD, s.C},   {Op::kBackwardInput, s.N, s.HD, s.C},
                   {Op::kBackwardWeight, s.N, s.C, s.QKV},  {input, s.N, s.C, s.QKV}};

@@ -14,7 +14,8 @@
 #include "runtime/base/memory.h"
 #include "runtime/plan/model/adapters.h"
 #include "runtime/plan/model/expert_buffers.h"
-#include "runtime/plan/model/llama.h"
+#include "runtime/plan/model/llama_sizes.h"
+#include "runtime/plan/model/shared_keys.h"
 
 namespace shardrun::plan {
 
@@ -22,58 +23,6 @@ using base::Cursor;
 
 // Numbers a row that the ranks of a tensor group exchange for the classifier (kernels/ops.h).
 inline constexpr int64_t kSliceStats = 3;
-
-// The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
-struct LlamaSizes {
-  LlamaSizes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel)
-      : ranks(tensor_parallel),
-        B(run.micro_batch),
-        T(run.sequence_length),
-        N(B * T),
-        R(N / ranks),
-        C(config.hidden),
-        D(config.head_elements()),
-        H(config.heads / ranks),
-        K(config.kv_heads / ranks),
-        F(config.ffn / ranks),
-        V(config.vocab / ranks),
-        L(config.layers),
-        HD(H * D),
-        QKV((H + 2 * K) * D),
-        // A window that reaches over the sequence hides nothing.
-        window(config.window < T ? config.window : 0),
-        bias(config.qkv_bias),
-        head_norms(config.head_norms),
-        lora_rank(config.lora.rank),
-        adapted(widest_adapter(config)),
-        experts(config.experts, N, config.expert_parallel, config.hidden, config.ffn),
-        dense_F(experts.E > 0 ? 0 : F),
-        epsilon(static_cast<float>(config.norm_epsilon)),
-        checkpointing(run.checkpointing),
-        slots(layer_slots(L, run)),
-        fp8(run.fp8),
-        accumulates(run.accumulates) {
-    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
-    const bool on_gpu = run.device == DeviceKind::kGpu;
-    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
-    const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
-    chunk = std::min(N, std::max(int64_t{64}, rows));
-  }
-  int64_t ranks;  // of the tensor group
-  int64_t B, T, N;
-  int64_t R;  // rows of the residual stream that this rank owns
-  int64_t C, D, H, K, F, V, L, HD, QKV;
-  int64_t window;  // tokens that a token sees; 0: all before it
-  bool bias, head_norms;
-  int64_t lora_rank, adapted;  // of adapters, and their widest result; 0: all weights are trained
-  ExpertSizes experts;
-  int64_t dense_F;  // of a feed-forward of all tokens; 0: there are experts
-  float epsilon;
-  Checkpointing checkpointing;
-  int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
-  bool fp8, accumulates;
-  int64_t chunk;  // rows of logits that exist at once
-};
 
 // Where fp8 lies: the scales of every block, and what one layer needs while it runs.
 struct Fp8Memory {
@@ -147,8 +96,8 @@ struct LlamaBuffers {
 
     scratch.take(tokens, s.N);
     scratch.take(targets, s.N);
-    scratch.take(begins, s.N);
-    scratch.take(rope, s.T * s.D);
+    scratch.take(begins, s.B * s.T);
+    scratch.take(rope, s.W * s.D);
     scratch.take(head_rrms, s.R);
     scratch.take(losses, kLosses);
     if (s.accumulates || s.lora_rank > 0)
@@ -165,6 +114,7 @@ struct LlamaBuffers {
       scratch.take(dlow, s.N * s.lora_rank);
       scratch.take(adapted, s.N * s.adapted);
     }
+    if (s.sharers > 1) shared_keys.take(s, scratch);
     if (s.ranks > 1) {
       scratch.take(gathered, s.N * s.C);
       scratch.take(partial, s.N * s.C);
@@ -197,6 +147,7 @@ struct LlamaBuffers {
   // In a tensor group of more than one rank: rows of all ranks, products before and after their sum, the classifier's stats.
   T* gathered = nullptr;
   float *partial = nullptr, *part = nullptr, *stats = nullptr;
+  SharedKeys<T> shared_keys;
   ExpertBuffers<T> experts;
   Fp8Memory fp8;
   int64_t saved_bytes = 0, scratch_bytes = 0;
@@ -212,7 +163,7 @@ struct LlamaBuffers {
     if (!here) return;
     cursor.take(a.rrms1, s.R);
     cursor.take(a.rrms2, s.R);
-    cursor.take(a.lse, s.B * s.H * s.T);
+    cursor.take(a.lse, s.B * s.H * s.W);
     if (s.head_norms) {
       cursor.take(a.head_rrms, s.N * (s.H + s.K));
       cursor.take(a.heads, s.N * (s.H + s.K) * s.D);

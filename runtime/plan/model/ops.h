@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/compute.h"
+#include "runtime/plan/context.h"
 
 namespace shardrun::plan {
 
@@ -16,7 +17,12 @@ using base::DType;
 // B sequences of T tokens; H heads of size D, which share K key/value heads.
 struct AttentionShape {
   int64_t B, T, H, K, D;
+  ContextPlace context{};  // of a rank that has some tokens of each sequence
   int64_t qkv_stride() const { return (H + 2 * K) * D; }
+  int64_t own_tokens() const { return context.own_tokens(T); }
+  // Between the keys of two tokens, and before a token's first one: beside queries, or, of all ranks' tokens, keys and values alone.
+  int64_t kv_stride() const { return context.ranks == 1 ? qkv_stride() : 2 * K * D; }
+  int64_t first_key() const { return context.ranks == 1 ? H * D : 0; }
 };
 
 // One linear_* function of kernels/ops.h with its sizes: N rows, C inputs, O outputs.

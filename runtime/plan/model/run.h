@@ -27,6 +27,7 @@ struct ModelRun {
   DeviceKind device = DeviceKind::kCpu;
   bool fp8 = false;          // the linear layers of a Llama's blocks, beside bf16
   bool accumulates = false;  // whether backward is asked to add, to what other micro-steps gave
+  int context_parallel = 1;  // ranks that share each sequence
 
   bool offloads_to_host() const { return offload && device == DeviceKind::kGpu; }
   bool offloads_to_file() const { return offload && device == DeviceKind::kCpu; }

@@ -19,6 +19,7 @@
 #include <span>
 
 #include "runtime/plan/model/ops.h"
+#include "runtime/trainer/kernels/attention.h"
 #include "runtime/trainer/kernels/types.h"
 
 namespace shardrun::kernels {
@@ -77,8 +78,6 @@ class EmbeddingOps {
   virtual void scatter_rows(T* y, const int32_t* rows, const T* x, int64_t M, int64_t N, int64_t C) const = 0;
 };
 
-using plan::AttentionShape;
-
 template <typename T>
 class NormOps {
  public:
@@ -110,37 +109,6 @@ class NormOps {
   // Turns the gradient in dqkv into that of what was there, in place. Overwrites dw (2,D) fp32. Same bits for any number of threads.
   virtual void head_norms_backward(T* dqkv, float* dw, const T* heads, const T* w, const float* rrms,
                                    const AttentionShape& shape) const = 0;
-};
-
-// Token t of a sequence sees the tokens u of its own document that are no padding, and with `causal` only u ≤ t.
-// A token that sees nothing gets zeros. Tiles that nobody sees cost nothing.
-struct Visibility {
-  bool causal = true;
-  const int32_t* begins = nullptr;  // (B,T): the column at which each token's document begins; null: 0
-  const int32_t* lengths =
-      nullptr;  // (B): how many tokens at the start of each sequence are no padding; null: T
-  // With causal, on a CPU: how many tokens a token sees, itself and those right before it; 0: all of them.
-  int64_t window = 0;
-};
-
-// Attention with grouped key/value heads, tiled (Dao 2023): no T×T matrix ever exists.
-template <typename T>
-class AttentionOps {
- public:
-  virtual ~AttentionOps() = default;
-
-  // Rotary position embedding, half-rotation layout (Su et al. 2021, as in LlamaForCausalLM): rotates `heads` heads of D in
-  // place at the start of each row of x (B·T, stride), by the angles of plan::rope_table(). `inverse` is for backward.
-  virtual void rope(T* x, const float* table, int64_t B, int64_t length, int64_t heads, int64_t D,
-                    int64_t stride, bool inverse) const = 0;
-  // Computes out (B·T, H·D) from qkv (B·T, (H+2K)·D), which holds query heads, key heads and value heads of each
-  // token, and lse (B,H,T) fp32, the log of the softmax's denominator, which is kept for backward. Scores are scaled
-  // with 1/sqrt(D).
-  virtual void forward(T* out, float* lse, const T* qkv, const AttentionShape& shape,
-                       const Visibility& visibility = {}) const = 0;
-  // Overwrites dqkv (B·T, (H+2K)·D).
-  virtual void backward(T* dqkv, const T* dout, const T* out, const T* qkv, const float* lse,
-                        const AttentionShape& shape, const Visibility& visibility = {}) const = 0;
 };
 
 // Ops that treat every element by itself.

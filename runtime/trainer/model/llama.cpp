@@ -14,6 +14,7 @@
 #include "runtime/trainer/model/block_linears.h"
 #include "runtime/trainer/model/experts.h"
 #include "runtime/trainer/model/linear_adapters.h"
+#include "runtime/trainer/model/shared_attention.h"
 #include "runtime/trainer/model/tensor_group.h"
 
 namespace shardrun::model {
@@ -49,9 +50,11 @@ class TypedLlama : public Llama {
         fp8_(backend_, reinterpret_cast<kernels::Fp8Scaling*>(buffers_.fp8.scalings),
              BlockLinears<T>::formats(sizes_.fp8 ? sizes_.L : 0)),
         linears_(ops_, fp8_ops, sizes_.fp8 ? &fp8_ : nullptr, buffers_.fp8),
+        attention_(backend_, ops_, options.context, sizes_, buffers_.shared_keys),
         adapters_(ops_, config, sizes_.N, buffers_),
         experts_(ops_, config, sizes_.experts, buffers_.experts, options.experts) {
-    const auto table = plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope);
+    const auto table =
+        attention_.own_rows(plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope));
     backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
     if (config.tied_embeddings) visits_.push_back(0);
@@ -77,7 +80,7 @@ class TypedLlama : public Llama {
     visibility_ = {};
     visibility_.window = sizes_.window;
     if (!batch.document_begins.empty()) {
-      SHARDRUN_CHECK(batch.document_begins.size() == tokens.size());
+      SHARDRUN_CHECK(static_cast<int64_t>(batch.document_begins.size()) == sizes_.B * sizes_.T);
       upload(buffers_.begins, batch.document_begins);
       visibility_.begins = buffers_.begins;
     }
@@ -262,7 +265,7 @@ class TypedLlama : public Llama {
   // With other ranks, or with layers that wait on the host, more happens in a layer than ops.
   template <typename LayerOps>
   Result<void> repeat(const char* name, int layer, std::array<const void*, 2> memory, const LayerOps& ops) {
-    if (!tensor_.alone() || offloaded_) return ops();
+    if (!tensor_.alone() || !attention_.alone() || offloaded_) return ops();
     const bool adds = memory[1] != nullptr && accumulate_;  // of a backward
     const uint64_t flags = (visibility_.begins != nullptr ? 1U : 0U) | (adds ? 2U : 0U);
     const uint64_t scales = sizes_.fp8 ? fp8_.delayed_scales(layer) : 0;
@@ -293,11 +296,10 @@ class TypedLlama : public Llama {
     }
     adapters_.forward(Linear::kQkv, a.qkv, a.normed1);
     if (s.head_norms) {
-      ops_.norms.head_norms_forward(a.qkv, a.heads, a.head_rrms, p + at.head_norms, attention_shape(),
-                                    s.epsilon);
+      ops_.norms.head_norms_forward(a.qkv, a.heads, a.head_rrms, p + at.head_norms, heads_shape(), s.epsilon);
     }
-    ops_.attention.rope(a.qkv, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
-    ops_.attention.forward(a.attention, a.lse, a.qkv, attention_shape(), visibility_);
+    ops_.attention.rope(a.qkv, buffers_.rope, s.B, s.W, s.H + s.K, s.D, s.QKV, /*inverse=*/false);
+    RETURN_IF_ERROR(attention_.forward(a.attention, a.lse, a.qkv, visibility_));
     RETURN_IF_ERROR(project_back(layer, Linear::kOut, a.middle, a.attention, p + at.out, s.HD));
     ops_.norms.rmsnorm_residual_forward(own_rows(a.normed2), a.rrms2, a.middle, a.input, p + at.norm2, s.R,
                                         s.C, s.epsilon);
@@ -407,8 +409,8 @@ class TypedLlama : public Llama {
     linears_.backward(layer, Linear::kOut, part(g, at.out), narrow, *d, a.attention, p + at.out, s.N, s.HD,
                       s.C);
     adapters_.backward(Linear::kOut, narrow, *d, a.attention);
-    ops_.attention.backward(wide, narrow, a.attention, a.qkv, a.lse, attention_shape(), visibility_);
-    ops_.attention.rope(wide, buffers_.rope, s.B, s.T, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
+    RETURN_IF_ERROR(attention_.backward(wide, narrow, a.attention, a.qkv, a.lse, visibility_));
+    ops_.attention.rope(wide, buffers_.rope, s.B, s.W, s.H + s.K, s.D, s.QKV, /*inverse=*/true);
     if (s.head_norms)
       RETURN_IF_ERROR(head_norms_backward(part(g, at.head_norms), wide, a, p + at.head_norms));
     if (s.bias && g != nullptr) ops_.products.bias_backward(g + at.qkv_bias, wide, s.N, s.QKV, accumulate_);
@@ -434,16 +436,15 @@ class TypedLlama : public Llama {
   Result<void> head_norms_backward(float* dweight, T* dqkv, const LlamaLayerActivations<T>& a,
                                    const T* weight) {
     float* const own = accumulate_ || dweight == nullptr ? buffers_.norm_gradient : dweight;
-    ops_.norms.head_norms_backward(dqkv, own, a.heads, weight, a.head_rrms, attention_shape());
+    ops_.norms.head_norms_backward(dqkv, own, a.heads, weight, a.head_rrms, heads_shape());
     RETURN_IF_ERROR(tensor_.sum(std::span(own, 2 * sizes_.D)));
     if (own != dweight && dweight != nullptr)
       backend_.ops<float>().pointwise.add(dweight, dweight, own, 2 * sizes_.D);
     return {};
   }
 
-  kernels::AttentionShape attention_shape() const {
-    return {sizes_.B, sizes_.T, sizes_.H, sizes_.K, sizes_.D};
-  }
+  // Of the tokens that this rank has, as norms see them.
+  kernels::AttentionShape heads_shape() const { return {sizes_.B, sizes_.W, sizes_.H, sizes_.K, sizes_.D}; }
 
   // ---- head
 
@@ -519,6 +520,7 @@ class TypedLlama : public Llama {
   std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory
   Fp8State fp8_;
   BlockLinears<T> linears_;
+  SharedAttention<T> attention_;
   LinearAdapters<T> adapters_;
   Experts<T> experts_;
   kernels::Visibility visibility_;
@@ -543,7 +545,7 @@ Result<std::unique_ptr<Llama>> make(const LlamaConfig& config, const ModelOption
 
 Result<void> check_group(const LlamaConfig& config, const ModelOptions& options) {
   const int ranks = options.tensor == nullptr ? 1 : options.tensor->size();
-  const int64_t tokens = int64_t{options.micro_batch} * options.sequence_length;
+  const int64_t tokens = int64_t{options.micro_batch} * options.sequence_length / options.context_parallel;
   if (config.heads % ranks == 0 && config.kv_heads % ranks == 0 && config.ffn % ranks == 0 &&
       config.vocab % ranks == 0 && tokens % ranks == 0) {
     return {};
@@ -565,6 +567,12 @@ Result<std::unique_ptr<Llama>> Llama::create(const LlamaConfig& config, const Mo
   RETURN_IF_ERROR(check_group(config, options));
   const bool cut = TensorGroup(options.tensor).size() > 1,
              on_gpu = options.backend->kind() == base::DeviceKind::kGpu;
+  const int sharers = options.context_parallel;
+  SHARDRUN_CHECK(sharers == (options.context == nullptr ? 1 : options.context->size()));
+  if (sharers > 1 && (on_gpu || config.experts.wanted() || options.sequence_length % (2 * sharers) != 0))
+    return base::Error(
+        base::Code::kUnsupported,
+        "ranks share sequences of a multiple of 2·context_parallel tokens, without experts and GPUs");
   if (config.lora.wanted() && (cut || options.fp8 || on_gpu))
     return base::Error(base::Code::kUnsupported,
                        "adapters have no tensor parallelism, no fp8 and no GPU yet");

@@ -19,6 +19,7 @@ struct ModelOptions : plan::ModelRun {    // its device is the backend's
   comm::Communicator* tensor = nullptr;   // the ranks that share each matrix; null: this one alone
   comm::Communicator* experts = nullptr;  // the ranks that share experts; null: this one has them all
   kernels::Backend* backend = &kernels::cpu_backend();  // outlives the model
+  comm::Communicator* context = nullptr;  // the ranks that share each sequence; null: this one has all of it
 };
 
 }  // namespace shardrun::model

@@ -55,16 +55,17 @@ class LoaderBatches : public Batches {
   Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,
                                      int64_t data_rank) override {
     RETURN_IF_ERROR(loaders_.training.read_training(position, plan, micro_step, data_rank, spans()));
-    return rows_.view();
+    return batch();
   }
   Result<model::Batch> read_held_out(size_t set, int64_t first_slot, int64_t count) override {
     RETURN_IF_ERROR(loaders_.held_out(set).read_validation(first_slot, count, spans()));
-    return rows_.view();
+    return batch();
   }
 
  protected:
   using Spans = std::conditional_t<std::is_same_v<Loader, data::Loader>, data::Rows, data::BertRows>;
   virtual Spans spans() = 0;
+  virtual model::Batch batch() { return rows_.view(); }
 
   Loaders<Loader> loaders_;
   Rows rows_;
@@ -72,7 +73,8 @@ class LoaderBatches : public Batches {
 
 class TextBatches : public LoaderBatches<data::Loader> {
  public:
-  TextBatches(Loaders<data::Loader> loaders, size_t tokens) : LoaderBatches(std::move(loaders)) {
+  TextBatches(Loaders<data::Loader> loaders, size_t tokens, const plan::ContextPlace& context)
+      : LoaderBatches(std::move(loaders)), context_(context) {
     rows_.tokens.resize(tokens);
     rows_.targets.resize(tokens);
     // Plain text has no borders that attention stops at.
@@ -85,6 +87,28 @@ class TextBatches : public LoaderBatches<data::Loader> {
 
  private:
   data::Rows spans() override { return {rows_.tokens, rows_.targets, rows_.document_begins}; }
+
+  // Where ranks share sequences: the tokens and targets of this one, and where the documents of all tokens begin.
+  model::Batch batch() override {
+    model::Batch batch = rows_.view();
+    if (context_.ranks == 1) return batch;
+    batch.tokens = own(rows_.tokens, tokens_);
+    batch.targets = own(rows_.targets, targets_);
+    return batch;
+  }
+  std::span<const int32_t> own(const std::vector<int32_t>& all, std::vector<int32_t>& some) const {
+    const int64_t length = loaders_.training.sequence_length();
+    const auto sequences = static_cast<int64_t>(all.size()) / length;
+    some.clear();
+    for (int64_t b = 0; b < sequences; ++b) {
+      for (int64_t token = 0; token < context_.own_tokens(length); ++token)
+        some.push_back(all[b * length + context_.position(token, length)]);
+    }
+    return some;
+  }
+
+  plan::ContextPlace context_;
+  std::vector<int32_t> tokens_, targets_;
 };
 
 class PairBatches : public LoaderBatches<data::BertLoader> {
@@ -148,7 +172,7 @@ Result<std::unique_ptr<Batches>> Batches::open(const Network& network, const Bat
         std::make_unique<PairBatches>(std::move(loaders), tokens, options.micro_batch));
   }
   ASSIGN_OR_RETURN(auto loaders, open_loaders<data::Loader>(network, options));
-  return std::unique_ptr<Batches>(std::make_unique<TextBatches>(std::move(loaders), tokens));
+  return std::unique_ptr<Batches>(std::make_unique<TextBatches>(std::move(loaders), tokens, options.context));
 }
 
 }  // namespace shardrun::train

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/plan/context.h"
 #include "runtime/spec/job_spec.h"
 #include "runtime/trainer/data/corpus.h"
 #include "runtime/trainer/data/loader.h"
@@ -28,6 +29,7 @@ struct BatchOptions {
   int sequence_length = 256;
   int64_t micro_batch = 1;
   uint64_t seed = 1;
+  plan::ContextPlace context{};  // the tokens of each sequence that this rank computes
 };
 
 class Batches {

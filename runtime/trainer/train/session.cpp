@@ -55,10 +55,15 @@ plan::BatchPlan batch_plan(const SessionOptions& options, int data_parallel) {
 Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, const Groups& groups,
                                                  kernels::Backend& backend) {
   SHARDRUN_CHECK(options.device == backend.kind());
-  ASSIGN_OR_RETURN(
-      auto batches,
-      Batches::open(options.model, {options.training_files, options.validation_files, options.evaluations,
-                                    options.sequence_length, options.micro_batch, options.seed}));
+  ASSIGN_OR_RETURN(auto batches,
+                   Batches::open(options.model, {options.training_files,
+                                                 options.validation_files,
+                                                 options.evaluations,
+                                                 options.sequence_length,
+                                                 options.micro_batch,
+                                                 options.seed,
+                                                 {groups.context_rank(), groups.context_parallel()}}));
+  SHARDRUN_CHECK(options.context_parallel == groups.context_parallel());
   RETURN_IF_ERROR(check_experts(options, groups));
   auto model = create_model(options.model, model_options(options, groups, backend));
   RETURN_IF_ERROR(model);
@@ -89,7 +94,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
                  shard::Arena arena, base::Memory sums, Optimizer optimizer)
     : options_(options),
       groups_(groups),
-      batch_(batch_plan(options, groups.data_parallel())),
+      batch_(batch_plan(options, groups.readers())),
       batches_(std::move(batches)),
       backend_(backend),
       model_(std::move(model)),
@@ -183,7 +188,7 @@ void Session::sum_gradient_squares(Sums& sums) {
 }
 
 Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targets) {
-  ASSIGN_OR_RETURN(auto batch, batches_->read_training(position, batch_, number, groups_.data_rank()));
+  ASSIGN_OR_RETURN(auto batch, batches_->read_training(position, batch_, number, groups_.reader()));
   batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
   batch.backward_follows = true;
   batch.sequence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
@@ -324,7 +329,7 @@ Result<double> Session::held_out_loss(size_t set) {
   const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
   engine_.begin(step_plan(rounds, /*backward=*/false));
   for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t first_slot = round * slots_per_round + groups_.data_rank() * batch_.micro_batch;
+    const int64_t first_slot = round * slots_per_round + groups_.reader() * batch_.micro_batch;
     ASSIGN_OR_RETURN(const auto batch, batches_->read_held_out(set, first_slot, count));
     model_->set_batch(batch);
     RETURN_IF_ERROR(compute());

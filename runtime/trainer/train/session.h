@@ -67,6 +67,7 @@ struct Groups {
   comm::Communicator* replica = nullptr;  // the ranks with the same shard
   comm::Communicator* tensor = nullptr;   // the ranks that share each matrix
   comm::Communicator* experts = nullptr;  // of the shard group, where it shares experts
+  comm::Communicator* context = nullptr;  // the ranks that share each sequence
 
   int shard_rank() const { return gather->rank(); }
   int shard_degree() const { return gather->size(); }
@@ -76,6 +77,11 @@ struct Groups {
   int tensor_parallel() const { return tensor == nullptr ? 1 : tensor->size(); }
   int data_rank() const { return replica_rank() * shard_degree() + shard_rank(); }
   int data_parallel() const { return replicas() * shard_degree(); }
+  int context_rank() const { return context == nullptr ? 0 : context->rank(); }
+  int context_parallel() const { return context == nullptr ? 1 : context->size(); }
+  // Ranks, or groups of them, that read sequences of their own.
+  int readers() const { return data_parallel() / context_parallel(); }
+  int reader() const { return data_rank() / context_parallel(); }
 };
 
 struct StepReport {
@@ -184,7 +190,7 @@ class Session {
   Result<bool> is_finite(std::span<const float> values);
   base::Error not_finite(const StepReport& report, double own_loss);
   base::Error spiked(const StepReport& report, double median, double own_loss);
-  std::string sequences_of(int64_t data_rank) const;
+  std::string sequences_of(int rank) const;
   Result<uint64_t> hash_of_masters();
   Result<void> compare_replicas();
   Result<void> all_reduce(std::span<double> values);

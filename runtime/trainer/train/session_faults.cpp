@@ -57,7 +57,7 @@ base::Error Session::not_finite(const StepReport& report, double own_loss) {
     const bool loss = !seen.loss_is_finite, other_loss = !all[rank].loss_is_finite;
     if (loss || (!other_loss && seen.block != INT32_MAX)) rank = i;
   }
-  const std::string sequences = sequences_of(rank / groups_.tensor_parallel());
+  const std::string sequences = sequences_of(rank);
   std::string words = fmt::format(
       "step {}: loss {} and gradient norm {} are not finite; lower [optimizer] learning_rate or lengthen "
       "warmup_steps; first seen on rank {}{}{}",
@@ -69,11 +69,12 @@ base::Error Session::not_finite(const StepReport& report, double own_loss) {
   return Error(Code::kRefused, std::move(words));
 }
 
-// Returns the sequences of a data rank in the next step: "8-9, 24".
-std::string Session::sequences_of(int64_t data_rank) const {
+// Returns the sequences of a rank in the next step: "8-9, 24".
+std::string Session::sequences_of(int rank) const {
+  const int reader = rank / (groups_.tensor_parallel() * groups_.context_parallel());
   std::string sequences;
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
-    const auto share = batch_.share(number, data_rank);
+    const auto share = batch_.share(number, reader);
     if (share.count == 0) continue;
     const int64_t first = data_position_ + share.begin;
     sequences += fmt::format("{}{}", sequences.empty() ? "" : ", ", first);
@@ -91,7 +92,7 @@ base::Error Session::spiked(const StepReport& report, double median, double own_
   Seen own;
   int64_t sequences = 0;
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number)
-    sequences += batch_.share(number, groups_.data_rank()).count;
+    sequences += batch_.share(number, groups_.reader()).count;
   if (sequences > 0) own.loss_of_a_sequence = own_loss / static_cast<double>(sequences);
   options_.node_name.copy(own.node.data(), own.node.size() - 1);
   std::vector<Seen> all(static_cast<size_t>(groups_.world->size()));
@@ -109,9 +110,8 @@ base::Error Session::spiked(const StepReport& report, double median, double own_
       fmt::format(
           "step {}: loss {:.4f} is a spike: more than {} times {:.4f}, the median of the steps before it "
           "([fault_tolerance] spike_factor); the costliest sequences are {} of rank {}{}{}",
-          report.step, report.loss, options_.spike_factor, median,
-          sequences_of(rank / groups_.tensor_parallel()), rank, most->node[0] != 0 ? " on node " : "",
-          most->node.data()));
+          report.step, report.loss, options_.spike_factor, median, sequences_of(rank), rank,
+          most->node[0] != 0 ? " on node " : "", most->node.data()));
 }
 
 // A GPU's weights are not read back for this: the sum of their squares in a fixed order tells nearly every change.

@@ -12,7 +12,12 @@ shard::EngineOptions engine_options(const SessionOptions& options, kernels::Back
 
 model::ModelOptions model_options(const SessionOptions& options, const Groups& groups,
                                   kernels::Backend& backend) {
-  return {plan::model_run(options), options.offload_directory, groups.tensor, groups.experts, &backend};
+  return {plan::model_run(options),
+          options.offload_directory,
+          groups.tensor,
+          groups.experts,
+          &backend,
+          groups.context};
 }
 
 OptimizerOptions optimizer_options(const SessionOptions& options) {

@@ -1,7 +1,7 @@
 // Trace: what a rank did when, in lanes, as a file that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 //
 //   compute   forward and backward of each block, the optimizer, and where the rank waited for a collective
-//   gather, reduce, replica, tensor, world, experts   each collective from its start until somebody had to know it was complete
+//   gather, reduce, replica, tensor, world, experts, context   each collective from its start until somebody had to know it was complete
 //
 // A lane has as many tracks as it has collectives at once, "gather", "gather 2" and so on, for slices of a track that overlap are
 // not shown.
@@ -33,7 +33,7 @@ using base::Result;
 
 class Trace {
  public:
-  enum class Lane { kCompute, kGather, kReduce, kReplica, kTensor, kWorld, kExperts };
+  enum class Lane { kCompute, kGather, kReduce, kReplica, kTensor, kWorld, kExperts, kContext };
   static int64_t now_nanoseconds();
 
   // Nothing is kept while it is off, as it is at first.

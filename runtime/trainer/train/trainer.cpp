@@ -326,15 +326,16 @@ class Trainer {
                       mesh.replica_group(rank),
                       mesh.tensor_group(rank)};
     if (spec_.sharding.expert_parallel > 1) options.groups.push_back(mesh.shard_group(rank));
+    if (mesh.context_parallel > 1) options.groups.push_back(mesh.context_group(rank));
     options.device = device_use(options.groups.size());
     ASSIGN_OR_RETURN(auto world, comm::connect_world(options));
     world_ = std::move(world);
-    if (plan_.batch.data_parallel != mesh.data_parallel()) {
+    if (plan_.batch.data_parallel != mesh.readers()) {
       return Error(
           Code::kInvalid,
           fmt::format("{} was solved for {} data-parallel ranks, but {} were started; "
                       "start as many",
-                      run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh.data_parallel()));
+                      run_dir_.attempt_plan(env_.attempt), plan_.batch.data_parallel, mesh.readers()));
     }
     if (env_.global_rank != 0) return {};
     if (env_.launch_time > 0.0) first_barrier_seconds_ = base::unix_now() - env_.launch_time;
@@ -358,26 +359,37 @@ class Trainer {
   // In the order in which connect() asked for them; each with its lane when the job is profiled.
   Groups groups() {
     std::vector<comm::Communicator*> all;
-    constexpr Trace::Lane kLanes[] = {Trace::Lane::kWorld,   Trace::Lane::kGather, Trace::Lane::kReduce,
-                                      Trace::Lane::kReplica, Trace::Lane::kTensor, Trace::Lane::kExperts};
-    constexpr const char* kNames[] = {"world", "gather", "reduce", "replica", "tensor", "experts"};
+    const bool shares_experts = spec_.sharding.expert_parallel > 1;  // no job shares sequences, too
+    const Trace::Lane lanes[] = {
+        Trace::Lane::kWorld,  Trace::Lane::kGather,
+        Trace::Lane::kReduce, Trace::Lane::kReplica,
+        Trace::Lane::kTensor, shares_experts ? Trace::Lane::kExperts : Trace::Lane::kContext};
+    const char* const names[] = {"world",   "gather", "reduce",
+                                 "replica", "tensor", shares_experts ? "experts" : "context"};
     for (size_t i = 0; i < world_.communicators.size(); ++i) {
       comm::Communicator* inner = world_.communicators[i].get();
       if (spec_.communication.checksums) {
-        checked_.push_back(comm::checked(*inner, kNames[i]));
+        checked_.push_back(comm::checked(*inner, names[i]));
         inner = checked_.back().get();
       }
       watched_.push_back(watched(*inner, progress_));
       comm::Communicator* group = watched_.back().get();
       if (spec_.logging.profile_steps > 0) {
-        kernels::Backend& owner = kLanes[i] == Trace::Lane::kWorld ? kernels::cpu_backend() : backend();
-        traced_.push_back(traced(*group, trace_, kLanes[i], owner));
+        kernels::Backend& owner = lanes[i] == Trace::Lane::kWorld ? kernels::cpu_backend() : backend();
+        traced_.push_back(traced(*group, trace_, lanes[i], owner));
         group = traced_.back().get();
       }
       all.push_back(group);
     }
     const auto beyond_us = [](comm::Communicator* group) { return group->size() > 1 ? group : nullptr; };
-    return {all[0], all[1], all[2], beyond_us(all[3]), beyond_us(all[4]), all.size() > 5 ? all[5] : nullptr};
+    comm::Communicator* const last = all.size() > 5 ? all[5] : nullptr;
+    return {.world = all[0],
+            .gather = all[1],
+            .reduce = all[2],
+            .replica = beyond_us(all[3]),
+            .tensor = beyond_us(all[4]),
+            .experts = shares_experts ? last : nullptr,
+            .context = shares_experts ? nullptr : last};
   }
 
   Result<void> settle_attention() {

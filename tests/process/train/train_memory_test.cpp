@@ -120,6 +120,7 @@ TEST_CASE("memory: every lever peaks within 2 % of its plan") {
   check(job, {"optimizer offload", {"memory.optimizer_offload=true"}});
   check(job, {"fp32", {"precision.parameters=\"fp32\""}});
   check(job, {"accumulation", {"batch.gradient_accumulation=2"}});
+  check(job, {"shared sequences", {"sharding.context_parallel=4", "data.sequence_length=512"}});
 }
 
 TEST_CASE(

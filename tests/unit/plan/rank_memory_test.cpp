@@ -248,6 +248,48 @@ TEST_CASE(
   CHECK_GT(spread.activations - whole.activations, int64_t{2} * (4 - 1) * 128 * 2 * 3 * 128 * 4);
 }
 
+TEST_CASE(
+    "memory plan: a sequence over ranks takes its part of each rank's activations, and keys and values of "
+    "all") {
+  plan::RankOptions options;
+  options.model =
+      plan::LlamaConfig{.layers = 8, .hidden = 64, .heads = 4, .kv_heads = 1, .ffn = 128, .vocab = 256};
+  options.sequence_length = 4096;
+  const plan::MemoryPlan whole = planned(options, 4, 1, 1).memory;
+  options.context_parallel = 4;
+  const plan::MemoryPlan shared = planned(options, 4, 1, 1).memory;
+  // Keys and values of one layer: of all tokens once in the compute dtype and twice as gradients, and this rank's sums.
+  constexpr int64_t kKeys = int64_t{4096} * 2 * 16 * 4;
+  constexpr int64_t kDocuments = 4096 * 4;  // where those of all tokens begin
+  const int64_t parts = shared.activations - 3 * kKeys - kKeys / 4 - kDocuments;
+  CHECK_EQ(shared.masters, whole.masters);
+  CHECK_GT(parts, (whole.activations - kDocuments) / 4 - 65536);
+  CHECK_LT(parts, (whole.activations - kDocuments) / 4 + 65536);
+}
+
+TEST_CASE("mesh: neighbours share sequences, whatever shards they have, and divide the ranks") {
+  const auto solved = [](const std::string& sharding, int64_t world) {
+    const auto spec = spec::parse_job_spec(
+        "name = \"x\"\n[program]\ntrainer = \"llama\"\n[data]\nfiles = [\"x\"]\nsequence_length = 256\n"
+        "[model]\npreset = \"llama-1m\"\n[sharding]\n" +
+            sharding,
+        "job.toml");
+    REQUIRE_MESSAGE(spec, spec.error().to_string());
+    return plan::solve_mesh(*spec, world, 4);
+  };
+
+  const auto mesh = solved("context_parallel = 2\ntensor_parallel = 2\n", 8);
+  REQUIRE(mesh);
+  CHECK_EQ(mesh->readers(), 2);
+  CHECK_EQ(mesh->shard_degree, 4);
+  CHECK_EQ(mesh->context_group(5), std::vector<uint32_t>{5, 7});
+  CHECK_EQ(mesh->context_group(2), std::vector<uint32_t>{0, 2});
+  const auto odd = solved("context_parallel = 4\n", 6);
+  REQUIRE_FALSE(odd);
+  CHECK_EQ(odd.error().to_string(),
+           "job.toml:10:20: context_parallel 4 does not divide 6 data-parallel ranks; write 1, 2, 3 or 6");
+}
+
 TEST_CASE("mesh: experts are shared by the ranks that share a copy of the state, in whole lines of memory") {
   const auto refusal = [](const std::string& more, int64_t world) {
     const auto spec = spec::parse_job_spec(

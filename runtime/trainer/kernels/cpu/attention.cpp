@@ -47,14 +47,6 @@ void load_transposed(float* out, const Type* in, int64_t rows, int64_t D, int64_
   vector::transpose(out, kKeys, in, rows, D, stride);
 }
 
-void store_tile(float* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(out + r * stride, in + r * D, static_cast<size_t>(D) * sizeof(float));
-}
-void store_tile(Bf16* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
-  vector::narrow_rows(out, in, rows, D, stride);
-}
-
 // Computes scores (rows, kKeys) = scale · q · kᵀ, with -inf where a query may not look.
 void masked_scores(float* scores, const float* q, const float* k_transposed, const Seen& seen, int64_t rows,
                    int64_t keys, int64_t D, int64_t first_query, int64_t first_key) {
@@ -71,11 +63,11 @@ void masked_scores(float* scores, const float* q, const float* k_transposed, con
 
 // Loads all keys, transposed, and values of one sequence and key/value head, which every tile of queries reads.
 template <typename Type>
-void load_head(const HeadTiles& head, const Slice<const Type>& slice, const Type* qkv) {
-  const int64_t T = slice.shape.T, D = head.head_size, stride = slice.shape.qkv_stride();
+void load_head(const HeadTiles& head, const Slice<const Type>& slice, const Type* kv) {
+  const int64_t T = slice.shape.T, D = head.head_size, stride = slice.shape.kv_stride();
   for (int64_t j = 0; j < T; j += kKeys)
-    load_transposed(head.k_transposed + j * D, slice.key(qkv, j), std::min(kKeys, T - j), D, stride);
-  load_tile(head.v, slice.value(qkv, 0), T, D, stride);
+    load_transposed(head.k_transposed + j * D, slice.key(kv, j), std::min(kKeys, T - j), D, stride);
+  load_tile(head.v, slice.value(kv, 0), T, D, stride);
 }
 
 // Returns the scratch of the calling thread.
@@ -102,7 +94,7 @@ void fold_tile(ForwardScratch& s, int64_t rows, int64_t first_key, int64_t keys,
 template <typename Type>
 void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Seen& seen, Type* out,
                      float* lse, const Type* qkv, int64_t h, int64_t i) {
-  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.own_tokens() - i);
   load_tile(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   vector::scale(s.q, 1.0f / std::sqrt(static_cast<float>(D)), rows * D);
   std::fill_n(s.out, kQueries * D, 0.0f);
@@ -120,16 +112,16 @@ void forward_queries(ForwardScratch& s, const Slice<const Type>& slice, const Se
     vector::scale(s.out + r * D, sees_any ? 1.0f / s.sum[r] : 0.0f, D);
     lse[slice.lse_at(i + r, h)] = sees_any ? s.largest[r] + std::log(s.sum[r]) : 0.0f;
   }
-  store_tile(out + slice.out_at(i, h), s.out, rows, D, slice.shape.H * D);
+  store_rows(out + slice.out_at(i, h), s.out, rows, D, slice.shape.H * D);
 }
 
 // Computes delta[t] = dout · out, the softmax's own correction.
 template <typename Type>
 void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type* dout, const Type* out,
                   int64_t h) {
-  const int64_t T = slice.shape.T, D = slice.shape.D, stride = slice.shape.H * D;
-  for (int64_t i = 0; i < T; i += kQueries) {
-    const int64_t rows = std::min(kQueries, T - i);
+  const int64_t own = slice.shape.own_tokens(), D = slice.shape.D, stride = slice.shape.H * D;
+  for (int64_t i = 0; i < own; i += kQueries) {
+    const int64_t rows = std::min(kQueries, own - i);
     load_tile(s.dout, dout + slice.out_at(i, h), rows, D, stride);
     load_tile(s.o, out + slice.out_at(i, h), rows, D, stride);
     for (int64_t r = 0; r < rows; ++r) s.delta[i + r] = vector::dot(s.dout + r * D, s.o + r * D, D);
@@ -141,7 +133,7 @@ void row_products(BackwardScratch& s, const Slice<const Type>& slice, const Type
 template <typename Type>
 void backward_tile(BackwardScratch& s, const Slice<const Type>& slice, const Seen& seen, const Type* qkv,
                    const Type* dout, const float* lse, int64_t h, int64_t i, int64_t j, float scale) {
-  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.T - i);
+  const int64_t D = slice.shape.D, rows = std::min(kQueries, slice.shape.own_tokens() - i);
   const Columns all = seen.of(i, rows);
   if (all.end <= j || all.begin >= j + kKeys) return;
   const int64_t keys = std::min(kKeys, all.end - j);
@@ -188,33 +180,59 @@ class CpuAttention final : public AttentionOps<T> {
 
   void forward(T* out, float* lse, const T* qkv, const AttentionShape& shape,
                const Visibility& visibility) const override {
+    SHARDRUN_CHECK(shape.context.ranks == 1);
+    attend(out, lse, qkv, qkv, shape, visibility);
+  }
+  void shared_forward(T* out, float* lse, const T* qkv, const T* kv, const AttentionShape& shape,
+                      const Visibility& visibility) const override {
+    SHARDRUN_CHECK(shape.context.ranks > 1);
+    attend(out, lse, qkv, kv, shape, visibility);
+  }
+  void backward(T* dqkv, const T* dout, const T* out, const T* qkv, const float* lse,
+                const AttentionShape& shape, const Visibility& visibility) const override {
+    SHARDRUN_CHECK(shape.context.ranks == 1);
+    attend_backward(dqkv, dqkv, dout, out, qkv, qkv, lse, shape, visibility);
+  }
+  void shared_backward(T* dqkv, float* dkv, const T* dout, const T* out, const T* qkv, const T* kv,
+                       const float* lse, const AttentionShape& shape,
+                       const Visibility& visibility) const override {
+    SHARDRUN_CHECK(shape.context.ranks > 1);
+    attend_backward(dqkv, dkv, dout, out, qkv, kv, lse, shape, visibility);
+  }
+
+ private:
+  static void attend(T* out, float* lse, const T* qkv, const T* kv, const AttentionShape& shape,
+                     const Visibility& visibility) {
     const int64_t group = shape.H / shape.K;
     SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
     if constexpr (std::is_same_v<T, Bf16>) {
-      if (tiles::can_attend(shape)) return tiles::attention_forward(out, lse, qkv, shape, visibility);
+      if (tiles::can_attend(shape)) return tiles::attention_forward(out, lse, qkv, kv, shape, visibility);
     }
     parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
       auto s = scratch_of<ForwardScratch>(shape);
       for (int64_t work = begin; work < end; ++work) {
         const Slice<const T> slice{shape, work / shape.K, work % shape.K};
         const Seen seen(shape, visibility, slice.b);
-        load_head(s.head, slice, qkv);
+        load_head(s.head, slice, kv);
         for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-          for (int64_t i = 0; i < shape.T; i += kQueries)
+          for (int64_t i = 0; i < shape.own_tokens(); i += kQueries)
             forward_queries(s, slice, seen, out, lse, qkv, h, i);
         }
       }
     });
   }
 
-  void backward(T* dqkv, const T* dout, const T* out, const T* qkv, const float* lse,
-                const AttentionShape& shape, const Visibility& visibility) const override {
-    const int64_t length = shape.T, D = shape.D, group = shape.H / shape.K;
+  // Gradients of keys and values: as all others, or fp32 for a sum over ranks.
+  template <typename Gradient>
+  static void attend_backward(T* dqkv, Gradient* dkv, const T* dout, const T* out, const T* qkv, const T* kv,
+                              const float* lse, const AttentionShape& shape, const Visibility& visibility) {
+    const int64_t length = shape.T, own = shape.own_tokens(), D = shape.D, group = shape.H / shape.K;
+    const int64_t stride = shape.kv_stride();
     const float scale = 1.0f / std::sqrt(static_cast<float>(D));
     SHARDRUN_CHECK(shape.D <= kLargestHead && shape.H % shape.K == 0);
     if constexpr (std::is_same_v<T, Bf16>) {
       if (tiles::can_attend(shape))
-        return tiles::attention_backward(dqkv, dout, out, qkv, lse, shape, visibility);
+        return tiles::attention_backward(dqkv, dkv, dout, out, qkv, kv, lse, shape, visibility);
     }
     parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
       auto s = scratch_of<BackwardScratch>(shape);
@@ -222,25 +240,26 @@ class CpuAttention final : public AttentionOps<T> {
         const Slice<const T> slice{shape, work / shape.K, work % shape.K};
         const Seen seen(shape, visibility, slice.b);
         const Slice<T> target{shape, slice.b, slice.k};
+        const Slice<Gradient> kv_target{shape, slice.b, slice.k};
         std::fill_n(s.dk, length * D, 0.0f);
         std::fill_n(s.dv, length * D, 0.0f);
         for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
           row_products(s, slice, dout, out, h);
-          std::fill_n(s.dq, length * D, 0.0f);
+          std::fill_n(s.dq, own * D, 0.0f);
           for (int64_t j = 0; j < length; j += kKeys) {
             const int64_t keys = std::min(kKeys, length - j);
-            load_tile(s.k, slice.key(qkv, j), keys, D, shape.qkv_stride());
-            load_transposed(s.k_transposed, slice.key(qkv, j), keys, D, shape.qkv_stride());
-            load_transposed(s.v_transposed, slice.value(qkv, j), keys, D, shape.qkv_stride());
-            for (int64_t i = 0; i < length; i += kQueries) {
+            load_tile(s.k, slice.key(kv, j), keys, D, stride);
+            load_transposed(s.k_transposed, slice.key(kv, j), keys, D, stride);
+            load_transposed(s.v_transposed, slice.value(kv, j), keys, D, stride);
+            for (int64_t i = 0; i < own; i += kQueries) {
               backward_tile(s, slice, seen, qkv, dout, lse, h, i, j, scale);
             }
           }
-          vector::scale(s.dq, scale, length * D);
-          store_tile(target.query(dqkv, 0, h), s.dq, length, D, shape.qkv_stride());
+          vector::scale(s.dq, scale, own * D);
+          store_rows(target.query(dqkv, 0, h), s.dq, own, D, shape.qkv_stride());
         }
-        store_tile(target.key(dqkv, 0), s.dk, length, D, shape.qkv_stride());
-        store_tile(target.value(dqkv, 0), s.dv, length, D, shape.qkv_stride());
+        store_rows(kv_target.key(dkv, 0), s.dk, length, D, stride);
+        store_rows(kv_target.value(dkv, 0), s.dv, length, D, stride);
       }
     });
   }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "runtime/trainer/kernels/cpu/vector.h"
 #include "runtime/trainer/kernels/ops.h"
 
 namespace shardrun::kernels {
@@ -18,13 +20,18 @@ struct Slice {
   const AttentionShape& shape;
   int64_t b, k;
 
-  Type* query(Type* qkv, int64_t t, int64_t h) const {
-    return qkv + (b * shape.T + t) * shape.qkv_stride() + h * shape.D;
+  // `row` counts the rank's own tokens, t those of the sequence. `kv` is qkv of a rank that has all of them.
+  Type* query(Type* qkv, int64_t row, int64_t h) const {
+    return qkv + (b * shape.own_tokens() + row) * shape.qkv_stride() + h * shape.D;
   }
-  Type* key(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + k); }
-  Type* value(Type* qkv, int64_t t) const { return query(qkv, t, shape.H + shape.K + k); }
-  int64_t out_at(int64_t t, int64_t h) const { return (b * shape.T + t) * shape.H * shape.D + h * shape.D; }
-  int64_t lse_at(int64_t t, int64_t h) const { return (b * shape.H + h) * shape.T + t; }
+  Type* key(Type* kv, int64_t t) const {
+    return kv + (b * shape.T + t) * shape.kv_stride() + shape.first_key() + k * shape.D;
+  }
+  Type* value(Type* kv, int64_t t) const { return key(kv, t) + shape.K * shape.D; }
+  int64_t out_at(int64_t row, int64_t h) const {
+    return (b * shape.own_tokens() + row) * shape.H * shape.D + h * shape.D;
+  }
+  int64_t lse_at(int64_t row, int64_t h) const { return (b * shape.H + h) * shape.own_tokens() + row; }
 };
 
 // Columns [begin, end) of a sequence.
@@ -32,7 +39,7 @@ struct Columns {
   int64_t begin, end;
 };
 
-// The columns that each token of one sequence sees: without gaps, because documents have none.
+// The columns that each of the rank's tokens of one sequence sees: without gaps, because documents have none.
 class Seen {
  public:
   Seen(const AttentionShape& shape, const Visibility& visibility, int64_t b) : rows_(shape.T) {
@@ -46,9 +53,13 @@ class Seen {
       const int64_t end = std::min(length, visibility.causal ? t + 1 : document_end);
       rows_[t] = {begin, std::max(begin, end)};
     }
+    // A rank's tokens stand no earlier in the sequence than among its own.
+    const int64_t own = shape.own_tokens();
+    for (int64_t row = 0; row < own; ++row) rows_[row] = rows_[shape.context.position(row, T)];
+    rows_.resize(own);
   }
 
-  Columns of(int64_t t) const { return rows_[t]; }
+  Columns of(int64_t row) const { return rows_[row]; }
   // Returns the columns from the first one that one of the tokens sees to the last.
   Columns of(int64_t first, int64_t count) const {
     Columns all{std::numeric_limits<int64_t>::max(), 0};
@@ -68,5 +79,14 @@ class Seen {
  private:
   std::vector<Columns> rows_;
 };
+
+// Writes rows of fp32 as they are kept.
+inline void store_rows(float* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(out + r * stride, in + r * D, static_cast<size_t>(D) * sizeof(float));
+}
+inline void store_rows(Bf16* out, const float* in, int64_t rows, int64_t D, int64_t stride) {
+  vector::narrow_rows(out, in, rows, D, stride);
+}
 
 }  // namespace shardrun::kernels

@@ -57,7 +57,7 @@ Scratch scratch_of(const AttentionShape& shape) {
 // Writes T × D of `in` transposed, (D, tokens of whole tiles).
 template <typename Scratch>
 void transpose_head(uint16_t* out, Scratch& s, const Bf16* in, const AttentionShape& shape) {
-  const int64_t T = shape.T, D = shape.D, stride = shape.qkv_stride();
+  const int64_t T = shape.T, D = shape.D, stride = shape.kv_stride();
   for (int64_t j = 0; j < T; j += kScores) {
     const Rows rows = tile_of(s.q, in + j * stride, std::min(kScores, T - j), D, stride);
     transpose(bf16(out) + j, whole_tiles(T), s.q_columns, rows.at, kScores, D, rows.stride);
@@ -85,10 +85,10 @@ void load_seen(int32_t* begin, int32_t* end, const Seen& seen, int64_t i, int64_
 
 // Computes the tile of queries of head h that starts at i, against every key that they may see.
 void forward_queries(TiledForwardScratch& s, const Slice<const Bf16>& slice, const Seen& seen, Bf16* out,
-                     float* lse, const Bf16* qkv, int64_t h, int64_t i) {
-  const int64_t T = slice.shape.T, D = slice.shape.D, stride = slice.shape.qkv_stride(), all = whole_tiles(T);
-  const int64_t rows = std::min(kScores, T - i);
-  const Rows q = tile_of(s.q, slice.query(qkv, i, h), rows, D, stride);
+                     float* lse, const Bf16* qkv, const Bf16* kv, int64_t h, int64_t i) {
+  const int64_t T = slice.shape.T, D = slice.shape.D, all = whole_tiles(T);
+  const int64_t rows = std::min(kScores, slice.shape.own_tokens() - i);
+  const Rows q = tile_of(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   pack_transposed(s.q_columns, q.at, kScores, D, q.stride);
   std::fill_n(s.out, kScores * D, 0.0f);
   std::fill_n(s.sum, kScores, 0.0f);
@@ -96,7 +96,7 @@ void forward_queries(TiledForwardScratch& s, const Slice<const Bf16>& slice, con
   load_seen(s.begin, s.end, seen, i, rows);
   const Columns columns = seen.of(i, rows);
   for (int64_t j = columns.begin / kScores * kScores; j < columns.end; j += kScores) {
-    const Rows k = tile_of(s.k, slice.key(qkv, j), std::min(kScores, T - j), D, stride);
+    const Rows k = tile_of(s.k, slice.key(kv, j), std::min(kScores, T - j), D, slice.shape.kv_stride());
     multiply(s.scores, kScores, k.at, k.stride, s.q_columns, kScores, kScores, D, kScores, false);
     vector::fold_scores(s.p_rows, s.scores, {s.largest, s.sum, s.out}, {s.begin, s.end, j}, D,
                         1.0f / std::sqrt(static_cast<float>(D)));
@@ -111,9 +111,9 @@ void forward_queries(TiledForwardScratch& s, const Slice<const Bf16>& slice, con
 }
 
 // Starts on one key/value head: its keys transposed, (D, tokens), and no gradients yet.
-void load_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* qkv) {
+void load_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* kv) {
   const int64_t elements = whole_tiles(slice.shape.T) * slice.shape.D;
-  transpose_head(s.k_transposed, s, slice.key(qkv, 0), slice.shape);
+  transpose_head(s.k_transposed, s, slice.key(kv, 0), slice.shape);
   std::fill_n(s.dk, elements, 0.0f);
   std::fill_n(s.dv, elements, 0.0f);
 }
@@ -121,7 +121,8 @@ void load_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf
 // Loads what the pairs of tiles with queries from i on read.
 void load_queries(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Seen& seen, const Bf16* qkv,
                   const Bf16* dout, const Bf16* out, const float* lse, int64_t h, int64_t i) {
-  const int64_t D = slice.shape.D, rows = std::min(kScores, slice.shape.T - i), stride = slice.shape.H * D;
+  const int64_t D = slice.shape.D, stride = slice.shape.H * D;
+  const int64_t rows = std::min(kScores, slice.shape.own_tokens() - i);
   const Rows q = tile_of(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   const Rows douts = tile_of(s.dout, dout + slice.out_at(i, h), rows, D, stride);
   pack(s.q_rows, q.at, kScores, D, q.stride);
@@ -137,11 +138,11 @@ void load_queries(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const
 }
 
 // Handles one pair of tiles: keys from j on, and the queries that are loaded.
-void backward_tile(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* qkv, int64_t j,
+void backward_tile(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* kv, int64_t j,
                    float scale) {
   const int64_t T = slice.shape.T, D = slice.shape.D, all = whole_tiles(T), rows = std::min(kScores, T - j);
-  copy_rows(bf16(s.k), slice.key(qkv, j), rows, kScores, D, slice.shape.qkv_stride());
-  copy_rows(bf16(s.v), slice.value(qkv, j), rows, kScores, D, slice.shape.qkv_stride());
+  copy_rows(bf16(s.k), slice.key(kv, j), rows, kScores, D, slice.shape.kv_stride());
+  copy_rows(bf16(s.v), slice.value(kv, j), rows, kScores, D, slice.shape.kv_stride());
   multiply(s.scores, kScores, bf16(s.k), D, s.q_columns, kScores, kScores, D, kScores, false);
   multiply(s.dp, kScores, bf16(s.v), D, s.dout_columns, kScores, kScores, D, kScores, false);
   vector::softmax_and_gradient(bf16(s.p), bf16(s.ds), s.ds_rows, {s.scores, s.dp, s.lse, s.delta},
@@ -154,15 +155,15 @@ void backward_tile(TiledBackwardScratch& s, const Slice<const Bf16>& slice, cons
 // Adds up all that head h contributes.
 void backward_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Slice<Bf16>& target,
                    const Seen& seen, Bf16* dqkv, const Bf16* dout, const Bf16* out, const Bf16* qkv,
-                   const float* lse, int64_t h) {
-  const int64_t T = slice.shape.T, D = slice.shape.D;
+                   const Bf16* kv, const float* lse, int64_t h) {
+  const int64_t own = slice.shape.own_tokens(), D = slice.shape.D;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
-  for (int64_t i = 0; i < T; i += kScores) {
-    const int64_t rows = std::min(kScores, T - i);
+  for (int64_t i = 0; i < own; i += kScores) {
+    const int64_t rows = std::min(kScores, own - i);
     load_queries(s, slice, seen, qkv, dout, out, lse, h, i);
     const Columns columns = seen.of(i, rows);
     for (int64_t j = columns.begin / kScores * kScores; j < columns.end; j += kScores)
-      backward_tile(s, slice, qkv, j, scale);
+      backward_tile(s, slice, kv, j, scale);
     std::fill_n(s.lse, kScores, scale);  // not in use any more
     narrow_columns(target.query(dqkv, i, h), s.turned, s.dq, s.lse, rows, D, slice.shape.qkv_stride());
   }
@@ -174,25 +175,27 @@ bool can_attend(const AttentionShape& shape) {
   return unit() != Unit::kNone && shape.D % kTile == 0 && shape.D <= kScores * kScores;
 }
 
-void attention_forward(Bf16* out, float* lse, const Bf16* qkv, const AttentionShape& shape,
+void attention_forward(Bf16* out, float* lse, const Bf16* qkv, const Bf16* kv, const AttentionShape& shape,
                        const Visibility& visibility) {
-  const int64_t group = shape.H / shape.K;
+  const int64_t group = shape.H / shape.K, own = shape.own_tokens();
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
     const TileSession session;
     auto s = scratch_of<TiledForwardScratch>(shape);
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Bf16> slice{shape, work / shape.K, work % shape.K};
       const Seen seen(shape, visibility, slice.b);
-      transpose_head(s.v_transposed, s, slice.value(qkv, 0), shape);
+      transpose_head(s.v_transposed, s, slice.value(kv, 0), shape);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-        for (int64_t i = 0; i < shape.T; i += kScores) forward_queries(s, slice, seen, out, lse, qkv, h, i);
+        for (int64_t i = 0; i < own; i += kScores) forward_queries(s, slice, seen, out, lse, qkv, kv, h, i);
       }
     }
   });
 }
 
-void attention_backward(Bf16* dqkv, const Bf16* dout, const Bf16* out, const Bf16* qkv, const float* lse,
-                        const AttentionShape& shape, const Visibility& visibility) {
+template <typename Gradient>
+void attention_backward(Bf16* dqkv, Gradient* dkv, const Bf16* dout, const Bf16* out, const Bf16* qkv,
+                        const Bf16* kv, const float* lse, const AttentionShape& shape,
+                        const Visibility& visibility) {
   const int64_t group = shape.H / shape.K, T = shape.T, D = shape.D;
   parallel_for(shape.B * shape.K, 1, [&](int64_t begin, int64_t end) {
     const TileSession session;
@@ -200,15 +203,20 @@ void attention_backward(Bf16* dqkv, const Bf16* dout, const Bf16* out, const Bf1
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Bf16> slice{shape, work / shape.K, work % shape.K};
       const Slice<Bf16> target{shape, slice.b, slice.k};
+      const Slice<Gradient> kv_target{shape, slice.b, slice.k};
       const Seen seen(shape, visibility, slice.b);
-      load_head(s, slice, qkv);
+      load_head(s, slice, kv);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h)
-        backward_head(s, slice, target, seen, dqkv, dout, out, qkv, lse, h);
+        backward_head(s, slice, target, seen, dqkv, dout, out, qkv, kv, lse, h);
       vector::scale(s.dk, 1.0f / std::sqrt(static_cast<float>(D)), T * D);
-      vector::narrow_rows(target.key(dqkv, 0), s.dk, T, D, shape.qkv_stride());
-      vector::narrow_rows(target.value(dqkv, 0), s.dv, T, D, shape.qkv_stride());
+      store_rows(kv_target.key(dkv, 0), s.dk, T, D, shape.kv_stride());
+      store_rows(kv_target.value(dkv, 0), s.dv, T, D, shape.kv_stride());
     }
   });
 }
+template void attention_backward(Bf16*, Bf16*, const Bf16*, const Bf16*, const Bf16*, const Bf16*,
+                                 const float*, const AttentionShape&, const Visibility&);
+template void attention_backward(Bf16*, float*, const Bf16*, const Bf16*, const Bf16*, const Bf16*,
+                                 const float*, const AttentionShape&, const Visibility&);
 
 }  // namespace shardrun::kernels::tiles

@@ -289,7 +289,17 @@ class GpuAttention final : public AttentionOps<T> {
            qkv, lse, delta, problem);
   }
 
+  void shared_forward(T*, float*, const T*, const T*, const AttentionShape&,
+                      const Visibility&) const override {
+    OpScope(device_, "attention_shared_forward").fail(base::Code::kUnsupported, kNoSharing);
+  }
+  void shared_backward(T*, float*, const T*, const T*, const T*, const T*, const float*,
+                       const AttentionShape&, const Visibility&) const override {
+    OpScope(device_, "attention_shared_backward").fail(base::Code::kUnsupported, kNoSharing);
+  }
+
  private:
+  static constexpr const char* kNoSharing = "ranks on GPUs do not share sequences";
   Device& device_;
 };
 

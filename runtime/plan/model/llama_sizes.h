@@ -1,0 +1,71 @@
+// LlamaSizes: the sizes by which a Llama's activations and ops are counted, on one rank.
+//
+// Thread rule: plain values.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "runtime/plan/model/adapters.h"
+#include "runtime/plan/model/expert_buffers.h"
+#include "runtime/plan/model/llama.h"
+
+namespace shardrun::plan {
+
+// The legend of llama.h as numbers. Heads, feed-forward and vocabulary are this rank's slice of a tensor group.
+struct LlamaSizes {
+  LlamaSizes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel)
+      : ranks(tensor_parallel),
+        B(run.micro_batch),
+        T(run.sequence_length),
+        W(T / run.context_parallel),
+        N(B * W),
+        R(N / ranks),
+        C(config.hidden),
+        D(config.head_elements()),
+        H(config.heads / ranks),
+        K(config.kv_heads / ranks),
+        F(config.ffn / ranks),
+        V(config.vocab / ranks),
+        L(config.layers),
+        HD(H * D),
+        QKV((H + 2 * K) * D),
+        // A window that reaches over the sequence hides nothing.
+        window(config.window < T ? config.window : 0),
+        bias(config.qkv_bias),
+        head_norms(config.head_norms),
+        lora_rank(config.lora.rank),
+        adapted(widest_adapter(config)),
+        experts(config.experts, N, config.expert_parallel, config.hidden, config.ffn),
+        dense_F(experts.E > 0 ? 0 : F),
+        epsilon(static_cast<float>(config.norm_epsilon)),
+        checkpointing(run.checkpointing),
+        slots(layer_slots(L, run)),
+        sharers(run.context_parallel),
+        fp8(run.fp8),
+        accumulates(run.accumulates) {
+    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
+    const bool on_gpu = run.device == DeviceKind::kGpu;
+    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
+    const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
+    chunk = std::min(N, std::max(int64_t{64}, rows));
+  }
+  int64_t ranks;  // of the tensor group
+  int64_t B, T;
+  int64_t W, N;  // tokens of each sequence, and of all, that this rank has
+  int64_t R;     // rows of the residual stream that this rank owns
+  int64_t C, D, H, K, F, V, L, HD, QKV;
+  int64_t window;  // tokens that a token sees; 0: all before it
+  bool bias, head_norms;
+  int64_t lora_rank, adapted;  // of adapters, and their widest result; 0: all weights are trained
+  ExpertSizes experts;
+  int64_t dense_F;  // of a feed-forward of all tokens; 0: there are experts
+  float epsilon;
+  Checkpointing checkpointing;
+  int64_t slots;    // pieces of `saved`: as many as there are layers, unless they wait elsewhere
+  int64_t sharers;  // ranks that share each sequence
+  bool fp8, accumulates;
+  int64_t chunk;  // rows of logits that exist at once
+};
+
+}  // namespace shardrun::plan
