@@ -57,7 +57,8 @@ void add_generate(CLI::App& app, CommandLine& line) {
   verb->add_option("--prompt", options.prompt,
                    "What the model goes on with; with --template, what a user asks");
   verb->add_option("--template", options.chat_template,
-                   "How a conversation becomes text: llama2, llama3, chatml, zephyr or none");
+                   "How a conversation becomes text: llama2, llama3, chatml, zephyr, own (the checkpoint's "
+                   "chat_template) or none");
   verb->add_flag("--marks-in-text", options.marks_in_text,
                  "Names of special tokens in the prompt, e.g. <|endoftext|>, are these tokens");
   verb->add_option("--system", options.system, "What is said before the conversation, in a --template");

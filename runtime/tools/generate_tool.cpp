@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   ModelPlace place;
-  std::string tokenizer, prompt, system;
+  std::string tokenizer, prompt, system, chat_template;
   std::vector<int32_t> prompt_tokens;
   data::Encoding encoding;
   generate::Sampling sampling;
@@ -71,8 +71,7 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
   } else if (name == "prompt-tokens") {
     return read_tokens(value, options.prompt_tokens);
   } else if (name == "template") {
-    ASSIGN_OR_RETURN(const auto parsed, data::parse_chat_template(value));
-    options.encoding.chat_template = parsed;
+    options.chat_template = value;
   } else if (name == "max-tokens") {
     return read_number(value, name, options.max_tokens);
   } else if (name == "temperature") {
@@ -96,7 +95,9 @@ Result<Options> read_options(std::span<char* const> arguments) {
       [&](auto name, auto value) { return read_option(name, value, options); }));
   if (options.prompt.empty() == options.prompt_tokens.empty())
     return Error(Code::kInvalid, "a prompt is needed, as --prompt or as --prompt-tokens");
-  if (!options.system.empty() && !options.encoding.chat_template)
+  if (!options.chat_template.empty())
+    RETURN_IF_ERROR(data::choose_template(options.chat_template, options.tokenizer, options.encoding));
+  if (!options.system.empty() && options.chat_template.empty())
     return Error(Code::kInvalid, fmt::format("--system needs --template {}", data::kChatTemplates));
   return options;
 }
@@ -169,7 +170,7 @@ void fields(auto& visit, const Generated& generated) {
 Result<data::Question> ask(const Options& options, const data::Tokenizer* tokenizer) {
   if (!options.prompt_tokens.empty()) return data::Question{options.prompt_tokens, {}};
   data::Document document;
-  if (!options.encoding.chat_template) {
+  if (options.chat_template.empty()) {
     document.text = options.prompt;
   } else {
     if (!options.system.empty()) document.messages.push_back({"system", options.system});
