@@ -18,7 +18,7 @@
 
 namespace shardrun::data::jinja {
 
-inline constexpr int64_t kMostSteps = 1'000'000, kMostBytes = int64_t{256} << 20;
+inline constexpr int64_t kMostSteps = 1'000'000, kMostBytes = int64_t{64} << 20;
 
 // kInvalid: "line 3: what; mend", or for raise_exception() "line 3: the template refuses this: its words".
 Result<Text> render(const Template& parsed, const Dict& variables);
