@@ -13,7 +13,7 @@ struct ExportOptions {
   std::string output;
   std::string tokenizer;  // a folder, or a file in it; empty: of the weights that the run began with
   std::string base;       // the weights that adapters stand beside; empty: that the run began with
-  bool adapter = false, best = false;
+  bool adapter = false, best = false, gguf = false;
   std::string dtype = "bf16";
   uint64_t max_shard_bytes = 5'000'000'000;
 };
@@ -44,6 +44,7 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const std::string& base = options.base.empty() ? place->weights : options.base;
   if (!base.empty()) arguments.push_back("--base=" + base);
   if (options.adapter) arguments.emplace_back("--adapter");
+  if (options.gguf) arguments.emplace_back("--gguf");
   if (common.json) arguments.emplace_back("--json");
   return become(std::move(arguments), common);
 }
@@ -65,6 +66,7 @@ void add_export(CLI::App& app, CommandLine& line) {
       ->option_text("PATH");
   verb->add_flag("--adapter", options.adapter,
                  "Adapters alone, as PEFT has them, instead of merged into the weights");
+  verb->add_flag("--gguf", options.gguf, "One file for llama.cpp, model.gguf, with the tokenizer in it");
   verb->add_flag("--best", options.best,
                  "The checkpoint with the lowest validation loss ([evaluation] keep_best), not the newest");
   verb->add_option("--dtype", options.dtype, "bf16 or fp32")
