@@ -59,18 +59,6 @@ Result<void> check_text_file(const spec::JobSpec& spec, const std::string& key, 
   return {};
 }
 
-// Looks for the program as execvp would.
-bool on_path(const std::string& program) {
-  const char* variable = std::getenv("PATH");
-  std::string path = variable != nullptr ? variable : "/usr/bin:/bin";
-  path += ':';
-  for (size_t begin = 0, colon = 0; (colon = path.find(':', begin)) != std::string::npos; begin = colon + 1) {
-    const std::string folder = path.substr(begin, colon - begin);
-    if (is_executable_file((folder.empty() ? "." : folder) + "/" + program)) return true;
-  }
-  return false;
-}
-
 // What else helps with a script: the program that reads it.
 std::string interpreter_for(const std::string& program) {
   if (program.ends_with(".py")) return ", or write \"python3\" before it";
@@ -83,7 +71,7 @@ Result<void> check_command(const spec::JobSpec& spec, const std::string& key,
   const std::string& program = command.front();
   const std::string origin = spec.origin(key + "[0]");
   if (program.find('/') == std::string::npos) {
-    if (on_path(program) || !spec.program.setup.empty()) return {};  // setup may change PATH
+    if (!find_on_path(program).empty() || !spec.program.setup.empty()) return {};  // setup may change PATH
     const std::string here = absolute(program, working_directory);
     if (program.find(' ') != std::string::npos)
       return Error(Code::kInvalid, fmt::format("{}: no program is called \"{}\"; write each of its words by "
@@ -136,6 +124,10 @@ Result<void> check_export(const spec::JobSpec& spec, const std::string& working_
   const bool is_free =
       !std::filesystem::exists(full, ignored) ||
       (std::filesystem::is_directory(full, ignored) && std::filesystem::is_empty(full, ignored));
+  if (is_free && !spec.exported.push.empty() && find_on_path("hf").empty())
+    return Error(Code::kInvalid,
+                 fmt::format("{}: no program hf is on the PATH; install huggingface_hub, or remove the key",
+                             spec.origin("export.push")));
   if (is_free) return {};
   return Error(Code::kInvalid, fmt::format("{}: {} is there already; name another folder, or move it away",
                                            spec.origin("export.directory"), full));
@@ -264,6 +256,18 @@ Result<void> check_fewer_nodes(const spec::JobSpec& spec, const record::LaunchPl
 }
 
 }  // namespace
+
+std::string find_on_path(const std::string& program) {
+  const char* variable = std::getenv("PATH");
+  std::string path = variable != nullptr ? variable : "/usr/bin:/bin";
+  path += ':';
+  for (size_t begin = 0, colon = 0; (colon = path.find(':', begin)) != std::string::npos; begin = colon + 1) {
+    const std::string folder = path.substr(begin, colon - begin);
+    std::string file = (folder.empty() ? "." : folder) + "/" + program;
+    if (is_executable_file(file)) return file;
+  }
+  return "";
+}
 
 Result<Warnings> check_files(const spec::JobSpec& spec, const std::string& working_directory,
                              RanksRun where) {

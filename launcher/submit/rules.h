@@ -31,6 +31,9 @@ base::Result<Warnings> check_files(const spec::JobSpec& spec, const std::string&
 base::Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPlan& plan,
                                     bool dry_run = false);
 
+// Returns the file that execvp would start for a program's name; empty where there is none.
+std::string find_on_path(const std::string& program);
+
 // Warns of a folder, of the job or of its runs, that other machines most likely do not see: one in memory, or in /tmp. What a
 // login node exports cannot be told from here.
 Warnings warn_of_private_folders(const spec::JobSpec& spec, const std::string& working_directory,

@@ -54,7 +54,8 @@ void add_data(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   verb->add_option("--seed", options.seed, "Decides which documents are held out")->capture_default_str();
   verb->add_option("--template", options.chat_template,
-                   "How conversations become text: llama2, llama3, chatml, zephyr or none");
+                   "How conversations become text: llama2, llama3, chatml, zephyr, own (the checkpoint's "
+                   "chat_template) or none");
   verb->add_option("--text-field", options.text_field, "The member of a line of JSON that holds its text")
       ->capture_default_str();
   verb->add_flag("--marks-in-text", options.marks_in_text,

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "launcher/agent/child_program.h"
 #include "launcher/runs/model_place.h"
+#include "launcher/submit/rules.h"
 #include "launcher/verbs/command_line.h"
+#include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -13,10 +16,36 @@ struct ExportOptions {
   std::string output;
   std::string tokenizer;  // a folder, or a file in it; empty: of the weights that the run began with
   std::string base;       // the weights that adapters stand beside; empty: that the run began with
-  bool adapter = false, best = false;
+  std::string push;       // a repository of a hub; empty: none
+  bool adapter = false, best = false, gguf = false;
   std::string dtype = "bf16";
   uint64_t max_shard_bytes = 5'000'000'000;
 };
+
+// Exports, then lets the hub's own program upload the folder. That one finds its token itself (hf auth login, HF_TOKEN,
+// HF_TOKEN_PATH), so we never see it.
+int export_and_push(const std::vector<std::string>& arguments, const ExportOptions& options,
+                    const CommonOptions& common) {
+  const std::string hf = find_on_path("hf");
+  if (hf.empty())
+    return fail(base::Error(base::Code::kInvalid,
+                            "--push: no program hf is on the PATH; install huggingface_hub, or leave it out"),
+                common);
+  const auto exported = run_child_program(arguments, /*stop_fd=*/-1, /*quiet_stdout=*/false);
+  if (!exported) return fail(exported.error(), common);
+  if (*exported != contract::kExitDone) return *exported;
+  const auto pushed =
+      run_child_program({hf, "upload", options.push, absolute_path(options.output), ".", "--private"},
+                        /*stop_fd=*/-1, common.json);
+  if (!pushed) return fail(pushed.error(), common);
+  if (*pushed == 0) return contract::kExitDone;
+  return fail(
+      base::Error(
+          base::Code::kIo,
+          fmt::format("hf ended with {}; the export is whole, and `hf upload {} {} .` makes up for it",
+                      *pushed, options.push, options.output)),
+      common);
+}
 
 int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const auto installation = find_installation();
@@ -44,8 +73,10 @@ int export_weights(const ExportOptions& options, const CommonOptions& common) {
   const std::string& base = options.base.empty() ? place->weights : options.base;
   if (!base.empty()) arguments.push_back("--base=" + base);
   if (options.adapter) arguments.emplace_back("--adapter");
+  if (options.gguf) arguments.emplace_back("--gguf");
   if (common.json) arguments.emplace_back("--json");
-  return become(std::move(arguments), common);
+  if (options.push.empty()) return become(std::move(arguments), common);
+  return export_and_push(arguments, options, common);
 }
 
 }  // namespace
@@ -65,6 +96,15 @@ void add_export(CLI::App& app, CommandLine& line) {
       ->option_text("PATH");
   verb->add_flag("--adapter", options.adapter,
                  "Adapters alone, as PEFT has them, instead of merged into the weights");
+  verb->add_flag("--gguf", options.gguf, "One file for llama.cpp, model.gguf, with the tokenizer in it");
+  verb->add_option(
+          "--push", options.push,
+          "Then uploads the folder to this repository of the Hugging Face hub, by the program hf and its "
+          "token; a new one is private")
+      ->option_text("USER/MODEL")
+      ->check([](const std::string& name) {
+        return name.find('/') != std::string::npos && name.front() != '-' ? "" : "write it as user/model";
+      });
   verb->add_flag("--best", options.best,
                  "The checkpoint with the lowest validation loss ([evaluation] keep_best), not the newest");
   verb->add_option("--dtype", options.dtype, "bf16 or fp32")

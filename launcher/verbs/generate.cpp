@@ -32,11 +32,15 @@ int generate(const GenerateOptions& options, const CommonOptions& common) {
                                      fmt::format("--top-p={}", options.top_p),
                                      fmt::format("--seed={}", options.seed),
                                      fmt::format("--threads={}", options.threads)};
-  const std::pair<const char*, const std::string&> texts[] = {
-      {"checkpoint", place->checkpoint},   {"folder", place->folder},
-      {"tokenizer", place->tokenizer},     {"prompt", options.prompt},
-      {"system", options.system},          {"prompt-tokens", options.prompt_tokens},
-      {"template", options.chat_template}, {"base", place->weights}};
+  const std::pair<const char*, const std::string&> texts[] = {{"checkpoint", place->checkpoint},
+                                                              {"folder", place->folder},
+                                                              {"evaluate", options.evaluated},
+                                                              {"tokenizer", place->tokenizer},
+                                                              {"prompt", options.prompt},
+                                                              {"system", options.system},
+                                                              {"prompt-tokens", options.prompt_tokens},
+                                                              {"template", options.chat_template},
+                                                              {"base", place->weights}};
   for (const auto& [name, text] : texts)
     if (!text.empty()) arguments.push_back(fmt::format("--{}={}", name, text));
   if (options.marks_in_text) arguments.emplace_back("--marks-in-text");
@@ -57,17 +61,25 @@ void add_generate(CLI::App& app, CommandLine& line) {
   verb->add_option("--prompt", options.prompt,
                    "What the model goes on with; with --template, what a user asks");
   verb->add_option("--template", options.chat_template,
-                   "How a conversation becomes text: llama2, llama3, chatml, zephyr or none");
+                   "How a conversation becomes text: llama2, llama3, chatml, zephyr, own (the checkpoint's "
+                   "chat_template) or none");
   verb->add_flag("--marks-in-text", options.marks_in_text,
                  "Names of special tokens in the prompt, e.g. <|endoftext|>, are these tokens");
   verb->add_option("--system", options.system, "What is said before the conversation, in a --template");
   verb->add_option("--prompt-tokens", options.prompt_tokens,
                    "The prompt as ids, e.g. 1,15043; no tokenizer is needed");
+  verb->add_option("--evaluate", options.evaluated,
+                   "Instead of a prompt: judges the questions of a file, {\"prompt\", \"answer\"} or "
+                   "{\"prompt\", \"choices\", "
+                   "\"label\"} a line")
+      ->option_text("FILE.jsonl");
   verb->add_option("--tokenizer", options.tokenizer,
                    "byte, or the path of a tokenizer.json or a SentencePiece .model; else the model's own");
   verb->add_option("--base", options.base,
                    "Of a checkpoint with adapters: the weights that they stand beside; else [model] init")
       ->option_text("PATH");
+  verb->add_flag("--best", options.best,
+                 "The checkpoint with the lowest validation loss ([evaluation] keep_best), not the newest");
   verb->add_option("--max-tokens", options.max_tokens, "How many tokens are generated at most")
       ->capture_default_str();
   verb->add_option("--temperature", options.temperature,
@@ -78,8 +90,6 @@ void add_generate(CLI::App& app, CommandLine& line) {
                    "Draws among the likeliest tokens that reach this probability together")
       ->check(in_range(0.0, 1.0))
       ->capture_default_str();
-  verb->add_flag("--best", options.best,
-                 "The checkpoint with the lowest validation loss ([evaluation] keep_best), not the newest");
   verb->add_option("--seed", options.seed, "Decides what is drawn")->capture_default_str();
   verb->add_option("--threads", options.threads, "CPUs to compute with; 0: all")->capture_default_str();
   verb->add_option("--dtype", options.dtype, "Type of the weights in memory; auto: as the files have them")

@@ -339,6 +339,8 @@ int export_model(const Prepared& job, const Installation& installed, const Commo
                                 "--dtype",
                                 wanted.dtype == spec::DType::kFp32 ? "fp32" : "bf16"};
   if (wanted.adapter) argv.emplace_back("--adapter");
+  if (wanted.gguf) argv.emplace_back("--gguf");
+  if (!wanted.push.empty()) argv.insert(argv.end(), {"--push", wanted.push});
   if (job.spec.evaluation.keep_best) argv.emplace_back("--best");
   const auto ended = run_child_program(argv, signals.fd(), common.json);
   return ended ? *ended : fail(ended.error(), common);

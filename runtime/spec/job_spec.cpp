@@ -312,11 +312,18 @@ void read_export(const TomlValue& document, SpecReading& reading, const JobSpec&
   section.text("directory", exported.directory);
   section.choice("dtype", kTypes, exported.dtype);
   section.boolean("adapter", exported.adapter);
+  section.boolean("gguf", exported.gguf);
+  section.word("push", "/._-", exported.push);
   section.finish();
   if (section.present() && exported.directory.empty()) {
     reading.fail(section.origin(), "[export] has no directory", "write directory = a folder to make");
   } else if (exported.adapter && !spec.lora.wanted()) {
     reading.fail(section.origin("adapter"), "only a job with [lora] has an adapter", "remove the key");
+  } else if (exported.adapter && exported.gguf) {
+    reading.fail(section.origin("gguf"), "a GGUF holds a whole model", "remove the key, or adapter");
+  } else if (!exported.push.empty() && exported.push.find('/') == std::string::npos) {
+    reading.fail(section.origin("push"), fmt::format("push = \"{}\" names no repository", exported.push),
+                 "write it as user/model");
   } else if (section.present() && !spec.checkpoint.at_end) {
     reading.fail(section.origin(),
                  "an export is made of the last checkpoint, and [checkpoint] at_end = false",

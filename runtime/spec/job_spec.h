@@ -154,6 +154,8 @@ struct ExportSpec {            // [export]: the model as others load it, when th
   std::string directory;       // a folder that is not there yet; empty: no export
   DType dtype = DType::kBf16;  // of its tensors
   bool adapter = false;        // of a job with [lora]: the adapter alone, as PEFT has it
+  bool gguf = false;           // one file for llama.cpp in the place of safetensors
+  std::string push;            // a repository of a model hub, "user/model"; empty: none
 };
 
 struct FaultToleranceSpec {  // [fault_tolerance]

@@ -41,6 +41,7 @@ struct Options {
   std::string tokenizer, output;
   double validation = 0.0;  // share of the documents
   uint64_t seed = 1;
+  std::string chat_template;
   data::Encoding encoding;
   data::Reading reading;
   bool json = false;
@@ -61,8 +62,7 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
       return Error(Code::kInvalid,
                    "--validation: name a share from 0 up to, but not including, 1, e.g. 0.01");
   } else if (name == "template") {
-    ASSIGN_OR_RETURN(const auto parsed, data::parse_chat_template(value));
-    options.encoding.chat_template = parsed;
+    options.chat_template = value;
   } else if (name == "show") {
     return read_number(value, name, options.show);
   } else if (name == "text-field") {
@@ -89,6 +89,8 @@ Result<Options> read_options(std::span<char* const> arguments) {
         Code::kInvalid,
         "a tokenizer, an output folder or --show, and at least one file are needed; see shardrun data "
         "--help");
+  if (!options.chat_template.empty())
+    RETURN_IF_ERROR(data::choose_template(options.chat_template, options.tokenizer, options.encoding));
   return options;
 }
 

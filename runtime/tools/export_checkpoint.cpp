@@ -15,6 +15,7 @@
 #include "runtime/tools/adapted_weights.h"
 #include "runtime/tools/companions.h"
 #include "runtime/trainer/data/tokenizer.h"
+#include "runtime/trainer/weights/gguf_model.h"
 #include "runtime/trainer/weights/hf_config.h"
 
 namespace shardrun::tools {
@@ -84,11 +85,48 @@ Result<void> sync(const std::string& path, int flags) {
   return {};
 }
 
-// Writes tensors one behind the other into the files of an export.
+// Reads a file that may not be there; "" then.
+std::string text_of(const std::string& path) {
+  auto text = base::read_file(path);
+  return text ? std::move(*text) : "";
+}
+
+Result<weights::GgufModel> describe_gguf(const checkpoint::Manifest& manifest, const ExportOptions& options) {
+  const std::string& beside = options.companions;
+  return weights::describe_gguf({.config = manifest.model,
+                                 .max_positions = manifest.data.sequence_length,
+                                 .type = options.type,
+                                 .name = options.run ? options.run->record.name : manifest.run.name,
+                                 .tokenizer_json = text_of(beside + "/tokenizer.json"),
+                                 .tokenizer_config = text_of(beside + "/tokenizer_config.json"),
+                                 .chat_template = text_of(beside + "/chat_template.jinja")});
+}
+
+// One file with all tensors under their names there; vectors stay fp32, as llama.cpp computes with them.
+Result<std::vector<OutputFile>> gguf_file(const Source& source, const ExportOptions& options,
+                                          const weights::GgufModel& gguf) {
+  OutputFile file{.name = "model.gguf"};
+  const auto add = [&](std::string name, std::vector<int64_t> shape) {
+    const auto type = shape.size() == 1 ? weights::TensorType::kF32 : options.type;
+    file.tensors.push_back({.name = std::move(name), .type = type, .shape = std::move(shape)});
+    file.bytes += static_cast<uint64_t>(file.tensors.back().elements() * weights::bytes_per_element(type));
+  };
+  if (const auto count = static_cast<int64_t>(gguf.rope_factors.size()); count > 0)
+    add("rope_freqs.weight", {count});
+  for (const checkpoint::BlockInfo& block : source.blocks) {
+    for (const checkpoint::TensorRecord& tensor : block.tensors) {
+      ASSIGN_OR_RETURN(auto name, weights::gguf_name(tensor.name));
+      add(std::move(name), tensor.full_shape);
+    }
+  }
+  return std::vector<OutputFile>{std::move(file)};
+}
+
+// Writes tensors one behind the other into the files of an export: safetensors, or the one of a GGUF.
 class TensorWriter {
  public:
-  TensorWriter(std::string folder, std::vector<OutputFile>& files)
-      : folder_(std::move(folder)), files_(files) {}
+  TensorWriter(std::string folder, std::vector<OutputFile>& files, const weights::GgufModel* gguf)
+      : folder_(std::move(folder)), files_(files), gguf_(gguf) {}
 
   Result<void> write(std::span<const float> values) {
     if (tensor_ == files_[file_].tensors.size()) {
@@ -104,7 +142,9 @@ class TensorWriter {
       weights::from_fp32(piece, type, bytes_);
       RETURN_IF_ERROR(base::write_all(fd_.get(), bytes_, path_));
     }
-    return {};
+    if (gguf_ == nullptr) return {};
+    const uint64_t bytes = values.size() * static_cast<uint64_t>(weights::bytes_per_element(type));
+    return base::write_all(fd_.get(), std::string(weights::gguf_padding(bytes), '\0'), path_);
   }
 
   Result<void> close() {
@@ -119,20 +159,26 @@ class TensorWriter {
     path_ = folder_ + "/" + files_[file_].name;
     fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (!fd_) return base::errno_error(Code::kIo, path_, errno);
-    return base::write_all(fd_.get(), weights::encode_header(files_[file_].tensors), path_);
+    std::vector<weights::TensorEntry>& tensors = files_[file_].tensors;
+    return base::write_all(
+        fd_.get(),
+        gguf_ != nullptr ? weights::encode_gguf(gguf_->facts, tensors) : weights::encode_header(tensors),
+        path_);
   }
 
   std::string folder_, path_;
   std::vector<OutputFile>& files_;
+  const weights::GgufModel* gguf_;
   size_t file_ = 0, tensor_ = 0;
   UniqueFd fd_;
   std::vector<std::byte> bytes_;
 };
 
 Result<void> write_tensors(const Source& source, const ExportOptions& options, const std::string& folder,
-                           std::vector<OutputFile>& files) {
-  TensorWriter writer(folder, files);
-  std::vector<float> values;
+                           std::vector<OutputFile>& files, const weights::GgufModel* gguf) {
+  TensorWriter writer(folder, files, gguf);
+  std::vector<float> values, arranged;
+  if (gguf != nullptr && !gguf->rope_factors.empty()) RETURN_IF_ERROR(writer.write(gguf->rope_factors));
   for (size_t block = 0; block < source.blocks.size(); ++block) {
     values.resize(source.blocks[block].full_elements());
     RETURN_IF_ERROR(source.read(static_cast<int>(block), values));
@@ -140,7 +186,13 @@ Result<void> write_tensors(const Source& source, const ExportOptions& options, c
     for (const checkpoint::TensorRecord& tensor : source.blocks[block].tensors) {
       if (options.stop_requested()) return Error(Code::kCancelled, "stopped on request");
       const auto elements = static_cast<size_t>(shard::whole_slice(tensor.full_shape).elements());
-      RETURN_IF_ERROR(writer.write(rest.first(elements)));
+      if (gguf == nullptr) {
+        RETURN_IF_ERROR(writer.write(rest.first(elements)));
+      } else {
+        arranged.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(elements));
+        weights::arrange_for_gguf(tensor.name, *gguf, arranged);
+        RETURN_IF_ERROR(writer.write(arranged));
+      }
       rest = rest.subspan(elements);
     }
   }
@@ -186,7 +238,9 @@ Result<void> write_config(const checkpoint::Manifest& manifest, const ExportOpti
 Result<std::vector<std::string>> write_companions(const checkpoint::Manifest& manifest, const Source& source,
                                                   const ExportOptions& options, const std::string& folder) {
   std::vector<std::string> companions;
-  if (!options.companions.empty()) {
+  if (options.gguf) {
+    companions.emplace_back("tokenizer.json");  // what of it the file needs is in it
+  } else if (!options.companions.empty()) {
     ASSIGN_OR_RETURN(companions, copy_companions(options.companions, folder));
   }
   if (!options.run) return companions;
@@ -254,6 +308,8 @@ Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const ch
       !(fs::is_directory(options.output, failure) && fs::is_empty(options.output, failure))) {
     return Error(Code::kRefused, fmt::format("{} is there already; name another --output", options.output));
   }
+  if (options.adapter && options.gguf)
+    return Error(Code::kInvalid, "a GGUF holds a whole model; leave out --adapter, or --gguf");
   if (options.adapter && !manifest.adapters)
     return Error(Code::kInvalid, fmt::format("{} holds a whole model and no adapters; remove --adapter",
                                              store.path_of(manifest.step)));
@@ -263,10 +319,17 @@ Result<ExportSummary> export_checkpoint(const checkpoint::Store& store, const ch
   }
   const Source source = adapted ? source_of(*adapted) : source_of(store, manifest);
   ASSIGN_OR_RETURN(auto folder, PartialFolder::create(options.output));
-  auto files = assign_files(source, options);
-  RETURN_IF_ERROR(write_tensors(source, options, folder.path(), files));
-  RETURN_IF_ERROR(options.adapter ? write_adapter_config(*manifest.adapters, options, folder.path())
-                                  : write_config(manifest, options, folder.path()));
+  std::vector<OutputFile> files;
+  if (options.gguf) {
+    ASSIGN_OR_RETURN(const auto gguf, describe_gguf(manifest, options));
+    ASSIGN_OR_RETURN(files, gguf_file(source, options, gguf));
+    RETURN_IF_ERROR(write_tensors(source, options, folder.path(), files, &gguf));
+  } else {
+    files = assign_files(source, options);
+    RETURN_IF_ERROR(write_tensors(source, options, folder.path(), files, nullptr));
+    RETURN_IF_ERROR(options.adapter ? write_adapter_config(*manifest.adapters, options, folder.path())
+                                    : write_config(manifest, options, folder.path()));
+  }
   RETURN_IF_ERROR(write_index(folder.path(), files));
   ASSIGN_OR_RETURN(auto companions, write_companions(manifest, source, options, folder.path()));
   RETURN_IF_ERROR(folder.become(options.output));

@@ -5,6 +5,7 @@
 //   <output>/model.safetensors                    all tensors, or, above max_file_bytes,
 //   <output>/model-00001-of-00003.safetensors …   and model.safetensors.index.json, which says what is where
 //   <output>/adapter_config.json, adapter_model.safetensors          in their place, of adapters alone
+//   <output>/model.gguf                           in the place of all but the README, where a GGUF for llama.cpp is asked for
 //   <output>/tokenizer.json, README.md …          where somebody says where the tokenizer is, and which run it was
 //
 // Memory: one block of the model in fp32 and small buffers, whatever the model's size.
@@ -43,6 +44,7 @@ struct ExportOptions {
   std::string companions;
   std::string base;  // of a checkpoint of adapters: the weights that they stand beside
   bool adapter = false;
+  bool gguf = false;
   std::optional<ExportedRun> run;
   std::function<bool()> stop_requested = [] { return false; };  // called between tensors
 };

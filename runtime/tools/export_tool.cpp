@@ -61,9 +61,10 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
 
 Result<Options> read_options(std::span<char* const> arguments) {
   Options options;
-  RETURN_IF_ERROR(
-      read_option_words(arguments, "export", {{"--json", options.json}, {"--adapter", options.run.adapter}},
-                        [&](auto name, auto value) { return read_option(name, value, options); }));
+  RETURN_IF_ERROR(read_option_words(
+      arguments, "export",
+      {{"--json", options.json}, {"--adapter", options.run.adapter}, {"--gguf", options.run.gguf}},
+      [&](auto name, auto value) { return read_option(name, value, options); }));
   if (options.checkpoint.empty() || options.run.output.empty()) {
     return Error(Code::kInvalid, "a checkpoint and an output folder are needed; see shardrun export --help");
   }

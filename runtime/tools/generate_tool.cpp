@@ -18,6 +18,7 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/base/visible.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/tools/evaluation.h"
 #include "runtime/tools/language_model.h"
 #include "runtime/tools/option_words.h"
 #include "runtime/tools/stop_requests.h"
@@ -35,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   ModelPlace place;
-  std::string tokenizer, prompt, system;
+  std::string tokenizer, prompt, system, chat_template, evaluated;
   std::vector<int32_t> prompt_tokens;
   data::Encoding encoding;
   generate::Sampling sampling;
@@ -66,13 +67,14 @@ Result<void> read_option(std::string_view name, std::string_view value, Options&
     options.tokenizer = value;
   } else if (name == "prompt") {
     options.prompt = value;
+  } else if (name == "evaluate") {
+    options.evaluated = value;
   } else if (name == "system") {
     options.system = value;
   } else if (name == "prompt-tokens") {
     return read_tokens(value, options.prompt_tokens);
   } else if (name == "template") {
-    ASSIGN_OR_RETURN(const auto parsed, data::parse_chat_template(value));
-    options.encoding.chat_template = parsed;
+    options.chat_template = value;
   } else if (name == "max-tokens") {
     return read_number(value, name, options.max_tokens);
   } else if (name == "temperature") {
@@ -94,9 +96,13 @@ Result<Options> read_options(std::span<char* const> arguments) {
   RETURN_IF_ERROR(read_option_words(
       arguments, "generate", {{"--json", options.json}, {"--marks-in-text", options.encoding.marks_in_text}},
       [&](auto name, auto value) { return read_option(name, value, options); }));
-  if (options.prompt.empty() == options.prompt_tokens.empty())
-    return Error(Code::kInvalid, "a prompt is needed, as --prompt or as --prompt-tokens");
-  if (!options.system.empty() && !options.encoding.chat_template)
+  const int asked = (options.prompt.empty() ? 0 : 1) + (options.prompt_tokens.empty() ? 0 : 1) +
+                    (options.evaluated.empty() ? 0 : 1);
+  if (asked != 1) return Error(Code::kInvalid, "one of --prompt, --prompt-tokens and --evaluate is needed");
+  if (options.max_tokens < 1) return Error(Code::kInvalid, "--max-tokens: write 1 or more");
+  if (!options.chat_template.empty())
+    RETURN_IF_ERROR(data::choose_template(options.chat_template, options.tokenizer, options.encoding));
+  if (!options.system.empty() && options.chat_template.empty())
     return Error(Code::kInvalid, fmt::format("--system needs --template {}", data::kChatTemplates));
   return options;
 }
@@ -169,7 +175,7 @@ void fields(auto& visit, const Generated& generated) {
 Result<data::Question> ask(const Options& options, const data::Tokenizer* tokenizer) {
   if (!options.prompt_tokens.empty()) return data::Question{options.prompt_tokens, {}};
   data::Document document;
-  if (!options.encoding.chat_template) {
+  if (options.chat_template.empty()) {
     document.text = options.prompt;
   } else {
     if (!options.system.empty()) document.messages.push_back({"system", options.system});
@@ -178,8 +184,7 @@ Result<data::Question> ask(const Options& options, const data::Tokenizer* tokeni
   return data::encode_question(*tokenizer, std::move(document), options.encoding);
 }
 
-Result<void> check_prompt(const data::Question& question, const LanguageModel& model,
-                          const Options& options) {
+Result<void> check_prompt(const data::Question& question, const LanguageModel& model) {
   const int vocabulary = model.config.vocab, positions = model.config.max_positions;
   for (const int32_t token : question.ids) {
     if (token < 0 || token >= vocabulary)
@@ -193,7 +198,6 @@ Result<void> check_prompt(const data::Question& question, const LanguageModel& m
     return Error(Code::kInvalid,
                  fmt::format("the prompt has {} tokens, and the model is made for {}; shorten it",
                              question.ids.size(), positions));
-  if (options.max_tokens < 1) return Error(Code::kInvalid, "--max-tokens: write 1 or more");
   return {};
 }
 
@@ -211,7 +215,7 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   }
   ASSIGN_OR_RETURN(const auto question, ask(options, tokenizer.get()));
   ASSIGN_OR_RETURN(LanguageModel model, load_language_model(options.place));
-  RETURN_IF_ERROR(check_prompt(question, model, options));
+  RETURN_IF_ERROR(check_prompt(question, model));
   const auto count = static_cast<int64_t>(question.ids.size());
   int64_t capacity = count + options.max_tokens;
   if (model.config.max_positions > 0) capacity = std::min<int64_t>(capacity, model.config.max_positions);
@@ -253,6 +257,17 @@ Result<Generated> run(const Options& options, StopRequests& stop) {
   return generated;
 }
 
+Result<Evaluation> run_evaluation(const Options& options, StopRequests& stop) {
+  if (options.threads > 0) ::omp_set_num_threads(options.threads);
+  if (options.tokenizer.empty())
+    return Error(Code::kInvalid, "which tokenizer the model has is not known; name its --tokenizer");
+  ASSIGN_OR_RETURN(const auto tokenizer, data::open_tokenizer(options.tokenizer));
+  ASSIGN_OR_RETURN(LanguageModel model, load_language_model(options.place));
+  return evaluate(std::move(model), *tokenizer,
+                  {options.evaluated, options.system, options.encoding, options.max_tokens},
+                  [&] { return stop.came(); });
+}
+
 int fail(const Error& error) {
   fmt::print(stderr, "shardrun: error: {}\n", base::visible(error.to_string()));
   return contract::exit_code_of(error.code());
@@ -264,6 +279,12 @@ int run_generate_tool(std::span<char* const> arguments) {
   const auto options = read_options(arguments);
   if (!options) return fail(options.error());
   StopRequests stop;
+  if (!options->evaluated.empty()) {
+    const auto evaluation = run_evaluation(*options, stop);
+    if (!evaluation) return fail(evaluation.error());
+    fmt::print("{}", options->json ? to_json(*evaluation) : to_text(*evaluation));
+    return contract::kExitDone;
+  }
   const auto generated = run(*options, stop);
   if (!generated) return fail(generated.error());
   if (options->json) fmt::print("{}", base::json_of(*generated));

@@ -130,7 +130,7 @@ constexpr std::array<std::pair<std::string_view, ChatTemplate>, 5> kNames{{{"lla
 
 }  // namespace
 
-const char* const kChatTemplates = "llama2, llama3, chatml, zephyr or none";
+const char* const kChatTemplates = "llama2, llama3, chatml, zephyr, own or none";
 
 Result<ChatTemplate> parse_chat_template(std::string_view name) {
   for (const auto& [known, chat_template] : kNames)

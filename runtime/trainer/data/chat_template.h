@@ -7,6 +7,7 @@
 //              <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>
 //   chatml   <|im_start|>role\ncontent<|im_end|>\n for each message; no begin or end token
 //   zephyr   <|role|>\ncontent</s>\n for each message; no begin or end token
+//   own      what the checkpoint brings: runtime/trainer/data/own_template.h
 //   none     what the messages say, one after another between begin and end token
 //
 // Only what the assistant says carries loss, together with what ends it: the end token, <|eot_id|>, <|im_end|> or </s>.

@@ -37,6 +37,27 @@ Result<std::vector<Passage::Range>> marks_in(const Tokenizer& tokenizer, std::st
   return marks;
 }
 
+// Returns what a checkpoint's own template wrote as a passage. What ends an answer is its last mark, where there is one.
+Passage passage_of(const Tokenizer& tokenizer, const OwnTemplate::Rendered& rendered) {
+  Passage passage{rendered.text, {}, {}, false, false};
+  for (const Passage::Range& own : rendered.own) {
+    const auto marks =
+        marks_in(tokenizer, std::string_view(rendered.text).substr(own.begin, own.end - own.begin));
+    if (!marks) continue;  // a tokenizer without any
+    for (const Passage::Range& mark : *marks)
+      passage.marks.push_back({own.begin + mark.begin, own.begin + mark.end});
+  }
+  for (Passage::Range answer : rendered.answers) {
+    for (auto mark = passage.marks.rbegin(); mark != passage.marks.rend(); ++mark) {
+      if (mark->begin < answer.begin || mark->end > answer.end) continue;
+      answer.end = mark->end;
+      break;
+    }
+    passage.learned.push_back(answer);
+  }
+  return passage;
+}
+
 // Encodes a passage; the template's marks become their tokens where the tokenizer has such.
 Result<void> encode_passage(const Tokenizer& tokenizer, const Passage& passage, std::vector<Token>& tokens) {
   const std::string_view text = passage.text;
@@ -60,6 +81,15 @@ Result<void> encode_passage(const Tokenizer& tokenizer, const Passage& passage, 
 
 }  // namespace
 
+Result<void> choose_template(std::string_view name, const std::string& tokenizer_path, Encoding& encoding) {
+  if (name == "own") {
+    ASSIGN_OR_RETURN(encoding.own_template, OwnTemplate::beside(tokenizer_path));
+    return {};
+  }
+  ASSIGN_OR_RETURN(encoding.chat_template, parse_chat_template(name));
+  return {};
+}
+
 Result<Question> encode_question(const Tokenizer& tokenizer, Document document, const Encoding& encoding) {
   const SpecialTokens& special = tokenizer.facts().special;
   Question question;
@@ -68,7 +98,18 @@ Result<Question> encode_question(const Tokenizer& tokenizer, Document document, 
   if (document.messages.empty() && encoding.marks_in_text) {
     ASSIGN_OR_RETURN(passages.front().marks, marks_in(tokenizer, document.text));
   }
-  if (!document.messages.empty()) {
+  if (!document.messages.empty() && encoding.own_template) {
+    ASSIGN_OR_RETURN(const auto asked, encoding.own_template->render(document.messages, true));
+    passages.front() = passage_of(tokenizer, asked);
+    document.messages.push_back({"assistant", "x"});
+    const auto answered = encoding.own_template->render(document.messages, false);
+    const Passage after = answered ? passage_of(tokenizer, *answered) : Passage();
+    for (const Passage::Range& mark : after.marks) {
+      const int32_t id =
+          tokenizer.control_token(std::string_view(after.text).substr(mark.begin, mark.end - mark.begin));
+      if (mark.begin >= asked.text.size() && after.text.starts_with(asked.text)) question.ends.push_back(id);
+    }
+  } else if (!document.messages.empty()) {
     if (!encoding.chat_template)
       return Error(Code::kInvalid, fmt::format("a conversation needs --template {}", kChatTemplates));
     document.messages.push_back({"assistant", ""});
@@ -112,10 +153,14 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
   } else {
     if (!places_specials)
       return Error(Code::kInvalid, "a BERT vocabulary is not made for conversations; use \"text\"");
-    if (!encoding.chat_template)
+    if (encoding.own_template) {
+      ASSIGN_OR_RETURN(const auto rendered, encoding.own_template->render_to_learn(document.messages));
+      passages.push_back(passage_of(tokenizer, rendered));
+    } else if (!encoding.chat_template) {
       return Error(Code::kInvalid, fmt::format("a conversation needs --template {}", kChatTemplates));
-    ASSIGN_OR_RETURN(auto applied, apply_chat_template(*encoding.chat_template, document.messages));
-    passages = std::move(applied);
+    } else {
+      ASSIGN_OR_RETURN(passages, apply_chat_template(*encoding.chat_template, document.messages));
+    }
   }
   std::vector<Token> tokens;
   for (const Passage& passage : passages) {

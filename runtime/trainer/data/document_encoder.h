@@ -5,10 +5,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/trainer/data/documents.h"
+#include "runtime/trainer/data/own_template.h"
 #include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::data {
@@ -20,7 +23,11 @@ struct Encoding {
   // Whether the names of a tokenizer's control tokens in a text are these tokens: for texts that somebody has formatted already.
   // The one that begins first counts, of several the longest.
   bool marks_in_text = false;
+  std::optional<OwnTemplate> own_template{};  // the checkpoint's, in the place of chat_template
 };
+
+// Sets the template of that name; "own" is the one that lies beside the tokenizer's file. kInvalid, kNotFound.
+Result<void> choose_template(std::string_view name, const std::string& tokenizer_path, Encoding& encoding);
 
 // Replaces what `ids` held with the document's tokens; a token that carries no loss is given as its complement,
 // ~id. Text stands between the tokenizer's begin and end tokens (wordpiece: alone) and carries loss throughout. In

@@ -83,6 +83,11 @@ class TypedDecoder final : public Decoder {
     return logits_;
   }
 
+  void go_back(int64_t tokens) override {
+    SHARDRUN_CHECK(tokens >= 0 && tokens <= read_);
+    read_ = tokens;
+  }
+
  private:
   struct Layer {
     std::vector<float> norm1, bias, head_norms, norm2;  // those that the family lacks are empty

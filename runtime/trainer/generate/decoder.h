@@ -26,6 +26,9 @@ class Decoder {
   // what follows the last; they are valid until the next call.
   virtual std::span<const float> feed(std::span<const int32_t> tokens) = 0;
 
+  // Forgets what was read behind the first `tokens` tokens, at most as many as were read.
+  virtual void go_back(int64_t tokens) = 0;
+
   // Returns the bytes of kept keys and values of a token.
   static int64_t bytes_per_token(const plan::LlamaConfig& config);
 };

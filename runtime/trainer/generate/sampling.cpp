@@ -31,4 +31,11 @@ int32_t next_token(std::span<const float> logits, const Sampling& sampling, int6
   return order[count - 1];
 }
 
+double log_probability(std::span<const float> logits, int32_t token) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  return static_cast<double>(logits[static_cast<size_t>(token)]) - largest - std::log(sum);
+}
+
 }  // namespace shardrun::generate

@@ -19,4 +19,7 @@ struct Sampling {
 // ones the lower.
 int32_t next_token(std::span<const float> logits, const Sampling& sampling, int64_t number);
 
+// Returns the logarithm of the probability that the token follows, in nats.
+double log_probability(std::span<const float> logits, int32_t token);
+
 }  // namespace shardrun::generate

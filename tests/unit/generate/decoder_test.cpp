@@ -121,3 +121,22 @@ TEST_CASE("decoder: weights kept in bf16 give the bits of the same values kept i
     CHECK(copy(narrow->feed(std::span(&token, 1))) == copy(wide->feed(std::span(&token, 1))));
   }
 }
+
+TEST_CASE("decoder: gone back, it has forgotten what it read since, for every family") {
+  const auto all = peers(SOURCE_DIR);
+  for (const char* family : kFamilies) {
+    CAPTURE(family);
+    const auto decoder = decoder_of(all.at(family));
+    const std::vector<int32_t> tokens = prompt(), other(5, 3);
+    decoder->feed(tokens);
+    const int32_t next = 17;
+    const std::vector<float> expected = copy(decoder->feed(std::span(&next, 1)));
+    for (const int32_t token : other) decoder->feed(std::span(&token, 1));
+
+    decoder->go_back(static_cast<int64_t>(tokens.size()));
+    CHECK(copy(decoder->feed(std::span(&next, 1))) == expected);
+    decoder->go_back(0);
+    decoder->feed(tokens);
+    CHECK(copy(decoder->feed(std::span(&next, 1))) == expected);
+  }
+}

@@ -57,3 +57,10 @@ TEST_CASE("sampling: a seed gives the same tokens again, another one others") {
   CHECK(first == again);
   CHECK(first != other);
 }
+
+TEST_CASE("sampling: the logarithm of a token's probability, however large the logits are") {
+  const std::vector<float> even{5.0F, 5.0F, 5.0F, 5.0F}, far{1000.0F, 1000.0F, 0.0F};
+  CHECK(generate::log_probability(even, 2) == doctest::Approx(std::log(0.25)));
+  CHECK(generate::log_probability(far, 0) == doctest::Approx(std::log(0.5)));
+  CHECK(generate::log_probability(far, 2) == doctest::Approx(-1000.0 - std::log(2.0)));
+}
