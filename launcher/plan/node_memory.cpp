@@ -26,6 +26,18 @@ int64_t number(const contract::EnvironmentLookup& lookup, const char* name) {
              : 0;
 }
 
+// What `shardrun-rank footprint` said.
+std::optional<plan::ProgramBytes> program_of(const std::string& said) {
+  plan::ProgramBytes program;
+  const char *at = said.data(), *const end = at + said.size();
+  for (int64_t* const number : {&program.bytes, &program.products, &program.product_bytes}) {
+    const auto [behind, failure] = std::from_chars(at, end, *number);
+    if (failure != std::errc() || *number < 0 || behind == end) return std::nullopt;
+    at = behind + 1;
+  }
+  return program;
+}
+
 double gib(int64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30);
 }
@@ -55,10 +67,7 @@ plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPl
   }
   const auto said = base::finish_command(ask, /*input=*/"", std::chrono::seconds(30));
   if (!said || said->status != 0) return place;
-  int64_t bytes = 0;
-  const std::string& text = said->out;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-  if (failure == std::errc() && bytes > 0) place.program_bytes = bytes;
+  place.program = program_of(said->out);
   return place;
 }
 

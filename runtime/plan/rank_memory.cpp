@@ -1,6 +1,8 @@
 #include "runtime/plan/rank_memory.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "runtime/plan/communication.h"
@@ -49,6 +51,17 @@ int64_t pinned_bytes(const Degrees& degrees) {
     return staging_bytes(size, staging_piece_bytes(size, kLargestStagedPart));
   };
   return 2 * pinned(degrees.shard) + pinned(degrees.replicas) + pinned(degrees.tensor_parallel);
+}
+
+// How many products oneDNN compiles for the list, each once.
+int64_t distinct_products(const OpList& list) {
+  std::set<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool, bool>> products;
+  for (const LinearCall& call : list.linears) {
+    const Product p = product_of(call);
+    const bool is_narrow = p.is_narrow && list.dtype == DType::kBf16;
+    products.emplace(p.M, p.K, p.N, p.a_transposed, p.b_transposed, is_narrow, p.bias, p.accumulate);
+  }
+  return static_cast<int64_t>(products.size());
 }
 
 MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {
@@ -165,12 +178,18 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
 
 ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
   CpuNeeds cpu{.threads = std::max(1, place.threads)};
-  if (options.device == DeviceKind::kCpu)
-    cpu.product_bytes =
-        expected_product_bytes(ops(options, degrees.tensor_parallel), cpu.threads, place.multiplies_bf16);
+  int64_t program = place.program ? place.program->bytes : program_bytes(place.world_size);
+  if (options.device == DeviceKind::kCpu) {
+    const OpList list = ops(options, degrees.tensor_parallel);
+    cpu.product_bytes = expected_product_bytes(list, cpu.threads, place.multiplies_bf16);
+    if (place.program) {
+      program += std::max<int64_t>(0, distinct_products(list) - place.program->products) *
+                 place.program->product_bytes;
+    }
+  }
   ModelPlan plan = rank_memory(options, degrees, cpu);
-  plan.memory.process = process_bytes(place.program_bytes.value_or(program_bytes(place.world_size)),
-                                      place.world_size, degrees.tensor_parallel, plan.memory.on_gpu != 0);
+  plan.memory.process =
+      process_bytes(program, place.world_size, degrees.tensor_parallel, plan.memory.on_gpu != 0);
   return plan;
 }
 

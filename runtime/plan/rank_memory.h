@@ -62,12 +62,18 @@ struct CpuNeeds {
 // Returns what the rank holds but MemoryPlan::process, which nothing of this decides.
 ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu);
 
+// What a rank's program holds with some of oneDNN's products compiled, how many those are, and what one more adds: 85 KB with oneDNN
+// 2.6, half a megabyte with 3.12. As `shardrun-rank footprint` measures it.
+struct ProgramBytes {
+  int64_t bytes = 0, products = 0, product_bytes = 0;
+};
+
 // Where a job's ranks run, as far as a launcher knows.
 struct RankPlace {
   int64_t world_size = 1;
   int ranks_per_node = 1, threads = 1;
-  bool multiplies_bf16 = true;           // whether their CPUs have instructions for it
-  std::optional<int64_t> program_bytes;  // as measured there
+  bool multiplies_bf16 = true;          // whether their CPUs have instructions for it
+  std::optional<ProgramBytes> program;  // as measured there
 };
 // Returns the same of a job, with an estimate of oneDNN's part and with process_bytes(). kInvalid as solve_mesh().
 Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place);

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -26,18 +28,20 @@ constexpr const char* kSmallJob =
     "[\"/\"]\n"
     "sequence_length = 128\n";
 
-void compile_products() {
+// Returns how many there are.
+int64_t compile_products(int64_t micro_batch) {
   const auto job = spec::parse_job_spec(kSmallJob, "small job");
   SHARDRUN_CHECK(job.has_value());
   record::LaunchPlan plan;
-  plan.batch.global_batch = plan.batch.micro_batch = plan.batch.gradient_accumulation = 1;
-  train::prepare_products(train::session_options(*job, plan), /*tensor_parallel=*/1);
+  plan.batch.global_batch = plan.batch.micro_batch = micro_batch;
+  plan.batch.gradient_accumulation = 1;
+  return train::prepare_products(train::session_options(*job, plan), /*tensor_parallel=*/1);
 }
 
 }  // namespace
 
 int run_footprint_tool(std::span<char* const> arguments) {
-  compile_products();
+  const int64_t products = compile_products(1);
   std::optional<comm::PluginSession> endpoints;
   if (arguments.size() == 4) {
     auto opened = comm::PluginSession::open({.plugin_path = arguments[0],
@@ -50,7 +54,12 @@ int run_footprint_tool(std::span<char* const> arguments) {
     }
     endpoints = std::move(opened).value();
   }
-  fmt::print("{}\n", base::resident_bytes_of_tree(::getpid()));
+  const int64_t bytes = base::resident_bytes_of_tree(::getpid());
+  // The same of more rows are as many products again, of every kind.
+  const int64_t further = compile_products(2) - products;
+  SHARDRUN_CHECK(further > 0);
+  const int64_t added = std::max<int64_t>(0, base::resident_bytes_of_tree(::getpid()) - bytes);
+  fmt::print("{} {} {}\n", bytes, products, added / further);
   return contract::kExitDone;
 }
 

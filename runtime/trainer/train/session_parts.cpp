@@ -32,8 +32,9 @@ plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& d
   return plan::rank_memory(options, degrees, cpu);
 }
 
-void prepare_products(const SessionOptions& options, int tensor_parallel) {
+int64_t prepare_products(const SessionOptions& options, int tensor_parallel) {
   kernels::prepare(plan::ops(options, tensor_parallel));
+  return kernels::compiled_products();
 }
 
 }  // namespace shardrun::train

@@ -20,6 +20,7 @@ OptimizerOptions optimizer_options(const SessionOptions& options);
 // What one rank of a mesh with these degrees holds.
 plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& degrees);
 // Has oneDNN build for the calling thread the products that training will run, so that nothing but planned memory is added later.
-void prepare_products(const SessionOptions& options, int tensor_parallel);
+// Returns how many it has built for it by now.
+int64_t prepare_products(const SessionOptions& options, int tensor_parallel);
 
 }  // namespace shardrun::train

@@ -290,6 +290,29 @@ TEST_CASE("mesh: neighbours share sequences, whatever shards they have, and divi
            "job.toml:10:20: context_parallel 4 does not divide 6 data-parallel ranks; write 1, 2, 3 or 6");
 }
 
+TEST_CASE("memory plan: every product more than were measured with the program takes what one more took") {
+  plan::LlamaConfig config{.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4, .ffn = 128, .vocab = 256};
+  config.experts = {.count = 8, .per_token = 2};
+  plan::RankOptions options;
+  options.model = config;
+  options.sequence_length = 128;
+  const auto process = [&](int64_t micro_batch, const plan::ProgramBytes& program) {
+    options.micro_batch = micro_batch;
+    return plan::job_memory(options, {}, {.program = program}).memory.process;
+  };
+  constexpr int64_t kBytes = 20'000'000, kOfOne = 500'000;
+  const int64_t none = process(1, {kBytes, 0, 0});
+  CHECK_EQ(none, plan::process_bytes(kBytes, 1));
+  const int64_t all = process(1, {kBytes, 0, kOfOne}) - none;
+  // Pieces of 16, 32, 64 and 128 rows, each with 8 products; and the router's and the dense block's.
+  CHECK_GE(all, (4 * 8 + 3) * kOfOne);
+  CHECK_EQ(all % kOfOne, 0);
+  CHECK_EQ(process(1, {kBytes, 10, kOfOne}) - none, all - 10 * kOfOne);
+  CHECK_EQ(process(1, {kBytes, 1000, kOfOne}), none);
+  // Twice the tokens are pieces of one more size.
+  CHECK_EQ(process(2, {kBytes, 0, kOfOne}) - none, all + 8 * kOfOne);
+}
+
 TEST_CASE("mesh: experts are shared by the ranks that share a copy of the state, in whole lines of memory") {
   const auto refusal = [](const std::string& more, int64_t world) {
     const auto spec = spec::parse_job_spec(
