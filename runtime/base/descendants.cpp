@@ -9,10 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -78,15 +76,18 @@ Family family(const std::set<pid_t>& except) {
 // Appends the children of a process, of all its threads. Returns false when the kernel tells none. Exact for ourselves,
 // since nobody but us reaps them; for another process one may be missing.
 bool append_children(pid_t pid, std::vector<pid_t>& found) {
-  std::error_code gone;
-  std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", pid), gone), none;
+  const std::string tasks = fmt::format("/proc/{}/task", pid);
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(::opendir(tasks.c_str()), ::closedir);
   bool told = false;
-  for (; !gone && thread != none; thread.increment(gone)) {
-    const auto children = read_file(thread->path().string() + "/children", /*limit_bytes=*/1 << 16);
+  while (const dirent* thread = threads ? ::readdir(threads.get()) : nullptr) {
+    if (thread->d_name[0] == '.') continue;
+    const auto children =
+        read_file(fmt::format("{}/{}/children", tasks, thread->d_name), /*limit_bytes=*/1 << 16);
     if (!children) continue;
     told = true;
-    std::istringstream words(*children);
-    for (pid_t child = 0; words >> child;) found.push_back(child);
+    char* next = nullptr;
+    for (const char* at = children->c_str(); const long child = std::strtol(at, &next, 10); at = next)
+      found.push_back(static_cast<pid_t>(child));
   }
   return told;
 }
@@ -105,7 +106,11 @@ Result<DescendantReaper> DescendantReaper::start() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     return errno_error(Code::kIo, "becoming the reaper of the ranks' processes", errno);
   }
-  for (pid_t pid : own_children()) reaper.before_.insert(pid);
+  siginfo_t info{};
+  const bool childless = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+  if (!childless) {
+    for (pid_t pid : own_children()) reaper.before_.insert(pid);
+  }
   return reaper;
 }
 
@@ -121,6 +126,8 @@ DescendantReaper::~DescendantReaper() {
 bool DescendantReaper::kill_all(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (true) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return true;
     const std::vector<pid_t> children = own_children();
     if (std::all_of(children.begin(), children.end(), [this](pid_t pid) { return before_.count(pid) != 0; }))
       return true;
