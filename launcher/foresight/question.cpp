@@ -133,11 +133,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   const auto mesh = plan::solve_mesh(spec, world, question.machine.per_node);
   if (!mesh) return std::nullopt;
   // Stages of a pipeline and ranks that share a sequence come out of the spec's data parallel ranks.
-  Given given = question.given;
-  if (spec.sharding.context_parallel > 1) {
-    given.context_parallel = spec.sharding.context_parallel;
-    given.gathers_context = true;
-  }
+  const Given& given = question.given;
   const int64_t ranks = mesh->data_parallel(), stages = given.pipeline;
   if (ranks % (stages * given.context_parallel) != 0) return std::nullopt;
   const auto batch = solve_batch(spec, static_cast<int>(ranks / (stages * given.context_parallel)));
@@ -145,7 +141,7 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   Layout layout;
   layout.nodes = question.nodes;
   layout.shard_degree = std::min(int64_t{mesh->shard_degree}, ranks / stages);
-  layout.given = given;
+  layout.given = question.given;
   layout.tensor_parallel = mesh->tensor_parallel;
   layout.strategy = spec.sharding.strategy;
   layout.micro_batch = batch->micro_batch;
@@ -187,6 +183,10 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
   if (software.gpt_blocks) question.model.ffn_matrices = 2;
   question.traits = software.traits;
   question.given = software.given;
+  if (options.software.empty() && spec.sharding.context_parallel > 1) {
+    question.given.context_parallel = spec.sharding.context_parallel;
+    question.given.gathers_context = true;
+  }
   question.tensor_parallel = software.tensor_parallel;
   question.as_offered = !own;
   question.traits.streams_moments = own;
