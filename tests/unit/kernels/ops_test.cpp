@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "runtime/plan/model/rotary.h"
+#include "tests/support/distance.h"
 #include "tests/support/reference_ops.h"
 
 using namespace shardrun;
 using kernels::Bf16;
+using tests::distance;
 
 namespace {
 
@@ -55,17 +57,6 @@ Values back(const std::vector<Bf16>& values) {
   Values out(values.size());
   kernels::bf16_to_fp32(values, out);
   return out;
-}
-
-// Returns ‖a − b‖ / ‖b‖ in fp64; NaN never passes a comparison with a bound.
-double distance(const Values& a, const Values& b) {
-  REQUIRE_EQ(a.size(), b.size());
-  double difference = 0.0, norm = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    norm += double{b[i]} * b[i];
-  }
-  return std::sqrt(difference / norm);
 }
 
 template <typename T>

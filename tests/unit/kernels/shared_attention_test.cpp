@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "runtime/trainer/kernels/backend.h"
+#include "tests/support/distance.h"
 
 using namespace shardrun;
 using kernels::Bf16;
+using tests::distance;
 
 namespace {
 
@@ -37,17 +39,6 @@ std::vector<float> widened(const std::vector<T>& in) {
     kernels::bf16_to_fp32(in, out);
     return out;
   }
-}
-
-// Returns ‖a − b‖ / ‖b‖; NaN never passes a comparison with a bound.
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double difference = 0.0, norm = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    norm += double{b[i]} * b[i];
-  }
-  return std::sqrt(difference / norm);
 }
 
 // Copies `columns` of each row from one table to another; rows of the tables are as long as their strides.
