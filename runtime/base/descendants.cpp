@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -73,29 +74,29 @@ Family family(const std::set<pid_t>& except) {
   return found;
 }
 
-// Appends the children of a process, of all its threads. Returns false when the kernel tells none. Exact for ourselves,
-// since nobody but us reaps them; for another process one may be missing.
-bool append_children(pid_t pid, std::vector<pid_t>& found) {
+// Returns the children of a process, of all its threads; nullopt where the kernel does not tell. Exact for ourselves, since
+// nobody but us reaps them; for another process one may be missing.
+std::optional<std::vector<pid_t>> children_of(pid_t pid) {
   const std::string tasks = fmt::format("/proc/{}/task", pid);
   const std::unique_ptr<DIR, int (*)(DIR*)> threads(::opendir(tasks.c_str()), ::closedir);
-  bool told = false;
+  std::optional<std::vector<pid_t>> found;
   while (const dirent* thread = threads ? ::readdir(threads.get()) : nullptr) {
     if (thread->d_name[0] == '.') continue;
     const auto children =
         read_file(fmt::format("{}/{}/children", tasks, thread->d_name), /*limit_bytes=*/1 << 16);
     if (!children) continue;
-    told = true;
+    if (!found) found.emplace();
     char* next = nullptr;
     for (const char* at = children->c_str(); const long child = std::strtol(at, &next, 10); at = next)
-      found.push_back(static_cast<pid_t>(child));
+      found->push_back(static_cast<pid_t>(child));
   }
-  return told;
+  return found;
 }
 
 // Returns our children, those that have ended and wait to be collected among them.
 std::vector<pid_t> own_children() {
-  std::vector<pid_t> children;
-  return append_children(::getpid(), children) ? children : family({}).children;
+  auto children = children_of(::getpid());
+  return children ? std::move(*children) : family({}).children;
 }
 
 }  // namespace
@@ -161,7 +162,8 @@ int64_t resident_bytes_of_tree(pid_t root) {
     if (!memory) continue;
     const size_t blank = memory->find(' ');
     if (blank != std::string::npos) bytes += std::strtoll(memory->c_str() + blank, nullptr, 10) * page;
-    append_children(pid, open);
+    const auto children = children_of(pid);
+    if (children) open.insert(open.end(), children->begin(), children->end());
   }
   return bytes;
 }

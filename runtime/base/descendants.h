@@ -25,7 +25,7 @@ class DescendantReaper {
   ~DescendantReaper();
 
   // SIGKILLs every process below us and reaps our own children until none is left. Returns false if some were still
-  // there after `limit` (a process in an uninterruptible system call). Costs nothing when there is none.
+  // there after `limit` (a process in an uninterruptible system call). Costs one look at our children when there is none.
   bool kill_all(std::chrono::milliseconds limit);
   // Collects orphans that have ended, so that a long job does not gather zombies; leaves `keep` alone.
   void collect_orphans(const std::set<pid_t>& keep);

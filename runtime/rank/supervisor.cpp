@@ -356,8 +356,8 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
   ASSIGN_OR_RETURN(auto guard, Guard::start());
-  ASSIGN_OR_RETURN(auto reaper,
-                   base::DescendantReaper::start());  // leaves the guard alone: it was there before
+  // After the guard, which it leaves alone as everything that was there before.
+  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
   const pid_t parent = ::getpid();
   Child child;
   child.pid = ::fork();

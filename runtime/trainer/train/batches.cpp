@@ -92,14 +92,16 @@ class TextBatches : public LoaderBatches<data::Loader> {
   model::Batch batch() override {
     model::Batch batch = rows_.view();
     if (context_.ranks == 1) return batch;
-    batch.tokens = own(rows_.tokens, tokens_);
-    batch.targets = own(rows_.targets, targets_);
+    tokens_ = own(rows_.tokens);
+    targets_ = own(rows_.targets);
+    batch.tokens = tokens_;
+    batch.targets = targets_;
     return batch;
   }
-  std::span<const int32_t> own(const std::vector<int32_t>& all, std::vector<int32_t>& some) const {
+  std::vector<int32_t> own(const std::vector<int32_t>& all) const {
     const int64_t length = loaders_.training.sequence_length();
     const auto sequences = static_cast<int64_t>(all.size()) / length;
-    some.clear();
+    std::vector<int32_t> some;
     for (int64_t b = 0; b < sequences; ++b) {
       for (int64_t token = 0; token < context_.own_tokens(length); ++token)
         some.push_back(all[b * length + context_.position(token, length)]);
