@@ -39,7 +39,7 @@ struct Reading {
 
 class DocumentReader {
  public:
-  // Errors are those of MappedFile::open, with `key` before them, and of unpack().
+  // Errors are those of MappedFile::open, with `key` before them, of unpack(), and of refuse_foreign_format().
   static Result<DocumentReader> open(const std::string& path, const std::string& key, Reading reading);
 
   // Returns the next document; nullopt after the last. kInvalid with file:line for what is not a document.

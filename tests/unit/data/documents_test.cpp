@@ -146,6 +146,18 @@ TEST_CASE("documents: what is no document is refused with its line") {
         "x.jsonl:3: a message lacks \"role\" or \"content\", or one of them is not a string");
 }
 
+TEST_CASE("documents: a Parquet file is refused with the call that makes JSON lines of it") {
+  const Folder folder;
+
+  const auto reader = DocumentReader::open(folder.file("rows.parquet", "PAR1\x15"), "shardrun data", {});
+
+  REQUIRE(!reader);
+  CHECK(reader.error().message().find("shardrun data: ") == 0);
+  CHECK(reader.error().message().find(
+            "rows.parquet is a Parquet file, which is no text; write its rows as JSON "
+            "lines, in Python: pandas.read_parquet(") != std::string::npos);
+}
+
 TEST_CASE("chat template llama2: questions and answers in the words of Llama 2's reference") {
   const auto passages = apply_chat_template(ChatTemplate::kLlama2, kTalk);
 

@@ -94,6 +94,27 @@ TEST_CASE("corpus: missing, empty and odd files are refused by name with a mend"
   REQUIRE(!from_none);
 }
 
+TEST_CASE("corpus: what is no text is refused by how it begins, with what makes text of it") {
+  const Folder folder;
+  const auto refusal = [&](const std::string& bytes) {
+    const std::vector<std::string> files{folder.file("rows.text", bytes)};
+    const auto corpus = Corpus::open(files, "[data] files");
+    if (corpus) return std::string("none");
+    CHECK(corpus.error().code() == base::Code::kInvalid);
+    const std::string line = corpus.error().message();
+    CHECK(line.find("[data] files: ") == 0);
+    return line.substr(line.find("rows.text"),
+                       line.find(',', line.find("rows.text")) - line.find("rows.text"));
+  };
+
+  CHECK(refusal("PAR1\x15\x04") == "rows.text is a Parquet file");
+  CHECK(refusal("ARROW1") == "rows.text is an Arrow file");
+  CHECK(refusal("\xff\xff\xff\xff\x10") == "rows.text is an Arrow file");
+  CHECK(refusal("\x1f\x8b\x08") == "rows.text is compressed by gzip");
+  CHECK(refusal("\x28\xb5\x2f\xfd") == "rows.text is compressed by zstd");
+  CHECK(refusal("PARTY") == "none");
+}
+
 TEST_CASE("loader: a corpus shorter than one sequence is refused with both mends") {
   const Folder folder;
   const std::string path = folder.file("short", "abc");
