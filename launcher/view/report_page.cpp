@@ -295,6 +295,8 @@ HeatMap heat_of(const ReportRun& run) {
   const int per_node = nodes > 0 ? std::max(1, ranks / nodes) : 1;
   std::vector<std::optional<int64_t>> bytes = record.peak_memory_bytes;
   bytes.resize(ranks);
+  HeatColumn busy{"its own time in steps", "s", std::vector<std::optional<double>>(ranks)},
+      waiting{"waiting for other ranks in steps", "%", busy.values};
   for (int rank = 0; rank < ranks; ++rank)
     map.ranks.push_back({rank, nodes > 0 ? record.nodes[std::min(rank / per_node, nodes - 1)] : "", ""});
   const auto known = [&](int rank) { return rank >= 0 && rank < ranks; };
@@ -303,6 +305,10 @@ HeatMap heat_of(const ReportRun& run) {
     if (!exit.node.empty()) map.ranks[exit.global_rank].node = exit.node;
     if (!bytes[exit.global_rank] && exit.peak_memory_bytes > 0)
       bytes[exit.global_rank] = exit.peak_memory_bytes;
+    const double spent = exit.steps_seconds.value_or(0.0), waited = exit.waiting_seconds.value_or(0.0);
+    if (spent <= 0.0) continue;
+    busy.values[exit.global_rank] = spent - waited;
+    waiting.values[exit.global_rank] = 100.0 * waited / spent;
   }
   if (!record.attempts.empty()) {
     for (const record::StragglerNote& slow : record.attempts.back().stragglers) {
@@ -321,7 +327,12 @@ HeatMap heat_of(const ReportRun& run) {
   for (const auto& some : bytes)
     memory.values.push_back(some ? std::optional(static_cast<double>(*some) / (large ? 1 << 30 : 1 << 20))
                                  : std::nullopt);
-  map.columns = {std::move(memory)};
+  for (HeatColumn* column : {&busy, &waiting}) {
+    if (std::any_of(column->values.begin(), column->values.end(),
+                    [](const auto& some) { return some.has_value(); }))
+      map.columns.push_back(std::move(*column));
+  }
+  map.columns.push_back(std::move(memory));
   return map;
 }
 

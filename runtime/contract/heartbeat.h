@@ -49,8 +49,9 @@ struct ProgressPage {
   std::atomic<uint32_t> waiting{0};  // 1 inside a wait for a collective
   std::atomic<uint32_t> phase{0};    // RankPhase
   std::atomic<int64_t> step{0};      // optimizer steps done
-  std::atomic<int64_t> step_microseconds{0};  // how long the last step took
-  std::atomic<int64_t> busy_microseconds{0};  // how long all steps took, without the waits
+  std::atomic<int64_t> step_microseconds{0};   // how long the last step took
+  std::atomic<int64_t> busy_microseconds{0};   // how long all steps took, without the waits
+  std::atomic<int64_t> spent_microseconds{0};  // and with them
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

@@ -299,6 +299,11 @@ class Supervisor {
     exit.stopped_on_request = stopped_on_request_ || killed_on_request_;
     if (exit.signal == SIGKILL && !exit.stopped_on_request) exit.out_of_memory = memory_.has_killed();
     exit.peak_memory_bytes = int64_t{ending.usage.ru_maxrss} * 1024;
+    if (const contract::ProgressPage* page = request_.progress;
+        page != nullptr && page->spent_microseconds.load() > 0) {
+      exit.steps_seconds = static_cast<double>(page->spent_microseconds.load()) * 1e-6;
+      exit.waiting_seconds = *exit.steps_seconds - static_cast<double>(page->busy_microseconds.load()) * 1e-6;
+    }
     return exit;
   }
 

@@ -169,6 +169,8 @@ void fields(auto& visit, base::Is<RankExit> auto& exit) {
   visit("out_of_memory", exit.out_of_memory);
   visit("last_words", exit.last_words);
   visit.where_known("output_losses", exit.output_losses);
+  visit.where_known("steps_seconds", exit.steps_seconds);
+  visit.where_known("waiting_seconds", exit.waiting_seconds);
 }
 
 const char* status_name(RunStatus status) {

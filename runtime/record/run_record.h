@@ -33,6 +33,8 @@ struct RankExit {
   bool peer_lost = false;           // it only failed because another rank was gone: collateral
   bool stopped_on_request = false;  // we had forwarded a stop signal to it before
   int64_t peak_memory_bytes = 0;    // highest resident set of the program
+  // How long its steps took together, and how long it waited for other ranks in them; of a program that tells us of them.
+  std::optional<double> steps_seconds, waiting_seconds;
   // Whether the kernel killed something of its cgroup for lack of memory; unknown: it has no cgroup.
   std::optional<bool> out_of_memory;
   // What was not kept of its output until then, in words.

@@ -85,6 +85,7 @@ void Progress::end_step(int64_t step, double seconds) {
   waited_ = 0.0;
   page_.step_microseconds.store(static_cast<int64_t>(seconds * 1e6), std::memory_order_relaxed);
   page_.busy_microseconds.fetch_add(static_cast<int64_t>(busy * 1e6), std::memory_order_relaxed);
+  page_.spent_microseconds.fetch_add(static_cast<int64_t>(seconds * 1e6), std::memory_order_relaxed);
   page_.step.store(step, std::memory_order_relaxed);
   move();
 }

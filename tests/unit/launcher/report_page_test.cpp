@@ -109,6 +109,21 @@ TEST_CASE("report: the page of one run has its verdict, its job and its curves")
   CHECK(has(page, "id=\"heat0\""));
 }
 
+TEST_CASE("report: of each rank it is told how long it computed and waited, where its exit file says so") {
+  ReportRun run = run_named("tiny");
+  record::RankExit exit;
+  exit.global_rank = 1;
+  run.exits = {exit};
+  CHECK_FALSE(has(report_page({run}, ""), "waiting for other ranks"));
+
+  run.exits[0].steps_seconds = 10.0;
+  run.exits[0].waiting_seconds = 2.5;
+  const std::string page = report_page({run}, "");
+
+  CHECK(has(page, R"({"title":"its own time in steps","unit":"s","values":[null,7.5]})"));
+  CHECK(has(page, R"({"title":"waiting for other ranks in steps","unit":"%","values":[null,25]})"));
+}
+
 TEST_CASE("report: two runs are compared, and only what differs in their jobs is shown") {
   ReportRun first = run_named("tiny"), second = run_named("tiny");
   second.record.id = "8";
