@@ -25,6 +25,7 @@ void fields(auto& visit, base::Is<MetricsLine> auto& line) {
   visit.where_known("unigram_entropy", line.unigram_entropy, significant(9));
   visit.where_known("tokens_per_second", line.tokens_per_second, decimals(1));
   visit.where_known("step_seconds", line.step_seconds, decimals(6));
+  visit.where_known("resident_bytes", line.resident_bytes);
   visit.where_known("set", line.set);
   visit.where_known("path", line.path);
   visit.where_known("stall_seconds", line.stall_seconds, decimals(6));

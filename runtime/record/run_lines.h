@@ -20,8 +20,9 @@ struct MetricsLine {
   std::optional<double> loss;
   std::optional<std::string> loss_hex;  // the exact double
   std::optional<double> learning_rate, grad_norm, unigram_entropy, tokens_per_second, step_seconds;
-  std::optional<std::string> set;   // the name of what was evaluated
-  std::optional<std::string> path;  // of a checkpoint
+  std::optional<int64_t> resident_bytes;  // that rank 0 held in memory behind the step
+  std::optional<std::string> set;         // the name of what was evaluated
+  std::optional<std::string> path;        // of a checkpoint
   std::optional<double> stall_seconds, time;
   std::optional<int64_t> total_steps;  // how many there will be, of a command program
   int attempt = -1;                    // -1: of the newest, from a program that does not say

@@ -15,6 +15,7 @@ TAGS = {
     "optimizer/gradient_norm": "grad_norm",
     "speed/tokens_per_second": "tokens_per_second",
     "speed/step_seconds": "step_seconds",
+    "memory/resident_bytes": "resident_bytes",
 }
 
 

@@ -46,6 +46,8 @@ std::string tensorboard_record(const MetricsLine& line) {
   for (const auto& [tag, value] : others) {
     if (value) scalars.push_back({tag, *value});
   }
+  if (line.resident_bytes)
+    scalars.push_back({"memory/resident_bytes", static_cast<double>(*line.resident_bytes)});
   return record::tensorboard_scalars(line.time.value_or(0.0), *line.step, scalars);
 }
 
@@ -83,7 +85,8 @@ void MetricsLog::first_barrier(double seconds) {
   write({.event = "first_barrier", .seconds = seconds, .unix_time = base::unix_now()});
 }
 
-void MetricsLog::step(const StepReport& report, double step_seconds, int64_t tokens_per_step) {
+void MetricsLog::step(const StepReport& report, double step_seconds, int64_t tokens_per_step,
+                      int64_t resident_bytes) {
   write({.step = report.step,
          .loss = report.loss,
          .loss_hex = fmt::format("{:a}", report.loss),
@@ -91,6 +94,7 @@ void MetricsLog::step(const StepReport& report, double step_seconds, int64_t tok
          .grad_norm = report.gradient_norm,
          .tokens_per_second = static_cast<double>(tokens_per_step) / step_seconds,
          .step_seconds = step_seconds,
+         .resident_bytes = resident_bytes,
          .time = base::unix_now()});
 }
 

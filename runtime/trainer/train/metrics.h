@@ -36,7 +36,8 @@ class MetricsLog {
   Result<void> add_tensorboard();
 
   void first_barrier(double seconds);
-  void step(const StepReport& report, double step_seconds, int64_t tokens_per_step);
+  // `resident_bytes`: that this rank holds in memory now.
+  void step(const StepReport& report, double step_seconds, int64_t tokens_per_step, int64_t resident_bytes);
   void validation(int64_t step, double loss, double unigram_entropy);
   void evaluation(int64_t step, const std::string& set, double loss);
   // `stall_seconds`: that rank 0's training waited for it.

@@ -144,7 +144,7 @@ class Reporter : public Witness {
 
   void on_step(const StepReport& report, double seconds) override {
     Witness::on_step(report, seconds);
-    metrics_.step(report, seconds, tokens_per_step_);
+    metrics_.step(report, seconds, tokens_per_step_, resident_bytes());
     window_seconds_ += seconds;
     total_seconds_ += seconds;
     ++window_steps_;

@@ -44,7 +44,8 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
     auto log = MetricsLog::open(folder.run, /*attempt=*/1);
     REQUIRE(log);
     log->first_barrier(0.25);
-    log->step({20, loss, 3e-4, 0.5, false}, /*step_seconds=*/0.5, /*tokens_per_step=*/1000);
+    log->step({20, loss, 3e-4, 0.5, false}, /*step_seconds=*/0.5, /*tokens_per_step=*/1000,
+              /*resident_bytes=*/4096);
     log->validation(20, 1.5, 3.1);
     log->checkpoint(20, "/tmp/a \"quoted\"\nname", 0.25);
     CHECK(log->lines_lost() == 0);
@@ -59,6 +60,7 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
   CHECK(lines[0]["seconds"] == 0.25);
   CHECK(lines[1]["step"] == 20);
   CHECK(lines[1]["tokens_per_second"] == 2000.0);
+  CHECK(lines[1]["resident_bytes"] == 4096);
   CHECK(lines[1]["attempt"] == 1);
   CHECK(std::strtod(lines[1]["loss_hex"].get<std::string>().c_str(), nullptr) == loss);
   CHECK(lines[2]["unigram_entropy"] == 3.1);
