@@ -12,6 +12,8 @@
 namespace shardrun::launcher {
 namespace {
 
+constexpr double kWidth = ChartAxes::kWidth - ChartAxes::kLeft - ChartAxes::kRight;  // of the lines
+
 double place(int64_t nodes) {
   return std::log2(static_cast<double>(nodes));
 }
@@ -28,6 +30,13 @@ std::string band_of(const ChartAxes& axes, const ScaleSeries& series) {
   return "<polygon class=\"band\" points=\"" + upper + lower + "\"/>\n";
 }
 
+// Gives elements the colour of a line that has a name; one that has none is alone.
+std::string coloured(const std::string& elements, const std::vector<ScaleSeries>& all,
+                     const ScaleSeries& one) {
+  if (one.name.empty()) return elements;
+  return fmt::format("<g class=\"named c{}\">\n{}</g>\n", (&one - all.data()) % kLineColours, elements);
+}
+
 std::string line_of(const ChartAxes& axes, ChartLabels& labels, const ScaleSeries& series) {
   std::string svg, line;
   for (const ScalePoint& point : series.points) {
@@ -39,16 +48,33 @@ std::string line_of(const ChartAxes& axes, ChartLabels& labels, const ScaleSerie
   return svg + "<polyline class=\"line\" points=\"" + line + "\"/>\n";
 }
 
-// Writes the names of lines at their last points.
+std::string name_of(const ScaleSeries& series) {
+  return fmt::format("{} {:.0f} %", series.name, 100.0 * series.points.back().efficiency);
+}
+
+bool has_name(const ScaleSeries& series) {
+  return series.points.size() >= 2 && !series.name.empty();
+}
+
+// Returns the pixels that names need to the right of the lines, at most half of all.
+double room_for_names(const std::vector<ScaleSeries>& series) {
+  double room = 0.0;
+  for (const ScaleSeries& one : series)
+    if (has_name(one)) room = std::max(room, width_of(name_of(one)) + 16.0);
+  return std::min(room, 0.5 * kWidth);
+}
+
+// Writes the names of lines to the right of their last points.
 std::string names_of(const ChartAxes& axes, ChartLabels& labels, const std::vector<ScaleSeries>& series) {
   std::multimap<double, const ScaleSeries*> by_height;
   for (const ScaleSeries& one : series)
-    if (one.points.size() >= 2 && !one.name.empty())
-      by_height.emplace(axes.y(100.0 * one.points.back().efficiency) + 18.0, &one);
+    if (has_name(one)) by_height.emplace(axes.y(100.0 * one.points.back().efficiency) + 4.0, &one);
   std::string svg;
-  for (const auto& [height, one] : by_height)
-    svg += labels.place(axes.x(place(one->points.back().nodes)) - 8.0, height,
-                        fmt::format("{} {:.0f} %", one->name, 100.0 * one->points.back().efficiency));
+  for (const auto& [height, one] : by_height) {
+    const std::string name = name_of(*one);
+    const double right = axes.x(place(one->points.back().nodes)) + 8.0 + width_of(name);
+    svg += coloured(labels.place(right, height, name), series, *one);
+  }
   return svg;
 }
 
@@ -56,22 +82,27 @@ std::string names_of(const ChartAxes& axes, ChartLabels& labels, const std::vect
 
 std::string scale_plot_svg(const std::vector<ScaleSeries>& series, const std::string& title) {
   std::set<int64_t> nodes;
-  double high = 110.0;
+  double high = 110.0, lowest = 100.0;
   for (const ScaleSeries& one : series) {
     if (one.points.size() < 2) continue;
     for (const ScalePoint& point : one.points) {
       nodes.insert(point.nodes);
       high = std::max(high, 105.0 * std::max(point.efficiency, point.high));
+      lowest = std::min(lowest, 100.0 * (point.high > 0.0 ? point.low : point.efficiency));
     }
   }
   if (nodes.empty()) return "";
-  const ChartAxes axes{place(*nodes.begin()) - 0.5, place(*nodes.rbegin()) + 0.5, 0.0, high};
+  const double low = std::max(0.0, std::floor(lowest / 10.0 - 0.5) * 10.0);
+  const double first = place(*nodes.begin()) - 0.5, last = place(*nodes.rbegin()),
+               room = room_for_names(series);
+  const double behind = std::max(0.5, (last - first) * room / (kWidth - room));
+  const ChartAxes axes{first, last + behind, low, high};
   ChartLabels labels;
   std::string svg =
       chart_begin(title) + chart_grid(axes, " %") + chart_reference(axes, labels, 100.0, "ideal");
   for (const int64_t count : nodes) svg += chart_x_mark(axes, labels, place(count), fmt::format("{}", count));
   for (const ScaleSeries& one : series)
-    if (one.points.size() >= 2) svg += band_of(axes, one) + line_of(axes, labels, one);
+    if (one.points.size() >= 2) svg += coloured(band_of(axes, one) + line_of(axes, labels, one), series, one);
   svg += names_of(axes, labels, series);
   return svg + chart_end(title, "nodes");
 }

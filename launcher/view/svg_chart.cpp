@@ -10,15 +10,14 @@ namespace {
 
 using Axes = ChartAxes;
 
-// Returns how wide words are in the font of chart_begin(), with room to spare.
+}  // namespace
+
 double width_of(const std::string& text) {
   constexpr double kCharacter = 7.0;
   return kCharacter * static_cast<double>(std::count_if(text.begin(), text.end(), [](char c) {
            return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
          }));
 }
-
-}  // namespace
 
 double tick_distance(double span, int wanted) {
   const double raw = span / wanted, unit = std::pow(10.0, std::floor(std::log10(raw)));
@@ -55,12 +54,16 @@ std::string chart_begin(const std::string& label) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\" "
-      "role=\"img\" aria-label=\"{2}\">\n<style>text{{font:12px "
+      "role=\"img\" aria-label=\"{2}\" class=\"c0\">\n<style>text{{font:12px "
       "sans-serif;fill:#555}}.title{{font-size:14px}}"
-      ".band{{fill:#2a6fdb;opacity:.13}}.grid{{stroke:#8884;stroke-width:1}}.line{{fill:none;stroke:#2a6fdb;"
-      "stroke-width:1.8}}"
-      ".dot{{fill:#d9480f}}.reference{{stroke:#888;stroke-dasharray:5 4;stroke-width:1.2}}"
-      "@media(prefers-color-scheme:dark){{text{{fill:#bbb}}.line{{stroke:#74a9ff}}}}</style>\n",
+      ".grid{{stroke:#8884;stroke-width:1}}.line{{fill:none;stroke:currentColor;stroke-width:1.8}}"
+      ".band{{fill:currentColor;opacity:.13}}"
+      ".dot{{fill:#d9480f}}.named .dot,.named text{{fill:currentColor}}"
+      ".reference{{stroke:#888;stroke-dasharray:5 4;stroke-width:1.2}}"
+      ".c0{{color:#2a6fdb}}.c1{{color:#c2410c}}.c2{{color:#2b8a3e}}.c3{{color:#9c36b5}}.c4{{color:#0b7285}}"
+      ".c5{{color:#a61e4d}}"
+      "@media(prefers-color-scheme:dark){{text{{fill:#bbb}}.c0{{color:#74a9ff}}.c1{{color:#ff922b}}"
+      ".c2{{color:#69db7c}}.c3{{color:#da77f2}}.c4{{color:#3bc9db}}.c5{{color:#faa2c1}}}}</style>\n",
       Axes::kWidth, Axes::kHeight, xml_text(label));
 }
 

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "launcher/view/scale_plot.h"
 #include "launcher/view/scale_report.h"
 
@@ -85,4 +87,23 @@ TEST_CASE("scale plot: several lines carry their names, and one of a single poin
   CHECK_NE(svg.find("fast 80 %"), std::string::npos);
   CHECK_EQ(svg.find("short"), std::string::npos);
   CHECK_EQ(svg.find(">2<"), std::string::npos);
+}
+
+TEST_CASE(
+    "scale plot: each line has a colour of its own, in which its name is written, and the axis fits the "
+    "data") {
+  const std::vector<ScaleSeries> series = {{"fast", {{1, 1.0}, {4, 0.8}}},
+                                           {"slow", {{1, 1.0}, {4, 0.61, 0.55, 0.7}}}};
+  const std::string svg = scale_plot_svg(series, "x");
+
+  for (const auto& one : {std::pair{"<g class=\"named c0\">", ">fast 80 %<"},
+                          std::pair{"<g class=\"named c1\">", ">slow 61 %<"}}) {
+    CAPTURE(one.second);
+    const size_t line = svg.find(one.first), end = svg.find(one.first, line + 1);
+    REQUIRE_NE(end, std::string::npos);
+    CHECK(svg.find("<polyline", line) < svg.find("</g>", line));
+    CHECK(svg.find(one.second, end) < svg.find("</g>", end));
+  }
+  CHECK_EQ(svg.find(">20 %<"), std::string::npos);
+  CHECK_NE(svg.find(">60 %<"), std::string::npos);
 }
