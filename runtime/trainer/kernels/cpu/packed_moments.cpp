@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
+#include "runtime/trainer/kernels/cpu/dispatch.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/vector.h"
 
@@ -16,6 +17,52 @@ namespace {
 using plan::kMomentBlock;
 
 constexpr int64_t kFewBlocks = 64;  // worth a thread
+
+// Numbers of one sign whose upper 16 bits are the same make a cell: from 2^-24 to 1, with all below in the first. None holds more than
+// one border, which is what a code is found by: that of the cell's least number, or the next one.
+constexpr int32_t kFirstCell = (127 - 24) << 7, kLastCell = 127 << 7, kCells = kLastCell - kFirstCell + 1;
+
+namespace body {
+
+SHARDRUN_INLINE void unpack(float* __restrict out, const uint8_t* __restrict codes,
+                            const float* __restrict values, float scale, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = values[codes[i]] * scale;
+}
+
+// Returns the element of largest magnitude, the first of several.
+SHARDRUN_INLINE float largest_of(const float* __restrict x, int64_t count) {
+  constexpr int kLanes = 16;
+  float high[kLanes] = {}, low[kLanes] = {};
+  const int64_t whole = count / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      high[lane] = x[i + lane] > high[lane] ? x[i + lane] : high[lane];
+      low[lane] = x[i + lane] < low[lane] ? x[i + lane] : low[lane];
+    }
+  }
+  for (int64_t i = whole; i < count; ++i) {
+    high[0] = x[i] > high[0] ? x[i] : high[0];
+    low[0] = x[i] < low[0] ? x[i] : low[0];
+  }
+  const float highest = *std::max_element(high, high + kLanes), lowest = *std::min_element(low, low + kLanes);
+  if (highest != -lowest) return highest > -lowest ? highest : lowest;
+  if (highest == 0.0F) return 0.0F;
+  return *std::find_if(x, x + count, [&](float one) { return std::abs(one) == highest; });
+}
+
+SHARDRUN_INLINE void pack(uint8_t* __restrict codes, const float* __restrict x, float divisor,
+                          const float* __restrict borders, const int32_t* __restrict first_codes,
+                          int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = x[i] / divisor;
+    const auto bits = std::bit_cast<int32_t>(value);
+    const int32_t cell = std::clamp((bits >> 16) & 0x7fff, kFirstCell, kLastCell) - kFirstCell;
+    const int32_t code = first_codes[cell + (bits < 0 ? kCells : 0)];
+    codes[i] = static_cast<uint8_t>(code + (value > borders[code] ? 1 : 0));
+  }
+}
+
+}  // namespace body
 
 // The map, and how a value finds its number.
 class DynamicMap {
@@ -40,40 +87,36 @@ class DynamicMap {
     for (size_t code = 0; code + 1 < values.size(); ++code)
       borders_[code] = static_cast<float>((values[code] + values[code + 1]) / 2.0);
     borders_.back() = HUGE_VALF;
-    // Of all numbers whose upper halves are the same, the code of the least.
-    for (uint32_t upper = 0; upper < first_.size(); ++upper) {
-      const bool negative = (upper & 0x8000U) != 0;
-      const auto least = std::bit_cast<float>(upper << 16 | (negative ? 0xffffU : 0U));
-      const auto border = std::lower_bound(borders_.begin(), borders_.end(), least);
-      first_[upper] = static_cast<uint8_t>(std::isfinite(least) ? border - borders_.begin() : 0);
+    for (int32_t cell = 0; cell < kCells; ++cell) {
+      const int32_t low = cell == 0 ? 0 : (kFirstCell + cell) << 16,
+                    high = (kFirstCell + cell) << 16 | 0xffff;
+      first_codes_[cell] = first_code(std::bit_cast<float>(low), std::bit_cast<float>(high));
+      first_codes_[kCells + cell] = first_code(-std::bit_cast<float>(high), -std::bit_cast<float>(low));
     }
   }
 
-  float value(uint8_t code) const { return values_[code]; }
   std::span<const float> values() const { return values_; }
-  // Returns the number of the nearest value; of two as near, the lower.
-  uint8_t code(float x) const {
-    uint8_t code = first_[std::bit_cast<uint32_t>(x) >> 16];
-    while (x > borders_[code]) ++code;
-    return code;
-  }
 
   void unpack(float* values, const uint8_t* codes, float scale, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) values[i] = values_[codes[i]] * scale;
+    vector::dispatch<body::unpack>(values, codes, values_.data(), scale, count);
   }
-  // Returns the scale.
+  // Each element becomes the number of the nearest value; of two as near, of the lower. Returns the scale.
   float pack(uint8_t* codes, const float* values, int64_t count) const {
-    float scale = 0.0F;
-    for (int64_t i = 0; i < count; ++i)
-      if (std::abs(values[i]) > std::abs(scale)) scale = values[i];
+    const float scale = vector::dispatch<body::largest_of>(values, count);
     const float divisor = scale != 0.0F ? scale : 1.0F;
-    for (int64_t i = 0; i < count; ++i) codes[i] = code(values[i] / divisor);
+    vector::dispatch<body::pack>(codes, values, divisor, borders_.data(), first_codes_.data(), count);
     return scale;
   }
 
  private:
-  std::array<float, 256> values_{}, borders_{};  // borders: the middle of a value and the next
-  std::array<uint8_t, 1 << 16> first_{};
+  int32_t first_code(float least, float most) const {
+    const auto border = std::lower_bound(borders_.begin(), borders_.end(), least);
+    SHARDRUN_CHECK(std::lower_bound(border, borders_.end(), most) - border <= 1);
+    return static_cast<int32_t>(border - borders_.begin());
+  }
+
+  std::array<float, 256> values_{}, borders_{};    // borders: the middle of a value and the next
+  std::array<int32_t, 2 * kCells> first_codes_{};  // of the cells above 0, then of those below
 };
 
 const DynamicMap& map_of(MomentMap map) {
