@@ -36,8 +36,10 @@ std::string clock_text(double seconds) {
 // Returns the line's figures as a record of TensorBoard; "" where it has none.
 std::string tensorboard_record(const MetricsLine& line) {
   if (!line.step || !line.loss) return "";
-  const std::string kind = !line.event ? "train" : line.set ? "evaluation/" + *line.set : "validation";
-  std::vector<record::Scalar> scalars = {{"loss/" + kind, *line.loss}};
+  const std::string loss = "loss/" + (!line.event ? "train"
+                                      : line.set  ? "evaluation/" + *line.set
+                                                  : "validation");
+  std::vector<record::Scalar> scalars = {{loss, *line.loss}};
   const std::pair<const char*, const std::optional<double>&> others[] = {
       {"optimizer/learning_rate", line.learning_rate},
       {"optimizer/gradient_norm", line.grad_norm},

@@ -68,6 +68,29 @@ TEST_CASE("metrics: every line is one JSON object and the hexadecimal loss is th
   CHECK(lines[3]["stall_seconds"] == 0.25);
 }
 
+TEST_CASE("metrics: a file of TensorBoard names each figure, and a data set's loss by the name of the set") {
+  const Folder folder;
+  const std::string set = "a set whose name is longer than what a string keeps in itself";
+  {
+    auto log = MetricsLog::open(folder.run, 0);
+    REQUIRE(log);
+    REQUIRE(log->add_tensorboard());
+    log->step({20, 2.5, 3e-4, 0.5, false}, /*step_seconds=*/0.5, /*tokens_per_step=*/1000,
+              /*resident_bytes=*/4096);
+    log->evaluation(20, set, 1.5);
+  }
+  const std::filesystem::directory_iterator files(folder.run.tensorboard());
+  const auto text = base::read_file(files->path());
+  REQUIRE(text);
+
+  // In a record a tag has the number of its field and its length before it.
+  for (const std::string& tag : {std::string("loss/train"), std::string("speed/step_seconds"),
+                                 std::string("memory/resident_bytes"), "loss/evaluation/" + set}) {
+    CAPTURE(tag);
+    CHECK(text->find("\n" + std::string(1, static_cast<char>(tag.size())) + tag) != std::string::npos);
+  }
+}
+
 TEST_CASE("metrics: a full disk costs lines, counted, and nothing else") {
   const Folder folder;
   std::filesystem::create_symlink("/dev/full", folder.run.metrics_jsonl());
