@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training speed of PyTorch on this machine's cores: the other side of tests/bench/train_bench.
 
-    train_speed.py llama-136m|bert-large eager|compile --threads 2 [--steps 8]
+    train_speed.py llama-136m|bert-large|mixtral-156m eager|compile --threads 2 [--steps 8]
     torchrun --nproc-per-node 2 train_speed.py llama-136m eager --threads 1 --fsdp
 
 bf16 autocast over fp32 parameters (with --fsdp: FSDP2 over gloo, bf16 parameters gathered, fp32 reduced), scaled-dot-
@@ -122,6 +122,22 @@ class Bert(nn.Module):
         return F.cross_entropy(logits.float(), targets) + F.cross_entropy(self.next_sentence(pooled).float(), follows)
 
 
+class Mixtral(nn.Module):
+    """transformers' own, with the loss that balances its experts. They are computed one by one, its fastest way on CPUs."""
+
+    def __init__(self):
+        super().__init__()
+        from transformers import MixtralConfig, MixtralForCausalLM
+        config = MixtralConfig(num_hidden_layers=6, hidden_size=512, num_attention_heads=8, num_key_value_heads=4, intermediate_size=1024,
+                               num_local_experts=8, num_experts_per_tok=2, vocab_size=32000, router_aux_loss_coef=0.001)
+        config._experts_implementation = "eager"
+        self.model = MixtralForCausalLM(config)
+
+    def forward(self, tokens, targets):
+        out = self.model(input_ids=tokens, use_cache=False, output_router_logits=True)
+        return F.cross_entropy(out.logits.flatten(0, 1).float(), targets.flatten()) + 0.001 * out.aux_loss
+
+
 def text_bytes():
     data = b"\0".join(open(path, "rb").read() for path in sorted(glob.glob("/usr/share/common-licenses/*-[0-9]*")))
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
@@ -131,6 +147,8 @@ def make(name, batch, length):
     torch.manual_seed(1)
     if name == "llama-136m":
         return Llama(12, 768, 12, 2048, 32000, length)
+    if name == "mixtral-156m":
+        return Mixtral()
     return Bert(24, 1024, 16, 4096, 30522, 512)
 
 
@@ -140,7 +158,7 @@ def batches(name, batch, length, rank, ranks):
     while True:
         starts = torch.randint(0, len(text) - length - 1, (batch,), generator=generator)
         tokens = torch.stack([text[s : s + length] for s in starts])
-        if name == "llama-136m":
+        if name != "bert-large":
             yield tokens, torch.stack([text[s + 1 : s + length + 1] for s in starts])
         else:
             rows = torch.randperm(batch * length, generator=generator)[: round(0.15 * batch * length)].sort().values
@@ -154,7 +172,7 @@ def batches(name, batch, length, rank, ranks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=["llama-136m", "bert-large"])
+    parser.add_argument("model", choices=["llama-136m", "bert-large", "mixtral-156m"])
     parser.add_argument("mode", choices=["eager", "compile"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8)
@@ -163,8 +181,8 @@ def main():
     parser.add_argument("--fsdp", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    batch = arguments.batch or (4 if arguments.model == "llama-136m" else 8)
-    length = arguments.length or (512 if arguments.model == "llama-136m" else 128)
+    batch = arguments.batch or (8 if arguments.model == "bert-large" else 4)
+    length = arguments.length or (128 if arguments.model == "bert-large" else 512)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     model = make(arguments.model, batch, length)
     if arguments.fsdp:
