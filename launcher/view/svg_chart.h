@@ -40,9 +40,9 @@ double tick_distance(double span, int wanted);
 // Returns `text` escaped for the contents of an element or an attribute.
 std::string xml_text(const std::string& text);
 
+inline constexpr int kLineColours = 6;
 // Returns the opening element with the styles; their classes are title, grid, line, band, dot, reference, and c0 to c5, the colours
 // of lines and bands in elements of that class; of dots and words, too, where it also has the class named.
-inline constexpr int kLineColours = 6;
 std::string chart_begin(const std::string& label);
 // Draws horizontal lines with their values and `unit` behind them.
 std::string chart_grid(const ChartAxes& axes, const std::string& unit = "");
