@@ -201,7 +201,9 @@ TEST_CASE_FIXTURE(Watching,
   first.send("hello 2 0 n0");
   second.send("hello 2 1 n1");
   CHECK(first.receive() == "welcome");
+  CHECK(second.receive() == "welcome");
   second.send(to_line(Beat{.sequence = 1}));
+  CHECK(second.receive() == "ack 1");
   std::string heard;
   for (uint64_t sequence = 1; sequence <= 600 && heard.find("kill") == std::string::npos; ++sequence) {
     first.send(to_line(Beat{.sequence = sequence}));
@@ -211,6 +213,9 @@ TEST_CASE_FIXTURE(Watching,
     ::usleep(50'000);
   }
   CHECK(heard.starts_with("kill node n1 is lost: no sign of life for "));
+  // Its machine is there, as it is asked, so that it got the time of a supervisor without a CPU.
+  CHECK(second.receive() == contract::kAreYouThereLine);
+  CHECK(watch->raised()->after_seconds >= kStarvedShare * kNodeTimeout);
   pollfd polled{watch->alarm_fd(), POLLIN, 0};
   CHECK(::poll(&polled, 1, 30'000) == 1);
   CHECK(watch->raised()->alarm.node == "n1");
