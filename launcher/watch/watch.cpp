@@ -33,7 +33,9 @@ constexpr int kTickMilliseconds = 100;   // between judgements
 constexpr int kGatherMilliseconds = 20;  // between turns
 constexpr int kMostAtOnce = 1024;        // connections that are looked at together
 constexpr int kMostBatches = 100;        // of them in a turn
-constexpr double kAskSeconds = 1.0;      // from a rank's last word to a line to it, and between such lines
+// An answer is for all beats up to it. It takes the conductor longer than all else that it does with a beat.
+constexpr double kAnswerShare = 0.25;  // of a lease, between answers
+constexpr double kAskSeconds = 1.0;    // from a rank's last word to a line to it, and between such lines
 // If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
@@ -354,6 +356,8 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
   const auto beat = contract::parse_beat(*text);
   if (!beat) return false;
   rules_.on_beat(peer.global_rank, *beat, now);
+  if (now - peer.answered < kAnswerShare * place_.lease_seconds) return true;
+  peer.answered = now;
   // A peer that has hung up by now does not read it, but what it said last still counts.
   (void)send_line(peer.socket.get(), peer.lines.seal(fmt::format("ack {}", beat->sequence)));
   return true;

@@ -87,10 +87,11 @@ class Watch {
     int global_rank = -1;  // -1 until its hello, and of a peer that looks
     double accepted = 0.0;
     std::string received;
-    std::string to_send;   // for a peer that looks; the connection ends with it
-    bool hung_up = false;  // it ended the connection itself
-    size_t ordered = 0;    // how many of our orders it was sent
-    double asked = 0.0;    // when it was last asked for a sign of its machine
+    std::string to_send;    // for a peer that looks; the connection ends with it
+    bool hung_up = false;   // it ended the connection itself
+    size_t ordered = 0;     // how many of our orders it was sent
+    double answered = 0.0;  // when a beat was last acknowledged
+    double asked = 0.0;     // when it was last asked for a sign of its machine
     Peers::iterator place{};
   };
   Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd wake_event,
