@@ -8,7 +8,10 @@
 
 #include "tests/support/folder.h"
 
-using namespace shardrun::nccl;
+using shardrun::nccl::complaint_about;
+using shardrun::nccl::has_efa;
+using shardrun::nccl::network_name;
+using shardrun::nccl::ofi_version_in;
 
 namespace {
 

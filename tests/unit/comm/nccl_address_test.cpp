@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-using namespace shardrun::nccl;
+using namespace shardrun;
+using nccl::kLongestAddress;
+using nccl::pack;
+using nccl::UniqueId;
 
 namespace {
 
@@ -20,8 +23,8 @@ UniqueId id_of(int number, size_t used) {
 }  // namespace
 
 TEST_CASE("nccl address: what was packed comes back") {
-  RankAddress address{22809, {id_of(0, 40), id_of(1, 1), id_of(2, 128), UniqueId{}}};
-  RankAddress back;
+  nccl::RankAddress address{22809, {id_of(0, 40), id_of(1, 1), id_of(2, 128), UniqueId{}}};
+  nccl::RankAddress back;
   REQUIRE(unpack(pack(address), &back).ok());
   CHECK(back.nccl_version == 22809);
   REQUIRE(back.ids.size() == 4);
@@ -30,11 +33,11 @@ TEST_CASE("nccl address: what was packed comes back") {
 
 TEST_CASE("nccl address: it never exceeds what the host carries; 24 usual ids fit, and 7 of any kind") {
   for (const auto& [used, fit] : {std::pair<size_t, size_t>{40, 24}, {128, 7}}) {
-    RankAddress address{22809, {}};
+    nccl::RankAddress address{22809, {}};
     for (int i = 0; i < 40; ++i) address.ids.push_back(id_of(i, used));
     const auto bytes = pack(address);
     CHECK(bytes.size() <= kLongestAddress);
-    RankAddress back;
+    nccl::RankAddress back;
     REQUIRE(unpack(bytes, &back).ok());
     CHECK(back.ids.size() == fit);
   }
@@ -42,7 +45,7 @@ TEST_CASE("nccl address: it never exceeds what the host carries; 24 usual ids fi
 
 TEST_CASE("nccl address: no bytes of a peer are read past their end, whatever they say") {
   const auto good = pack({22809, {id_of(0, 40), id_of(1, 128)}});
-  RankAddress back;
+  nccl::RankAddress back;
   for (size_t size = 0; size < good.size(); ++size)
     CHECK_FALSE(unpack(std::span(good).first(size), &back).ok());
   for (size_t i = 4; i < good.size(); ++i) {

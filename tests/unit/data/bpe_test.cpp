@@ -9,6 +9,7 @@
 #include "runtime/base/json.h"
 #include "runtime/trainer/data/tokenizer.h"
 #include "tests/support/token_files.h"
+#include "tests/unit/data/tokens_of.h"
 
 using namespace shardrun;
 using namespace shardrun::data;
@@ -16,25 +17,7 @@ using namespace shardrun::tests;
 
 namespace {
 
-const std::string kPeers = SOURCE_DIR "/tests/unit/data/peers/bpe/";
-
-std::unique_ptr<Tokenizer> opened(const std::string& name) {
-  auto tokenizer = open_tokenizer(name);
-  if (!tokenizer) FAIL(tokenizer.error().to_string());
-  return std::move(tokenizer).value();
-}
-
-std::vector<Token> tokens_of(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<Token> tokens;
-  REQUIRE(tokenizer.encode(text, tokens));
-  return tokens;
-}
-
-std::vector<int32_t> ids_of(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<int32_t> ids;
-  for (const Token& token : tokens_of(tokenizer, text)) ids.push_back(token.id);
-  return ids;
-}
+const std::string kBpePeers = SOURCE_DIR "/tests/unit/data/peers/bpe/";
 
 std::vector<uint32_t> ends_of(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<uint32_t> ends;
@@ -65,14 +48,14 @@ std::string refusal(const std::string& tokenizer) {
 }  // namespace
 
 TEST_CASE("tokenizer.json: the ids are those of the tokenizers package, in the shape of each family") {
-  const auto text = base::read_file(kPeers + "ids.json");
+  const auto text = base::read_file(kBpePeers + "ids.json");
   REQUIRE(text);
   const auto rows = base::parse_json(*text);
   REQUIRE(rows.size() >= 22);
   for (const std::string family : {"gpt2", "prefix_space", "llama3", "smollm2", "qwen", "nfkc", "deepseek",
                                    "llama2", "mistral", "gemma"}) {
     CAPTURE(family);
-    const auto tokenizer = opened(kPeers + family + "/tokenizer.json");
+    const auto tokenizer = opened(kBpePeers + family + "/tokenizer.json");
     for (const auto& row : rows) {
       const auto line = row["text"].get<std::string>();
       CAPTURE(line);
@@ -111,13 +94,13 @@ TEST_CASE("tokenizer.json: a character that the vocabulary lacks is its unknown 
 }
 
 TEST_CASE("tokenizer.json: tokens end where their text does, whatever the normalizer put in its place") {
-  const auto llama2 = opened(kPeers + "llama2/tokenizer.json");
+  const auto llama2 = opened(kBpePeers + "llama2/tokenizer.json");
   const std::string text = "to  be";
   const auto spaces = ends_of(*llama2, text);
   CHECK(spaces.back() == text.size());
   CHECK(std::is_sorted(spaces.begin(), spaces.end()));
 
-  const auto qwen = opened(kPeers + "qwen/tokenizer.json");
+  const auto qwen = opened(kBpePeers + "qwen/tokenizer.json");
   const std::string composes = "x e\u0301 y";
   const auto ends = ends_of(*qwen, composes);
   CHECK(ends.front() == 1);
@@ -127,7 +110,7 @@ TEST_CASE("tokenizer.json: tokens end where their text does, whatever the normal
 }
 
 TEST_CASE("tokenizer.json: the text of a special token is letters, and only a template places the token") {
-  const auto tokenizer = opened(kPeers + "llama3/tokenizer.json");
+  const auto tokenizer = opened(kBpePeers + "llama3/tokenizer.json");
   const int32_t end = tokenizer->control_token("<|im_end|>");
 
   CHECK(end == tokenizer->facts().special.end);
@@ -143,7 +126,7 @@ TEST_CASE("tokenizer.json: tokens give their text back, byte by byte, and specia
   for (const std::string family :
        {"gpt2", "llama3", "smollm2", "qwen", "deepseek", "llama2", "mistral", "gemma"}) {
     CAPTURE(family);
-    const auto tokenizer = opened(kPeers + family + "/tokenizer.json");
+    const auto tokenizer = opened(kBpePeers + family + "/tokenizer.json");
     std::string back;
     for (const int32_t id : ids_of(*tokenizer, text)) back += tokenizer->bytes_of(id);
     const bool marks_begin = family == "llama2" || family == "mistral";
@@ -155,7 +138,8 @@ TEST_CASE("tokenizer.json: tokens give their text back, byte by byte, and specia
 }
 
 TEST_CASE("tokenizer.json: a document begins and ends with the tokens that the files name") {
-  const auto llama3 = opened(kPeers + "llama3/tokenizer.json"), gpt2 = opened(kPeers + "gpt2/tokenizer.json");
+  const auto llama3 = opened(kBpePeers + "llama3/tokenizer.json"),
+             gpt2 = opened(kBpePeers + "gpt2/tokenizer.json");
 
   CHECK(llama3->facts().special.begin == llama3->control_token("<|begin|>"));
   CHECK(gpt2->facts().special.begin == -1);
@@ -165,7 +149,7 @@ TEST_CASE("tokenizer.json: a document begins and ends with the tokens that the f
 }
 
 TEST_CASE("tokenizer.json: bytes that are no UTF-8 are U+FFFD, one for each of Python's") {
-  const auto tokenizer = opened(kPeers + "gpt2/tokenizer.json");
+  const auto tokenizer = opened(kBpePeers + "gpt2/tokenizer.json");
 
   CHECK(ids_of(*tokenizer, "a\xff\xe4\xb8z\xf0") == ids_of(*tokenizer, "a\uFFFD\uFFFDz\uFFFD"));
   CHECK(ends_of(*tokenizer, "\xe4\xb8").back() == 2);

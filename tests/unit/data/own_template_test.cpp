@@ -35,7 +35,7 @@ std::string said(std::string_view source, std::vector<Message> messages = {{"use
   return rendered ? rendered->text : rendered.error().to_string();
 }
 
-std::string refusal(std::string_view source) {
+std::string parse_error(std::string_view source) {
   const auto own = OwnTemplate::parse(source, {});
   return own ? "" : own.error().message();
 }
@@ -130,19 +130,19 @@ TEST_CASE("own template: each expression, statement and cut of white space gives
 }
 
 TEST_CASE("own template: what is not served is refused with its line, and at once where it is grammar") {
-  CHECK(refusal("a\n{% macro m() %}{% endmacro %}") ==
+  CHECK(parse_error("a\n{% macro m() %}{% endmacro %}") ==
         "line 2: {% macro %} is not served; use a template without it, or one of --template's by name");
-  CHECK(refusal("{% for x in y recursive %}{% endfor %}")
+  CHECK(parse_error("{% for x in y recursive %}{% endfor %}")
             .starts_with("line 1: a recursive loop is not served"));
-  CHECK(refusal("{{ 1.5 }}").starts_with("line 1: a number is no plain integer"));
-  CHECK(refusal("{{ 2 ** 3 }}").starts_with("line 1: \"**\" is not served"));
-  CHECK(refusal("{{ (1, 2) }}").starts_with("line 1: a tuple is not served"));
-  CHECK(refusal("{% if x %}\n\n").starts_with("line 2: the end stands where {% endif %} is wanted"));
-  CHECK(refusal("{{ 'a }}").starts_with("line 1: a string has no end"));
-  CHECK(refusal("\n{{ a").starts_with("line 2: a tag has no end; write }}"));
-  CHECK(refusal("{# a").starts_with("line 1: a comment has no end"));
-  CHECK(refusal("{{ ; }}").starts_with("line 1: \";\" is no Jinja"));
-  CHECK(refusal("{% break %}").starts_with("line 1: %} stands where a loop around it is wanted"));
+  CHECK(parse_error("{{ 1.5 }}").starts_with("line 1: a number is no plain integer"));
+  CHECK(parse_error("{{ 2 ** 3 }}").starts_with("line 1: \"**\" is not served"));
+  CHECK(parse_error("{{ (1, 2) }}").starts_with("line 1: a tuple is not served"));
+  CHECK(parse_error("{% if x %}\n\n").starts_with("line 2: the end stands where {% endif %} is wanted"));
+  CHECK(parse_error("{{ 'a }}").starts_with("line 1: a string has no end"));
+  CHECK(parse_error("\n{{ a").starts_with("line 2: a tag has no end; write }}"));
+  CHECK(parse_error("{# a").starts_with("line 1: a comment has no end"));
+  CHECK(parse_error("{{ ; }}").starts_with("line 1: \";\" is no Jinja"));
+  CHECK(parse_error("{% break %}").starts_with("line 1: %} stands where a loop around it is wanted"));
   // In a branch that no conversation reaches it does no harm.
   CHECK(said("{% if tools %}{{ tools | tojson(indent=4) }}{{ strange() }}{% endif %}ok") == "ok");
   CHECK(
@@ -171,17 +171,18 @@ TEST_CASE("own template: what a template does is bounded") {
             .find("the template does more than a conversation needs") != std::string::npos);
   CHECK(said("{% set n = namespace(t=[]) %}{% for a in range(9999) %}{% set n.t = [n.t] %}{% endfor %}")
             .find("a list nests too deep") != std::string::npos);
-  CHECK(refusal("{{ " + std::string(100000, '(') + " }}").starts_with("line 1: it nests more than 64 deep"));
-  CHECK(
-      refusal("{{ " + std::string(100000, '-') + " 1 }}").starts_with("line 1: it nests more than 64 deep"));
+  CHECK(parse_error("{{ " + std::string(100000, '(') + " }}")
+            .starts_with("line 1: it nests more than 64 deep"));
+  CHECK(parse_error("{{ " + std::string(100000, '-') + " 1 }}")
+            .starts_with("line 1: it nests more than 64 deep"));
   std::string chain = "{{ 1", blocks;
   for (int i = 0; i < 20000; ++i) {
     chain += "+1";
     blocks += "{% if 1 %}";
   }
-  CHECK(refusal(chain + " }}").starts_with("line 1: it chains more than 200 operations"));
-  CHECK(refusal(blocks).starts_with("line 1: it nests more than 64 deep"));
-  CHECK(refusal(std::string(300 << 10, 'a')).starts_with("line 1: it has 307200 bytes"));
+  CHECK(parse_error(chain + " }}").starts_with("line 1: it chains more than 200 operations"));
+  CHECK(parse_error(blocks).starts_with("line 1: it nests more than 64 deep"));
+  CHECK(parse_error(std::string(300 << 10, 'a')).starts_with("line 1: it has 307200 bytes"));
   CHECK(std::clock() - started < 10 * CLOCKS_PER_SEC);
 }
 

@@ -9,6 +9,7 @@
 
 #include "runtime/base/io.h"
 #include "tests/support/token_files.h"
+#include "tests/unit/data/tokens_of.h"
 
 using namespace shardrun;
 using namespace shardrun::data;
@@ -17,20 +18,6 @@ using namespace shardrun::tests;
 namespace {
 
 const std::string kPeers = SOURCE_DIR "/tests/unit/data/peers/";
-
-std::unique_ptr<Tokenizer> opened(const std::string& name) {
-  auto tokenizer = open_tokenizer(name);
-  if (!tokenizer) FAIL(tokenizer.error().to_string());
-  return std::move(tokenizer).value();
-}
-
-std::vector<int32_t> ids_of(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<Token> tokens;
-  REQUIRE(tokenizer.encode(text, tokens));
-  std::vector<int32_t> ids;
-  for (const Token& token : tokens) ids.push_back(token.id);
-  return ids;
-}
 
 std::string error_of(const std::string& name) {
   const auto tokenizer = open_tokenizer(name);

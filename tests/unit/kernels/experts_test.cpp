@@ -16,7 +16,7 @@ using kernels::RouterShape;
 
 namespace {
 
-std::vector<float> random_values(uint64_t seed, int64_t count) {
+std::vector<float> normal_values(uint64_t seed, int64_t count) {
   std::vector<float> values;
   for (int64_t i = 0; i < count; ++i)
     values.push_back(static_cast<float>(base::random_normal(seed, static_cast<uint64_t>(i))));
@@ -65,11 +65,11 @@ TEST_CASE(
 
 TEST_CASE(
     "experts: the logits' gradient is what small differences of the logits say, with balance and without") {
-  const std::vector<float> of_expert = random_values(3, 5);
+  const std::vector<float> of_expert = normal_values(3, 5);
   const std::vector<uint8_t> counts = {1, 0};
   for (const bool normalize : {true, false}) {
     const RouterShape shape{4, 5, 2, normalize};
-    const std::vector<float> logits = random_values(1, 20), weigh = random_values(2, 8);
+    const std::vector<float> logits = normal_values(1, 20), weigh = normal_values(2, 8);
     const Routed out = routed(logits, shape);
     for (const bool balanced : {false, true}) {
       CAPTURE(normalize);
@@ -100,8 +100,8 @@ TEST_CASE("experts: rows go to their places and come back weighed, the same for 
     sources.push_back(a);
   }
   const auto rows = static_cast<int64_t>(sources.size());
-  const std::vector<float> x = random_values(1, N * C), weights = random_values(2, N * k),
-                           activated = random_values(3, rows * F), gradient = random_values(4, rows * F);
+  const std::vector<float> x = normal_values(1, N * C), weights = normal_values(2, N * k),
+                           activated = normal_values(3, rows * F), gradient = normal_values(4, rows * F);
   std::vector<float> first_sums, first_products;
   for (const int threads : {1, 3}) {
     ::omp_set_num_threads(threads);

@@ -14,20 +14,15 @@
 #include "runtime/plan/model/rotary.h"
 #include "tests/support/distance.h"
 #include "tests/support/reference_ops.h"
+#include "tests/unit/kernels/cpu_ops.h"
 
 using namespace shardrun;
 using kernels::Bf16;
 using tests::distance;
+using tests::ops;
+using tests::Values;
 
 namespace {
-
-// Returns the CPU's ops.
-template <typename T>
-const kernels::Ops<T>& ops() {
-  return kernels::cpu_backend().ops<T>();
-}
-
-using Values = std::vector<float>;
 
 Values random_values(int64_t count, uint32_t seed, float spread = 1.0f) {
   std::mt19937 generator(seed);

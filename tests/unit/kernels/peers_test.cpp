@@ -10,19 +10,13 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/plan/model/rotary.h"
-#include "runtime/trainer/kernels/backend.h"
+#include "tests/unit/kernels/cpu_ops.h"
 
 using namespace shardrun;
+using tests::ops;
+using tests::Values;
 
 namespace {
-
-// Returns the CPU's ops.
-template <typename T>
-const kernels::Ops<T>& ops() {
-  return kernels::cpu_backend().ops<T>();
-}
-
-using Values = std::vector<float>;
 
 // Relative distances below this are rounding in fp32.
 constexpr double kRounding = 1e-6;

@@ -11,9 +11,11 @@
 #include "launcher/cluster/rules.h"
 #include "launcher/cluster/yaml.h"
 #include "runtime/base/io.h"
+#include "tests/support/text.h"
 
 using namespace shardrun;
 using launcher::Yaml;
+using tests::has;
 
 namespace {
 
@@ -36,11 +38,7 @@ std::string rendered(const std::string& queue) {
   return launcher::render_pcluster(*config, launcher::built_in_catalogue(), "c.toml");
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-spec::JobSpec job(const std::string& partition) {
+spec::JobSpec job_in(const std::string& partition) {
   const auto spec = spec::parse_job_spec(
       "name = \"x\"\n[resources]\nnodes = 2\n" + partition + "[program]\ncommand = [\"env\"]\n", "job.toml");
   REQUIRE(spec.has_value());
@@ -181,10 +179,10 @@ TEST_CASE("clusters: a job's machine is that of its queue, or of the first") {
   const auto text = base::read_file(SOURCE_DIR "/cluster-configs/cpu.toml").value();
   const auto config = checked(text, "cpu.toml").value();
 
-  CHECK(launcher::find_queue_instance(job(""), config, catalogue).value()->type == "hpc7a.96xlarge");
-  CHECK(launcher::find_queue_instance(job("partition = \"prepare\"\n"), config, catalogue).value()->type ==
+  CHECK(launcher::find_queue_instance(job_in(""), config, catalogue).value()->type == "hpc7a.96xlarge");
+  CHECK(launcher::find_queue_instance(job_in("partition = \"prepare\"\n"), config, catalogue).value()->type ==
         "c7i.8xlarge");
-  const auto none = launcher::find_queue_instance(job("partition = \"gpu\"\n"), config, catalogue);
+  const auto none = launcher::find_queue_instance(job_in("partition = \"gpu\"\n"), config, catalogue);
   REQUIRE_FALSE(none.has_value());
   CHECK(none.error().message() ==
         "job.toml:4:13: cluster \"cpu\" has no queue \"gpu\"; its queues are train, prepare");

@@ -6,8 +6,10 @@
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/plan/launch_plan.h"
 #include "runtime/base/io.h"
+#include "tests/support/text.h"
 
 using namespace shardrun;
+using tests::has;
 
 namespace {
 
@@ -39,10 +41,6 @@ base::Result<std::string> rendered(const std::string& text, const char* type,
   options.claim = "fsx";
   options.queue = queue;
   return launcher::render_kubernetes(*spec, text, *plan, catalogue.find(type), options);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

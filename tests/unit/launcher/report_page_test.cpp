@@ -1,5 +1,6 @@
 #include "launcher/view/report_page.h"
 #include "launcher/view/report_series.h"
+#include "tests/support/text.h"
 
 #include <doctest/doctest.h>
 
@@ -10,6 +11,7 @@
 
 using namespace shardrun;
 using namespace shardrun::launcher;
+using tests::has;
 
 namespace {
 
@@ -29,10 +31,6 @@ ReportRun run_named(const std::string& name) {
               "\n",
               run.curve);
   return run;
-}
-
-bool has(const std::string& page, const std::string& text) {
-  return page.find(text) != std::string::npos;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ SweepReport three_runs() {
   return report;
 }
 
-std::string refusal(const std::vector<std::string>& axes) {
+std::string refused_grid(const std::vector<std::string>& axes) {
   const auto runs = parse_grid(axes);
   return runs ? "accepted" : runs.error().to_string();
 }
@@ -35,11 +35,12 @@ TEST_CASE("sweep: a grid combines all values, and a comma in brackets or quotes 
 }
 
 TEST_CASE("sweep: what is no grid is refused, and so are more runs than anybody means") {
-  CHECK_EQ(refusal({"a.x"}), "--grid a.x: no values; write section.key=VALUE,VALUE");
-  CHECK_EQ(refusal({"a.x=1,,2"}), "--grid a.x=1,,2: an empty value; write section.key=VALUE,VALUE");
+  CHECK_EQ(refused_grid({"a.x"}), "--grid a.x: no values; write section.key=VALUE,VALUE");
+  CHECK_EQ(refused_grid({"a.x=1,,2"}), "--grid a.x=1,,2: an empty value; write section.key=VALUE,VALUE");
   std::string many = "a.x=0";
   for (int i = 1; i < 40; ++i) many += "," + std::to_string(i);
-  CHECK_EQ(refusal({many, many}), "--grid makes more than 1000 runs; write fewer values, or several sweeps");
+  CHECK_EQ(refused_grid({many, many}),
+           "--grid makes more than 1000 runs; write fewer values, or several sweeps");
 }
 
 TEST_CASE("sweep: a list has a run on each line, and what is no assignment is told with its line") {

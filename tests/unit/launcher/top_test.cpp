@@ -8,12 +8,14 @@
 
 #include "launcher/view/growing_text.h"
 #include "tests/support/folder.h"
+#include "tests/support/text.h"
 
 using namespace shardrun;
 using namespace shardrun::launcher;
 using contract::Beat;
 using contract::RankPhase;
 using contract::RankSight;
+using tests::has;
 
 namespace {
 
@@ -41,10 +43,6 @@ TopView view_of(int nodes, int ranks_per_node) {
 
 int64_t lines_in(const std::string& text) {
   return std::count(text.begin(), text.end(), '\n');
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

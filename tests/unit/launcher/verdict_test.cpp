@@ -12,7 +12,7 @@ using shardrun::record::RunStatus;
 
 namespace {
 
-RankExit exited(int rank, int code, double ended = 10.0) {
+RankExit exit_of(int rank, int code, double ended = 10.0) {
   RankExit exit;
   exit.global_rank = rank;
   exit.node = "n" + std::to_string(rank);
@@ -22,7 +22,7 @@ RankExit exited(int rank, int code, double ended = 10.0) {
 }
 
 RankExit killed(int rank, int signal, double ended = 10.0) {
-  RankExit exit = exited(rank, 0, ended);
+  RankExit exit = exit_of(rank, 0, ended);
   exit.exit_code.reset();
   exit.signal = signal;
   if (signal == SIGKILL) exit.out_of_memory = false;
@@ -35,7 +35,7 @@ RankExit stopped(RankExit exit) {
 }
 
 RankExit lost_peer(int rank, double ended = 10.0) {
-  RankExit exit = exited(rank, 4, ended);
+  RankExit exit = exit_of(rank, 4, ended);
   exit.peer_lost = true;
   return exit;
 }
@@ -50,7 +50,7 @@ VerdictInput of(std::vector<RankExit> exits) {
 }  // namespace
 
 TEST_CASE("verdict: a run whose ranks all exit 0 is completed") {
-  const Verdict verdict = judge(of({exited(0, 0), exited(1, 0)}));
+  const Verdict verdict = judge(of({exit_of(0, 0), exit_of(1, 0)}));
 
   CHECK(verdict.status == RunStatus::kCompleted);
   CHECK(verdict.exit_code == 0);
@@ -59,7 +59,7 @@ TEST_CASE("verdict: a run whose ranks all exit 0 is completed") {
 }
 
 TEST_CASE("verdict: a run that ended before its last step says why") {
-  VerdictInput input = of({exited(0, 0), exited(1, 0)});
+  VerdictInput input = of({exit_of(0, 0), exit_of(1, 0)});
   input.ended_early = "step 40 of 100 ends early";
 
   const Verdict verdict = judge(input);
@@ -97,7 +97,7 @@ TEST_CASE("verdict: every signal is named by its usual name") {
 
 TEST_CASE(
     "verdict: the program's own error is the cause although its peers failed earlier for the lack of it") {
-  RankExit error = exited(1, 1, 10.2);
+  RankExit error = exit_of(1, 1, 10.2);
   error.last_words = "ValueError: bad shape";
 
   const Verdict verdict = judge(of({lost_peer(0, 10.0), error, lost_peer(2, 10.1)}));
@@ -110,19 +110,19 @@ TEST_CASE(
 }
 
 TEST_CASE("verdict: a watchdog that aborts later does not hide the exit that came first") {
-  const Verdict verdict = judge(of({exited(0, 1, 10.0), killed(1, SIGABRT, 10.5)}));
+  const Verdict verdict = judge(of({exit_of(0, 1, 10.0), killed(1, SIGABRT, 10.5)}));
 
   CHECK(verdict.first_cause->global_rank == 0);
 }
 
 TEST_CASE("verdict: a segmentation fault outranks the exits of the ranks that noticed it first") {
-  const Verdict verdict = judge(of({exited(0, 1, 10.0), killed(1, SIGSEGV, 10.5)}));
+  const Verdict verdict = judge(of({exit_of(0, 1, 10.0), killed(1, SIGSEGV, 10.5)}));
 
   CHECK(verdict.first_cause->global_rank == 1);
 }
 
 TEST_CASE("verdict: of two equal causes the earlier one counts") {
-  CHECK(judge(of({exited(0, 1, 10.5), exited(1, 2, 10.0)})).first_cause->global_rank == 1);
+  CHECK(judge(of({exit_of(0, 1, 10.5), exit_of(1, 2, 10.0)})).first_cause->global_rank == 1);
   CHECK(judge(of({killed(0, SIGKILL, 10.0), killed(1, SIGKILL, 10.5)})).first_cause->global_rank == 0);
 }
 
@@ -146,14 +146,14 @@ TEST_CASE("verdict: the scheduler's words count when no rank failed by itself") 
 }
 
 TEST_CASE("verdict: a rank that failed by itself counts more than the scheduler's complaint about it") {
-  VerdictInput input = of({exited(0, 3), stopped(killed(1, SIGKILL))});
+  VerdictInput input = of({exit_of(0, 3), stopped(killed(1, SIGKILL))});
   input.scheduler_fault = "srun: error: task 0 exited with exit code 3";
 
   CHECK(judge(input).first_cause->global_rank == 0);
 }
 
 TEST_CASE("verdict: a rank that left no account is an infrastructure fault") {
-  VerdictInput input = of({exited(0, 0)});
+  VerdictInput input = of({exit_of(0, 0)});
   input.world_size = 3;
 
   const Verdict verdict = judge(input);
@@ -163,12 +163,12 @@ TEST_CASE("verdict: a rank that left no account is an infrastructure fault") {
 }
 
 TEST_CASE("verdict: 93 from a rank that failed by itself is passed on, whichever rank was first") {
-  CHECK(judge(of({exited(0, 93)})).exit_code == 93);
-  CHECK(judge(of({killed(0, SIGABRT, 9), exited(1, 93, 10)})).exit_code == 93);
+  CHECK(judge(of({exit_of(0, 93)})).exit_code == 93);
+  CHECK(judge(of({killed(0, SIGABRT, 9), exit_of(1, 93, 10)})).exit_code == 93);
 }
 
 TEST_CASE("verdict: exit 2 means bad input from the trainer and only a failure from any other program") {
-  VerdictInput input = of({exited(0, 2)});
+  VerdictInput input = of({exit_of(0, 2)});
   CHECK(judge(input).exit_code == 1);
 
   input.trainer = true;
@@ -176,7 +176,7 @@ TEST_CASE("verdict: exit 2 means bad input from the trainer and only a failure f
 }
 
 TEST_CASE("verdict: ranks that stop with 75 are preempted, with or without a request that we saw") {
-  VerdictInput input = of({stopped(exited(0, 75)), stopped(exited(1, 75))});
+  VerdictInput input = of({stopped(exit_of(0, 75)), stopped(exit_of(1, 75))});
   CHECK(judge(input).status == RunStatus::kPreempted);
 
   input.stop_signal = SIGTERM;
@@ -190,7 +190,7 @@ TEST_CASE("verdict: ranks that stop with 75 are preempted, with or without a req
 }
 
 TEST_CASE("verdict: a stopped program that dies of SIGTERM has failed, as it left no checkpoint") {
-  VerdictInput input = of({stopped(killed(0, SIGTERM)), stopped(exited(1, 143)), stopped(exited(2, 0))});
+  VerdictInput input = of({stopped(killed(0, SIGTERM)), stopped(exit_of(1, 143)), stopped(exit_of(2, 0))});
   input.stop_signal = SIGINT;
 
   const Verdict verdict = judge(input);
@@ -202,7 +202,7 @@ TEST_CASE("verdict: a stopped program that dies of SIGTERM has failed, as it lef
 }
 
 TEST_CASE("verdict: ranks that outlived the time to stop are counted") {
-  VerdictInput input = of({stopped(killed(0, SIGKILL)), stopped(exited(1, 75))});
+  VerdictInput input = of({stopped(killed(0, SIGKILL)), stopped(exit_of(1, 75))});
   input.stop_signal = SIGTERM;
 
   CHECK(judge(input).line ==
@@ -210,7 +210,7 @@ TEST_CASE("verdict: ranks that outlived the time to stop are counted") {
 }
 
 TEST_CASE("verdict: an error while stopping is still an error") {
-  VerdictInput input = of({stopped(exited(0, 75)), stopped(killed(1, SIGSEGV))});
+  VerdictInput input = of({stopped(exit_of(0, 75)), stopped(killed(1, SIGSEGV))});
   input.stop_signal = SIGTERM;
 
   const Verdict verdict = judge(input);
@@ -231,14 +231,14 @@ TEST_CASE("verdict: a stop that left no account of any rank is no success") {
 }
 
 TEST_CASE("verdict: a program that ends well after a stop request is completed") {
-  VerdictInput input = of({stopped(exited(0, 0))});
+  VerdictInput input = of({stopped(exit_of(0, 0))});
   input.stop_signal = SIGTERM;
 
   CHECK(judge(input).status == RunStatus::kCompleted);
 }
 
 TEST_CASE("verdict: a rank that the kernel killed for lack of memory is told from one that somebody killed") {
-  VerdictInput input = of({killed(0, 9), exited(1, 0)});
+  VerdictInput input = of({killed(0, 9), exit_of(1, 0)});
   input.exits[0].out_of_memory = true;
   input.exits[0].peak_memory_bytes = int64_t{3} << 30;
   CHECK(judge(input).line ==

@@ -16,29 +16,31 @@ using namespace shardrun;
 
 namespace {
 
-const model::BertConfig kTiny{2, 12, 3, 20, 17, 9, 2, 1e-12};
-constexpr int kBatch = 3, kLength = 7;
+const model::BertConfig kTinyBert{2, 12, 3, 20, 17, 9, 2, 1e-12};
+constexpr int kBertBatch = 3, kBertLength = 7;
 
 // A model with random parameters, one micro-batch of random tokens, and its gradient.
-struct Fixture {
-  explicit Fixture(kernels::DType dtype, uint32_t seed = 1,
-                   model::Checkpointing checkpointing = model::Checkpointing::kNone,
-                   const std::string& offload = {})
-      : compute(dtype), layouts(plan::block_layouts(kTiny)) {
+struct BertFixture {
+  explicit BertFixture(kernels::DType dtype, uint32_t seed = 1,
+                       model::Checkpointing checkpointing = model::Checkpointing::kNone,
+                       const std::string& offload = {})
+      : compute(dtype), layouts(plan::block_layouts(kTinyBert)) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0.0f, 0.3f);
-    std::uniform_int_distribution<int32_t> token(0, kTiny.vocab - 1), bit(0, 1);
+    std::uniform_int_distribution<int32_t> token(0, kTinyBert.vocab - 1), bit(0, 1);
     for (const auto& layout : layouts) {
       std::vector<float> block(static_cast<size_t>(layout.elements));
       for (float& value : block) value = normal(generator);
       parameters.push_back(block);
       gradients.emplace_back(block.size(), 0.0f);
     }
-    tokens.resize(kBatch * kLength), targets.assign(tokens.size(), -1), segments.resize(tokens.size());
+    tokens.resize(kBertBatch * kBertLength), targets.assign(tokens.size(), -1),
+        segments.resize(tokens.size());
     for (auto& value : tokens) value = token(generator);
     for (auto& value : segments) value = bit(generator);
     for (const size_t masked : {0, 4, 7, 11, 15}) targets[masked] = token(generator);
-    bert = model::Bert::create(kTiny, {{compute, kBatch, kLength, checkpointing, !offload.empty()}, offload})
+    bert = model::Bert::create(kTinyBert,
+                               {{compute, kBertBatch, kBertLength, checkpointing, !offload.empty()}, offload})
                .value();
   }
 
@@ -91,7 +93,7 @@ struct Fixture {
   std::unique_ptr<model::Bert> bert;
 };
 
-void check_gradients(Fixture& fixture) {
+void check_gradients(BertFixture& fixture) {
   fixture.differentiate();
   testing::check_slopes(fixture.layouts, fixture.parameters, fixture.gradients,
                         [&] { return fixture.loss(); });
@@ -106,19 +108,19 @@ int64_t parameters_of(const model::BertConfig& config) {
 }  // namespace
 
 TEST_CASE("bert: the gradient of every parameter tensor agrees with finite differences") {
-  Fixture fixture(kernels::DType::kFp32);
+  BertFixture fixture(kernels::DType::kFp32);
   check_gradients(fixture);
 }
 
 TEST_CASE("bert: so it does with packed documents") {
-  Fixture fixture(kernels::DType::kFp32, 2);
+  BertFixture fixture(kernels::DType::kFp32, 2);
   fixture.begins = {0, 0, 0, 3, 3, 3, 3, /**/ 0, 1, 1, 1, 1, 1, 6, /**/ 0, 0, 0, 0, 0, 0, 0};
   fixture.lengths = {};
   check_gradients(fixture);
 }
 
 TEST_CASE("bert: without predicted tokens and labels the loss and every gradient are zero") {
-  Fixture fixture(kernels::DType::kFp32);
+  BertFixture fixture(kernels::DType::kFp32);
   std::fill(fixture.targets.begin(), fixture.targets.end(), -1);
   fixture.labels = {};
   fixture.differentiate();
@@ -131,7 +133,7 @@ TEST_CASE("bert: without predicted tokens and labels the loss and every gradient
 }
 
 TEST_CASE("bert: small random weights predict about uniformly, ln V for tokens and ln 2 for sentences") {
-  Fixture fixture(kernels::DType::kFp32);
+  BertFixture fixture(kernels::DType::kFp32);
   for (auto& block : fixture.parameters) {
     for (float& value : block) value *= 1e-3f;
   }
@@ -139,22 +141,22 @@ TEST_CASE("bert: small random weights predict about uniformly, ln V for tokens a
 }
 
 TEST_CASE("bert: what padding holds changes no bit of the loss or of a gradient") {
-  Fixture fixture(kernels::DType::kFp32);
+  BertFixture fixture(kernels::DType::kFp32);
   fixture.differentiate();
   const double before = fixture.loss();
   const auto gradients = fixture.gradients;
-  fixture.tokens[kLength + 5] = (fixture.tokens[kLength + 5] + 1) % kTiny.vocab;
-  fixture.segments[kLength + 6] = 1 - fixture.segments[kLength + 6];
+  fixture.tokens[kBertLength + 5] = (fixture.tokens[kBertLength + 5] + 1) % kTinyBert.vocab;
+  fixture.segments[kBertLength + 6] = 1 - fixture.segments[kBertLength + 6];
   fixture.differentiate();
   CHECK_EQ(fixture.loss(), before);
   CHECK(fixture.gradients == gradients);
   // The last token that is no padding.
-  fixture.tokens[kLength + 4] = (fixture.tokens[kLength + 4] + 1) % kTiny.vocab;
+  fixture.tokens[kBertLength + 4] = (fixture.tokens[kBertLength + 4] + 1) % kTinyBert.vocab;
   CHECK_NE(fixture.loss(), before);
 }
 
 TEST_CASE("bert: loss and gradients have the same bits when computed again") {
-  Fixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
+  BertFixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
   one.differentiate();
   two.differentiate();
   CHECK_EQ(one.bert->loss().sum, two.bert->loss().sum);
@@ -162,12 +164,12 @@ TEST_CASE("bert: loss and gradients have the same bits when computed again") {
 }
 
 TEST_CASE("bert: computing activations again and keeping them in a file change no bit") {
-  Fixture plain(kernels::DType::kBf16);
+  BertFixture plain(kernels::DType::kBf16);
   plain.differentiate();
   for (const auto checkpointing :
        {model::Checkpointing::kNone, model::Checkpointing::kSelective, model::Checkpointing::kFull}) {
     for (const char* offload : {"", "/tmp"}) {
-      Fixture other(kernels::DType::kBf16, 1, checkpointing, offload);
+      BertFixture other(kernels::DType::kBf16, 1, checkpointing, offload);
       other.differentiate();
       CHECK_EQ(other.bert->loss().sum, plain.bert->loss().sum);
       CHECK(other.gradients == plain.gradients);
@@ -195,7 +197,7 @@ TEST_CASE("bert: each level of checkpointing keeps less, and what is in a file i
 TEST_CASE("bert: gradients that are added to others are their sums, with and without predicted tokens") {
   for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
     for (const bool predicts : {true, false}) {
-      Fixture fixture(compute);
+      BertFixture fixture(compute);
       fixture.differentiate();
       const auto first = fixture.gradients;
       std::rotate(fixture.tokens.begin(), fixture.tokens.begin() + 1, fixture.tokens.end());
@@ -212,7 +214,7 @@ TEST_CASE("bert: gradients that are added to others are their sums, with and wit
 }
 
 TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
-  Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
+  BertFixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
   full.differentiate();
   half.differentiate();
   CHECK_EQ(half.loss(), doctest::Approx(full.loss()).epsilon(2e-2));
@@ -220,10 +222,10 @@ TEST_CASE("bert: bf16 loss and gradients stay near fp32") {
 }
 
 TEST_CASE("bert: impossible shapes are refused with the mend") {
-  model::BertConfig config = kTiny;
+  model::BertConfig config = kTinyBert;
   config.heads = 5;
   CHECK_FALSE(model::Bert::create(config, {kernels::DType::kFp32, 1, 4}));
-  const auto refused = model::Bert::create(kTiny, {kernels::DType::kFp32, 1, 10});
+  const auto refused = model::Bert::create(kTinyBert, {kernels::DType::kFp32, 1, 10});
   REQUIRE_FALSE(refused);
   CHECK_NE(refused.error().to_string().find("max_positions 9; shorten"), std::string::npos);
 }
@@ -238,14 +240,14 @@ TEST_CASE("bert: every product that a step runs is listed beforehand, so none is
   std::thread([] {
     for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
       const plan::ModelRun options{.compute = compute,
-                                   .micro_batch = kBatch,
-                                   .sequence_length = kLength,
+                                   .micro_batch = kBertBatch,
+                                   .sequence_length = kBertLength,
                                    .most_targets = 5,
                                    .accumulates = true};
-      kernels::prepare(plan::ops(kTiny, options));
+      kernels::prepare(plan::ops(kTinyBert, options));
       const int64_t prepared = kernels::compiled_products();
       CHECK_GT(prepared, 10);
-      Fixture fixture(compute);
+      BertFixture fixture(compute);
       fixture.differentiate();
       fixture.differentiate_more();
       CHECK_EQ(kernels::compiled_products(), prepared);

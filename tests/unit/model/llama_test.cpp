@@ -15,32 +15,33 @@ using namespace shardrun;
 
 namespace {
 
-const model::LlamaConfig kTiny{2, 12, 3, 1, 20, 17, 10000.0, 1e-5};
-constexpr int kBatch = 2, kLength = 5;
+const model::LlamaConfig kTinyLlama{2, 12, 3, 1, 20, 17, 10000.0, 1e-5};
+constexpr int kLlamaBatch = 2, kLlamaLength = 5;
 
 model::ModelOptions options_of(kernels::DType compute) {
-  return {{.compute = compute, .micro_batch = kBatch, .sequence_length = kLength, .accumulates = true}};
+  return {
+      {.compute = compute, .micro_batch = kLlamaBatch, .sequence_length = kLlamaLength, .accumulates = true}};
 }
 
 // A model with random parameters, one micro-batch of random tokens, and its gradient.
-struct Fixture {
-  explicit Fixture(kernels::DType dtype, uint32_t seed = 1)
-      : compute(dtype), layouts(plan::block_layouts(kTiny)) {
+struct LlamaFixture {
+  explicit LlamaFixture(kernels::DType dtype, uint32_t seed = 1)
+      : compute(dtype), layouts(plan::block_layouts(kTinyLlama)) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal(0.0f, 0.3f);
-    std::uniform_int_distribution<int32_t> token(0, kTiny.vocab - 1);
+    std::uniform_int_distribution<int32_t> token(0, kTinyLlama.vocab - 1);
     for (const auto& layout : layouts) {
       std::vector<float> block(static_cast<size_t>(layout.elements));
       for (float& value : block) value = normal(generator);
       parameters.push_back(block);
       gradients.emplace_back(block.size(), std::nanf(""));
     }
-    tokens.resize(kBatch * kLength);
+    tokens.resize(kLlamaBatch * kLlamaLength);
     targets.resize(tokens.size());
     for (auto& value : tokens) value = token(generator);
     for (auto& value : targets) value = token(generator);
     targets[3] = -1;
-    llama = model::Llama::create(kTiny, options_of(compute)).value();
+    llama = model::Llama::create(kTinyLlama, options_of(compute)).value();
   }
 
   std::vector<std::byte> bytes(size_t block) const {
@@ -73,7 +74,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("llama: the gradient of every parameter tensor agrees with finite differences") {
-  Fixture fixture(kernels::DType::kFp32);
+  LlamaFixture fixture(kernels::DType::kFp32);
   fixture.differentiate();
   testing::check_slopes(fixture.layouts, fixture.parameters, fixture.gradients,
                         [&] { return fixture.mean_loss(); });
@@ -83,15 +84,15 @@ TEST_CASE(
     "llama: the FLOPs of a token count grouped heads' products, and scores with or without causal credit") {
   // A layer's products take 1104: q and o 2·12·12, k and v of one head of 4 2·4·12, the feed-forward 3·20·12. Two
   // layers and the head's 17·12 make 2412; the embedding is a look-up. Scores of 5 keys take 2 layers · 12 · 5 = 120.
-  CHECK(plan::flops_per_token(kTiny, 5).causal == 6.0 * 2412 + 6.0 * 120);
-  CHECK(plan::flops_per_token(kTiny, 5).full == 6.0 * 2412 + 12.0 * 120);
-  auto tied = kTiny;
+  CHECK(plan::flops_per_token(kTinyLlama, 5).causal == 6.0 * 2412 + 6.0 * 120);
+  CHECK(plan::flops_per_token(kTinyLlama, 5).full == 6.0 * 2412 + 12.0 * 120);
+  auto tied = kTinyLlama;
   tied.tied_embeddings = true;  // the head's product is there all the same
   CHECK(plan::flops_per_token(tied, 5).causal == 6.0 * 2412 + 6.0 * 120);
 }
 
 TEST_CASE("llama: small random weights predict about uniformly, loss ln V") {
-  Fixture fixture(kernels::DType::kFp32);
+  LlamaFixture fixture(kernels::DType::kFp32);
   for (auto& block : fixture.parameters) {
     for (float& value : block) value *= 1e-3f;
   }
@@ -131,7 +132,7 @@ TEST_CASE(
 }
 
 TEST_CASE("llama: loss and gradients have the same bits when computed again") {
-  Fixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
+  LlamaFixture one(kernels::DType::kBf16), two(kernels::DType::kBf16);
   one.differentiate();
   two.differentiate();
   CHECK_EQ(one.llama->loss().sum, two.llama->loss().sum);
@@ -140,7 +141,7 @@ TEST_CASE("llama: loss and gradients have the same bits when computed again") {
 
 TEST_CASE("llama: a gradient that is added to another is their sum") {
   for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
-    Fixture fixture(compute);
+    LlamaFixture fixture(compute);
     fixture.differentiate();
     const auto first = fixture.gradients;
     std::rotate(fixture.tokens.begin(), fixture.tokens.begin() + 1, fixture.tokens.end());
@@ -155,7 +156,7 @@ TEST_CASE("llama: a gradient that is added to another is their sum") {
 }
 
 TEST_CASE("llama: bf16 loss and gradients stay near fp32") {
-  Fixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
+  LlamaFixture full(kernels::DType::kFp32), half(kernels::DType::kBf16);
   full.differentiate();
   half.differentiate();
   CHECK_EQ(half.mean_loss(), doctest::Approx(full.mean_loss()).epsilon(2e-2));
@@ -163,7 +164,7 @@ TEST_CASE("llama: bf16 loss and gradients stay near fp32") {
 }
 
 TEST_CASE("llama: impossible shapes are refused with the mend") {
-  model::LlamaConfig config = kTiny;
+  model::LlamaConfig config = kTinyLlama;
   config.heads = 5;
   const auto refused = model::Llama::create(config, {kernels::DType::kFp32, 1, 4});
   REQUIRE_FALSE(refused);
@@ -172,7 +173,8 @@ TEST_CASE("llama: impossible shapes are refused with the mend") {
 
 TEST_CASE("llama: Llama-2 7B has the published number of parameters") {
   int64_t elements = 0;
-  for (const auto& block : plan::block_layouts({32, 4096, 32, 32, 11008, 32000})) elements += block.elements;
+  for (const auto& block : plan::block_layouts(plan::LlamaConfig{32, 4096, 32, 32, 11008, 32000}))
+    elements += block.elements;
   CHECK_EQ(elements, 6738415616);
 }
 
@@ -180,10 +182,10 @@ TEST_CASE("llama: every product that a step runs is listed beforehand, so none i
   // Products belong to a thread: this one has none yet.
   std::thread([] {
     for (const auto compute : {kernels::DType::kFp32, kernels::DType::kBf16}) {
-      kernels::prepare(plan::ops(kTiny, options_of(compute)));
+      kernels::prepare(plan::ops(kTinyLlama, options_of(compute)));
       const int64_t prepared = kernels::compiled_products();
       CHECK_GT(prepared, 10);
-      Fixture fixture(compute);
+      LlamaFixture fixture(compute);
       fixture.differentiate();
       fixture.differentiate(/*accumulate=*/true);
       CHECK_EQ(kernels::compiled_products(), prepared);

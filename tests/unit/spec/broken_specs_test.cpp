@@ -16,7 +16,7 @@ using namespace shardrun;
 namespace {
 
 const std::string kFolder = SOURCE_DIR "/tests/unit/spec/broken_specs/";
-const std::string kCommandJob = "name = \"x\"\n[program]\ncommand = [\"env\"]\n";
+const std::string kSmallestJob = "name = \"x\"\n[program]\ncommand = [\"env\"]\n";
 
 std::string refusal(const std::string& text) {
   const auto spec = spec::parse_job_spec(text, "job.toml");
@@ -83,7 +83,7 @@ TEST_CASE("broken specs: messages never carry control bytes of the spec") {
 TEST_CASE("broken specs: a bad override is refused with the override") {
   const auto refused = [](const std::string& assignment) {
     const std::vector<std::string> overrides = {assignment};
-    const auto spec = spec::parse_job_spec(kCommandJob, "job.toml", overrides);
+    const auto spec = spec::parse_job_spec(kSmallestJob, "job.toml", overrides);
     REQUIRE_FALSE(spec);
     return spec.error().to_string();
   };

@@ -10,10 +10,6 @@ using namespace training;
 
 namespace {
 
-model::LlamaConfig& config_of(train::SessionOptions& options) {
-  return std::get<model::LlamaConfig>(options.model);
-}
-
 RunOptions steps(int64_t count) {
   RunOptions run;
   run.loop.steps = count;

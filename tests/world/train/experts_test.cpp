@@ -10,10 +10,6 @@ using namespace training;
 
 namespace {
 
-model::LlamaConfig& config_of(train::SessionOptions& options) {
-  return std::get<model::LlamaConfig>(options.model);
-}
-
 // With experts over the ranks that share a copy of the state.
 train::SessionOptions spread(const train::SessionOptions& options, int ranks) {
   auto changed = options;

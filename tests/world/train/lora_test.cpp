@@ -12,10 +12,6 @@ using namespace training;
 
 namespace {
 
-model::LlamaConfig& config_of(train::SessionOptions& options) {
-  return std::get<model::LlamaConfig>(options.model);
-}
-
 // Writes the weights of options.model in bf16, all of them moved by `shift`; returns the file.
 std::string write_weights(const Folder& folder, const train::SessionOptions& options, float shift = 0.0F) {
   std::vector<weights::TensorEntry> entries;

@@ -21,6 +21,11 @@ using tests::Folder;
 // with micro-batches of `micro_batch`.
 train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t micro_batch = 1);
 
+// Returns the sizes of options of a Llama.
+inline model::LlamaConfig& config_of(train::SessionOptions& options) {
+  return std::get<model::LlamaConfig>(options.model);
+}
+
 // What one rank brings back from a run.
 struct RankRun {
   std::vector<double> losses;  // losses of the steps
