@@ -35,7 +35,7 @@ constexpr int kMostAtOnce = 1024;        // connections that are looked at toget
 constexpr int kMostBatches = 100;        // of them in a turn
 // An answer is for all beats up to it. It takes the conductor longer than all else that it does with a beat.
 constexpr double kAnswerShare = 0.25;  // of a lease, between answers
-constexpr double kAskSeconds = 1.0;    // from a rank's last word to a line to it, and between such lines
+constexpr double kAskSeconds = 1.0;    // from a rank's last word to the first line to it
 // If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
@@ -393,7 +393,7 @@ void Watch::ask_silent(double now) {
   for (Peer& peer : supervisors_) {
     const RankWatch& rank = rules_.ranks()[peer.global_rank];
     if (!rank.heard || rank.left || now - rank.last_heard < kAskSeconds) continue;
-    if (now - peer.asked >= kAskSeconds) {
+    if (now - peer.asked >= contract::kBeatSeconds) {
       peer.asked = now;
       (void)send_line(peer.socket.get(), peer.lines.seal(contract::kAreYouThereLine));
     }
