@@ -257,6 +257,8 @@ void Watch::drop_late(double now) {
 
 void Watch::drop(Peer& peer) {
   if (!peer.proven && !peer.hung_up) note_stranger(peer);
+  // Closing is not enough while a process that is just being started has a copy of the descriptor.
+  (void)::epoll_ctl(news_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
   (peer.global_rank < 0 ? visitors_ : supervisors_).erase(peer.place);
 }
 

@@ -5,9 +5,9 @@
 // its program, at once and without Slurm's help, and alarm_fd() becomes readable. A straggler, and ranks that nobody
 // hears, are named on stderr once. Whoever proves the key and asks to look is told what is known of each rank.
 //
-// What came is read, answered and judged at most once in kGatherMilliseconds, orders aside: ten thousand ranks then cost a
-// few percent of a CPU, where a turn of the thread for each beat took all of one. A rank that falls silent is sent a line; when
-// its machine acknowledges that, the rules know that it has not lost its node.
+// What came is read and answered in turns at least 20 ms apart, orders aside: ten thousand ranks then take a fifth of a CPU,
+// where a turn for each beat took all of one. A rank that falls silent is sent a line; when its machine acknowledges that, the
+// rules know that its node is there.
 //
 // A stranger is a connection that proves nothing within kHelloSeconds, or says what the key does not bear out; not one that
 // hangs up before it, as the supervisor of a program that ends at once does. It is closed and counted. At most kMostUnproven
