@@ -188,10 +188,14 @@ LimitNOFILE=1048576
 END
 }
 
-# Ports that jobs listen on are kept from being anybody's outgoing port; the huge pages are libfabric's.
+# Ports that jobs listen on are kept from being anybody's outgoing port; the huge pages are libfabric's. A node of a large
+# job speaks to every other one: by default a kernel remembers 1,024 neighbours, and drops packets to more.
 kernel() {
   put /etc/sysctl.d/90-shardrun.conf <<'END'
 net.ipv4.ip_local_reserved_ports = 2022,29400-29500,48620
+net.ipv4.neigh.default.gc_thresh1 = 0
+net.ipv4.neigh.default.gc_thresh2 = 15360
+net.ipv4.neigh.default.gc_thresh3 = 16384
 vm.nr_hugepages = 5128
 vm.max_map_count = 1048576
 END

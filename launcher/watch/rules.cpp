@@ -18,6 +18,9 @@ using contract::RankPhase;
 
 constexpr size_t kStepSamples = 256;
 constexpr size_t kFewestSamples = 3;
+constexpr double kGapSeconds = 30.0;
+// A supervisor is blamed for a silence only when it is so many times as long as those that others came back from.
+constexpr double kGapMargin = 3.0;
 constexpr int64_t kFewestStepsInWindow = 3;
 
 std::string who(const RankWatch& rank) {
@@ -26,6 +29,13 @@ std::string who(const RankWatch& rank) {
 
 Alarm hang(const RankWatch& culprit, double since, const std::string& what) {
   return {"hang", culprit.node, culprit.global_rank, fmt::format("{} {}", who(culprit), what), since};
+}
+
+double p99(const std::deque<double>& samples) {
+  std::vector<double> sorted(samples.begin(), samples.end());
+  std::sort(sorted.begin(), sorted.end());
+  const auto nearest = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(sorted.size())));
+  return sorted[std::max<size_t>(1, nearest) - 1];
 }
 
 bool has_moved(const Beat& before, const Beat& now) {
@@ -39,6 +49,16 @@ std::string at_step(const RankWatch& rank) {
 
 }  // namespace
 
+WatchRules::WatchRules(WatchPolicy policy, std::vector<RankWatch> ranks)
+    : policy_(std::move(policy)), ranks_(std::move(ranks)), windows_(ranks_.size()) {
+  std::map<std::string, size_t> numbers;
+  for (const RankWatch& rank : ranks_) {
+    const auto [node, first] = numbers.emplace(rank.node, nodes_.size());
+    if (first) nodes_.push_back(rank.node);
+    node_of_.push_back(node->second);
+  }
+}
+
 void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
   RankWatch& rank = ranks_[global_rank];
   const bool first = !rank.heard;
@@ -51,6 +71,12 @@ void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
   // A rank that is stopped and continued all the time, as by a CPU limiter, is slow, not stopped.
   if (beat.state != 'T' || moved) rank.stopped_since.reset();
   if (beat.state == 'T' && !rank.stopped_since) rank.stopped_since = now;
+  if (now - gaps_begin_ > kGapSeconds) {
+    gap_before_ = now - gaps_begin_ > 2 * kGapSeconds ? 0.0 : longest_gap_;
+    longest_gap_ = 0.0;
+    gaps_begin_ = now;
+  }
+  if (rank.heard) longest_gap_ = std::max(longest_gap_, now - rank.last_heard);
   rank.heard = true;
   rank.last_heard = now;
   rank.beat = beat;
@@ -58,6 +84,7 @@ void WatchRules::on_beat(int global_rank, const Beat& beat, double now) {
     last_sampled_step_ = beat.step;
     step_seconds_.push_back(static_cast<double>(beat.step_microseconds) * 1e-6);
     if (step_seconds_.size() > kStepSamples) step_seconds_.pop_front();
+    step_seconds_p99_ = p99(step_seconds_);
   }
 }
 
@@ -65,20 +92,19 @@ void WatchRules::on_farewell(int global_rank) {
   ranks_[global_rank].left = true;
 }
 
+void WatchRules::on_acknowledged(int global_rank, double when) {
+  RankWatch& rank = ranks_[global_rank];
+  rank.last_acknowledged = std::max(rank.last_acknowledged, when);
+}
+
 void WatchRules::forgive(double seconds) {
   for (RankWatch& rank : ranks_) {
     rank.last_heard += seconds;
     rank.last_moved += seconds;
+    rank.last_acknowledged += seconds;
     if (rank.stopped_since) *rank.stopped_since += seconds;
   }
   if (first_look_) *first_look_ += seconds;
-}
-
-double WatchRules::step_seconds_p99() const {
-  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
-  std::sort(sorted.begin(), sorted.end());
-  const auto nearest = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(sorted.size())));
-  return sorted[std::max<size_t>(1, nearest) - 1];
 }
 
 double WatchRules::patience_seconds(const RankWatch& rank) const {
@@ -90,7 +116,7 @@ double WatchRules::patience_seconds(const RankWatch& rank) const {
   if (policy_.hang_timeout_seconds) {
     patience = *policy_.hang_timeout_seconds;
   } else if (stepping) {
-    patience = std::max(kFloorSeconds, 2.5 * step_seconds_p99());
+    patience = std::max(kFloorSeconds, 2.5 * step_seconds_p99_);
   }
   return rank.beat.state == 'D' ? std::max(patience, kStorageSeconds) : patience;
 }
@@ -111,12 +137,12 @@ std::optional<Alarm> WatchRules::find_unheard(double now) const {
                               ? std::max(*policy_.hang_timeout_seconds, kStartFloorSeconds)
                               : policy_.slow_phase_seconds;
   if (now - *first_look_ < patience) return std::nullopt;
-  for (const RankWatch& rank : ranks_) {
-    if (rank.heard || rank.left) continue;
-    const bool neighbour_heard = std::any_of(ranks_.begin(), ranks_.end(), [&](const RankWatch& other) {
-      return other.heard && other.node == rank.node;
-    });
-    if (!policy_.all_reach_us && !neighbour_heard) continue;
+  std::vector<bool> is_heard(nodes_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i)
+    if (ranks_[i].heard) is_heard[node_of_[i]] = true;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const RankWatch& rank = ranks_[i];
+    if (rank.heard || rank.left || (!policy_.all_reach_us && !is_heard[node_of_[i]])) continue;
     if (policy_.return_seconds)
       return hang(rank, *first_look_,
                   fmt::format("is gone: nothing was heard of it for {:.1f} s since the run was taken over",
@@ -130,45 +156,71 @@ std::optional<Alarm> WatchRules::find_unheard(double now) const {
   return std::nullopt;
 }
 
+std::vector<WatchRules::NodeSign> WatchRules::node_signs() const {
+  std::vector<NodeSign> signs(nodes_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!is_watched(ranks_[i])) continue;
+    NodeSign& sign = signs[node_of_[i]];
+    ++sign.watched;
+    sign.last_heard = std::max(sign.last_heard, ranks_[i].last_heard);
+    sign.last_acknowledged = std::max(sign.last_acknowledged, ranks_[i].last_acknowledged);
+  }
+  return signs;
+}
+
+// How long a supervisor may be silent while others of its node speak. They get the time to fall silent, too, before one of a
+// node's ranks is blamed; and where supervisors are short of CPU, silences that others came back from say how long it takes.
+double WatchRules::silence_allowed() const {
+  return std::max(policy_.node_timeout_seconds + 2 * contract::kBeatSeconds,
+                  kGapMargin * std::max(longest_gap_, gap_before_));
+}
+
 std::optional<Alarm> WatchRules::find_silence(double now) const {
-  for (const RankWatch& rank : ranks_) {
-    if (!is_watched(rank) || now - rank.last_heard < policy_.node_timeout_seconds) continue;
-    double last_of_node = rank.last_heard;
-    int others = 0;
-    for (const RankWatch& other : ranks_) {
-      if (other.node != rank.node || !is_watched(other) || &other == &rank) continue;
-      last_of_node = std::max(last_of_node, other.last_heard);
-      ++others;
-    }
-    const double quiet = now - last_of_node;
-    if (others > 0 && quiet < policy_.node_timeout_seconds) {
-      // The others of its node speak: give the whole node the time to fall silent before one of its ranks is
-      // blamed.
-      if (now - rank.last_heard < policy_.node_timeout_seconds + 2 * contract::kBeatSeconds) continue;
+  const auto is_silent = [&](const RankWatch& rank) {
+    return is_watched(rank) && now - rank.last_heard >= policy_.node_timeout_seconds;
+  };
+  if (std::none_of(ranks_.begin(), ranks_.end(), is_silent)) return std::nullopt;
+  const std::vector<NodeSign> signs = node_signs();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const RankWatch& rank = ranks_[i];
+    if (!is_silent(rank)) continue;
+    const size_t node = node_of_[i];
+    const double quiet = now - signs[node].last_heard;
+    if (quiet < policy_.node_timeout_seconds) {
+      if (now - rank.last_heard < silence_allowed()) continue;
       return hang(rank, rank.last_heard,
                   fmt::format("hangs: its supervisor has been silent for {:.1f} s", now - rank.last_heard));
     }
-    Alarm alarm{"node_lost",  rank.node,
-                {},           fmt::format("node {} is lost: no sign of life for {:.1f} s", rank.node, quiet),
-                last_of_node, silent_beside(rank.node, now)};
+    // An acknowledgement may come a little after the beat that it is for.
+    const double unacknowledged = now - signs[node].last_acknowledged;
+    const bool is_there = unacknowledged < policy_.node_timeout_seconds - contract::kBeatSeconds;
+    if (is_there && quiet < kStarvedShare * policy_.node_timeout_seconds) continue;
+    Alarm alarm{"node_lost",
+                rank.node,
+                {},
+                fmt::format("node {} is lost: no sign of life for {:.1f} s", rank.node, quiet),
+                signs[node].last_heard,
+                silent_beside(node, signs, now)};
     if (!alarm.also_lost.empty()) alarm.line += fmt::format(", nor of {}", fmt::join(alarm.also_lost, ", "));
     return alarm;
   }
   return std::nullopt;
 }
 
-std::vector<std::string> WatchRules::silent_beside(const std::string& lost, double now) const {
-  std::map<std::string, double> last_heard;  // by watched node
+std::vector<std::string> WatchRules::silent_beside(size_t lost, const std::vector<NodeSign>& signs,
+                                                   double now) const {
   std::vector<std::string> silent;
-  for (const RankWatch& rank : ranks_) {
-    if (!is_watched(rank)) continue;
-    const auto [node, first] = last_heard.emplace(rank.node, rank.last_heard);
-    if (!first) node->second = std::max(node->second, rank.last_heard);
+  size_t watched = 0;
+  for (size_t node = 0; node < signs.size(); ++node) {
+    if (signs[node].watched == 0) continue;
+    ++watched;
+    const NodeSign& sign = signs[node];
+    const double last_sign = std::max(sign.last_heard, sign.last_acknowledged);
+    if (node != lost && now - last_sign >= kLeaseShare * policy_.node_timeout_seconds)
+      silent.push_back(nodes_[node]);
   }
-  for (const auto& [node, heard] : last_heard) {
-    if (node != lost && now - heard >= kLeaseShare * policy_.node_timeout_seconds) silent.push_back(node);
-  }
-  return 2 * (silent.size() + 1) >= last_heard.size() ? std::vector<std::string>{} : silent;
+  std::sort(silent.begin(), silent.end());
+  return 2 * (silent.size() + 1) >= watched ? std::vector<std::string>{} : silent;
 }
 
 bool WatchRules::somebody_is_silent(double now) const {

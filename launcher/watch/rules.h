@@ -2,7 +2,8 @@
 //
 //   a node is lost       none of its ranks has been heard for node_timeout; lost with it are others that have been
 //                        silent for kLeaseShare of that, unless half of all nodes are: then the fault may be on our
-//                        side
+//                        side. While its machine acknowledges what we send, its supervisors get no CPU: it is lost
+//                        only after kStarvedShare of node_timeout (docs/decisions/0111)
 //   a rank hangs         its process is stopped (SIGSTOP) for kStoppedSeconds; or only its supervisor is silent; or
 //                        between two steps nothing moves although it waits for nobody
 //   a rank hangs before its first beat
@@ -40,6 +41,7 @@ namespace shardrun::launcher {
 
 // A supervisor gives up its program after this share of the time after which its node is called lost.
 inline constexpr double kLeaseShare = 0.75;
+inline constexpr double kStarvedShare = 3.0;
 inline constexpr double kFloorSeconds = 3.8;
 inline constexpr double kStoppedSeconds = 3.5;
 inline constexpr double kStartFloorSeconds = 30.0;  // a busy machine may take long to start many processes
@@ -69,6 +71,7 @@ struct RankWatch {
   bool heard = false;  // it is watched from its first beat on
   bool left = false;   // it said farewell
   double last_heard = 0.0, last_moved = 0.0;
+  double last_acknowledged = 0.0;  // when its machine last acknowledged something, as far as we have asked
   std::optional<double> stopped_since;
   contract::Beat beat;  // the newest
 };
@@ -91,11 +94,12 @@ struct Straggler {
 // Keeps the ranks' state up to date and judges it.
 class WatchRules {
  public:
-  WatchRules(WatchPolicy policy, std::vector<RankWatch> ranks)
-      : policy_(std::move(policy)), ranks_(std::move(ranks)), windows_(ranks_.size()) {}
+  WatchRules(WatchPolicy policy, std::vector<RankWatch> ranks);
 
   void on_beat(int global_rank, const contract::Beat& beat, double now);
   void on_farewell(int global_rank);
+  // Says when the machine of a rank last acknowledged what was sent to its supervisor.
+  void on_acknowledged(int global_rank, double when);
   // Says that we did not look for `seconds`: silence in that time is nobody's fault.
   void forgive(double seconds);
 
@@ -118,23 +122,34 @@ class WatchRules {
     int slow_windows = 0;
     bool reported = false;
   };
+  // What was heard of one node: of the watched ranks there, and when last.
+  struct NodeSign {
+    int watched = 0;
+    double last_heard = 0.0, last_acknowledged = 0.0;
+  };
+  std::vector<NodeSign> node_signs() const;
   std::optional<Alarm> find_unheard(double now) const;
   std::optional<Alarm> find_silence(double now) const;
-  std::vector<std::string> silent_beside(const std::string& lost, double now) const;
+  std::vector<std::string> silent_beside(size_t lost, const std::vector<NodeSign>& signs, double now) const;
   bool somebody_is_silent(double now) const;
   std::optional<Alarm> find_stopped(double now) const;
   std::optional<Alarm> find_stuck(double now) const;
   std::optional<Alarm> find_quiet_command(double now) const;
-  double step_seconds_p99() const;
+  double silence_allowed() const;
   bool is_watched(const RankWatch& rank) const { return rank.heard && !rank.left; }
 
   WatchPolicy policy_;
   std::vector<RankWatch> ranks_;  // by global rank
   std::vector<Window> windows_;
+  std::vector<std::string> nodes_;  // in the order of their first ranks
+  std::vector<size_t> node_of_;     // by global rank, an index into nodes_
   double window_begin_ = 0.0;
   std::optional<double> first_look_;
   bool looked_for_unheard_ = false;
   std::deque<double> step_seconds_;  // those of rank 0, the newest last
+  double step_seconds_p99_ = 0.0;
+  // The longest silences of ranks that spoke again: since gaps_begin_, and in the kGapSeconds before.
+  double longest_gap_ = 0.0, gap_before_ = 0.0, gaps_begin_ = 0.0;
   int64_t last_sampled_step_ = 0;
 };
 

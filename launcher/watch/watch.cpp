@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -28,7 +29,13 @@ using base::Code;
 using base::Result;
 using base::UniqueFd;
 
-constexpr int kTickMilliseconds = 100;
+constexpr int kTickMilliseconds = 100;   // between judgements
+constexpr int kGatherMilliseconds = 20;  // between turns
+constexpr int kMostAtOnce = 1024;        // connections that are looked at together
+constexpr int kMostBatches = 100;        // of them in a turn
+// An answer is for all beats up to it. It takes the conductor longer than all else that it does with a beat.
+constexpr double kAnswerShare = 0.25;  // of a lease, between answers
+constexpr double kAskSeconds = 1.0;    // from a rank's last word to the first line to it
 // If we come to our own work later than this, we were asleep, not the ranks.
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
@@ -100,6 +107,14 @@ bool send_line(int fd, const std::string& line) {
          static_cast<ssize_t>(bytes.size());
 }
 
+// Returns for how long the machine at the other end has acknowledged nothing; nullopt where the kernel does not say.
+std::optional<double> seconds_since_acknowledged(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  return info.tcpi_last_ack_recv * 1e-3;
+}
+
 std::string describe(const sockaddr_in& address) {
   char text[INET_ADDRSTRLEN] = {};
   ::inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
@@ -119,21 +134,27 @@ Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   UniqueFd alarm_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   UniqueFd wake_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!alarm_event || !wake_event) return base::errno_error(Code::kIo, "eventfd", errno);
+  UniqueFd news(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event woken{EPOLLIN, {.ptr = nullptr}};
+  if (!news || ::epoll_ctl(news.get(), EPOLL_CTL_ADD, wake_event.get(), &woken) != 0)
+    return base::errno_error(Code::kIo, "epoll", errno);
   RETURN_IF_ERROR(
       base::write_file_atomically(options.place_path, to_json(place), 0600, base::Durability::kProcess));
-  std::unique_ptr<Watch> watch(
-      new Watch(std::move(options), std::move(listener), std::move(alarm_event), std::move(wake_event)));
+  std::unique_ptr<Watch> watch(new Watch(std::move(options), std::move(listener), std::move(alarm_event),
+                                         std::move(wake_event), std::move(news)));
   watch->place_ = std::move(place);
   watch->key_ = key;
   watch->thread_ = std::thread([raw = watch.get()] { raw->serve(); });
   return watch;
 }
 
-Watch::Watch(WatchOptions options, UniqueFd listener, UniqueFd alarm_event, UniqueFd wake_event)
+Watch::Watch(WatchOptions options, UniqueFd listener, UniqueFd alarm_event, UniqueFd wake_event,
+             UniqueFd news)
     : options_(std::move(options)),
       listener_(std::move(listener)),
       alarm_event_(std::move(alarm_event)),
       wake_event_(std::move(wake_event)),
+      news_(std::move(news)),
       rules_(options_.policy, ranks_of(options_.rank_nodes)) {}
 
 Watch::~Watch() {
@@ -173,40 +194,84 @@ void Watch::note_stranger(const Peer& peer) {
 
 void Watch::serve() {
   double last = monotonic_seconds();
-  while (true) {
-    // A listener that cannot be served would wake us again and again, so it waits for the next turn.
-    std::vector<pollfd> fds = {{wake_event_.get(), POLLIN, 0}, {rest_ ? -1 : listener_.get(), POLLIN, 0}};
-    rest_ = false;
-    for (const Peer& peer : peers_) {
-      fds.push_back({peer.socket.get(), static_cast<short>(peer.to_send.empty() ? POLLIN : POLLOUT), 0});
-    }
-    ::poll(fds.data(), fds.size(), kTickMilliseconds);
-    if (fds[0].revents != 0) {
-      eventfd_t ignored = 0;
-      ::eventfd_read(wake_event_.get(), &ignored);
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-    }
+  while (gather(last)) {
     const double now = monotonic_seconds();
     if (now - last > kOwnStallSeconds) rules_.forgive(now - last);
     last = now;
-    for (size_t i = peers_.size(); i-- > 0;) {
-      const double age = now - peers_[i].accepted;
-      const bool looks = !peers_[i].to_send.empty();
-      const bool late = (!peers_[i].proven && age > kHelloSeconds) || (looks && age > kLongestLookSeconds);
-      if (late || (fds[2 + i].revents != 0 && !(looks ? send_more(peers_[i]) : read_peer(peers_[i], now)))) {
-        if (!peers_[i].proven && !peers_[i].hung_up) note_stranger(peers_[i]);
-        peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
-      }
+    hear_peers(now);
+    drop_late(now);
+    accept_peers(now);
+    if (now >= next_judgement_) {
+      next_judgement_ = now + kTickMilliseconds * 1e-3;
+      ask_silent(now);
+      judge(now);
     }
-    if (fds[1].revents != 0) accept_peers(now);
-    judge(now);
     send_orders();
   }
 }
 
+// Lets news gather since the turn before, and waits for some. Returns false when it is time to end.
+bool Watch::gather(double last_turn) {
+  const auto milliseconds_to = [](double when) {
+    return static_cast<int>(
+        std::clamp((when - monotonic_seconds()) * 1e3 + 1.0, 0.0, 1.0 * kTickMilliseconds));
+  };
+  pollfd woken{wake_event_.get(), POLLIN, 0};
+  if (::poll(&woken, 1, milliseconds_to(last_turn + kGatherMilliseconds * 1e-3)) == 0) {
+    std::array<pollfd, 2> any = {{{news_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}}};
+    (void)::poll(any.data(), any.size(), milliseconds_to(next_judgement_));
+  }
+  eventfd_t ignored = 0;
+  ::eventfd_read(wake_event_.get(), &ignored);
+  const std::lock_guard lock(mutex_);
+  return !stopping_;
+}
+
+void Watch::hear_peers(double now) {
+  std::array<epoll_event, kMostAtOnce> events;
+  for (int batch = 0, count = kMostAtOnce; batch < kMostBatches && count == kMostAtOnce; ++batch) {
+    count = ::epoll_wait(news_.get(), events.data(), kMostAtOnce, 0);
+    for (int i = 0; i < count; ++i) {
+      auto* const peer = static_cast<Peer*>(events[i].data.ptr);
+      if (peer != nullptr) hear(*peer, now);  // else it is the wake event
+    }
+  }
+}
+
+void Watch::hear(Peer& peer, double now) {
+  const bool looked = !peer.to_send.empty();
+  if (!(looked ? send_more(peer) : read_peer(peer, now))) {
+    drop(peer);
+  } else if (!looked && !peer.to_send.empty()) {
+    note(peer, EPOLLOUT);
+  }
+}
+
+void Watch::drop_late(double now) {
+  for (auto at = visitors_.begin(); at != visitors_.end();) {
+    Peer& peer = *at++;
+    const double age = now - peer.accepted;
+    if (age > (peer.proven ? kLongestLookSeconds : kHelloSeconds)) drop(peer);
+  }
+}
+
+void Watch::drop(Peer& peer) {
+  if (!peer.proven && !peer.hung_up) note_stranger(peer);
+  // Closing is not enough while a process that is just being started has a copy of the descriptor.
+  (void)::epoll_ctl(news_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
+  (peer.global_rank < 0 ? visitors_ : supervisors_).erase(peer.place);
+}
+
+// Says what of the peer is waited for, of which the first time makes it known.
+void Watch::note(const Peer& peer, uint32_t events) const {
+  epoll_event wanted{events, {.ptr = const_cast<Peer*>(&peer)}};
+  const int operation = events == EPOLLIN ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  (void)::epoll_ctl(news_.get(), operation, peer.socket.get(), &wanted);
+}
+
 void Watch::accept_peers(double now) {
-  auto unproven = std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.proven; });
+  auto unproven =
+      std::count_if(visitors_.begin(), visitors_.end(), [](const Peer& peer) { return !peer.proven; });
   for (size_t accepted = 0; accepted < most_unproven(); ++accepted) {
     sockaddr_in address{};
     socklen_t length = sizeof address;
@@ -214,7 +279,7 @@ void Watch::accept_peers(double now) {
                               SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       const bool none_left = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      rest_ = none_left && !drop_oldest_unproven();
+      if (none_left) (void)drop_oldest_unproven();
       return;
     }
     auto nonce = contract::random_key();
@@ -228,18 +293,19 @@ void Watch::accept_peers(double now) {
     }
     contract::SealedLines lines(contract::SealedLines::Side::kServer, key_, *nonce);
     (void)send_line(socket.get(), lines.opening());
-    peers_.push_back(
-        {std::move(socket), describe(address), std::move(lines), false, -1, now, "", "", false, 0});
+    Peer& peer = visitors_.emplace_back(Peer{
+        .socket = std::move(socket), .from = describe(address), .lines = std::move(lines), .accepted = now});
+    peer.place = std::prev(visitors_.end());
+    note(peer, EPOLLIN);
   }
 }
 
 // Returns whether there was one.
 bool Watch::drop_oldest_unproven() {
   const auto oldest =
-      std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.proven; });
-  if (oldest == peers_.end()) return false;
-  note_stranger(*oldest);
-  peers_.erase(oldest);
+      std::find_if(visitors_.begin(), visitors_.end(), [](const Peer& peer) { return !peer.proven; });
+  if (oldest == visitors_.end()) return false;
+  drop(*oldest);
   return true;
 }
 
@@ -292,6 +358,8 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
   const auto beat = contract::parse_beat(*text);
   if (!beat) return false;
   rules_.on_beat(peer.global_rank, *beat, now);
+  if (now - peer.answered < kAnswerShare * place_.lease_seconds) return true;
+  peer.answered = now;
   // A peer that has hung up by now does not read it, but what it said last still counts.
   (void)send_line(peer.socket.get(), peer.lines.seal(fmt::format("ack {}", beat->sequence)));
   return true;
@@ -306,6 +374,7 @@ bool Watch::on_first_line(Peer& peer, const std::string& text, double now) {
   const auto hello = contract::parse_hello(text);
   if (!hello || hello->global_rank >= static_cast<int>(options_.rank_nodes.size())) return false;
   peer.global_rank = hello->global_rank;
+  supervisors_.splice(supervisors_.end(), visitors_, peer.place);
   // As with an answer to a beat: whoever has hung up by now may have said more before.
   (void)send_line(peer.socket.get(), peer.lines.seal(contract::kWelcomeLine));
   return true;
@@ -318,6 +387,21 @@ void Watch::tell_unheard(const std::vector<int>& ranks) const {
       "unwatched, and the loss of their nodes would go unnoticed; let them connect to TCP port {} of {}\n",
       ranks.size(), options_.rank_nodes.size(), kUnheardSeconds, ranks.front(),
       options_.rank_nodes[ranks.front()], place_.port, fmt::join(place_.addresses, " or ")));
+}
+
+// A supervisor may be silent because its machine is gone, or because it gets no CPU. The kernel of a machine that is there
+// acknowledges what is sent to it, whoever reads it.
+void Watch::ask_silent(double now) {
+  for (Peer& peer : supervisors_) {
+    const RankWatch& rank = rules_.ranks()[peer.global_rank];
+    if (!rank.heard || rank.left || now - rank.last_heard < kAskSeconds) continue;
+    if (now - peer.asked >= contract::kBeatSeconds) {
+      peer.asked = now;
+      (void)send_line(peer.socket.get(), peer.lines.seal(contract::kAreYouThereLine));
+    }
+    if (const auto ago = seconds_since_acknowledged(peer.socket.get()))
+      rules_.on_acknowledged(peer.global_rank, now - *ago);
+  }
 }
 
 void Watch::judge(double now) {
@@ -371,8 +455,9 @@ void Watch::send_orders() {
     const std::lock_guard lock(mutex_);
     orders = orders_;
   }
-  for (Peer& peer : peers_) {
-    for (; peer.global_rank >= 0 && peer.ordered < orders.size(); ++peer.ordered)
+  if (orders.empty()) return;
+  for (Peer& peer : supervisors_) {
+    for (; peer.ordered < orders.size(); ++peer.ordered)
       (void)send_line(peer.socket.get(), peer.lines.seal(orders[peer.ordered]));
   }
 }

@@ -5,6 +5,10 @@
 // its program, at once and without Slurm's help, and alarm_fd() becomes readable. A straggler, and ranks that nobody
 // hears, are named on stderr once. Whoever proves the key and asks to look is told what is known of each rank.
 //
+// What came is read and answered in turns at least 20 ms apart, orders aside: ten thousand ranks then take a fifth of a CPU,
+// where a turn for each beat took all of one. A rank that falls silent is sent a line; when its machine acknowledges that, the
+// rules know that its node is there.
+//
 // A stranger is a connection that proves nothing within kHelloSeconds, or says what the key does not bear out; not one that
 // hangs up before it, as the supervisor of a program that ends at once does. It is closed and counted. At most kMostUnproven
 // connections beside one for each rank may be without proof: when there are more, the oldest of them is closed, so that
@@ -16,6 +20,7 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -72,6 +77,8 @@ class Watch {
   void stop();
 
  private:
+  struct Peer;
+  using Peers = std::list<Peer>;
   struct Peer {
     base::UniqueFd socket;
     std::string from;  // address and port
@@ -80,14 +87,24 @@ class Watch {
     int global_rank = -1;  // -1 until its hello, and of a peer that looks
     double accepted = 0.0;
     std::string received;
-    std::string to_send;   // for a peer that looks; the connection ends with it
-    bool hung_up = false;  // it ended the connection itself
-    size_t ordered = 0;    // how many of our orders it was sent
+    std::string to_send;    // for a peer that looks; the connection ends with it
+    bool hung_up = false;   // it ended the connection itself
+    size_t ordered = 0;     // how many of our orders it was sent
+    double answered = 0.0;  // when a beat was last acknowledged
+    double asked = 0.0;     // when it was last asked for a sign of its machine
+    Peers::iterator place{};
   };
-  Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd wake_event);
+  Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event, base::UniqueFd wake_event,
+        base::UniqueFd news);
   size_t most_unproven() const { return options_.rank_nodes.size() + kMostUnproven; }
 
   void serve();
+  bool gather(double last_turn);
+  void hear_peers(double now);
+  void hear(Peer& peer, double now);
+  void drop_late(double now);
+  void drop(Peer& peer);
+  void note(const Peer& peer, uint32_t events) const;
   void accept_peers(double now);
   bool read_peer(Peer& peer, double now);
   static bool send_more(Peer& peer);
@@ -96,6 +113,7 @@ class Watch {
   std::string describe_ranks(contract::SealedLines& lines, double now) const;
   void note_stranger(const Peer& peer);
   bool drop_oldest_unproven();
+  void ask_silent(double now);
   void judge(double now);
   void tell_unheard(const std::vector<int>& ranks) const;
   void order(std::string line);
@@ -104,10 +122,11 @@ class Watch {
   WatchOptions options_;
   contract::WatchPlace place_;
   common::Key key_{};
-  base::UniqueFd listener_, alarm_event_, wake_event_;
-  WatchRules rules_;         // owned by the thread
-  std::vector<Peer> peers_;  // owned by the thread
-  bool rest_ = false;        // owned by the thread: no descriptor was left for a connection
+  base::UniqueFd listener_, alarm_event_, wake_event_, news_;
+  WatchRules rules_;  // owned by the thread
+  Peers visitors_,
+      supervisors_;  // owned by the thread: who is no rank, the oldest first; and supervisors of ranks
+  double next_judgement_ = 0.0;
   double last_look_for_ends_ = 0.0;
   mutable std::mutex mutex_;  // guards the five below
   bool stopping_ = false;

@@ -98,6 +98,7 @@ std::optional<RankSight> parse_rank_sight(std::string_view line);
 inline constexpr std::string_view kLookLine = "look 2";
 inline constexpr std::string_view kWelcomeLine = "welcome";
 inline constexpr std::string_view kEndLine = "end";
+inline constexpr std::string_view kAreYouThereLine = "are you there";  // its kernel answers it
 inline constexpr std::string_view kFarewellLine = "bye";
 inline constexpr std::string_view kSignalOrder = "signal ", kKillOrder = "kill ";
 

@@ -15,18 +15,19 @@ std::function<launcher::StepOutcome(const launcher::StepRequest&)> taken_over;
 namespace shardrun::launcher {
 
 Watch::Watch(WatchOptions options, base::UniqueFd listener, base::UniqueFd alarm_event,
-             base::UniqueFd wake_event)
+             base::UniqueFd wake_event, base::UniqueFd news)
     : options_(std::move(options)),
       listener_(std::move(listener)),
       alarm_event_(std::move(alarm_event)),
       wake_event_(std::move(wake_event)),
+      news_(std::move(news)),
       rules_(options_.policy, {}) {}
 
 Watch::~Watch() = default;
 
 base::Result<std::unique_ptr<Watch>> Watch::start(WatchOptions options) {
   RETURN_IF_ERROR(base::write_file_atomically(options.place_path, "{}\n", 0600, base::Durability::kProcess));
-  return std::unique_ptr<Watch>(new Watch(std::move(options), {}, {}, {}));
+  return std::unique_ptr<Watch>(new Watch(std::move(options), {}, {}, {}, {}));
 }
 
 std::optional<Watch::Raised> Watch::raised() const {

@@ -49,6 +49,9 @@ class World {
     return std::nullopt;
   }
   void silence(int rank) { silent_.push_back(rank); }
+  void speak(int rank) { silent_.erase(std::remove(silent_.begin(), silent_.end(), rank), silent_.end()); }
+  // The rank's machine acknowledges from now on whatever is sent to it.
+  void acknowledge(int rank) { acknowledging_.push_back(rank); }
 
  private:
   static std::vector<RankWatch> make_ranks(int ranks, int ranks_per_node) {
@@ -61,6 +64,7 @@ class World {
   }
   void tick() {
     now_ += 0.5;
+    for (const int rank : acknowledging_) rules_.on_acknowledged(rank, now_);
     for (size_t rank = 0; rank < beats_.size(); ++rank) {
       if (std::count(silent_.begin(), silent_.end(), static_cast<int>(rank)) > 0) continue;
       rules_.on_beat(static_cast<int>(rank), beats_[rank], now_);
@@ -69,7 +73,7 @@ class World {
 
   WatchRules rules_;
   std::vector<Beat> beats_;
-  std::vector<int> silent_;
+  std::vector<int> silent_, acknowledging_;
   double now_ = 1000.0;
 };
 
@@ -243,6 +247,52 @@ TEST_CASE("watch: nodes that fall silent together are lost together, unless they
   REQUIRE(ours);
   CHECK(ours->kind == "node_lost");
   CHECK(ours->also_lost.empty());
+}
+
+TEST_CASE("watch: a node that says nothing but acknowledges is lost only after three times as long") {
+  World world(4, 2);
+  world.run(10.0, 0.1);
+  const double silent = world.now();
+  for (const int rank : {2, 3}) world.silence(rank);
+  world.acknowledge(3);
+  CHECK_FALSE(world.wait(11.0));
+
+  const auto lost = world.wait(60.0);
+
+  REQUIRE(lost);
+  CHECK(lost->kind == "node_lost");
+  CHECK(lost->node == "n1");
+  CHECK(world.now() - silent <= 13.0);
+}
+
+TEST_CASE("watch: a supervisor is not blamed for a silence such as others have come back from") {
+  World world(4, 4, {.trainer = true, .hang_timeout_seconds = 100.0});
+  world.run(10.0, 0.1);
+  world.silence(1);
+  REQUIRE_FALSE(world.wait(3.0));
+  world.speak(1);
+  REQUIRE_FALSE(world.wait(1.0));
+  const double silent = world.now();
+  world.silence(3);
+  CHECK_FALSE(world.wait(9.0));  // three times the other's silence of 3.5 s would be 10.5 s
+
+  const auto hangs = world.wait(60.0);
+
+  REQUIRE(hangs);
+  CHECK(hangs->global_rank == 3);
+  CHECK(world.now() - silent <= 11.5);
+
+  // It is forgotten in time.
+  World later(4, 4, {.trainer = true, .hang_timeout_seconds = 100.0});
+  later.run(10.0, 0.1);
+  later.silence(1);
+  REQUIRE_FALSE(later.wait(3.0));
+  later.speak(1);
+  later.run(70.0, 0.5);
+  const double fell_silent = later.now();
+  later.silence(3);
+  REQUIRE(later.wait(60.0));
+  CHECK(later.now() - fell_silent <= 6.0);
 }
 
 TEST_CASE("watch: silence while we were asleep ourselves is forgiven") {
