@@ -105,12 +105,16 @@ first_step_after() { # RUN ATTEMPT MS
 step_of_attempt() { grep -qs "^{\"step\":.*\"attempt\":$2}" "$1/metrics.jsonl"; }
 at_most() { awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value != "" && value <= limit) }'; }
 
-# run_cases BIN_DIR [CASE]: those of the array `cases`, or the one.
+# run_cases BIN_DIR [CASE]…: those of the array `cases`, or the named ones.
 # shellcheck disable=SC2154
 run_cases() {
   local case begin
-  for case in "${cases[@]}"; do
-    [ $# -lt 2 ] || [ "$2" = "$case" ] || continue
+  shift
+  for case in "$@"; do
+    [[ " ${cases[*]} " == *" $case "* ]] || fail "there is no case $case"
+  done
+  [ $# -gt 0 ] || set -- "${cases[@]}"
+  for case in "$@"; do
     begin=$(now_ms)
     if "$case"; [ $? -eq 77 ]; then
       echo "skipped ${case//_/ }"
