@@ -24,8 +24,6 @@ using std::chrono::steady_clock;
 constexpr milliseconds kLook{200};  // how often accounts are looked for
 // How long a supervisor has to kill its program and leave an account of it.
 constexpr milliseconds kAccountTime{3000};
-// Two stop signals closer than this are one request, as the schedulers have it.
-constexpr milliseconds kOneRequest{100};
 
 class AttachedRanks {
  public:
@@ -60,8 +58,7 @@ class AttachedRanks {
       if (!text) continue;
       has_ended_[rank] = true;
       const auto exit = record::parse_rank_exit(*text);
-      const bool asked = exit && outcome_.stop_signal &&
-                         (exit->exit_code == contract::kExitPreempted || exit->signal == SIGTERM);
+      const bool asked = exit && outcome_.stop_signal && contract::ended_as_asked(*exit);
       if (!asked && !(exit && exit->exit_code == 0)) end_others();
     }
   }

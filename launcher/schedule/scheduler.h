@@ -27,6 +27,9 @@
 
 namespace shardrun::launcher {
 
+// Two stop signals closer than this are one request.
+inline constexpr std::chrono::milliseconds kOneRequest{100};
+
 struct StepRequest {
   const spec::JobSpec* spec = nullptr;
   const record::LaunchPlan* plan = nullptr;

@@ -15,6 +15,7 @@
 #include "launcher/schedule/stop_words.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
+#include "runtime/contract/exit_code.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -100,10 +101,12 @@ void StepCommand::take_stop_request() {
   signalfd_siginfo info{};
   if (::read(request_.stop_fd, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
   if (outcome_.stop_signal) {
+    if (Clock::now() - stop_requested_ < kOneRequest) return;
     tell_of_second_stop();
     kill_at_ = Clock::now();
     return;
   }
+  stop_requested_ = Clock::now();
   outcome_.stop_signal = static_cast<int>(info.ssi_signo);
   tell_of_stop(request_, *outcome_.stop_signal);
   on_stop();
@@ -122,7 +125,8 @@ void StepCommand::signal_command(int signal) const {
   ::kill(command_.pid, signal);
 }
 
-// A command that ends with 0 says that all ranks did: this is known even where a full disk took no exit file.
+// A command that ends with 0 says that all ranks did: this is known even where a full disk took no exit file. After a request to
+// stop it is not known whether they were done (kStoppedIsDoneVariable), and starting them again costs less than losing the rest.
 void StepCommand::finish(const std::string& name, int status) {
   std::map<int, record::RankExit> exits;
   for (const record::RankExit& exit : known_exits()) exits.emplace(exit.global_rank, exit);
@@ -132,7 +136,7 @@ void StepCommand::finish(const std::string& name, int status) {
     exit.global_rank = rank;
     exit.node = request_.nodes.at(rank / request_.plan->ranks_per_node);
     exit.ended = base::unix_now();
-    exit.exit_code = 0;
+    exit.exit_code = stopped() ? contract::kExitPreempted : contract::kExitDone;
     exits.emplace(rank, exit);
   }
   for (const auto& [rank, exit] : exits) outcome_.exits.push_back(exit);

@@ -73,6 +73,7 @@ class StepCommand {
   std::string words_;
   bool alarmed_ = false;
   std::optional<Clock::time_point> kill_at_;
+  Clock::time_point stop_requested_;
   StepOutcome outcome_;
 };
 

@@ -1,6 +1,12 @@
 #include "runtime/contract/exit_code.h"
 
+#include <signal.h>
+
 namespace shardrun::contract {
+
+bool ended_as_asked(const record::RankExit& exit) {
+  return exit.exit_code == kExitPreempted || exit.signal == SIGTERM;
+}
 
 int exit_code_of(base::Code code) {
   switch (code) {

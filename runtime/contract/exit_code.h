@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/base/result.h"
+#include "runtime/record/run_record.h"
 
 namespace shardrun::contract {
 
@@ -14,6 +15,9 @@ enum ExitCode : int {
   kExitPreempted = 75,      // stopped on request with a checkpoint; may be started again
   kExitDoNotRequeue = 93,   // the program says that another try cannot help
 };
+
+// Returns whether the rank ended as ranks do that were asked to stop: with a checkpoint, or by the signal itself.
+bool ended_as_asked(const record::RankExit& exit);
 
 // Returns the code with which a command for people ends on such an error. A rank's own codes are the trainer's.
 int exit_code_of(base::Code code);

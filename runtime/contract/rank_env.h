@@ -35,6 +35,10 @@ using base::Result;
 // inside an allocation; empty: none. The conductor tells the ranks of `shardrun run` more exactly.
 inline constexpr const char* kSlurmJobSpecVariable = "SLURM_SPANK__SLURM_SPANK_OPTION_shardrun_shardrun";
 
+// The variable by which a scheduler says that it would take a rank that stopped as asked for one that failed, and kill those that
+// still save: its supervisor ends with 0 then, once the rank's exit file says how it was.
+inline constexpr const char* kStoppedIsDoneVariable = "SHARDRUN_STOPPED_IS_DONE";
+
 struct RankEnv {
   int global_rank = 0;
   int world_size = 1;

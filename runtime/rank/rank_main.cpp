@@ -146,6 +146,12 @@ void die_with_launcher() {
   ::unsetenv("SHARDRUN_LAUNCHER_PID");
 }
 
+bool is_done_to_scheduler(const record::RankExit& exit, const contract::RankEnv& env) {
+  if (std::getenv(contract::kStoppedIsDoneVariable) == nullptr) return false;
+  const std::string account = record::RunDir{env.run_directory}.rank_exit(env.attempt, env.global_rank);
+  return exit.stopped_on_request && contract::ended_as_asked(exit) && ::access(account.c_str(), F_OK) == 0;
+}
+
 }  // namespace
 
 int run_rank(const TrainerFunction& trainer) {
@@ -178,6 +184,7 @@ int run_rank(const TrainerFunction& trainer) {
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);
   if (!exit) return fail_with_account(*job, exit.error());
+  if (is_done_to_scheduler(*exit, job->env)) std::exit(contract::kExitDone);
   end_like(*exit);
 }
 

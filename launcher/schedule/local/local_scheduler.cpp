@@ -41,8 +41,6 @@ constexpr milliseconds kLastWordsTime{350};
 constexpr milliseconds kHangTime{5000};
 // How often orphans of the ranks are looked for; they wait as zombies until then.
 constexpr milliseconds kOrphanTime{5000};
-// Two stop signals closer than this are one request: a terminal and a parent often send two.
-constexpr milliseconds kOneRequest{100};
 
 std::string host_name() {
   char name[256] = {};
@@ -229,8 +227,7 @@ class LocalStep {
       exit.last_words = fmt::format("it called PMIx_Abort or MPI_Abort with status {}", abort_->status);
       if (exit.exit_code == 0) exit.exit_code = 1;
     }
-    const bool asked =
-        phase_ == Phase::kStopping && (exit.exit_code == contract::kExitPreempted || exit.signal == SIGTERM);
+    const bool asked = phase_ == Phase::kStopping && contract::ended_as_asked(exit);
     outcome_.exits.push_back(exit);
     if (exit.exit_code != 0 && !asked && phase_ <= Phase::kStopping) enter(Phase::kTerminating);
   }

@@ -74,6 +74,8 @@ class Step : public StepCommand {
 
   std::map<std::string, std::string> environment() const {
     auto variables = step_environment(request());
+    // To --kill-on-bad-exit a rank that has saved and ended is a bad exit, and it would kill those that still save.
+    variables[contract::kStoppedIsDoneVariable] = "1";
     // In a job that was submitted with --shardrun, the supervisors are not tasks of a plain srun.
     if (std::getenv(contract::kSlurmJobSpecVariable) != nullptr)
       variables[contract::kSlurmJobSpecVariable] = "";
@@ -90,9 +92,13 @@ class Step : public StepCommand {
       aborted_ = true;
       schedule_kill(request().kill_grace);
     }
+    if (message->step_cancelled && !cancelled_) {
+      cancelled_ = true;
+      schedule_kill(request().spec->fault_tolerance.stop_grace);
+    }
     for (record::RankExit exit : message->exits) {
       exit.ended = base::unix_now();
-      exit.stopped_on_request = aborted_ || stopped();
+      exit.stopped_on_request = aborted_ || cancelled_ || stopped();
       if (exits_.emplace(exit.global_rank, exit).second && !aborted_) schedule_kill(request().kill_grace);
     }
   }
@@ -158,7 +164,7 @@ class Step : public StepCommand {
 
   std::string name_, step_;
   std::map<int, record::RankExit> exits_;
-  bool aborted_ = false;
+  bool aborted_ = false, cancelled_ = false;
   int kills_ = 0;
 };
 

@@ -25,17 +25,20 @@ std::optional<int> number_of(std::string_view text) {
   return failure == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-// Whether Slurm is killing the step. 26.05 says of any signal that the step is cancelled "DUE to SIGNAL Terminated", also of the one
-// that asks the ranks to save and end.
 bool is_end_of_step(std::string_view line) {
-  if (line.find("Job step aborted") != std::string_view::npos ||
-      line.find("Terminating StepId=") != std::string_view::npos)
-    return true;
+  return line.find("Job step aborted") != std::string_view::npos ||
+         line.find("Terminating StepId=") != std::string_view::npos;
+}
+
+// Slurm says it of SIGTERM, which may be the one that asks the ranks to save and end, and of SIGKILL. Only 26.05 says which it was,
+// and says it of every signal.
+bool is_cancellation(std::string_view line) {
   if (line.find(" STEP ") == std::string_view::npos || line.find("CANCELLED") == std::string_view::npos)
     return false;
   constexpr std::string_view kSignal = " DUE to SIGNAL ";
   const size_t signal = line.find(kSignal);
-  return signal == std::string_view::npos || line.substr(signal + kSignal.size()).starts_with("Killed");
+  const std::string_view name = signal == std::string_view::npos ? "" : line.substr(signal + kSignal.size());
+  return name.empty() || name.starts_with("Killed") || name.starts_with("Terminated");
 }
 
 }  // namespace
@@ -56,7 +59,8 @@ std::vector<int> parse_task_list(std::string_view text, int limit) {
 }
 
 std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size) {
-  if (is_end_of_step(line)) return SrunMessage{{}, true, ""};
+  if (is_end_of_step(line)) return SrunMessage{.step_aborted = true};
+  if (is_cancellation(line)) return SrunMessage{.step_cancelled = true};
   constexpr std::string_view kPrefix = "srun: error: ";
   if (line.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
   line.remove_prefix(kPrefix.size());
@@ -65,7 +69,7 @@ std::optional<SrunMessage> parse_srun_line(std::string_view line, int world_size
     const size_t failed = line.find(kFailed);
     if (failed == std::string_view::npos) return std::nullopt;
     line.remove_prefix(failed + kFailed.size());
-    return SrunMessage{{}, false, std::string(line.substr(0, line.find(':')))};
+    return SrunMessage{.unreachable = std::string(line.substr(0, line.find(':')))};
   }
   const size_t colon = line.find(": task");
   if (colon == std::string_view::npos) return std::nullopt;

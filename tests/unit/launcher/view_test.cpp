@@ -222,12 +222,16 @@ TEST_CASE("srun's words: ranks, nodes, signals and exit codes are read; the rest
   CHECK(parse_srun_line("srun: launch/slurm: _step_signal: Terminating StepId=1.0", 4)->step_aborted);
   CHECK(parse_srun_line("srun: Job step aborted: Waiting up to 7 seconds for job step to finish.", 4)
             ->step_aborted);
-  CHECK(parse_srun_line("slurmstepd-n1: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-11-23T14:35:38 ***", 4)
-            ->step_aborted);
+  const auto cancelled =
+      parse_srun_line("slurmstepd-n1: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-11-23T14:35:38 ***", 4);
+  REQUIRE(cancelled);
+  CHECK(cancelled->step_cancelled);
+  CHECK_FALSE(cancelled->step_aborted);  // it may be the signal that asks the ranks to save
   const std::string signalled =
       "[2026-11-23T15:31:17.141] error: *** STEP 19.0 ON n1 CANCELLED AT 2026-11-23T15:31:17 DUE to SIGNAL ";
-  CHECK(parse_srun_line(signalled + "Killed ***", 4)->step_aborted);
-  CHECK_FALSE(parse_srun_line(signalled + "Terminated ***", 4));
+  CHECK(parse_srun_line(signalled + "Killed ***", 4)->step_cancelled);
+  CHECK(parse_srun_line(signalled + "Terminated ***", 4)->step_cancelled);
+  CHECK_FALSE(parse_srun_line(signalled + "User defined signal 1 ***", 4));
   CHECK_FALSE(parse_srun_line("srun: error: Unable to create step", 4));
   CHECK_FALSE(parse_srun_line("loss 2.5", 4));
   CHECK(parse_task_list("0-99999999", 4).empty());
