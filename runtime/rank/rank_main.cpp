@@ -146,8 +146,14 @@ void die_with_launcher() {
   ::unsetenv("SHARDRUN_LAUNCHER_PID");
 }
 
-bool is_done_to_scheduler(const record::RankExit& exit, const contract::RankEnv& env) {
-  if (std::getenv(contract::kStoppedIsDoneVariable) == nullptr) return false;
+// Returns whether the scheduler has set kStoppedIsDoneVariable, which is none of the program's.
+bool take_stopped_is_done() {
+  const bool is_set = std::getenv(contract::kStoppedIsDoneVariable) != nullptr;
+  ::unsetenv(contract::kStoppedIsDoneVariable);
+  return is_set;
+}
+
+bool has_stopped_with_account(const record::RankExit& exit, const contract::RankEnv& env) {
   const std::string account = record::RunDir{env.run_directory}.rank_exit(env.attempt, env.global_rank);
   return exit.stopped_on_request && contract::ended_as_asked(exit) && ::access(account.c_str(), F_OK) == 0;
 }
@@ -156,6 +162,7 @@ bool is_done_to_scheduler(const record::RankExit& exit, const contract::RankEnv&
 
 int run_rank(const TrainerFunction& trainer) {
   die_with_launcher();
+  const bool stopped_is_done = take_stopped_is_done();
   auto job = contract::read_rank_job();
   if (!job) {
     const bool unseen = job.error().code() == Code::kRefused;
@@ -184,7 +191,7 @@ int run_rank(const TrainerFunction& trainer) {
   request.exit_4_is_peer_lost = job->spec.program.command.empty();
   auto exit = supervise(request);
   if (!exit) return fail_with_account(*job, exit.error());
-  if (is_done_to_scheduler(*exit, job->env)) std::exit(contract::kExitDone);
+  if (stopped_is_done && has_stopped_with_account(*exit, job->env)) std::exit(contract::kExitDone);
   end_like(*exit);
 }
 
