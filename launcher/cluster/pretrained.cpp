@@ -43,6 +43,7 @@ std::string said_by(const spec::ModelSpec& model, const std::string& key) {
   const std::pair<const char*, bool> truths[] = {{"tied_embeddings", model.tied_embeddings},
                                                  {"qkv_bias", model.qkv_bias},
                                                  {"head_norms", model.head_norms},
+                                                 {"next_sentence", model.next_sentence},
                                                  {"normalize_experts", model.experts.normalize}};
   for (const auto& [name, value] : sizes) {
     if (key == name) return std::to_string(value);

@@ -21,6 +21,13 @@ ModelSpec bert(const char* name, int layers, int hidden, int heads) {
   return model;
 }
 
+ModelSpec roberta(const char* name, int layers, int hidden, int heads) {
+  ModelSpec model = sizes(name, layers, hidden, heads, heads, 4 * hidden, 50265);
+  model.norm_epsilon = 1e-5;
+  model.next_sentence = false;
+  return model;
+}
+
 // A Llama of today: the length that it is made for, its rotary base, and what its family has.
 struct Traits {
   int max_positions = 0;
@@ -111,6 +118,8 @@ const std::vector<ModelSpec>& presets() {
       bert("bert-tiny", 2, 128, 2),
       bert("bert-base", 12, 768, 12),
       bert("bert-large", 24, 1024, 16),
+      roberta("roberta-base", 12, 768, 12),
+      roberta("roberta-large", 24, 1024, 16),
   };
   return kPresets;
 }

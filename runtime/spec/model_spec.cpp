@@ -10,7 +10,7 @@
 namespace shardrun::spec {
 namespace {
 
-constexpr int kBertPositions = 512;
+constexpr int kBertPositions = 512, kRobertaPositions = 514;  // a RoBERTa counts from 2
 constexpr Choice<RopeScaling> kScalings[] = {
     {"none", RopeScaling::kNone}, {"linear", RopeScaling::kLinear}, {"llama3", RopeScaling::kLlama3}};
 
@@ -151,6 +151,7 @@ void read_model(const TomlValue& document, SpecReading& reading, const std::stri
   section.number("rope_theta", 1.0, 1e12, model.rope_theta);
   section.number("norm_epsilon", 1e-12, 1e-1, model.norm_epsilon);
   section.integer("max_positions", 1, 1 << 24, model.max_positions);
+  section.boolean("next_sentence", model.next_sentence);
   section.boolean("tied_embeddings", model.tied_embeddings);
   section.integer("head_size", 2, 1024, model.head_size);
   section.boolean("qkv_bias", model.qkv_bias);
@@ -167,7 +168,8 @@ void read_model(const TomlValue& document, SpecReading& reading, const std::stri
   const Architecture& architecture = architecture_of(trainer);
   refuse_others_keys(section, reading, architecture);
   if (!architecture.has("kv_heads")) model.kv_heads = model.heads;
-  if (!architecture.causal && model.max_positions == 0) model.max_positions = kBertPositions;
+  if (!architecture.causal && model.max_positions == 0)
+    model.max_positions = model.next_sentence ? kBertPositions : kRobertaPositions;
   if (!section.present()) {
     reading.fail(document.origin, "the trainer has no [model]",
                  fmt::format("write [model] preset = \"{}\"", architecture.preset));

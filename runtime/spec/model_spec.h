@@ -42,6 +42,7 @@ struct ModelSpec {  // [model]: a preset, or every size; sizes beside a preset o
   int max_positions = 0;
   bool tied_embeddings = false;  // for a Llama: one table for the embedding and the classifier
   std::string init = "random";   // or a .safetensors file, or a folder of them with their index
+  bool next_sentence = true;  // whether a BERT learns which sentences follow each other; else it is a RoBERTa
   // For a Llama, what families of it have:
   int head_size = 0;        // elements of a head; 0: hidden / heads
   bool qkv_bias = false;    // whether queries, keys and values have biases, as Qwen 2's

@@ -43,7 +43,7 @@ void fields(auto& visit, base::Is<Quantization> auto& quantization) {
 struct Config {
   std::string model_type;
   std::optional<int64_t> layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions, type_vocab,
-      window;
+      pad_token, window;
   std::optional<double> rope_theta, rms_norm_eps, layer_norm_eps;
   std::optional<std::string> activation, positions;
   std::optional<bool> tied, attention_bias, mlp_bias, use_window;
@@ -65,6 +65,7 @@ void fields(auto& visit, base::Is<Config> auto& config) {
   visit("vocab_size", config.vocab);
   visit("max_position_embeddings", config.max_positions);
   visit("type_vocab_size", config.type_vocab);
+  visit("pad_token_id", config.pad_token);
   visit("sliding_window", config.window);
   visit("rope_theta", config.rope_theta);
   visit("rms_norm_eps", config.rms_norm_eps);
@@ -161,13 +162,23 @@ class Facts {
 
 // Reads what a BERT has beside the sizes of every model; returns what ours lacks to compute it, "" where it lacks nothing.
 std::string read_bert(const Config& config, Facts& facts) {
+  const bool pairs = config.model_type == "bert";
+  const double epsilon = pairs ? 1e-12 : 1e-5;
+  const int types = pairs ? 2 : 1;
   facts.size("max_positions", "max_position_embeddings", config.max_positions);
-  const bool ours = config.activation.value_or("gelu") == "gelu" &&
-                    config.positions.value_or("absolute") == "absolute" &&
-                    config.type_vocab.value_or(2) == 2 && config.layer_norm_eps.value_or(1e-12) == 1e-12;
-  return ours ? ""
-              : "the trainer's BERT has gelu, absolute positions, two token types and "
-                "layer_norm_eps 1e-12, and nothing else";
+  facts.add("next_sentence", "model_type", pairs ? "true" : "false");
+  const bool ours =
+      config.activation.value_or("gelu") == "gelu" && config.positions.value_or("absolute") == "absolute" &&
+      config.type_vocab.value_or(2) == types && config.layer_norm_eps.value_or(1e-12) == epsilon;
+  if (!ours) {
+    return fmt::format(
+        "the trainer's {} has gelu, absolute positions, type_vocab_size {} and layer_norm_eps {}, and "
+        "nothing else",
+        pairs ? "BERT" : "RoBERTa", types, epsilon);
+  }
+  if (!pairs && config.pad_token.value_or(1) + 1 != 2)
+    return "its positions count from behind pad_token_id, and the trainer's RoBERTa has token 1 for padding";
+  return "";
 }
 
 void read_rope(const Config& config, Facts& facts) {

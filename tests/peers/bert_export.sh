@@ -1,6 +1,6 @@
 #!/bin/bash
-# Trains a small BERT for a few steps on 2 ranks, exports it, and loads the export in transformers: the same tensors and
-# the same hidden states. A minute on two cores. Needs tests/peers/install.sh and the target bert_hidden_states.
+# Trains a small BERT and a small RoBERTa for a few steps on 2 ranks, exports them, and loads the exports in transformers: the same
+# tensors and the same hidden states; then goes on from the RoBERTa's export. A minute on two cores. Needs tests/peers/install.sh and the target bert_hidden_states.
 #
 #   tests/peers/bert_export.sh [BIN_DIR] [PYTHON]      defaults: build/release/bin, build/peers/venv/bin/python
 set -euo pipefail
@@ -15,9 +15,13 @@ cd "$work"
   printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' {a..z}
   printf '##%s\n' {a..z}
 } >vocab.txt
-"$bin/shardrun" data --tokenizer vocab.txt --output data /usr/share/common-licenses/{GPL-2,GPL-3,Apache-2.0} >/dev/null
-cat >bert.toml <<EOF
-name = "bert"
+texts=(/usr/share/common-licenses/{GPL-2,GPL-3,Apache-2.0})
+"$bin/shardrun" data --tokenizer vocab.txt --output bert-data "${texts[@]}" >/dev/null
+"$python" "$root/tests/peers/bert_export.py" tokenizer . "${texts[@]}"
+"$bin/shardrun" data --tokenizer tokenizer.json --output roberta-data "${texts[@]}" >/dev/null
+for kind in bert roberta; do
+  cat >"$kind.toml" <<EOF
+name = "$kind"
 [resources]
 ranks_per_node = 2
 [program]
@@ -27,10 +31,11 @@ layers = 3
 hidden = 96
 heads = 6
 ffn = 256
-vocab = 256
-max_positions = 64
+vocab = 400
+max_positions = 66
+next_sentence = $([ $kind = bert ] && echo true || echo false)
 [data]
-files = ["data/train.tokens"]
+files = ["$kind-data/train.tokens"]
 sequence_length = 64
 [batch]
 global_batch = 8
@@ -38,6 +43,9 @@ global_batch = 8
 steps = 20
 learning_rate = 1e-3
 EOF
-"$bin/shardrun" run bert.toml --quiet
-"$bin/shardrun" export bert --output exported --dtype fp32
-"$python" "$root/tests/peers/bert_export.py" exported "$bin/bert_hidden_states"
+  "$bin/shardrun" run "$kind.toml" --quiet
+  "$bin/shardrun" export "$kind" --output "exported-$kind" --dtype fp32
+  "$python" "$root/tests/peers/bert_export.py" "exported-$kind" "$bin/bert_hidden_states"
+done
+sed '/^\(layers\|hidden\|heads\|ffn\|vocab\|max_positions\|next_sentence\) = /d; s|^\[model\]$|&\ninit = "exported-roberta"|' roberta.toml >again.toml
+"$bin/shardrun" run again.toml --quiet

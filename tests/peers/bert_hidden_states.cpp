@@ -1,6 +1,6 @@
-// Runs a pretrained BERT encoder on tokens and writes its last hidden states: our side of tests/peers/encoder.py.
+// Runs a pretrained BERT or RoBERTa encoder on tokens and writes its last hidden states: our side of tests/peers/encoder.py.
 //
-//   bert_hidden_states WEIGHTS.safetensors fp32|bf16 LAYERS HIDDEN HEADS FFN VOCAB POSITIONS < TOKENS > STATES
+//   bert_hidden_states WEIGHTS.safetensors fp32|bf16 LAYERS HIDDEN HEADS FFN VOCAB POSITIONS [roberta] < TOKENS > STATES
 //
 // WEIGHTS holds fp32 tensors under Hugging Face names, with or without "bert." before them; tensors that the file
 // lacks (the heads) are zero. TOKENS: B and T, then for each of B rows its length and T tokens, as text. STATES:
@@ -73,16 +73,19 @@ std::vector<int32_t> read_integers(size_t count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 9) {
-    fmt::print(stderr,
-               "usage: bert_hidden_states WEIGHTS fp32|bf16 LAYERS HIDDEN HEADS FFN VOCAB POSITIONS\n");
+  const bool roberta = argc == 10 && std::string_view(argv[9]) == "roberta";
+  if (argc != 9 && !roberta) {
+    fmt::print(
+        stderr,
+        "usage: bert_hidden_states WEIGHTS fp32|bf16 LAYERS HIDDEN HEADS FFN VOCAB POSITIONS [roberta]\n");
     return 2;
   }
   const Weights weights = read_safetensors(argv[1]);
   const bool is_fp32 = std::string_view(argv[2]) == "fp32";
   std::array<int, 6> sizes{};
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = std::atoi(argv[i + 3]);
-  const model::BertConfig config{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+  model::BertConfig config{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+  if (roberta) config.type_vocab = 1, config.norm_epsilon = 1e-5, config.next_sentence = false;
 
   const std::vector<int32_t> extent = read_integers(2);
   const auto B = static_cast<size_t>(extent[0]), T = static_cast<size_t>(extent[1]);

@@ -10,13 +10,12 @@ tests/unit/model/curves_test.cpp, so nothing but losses is stored. small_runs.py
 import math
 import pathlib
 
-import numpy as np
 import torch
 from transformers import BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
 import small_runs
 from counter_random import initial_weight
-from small_runs import B, T, VOCAB, draw, llama_loss, token_chain
+from small_runs import VOCAB, llama_loss, masked_pairs
 
 OUTPUT = pathlib.Path(__file__).parents[1] / "unit/model/peers/curves.txt"
 LAYERS = 2
@@ -51,21 +50,7 @@ def bert():
         return 0.0 if "LayerNorm" in name or name.endswith("bias") else 0.02
 
     def loss(step):
-        original = token_chain(step)[:, :T] % 23  # few words, so that 20 steps learn something
-        masked = draw(3000 + step, B * T, 100).reshape(B, T) < 15
-        labels = draw(4000 + step, B, 2)
-        lengths = T - draw(5000 + step, B, 8)
-        for row in range(B):  # label 1: the second half does not follow the first
-            if labels[row]:
-                original[row, T // 2 :] = original[(row + 1) % B, T // 2 :]
-        real = np.arange(T)[None] < lengths[:, None]
-        masked &= real
-        output = model(
-            input_ids=torch.tensor(np.where(masked, MASK_TOKEN, original)),
-            attention_mask=torch.tensor(real.astype(np.int64)),
-            token_type_ids=torch.tensor(np.tile((np.arange(T) >= T // 2).astype(np.int64), (B, 1))),
-            labels=torch.tensor(np.where(masked, original, -100)),
-            next_sentence_label=torch.tensor(labels))
+        output = model(**masked_pairs(step, MASK_TOKEN))
         return output.loss.float()
 
     return model, stddev, loss

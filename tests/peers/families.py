@@ -1,5 +1,5 @@
-"""Writes tests/unit/model/peers/families.txt: what transformers computes for a tiny model of each family that the trainer's
-Llama serves: the gradient of the first step, 20 losses in fp32, logits, and tokens that follow a prompt greedily.
+"""Writes tests/unit/model/peers/families.txt: what transformers computes for a tiny model of each family that the trainer
+serves: the gradient of the first step, 20 losses in fp32, and of Llamas logits and tokens that follow a prompt greedily.
 
 Weights are counter-based (weight() below), batches are those of small_runs.py; tests/unit/model/families_test.cpp makes both
 again, so that nothing but numbers and each family's config.json is stored.
@@ -19,10 +19,10 @@ import sys
 import numpy as np
 import torch
 import transformers
-from transformers import LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, RobertaConfig
 
 from counter_random import hash_name, random_bits, random_normal
-from small_runs import VOCAB, llama_loss, token_chain, train
+from small_runs import VOCAB, T, llama_loss, masked_pairs, token_chain, train
 
 OUTPUT = pathlib.Path(__file__).parents[1] / "unit/model/peers/families.txt"
 PROMPT, FOLLOWING = 8, 24
@@ -55,9 +55,14 @@ FAMILIES = {
 }
 
 
+ROBERTA = RobertaConfig(vocab_size=VOCAB, hidden_size=48, intermediate_size=100, num_hidden_layers=2, num_attention_heads=6,
+                        max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5, hidden_dropout_prob=0.0,
+                        attention_probs_dropout_prob=0.0)
+
+
 def weight(name, shape):
     values = random_normal(int(random_bits(1, [hash_name(name)])[0]), int(np.prod(shape)))
-    if name.endswith("norm.weight"):
+    if name.lower().endswith("norm.weight"):
         values = 1.0 + 0.1 * values
     elif name.endswith("bias"):
         values = 0.1 * values
@@ -82,8 +87,8 @@ def parts(config, name, tensor):
     return named
 
 
-def make(config):
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+def make(config, kind=transformers.AutoModelForCausalLM):
+    model = kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             for part, tensor in parts(config, name, parameter):
@@ -109,11 +114,31 @@ def write_curve(file, parameters, loss_of, split=lambda name, tensor: [(name, te
     return losses
 
 
-def write(file, family, config):
-    model = make(config).eval()  # no model of these has dropout
+def write_config(file, family, config):
     kept = {key: value for key, value in json.loads(config.to_json_string(use_diff=True)).items()
             if key not in ("transformers_version", "dtype")}
     file.write(f"family {family}\nconfig {json.dumps(kept)}\n")
+
+
+def write_encoder(file, family, config):
+    """Positions are given, and no word is padding: else transformers would take word 1 for it, and keep back its gradient."""
+    model = make(config, transformers.RobertaForMaskedLM).eval()
+    for table in (model.roberta.embeddings.word_embeddings, model.roberta.embeddings.position_embeddings):
+        table.padding_idx = None
+
+    def loss_of(step):
+        batch = masked_pairs(step, VOCAB - 1)
+        return model(**{key: batch[key] for key in ("input_ids", "attention_mask", "labels")},
+                     position_ids=torch.arange(2, T + 2)[None]).loss
+
+    write_config(file, family, config)
+    losses = write_curve(file, list(model.named_parameters()), loss_of)
+    print(family, losses[0], losses[-1])
+
+
+def write(file, family, config):
+    model = make(config).eval()  # no model of these has dropout
+    write_config(file, family, config)
 
     prompt = torch.tensor(token_chain(0)[:1, :PROMPT])
     with torch.no_grad():
@@ -159,6 +184,7 @@ def main():
             file.write(f"# PyTorch {torch.__version__}, transformers {transformers.__version__}; written by tests/peers/families.py\n")
             for family, config in FAMILIES.items():
                 write(file, family, config)
+            write_encoder(file, "roberta", ROBERTA)
 
 
 if __name__ == "__main__":

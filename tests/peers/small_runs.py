@@ -36,6 +36,26 @@ def llama_loss(model, step):
     return loss if coefficient is None else loss + coefficient * output.aux_loss
 
 
+def masked_pairs(step, mask_token):
+    """Two halves a row, of which the second may be another row's (label 1), padded and masked: what a BERT learns from."""
+    original = token_chain(step)[:, :T] % 23  # few words, so that 20 steps learn something
+    masked = draw(3000 + step, B * T, 100).reshape(B, T) < 15
+    labels = draw(4000 + step, B, 2)
+    lengths = T - draw(5000 + step, B, 8)
+    for row in range(B):
+        if labels[row]:
+            original[row, T // 2 :] = original[(row + 1) % B, T // 2 :]
+    real = np.arange(T)[None] < lengths[:, None]
+    masked &= real
+    return {
+        "input_ids": torch.tensor(np.where(masked, mask_token, original)),
+        "attention_mask": torch.tensor(real.astype(np.int64)),
+        "token_type_ids": torch.tensor(np.tile((np.arange(T) >= T // 2).astype(np.int64), (B, 1))),
+        "labels": torch.tensor(np.where(masked, original, -100)),
+        "next_sentence_label": torch.tensor(labels),
+    }
+
+
 def learning_rate(step):
     if step < WARMUP:
         return PEAK * (step + 1) / WARMUP

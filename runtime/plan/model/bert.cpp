@@ -22,10 +22,10 @@ class Builder {
   Builder(std::string block_name, std::string prefix)
       : block_{std::move(block_name), {}, 0}, prefix_(std::move(prefix)) {}
 
-  void matrix(const char* name, int64_t rows, int64_t columns) {
+  void matrix(const std::string& name, int64_t rows, int64_t columns) {
     append(name, {rows, columns}, /*weight_decay=*/true, kBertInitStddev, 0.0);
   }
-  void bias(const char* name, int64_t size) { append(name, {size}, /*weight_decay=*/false, 0.0, 0.0); }
+  void bias(const std::string& name, int64_t size) { append(name, {size}, /*weight_decay=*/false, 0.0, 0.0); }
   void layernorm(const std::string& name, int64_t size) {
     append(name + ".weight", {size}, /*weight_decay=*/false, 0.0, 1.0);
     append(name + ".bias", {size}, /*weight_decay=*/false, 0.0, 0.0);
@@ -44,25 +44,33 @@ class Builder {
 // The order is what runtime/trainer/model/bert_offsets.h counts in.
 BlockLayout embedding_layout(const BertConfig& config) {
   const int64_t C = config.hidden;
+  const bool bert = config.next_sentence;
+  const std::string encoder = bert ? "bert" : "roberta";
   Builder block("embedding", "");
-  block.matrix("bert.embeddings.word_embeddings.weight", config.vocab, C);
-  block.matrix("bert.embeddings.position_embeddings.weight", config.max_positions, C);
-  block.matrix("bert.embeddings.token_type_embeddings.weight", config.type_vocab, C);
-  block.layernorm("bert.embeddings.LayerNorm", C);
-  block.matrix("bert.pooler.dense.weight", C, C);
-  block.bias("bert.pooler.dense.bias", C);
-  block.matrix("cls.predictions.transform.dense.weight", C, C);
-  block.bias("cls.predictions.transform.dense.bias", C);
-  block.layernorm("cls.predictions.transform.LayerNorm", C);
-  block.bias("cls.predictions.bias", config.vocab);
-  block.matrix("cls.seq_relationship.weight", 2, C);
-  block.bias("cls.seq_relationship.bias", 2);
+  block.matrix(encoder + ".embeddings.word_embeddings.weight", config.vocab, C);
+  block.matrix(encoder + ".embeddings.position_embeddings.weight", config.max_positions, C);
+  block.matrix(encoder + ".embeddings.token_type_embeddings.weight", config.type_vocab, C);
+  block.layernorm(encoder + ".embeddings.LayerNorm", C);
+  if (bert) {
+    block.matrix("bert.pooler.dense.weight", C, C);
+    block.bias("bert.pooler.dense.bias", C);
+  }
+  const std::string transform = bert ? "cls.predictions.transform." : "lm_head.";
+  block.matrix(transform + "dense.weight", C, C);
+  block.bias(transform + "dense.bias", C);
+  block.layernorm(transform + (bert ? "LayerNorm" : "layer_norm"), C);
+  block.bias(bert ? "cls.predictions.bias" : "lm_head.bias", config.vocab);
+  if (bert) {
+    block.matrix("cls.seq_relationship.weight", kRelations, C);
+    block.bias("cls.seq_relationship.bias", kRelations);
+  }
   return block.take();
 }
 
 BlockLayout layer_layout(const BertConfig& config, int layer) {
   const int64_t C = config.hidden, F = config.ffn;
-  Builder block(fmt::format("layer {}", layer), fmt::format("bert.encoder.layer.{}.", layer));
+  Builder block(fmt::format("layer {}", layer),
+                fmt::format("{}.encoder.layer.{}.", config.next_sentence ? "bert" : "roberta", layer));
   block.matrix("attention.self.query.weight", C, C);
   block.matrix("attention.self.key.weight", C, C);
   block.matrix("attention.self.value.weight", C, C);
@@ -80,13 +88,14 @@ BlockLayout layer_layout(const BertConfig& config, int layer) {
   return block.take();
 }
 
-// config.json of BertForPreTraining.
-struct BertForPreTraining {
+// The config.json of BertForPreTraining or RobertaForMaskedLM.
+struct PublishedBert {
   const BertConfig& config;
 };
-void fields(auto& visit, const BertForPreTraining& published) {
+void fields(auto& visit, const PublishedBert& published) {
   const BertConfig& config = published.config;
-  visit("architectures", std::vector<std::string>{"BertForPreTraining"});
+  visit("architectures",
+        std::vector<std::string>{config.next_sentence ? "BertForPreTraining" : "RobertaForMaskedLM"});
   visit("attention_probs_dropout_prob", 0.0);
   visit("hidden_act", std::string("gelu"));
   visit("hidden_dropout_prob", 0.0);
@@ -94,7 +103,7 @@ void fields(auto& visit, const BertForPreTraining& published) {
   visit("intermediate_size", config.ffn);
   visit("layer_norm_eps", config.norm_epsilon);
   visit("max_position_embeddings", config.max_positions);
-  visit("model_type", std::string("bert"));
+  visit("model_type", std::string(config.next_sentence ? "bert" : "roberta"));
   visit("num_attention_heads", config.heads);
   visit("num_hidden_layers", config.layers);
   visit("tie_word_embeddings", true);
@@ -110,7 +119,10 @@ BertConfig BertConfig::of(const spec::ModelSpec& model) {
           .heads = model.heads,
           .ffn = model.ffn,
           .vocab = model.vocab,
-          .max_positions = model.max_positions};
+          .max_positions = model.max_positions,
+          .type_vocab = model.next_sentence ? 2 : 1,
+          .norm_epsilon = model.next_sentence ? 1e-12 : 1e-5,
+          .next_sentence = model.next_sentence};
 }
 
 base::Result<void> check(const BertConfig& config) {
@@ -164,8 +176,12 @@ int64_t masked_words(int64_t words) {
   return std::max<int64_t>(1, (words * 15 + 50) / 100);
 }
 
-int64_t most_targets(const BertConfig& /*config*/, int sequence_length) {
-  return masked_words(std::max(1, sequence_length - 3));
+int special_tokens(bool next_sentence) {
+  return next_sentence ? 3 : 2;
+}
+
+int64_t most_targets(const BertConfig& config, int sequence_length) {
+  return masked_words(std::max(1, sequence_length - special_tokens(config.next_sentence)));
 }
 
 ActivationBytes activation_bytes(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*/) {
@@ -193,20 +209,24 @@ OpList ops(const BertConfig& config, const ModelRun& run, int /*tensor_parallel*
     list.linears.push_back({Op::kBackwardInput, rows, s.C, s.V});
     list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.V, !kBias, /*accumulate=*/row > 0});
   }
-  for (const int64_t rows : {s.M, s.B}) {  // the transform before the head, and the pooler
+  for (const int64_t rows :
+       {s.M, s.relations > 0 ? s.B : 0}) {  // the transform before the head, and the pooler
+    if (rows == 0) continue;
     list.linears.push_back({Op::kForward, rows, s.C, s.C, kBias});
     list.linears.push_back({Op::kBackwardWeight, rows, s.C, s.C});
     list.linears.push_back({Op::kBackwardInput, rows, s.C, s.C});
   }
-  list.linears.push_back({Op::kForwardFp32, s.B, s.C, kRelations, kBias});
-  list.linears.push_back({Op::kBackwardWeight, s.B, s.C, kRelations});
-  list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
+  if (s.relations > 0) {
+    list.linears.push_back({Op::kForwardFp32, s.B, s.C, kRelations, kBias});
+    list.linears.push_back({Op::kBackwardWeight, s.B, s.C, kRelations});
+    list.linears.push_back({Op::kBackwardInput, s.B, s.C, kRelations});
+  }
   if (run.accumulates) list.also_accumulate();
   return list;
 }
 
 std::string hf_config(const BertConfig& config) {
-  return base::JsonWriter(base::kJsonLine, 0).text_of(BertForPreTraining{config}, {});
+  return base::JsonWriter(base::kJsonLine, 0).text_of(PublishedBert{config}, {});
 }
 
 }  // namespace shardrun::plan

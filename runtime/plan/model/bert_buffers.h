@@ -30,6 +30,8 @@ struct BertSizes {
         V(config.vocab),
         P(config.max_positions),
         types(config.type_vocab),
+        relations(config.next_sentence ? B : 0),
+        first_position(config.first_position()),
         L(config.layers),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),
@@ -46,7 +48,10 @@ struct BertSizes {
   // shape is one more that cublasLt has an algorithm chosen for.
   int64_t padded_rows(int64_t predicted) const { return on_gpu ? M : whole_units(predicted); }
 
-  int64_t B, T, N, C, H, D, F, V, P, types, L;
+  int64_t B, T, N, C, H, D, F, V, P, types;
+  int64_t relations;  // pairs of sentences that are judged: B, or none
+  int64_t first_position;
+  int64_t L;
   float epsilon;
   Checkpointing checkpointing;
   int64_t slots;  // pieces of `saved`: as many as there are layers, unless they wait elsewhere
@@ -120,21 +125,23 @@ struct BertBuffers {
     const int64_t M = s.M;
     for (int32_t** row : {&tokens, &positions, &segments, &begins}) scratch.take(*row, s.N);
     for (int32_t** row : {&predicted, &targets}) scratch.take(*row, M);
-    for (int32_t** row : {&lengths, &next_sentence, &first_rows}) scratch.take(*row, s.B);
+    scratch.take(lengths, s.B);
+    for (int32_t** row : {&next_sentence, &first_rows}) scratch.take(*row, s.relations);
     for (float** row : {&mean, &rstd}) scratch.take(*row, s.N);
     scratch.take(losses, kLosses);
     scratch.take(norm_gradient, 2 * s.C);
     for (T** rows : {&embedded, &output, &gradient, &narrow}) scratch.take(*rows, s.N * s.C);
     scratch.take(wide, s.N * std::max(3 * s.C, s.F));
     scratch.take(dnormed, M * s.C);
-    scratch.take(dpooled, s.B * s.C);
+    scratch.take(dpooled, s.relations * s.C);
     take_head(s, M, scratch);
     scratch_bytes = scratch.bytes();
   }
 
   int32_t *tokens, *positions, *segments, *begins;  // (N)
   int32_t *predicted, *targets;                     // (M): rows with a target, and their targets
-  int32_t *lengths, *next_sentence, *first_rows;    // (B)
+  int32_t* lengths;                                 // (B)
+  int32_t *next_sentence, *first_rows;              // (relations)
   float *mean, *rstd;                               // (N), of the embedding's LayerNorm
   double* losses;                                   // of the micro-batch: Model::loss_sums; of a chunk
   float* norm_gradient;  // (2,C): of a LayerNorm's weights, before they are added to others
@@ -171,9 +178,9 @@ struct BertBuffers {
     for (float** row : {&head.mean, &head.rstd}) cursor.take(*row, M);
     for (T** rows : {&head.rows, &head.transformed, &head.activated, &head.normed})
       cursor.take(*rows, M * s.C);
-    for (T** rows : {&head.first, &head.pooled}) cursor.take(*rows, s.B * s.C);
-    cursor.take(head.relation, s.B * 2);
-    cursor.take(head.drelation, s.B * 2);
+    for (T** rows : {&head.first, &head.pooled}) cursor.take(*rows, s.relations * s.C);
+    cursor.take(head.relation, s.relations * kRelations);
+    cursor.take(head.drelation, s.relations * kRelations);
     cursor.take(head.logits, s.chunk * s.V);
     if constexpr (sizeof(T) == sizeof(float)) {
       head.dlogits = head.logits;

@@ -14,8 +14,6 @@ namespace {
 using base::Code;
 using base::Error;
 
-constexpr int64_t kSpecialTokens = 3;  // [CLS], [SEP], [SEP]
-
 // Makes draws one after the other, each a pure function of the key and its place in the order.
 class Draws {
  public:
@@ -44,7 +42,7 @@ void check_shapes(const BertRows& rows, int sequence_length) {
 
 }  // namespace
 
-Result<BertLoader> BertLoader::create(Corpus corpus, int sequence_length, uint64_t seed,
+Result<BertLoader> BertLoader::create(Corpus corpus, int sequence_length, uint64_t seed, bool pairs,
                                       const std::string& key) {
   const auto refuse = [&](const std::string& what) {
     return Error(Code::kInvalid, fmt::format("{}: {}", key, what));
@@ -52,16 +50,18 @@ Result<BertLoader> BertLoader::create(Corpus corpus, int sequence_length, uint64
   const SpecialTokens& special = corpus.tokenizer().special;
   if (!corpus.packs_documents() || special.mask < 0 || special.begin < 0 || special.end < 0 ||
       special.pad < 0) {
-    return refuse(
-        "BERT needs token files of a BERT vocabulary; make them with shardrun data --tokenizer "
-        "PATH/vocab.txt");
+    return refuse(fmt::format(
+        "a {} needs token files of its vocabulary; make them with shardrun data --tokenizer PATH/{}",
+        pairs ? "BERT" : "RoBERTa", pairs ? "vocab.txt" : "tokenizer.json"));
   }
-  if (corpus.documents() < 2)
+  if (pairs && corpus.documents() < 2)
     return refuse("one document is too few, because next-sentence pairs take two; add documents");
-  if (sequence_length < kSpecialTokens + 2)
-    return refuse(fmt::format("[data] sequence_length = {} leaves no room for two sentences; use at least {}",
-                              sequence_length, kSpecialTokens + 2));
-  const int64_t room = sequence_length - kSpecialTokens;
+  const int64_t room = sequence_length - plan::special_tokens(pairs);
+  if (room < 2) {
+    return refuse(fmt::format("[data] sequence_length = {} leaves no room for two {}; use at least {}",
+                              sequence_length, pairs ? "sentences" : "words",
+                              plan::special_tokens(pairs) + 2));
+  }
   std::vector<int64_t> first_examples{0};
   first_examples.reserve(static_cast<size_t>(corpus.documents()) + 1);
   for (int64_t document = 0; document < corpus.documents(); ++document) {
@@ -69,17 +69,18 @@ Result<BertLoader> BertLoader::create(Corpus corpus, int sequence_length, uint64
     first_examples.push_back(first_examples.back() + size / room + (size % room >= 2 ? 1 : 0));
   }
   if (first_examples.back() < 1) return refuse("no document has two tokens; add text");
-  return BertLoader(std::move(corpus), sequence_length, seed, std::move(first_examples));
+  return BertLoader(std::move(corpus), sequence_length, seed, pairs, std::move(first_examples));
 }
 
 BertLoader::Example BertLoader::example(int64_t index, uint64_t key) const {
   const auto after = std::upper_bound(first_examples_.begin(), first_examples_.end(), index);
   const int64_t document = after - first_examples_.begin() - 1;
-  const int64_t room = sequence_length_ - kSpecialTokens;
+  const int64_t room = sequence_length_ - plan::special_tokens(pairs_);
   const int64_t begin = corpus_.document_begin(document) + (index - first_examples_[document]) * room;
   const int64_t size = std::min(room, corpus_.document_begin(document + 1) - begin);
 
   Draws draws(base::random_bits(key, 0));
+  if (!pairs_) return {.a_begin = begin, .a_size = size, .key = base::random_bits(key, 1)};
   Example made{.a_begin = begin, .a_size = 1 + draws.below(size - 1), .key = base::random_bits(key, 1)};
   made.b_begin = begin + made.a_size;
   made.b_size = size - made.a_size;
@@ -111,17 +112,19 @@ int64_t BertLoader::training_targets(int64_t position, const plan::BatchPlan& pl
 Result<void> BertLoader::write_example(const Example& example, const BertRows& row) const {
   const SpecialTokens& special = corpus_.tokenizer().special;
   const auto a_size = static_cast<size_t>(example.a_size), b_size = static_cast<size_t>(example.b_size);
-  const size_t b_column = a_size + 2, length = b_column + b_size + 1;
+  const size_t b_column = a_size + 2, length = b_column + (pairs_ ? b_size + 1 : 0);
   row.tokens[0] = special.begin;
   RETURN_IF_ERROR(corpus_.read(example.a_begin, row.tokens.subspan(1, a_size)));
   row.tokens[b_column - 1] = special.end;
-  RETURN_IF_ERROR(corpus_.read(example.b_begin, row.tokens.subspan(b_column, b_size)));
-  row.tokens[length - 1] = special.end;
+  if (pairs_) {
+    RETURN_IF_ERROR(corpus_.read(example.b_begin, row.tokens.subspan(b_column, b_size)));
+    row.tokens[length - 1] = special.end;
+  }
   std::fill(row.tokens.begin() + static_cast<std::ptrdiff_t>(length), row.tokens.end(), special.pad);
   for (size_t column = 0; column < row.segments.size(); ++column)
     row.segments[column] = column >= b_column && column < length ? 1 : 0;
   row.lengths[0] = static_cast<int32_t>(length);
-  row.next_sentence[0] = example.follows ? 0 : 1;
+  row.next_sentence[0] = !pairs_ ? -1 : example.follows ? 0 : 1;
   mask(example, row);
   return {};
 }

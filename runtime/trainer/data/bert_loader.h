@@ -4,14 +4,14 @@
 // two); chunk i becomes example i:  [CLS] A [SEP] B [SEP], padded to T. The chunk is split at a uniformly drawn
 // place; A is what stands before it. In half of the examples B is what stands behind it, in the others a span of
 // the same length from a document drawn among the others (shorter where that document is), so that the length gives
-// nothing away.
+// nothing away. For a RoBERTa, which judges no pairs, the chunk is one sentence of T − 2 tokens:  <s> A </s>.
 // Of the tokens of A and B, 15 % (rounded, at least one) are targets; of these 80 % are replaced with [MASK], 10 %
 // with a uniformly drawn id, and 10 % stay. Documents are split between tokens, not between sentences, because a
 // token file knows no sentences.
 //
 // Positions are shuffled as in runtime/trainer/data/loader.h, so the resumable state is one integer here too; splits,
 // partners and masks are drawn from (seed, position) and therefore differ from epoch to epoch.
-// Source: Devlin et al. 2018, section 3.1 and appendix A.
+// Source: Devlin et al. 2018, section 3.1 and appendix A; Liu et al. 2019, section 4.2 (DOC-SENTENCES).
 // Thread rule: const functions are thread-safe.
 #pragma once
 
@@ -38,16 +38,18 @@ struct BertRows {
 
 class BertLoader {
  public:
-  // kInvalid for files that were not made with a BERT vocabulary, for fewer than two documents, for documents of
-  // one token and for a sequence_length below 5. `key` is as in Corpus::open. Memory: 8 bytes a document.
-  static Result<BertLoader> create(Corpus corpus, int sequence_length, uint64_t seed, const std::string& key);
+  // kInvalid for files whose vocabulary has no [CLS], [SEP], [PAD] and [MASK] or the like, for fewer documents than an example
+  // takes, for documents of one token and for a sequence_length that leaves no room for two. `key` is as in Corpus::open.
+  // Memory: 8 bytes a document.
+  static Result<BertLoader> create(Corpus corpus, int sequence_length, uint64_t seed, bool pairs,
+                                   const std::string& key);
 
   const Corpus& corpus() const { return corpus_; }
   int64_t sequences() const { return first_examples_.back(); }
   int sequence_length() const { return sequence_length_; }
 
   // Returns the number of targets in the whole step that starts at `position`; every rank computes the same. Each
-  // of its sequences has a next-sentence label.
+  // of its pairs has a next-sentence label.
   int64_t training_targets(int64_t position, const plan::BatchPlan& plan) const;
 
   // Reads the rows of one micro-step of one rank, as Loader does. kCorrupt names a damaged token file.
@@ -62,13 +64,15 @@ class BertLoader {
   // The spans of the corpus from which an example is made.
   struct Example {
     int64_t a_begin = 0, a_size = 0, b_begin = 0, b_size = 0;
-    bool follows = true;
-    uint64_t key = 0;  // key of the draws that are left
+    bool follows = true;  // whether B does; of a single sentence always
+    uint64_t key = 0;     // key of the draws that are left
   };
-  BertLoader(Corpus corpus, int sequence_length, uint64_t seed, std::vector<int64_t> first_examples)
+  BertLoader(Corpus corpus, int sequence_length, uint64_t seed, bool pairs,
+             std::vector<int64_t> first_examples)
       : corpus_(std::move(corpus)),
         sequence_length_(sequence_length),
         seed_(seed),
+        pairs_(pairs),
         first_examples_(std::move(first_examples)) {}
   Example example(int64_t index, uint64_t key) const;
   Example training_example(int64_t position) const;
@@ -79,6 +83,7 @@ class BertLoader {
   Corpus corpus_;
   int sequence_length_ = 0;
   uint64_t seed_ = 0;
+  bool pairs_ = true;
   // Index of each document's first example; the last element is the number of examples.
   std::vector<int64_t> first_examples_;
 };

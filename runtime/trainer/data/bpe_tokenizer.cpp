@@ -78,7 +78,7 @@ class BpeTokenizer final : public Tokenizer {
     made->facts_ = {.kind = "bpe",
                     .hash = hash,
                     .vocabulary = file.vocabulary,
-                    .special = {file.begin, file.end, file.unknown, file.pad, -1}};
+                    .special = {file.begin, file.end, file.unknown, file.pad, file.mask}};
     return std::unique_ptr<Tokenizer>(std::move(made));
   }
 

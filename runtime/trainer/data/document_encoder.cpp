@@ -152,7 +152,8 @@ Result<void> encode_document(const Tokenizer& tokenizer, const Document& documen
     }
   } else {
     if (!places_specials)
-      return Error(Code::kInvalid, "a BERT vocabulary is not made for conversations; use \"text\"");
+      return Error(Code::kInvalid,
+                   "a vocabulary for masked words is not made for conversations; use \"text\"");
     if (encoding.own_template) {
       ASSIGN_OR_RETURN(const auto rendered, encoding.own_template->render_to_learn(document.messages));
       passages.push_back(passage_of(tokenizer, rendered));

@@ -29,7 +29,8 @@ struct SpecialTokens {
   int32_t end = -1;    // </s>, [SEP]
   int32_t unknown = -1;
   int32_t pad = -1;
-  int32_t mask = -1;  // only wordpiece
+  int32_t mask =
+      -1;  // of a vocabulary for masked words: who trains places the others around a text, not who encodes it
   bool operator==(const SpecialTokens&) const = default;
 };
 

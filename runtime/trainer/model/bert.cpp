@@ -41,7 +41,7 @@ class TypedBert : public Bert {
     for (int block = 0; block <= config.layers; ++block) visits_.push_back(block);
     visits_.push_back(0);
     std::vector<int32_t> first_rows;
-    for (int64_t b = 0; b < sizes_.B; ++b) first_rows.push_back(static_cast<int32_t>(b * sizes_.T));
+    for (int64_t b = 0; b < sizes_.relations; ++b) first_rows.push_back(static_cast<int32_t>(b * sizes_.T));
     upload(buffers_.first_rows, first_rows);
   }
 
@@ -63,7 +63,7 @@ class TypedBert : public Bert {
                     [&] { return layer_forward(visit - 1, p); });
     }
     predictions_forward(p);
-    relation_forward(p);
+    if (sizes_.relations > 0) relation_forward(p);
     return {};
   }
 
@@ -90,7 +90,7 @@ class TypedBert : public Bert {
     const EmbeddingOffsets at(sizes_);
     give_nothing(g, at.position, at.pooler);
     predictions_backward(p, g);
-    relation_backward(p, g);
+    if (sizes_.relations > 0) relation_backward(p, g);
     return {};
   }
 
@@ -378,7 +378,8 @@ void TypedBert<T>::set_batch(const Batch& batch) {
                  all_within(batch.document_begins, 0, s.T));
   const auto begins = values_or(batch.document_begins, s.N, 0);
   const auto lengths = values_or(batch.lengths, s.B, static_cast<int32_t>(s.T));
-  const auto labels = values_or(batch.next_sentence, s.B, -1);
+  auto labels = values_or(batch.next_sentence, s.B, -1);
+  labels.resize(s.relations);
   // Attention need not look up what is the same everywhere.
   const auto differ = [](const std::vector<int32_t>& values, int64_t usual) {
     return std::any_of(values.begin(), values.end(), [=](int32_t value) { return value != usual; });
@@ -388,8 +389,9 @@ void TypedBert<T>::set_batch(const Batch& batch) {
                  .lengths = differ(lengths, s.T) ? buffers_.lengths : nullptr};
   std::vector<int32_t> positions, predicted, targets;
   for (int64_t n = 0; n < s.N; ++n) {
-    positions.push_back(static_cast<int32_t>(n % s.T) - begins[n]);
-    SHARDRUN_CHECK(positions.back() >= 0);
+    const int64_t place = n % s.T - begins[n];
+    SHARDRUN_CHECK(place >= 0);
+    positions.push_back(static_cast<int32_t>(s.first_position + place));
   }
   loss_scale_ = batch.loss_scale;
   backward_follows_ = batch.backward_follows;
@@ -431,12 +433,14 @@ Result<std::unique_ptr<Bert>> Bert::create(const BertConfig& config, const Model
   if (options.micro_batch < 1 || options.sequence_length < 1) {
     return base::Error(base::Code::kInvalid, "micro_batch and sequence_length must be positive");
   }
-  if (options.sequence_length > config.max_positions) {
+  if (options.sequence_length > config.max_positions - config.first_position()) {
+    const std::string without =
+        config.next_sentence ? "" : fmt::format(" without the first {}", config.first_position());
     return base::Error(
         base::Code::kInvalid,
-        fmt::format("sequence_length {} is above this BERT's max_positions {}; shorten the one "
+        fmt::format("sequence_length {} is above this BERT's max_positions {}{}; shorten the one "
                     "or raise the other",
-                    options.sequence_length, config.max_positions));
+                    options.sequence_length, config.max_positions, without));
   }
   SHARDRUN_CHECK(!options.offload || options.device == options.backend->kind());
   return options.compute == kernels::DType::kFp32 ? make<float>(config, options)

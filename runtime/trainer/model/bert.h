@@ -1,5 +1,5 @@
-// BERT: forward and explicit backward of a BERT encoder with both heads of its pre-training: masked tokens and
-// next sentence. No dropout: the network is a pure function of its input.
+// BERT: forward and explicit backward of a BERT encoder with both heads of its pre-training, masked tokens and next
+// sentence, or of a RoBERTa, which has the first alone. No dropout: the network is a pure function of its input.
 //
 // runtime/plan/model/bert.h says what its blocks are. In backward each visit of block 0 writes the whole block's gradient,
 // with zeros where the other one has its part; the sum of both is the gradient.
@@ -12,7 +12,8 @@
 //
 // Shapes: B micro-batch, T sequence length, C hidden, H heads, D = C/H, F ffn, V vocabulary, P positions, N = B·T.
 // Thread rule: as model.h.
-// Source: Devlin et al. 2019; layout and numerics follow Hugging Face BertForPreTraining.
+// Source: Devlin et al. 2019, Liu et al. 2019; layout and numerics follow Hugging Face BertForPreTraining and
+// RobertaForMaskedLM.
 #pragma once
 
 #include <cstddef>

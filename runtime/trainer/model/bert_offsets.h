@@ -11,7 +11,7 @@ namespace shardrun::model {
 
 using plan::BertSizes;
 
-// Offsets inside block 0, in the order of runtime/plan/model/bert.cpp.
+// Offsets inside block 0, in the order of runtime/plan/model/bert.cpp; a RoBERTa has no pooler and no relation.
 struct EmbeddingOffsets {
   explicit EmbeddingOffsets(const BertSizes& s)
       : word(0),
@@ -20,15 +20,15 @@ struct EmbeddingOffsets {
         gamma(type + s.types * s.C),
         beta(gamma + s.C),
         pooler(beta + s.C),
-        pooler_bias(pooler + s.C * s.C),
-        transform(pooler_bias + s.C),
+        pooler_bias(pooler + (s.relations > 0 ? s.C * s.C : 0)),
+        transform(pooler_bias + (s.relations > 0 ? s.C : 0)),
         transform_bias(transform + s.C * s.C),
         transform_gamma(transform_bias + s.C),
         transform_beta(transform_gamma + s.C),
         decoder_bias(transform_beta + s.C),
         relation(decoder_bias + s.V),
-        relation_bias(relation + 2 * s.C),
-        end(relation_bias + 2) {}
+        relation_bias(relation + (s.relations > 0 ? plan::kRelations * s.C : 0)),
+        end(relation_bias + (s.relations > 0 ? plan::kRelations : 0)) {}
   int64_t word, position, type, gamma, beta;
   int64_t pooler, pooler_bias, transform, transform_bias, transform_gamma, transform_beta, decoder_bias,
       relation, relation_bias, end;

@@ -83,7 +83,6 @@ class TextBatches : public LoaderBatches<data::Loader> {
         std::any_of(loaders_.evaluations.begin(), loaders_.evaluations.end(), packs))
       rows_.document_begins.resize(tokens);
   }
-  bool has_next_sentence() const override { return false; }
 
  private:
   data::Rows spans() override { return {rows_.tokens, rows_.targets, rows_.document_begins}; }
@@ -120,7 +119,6 @@ class PairBatches : public LoaderBatches<data::BertLoader> {
     for (auto* column : {&rows_.tokens, &rows_.targets, &rows_.segments}) column->resize(tokens);
     for (auto* column : {&rows_.lengths, &rows_.next_sentence}) column->resize(sequences);
   }
-  bool has_next_sentence() const override { return true; }
 
  private:
   data::BertRows spans() override {
@@ -137,7 +135,12 @@ Result<Loader> open_loader(const Network& network, const BatchOptions& options,
                  fmt::format("[model] vocab = {} is too small for the {} tokenizer; use at least {}",
                              plan::shape_of(network).vocab, corpus.tokenizer().kind, corpus.vocabulary()));
   }
-  return Loader::create(std::move(corpus), options.sequence_length, options.seed, key);
+  if constexpr (std::is_same_v<Loader, data::BertLoader>) {
+    const bool pairs = std::get<plan::BertConfig>(network).next_sentence;
+    return Loader::create(std::move(corpus), options.sequence_length, options.seed, pairs, key);
+  } else {
+    return Loader::create(std::move(corpus), options.sequence_length, options.seed, key);
+  }
 }
 
 template <typename Loader>

@@ -48,8 +48,6 @@ class Batches {
   virtual Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan,
                                              int64_t micro_step, int64_t data_rank) = 0;
   virtual Result<model::Batch> read_held_out(size_t set, int64_t first_slot, int64_t count) = 0;
-  // Whether every sequence carries a next-sentence label.
-  virtual bool has_next_sentence() const = 0;
 };
 
 }  // namespace shardrun::train

@@ -30,6 +30,8 @@ constexpr Tie kTies[] = {
     {"lm_head.weight", "model.embed_tokens.weight"},
     {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
     {"cls.predictions.decoder.bias", "cls.predictions.bias"},
+    {"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
+    {"lm_head.decoder.bias", "lm_head.bias"},
 };
 constexpr std::string_view kBufferSuffixes[] = {"embeddings.position_ids", "rotary_emb.inv_freq"};
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -45,11 +46,11 @@ std::vector<std::vector<int32_t>> counting_documents(const std::vector<int>& siz
 }
 
 BertLoader loader_of(const Folder& folder, const std::vector<std::vector<int32_t>>& documents, int length,
-                     uint64_t seed = 1) {
+                     uint64_t seed = 1, bool pairs = true) {
   const std::vector<std::string> files{token_file(folder, "x.tokens", bert_facts(kVocabulary), documents)};
   auto corpus = Corpus::open(files, "[data] files");
   REQUIRE(corpus);
-  auto loader = BertLoader::create(std::move(corpus).value(), length, seed, "[data] files");
+  auto loader = BertLoader::create(std::move(corpus).value(), length, seed, pairs, "[data] files");
   if (!loader) FAIL(loader.error().to_string());
   return std::move(loader).value();
 }
@@ -232,12 +233,37 @@ TEST_CASE("bert loader: validation is the same every time and pads beyond its co
   CHECK(first.lengths[3] == 8);
 }
 
+TEST_CASE(
+    "bert loader: without pairs an example is one chunk of one document, behind one mark and before "
+    "another") {
+  const Folder folder;
+  const BertLoader loader = loader_of(folder, counting_documents({14}), 8, 1, /*pairs=*/false);
+  CHECK_EQ(loader.sequences(), 3);
+  std::set<std::vector<int32_t>> seen;
+  const Batch batch = step_of(loader, 0, 3);
+  for (size_t slot = 0; slot < 3; ++slot) {
+    const std::vector<int32_t> row = unmasked(batch, slot, 8);
+    const auto length = static_cast<size_t>(batch.lengths[slot]);
+    CHECK_EQ(row.front(), kCls);
+    CHECK_EQ(row[length - 1], kSep);
+    CHECK(std::all_of(row.begin() + static_cast<std::ptrdiff_t>(length), row.end(),
+                      [](int32_t token) { return token == kPad; }));
+    CHECK_EQ(batch.next_sentence[slot], -1);
+    seen.insert({row.begin() + 1, row.begin() + static_cast<std::ptrdiff_t>(length) - 1});
+  }
+  CHECK(std::all_of(batch.segments.begin(), batch.segments.end(),
+                    [](int32_t segment) { return segment == 0; }));
+  CHECK(seen == std::set<std::vector<int32_t>>{
+                    {100, 101, 102, 103, 104, 105}, {106, 107, 108, 109, 110, 111}, {112, 113}});
+}
+
 TEST_CASE("bert loader: what cannot be pairs is refused with a mend") {
   const Folder folder;
   const auto refusal = [&](const std::string& path, int length) {
     auto corpus = Corpus::open(std::vector<std::string>{path}, "[data] files");
     REQUIRE(corpus);
-    const auto loader = BertLoader::create(std::move(corpus).value(), length, 1, "[data] files");
+    const auto loader =
+        BertLoader::create(std::move(corpus).value(), length, 1, /*pairs=*/true, "[data] files");
     REQUIRE(!loader);
     return loader.error().message();
   };

@@ -155,6 +155,24 @@ TEST_CASE("tokenizer.json: bytes that are no UTF-8 are U+FFFD, one for each of P
   CHECK(ends_of(*tokenizer, "\xe4\xb8").back() == 2);
 }
 
+TEST_CASE("tokenizer.json: a RoBERTa's has a mask, and is the only one that has") {
+  const Folder folder;
+  const std::string tokens = R"({"added_tokens": [{"id": 6, "content": "<s>", "special": true},
+      {"id": 7, "content": "<pad>", "special": true}, {"id": 8, "content": "</s>", "special": true},
+      {"id": 9, "content": "<mask>", "special": true, "lstrip": true}],)";
+  const std::string model =
+      R"("model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 3}, "merges": ["a b"]}})";
+  const auto roberta = opened(folder.file(
+      "tokenizer.json",
+      tokens + R"("post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 8], "cls": ["<s>", 6]},)" +
+          model));
+  CHECK(roberta->facts().special == SpecialTokens{.begin = 6, .end = 8, .pad = 7, .mask = 9});
+  CHECK(ids_of(*roberta, "abb") == std::vector<int32_t>{3, 1});
+
+  const auto llama = opened(written(folder, tokens + model, "</s>"));
+  CHECK(llama->facts().special == SpecialTokens{.end = 8});
+}
+
 TEST_CASE("tokenizer.json: what is not served is refused by name") {
   CHECK(refusal(small(R"("normalizer": {"type": "Lowercase"}, )"))
             .find("the normalizer \"Lowercase\" is not served here") != std::string::npos);

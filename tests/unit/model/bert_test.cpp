@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/spec/model_presets.h"
 #include "runtime/trainer/kernels/workspace.h"
 #include "tests/unit/model/block_values.h"
 
@@ -233,6 +234,23 @@ TEST_CASE("bert: impossible shapes are refused with the mend") {
 TEST_CASE("bert: the presets' sizes have the published numbers of parameters") {
   CHECK_EQ(parameters_of({12, 768, 12, 3072, 30522}), 110106428);
   CHECK_EQ(parameters_of({24, 1024, 16, 4096, 30522}), 336226108);
+  const auto roberta = [](const char* preset) {
+    spec::ModelSpec model = *spec::find_preset(preset);
+    model.max_positions = 514;
+    return parameters_of(plan::BertConfig::of(model));
+  };
+  CHECK_EQ(roberta("roberta-base"), 124697433);
+  CHECK_EQ(roberta("roberta-large"), 355412057);
+}
+
+TEST_CASE("bert: a RoBERTa has no row for positions behind its table's, and counts from the third") {
+  model::BertConfig roberta = kTinyBert;
+  roberta.next_sentence = false;
+  CHECK(model::Bert::create(roberta, {kernels::DType::kFp32, 1, 7}));
+  const auto refused = model::Bert::create(roberta, {kernels::DType::kFp32, 1, 8});
+  REQUIRE_FALSE(refused);
+  CHECK_NE(refused.error().to_string().find("max_positions 9 without the first 2; shorten"),
+           std::string::npos);
 }
 
 TEST_CASE("bert: every product that a step runs is listed beforehand, so none is compiled while it trains") {

@@ -71,16 +71,21 @@ inline std::map<std::string, Peer> peers(const std::string& source,
 // As weight() of families.py.
 inline float weight(const plan::ParameterInfo& tensor, uint64_t element) {
   const double value = base::random_normal(base::random_bits(1, base::hash_name(tensor.name)), element);
-  if (tensor.name.ends_with("norm.weight")) return static_cast<float>(1.0 + 0.1 * value);
+  if (tensor.name.ends_with("norm.weight") || tensor.name.ends_with("Norm.weight"))
+    return static_cast<float>(1.0 + 0.1 * value);
   return static_cast<float>((tensor.name.ends_with("bias") ? 0.1 : 0.08) * value);
 }
 
-inline plan::LlamaConfig config_of(const Peer& peer) {
-  const auto read = spec::read_pretrained_config(peer.config, "config.json", "llama");
+inline spec::ModelSpec model_of(const Peer& peer, const std::string& trainer) {
+  const auto read = spec::read_pretrained_config(peer.config, "config.json", trainer);
   REQUIRE_MESSAGE(read, read.error().to_string());
-  const auto spec = spec::model_of(*read, "config.json", "llama");
+  const auto spec = spec::model_of(*read, "config.json", trainer);
   REQUIRE_MESSAGE(spec, spec.error().to_string());
-  plan::LlamaConfig config = plan::LlamaConfig::of(*spec);
+  return *spec;
+}
+
+inline plan::LlamaConfig config_of(const Peer& peer) {
+  plan::LlamaConfig config = plan::LlamaConfig::of(model_of(peer, "llama"));
   config.lora = peer.lora;
   return config;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "runtime/trainer/model/bert.h"
 #include "runtime/trainer/model/llama.h"
 #include "tests/unit/model/peer_checks.h"
 
@@ -46,5 +47,22 @@ TEST_CASE("families: the gradient of every parameter in the first step is transf
     OneRank rank = rank_of(peer);
     rank.step(0, llama_batch(0).view());
     check_gradients(peer, rank);
+  }
+}
+
+TEST_CASE("families: a RoBERTa's losses and gradients are transformers'") {
+  const Peer peer = peers(SOURCE_DIR).at("roberta");
+  REQUIRE_EQ(peer.losses.size(), kSteps);
+  constexpr auto kFp32 = kernels::DType::kFp32;
+  auto model = model::Bert::create(plan::BertConfig::of(model_of(peer, "bert")), {kFp32, kBatch, kLength});
+  REQUIRE_MESSAGE(model, model.error().to_string());
+  OneRank rank(std::move(model).value(), kFp32, weight);
+  for (int step = 0; step < kSteps; ++step) {
+    CAPTURE(step);
+    OwnedBatch batch = bert_batch(step);
+    batch.segments.clear();
+    batch.labels.clear();
+    check_loss(peer, step, rank.step(step, batch.view()));
+    if (step == 0) check_gradients(peer, rank);
   }
 }

@@ -66,6 +66,31 @@ inline OwnedBatch llama_batch(int step) {
   return batch;
 }
 
+// As masked_pairs() of small_runs.py.
+inline OwnedBatch bert_batch(int step) {
+  const auto key = static_cast<uint64_t>(step);
+  const std::vector<int32_t> chain = token_chain(step);
+  OwnedBatch batch;
+  std::vector<int32_t> original(kTokens);
+  for (size_t i = 0; i < kTokens; ++i) original[i] = chain[i / kLength * (kLength + 1) + i % kLength] % 23;
+  for (size_t row = 0; row < kBatch; ++row) {
+    batch.labels.push_back(draw(4000 + key, row, 2));
+    batch.lengths.push_back(kLength - draw(5000 + key, row, 8));
+    if (batch.labels[row] == 0) continue;
+    for (size_t t = kLength / 2; t < kLength; ++t) {
+      original[row * kLength + t] = original[(row + 1) % kBatch * kLength + t];
+    }
+  }
+  for (size_t i = 0; i < kTokens; ++i) {
+    const auto column = static_cast<int32_t>(i % kLength);
+    const bool masked = draw(3000 + key, i, 100) < 15 && column < batch.lengths[i / kLength];
+    batch.tokens[i] = masked ? kMaskToken : original[i];
+    batch.targets[i] = masked ? original[i] : -1;
+    batch.segments.push_back(column >= kLength / 2 ? 1 : 0);
+  }
+  return batch;
+}
+
 using Initial = float (*)(const model::ParameterInfo& tensor, uint64_t element);
 
 // Does as runtime/trainer/train/initialize.cpp does with seed 1.

@@ -296,6 +296,16 @@ int32_t added_id(const TokenizerFile& file, std::string_view content) {
 Result<void> read_post_processor(const Json& part, TokenizerFile& file) {
   const std::string type = text_of(member(part, "type"));
   if (type == "ByteLevel") return {};
+  if (type == "RobertaProcessing") {
+    const auto of = [&](const char* name) {
+      const Json& pair = member(part, name);
+      return pair.is_array() && !pair.empty() ? added_id(file, text_of(pair.front())) : -1;
+    };
+    file.begin = of("cls");
+    file.end = of("sep");
+    if (file.begin < 0 || file.end < 0) return corrupt("its post-processor names a token that it has not");
+    return {};
+  }
   if (type != "TemplateProcessing")
     return not_served(fmt::format("the post-processor {:?} is not served here", type));
   bool behind = false;
@@ -316,6 +326,10 @@ Result<void> read_post_processor(const Json& part, TokenizerFile& file) {
 int32_t configured(const TokenizerFile& file, const Json& config, const char* name) {
   const Json& value = member(config, name);
   return added_id(file, text_of(value.is_object() ? member(value, "content") : value));
+}
+
+bool is_roberta(const Json& root) {
+  return text_of(member(member(root, "post_processor"), "type")) == "RobertaProcessing";
 }
 
 }  // namespace
@@ -340,6 +354,11 @@ Result<TokenizerFile> read_tokenizer_json(std::string_view tokenizer, std::strin
     file.begin = configured(file, configuration, "bos_token");
   if (file.end < 0) file.end = configured(file, configuration, "eos_token");
   file.pad = configured(file, configuration, "pad_token");
+  if (is_roberta(root)) {  // whose configuration often leaves out these names
+    if (file.pad < 0) file.pad = added_id(file, "<pad>");
+    file.mask = configured(file, configuration, "mask_token");
+    if (file.mask < 0) file.mask = added_id(file, "<mask>");
+  }
   if (file.end < 0) {
     return not_served(
         "no token ends a document: its post-processor places none; put the tokenizer_config.json that has "

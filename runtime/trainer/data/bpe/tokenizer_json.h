@@ -30,12 +30,13 @@ struct TokenizerFile {
   std::vector<Split> splits;
   MergeRules rules;
   std::vector<AddedToken> added;
-  int32_t begin = -1, end = -1, unknown = -1, pad = -1;  // -1: the file has none
-  int32_t vocabulary = 0;                                // ids are in [0, vocabulary)
+  int32_t begin = -1, end = -1, unknown = -1, pad = -1, mask = -1;  // -1: the file has none
+  int32_t vocabulary = 0;                                           // ids are in [0, vocabulary)
 };
 
 // Reads the text of a tokenizer.json and of the tokenizer_config.json beside it, which may be empty. The token that ends a
-// document is the one that the post-processor places, else the configuration's eos_token. kCorrupt for what is no such
+// document is the one that the post-processor places, else the configuration's eos_token. Only a RoBERTa's file has a mask.
+// kCorrupt for what is no such
 // file, kInvalid for what is one and not served here.
 Result<TokenizerFile> read_tokenizer_json(std::string_view tokenizer, std::string_view config);
 
