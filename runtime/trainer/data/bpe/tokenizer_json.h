@@ -36,8 +36,7 @@ struct TokenizerFile {
 
 // Reads the text of a tokenizer.json and of the tokenizer_config.json beside it, which may be empty. The token that ends a
 // document is the one that the post-processor places, else the configuration's eos_token. Only a RoBERTa's file has a mask.
-// kCorrupt for what is no such
-// file, kInvalid for what is one and not served here.
+// kCorrupt for what is no such file, kInvalid for what is one and not served here.
 Result<TokenizerFile> read_tokenizer_json(std::string_view tokenizer, std::string_view config);
 
 }  // namespace shardrun::data::bpe
