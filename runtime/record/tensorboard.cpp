@@ -52,6 +52,15 @@ std::string framed(const std::string& event) {
   return record;
 }
 
+std::string summary_event(double time, int64_t step, std::string_view summary) {
+  std::string event;
+  put_double(event, 1, time);  // Event.wall_time
+  put_key(event, 2, kVarint);  // Event.step
+  put_varint(event, static_cast<uint64_t>(step));
+  put_bytes(event, 5, summary);  // Event.summary
+  return framed(event);
+}
+
 }  // namespace
 
 std::string tensorboard_version(double time) {
@@ -70,12 +79,27 @@ std::string tensorboard_scalars(double time, int64_t step, std::span<const Scala
     put_fixed(value, std::bit_cast<uint32_t>(static_cast<float>(scalar.value)));
     put_bytes(summary, 1, value);  // Summary.value
   }
-  std::string event;
-  put_double(event, 1, time);  // Event.wall_time
-  put_key(event, 2, kVarint);  // Event.step
-  put_varint(event, static_cast<uint64_t>(step));
-  put_bytes(event, 5, summary);  // Event.summary
-  return framed(event);
+  return summary_event(time, step, summary);
+}
+
+std::string tensorboard_text(double time, int64_t step, std::string_view tag, std::string_view markdown) {
+  constexpr uint64_t kString = 7;  // DT_STRING
+  std::string shape, tensor, plugin, metadata, value, summary;
+  put_key(shape, 1, kVarint);  // TensorShapeProto.Dim.size
+  put_varint(shape, 1);
+  std::string dimensions;
+  put_bytes(dimensions, 2, shape);  // TensorShapeProto.dim
+  put_key(tensor, 1, kVarint);      // TensorProto.dtype
+  put_varint(tensor, kString);
+  put_bytes(tensor, 2, dimensions);  // TensorProto.tensor_shape
+  put_bytes(tensor, 8, markdown);    // TensorProto.string_val
+  put_bytes(plugin, 1, "text");      // SummaryMetadata.PluginData.plugin_name
+  put_bytes(metadata, 1, plugin);    // SummaryMetadata.plugin_data
+  put_bytes(value, 1, tag);          // Summary.Value.tag
+  put_bytes(value, 8, tensor);       // Summary.Value.tensor
+  put_bytes(value, 9, metadata);     // Summary.Value.metadata
+  put_bytes(summary, 1, value);      // Summary.value
+  return summary_event(time, step, summary);
 }
 
 }  // namespace shardrun::record

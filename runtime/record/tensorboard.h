@@ -1,4 +1,4 @@
-// The records of a TensorBoard event file: scalars by step, as TensorBoard and everything that reads its files takes them.
+// The records of a TensorBoard event file: scalars and texts by step, as TensorBoard and everything that reads its files takes them.
 //
 // A record is its length, a checksum of that, an Event and a checksum of it; an Event is one message of protocol buffers
 // (tensorflow/core/util/event.proto and summary.proto), of which a few fields are enough to be written by hand. The first
@@ -23,5 +23,6 @@ struct Scalar {
 // Return one record each; `time` is Unix seconds.
 std::string tensorboard_version(double time);
 std::string tensorboard_scalars(double time, int64_t step, std::span<const Scalar> scalars);
+std::string tensorboard_text(double time, int64_t step, std::string_view tag, std::string_view markdown);
 
 }  // namespace shardrun::record

@@ -1,4 +1,5 @@
-"""TensorBoard reads what a run with [logging] tensorboard wrote: every scalar equals that of metrics.jsonl.
+"""TensorBoard reads what a run with [logging] tensorboard wrote: every scalar equals that of metrics.jsonl, and the text of the first
+sequence is that of the data file.
 
     python3 -m venv V && V/bin/pip install tensorboard
     shardrun run jobs/tiny-llama.toml --set logging.tensorboard=true
@@ -7,6 +8,7 @@
 import decimal
 import json
 import sys
+import tomllib
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -41,7 +43,16 @@ def main():
             # metrics.jsonl rounds to the digits that it shows, and an event holds a float.
             rounding = 0.5 * 10.0 ** decimal.Decimal(value).as_tuple().exponent
             assert abs(found[tag][step] - float(value)) <= rounding + 1e-6 * abs(float(value)), (tag, step, found[tag][step], value)
-    print(f"{sum(map(len, wanted.values()))} scalars of {len(wanted)} kinds equal those of metrics.jsonl")
+    spec = tomllib.load(open(f"{run}/job.toml", "rb"))
+    texts = [event for tag in events.Tags()["tensors"] for event in events.Tensors(tag)]
+    assert [tag for tag in events.Tags()["tensors"]] == ["data/first_sequence"], events.Tags()["tensors"]
+    assert events.SummaryMetadata("data/first_sequence").plugin_data.plugin_name == "text"
+    for event in texts:
+        lines = event.tensor_proto.string_val[0].decode().splitlines()
+        text = "\n".join(line[4:] for line in lines if line.startswith("    "))
+        assert lines[0] == f"{spec['data']['sequence_length']} tokens, of which {spec['data']['sequence_length']} are predicted:", lines[0]
+        assert any(text in open(file).read() for file in spec["data"]["files"]), text
+    print(f"{len(texts)} texts, and {sum(map(len, wanted.values()))} scalars of {len(wanted)} kinds equal those of metrics.jsonl")
 
 
 main()

@@ -83,6 +83,12 @@ void MetricsLog::write(MetricsLine line) {
   if (ours && !record.empty() && !base::write_all(events_.get(), record, run_.tensorboard())) ++lines_lost_;
 }
 
+void MetricsLog::sample(int64_t step, const std::string& markdown) {
+  const std::string record =
+      record::tensorboard_text(base::unix_now(), step, "data/first_sequence", markdown);
+  if (events_ && !base::write_all(events_.get(), record, run_.tensorboard())) ++lines_lost_;
+}
+
 void MetricsLog::first_barrier(double seconds) {
   write({.event = "first_barrier", .seconds = seconds, .unix_time = base::unix_now()});
 }

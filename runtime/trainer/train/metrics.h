@@ -35,6 +35,8 @@ class MetricsLog {
   // it cannot be made.
   Result<void> add_tensorboard();
 
+  // Shows a sequence that is trained on behind `step`, in TensorBoard alone.
+  void sample(int64_t step, const std::string& markdown);
   void first_barrier(double seconds);
   // `resident_bytes`: that this rank holds in memory now.
   void step(const StepReport& report, double step_seconds, int64_t tokens_per_step, int64_t resident_bytes);

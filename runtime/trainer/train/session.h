@@ -131,6 +131,11 @@ class Session {
   const std::optional<checkpoint::BestLoss>& best() const { return best_; }
   void keep(const std::optional<checkpoint::BestLoss>& best) { best_ = best; }
 
+  // The data of the next step: what made its tokens, and this rank's first micro-batch, whose spans are valid until that step.
+  const data::TokenizerFacts& tokenizer() const { return batches_->training_corpus().tokenizer(); }
+  Result<model::Batch> next_batch() {
+    return batches_->read_training(data_position_, batch_, /*micro_step=*/0, groups_.reader());
+  }
   // One optimizer step. Every rank learns whether any of them was asked to stop.
   Result<StepReport> step(bool stop_requested);
   // Mean loss over the validation sequences; nullopt without validation files.

@@ -39,6 +39,7 @@
 #include "runtime/trainer/train/metrics.h"
 #include "runtime/trainer/train/products.h"
 #include "runtime/trainer/train/progress.h"
+#include "runtime/trainer/train/sample_text.h"
 #include "runtime/trainer/train/session.h"
 #include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/train/spec_options.h"
@@ -270,6 +271,7 @@ class Trainer {
                                   contract::checkpoint_stage(directory, plan_.id, env_.attempt),
                                   env_.attempt);
     RETURN_IF_ERROR(resume(store));
+    if (reporter_ && spec_.logging.tensorboard) show_sample();
     if (gpu_) {
       RETURN_IF_ERROR(settle_attention());
       RETURN_IF_ERROR(settle_matrix_products());
@@ -432,6 +434,15 @@ class Trainer {
     products_ = std::move(settled.summary);
     if (reporter_) Reporter::print("matrix products: " + products_);
     return {};
+  }
+
+  // Costs nobody's run: without a tokenizer there is nothing to see.
+  void show_sample() {
+    const auto tokenizer = find_tokenizer(session_->tokenizer(), spec_.model.init);
+    const auto batch = session_->next_batch();
+    if (!tokenizer || !batch) return;
+    const int64_t length = spec_.data.sequence_length / spec_.sharding.context_parallel;
+    reporter_->metrics().sample(session_->steps_done(), sample_text(*tokenizer, *batch, length));
   }
 
   void write_trace() {

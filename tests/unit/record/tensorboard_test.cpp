@@ -38,3 +38,9 @@ TEST_CASE("tensorboard: a record of scalars is byte for byte the one that Tensor
         "0a1e0a176f7074696d697a65722f6c6561726e696e675f726174651552499d39"
         "9cb8850a");
 }
+
+TEST_CASE("tensorboard: a record of a text is byte for byte the one that TensorBoard writes") {
+  CHECK(hex(tensorboard_text(1700000000.125, 7, "data/first_sequence", "    a *b*\n")) ==
+        "440000000000000043592e9a0900000840fc54d94110072a370a350a13646174612f66697273745f73657175656e63654214"
+        "0807120412020801420a2020202061202a622a0a4a080a060a0474657874734a049f");
+}
