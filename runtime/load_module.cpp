@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <climits>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "runtime/base/trust.h"
 #include "runtime/module.h"
 
 namespace shardrun {
@@ -20,6 +22,8 @@ base::Result<const Module*> load_module() {
   if (length < 0) return base::errno_error(Code::kIo, "/proc/self/exe", errno);
   program.resize(static_cast<size_t>(length));
   const std::string path = program.substr(0, program.rfind('/')) + "/../lib/shardrun/libshardrun_runtime.so";
+  if (auto trusted = base::refuse_if_others_write(path); !trusted && trusted.error().code() == Code::kRefused)
+    return std::move(trusted).error();
   // Its libraries are everybody's, as if the program were linked with them: PMIx loads parts of its own that expect it.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)

@@ -35,7 +35,8 @@ struct Module {
 };
 
 // Loads the library that lies in ../lib/shardrun beside the program's own folder. kNotFound or kUnsupported, in the loader's
-// words, when it or a library of its own is not there; kUnsupported when it is of another build.
+// words, when it or a library of its own is not there; kUnsupported when it is of another build; kRefused when others can write it
+// (runtime/base/trust.h).
 base::Result<const Module*> load_module();
 
 }  // namespace shardrun
