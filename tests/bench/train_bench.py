@@ -4,8 +4,9 @@
     tests/peers/install.sh                       once: PyTorch in build/peers/venv
     tests/bench/train_bench.py [--build build/release] [--rounds 2] [--steps 6] [CASE …]
 
-Cases: llama-1x2 (136M, one process, two threads), llama-2x1 (full_shard on two ranks against FSDP2 over gloo),
-bert-1x2 (BERT-Large, 128 tokens), mixtral-1x2 (156M, of which a token goes through 2 of 8 experts, against transformers). Each side trains on real text with random initial weights. Checked before anything is
+Cases: llama-1x2 (136M, one process, two threads), llama-fp32-1x2, llama-2048-1x2 (sequences of 2,048 tokens), smollm2-1x2 (SmolLM2-135M),
+llama-2x1 (full_shard on two ranks against FSDP2 over gloo), bert-1x2 (BERT-Large, 128 tokens), mixtral-1x2 (156M, of which a token goes
+through 2 of 8 experts, against transformers). Each side trains on real text with random initial weights. Checked before anything is
 compared: both sides' losses begin at that of a uniform guess and fall. PyTorch runs eager and compiled; its better
 median counts. Prints a table and one JSON line.
 """
@@ -27,6 +28,9 @@ WARM_STEPS = 2  # of each run: caches, compilation, first touch
 
 CASES = {
     "llama-1x2": dict(model="llama-136m", ranks=1, threads=2, batch=4, length=512, vocabulary=32000),
+    "llama-fp32-1x2": dict(model="llama-136m", ranks=1, threads=2, batch=2, length=512, vocabulary=32000, precision="fp32"),
+    "llama-2048-1x2": dict(model="llama-136m", ranks=1, threads=2, batch=1, length=2048, vocabulary=32000),
+    "smollm2-1x2": dict(model="smollm2-135m", ranks=1, threads=2, batch=4, length=512, vocabulary=49152),
     "llama-2x1": dict(model="llama-136m", ranks=2, threads=1, batch=2, length=512, vocabulary=32000),
     "bert-1x2": dict(model="bert-large", ranks=1, threads=2, batch=8, length=128, vocabulary=30522),
     # Compiled, each step has other sizes, and most of it is compiling.
@@ -77,7 +81,7 @@ sequence_length = {case["length"]}
 global_batch = {case["batch"] * case["ranks"]}
 micro_batch = {case["batch"]}
 [precision]
-parameters = "bf16"
+parameters = "{case.get("precision", "bf16")}"
 [optimizer]
 steps = {steps}
 learning_rate = 1e-4
@@ -94,7 +98,7 @@ directory = "{folder}/runs"
 
 def theirs(case, mode, steps):
     command = [PYTHON, PEER, case["model"], mode, "--threads", str(case["threads"]), "--steps", str(steps), "--batch",
-               str(case["batch"]), "--length", str(case["length"])]
+               str(case["batch"]), "--length", str(case["length"]), "--precision", case.get("precision", "bf16")]
     environment = dict(os.environ, OMP_NUM_THREADS=str(case["threads"]))
     if case["ranks"] > 1:
         command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case["ranks"])] + \
@@ -125,7 +129,7 @@ def measure(name, case, build, rounds, steps):
             speeds[mode] += [tokens / s for s in seconds[WARM_STEPS:]]
     medians = {side: statistics.median(values) for side, values in speeds.items()}
     best = max(medians[mode] for mode in modes)
-    print(f"{name:11}  shardrun {medians['shardrun']:7.0f}  PyTorch {version} " + "  ".join(f"{mode} {medians[mode]:7.0f}" for mode in modes) +
+    print(f"{name:14}  shardrun {medians['shardrun']:7.0f}  PyTorch {version} " + "  ".join(f"{mode} {medians[mode]:7.0f}" for mode in modes) +
           f" tokens/s   ratio {medians['shardrun'] / best:.2f}", flush=True)
     return {"case": name, "torch": version, "tokens_per_second": medians, "ratio": medians["shardrun"] / best,
             "spread": {side: [min(values), max(values)] for side, values in speeds.items()}}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Training speed of PyTorch on this machine's cores: the other side of tests/bench/train_bench.
 
-    train_speed.py llama-136m|bert-large|mixtral-156m eager|compile --threads 2 [--steps 8]
+    train_speed.py llama-136m|smollm2-135m|bert-large|mixtral-156m eager|compile --threads 2 [--steps 8] [--precision fp32]
     torchrun --nproc-per-node 2 train_speed.py llama-136m eager --threads 1 --fsdp
 
-bf16 autocast over fp32 parameters (with --fsdp: FSDP2 over gloo, bf16 parameters gathered, fp32 reduced), scaled-dot-
+bf16 autocast over fp32 parameters, or fp32 (with --fsdp: FSDP2 over gloo, bf16 parameters gathered, fp32 reduced), scaled-dot-
 product attention, fused AdamW. Reads the bytes of real text. Prints one JSON line on rank 0: the seconds of every step,
 the tokens of a step, and the losses.
 """
@@ -50,7 +50,7 @@ def rotate(x, cos, sin):
 class Llama(nn.Module):
     """`recompute`: a layer keeps its input alone, and backward computes the rest again."""
 
-    def __init__(self, layers, hidden, heads, ffn, vocab, length, kv_heads=None, recompute=False):
+    def __init__(self, layers, hidden, heads, ffn, vocab, length, kv_heads=None, recompute=False, tied=False):
         super().__init__()
         self.recompute = recompute
         self.embedding = nn.Embedding(vocab, hidden)
@@ -64,6 +64,8 @@ class Llama(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
+        if tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, tokens, targets):
         x = self.embedding(tokens)
@@ -147,6 +149,8 @@ def make(name, batch, length):
     torch.manual_seed(1)
     if name == "llama-136m":
         return Llama(12, 768, 12, 2048, 32000, length)
+    if name == "smollm2-135m":
+        return Llama(30, 576, 9, 1536, 49152, length, kv_heads=3, tied=True)
     if name == "mixtral-156m":
         return Mixtral()
     return Bert(24, 1024, 16, 4096, 30522, 512)
@@ -172,12 +176,13 @@ def batches(name, batch, length, rank, ranks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=["llama-136m", "bert-large", "mixtral-156m"])
+    parser.add_argument("model", choices=["llama-136m", "smollm2-135m", "bert-large", "mixtral-156m"])
     parser.add_argument("mode", choices=["eager", "compile"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--length", type=int)
+    parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--fsdp", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -199,7 +204,7 @@ def main():
     seconds, losses = [], []
     for step, inputs in zip(range(arguments.steps), batches(arguments.model, batch, length, rank, ranks)):
         begin = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not arguments.fsdp):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=arguments.precision == "bf16" and not arguments.fsdp):
             loss = step_model(*inputs)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
