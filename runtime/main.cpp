@@ -8,6 +8,7 @@
 
 #include "runtime/contract/exit_code.h"
 #include "runtime/module.h"
+#include "runtime/rank/binding.h"
 #include "runtime/rank/rank_main.h"
 
 namespace {
@@ -34,6 +35,8 @@ int main(int argc, char** argv) {
     std::puts("shardrun-rank " SHARDRUN_VERSION);
     return contract::kExitDone;
   }
+  // What a supervisor holds, its program holds, too, and hwloc is most of that.
+  if (first == "footprint") (void)shardrun::rank::choose_binding(0, 1, 1);
   const auto module = shardrun::load_module();
   return module ? (*module)->run_tool(first, std::span(argv, argc).subspan(2)) : fail(module.error());
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "runtime/record/launch_plan.h"
 #include "runtime/spec/job_spec.h"
 #include "runtime/trainer/comm/plugin_communicator.h"
+#include "runtime/trainer/comm/rendezvous.h"
 #include "runtime/trainer/train/session_parts.h"
 #include "runtime/trainer/train/spec_options.h"
 
@@ -53,6 +55,9 @@ int run_footprint_tool(std::span<char* const> arguments) {
       return contract::exit_code_of(opened.error().code());
     }
     endpoints = std::move(opened).value();
+    // Nobody shall answer, but what PMIx loads to ask is a rank's, too.
+    ::unsetenv("PMIX_NAMESPACE");
+    (void)comm::Rendezvous::begin(std::chrono::seconds(5));
   }
   const int64_t bytes = base::resident_bytes_of_tree(::getpid());
   // The same of more rows are as many products again, of every kind.
