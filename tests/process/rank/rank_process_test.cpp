@@ -250,8 +250,9 @@ TEST_CASE("rank: a full log disk loses lines and never the job") {
 
 TEST_CASE("rank: signals reach the program and the processes that it started") {
   LocalJob job(
-      shell("sh -c 'trap \"echo inner\" USR1; echo ready; while :; do sleep 0.02; done' & "
-            "trap 'echo outer' USR1; trap 'exit 75' TERM; while :; do sleep 0.02; done"));
+      shell("trap 'echo outer' USR1; trap 'exit 75' TERM; "
+            "sh -c 'trap \"echo inner\" USR1; echo ready; while :; do sleep 0.02; done' & "
+            "while :; do sleep 0.02; done"));
   REQUIRE(job.wait_for("attempt_0/rank_0.out", "ready"));
 
   ::kill(job.find(0, /*program=*/false), SIGUSR1);
