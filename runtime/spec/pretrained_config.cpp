@@ -176,7 +176,7 @@ std::string read_bert(const Config& config, Facts& facts) {
         "nothing else",
         pairs ? "BERT" : "RoBERTa", types, epsilon);
   }
-  if (!pairs && config.pad_token.value_or(1) + 1 != 2)
+  if (!pairs && config.pad_token.value_or(1) != 1)
     return "its positions count from behind pad_token_id, and the trainer's RoBERTa has token 1 for padding";
   return "";
 }

@@ -27,7 +27,8 @@ std::optional<int> number_of(std::string_view text) {
 
 bool is_end_of_step(std::string_view line) {
   return line.find("Job step aborted") != std::string_view::npos ||
-         line.find("Terminating StepId=") != std::string_view::npos;
+         line.find("Terminating StepId=") != std::string_view::npos ||
+         line.find("DUE TO NODE FAILURE") != std::string_view::npos;
 }
 
 // Slurm says it of SIGTERM, which may be the one that asks the ranks to save and end, and of SIGKILL. Only 26.05 says which it was,

@@ -5,6 +5,7 @@
 //   srun: error: n1: tasks 0,2-3: Exited with exit code 1
 //   slurmstepd: error: … STEP 3.0 ON n1 CANCELLED AT …        (it was sent SIGTERM or SIGKILL: ends are somebody's doing)
 //   … STEP 3.0 ON n1 CANCELLED AT … DUE to SIGNAL Terminated  (the same from 26.05 on; of other signals it means nothing)
+//   … STEP 3.0 ON n1 CANCELLED AT … DUE TO NODE FAILURE, …    (what is left is killed)
 //   srun: launch/slurm: _step_signal: Terminating StepId=1.0  (by --kill-on-bad-exit: what is left is killed)
 //   srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
 //   srun: error: Task launch for StepId=2.0 failed on node n5: Communication connection failure

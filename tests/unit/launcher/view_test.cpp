@@ -227,6 +227,11 @@ TEST_CASE("srun's words: ranks, nodes, signals and exit codes are read; the rest
   REQUIRE(cancelled);
   CHECK(cancelled->step_cancelled);
   CHECK_FALSE(cancelled->step_aborted);  // it may be the signal that asks the ranks to save
+  CHECK(
+      parse_srun_line("slurmstepd-n1: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-11-23T14:35:38 DUE TO NODE "
+                      "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+                      4)
+          ->step_aborted);
   const std::string signalled =
       "[2026-11-23T15:31:17.141] error: *** STEP 19.0 ON n1 CANCELLED AT 2026-11-23T15:31:17 DUE to SIGNAL ";
   CHECK(parse_srun_line(signalled + "Killed ***", 4)->step_cancelled);
