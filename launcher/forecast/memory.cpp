@@ -95,7 +95,8 @@ plan::MemoryPlan planned_memory(plan::RankOptions job, const Layout& layout, con
   job.optimizer_offload = layout.optimizer_offload;
   job.micro_batch = layout.micro_batch;
   job.gradient_accumulation = layout.accumulation;
-  const int64_t replicas = place.world_size / (layout.shard_degree * layout.tensor_parallel);
+  const int64_t replicas =
+      place.world_size / (layout.shard_degree * layout.tensor_parallel * job.stage.stages);
   const plan::Degrees degrees{static_cast<int>(layout.shard_degree), static_cast<int>(replicas),
                               layout.tensor_parallel};
   return plan::job_memory(job, degrees, place).memory;

@@ -168,7 +168,7 @@ class Step {
         line_(cpu_share) {}
 
   void time(const StepEvent& event) {
-    if (event.kind == Kind::kMicroStepEnds) return;
+    if (event.kind == Kind::kTurnEnds) return;
     const Block& block = blocks_[event.block];
     switch (event.kind) {
       case Kind::kGather:
@@ -192,7 +192,7 @@ class Step {
         return start(replica_sums_, event.block, kReplica, block.replica);
       case Kind::kAwaitReplicas:
         return wait(replica_sums_, event.block);
-      case Kind::kMicroStepEnds:
+      case Kind::kTurnEnds:
         return;
     }
   }

@@ -132,9 +132,9 @@ std::optional<Layout> layout_as_written(const spec::JobSpec& spec, const Questio
   const int64_t world = question.nodes * question.machine.per_node;
   const auto mesh = plan::solve_mesh(spec, world, question.machine.per_node);
   if (!mesh) return std::nullopt;
-  // Stages of a pipeline and ranks that share a sequence come out of the spec's data parallel ranks.
+  // Stages of another program's pipeline and ranks that share a sequence come out of the spec's data parallel ranks.
   const Given& given = question.given;
-  const int64_t ranks = mesh->data_parallel(), stages = given.pipeline;
+  const int64_t ranks = int64_t{mesh->data_parallel()} * mesh->pipeline_parallel, stages = given.pipeline;
   if (ranks % (stages * given.context_parallel) != 0) return std::nullopt;
   const auto batch = solve_batch(spec, static_cast<int>(ranks / (stages * given.context_parallel)));
   if (!batch) return std::nullopt;
@@ -187,6 +187,7 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
     question.given.context_parallel = spec.sharding.context_parallel;
     question.given.gathers_context = true;
   }
+  if (own) question.given.pipeline = spec.sharding.pipeline_parallel;
   question.tensor_parallel = software.tensor_parallel;
   question.as_offered = !own;
   question.traits.streams_moments = own;

@@ -71,7 +71,8 @@ bool can_be_solved(const spec::JobSpec& spec, int64_t nodes) {
 NearestNodes nearest_nodes(const spec::JobSpec& spec, int64_t nodes) {
   int64_t most_ranks = record::LaunchPlan::kLargestWorld;
   if (spec.batch.global_batch)  // a rank has at least one sequence
-    most_ranks = std::min(most_ranks, *spec.batch.global_batch * spec.sharding.tensor_parallel);
+    most_ranks = std::min(most_ranks, *spec.batch.global_batch * spec.sharding.tensor_parallel *
+                                          spec.sharding.pipeline_parallel);
   const int64_t most = most_ranks / spec.resources.ranks_per_node;
   NearestNodes nearest;
   for (int64_t below = std::min(nodes - 1, most); below >= 1 && nearest.below == 0; --below) {

@@ -18,6 +18,7 @@
 #include "runtime/base/command.h"
 #include "runtime/base/trust.h"
 #include "runtime/contract/container_runtime.h"
+#include "runtime/plan/pipeline.h"
 #include "runtime/spec/toml_value.h"
 
 namespace shardrun::launcher {
@@ -243,6 +244,17 @@ Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPl
                            spec.origin("resources.device"), library));
 }
 
+// Stages of a pipeline wait for most of a step that has few micro-steps.
+void warn_of_bubble(const spec::JobSpec& spec, int64_t micro_steps, Warnings& warnings) {
+  const int stages = spec.sharding.pipeline_parallel;
+  if (micro_steps >= stages) return;
+  warnings.push_back(
+      fmt::format("{}: {} stages wait for each other {:.0f} % of a step of {} micro-step{}; raise [batch] "
+                  "gradient_accumulation, best to several times as many",
+                  spec.origin("sharding.pipeline_parallel"), stages,
+                  100.0 * plan::bubble_share(stages, micro_steps), micro_steps, micro_steps == 1 ? "" : "s"));
+}
+
 // Refuses a min_nodes that cannot help.
 Result<void> check_fewer_nodes(const spec::JobSpec& spec, const record::LaunchPlan& plan) {
   if (spec::fewest_nodes(spec.fault_tolerance, plan.nodes) == plan.nodes) return {};
@@ -323,6 +335,7 @@ Result<Warnings> check_launch(const spec::JobSpec& spec, const record::LaunchPla
   }
   if (auto useful = check_fewer_nodes(spec, plan); !useful) warnings->push_back(useful.error().to_string());
   if (!spec.program.command.empty()) return warnings;
+  warn_of_bubble(spec, plan.batch.gradient_accumulation, *warnings);
   const std::string plugin =
       fmt::format("{}/libshardrun_comm_{}.so", plan.plugin_directory, spec.communication.plugin);
   if (::access(plugin.c_str(), R_OK) != 0) {

@@ -17,11 +17,12 @@
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/plan/model_plan.h"
+#include "runtime/plan/pipeline.h"
 
 namespace shardrun::launcher {
 namespace {
 
-void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
+void print_model(const plan::ModelPlan& model, int64_t tokens_per_step, int64_t micro_steps) {
   print_text("a step       {} tokens, {:.4g} TFLOP\n", with_thousands(tokens_per_step),
              static_cast<double>(tokens_per_step) * model.flops_per_token.causal * 1e-12);
   print_text("model        {} parameters in {} blocks\n", with_thousands(model.parameters), model.blocks);
@@ -29,6 +30,10 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step) {
     print_text("trained      {} of them, in adapters\n", with_thousands(model.trained));
   print_text("sharding     a copy of the state on {}, copies {}, each matrix on {}\n",
              counted(model.shard_degree, "rank"), model.replicas, counted(model.tensor_parallel, "rank"));
+  if (model.pipeline_parallel > 1)
+    print_text(
+        "pipeline     {} stages, which wait for each other {:.0f} % of a step; the one that holds most:\n",
+        model.pipeline_parallel, 100.0 * plan::bubble_share(model.pipeline_parallel, micro_steps));
   const plan::MemoryPlan& memory = model.memory;
   struct Row {
     const char* kind;
@@ -214,7 +219,8 @@ void print(const PlanReport& report, const PlanContext& context) {
     print_text("precompile   {} on {}, {} each, into {}\n", fmt::join(spec.precompile.command, " "),
                counted(compile.nodes, "node"), counted(compile.cpus_per_rank, "CPU"), context.cache);
   }
-  if (report.model) print_model(*report.model, report.tokens_per_step);
+  if (report.model)
+    print_model(*report.model, report.tokens_per_step, report.plan.batch.gradient_accumulation);
   if (report.forecast) print_forecast(*report.forecast);
   if (report.calibrated) print_measured(*report.calibrated);
 }

@@ -83,7 +83,7 @@ std::vector<uint32_t> Mesh::shard_group(int global_rank) const {
 
 std::vector<uint32_t> Mesh::replica_group(int global_rank) const {
   const int stride = shard_degree * tensor_parallel;
-  return strided(global_rank % stride, stride, replicas());
+  return strided(global_rank - replica_rank(global_rank) * stride, stride, replicas());
 }
 
 std::vector<uint32_t> Mesh::context_group(int global_rank) const {
@@ -91,16 +91,35 @@ std::vector<uint32_t> Mesh::context_group(int global_rank) const {
                  context_parallel);
 }
 
+std::vector<uint32_t> Mesh::link_group(int global_rank, bool odd) const {
+  const int own = stage(global_rank), from = own % 2 == int{odd} ? own : own - 1;
+  if (from < 0 || from + 1 >= pipeline_parallel) return strided(global_rank, 1, 1);
+  return strided(global_rank - (own - from) * stage_ranks(), stage_ranks(), 2);
+}
+
+std::vector<uint32_t> Mesh::end_group(int global_rank) const {
+  const int own = stage(global_rank), last = pipeline_parallel - 1;
+  if (last == 0 || (own > 0 && own < last)) return strided(global_rank, 1, 1);
+  return strided(global_rank % stage_ranks(), last * stage_ranks(), 2);
+}
+
 Result<Mesh> solve_mesh(const spec::JobSpec& spec, int64_t world_size, int ranks_per_node) {
   const spec::ShardingSpec& sharding = spec.sharding;
   Mesh mesh;
   mesh.world_size = static_cast<int>(world_size);
-  mesh.tensor_parallel = sharding.tensor_parallel;
-  if (mesh.world_size % mesh.tensor_parallel != 0) {
+  mesh.pipeline_parallel = sharding.pipeline_parallel;
+  if (mesh.world_size % mesh.pipeline_parallel != 0) {
     return refusal(
-        spec, "sharding.tensor_parallel",
-        fmt::format("tensor_parallel {} does not divide {} ranks", mesh.tensor_parallel, world_size),
+        spec, "sharding.pipeline_parallel",
+        fmt::format("pipeline_parallel {} does not divide {} ranks", mesh.pipeline_parallel, world_size),
         fmt::format("write {}", divisors(mesh.world_size)));
+  }
+  mesh.tensor_parallel = sharding.tensor_parallel;
+  if (mesh.stage_ranks() % mesh.tensor_parallel != 0) {
+    return refusal(spec, "sharding.tensor_parallel",
+                   fmt::format("tensor_parallel {} does not divide {} ranks{}", mesh.tensor_parallel,
+                               mesh.stage_ranks(), mesh.pipeline_parallel > 1 ? " of a stage" : ""),
+                   fmt::format("write {}", divisors(mesh.stage_ranks())));
   }
   RETURN_IF_ERROR(check_tensor_parallel(spec, mesh.tensor_parallel));
   const int data_parallel = mesh.data_parallel();

@@ -66,7 +66,7 @@ struct ModelPlan {
   int64_t parameters = 0, blocks = 0;
   int64_t trained = 0;  // of those parameters; all, unless the job trains adapters
   FlopsPerToken flops_per_token;
-  int shard_degree = 1, replicas = 1, tensor_parallel = 1;
+  int shard_degree = 1, replicas = 1, tensor_parallel = 1, pipeline_parallel = 1;
   MemoryPlan memory;
 };
 
@@ -79,6 +79,7 @@ void fields(auto& visit, base::Is<ModelPlan> auto& model) {
   visit("shard_degree", model.shard_degree);
   visit("replicas", model.replicas);
   visit("tensor_parallel", model.tensor_parallel);
+  visit.later("pipeline_parallel", model.pipeline_parallel);
   visit("bytes_per_rank", model.memory);
 }
 

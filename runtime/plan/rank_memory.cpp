@@ -38,6 +38,16 @@ int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
          (reads ? node_bytes(1, int64_t{512} << 10) : 0);
 }
 
+// What a stage sends to the next one and gets from it, and the same with the one before, lies in buffers of its own. A tied
+// embedding's gradient is summed between the first stage and the last.
+int64_t stage_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
+  const Stage& stage = options.stage;
+  const int neighbours = int{!stage.is_first()} + int{!stage.is_last()};
+  const bool sums = shape_of(options.model).tied && neighbours == 1;
+  return neighbours * 2 * (message_bytes(options, degrees.tensor_parallel) + node_sum_bytes(2)) +
+         (sums ? all_reduce_bytes(2, layout.block(0).shard_elements * kFp32) : 0);
+}
+
 // The largest values that each rank saw, of all ranks.
 int64_t fp8_bytes(const RankOptions& options, const Degrees& degrees) {
   if (!options.fp8) return 0;
@@ -66,8 +76,10 @@ int64_t distinct_products(const OpList& list) {
 
 MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {
   const bool on_gpu = options.device == DeviceKind::kGpu;
-  const ShardLayout layout =
-      shard_layout(trained_blocks(options.model, 0, degrees.tensor_parallel), degrees.shard);
+  const ModelRun run = model_run(options);
+  const ShardLayout layout = shard_layout(
+      blocks_of_stage(options.model, trained_blocks(options.model, 0, degrees.tensor_parallel), run.stage),
+      degrees.shard);
   MemoryPlan memory;
   const ShardedState state = sharded_state(layout, state_options(options),
                                            shard_layout(frozen_blocks(options.model), degrees.shard));
@@ -78,8 +90,7 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   memory.gathered = state.block_bytes();
   const MomentBytes optimizer = moments(layout.flat_shard_elements, options.optimizer_offload, options.device,
                                         options.moment_piece, options.packed_moments);
-  const ActivationBytes activations =
-      activation_bytes(options.model, model_run(options), degrees.tensor_parallel);
+  const ActivationBytes activations = activation_bytes(options.model, run, degrees.tensor_parallel);
   memory.moments = optimizer.resident;
   memory.activations = activations.resident + activations.offload_window;
   (on_gpu ? memory.offloaded : memory.in_files) = optimizer.elsewhere + activations.offloaded;
@@ -88,7 +99,7 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   // A sum takes the one way or the other.
   memory.communication =
       std::max(sum_bytes(options, layout, degrees), on_gpu ? 0 : passing_bytes(options, degrees)) +
-      fp8_bytes(options, degrees);
+      stage_bytes(options, layout, degrees) + fp8_bytes(options, degrees);
   if (!on_gpu) {
     memory.workspace =
         cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
@@ -108,7 +119,7 @@ ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size)
   std::vector<int64_t> elements;
   std::vector<bool> stays;
   for (const BlockLayout& block : blocks) {
-    elements.push_back(block.elements);
+    elements.push_back(block.elsewhere ? 0 : block.elements);
     stays.push_back(block.stays);
   }
   return make_layout(elements, group_size, stays);
@@ -128,6 +139,7 @@ RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
           .packed_moments = spec.optimizer.kind == spec::OptimizerKind::kAdamW8,
           .sequence_length = spec.data.sequence_length,
           .context_parallel = spec.sharding.context_parallel,
+          .stage = {0, spec.sharding.pipeline_parallel},
           .micro_batch = batch.micro_batch,
           .gradient_accumulation = batch.gradient_accumulation,
           .saves_while_training = spec.checkpoint.every_steps > 0};
@@ -143,7 +155,14 @@ ModelRun model_run(const RankOptions& options) {
           .device = options.device,
           .fp8 = options.fp8,
           .accumulates = options.gradient_accumulation > 1,
-          .context_parallel = options.context_parallel};
+          .context_parallel = options.context_parallel,
+          .stage =
+              stage_of(options.model, options.stage, options.sequence_length, options.gradient_accumulation)};
+}
+
+int64_t message_bytes(const RankOptions& options, int tensor_parallel) {
+  const int64_t tokens = options.micro_batch * options.sequence_length / options.context_parallel;
+  return tokens / tensor_parallel * shape_of(options.model).hidden * size_of(options.compute);
 }
 
 OpList ops(const RankOptions& options, int tensor_parallel) {
@@ -155,7 +174,7 @@ StateOptions state_options(const RankOptions& options) {
   return {.compute_bytes = size_of(options.compute),
           .prefetch = options.prefetch,
           .accumulates = options.gradient_accumulation > 1,
-          .revisits = shape_of(options.model).tied,
+          .revisits = shape_of(options.model).tied && options.stage.stages == 1,
           .keeps_parameters = options.keeps_parameters,
           .keeps_compute_copy = !(options.optimizer_offload && on_gpu)};
 }
@@ -165,6 +184,7 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
   plan.shard_degree = degrees.shard;
   plan.replicas = degrees.replicas;
   plan.tensor_parallel = degrees.tensor_parallel;
+  plan.pipeline_parallel = options.stage.stages;
   for (const BlockLayout& block : trained_blocks(options.model, 0, 1)) {
     plan.trained += block.elements;
     ++plan.blocks;
@@ -176,7 +196,10 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
   return plan;
 }
 
-ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
+namespace {
+
+// Of a rank of the stage that the options name.
+ModelPlan stage_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
   CpuNeeds cpu{.threads = std::max(1, place.threads)};
   int64_t program = place.program ? place.program->bytes : program_bytes(place.world_size);
   if (options.device == DeviceKind::kCpu) {
@@ -191,6 +214,19 @@ ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const R
   plan.memory.process =
       process_bytes(program, place.world_size, degrees.tensor_parallel, plan.memory.on_gpu != 0);
   return plan;
+}
+
+}  // namespace
+
+ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
+  RankOptions of_stage = options;
+  std::optional<ModelPlan> most;
+  for (int number = 0; number < options.stage.stages; ++number) {
+    of_stage.stage.number = number;
+    ModelPlan plan = stage_memory(of_stage, degrees, place);
+    if (!most || plan.memory.total() > most->memory.total()) most = plan;
+  }
+  return *most;
 }
 
 Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place) {

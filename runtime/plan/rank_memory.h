@@ -35,19 +35,22 @@ struct RankOptions {
   int64_t moment_piece = kMomentPiece;  // elements of a moment that come to a GPU at once
   int sequence_length = 256;
   int context_parallel = 1;  // ranks that share each sequence
+  Stage stage{};             // of a pipeline that the rank belongs to
   int64_t micro_batch = 1, gradient_accumulation = 1;
   bool saves_while_training = false;  // reserves the memory that a save needs not to wait for a disk later
 };
 
-// Returns what a job of the built-in trainer asks for.
+// Returns what a job of the built-in trainer asks for, on the first stage where it has several.
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch);
 
 // Returns the parts of it that the model, its ops and the sharding engine are planned by.
 ModelRun model_run(const RankOptions& options);
+// Returns the bytes of one micro-batch's activations, or of their gradient, on their way to the next stage.
+int64_t message_bytes(const RankOptions& options, int tensor_parallel);
 OpList ops(const RankOptions& options, int tensor_parallel);
 StateOptions state_options(const RankOptions& options);
 
-// How many ranks share a copy of the state, how many copies there are, and how many ranks share each matrix.
+// How many ranks share a copy of the state, how many copies there are, and how many ranks share each matrix: of one stage.
 struct Degrees {
   int shard = 1, replicas = 1, tensor_parallel = 1;
 };
@@ -77,7 +80,7 @@ struct RankPlace {
 };
 // Returns the same of a job, with an estimate of oneDNN's part and with process_bytes(). kInvalid as solve_mesh().
 Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place);
-// Returns the same with other options than the job's, on a mesh that is solved.
+// Returns the same with other options than the job's, on a mesh that is solved. Both are of the stage whose ranks hold most.
 ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place);
 
 // Returns the bytes of a GPU's workspace for the ops that a rank runs, but for attention by cuDNN.
@@ -91,7 +94,7 @@ inline constexpr int64_t kCheckpointChunk = int64_t{1} << 18;
 // Returns the elements that are copied so that a checkpoint can be written beside training, on the rank of `replicas` that
 // writes most of these shards.
 int64_t staging_elements(const ShardLayout& layout, int replicas);
-// Returns which rank of a group of so many owns what of the blocks.
+// Returns which rank of a group of so many owns what of the blocks; a block that is elsewhere has no elements.
 ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size);
 // Returns the bytes of one checkpoint on the disk, without the little that headers take.
 int64_t checkpoint_bytes(const Network& network);

@@ -11,13 +11,21 @@ using Kind = StepEvent::Kind;
 
 StepPlan::StepPlan(StepShape shape)
     : shape_(std::move(shape)),
-      order_(shape_.visits),
+      turns_(turn_count(shape_.stage, shape_.micro_steps, shape_.backward)),
       slots_(shape_.buffers.gathered),
       reductions_(shape_.buffers.whole_gradients) {
   SHARDRUN_CHECK(!shape_.visits.empty() && shape_.prefetch >= 0);
-  blocks_ = 1 + *std::max_element(order_.begin(), order_.end());
+  blocks_ = 1 + *std::max_element(shape_.visits.begin(), shape_.visits.end());
   has_gradient_.resize(blocks_);
-  if (shape_.backward) order_.insert(order_.end(), shape_.visits.rbegin(), shape_.visits.rend());
+  if (turns_ > 0) begin_turn();
+}
+
+void StepPlan::begin_turn() {
+  turn_ = turn_at(shape_.stage, shape_.micro_steps, shape_.backward, turn_number_);
+  order_.clear();
+  place_ = 0;
+  if (turn_.forward) order_ = shape_.visits;
+  if (turn_.backward) order_.insert(order_.end(), shape_.visits.rbegin(), shape_.visits.rend());
 }
 
 std::optional<StepEvent> StepPlan::next() {
@@ -32,12 +40,11 @@ std::optional<StepEvent> StepPlan::next() {
 
 // Works out the events of the next visit, or of the step's end.
 void StepPlan::advance() {
-  if (micro_step_ == shape_.micro_steps) return close();
+  if (turn_number_ == turns_) return close();
   visit(place_++);
   if (place_ < order_.size()) return;
-  ready_.push_back({.kind = Kind::kMicroStepEnds});
-  place_ = 0;
-  ++micro_step_;
+  ready_.push_back({.kind = Kind::kTurnEnds});
+  if (++turn_number_ < turns_) begin_turn();
 }
 
 void StepPlan::close() {
@@ -52,14 +59,13 @@ void StepPlan::close() {
 void StepPlan::visit(size_t place) {
   const int block = order_[place];
   const int slot = gathered(place);
-  if (place < shape_.visits.size()) {
+  if (turn_.forward && place < shape_.visits.size()) {
     ready_.push_back(
         {.kind = Kind::kForward, .block = block, .visit = static_cast<int>(place), .slot = slot});
     return;
   }
   const auto later = std::span(order_).subspan(place + 1);
-  const bool last =
-      micro_step_ + 1 == shape_.micro_steps && std::find(later.begin(), later.end(), block) == later.end();
+  const bool last = turn_number_ + 1 == turns_ && std::find(later.begin(), later.end(), block) == later.end();
   backward(block, static_cast<int>(order_.size() - 1 - place), slot, last);
 }
 
@@ -99,7 +105,7 @@ int StepPlan::slot_of(int block) const {
 }
 
 int StepPlan::free_slot(int block, int used, std::span<const int> ahead) const {
-  if (slots_.size() == static_cast<size_t>(blocks_)) return block;
+  if (slots_.size() >= static_cast<size_t>(blocks_)) return block;
   const auto free = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& one) {
     return one.block != used && std::find(ahead.begin(), ahead.end(), one.block) == ahead.end();
   });

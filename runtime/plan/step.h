@@ -10,9 +10,11 @@
 //     backward 0 into gradient 1; reduce gradient 1
 //     await gradient 0, await gradient 1
 //
-// Gathers. A block that a slot still holds is not gathered again, so the turn from forward to backward costs nothing, and
-// micro-steps share blocks; nothing is held when a step begins. The blocks of the next `prefetch` visits of the same
-// micro-step are gathered before a visit is computed. With a slot for every block each has its own, and is gathered once.
+// A stage of a pipeline has the turns of pipeline.h, which stand in the place of micro-steps here: each is forward, or backward,
+// or on the last stage both, as without a pipeline.
+//
+// Gathers. A block that a slot still holds is not gathered again: the turn to backward costs nothing, and turns share blocks. Nothing
+// is held when a step begins. The next `prefetch` visits of a turn have their blocks gathered before a visit; with a slot each, once.
 // Contributions. Gradient buffers are used in turn; a buffer's reduction is awaited when the buffer is needed again. The
 // first reduction of a block lands in the rank's shard, later ones in a scratch, from which they are added. A rank alone
 // writes and adds into its shard at once. The shard is summed over replicas after its last contribution: accumulation
@@ -27,12 +29,14 @@
 #include <span>
 #include <vector>
 
+#include "runtime/plan/pipeline.h"
 #include "runtime/plan/sharded_state.h"
 
 namespace shardrun::plan {
 
 struct StepShape {
   std::vector<int> visits;  // blocks in the order of forward's uses; one with tied weights comes twice
+  Stage stage{};            // whose blocks those are
   int64_t micro_steps = 1;
   bool backward = true;  // false: forward only, as in a validation
   int prefetch = 1;
@@ -53,10 +57,10 @@ struct StepEvent {
     kAdd,            // `scratch` into the shard of `block`
     kSumReplicas,    // starts: the shard of `block`
     kAwaitReplicas,  // of `block`
-    kMicroStepEnds,
+    kTurnEnds,
   };
 
-  Kind kind = Kind::kMicroStepEnds;
+  Kind kind = Kind::kTurnEnds;
   bool adds = false;  // kBackward: `gradient` holds earlier contributions, to which this one is added
   int block = -1, visit = -1;
   int slot = -1, gradient = -1, scratch = -1;  // numbers of buffers; -1: the rank's own shard
@@ -66,7 +70,7 @@ struct StepEvent {
 
 class StepPlan {
  public:
-  // Visits that do not name every block from 0 on, and buffers that are too few, are bugs (CHECK).
+  // No visits, and buffers that are too few, are bugs (CHECK).
   explicit StepPlan(StepShape shape);
   // Returns the event that comes next; nullopt after the last.
   std::optional<StepEvent> next();
@@ -82,6 +86,7 @@ class StepPlan {
   };
 
   void advance();
+  void begin_turn();
   void visit(size_t place);
   bool stays(int block) const { return !shape_.stays.empty() && shape_.stays[block]; }
   int gathered(size_t place);
@@ -96,10 +101,11 @@ class StepPlan {
   size_t after(size_t gradient) const { return (gradient + 1) % reductions_.size(); }
 
   StepShape shape_;
-  std::vector<int> order_;  // blocks by visit of a micro-step, forward's and then backward's
-  int blocks_ = 0;
-  int64_t micro_step_ = 0;  // that comes next, with the visit at this place of order_
-  size_t place_ = 0;
+  int64_t turns_ = 0, turn_number_ = 0;
+  Turn turn_;
+  std::vector<int> order_;  // blocks by visit of the turn, forward's and then backward's
+  int blocks_ = 0;          // that there may be: one more than the last of `visits`
+  size_t place_ = 0;        // of order_, of the visit that comes next
   bool closed_ = false;
   std::vector<StepEvent> ready_;  // worked out, of which the first taken_ were returned
   size_t taken_ = 0;

@@ -216,6 +216,7 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
   section.integer("tensor_parallel", 1, 1 << 10, sharding.tensor_parallel);
   section.integer("expert_parallel", 1, 1 << 10, sharding.expert_parallel);
   section.integer("context_parallel", 1, 1 << 10, sharding.context_parallel);
+  section.integer("pipeline_parallel", 1, 1 << 10, sharding.pipeline_parallel);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
   if (section.has("shard_degree") && rules_of(sharding.strategy).degree != ShardDegree::kAsked) {
@@ -396,6 +397,32 @@ void check_context(const SectionReader& sharding, SpecReading& reading, const Jo
   }
 }
 
+void check_pipeline(const SectionReader& sharding, SpecReading& reading, const JobSpec& spec) {
+  const int stages = spec.sharding.pipeline_parallel;
+  if (stages == 1) return;
+  const Architecture& architecture = architecture_of(spec.program.trainer);
+  const auto origin = sharding.origin("pipeline_parallel");
+  if (!architecture.sliceable) {
+    reading.fail(origin, fmt::format("{} has no pipeline", architecture.called),
+                 "remove it, and use shard_degree");
+  } else if (spec.model.experts.wanted()) {
+    reading.fail(origin, "a model with experts is not cut into stages yet",
+                 "remove it: expert_parallel spreads experts over ranks");
+  } else if (spec.lora.wanted()) {
+    reading.fail(origin, "adapters are not cut into stages yet",
+                 "remove it: strategies cut the weights that they stand beside");
+  } else if (spec.resources.device == DeviceKind::kGpu) {
+    reading.fail(origin, "ranks on GPUs are no stages of a pipeline yet",
+                 "remove it, or write device = \"cpu\"");
+  } else if (stages > spec.model.layers) {
+    reading.fail(origin, fmt::format("{} stages cannot have a layer each of {}", stages, spec.model.layers),
+                 "write at most as many stages as the model has layers");
+  } else if (spec.model.tied_embeddings && spec.optimizer.kind == OptimizerKind::kLamb) {
+    reading.fail(origin, "lamb counts an embedding twice that is tied between stages",
+                 "remove it, or write kind = \"adamw\"");
+  }
+}
+
 // Refuses settings that are each possible but not together.
 void check_together(const TomlValue& document, SpecReading& reading, const JobSpec& spec) {
   if (reading.error) return;
@@ -423,6 +450,7 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
     }
   }
   check_context(sharding, reading, spec);
+  check_pipeline(sharding, reading, spec);
   if (lamb && spec.memory.optimizer_offload) {
     reading.fail(memory.origin("optimizer_offload"),
                  "lamb reads its moments twice in a step, too often to offload them",

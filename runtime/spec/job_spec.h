@@ -93,7 +93,8 @@ struct ShardingSpec {  // [sharding]
   int expert_parallel = 1;  // ranks that share the experts of each layer
   // Ranks that share each sequence: some tokens each, and the keys and values of all.
   int context_parallel = 1;
-  int prefetch = 1;  // how many blocks are gathered ahead
+  int pipeline_parallel = 1;  // stages that have some of the layers each
+  int prefetch = 1;           // how many blocks are gathered ahead
 };
 
 struct PrecisionSpec {  // [precision]

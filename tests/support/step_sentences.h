@@ -44,8 +44,8 @@ inline std::string sentence(const plan::StepEvent& e) {
       return fmt::format("sum {} over replicas", e.block);
     case Kind::kAwaitReplicas:
       return fmt::format("await {} of replicas", e.block);
-    case Kind::kMicroStepEnds:
-      return "micro-step ends";
+    case Kind::kTurnEnds:
+      return "turn ends";
   }
   return "";
 }

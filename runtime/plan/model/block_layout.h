@@ -37,6 +37,8 @@ struct BlockLayout {
   int64_t elements = 0;  // sum; no padding here, the sharding engine pads
   // Whether each rank of the shard group computes its own part of the block alone, which is then neither gathered nor reduced.
   bool stays = false;
+  // Whether only other stages of a pipeline have it: its tensors are known here, and nothing of them is held.
+  bool elsewhere = false;
 
   // Puts the parameter behind those that are there.
   void append(ParameterInfo parameter) {

@@ -305,6 +305,24 @@ FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length) {
   return {.causal = with_scores(6.0), .full = with_scores(12.0)};
 }
 
+StageOfModel stage_of(const LlamaConfig& config, const Stage& stage, int sequence_length,
+                      int64_t micro_steps) {
+  if (stage.stages == 1) return {};
+  const auto products = [](const BlockLayout& block) {
+    double flops = 0.0;
+    for (const ParameterInfo& parameter : block.parameters)
+      if (parameter.shape.size() == 2) flops += 6.0 * static_cast<double>(parameter.elements());
+    return flops;
+  };
+  const std::vector<BlockLayout> blocks = block_layouts(config);
+  const double scores = 6.0 * config.heads * config.head_elements() * sequence_length;
+  const std::vector<double> layers(config.layers, products(blocks[1]) + scores);
+  const double head = products(config.tied_embeddings ? blocks.front() : blocks.back());
+  const std::vector<int> first = cut_layers(layers, /*before=*/0.0, head, stage.stages);
+  return {stage.is_first(), stage.is_last(), first[stage.number],
+          first[stage.number + 1] - first[stage.number], stage.in_flight(micro_steps)};
+}
+
 int64_t most_targets(const LlamaConfig& /*config*/, int sequence_length) {
   return sequence_length;
 }
@@ -335,7 +353,7 @@ OpList ops(const LlamaConfig& config, const ModelRun& run, int tensor_parallel) 
   } else {
     add_expert_products(list, s);
   }
-  for (int64_t row = 0; row < s.N; row += s.chunk) {
+  for (int64_t row = 0; row < s.N && s.has_head; row += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.N - row);
     list.linears.push_back({Op::kForwardFp32, rows, s.C, s.V});
     list.linears.push_back({head_input, rows, s.C, s.V});

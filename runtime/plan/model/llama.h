@@ -30,6 +30,7 @@
 #include "runtime/plan/model/ops.h"
 #include "runtime/plan/model/run.h"
 #include "runtime/plan/model/shape.h"
+#include "runtime/plan/pipeline.h"
 #include "runtime/plan/utilization.h"
 #include "runtime/spec/lora_spec.h"
 #include "runtime/spec/model_spec.h"
@@ -66,6 +67,10 @@ std::vector<BlockLayout> block_layouts(const LlamaConfig& config, int tensor_ran
 // compute it, + 6·layers·H·D·T with causal credit,
 // 12·layers·H·D·T without; a window is no credit. Keys and values that heads share save products, but no scores.
 FlopsPerToken flops_per_token(const LlamaConfig& config, int sequence_length);
+// Returns what a stage of a pipeline has of the model, which has no experts, in steps of `micro_steps`: stages are cut so that
+// the costliest computes as little as it can.
+StageOfModel stage_of(const LlamaConfig& config, const Stage& stage, int sequence_length,
+                      int64_t micro_steps);
 // Returns how many tokens of a sequence its batches give a target, at most.
 int64_t most_targets(const LlamaConfig& config, int sequence_length);
 ActivationBytes activation_bytes(const LlamaConfig& config, const ModelRun& run, int tensor_parallel = 1);

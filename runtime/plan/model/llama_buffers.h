@@ -1,7 +1,7 @@
 // Where each activation of a Llama lies.
 //
-// What backward needs from forward lies in `saved`, one piece a layer, which may be memory in a file; everything else is
-// scratch. A LlamaBuffers over nullptr only counts bytes, which is what plans are made of; the trainer's, over memory, hands
+// What backward needs from forward lies in `saved`, one piece a layer of each micro-batch under way, which may be memory in a file;
+// the rest is scratch. A LlamaBuffers over nullptr only counts bytes, which is what plans are made of; the trainer's, over memory, hands
 // out the pointers by the same code, so that the plan and the use cannot differ. T: any type of the compute dtype's size.
 // Thread rule: thread-compatible.
 #pragma once
@@ -72,7 +72,7 @@ struct LlamaBuffers {
     LlamaLayerActivations<T> shared{};  // of all layers: what backward computes again
     take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
     take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
-    layers.assign(s.L, shared);
+    layers.assign(s.in_flight * s.L, shared);
     for (size_t index = 0; index < layers.size(); ++index) {
       LlamaLayerActivations<T>& layer = layers[index];
       if (index >= static_cast<size_t>(s.slots)) {
@@ -98,13 +98,13 @@ struct LlamaBuffers {
     scratch.take(targets, s.N);
     scratch.take(begins, s.B * s.T);
     scratch.take(rope, s.W * s.D);
-    scratch.take(head_rrms, s.R);
+    if (s.has_head) scratch.take(head_rrms, s.R);
     scratch.take(losses, kLosses);
     if (s.accumulates || s.lora_rank > 0)
       scratch.take(norm_gradient, std::max(s.C, s.head_norms ? 2 * s.D : 0));
-    scratch.take(logits, s.chunk * s.V);
+    if (s.has_head) scratch.take(logits, s.chunk * s.V);
     scratch.take(output, s.R * s.C);
-    scratch.take(head_normed, s.N * s.C);
+    if (s.has_head) scratch.take(head_normed, s.N * s.C);
     scratch.take(dstream, s.R * s.C);
     scratch.take(narrow, s.N * std::max({s.C, s.dense_F, s.HD}));
     scratch.take(wide, s.N * std::max({2 * s.dense_F, s.QKV, s.C}));
@@ -128,13 +128,14 @@ struct LlamaBuffers {
     }
     if constexpr (sizeof(T) == sizeof(float)) {
       dlogits = logits;  // in place
-    } else {
+    } else if (s.has_head) {
       scratch.take(dlogits, s.chunk * s.V);
     }
     scratch_bytes = scratch.bytes();
   }
 
-  std::vector<LlamaLayerActivations<T>> layers;
+  std::vector<LlamaLayerActivations<T>>
+      layers;  // of one micro-batch, then of the next that is under way with it
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
   // (C) or (2,D), of norms' weights, before it is added to another's; with adapters nobody reads it.

@@ -27,7 +27,7 @@ struct LlamaSizes {
         K(config.kv_heads / ranks),
         F(config.ffn / ranks),
         V(config.vocab / ranks),
-        L(config.layers),
+        L(run.stage.layers < 0 ? config.layers : run.stage.layers),
         HD(H * D),
         QKV((H + 2 * K) * D),
         // A window that reaches over the sequence hides nothing.
@@ -40,7 +40,9 @@ struct LlamaSizes {
         dense_F(experts.E > 0 ? 0 : F),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),
-        slots(layer_slots(L, run)),
+        in_flight(run.stage.in_flight),
+        slots(layer_slots(L * in_flight, run)),
+        has_head(run.stage.has_head),
         sharers(run.context_parallel),
         fp8(run.fp8),
         accumulates(run.accumulates) {
@@ -52,17 +54,19 @@ struct LlamaSizes {
   }
   int64_t ranks;  // of the tensor group
   int64_t B, T;
-  int64_t W, N;  // tokens of each sequence, and of all, that this rank has
-  int64_t R;     // rows of the residual stream that this rank owns
-  int64_t C, D, H, K, F, V, L, HD, QKV;
-  int64_t window;  // tokens that a token sees; 0: all before it
+  int64_t W, N;                          // tokens of each sequence, and of all, that this rank has
+  int64_t R;                             // rows of the residual stream that this rank owns
+  int64_t C, D, H, K, F, V, L, HD, QKV;  // L: layers that this rank's stage has
+  int64_t window;                        // tokens that a token sees; 0: all before it
   bool bias, head_norms;
   int64_t lora_rank, adapted;  // of adapters, and their widest result; 0: all weights are trained
   ExpertSizes experts;
   int64_t dense_F;  // of a feed-forward of all tokens; 0: there are experts
   float epsilon;
   Checkpointing checkpointing;
-  int64_t slots;    // pieces of `saved`: as many as there are layers, unless they wait elsewhere
+  int64_t in_flight;  // micro-batches whose activations are held at once
+  int64_t slots;      // pieces of `saved`: one for each layer of each of those, unless they wait elsewhere
+  bool has_head;
   int64_t sharers;  // ranks that share each sequence
   bool fp8, accumulates;
   int64_t chunk;  // rows of logits that exist at once

@@ -53,6 +53,40 @@ std::vector<BlockLayout> frozen_blocks(const Network& network) {
   return is_adapted(network) ? block_layouts(network, 0, 1) : std::vector<BlockLayout>();
 }
 
+StageOfModel stage_of(const Network& network, const Stage& stage, int sequence_length, int64_t micro_steps) {
+  if (stage.stages == 1) return {};
+  const auto* llama = std::get_if<LlamaConfig>(&network);
+  SHARDRUN_CHECK(llama != nullptr);
+  return stage_of(*llama, stage, sequence_length, micro_steps);
+}
+
+std::vector<BlockLayout> blocks_of_stage(const Network& network, std::vector<BlockLayout> blocks,
+                                         const StageOfModel& stage) {
+  if (stage.layers < 0) return blocks;
+  const ModelShape shape = shape_of(network);
+  for (int block = 0; block < static_cast<int>(blocks.size()); ++block) {
+    const int layer = block - 1;
+    const bool here = block == 0 ? stage.has_embedding || (shape.tied && stage.has_head)
+                      : layer == shape.layers
+                          ? stage.has_head
+                          : layer >= stage.first_layer && layer < stage.first_layer + stage.layers;
+    blocks[block].elsewhere = !here;
+  }
+  return blocks;
+}
+
+std::vector<int> stages_of_blocks(const Network& network, int stages, int sequence_length) {
+  const std::vector<BlockLayout> all = trained_blocks(network, 0, 1);
+  std::vector<int> owners(all.size(), 0);
+  for (int number = stages - 1; number > 0; --number) {
+    const auto blocks = blocks_of_stage(
+        network, all, stage_of(network, {number, stages}, sequence_length, /*micro_steps=*/1));
+    for (size_t block = 1; block < blocks.size(); ++block)
+      if (!blocks[block].elsewhere) owners[block] = number;
+  }
+  return owners;
+}
+
 FlopsPerToken flops_per_token(const Network& network, int sequence_length) {
   return std::visit([&](const auto& config) { return flops_per_token(config, sequence_length); }, network);
 }

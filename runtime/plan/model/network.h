@@ -25,6 +25,14 @@ std::vector<BlockLayout> block_layouts(const Network& network, int tensor_rank, 
 // have the same numbers.
 std::vector<BlockLayout> trained_blocks(const Network& network, int tensor_rank, int tensor_parallel);
 std::vector<BlockLayout> frozen_blocks(const Network& network);
+// Returns what a stage of a pipeline has; only a Llama has several (CHECK).
+StageOfModel stage_of(const Network& network, const Stage& stage, int sequence_length, int64_t micro_steps);
+// Returns the blocks of the model as one of its stages sees them: with those marked that are elsewhere (BlockLayout). A tied
+// embedding is on the first and on the last stage.
+std::vector<BlockLayout> blocks_of_stage(const Network& network, std::vector<BlockLayout> blocks,
+                                         const StageOfModel& stage);
+// Returns the stage whose ranks write each block to checkpoints.
+std::vector<int> stages_of_blocks(const Network& network, int stages, int sequence_length);
 FlopsPerToken flops_per_token(const Network& network, int sequence_length);
 int64_t most_targets(const Network& network, int sequence_length);
 ActivationBytes activation_bytes(const Network& network, const ModelRun& run, int tensor_parallel);

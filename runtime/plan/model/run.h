@@ -17,6 +17,13 @@ using base::DType;
 // memory each; everything of a layer but its input.
 using spec::Checkpointing;
 
+// What a stage of a pipeline has of a model; as it stands: all of it.
+struct StageOfModel {
+  bool has_embedding = true, has_head = true;
+  int first_layer = 0, layers = -1;  // -1: all
+  int64_t in_flight = 1;             // micro-batches whose activations are held at once
+};
+
 struct ModelRun {
   DType compute = DType::kFp32;
   int micro_batch = 1, sequence_length = 1;
@@ -28,6 +35,7 @@ struct ModelRun {
   bool fp8 = false;          // the linear layers of a Llama's blocks, beside bf16
   bool accumulates = false;  // whether backward is asked to add, to what other micro-steps gave
   int context_parallel = 1;  // ranks that share each sequence
+  StageOfModel stage{};
 
   bool offloads_to_host() const { return offload && device == DeviceKind::kGpu; }
   bool offloads_to_file() const { return offload && device == DeviceKind::kCpu; }

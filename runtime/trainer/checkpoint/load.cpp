@@ -92,6 +92,7 @@ Result<void> load(const std::string& folder, const Manifest& manifest, std::span
     std::optional<ShardFileReader> reader;
     for (size_t i = 0; i < blocks.size(); ++i) {
       const auto index = static_cast<size_t>(blocks[i]);
+      if (manifest.blocks[index].stage != place.stage) continue;
       const auto from = members_of(manifest.blocks[index], place.tensor_rank);
       const auto& layout = layouts[place.tensor_rank][i];
       const ElementRange held = place.part_of(layout.owned(0, place.shard_rank));

@@ -140,7 +140,8 @@ bool is_possible(const BestLoss& best) {
 
 bool is_possible(const Manifest& manifest) {
   const Spread& spread = manifest.spread;
-  const int64_t degrees[] = {spread.tensor_parallel, spread.shard_degree, spread.replicas};
+  const int64_t degrees[] = {spread.tensor_parallel, spread.shard_degree, spread.replicas,
+                             spread.pipeline_parallel};
   int64_t files = 1;
   for (const int64_t degree : degrees) {
     if (degree < 1 || degree > kMostFiles) return false;
@@ -164,6 +165,7 @@ bool is_possible(const Manifest& manifest) {
       if (elements > kLargestTensorElements) return false;
     }
     if (elements < 1 && !manifest.adapters) return false;
+    if (block.stage < 0 || block.stage >= spread.pipeline_parallel) return false;
   }
   return true;
 }
@@ -178,9 +180,9 @@ Manifest manifest_from(const json& object) {
                    object.at("seed").get<uint64_t>(), object.value("corpus_digest", "")};
   manifest.model = compact(object.at("model"));
   manifest.spread = {object.at("tensor_parallel").get<int>(), object.at("shard_degree").get<int>(),
-                     object.at("replicas").get<int>()};
+                     object.at("replicas").get<int>(), object.value("pipeline_parallel", 1)};
   for (const json& entry : object.at("blocks")) {
-    BlockInfo block{entry.at("name").get<std::string>(), {}};
+    BlockInfo block{entry.at("name").get<std::string>(), {}, entry.value("stage", 0)};
     for (const json& tensor : entry.at("tensors")) block.tensors.push_back(tensor_from(tensor));
     manifest.blocks.push_back(std::move(block));
   }
@@ -205,7 +207,8 @@ bool same_data(const DataIdentity& left, const DataIdentity& right) {
 }
 
 int Place::file() const {
-  return (replica_rank * spread.shard_degree + shard_rank) * spread.tensor_parallel + tensor_rank;
+  const int data_rank = (stage * spread.replicas + replica_rank) * spread.shard_degree + shard_rank;
+  return data_rank * spread.tensor_parallel + tensor_rank;
 }
 
 plan::ElementRange Place::part_of(const plan::ElementRange& owned) const {
@@ -218,7 +221,9 @@ plan::ElementRange Place::part_of(const plan::ElementRange& owned) const {
 
 Place place_of(const Spread& spread, int file) {
   const int data = file / spread.tensor_parallel;
-  return {spread, file % spread.tensor_parallel, data % spread.shard_degree, data / spread.shard_degree};
+  const int copy = data / spread.shard_degree;
+  return {spread, file % spread.tensor_parallel, data % spread.shard_degree, copy % spread.replicas,
+          copy / spread.replicas};
 }
 
 shard::TensorSlice TensorRecord::slice(int tensor_rank) const {
@@ -277,12 +282,14 @@ std::string to_json(const Manifest& manifest) {
   json model = base::parse_json(manifest.model);
   SHARDRUN_CHECK(model.is_object());
   json blocks = json::array();
+  const bool is_pipeline = manifest.spread.pipeline_parallel > 1;
   for (const BlockInfo& block : manifest.blocks) {
     json tensors = json::array();
     for (const TensorRecord& tensor : block.tensors) tensors.push_back(to_object(tensor));
     blocks.push_back({{"name", block.name}, {"tensors", std::move(tensors)}});
+    if (is_pipeline) blocks.back()["stage"] = block.stage;
   }
-  json object = {{"format_version", Manifest::kFormatVersion},
+  json object = {{"format_version", is_pipeline ? Manifest::kPipelineVersion : Manifest::kFormatVersion},
                  {"step", manifest.step},
                  {"epoch", manifest.epoch},
                  {"data_position", manifest.data_position},
@@ -294,6 +301,7 @@ std::string to_json(const Manifest& manifest) {
                  {"shard_degree", manifest.spread.shard_degree},
                  {"replicas", manifest.spread.replicas},
                  {"blocks", std::move(blocks)}};
+  if (is_pipeline) object["pipeline_parallel"] = manifest.spread.pipeline_parallel;
   if (!manifest.data.digest.empty()) object["corpus_digest"] = manifest.data.digest;
   for (const kernels::Fp8History& history : manifest.fp8) object["fp8"].push_back(to_array(history));
   if (!manifest.gpu.attention.empty() || !manifest.gpu.products.empty())
@@ -318,9 +326,10 @@ Result<Manifest> parse_manifest(std::string_view text) {
   // The checksum was right, so only another version can lack a member; the library's exceptions end here.
   try {
     const int version = object.at("format_version").get<int>();
-    if (version != Manifest::kFormatVersion) {
-      return Error(Code::kUnsupported, fmt::format("checkpoint format version {}, this program reads {}",
-                                                   version, Manifest::kFormatVersion));
+    if (version != Manifest::kFormatVersion && version != Manifest::kPipelineVersion) {
+      return Error(Code::kUnsupported,
+                   fmt::format("checkpoint format version {}, this program reads {} and {}", version,
+                               Manifest::kFormatVersion, Manifest::kPipelineVersion));
     }
     Manifest manifest = manifest_from(object);
     if (!is_possible(manifest)) return Error(Code::kCorrupt, "manifest holds impossible numbers");

@@ -4,7 +4,7 @@
 // tensor parallelism, tensor rank t has slices of the tensors; its slices of one block, one behind the other, are
 // its "local block". Of that, shard rank s owns a range (runtime/plan/shard_layout.h), and where several replicas own
 // the same range, each writes its part of it. So every element is written once, except that what all tensor ranks
-// hold alike is in the files of each; a reader takes it from the first.
+// hold alike is in the files of each; a reader takes it from the first. The stages of a pipeline write some blocks each.
 //
 // manifest.json is one JSON object; its member "crc32c" is the checksum of the object without that member, dumped
 // without white space and with sorted keys. docs/formats.md lists the members.
@@ -32,16 +32,16 @@ using base::Result;
 
 // How the state is spread over files.
 struct Spread {
-  int tensor_parallel = 1, shard_degree = 1, replicas = 1;
+  int tensor_parallel = 1, shard_degree = 1, replicas = 1, pipeline_parallel = 1;
 
-  int files() const { return tensor_parallel * shard_degree * replicas; }
+  int files() const { return tensor_parallel * shard_degree * replicas * pipeline_parallel; }
   friend bool operator==(const Spread&, const Spread&) = default;
 };
 
-// One writer. Files are numbered as global ranks are: (replica · shard_degree + shard) · tensor_parallel + tensor.
+// One writer. Files are numbered as global ranks are: ((stage · replicas + replica) · shard_degree + shard) · tensor_parallel + tensor.
 struct Place {
   Spread spread;
-  int tensor_rank = 0, shard_rank = 0, replica_rank = 0;
+  int tensor_rank = 0, shard_rank = 0, replica_rank = 0, stage = 0;
 
   int file() const;
   // Returns the part that this writer writes of what shard_rank owns of a block.
@@ -65,6 +65,7 @@ struct TensorRecord {
 struct BlockInfo {
   std::string name;
   std::vector<TensorRecord> tensors;
+  int stage = 0;  // whose files have it
 
   int64_t elements(int tensor_rank) const;  // elements of the local block
   int64_t full_elements() const;
@@ -125,7 +126,8 @@ struct BestLoss {
 };
 
 struct Manifest {
-  static constexpr int kFormatVersion = 2;
+  // A checkpoint of a pipeline has the second version, which programs from before there were any refuse.
+  static constexpr int kFormatVersion = 2, kPipelineVersion = 3;
   int64_t step = 0;           // optimizer steps done
   int epoch = 0;              // the attempt that wrote it
   int64_t data_position = 0;  // position of the next step's first sequence (runtime/trainer/data/loader.h)

@@ -180,9 +180,11 @@ Result<void> ShardFileReader::read_header(const Manifest& manifest, int file) {
       header_.blocks.size() != manifest.blocks.size()) {
     return Error(Code::kCorrupt, fmt::format("{}: does not belong to this checkpoint", path_));
   }
-  const int tensor_rank = place_of(manifest.spread, file).tensor_rank;
+  const Place place = place_of(manifest.spread, file);
   for (size_t b = 0; b < header_.blocks.size(); ++b) {
-    if (header_.blocks[b].elements != static_cast<uint64_t>(manifest.blocks[b].elements(tensor_rank))) {
+    const BlockInfo& block = manifest.blocks[b];
+    const int64_t elements = block.stage == place.stage ? block.elements(place.tensor_rank) : 0;
+    if (header_.blocks[b].elements != static_cast<uint64_t>(elements)) {
       return Error(Code::kCorrupt,
                    fmt::format("{}: block {} has another size than the manifest says", path_, b));
     }

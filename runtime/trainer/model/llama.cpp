@@ -14,6 +14,7 @@
 #include "runtime/trainer/model/block_linears.h"
 #include "runtime/trainer/model/experts.h"
 #include "runtime/trainer/model/linear_adapters.h"
+#include "runtime/trainer/model/llama_offsets.h"
 #include "runtime/trainer/model/shared_attention.h"
 #include "runtime/trainer/model/tensor_group.h"
 
@@ -41,7 +42,9 @@ class TypedLlama : public Llama {
         ops_(backend_.ops<T>()),
         tensor_(options.tensor),
         sizes_(config, options, tensor_.size()),
-        blocks_(plan::trained_blocks(config, tensor_.rank(), tensor_.size())),
+        stage_(options.stage),
+        blocks_(plan::blocks_of_stage(config, plan::trained_blocks(config, tensor_.rank(), tensor_.size()),
+                                      stage_)),
         frozen_(plan::frozen_blocks(config)),
         saved_(std::move(memory.saved)),
         scratch_(std::move(memory.scratch)),
@@ -58,6 +61,8 @@ class TypedLlama : public Llama {
     backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
     if (config.tied_embeddings) visits_.push_back(0);
+    first_visit_ = stage_.has_embedding ? 0 : 1 + stage_.first_layer;
+    end_visit_ = stage_.has_head ? static_cast<int>(visits_.size()) : 1 + end_layer();
     // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
     head_matrix_ = config.tied_embeddings ? 0 : sizes_.C;
     head_norm_ = config.tied_embeddings ? sizes_.V * sizes_.C : 0;
@@ -65,7 +70,14 @@ class TypedLlama : public Llama {
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
   const std::vector<BlockLayout>& frozen() const override { return frozen_; }
-  std::span<const int> visits() const override { return visits_; }
+  std::span<const int> visits() const override {
+    return std::span(visits_).subspan(first_visit_, end_visit_ - first_visit_);
+  }
+  StageBorder border() override {
+    const int64_t count = sizes_.R * sizes_.C;
+    const auto bytes = [&](T* rows) { return std::as_writable_bytes(std::span(rows, count)); };
+    return {bytes(activations(stage_.first_layer).input), bytes(buffers_.output), bytes(buffers_.dstream)};
+  }
   Fp8State* fp8() override { return sizes_.fp8 ? &fp8_ : nullptr; }
 
   void set_batch(const Batch& batch) override {
@@ -84,6 +96,8 @@ class TypedLlama : public Llama {
       upload(buffers_.begins, batch.document_begins);
       visibility_.begins = buffers_.begins;
     }
+    SHARDRUN_CHECK(batch.slot >= 0 && batch.slot < sizes_.in_flight);
+    slot_ = batch.slot;
     loss_scale_ = batch.loss_scale;
     // Logits of several chunks do not stay until backward, which makes them again: once is enough.
     loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
@@ -94,8 +108,9 @@ class TypedLlama : public Llama {
         std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
   }
 
-  Result<void> forward(int visit, std::span<const std::byte> parameters,
+  Result<void> forward(int visit_here, std::span<const std::byte> parameters,
                        std::span<const std::byte> frozen) override {
+    const int visit = first_visit_ + visit_here;
     const T* p = checked(visit, parameters, blocks_);
     if (adapted()) {
       adapters_.use(p);
@@ -117,8 +132,9 @@ class TypedLlama : public Llama {
   }
   const double* loss_sums() const override { return buffers_.losses; }
 
-  Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
+  Result<void> backward(int visit_here, std::span<const std::byte> parameters, std::span<float> gradient,
                         bool accumulate, std::span<const std::byte> frozen) override {
+    const int visit = first_visit_ + visit_here;
     const T* p = checked(visit, parameters, blocks_);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == held(block_of(visit)));
     accumulate_ = accumulate;
@@ -141,6 +157,8 @@ class TypedLlama : public Llama {
   void upload(int32_t* to, std::span<const int32_t> from) {
     backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
   }
+  // Visits are counted over all stages, and so are layers: those of this one are [first_layer, end_layer()).
+  int end_layer() const { return stage_.first_layer + static_cast<int>(sizes_.L); }
   bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
   bool adapted() const { return !frozen_.empty(); }
   // With experts each layer is two visits: of the dense block, then of its experts'.
@@ -154,28 +172,10 @@ class TypedLlama : public Llama {
   }
   const T* checked(int visit, std::span<const std::byte> parameters,
                    const std::vector<BlockLayout>& blocks) const {
-    SHARDRUN_CHECK(visit >= 0 && visit < static_cast<int>(visits_.size()));
+    SHARDRUN_CHECK(visit >= first_visit_ && visit < end_visit_);
     SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(held(blocks[visits_[visit]])) * sizeof(T));
     return reinterpret_cast<const T*>(parameters.data());
   }
-
-  // Offsets inside a layer's flat buffer. q, k, v lie side by side, and so do gate and up: one product each.
-  struct LayerOffsets {
-    explicit LayerOffsets(const Sizes& s)
-        : norm1(0),
-          qkv(s.C),
-          qkv_bias(qkv + s.QKV * s.C),
-          head_norms(qkv_bias + (s.bias ? s.QKV : 0)),
-          out(head_norms + (s.head_norms ? 2 * s.D : 0)),
-          norm2(out + s.C * s.HD),
-          gate_up(norm2 + s.C),
-          down(gate_up + 2 * s.F * s.C) {}
-    int64_t router() const {
-      return gate_up;
-    }  // of a layer whose feed-forward are experts: behind it is nothing
-    int64_t norm1, qkv, qkv_bias, head_norms, out, norm2, gate_up,
-        down;  // behind qkv two that a family may lack
-  };
 
   // The gradient of the parameter at `offset`; null of a frozen one.
   static float* part(float* gradient, int64_t offset) {
@@ -234,7 +234,7 @@ class TypedLlama : public Llama {
 
   Result<void> embedding_forward(const T* p) {
     const Sizes& s = sizes_;
-    T* stream = s.L > 0 ? buffers_.layers.front().input : buffers_.output;
+    T* stream = activations(0).input;
     RETURN_IF_ERROR(make_room(0));
     if (tensor_.alone()) {
       ops_.embedding.forward(stream, buffers_.tokens, p, s.N, s.C);
@@ -272,17 +272,17 @@ class TypedLlama : public Llama {
     return backend_.repeat({name, layer, memory, flags | scales << 2}, ops);
   }
 
-  T* output_of(int layer) {
-    const auto next = static_cast<size_t>(layer) + 1;
-    return next < buffers_.layers.size() ? buffers_.layers[next].input : buffers_.output;
-  }
+  T* output_of(int layer) { return layer + 1 < end_layer() ? activations(layer + 1).input : buffers_.output; }
 
   Result<void> norm(T* all, float* rrms, const T* rows, const T* weight) {
     ops_.norms.rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
     return gather_rows(all);
   }
 
-  LlamaLayerActivations<T>& activations(int layer) { return buffers_.layers[layer]; }
+  // Of the micro-batch that was set.
+  LlamaLayerActivations<T>& activations(int layer) {
+    return buffers_.layers[slot_ * sizes_.L + layer - stage_.first_layer];
+  }
 
   // Up to the norm of the feed-forward, which takes the residual stream in the same pass.
   Result<void> attention_forward(int layer, const T* p, const LayerOffsets& at) {
@@ -361,7 +361,7 @@ class TypedLlama : public Llama {
   }
 
   void prefetch_before(int layer) {
-    if (layer == 0) return;
+    if (layer == stage_.first_layer) return;
     const LlamaLayerActivations<T>& next = activations(layer - 1);
     saved_.prefetch(next.begin, next.end - next.begin);
   }
@@ -513,8 +513,11 @@ class TypedLlama : public Llama {
   const kernels::Ops<T>& ops_;
   TensorGroup tensor_;
   Sizes sizes_;
+  plan::StageOfModel stage_;
   std::vector<BlockLayout> blocks_, frozen_;
-  std::vector<int> visits_;
+  std::vector<int> visits_;  // of all stages, of which this one has [first_visit_, end_visit_)
+  int first_visit_ = 0, end_visit_ = 0;
+  int64_t slot_ = 0;  // Batch::slot
   Memory saved_, scratch_;
   LlamaBuffers<T> buffers_;
   std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory

@@ -3,7 +3,8 @@
 // The sharding engine owns parameters and gradients; the model owns activations. The parameters of one block are
 // one flat buffer (BlockLayout), gathered before use and released after. A block may be used twice, as tied
 // embeddings are: `visits` is the order of uses.
-// One micro-step:  set_batch; forward(0 … last visit); loss(); backward(last … 0).
+// One micro-step:  set_batch; forward(0 … last visit); loss(); backward(last … 0). A stage of a pipeline has some of the blocks, and
+// begins and ends at its border().
 //
 // Errors: only those of the communicators that a tensor-parallel model was given; a model alone has none.
 // Parameters, gradients and activations lie in the memory of ModelOptions::backend; batches come from the host's.
@@ -44,6 +45,16 @@ struct Batch {
   // Whether backward comes after this forward: the loss may then be computed there, where its gradient is, and is known
   // after the backward of the last visit.
   bool backward_follows = false;
+  // Where its activations lie until backward: below StageOfModel::in_flight. It is given again before its backward, where
+  // another one came in between.
+  int64_t slot = 0;
+};
+
+// Where a stage of a pipeline meets its neighbours: the residual stream that comes in, of the batch that was set, and the one that
+// goes out, each valid until the next forward; and what comes in as the gradient of the second and leaves as that of the
+// first. All are as long.
+struct StageBorder {
+  std::span<std::byte> input, output, gradient;
 };
 
 // Sums of cross-entropies of a micro-batch, in nats, and how many there were; and the sum of what counts by sequences.
@@ -62,8 +73,9 @@ class Model {
   virtual const std::vector<BlockLayout>& blocks() const = 0;
   // As many blocks that stay as they are, whose parameters lie beside those; empty: all are trained.
   virtual const std::vector<BlockLayout>& frozen() const = 0;
-  // Block of each visit, in forward order.
+  // Block of each visit, in forward order: of a stage, its own.
   virtual std::span<const int> visits() const = 0;
+  virtual StageBorder border() { return {}; }
 
   // Returns the scales of a model with fp8; null without fp8.
   virtual Fp8State* fp8() { return nullptr; }

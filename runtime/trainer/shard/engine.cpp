@@ -44,7 +44,7 @@ Result<std::optional<Work>> Engine::next() {
   while (true) {
     const auto event = plan_->next();
     SHARDRUN_CHECK(event.has_value());
-    if (event->kind == Kind::kMicroStepEnds) return std::optional<Work>();
+    if (event->kind == Kind::kTurnEnds) return std::optional<Work>();
     if (event->kind == Kind::kForward || event->kind == Kind::kBackward) return std::optional(work(*event));
     RETURN_IF_ERROR(execute(*event));
   }
@@ -76,7 +76,7 @@ Result<void> Engine::execute(const StepEvent& event) {
       return is_empty(event.block) ? Result<void>() : await_replicas();
     case Kind::kForward:
     case Kind::kBackward:
-    case Kind::kMicroStepEnds:
+    case Kind::kTurnEnds:
       break;  // next() returns them
   }
   SHARDRUN_CHECK(false);

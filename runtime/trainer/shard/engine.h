@@ -2,7 +2,7 @@
 // computations of whoever calls it. A block's fp32 master parameters and gradients are cut into shard-group-size equal
 // parts; a rank owns one of them in every block.
 //
-//   begin(plan); then as often as the plan has micro-steps: next() until it has no more work, computing what it returns;
+//   begin(plan); then as often as the plan has turns: next() until it has no more work, computing what it returns;
 //   then finish(), and gradient() holds the sum over all ranks and micro-steps. publish() after every change of masters.
 //
 // The engine decides nothing: which block is gathered when and into which buffer, and what is reduced where and when, is
@@ -90,9 +90,9 @@ class Engine {
 
   // Starts a plan that was made for this rank's buffers and groups. Whatever gradient() held is forgotten.
   void begin(plan::StepPlan plan);
-  // Executes the plan up to the next computation, or nullopt: to the end of a micro-step.
+  // Executes the plan up to the next computation, or nullopt: to the end of a turn, which without stages is a micro-step.
   Result<std::optional<Work>> next();
-  // Executes what is left of the plan after its last micro-step.
+  // Executes what is left of the plan after its last turn.
   Result<void> finish();
 
  private:

@@ -17,7 +17,8 @@ struct ReplicaDifference {
   bool is_certain = false;  // most replicas agree against them; else these are all replicas that disagree
 };
 
-// `hashes` are of all ranks of the world, in rank order; rank r holds the same shard as r + n * (hashes.size() / replicas).
-ReplicaDifference compare_hashes(std::span<const uint64_t> hashes, int replicas);
+// `hashes` are of all ranks of the world, in rank order: of each stage of a pipeline, one behind the other. Rank r of a stage
+// holds the same shard as r + n * (the stage's ranks / replicas).
+ReplicaDifference compare_hashes(std::span<const uint64_t> hashes, int replicas, int stages = 1);
 
 }  // namespace shardrun::train

@@ -75,9 +75,11 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
   ASSIGN_OR_RETURN(auto sums, backend.allocate(sizeof(Sums)));
   ASSIGN_OR_RETURN(auto optimizer, Optimizer::create(optimizer_options(options), (*model)->blocks(), layout,
                                                      groups.shard_rank(), backend));
+  ASSIGN_OR_RETURN(auto links, StageLinks::create(options.stage, groups.stages,
+                                                  plan::message_bytes(options, groups.tensor_parallel())));
   std::unique_ptr<Session> session(new Session(options, groups, std::move(batches), backend,
                                                std::move(model).value(), std::move(layout), std::move(arena),
-                                               std::move(sums), std::move(optimizer)));
+                                               std::move(sums), std::move(optimizer), std::move(links)));
   // One rank reads for all: it writes the manifests.
   if (groups.world->rank() == 0) session->corpus_digest_ = session->batches_->training_corpus().digest();
   if (options.saves_while_training) {
@@ -91,7 +93,7 @@ Result<std::unique_ptr<Session>> Session::create(const SessionOptions& options, 
 
 Session::Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
                  kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
-                 shard::Arena arena, base::Memory sums, Optimizer optimizer)
+                 shard::Arena arena, base::Memory sums, Optimizer optimizer, StageLinks links)
     : options_(options),
       groups_(groups),
       batch_(batch_plan(options, groups.readers())),
@@ -105,11 +107,14 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
               plan::shard_layout(model_->frozen(), groups.shard_degree())),
       sums_(std::move(sums)),
       optimizer_(std::move(optimizer)),
+      links_(std::move(links)),
       spikes_(options.spike_factor) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   const plan::MemoryPlan& memory = plan_.memory;
   SHARDRUN_CHECK(arena_.planned_bytes() ==
                  memory.masters + memory.compute_copy + memory.frozen + memory.gradients + memory.gathered);
+  if (options.stage.stages > 1)
+    plan_ = plan_largest_stage(options, {groups.shard_degree(), groups.replicas(), groups.tensor_parallel()});
 }
 
 Result<void> Session::read_frozen() {
@@ -155,6 +160,7 @@ plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
   for (const plan::BlockShards& block : engine_.layout().blocks) stays.push_back(block.stays);
   return plan::StepPlan(
       {.visits = {model_->visits().begin(), model_->visits().end()},
+       .stage = options_.stage,
        .micro_steps = micro_steps,
        .backward = backward,
        .prefetch = options_.prefetch,
@@ -163,10 +169,12 @@ plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
        .stays = stays});
 }
 
-Result<void> Session::compute() {
+Result<void> Session::compute(const plan::Turn& turn) {
+  const model::StageBorder border = model_->border();
+  RETURN_IF_ERROR(links_.receive(turn, border));
   while (true) {
     ASSIGN_OR_RETURN(auto work, engine_.next());
-    if (!work) return {};
+    if (!work) return links_.send(turn, border);
     const shard::Work& it = *work;
     const auto scope = traced_scope(it.is_forward ? "forward" : "backward", it.block);
     RETURN_IF_ERROR(it.is_forward
@@ -175,25 +183,49 @@ Result<void> Session::compute() {
   }
 }
 
+bool Session::repeats_table() const {
+  return plan::shape_of(options_.model).tied && !options_.stage.is_first() && options_.stage.is_last();
+}
+
+Result<void> Session::sum_over_ends() {
+  if (groups_.stages.ends == nullptr) return {};
+  const auto table = engine_.gradient().first(engine_.layout().block(0).shard_elements);
+  ASSIGN_OR_RETURN(auto pending, groups_.stages.ends->all_reduce(table));
+  return groups_.stages.ends->wait(pending);
+}
+
 // This rank's part of the squared norm. Whole tensors of a tensor group are its first rank's.
 void Session::sum_gradient_squares(Sums& sums) {
   if (groups_.replica_rank() > 0) return;
+  const int64_t begin = repeats_table() ? engine_.layout().block(0).shard_elements : 0;
   if (groups_.tensor_parallel() == 1)
-    return backend_.optimizer().sum_of_squares(&sums.squares, engine_.gradient());
+    return backend_.optimizer().sum_of_squares(&sums.squares, engine_.gradient().subspan(begin));
   for (const optim::UpdateRange& range : optimizer_.ranges()) {
-    if (range.whole && groups_.tensor_rank() > 0) continue;
+    if ((range.whole && groups_.tensor_rank() > 0) || range.begin < begin) continue;
     backend_.optimizer().sum_of_squares(&sums.part, engine_.gradient().subspan(range.begin, range.count));
     backend_.optimizer().accumulate(&sums.squares, &sums.part, 1);
   }
 }
 
-Result<void> Session::micro_step(int64_t position, int64_t number, int64_t targets) {
-  ASSIGN_OR_RETURN(auto batch, batches_->read_training(position, batch_, number, groups_.reader()));
-  batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
-  batch.backward_follows = true;
-  batch.sequence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
-  model_->set_batch(batch);
-  return compute();
+Result<void> Session::micro_steps(int64_t position, int64_t count, int64_t targets, double* losses) {
+  engine_.begin(step_plan(count, /*backward=*/true));
+  RETURN_IF_ERROR(links_.begin(count, count));
+  const int64_t turns = plan::turn_count(options_.stage, count, /*backward=*/true);
+  for (int64_t number = 0; number < turns; ++number) {
+    const plan::Turn turn = plan::turn_at(options_.stage, count, /*backward=*/true, number);
+    ASSIGN_OR_RETURN(auto batch,
+                     batches_->read_training(position, batch_, turn.micro_step, groups_.reader()));
+    batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
+    batch.backward_follows = true;
+    batch.sequence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
+    batch.slot = turn.micro_step % options_.stage.in_flight(count);
+    model_->set_batch(batch);
+    RETURN_IF_ERROR(compute(turn));
+    if (turn.backward && losses != nullptr) backend_.optimizer().accumulate(losses, model_->loss_sums(), 2);
+  }
+  RETURN_IF_ERROR(links_.finish());
+  RETURN_IF_ERROR(engine_.finish());
+  return sum_over_ends();
 }
 
 Session::Attention Session::attention() const {
@@ -221,10 +253,7 @@ Result<void> Session::rehearse() {
   ASSIGN_OR_RETURN(const auto targets, batches_->training_targets(/*position=*/0, batch_));
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
   const int64_t count = std::min<int64_t>(2, batch_.gradient_accumulation);
-  engine_.begin(step_plan(count, /*backward=*/true));
-  for (int64_t number = 0; number < count; ++number)
-    RETURN_IF_ERROR(micro_step(/*position=*/0, number, targets));
-  RETURN_IF_ERROR(engine_.finish());
+  RETURN_IF_ERROR(micro_steps(/*position=*/0, count, targets, /*losses=*/nullptr));
   return backend_.finish();
 }
 
@@ -234,19 +263,14 @@ Result<StepReport> Session::step(bool stop_requested) {
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
-  engine_.begin(step_plan(batch_.gradient_accumulation, /*backward=*/true));
-  for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
-    RETURN_IF_ERROR(micro_step(data_position_, number, targets));
-    backend_.optimizer().accumulate(&step_sums.loss, model_->loss_sums(), 2);
-  }
-  RETURN_IF_ERROR(engine_.finish());
+  RETURN_IF_ERROR(micro_steps(data_position_, batch_.gradient_accumulation, targets, &step_sums.loss));
 
-  // Replicas hold the same gradient, and ranks of a tensor group computed the same loss: each counts once.
+  // Replicas hold the same gradient, ranks of a tensor group computed the same loss, and only a last stage has one: each counts once.
   sum_gradient_squares(step_sums);
   Sums own{};
   RETURN_IF_ERROR(backend_.download(&own, &step_sums, sizeof own));  // the one wait of a step
   const auto votes = saver_ ? saver_->votes() : checkpoint::BackgroundSaver::Votes{};
-  const double once = groups_.tensor_rank() == 0 ? 1.0 : 0.0;
+  const double once = repeats_loss() ? 0.0 : 1.0;
   std::array<double, 6> sums{
       own.squares, once * own.loss, once * own.next_sentence_loss, stop_requested ? 1.0 : 0.0,
       votes[0],    votes[1]};
@@ -328,18 +352,20 @@ Result<double> Session::held_out_loss(size_t set) {
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
   engine_.begin(step_plan(rounds, /*backward=*/false));
+  RETURN_IF_ERROR(links_.begin(rounds, 0));
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t first_slot = round * slots_per_round + groups_.reader() * batch_.micro_batch;
     ASSIGN_OR_RETURN(const auto batch, batches_->read_held_out(set, first_slot, count));
     model_->set_batch(batch);
-    RETURN_IF_ERROR(compute());
+    RETURN_IF_ERROR(compute({round, /*forward=*/true, /*backward=*/false}));
     const model::Loss loss = model_->loss();
-    if (groups_.tensor_rank() > 0) continue;
+    if (repeats_loss()) continue;
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
     sums[2] += loss.sequence_sum;
     sums[3] += static_cast<double>(loss.sequences);
   }
+  RETURN_IF_ERROR(links_.finish());
   RETURN_IF_ERROR(engine_.finish());
   RETURN_IF_ERROR(all_reduce(sums));
   const double next_sentence = sums[3] > 0.0 ? sums[2] / sums[3] : 0.0;
@@ -354,238 +380,6 @@ double Session::unigram_entropy() const {
 Result<void> Session::all_reduce(std::span<double> values) {
   ASSIGN_OR_RETURN(auto pending, groups_.world->all_reduce(values));
   return groups_.world->wait(pending);
-}
-
-checkpoint::Manifest Session::manifest() const {
-  checkpoint::Manifest manifest;
-  manifest.step = steps_done_;
-  manifest.data_position = data_position_;
-  manifest.spread = place().spread;
-  manifest.data = {batches_->training_corpus().tokens(), options_.sequence_length, options_.seed,
-                   corpus_digest_};
-  manifest.model = hf_config(options_.model);
-  std::vector<std::vector<model::BlockLayout>> by_tensor_rank;
-  for (int rank = 0; rank < groups_.tensor_parallel(); ++rank)
-    by_tensor_rank.push_back(trained_blocks(options_.model, rank, groups_.tensor_parallel()));
-  manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
-  if (frozen_checksum_)
-    manifest.adapters = {std::get<plan::LlamaConfig>(options_.model).lora, *frozen_checksum_};
-  manifest.gpu = gpu_kernels_;
-  manifest.run = options_.run;
-  manifest.best = best_;
-  if (const model::Fp8State* const fp8 = model_->fp8()) manifest.fp8 = fp8->histories();
-  return manifest;
-}
-
-checkpoint::Place Session::place() const {
-  return {{groups_.tensor_parallel(), groups_.shard_degree(), groups_.replicas()},
-          groups_.tensor_rank(),
-          groups_.shard_rank(),
-          groups_.replica_rank()};
-}
-
-checkpoint::ShardState Session::shard_state() {
-  checkpoint::ReadValues read;
-  if (backend_.kind() == kernels::DeviceKind::kGpu) {
-    read = [this](std::span<const float> values, float* to) -> Result<void> {
-      if (optimizer_.is_on_host(values)) {
-        std::copy(values.begin(), values.end(), to);
-        return {};
-      }
-      return backend_.read_aside(to, values.data(), static_cast<int64_t>(values.size_bytes()));
-    };
-  }
-  if (optimizer_.packs_moments()) {
-    read = [this](std::span<const float> values, float* to) -> Result<void> {
-      if (!optimizer_.read_packed(values, to)) std::copy(values.begin(), values.end(), to);
-      return {};
-    };
-  }
-  return {engine_.master(), optimizer_.moment1(), optimizer_.moment2(),
-          [this](std::span<const float> values) { optimizer_.give_back(values); }, read};
-}
-
-Result<void> Session::start_save(const checkpoint::Store& store) {
-  RETURN_IF_ERROR(finish_save());
-  RETURN_IF_ERROR(backend_.finish());  // the state that the saver reads beside the next steps
-  RETURN_IF_ERROR(optimizer_.finish());
-  if (options_.compare_every_steps > 0) RETURN_IF_ERROR(compare_replicas());
-  const auto started = Clock::now();
-  const std::span<float> staging(reinterpret_cast<float*>(staging_.data()),
-                                 static_cast<size_t>(staging_.bytes()) / sizeof(float));
-  saver_.emplace(store, /*publishes=*/groups_.world->rank() == 0, groups_.world->size(), staging);
-  saver_->start(manifest(), place(), engine_.layout(), shard_state());
-  saving_step_ = steps_done_;
-  stall_seconds_ = seconds_since(started);
-  return {};
-}
-
-Result<void> Session::finish_save() {
-  while (saver_ && saver_->in_flight()) {
-    saver_->wait();
-    auto votes = saver_->votes();
-    RETURN_IF_ERROR(all_reduce(votes));
-    note_end_of_save(saver_->agree(votes));
-  }
-  return {};
-}
-
-void Session::note_end_of_save(std::optional<Result<std::string>> ended) {
-  if (!ended) return;
-  ended_saves_.push_back({saving_step_, *ended ? **ended : std::string(), stall_seconds_,
-                          *ended ? std::nullopt : std::optional<base::Error>(ended->error())});
-}
-
-Result<std::optional<std::string>> Session::resume(const checkpoint::Store& store,
-                                                   std::vector<std::string>& notices) {
-  RETURN_IF_ERROR(read_frozen());
-  int64_t tried = std::numeric_limits<int64_t>::max();
-  while (true) {
-    int64_t candidate = -1;
-    auto steps = groups_.world->rank() == 0 ? store.steps() : std::vector<int64_t>();
-    if (steps) {
-      const auto next =
-          std::find_if(steps->begin(), steps->end(), [&](int64_t step) { return step < tried; });
-      if (next != steps->end()) candidate = *next;
-    }
-    ASSIGN_OR_RETURN(auto pending,
-                     groups_.world->broadcast(std::as_writable_bytes(std::span(&candidate, 1)), /*root=*/0));
-    RETURN_IF_ERROR(groups_.world->wait(pending));
-    RETURN_IF_ERROR(steps);
-    if (candidate < 0 && tried == std::numeric_limits<int64_t>::max()) {
-      RETURN_IF_ERROR(start());
-      return std::optional<std::string>();
-    }
-    if (candidate < 0) {
-      return Error(Code::kCorrupt,
-                   fmt::format("no checkpoint in {} can be read; move the folder away to start anew",
-                               store.directory()));
-    }
-    ASSIGN_OR_RETURN(auto resumed, try_resume(store, candidate, notices));
-    if (resumed) return std::optional<std::string>(store.path_of(candidate));
-    tried = candidate;
-  }
-}
-
-// False when any rank found the checkpoint damaged: bytes that were read are not those that were written. What could not
-// be read says nothing about the checkpoint, so it ends the resume.
-Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
-                                 std::vector<std::string>& notices) {
-  auto manifest_read = store.read_manifest(step);
-  Result<void> loaded;
-  if (!manifest_read) {
-    loaded = manifest_read.error();
-  } else {
-    loaded = check_fits(*manifest_read, store.path_of(step));
-    if (loaded) loaded = read_shard(store, *manifest_read);
-  }
-  const bool damaged = !loaded && loaded.error().code() == Code::kCorrupt;
-  const bool misfit =
-      !loaded && (loaded.error().code() == Code::kInvalid || loaded.error().code() == Code::kUnsupported);
-  const bool unreadable = !loaded && !damaged && !misfit;
-  std::array<double, 3> failures{damaged ? 1.0 : 0.0, misfit ? 1.0 : 0.0, unreadable ? 1.0 : 0.0};
-  RETURN_IF_ERROR(all_reduce(failures));
-  if (misfit) return std::move(loaded).error();
-  if (unreadable) {
-    return Error(
-        Code::kIo,
-        fmt::format("checkpoint {} cannot be read, which does not prove it damaged: {}; mend what "
-                    "keeps it from being read, or move its folder away to resume from the one before",
-                    store.path_of(step), loaded.error().to_string()));
-  }
-  if (failures[1] > 0.0) return Error(Code::kPeerLost, "another rank refused the checkpoint");
-  if (failures[2] > 0.0) return Error(Code::kPeerLost, "another rank could not read the checkpoint");
-  if (damaged) {
-    notices.push_back(fmt::format("checkpoint {} is damaged and passed over: {}", store.path_of(step),
-                                  loaded.error().to_string()));
-  }
-  if (failures[0] > 0.0) return false;
-  if (manifest_read->run.is_other(options_.run) && groups_.world->rank() == 0)
-    notices.push_back(fmt::format("goes on from a checkpoint of run {} {}", manifest_read->run.name,
-                                  manifest_read->run.id));
-  if (model_->fp8() != nullptr) RETURN_IF_ERROR(model_->fp8()->restore(manifest_read->fp8));
-  if (backend_.kind() == kernels::DeviceKind::kGpu) gpu_kernels_ = manifest_read->gpu;
-  best_ = manifest_read->best;
-  steps_done_ = manifest_read->step;
-  data_position_ = manifest_read->data_position;
-  engine_.publish();
-  return true;
-}
-
-Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
-  const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
-  checkpoint::ShardState state = shard_state();
-  if (optimizer_.packs_moments()) return read_shard_to_pack(store, saved, target);
-  if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
-  ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master, state.moment1, state.moment2}));
-  state.master = host[0];
-  state.moment1 = host[1];
-  state.moment2 = host[2];
-  RETURN_IF_ERROR(store.read_shard(saved, target, state));
-  return host.store();
-}
-
-// Moments through the memory of the gradients, one after the other.
-Result<void> Session::read_shard_to_pack(const checkpoint::Store& store, const checkpoint::Manifest& saved,
-                                         const checkpoint::LoadTarget& target) {
-  RETURN_IF_ERROR(store.read_shard(saved, target, {engine_.master(), {}, {}}));
-  const std::span<float> values = engine_.gradient();
-  for (const int moment : {0, 1}) {
-    std::fill(values.begin(), values.end(), 0.0F);
-    checkpoint::ShardState state;
-    (moment == 0 ? state.moment1 : state.moment2) = values;
-    RETURN_IF_ERROR(store.read_shard(saved, target, state));
-    optimizer_.write_packed(moment, values);
-  }
-  return {};
-}
-
-// The masters through the memory of a moment, which is read after them.
-Result<void> Session::read_shard_beside_moments(const checkpoint::Store& store,
-                                                const checkpoint::Manifest& saved,
-                                                const checkpoint::LoadTarget& target,
-                                                const checkpoint::ShardState& state) {
-  RETURN_IF_ERROR(optimizer_.finish());
-  ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master}, state.moment1));
-  RETURN_IF_ERROR(store.read_shard(saved, target, {host[0], {}, {}}));
-  RETURN_IF_ERROR(host.store());
-  return store.read_shard(saved, target, {{}, state.moment1, state.moment2});
-}
-
-Result<void> Session::check_fits(const checkpoint::Manifest& saved, const std::string& path) const {
-  const checkpoint::Manifest ours = manifest();
-  if (const auto same = checkpoint::same_tensors(saved, ours); !same) {
-    return Error(Code::kInvalid,
-                 fmt::format("checkpoint {}: {}; give this job its own [checkpoint] directory", path,
-                             same.error().message()));
-  }
-  if (saved.adapters != ours.adapters) {
-    return Error(
-        Code::kInvalid,
-        fmt::format("checkpoint {} has adapters of {}; give this job its own [checkpoint] directory, or "
-                    "go on as that run was",
-                    path,
-                    saved.adapters && ours.adapters && saved.adapters->lora == ours.adapters->lora
-                        ? "other weights than those in [model] init"
-                        : "another [lora], or none"));
-  }
-  if (!options_.shares_checkpoints && saved.run.is_other(ours.run)) {
-    return Error(
-        Code::kInvalid,
-        fmt::format(
-            "checkpoint {} was written by another run, {} {}; move it away, or start from its weights: "
-            "[model] init",
-            path, saved.run.name, saved.run.id));
-  }
-  if (checkpoint::same_data(saved.data, ours.data)) return {};
-  const auto words = [](const checkpoint::DataIdentity& data) {
-    return fmt::format("{} tokens, sequence_length {}, seed {}{}{}", data.corpus_tokens, data.sequence_length,
-                       data.seed, data.digest.empty() ? "" : ", digest ", data.digest);
-  };
-  return Error(Code::kInvalid,
-               fmt::format("checkpoint {} was trained on other data ({}; this job: {}); give this job its "
-                           "own [checkpoint] directory",
-                           path, words(saved.data), words(ours.data)));
 }
 
 }  // namespace shardrun::train

@@ -29,10 +29,12 @@
 #include "runtime/trainer/shard/arena.h"
 #include "runtime/trainer/shard/engine.h"
 #include "runtime/trainer/train/batches.h"
+#include "runtime/trainer/train/groups.h"
 #include "runtime/trainer/train/network.h"
 #include "runtime/trainer/train/optimizer.h"
 #include "runtime/trainer/train/progress.h"
 #include "runtime/trainer/train/spike_rule.h"
+#include "runtime/trainer/train/stage_links.h"
 #include "runtime/trainer/train/trace.h"
 
 namespace shardrun::train {
@@ -56,32 +58,6 @@ struct SessionOptions : plan::RankOptions {
   double clip_norm = 1.0;           // 0: no clipping
   double spike_factor = 0.0;        // of SpikeRule; 0: no loss is a spike
   int64_t compare_every_steps = 0;  // how often replicas compare a hash of their masters; 0: never
-};
-
-// The communicators of one rank: `world` for the host's memory, the others for the backend's. They outlive the session unless
-// an error made them useless. Null stands for a group of one.
-struct Groups {
-  comm::Communicator* world = nullptr;
-  comm::Communicator* gather = nullptr;   // of the shard group
-  comm::Communicator* reduce = nullptr;   // of the shard group
-  comm::Communicator* replica = nullptr;  // the ranks with the same shard
-  comm::Communicator* tensor = nullptr;   // the ranks that share each matrix
-  comm::Communicator* experts = nullptr;  // of the shard group, where it shares experts
-  comm::Communicator* context = nullptr;  // the ranks that share each sequence
-
-  int shard_rank() const { return gather->rank(); }
-  int shard_degree() const { return gather->size(); }
-  int replica_rank() const { return replica == nullptr ? 0 : replica->rank(); }
-  int replicas() const { return replica == nullptr ? 1 : replica->size(); }
-  int tensor_rank() const { return tensor == nullptr ? 0 : tensor->rank(); }
-  int tensor_parallel() const { return tensor == nullptr ? 1 : tensor->size(); }
-  int data_rank() const { return replica_rank() * shard_degree() + shard_rank(); }
-  int data_parallel() const { return replicas() * shard_degree(); }
-  int context_rank() const { return context == nullptr ? 0 : context->rank(); }
-  int context_parallel() const { return context == nullptr ? 1 : context->size(); }
-  // Ranks, or groups of them, that read sequences of their own.
-  int readers() const { return data_parallel() / context_parallel(); }
-  int reader() const { return data_rank() / context_parallel(); }
 };
 
 struct StepReport {
@@ -165,22 +141,30 @@ class Session {
   int64_t tokens_per_step() const { return global_batch() * options_.sequence_length; }
   // In nats, of the validation text, or of the training text when there is none.
   double unigram_entropy() const;
+  // Of the rank that holds most.
   const plan::ModelPlan& plan() const { return plan_; }
 
  private:
   Session(const SessionOptions& options, const Groups& groups, std::unique_ptr<Batches> batches,
           kernels::Backend& backend, std::unique_ptr<model::Model> model, plan::ShardLayout layout,
-          shard::Arena arena, base::Memory sums, Optimizer optimizer);
+          shard::Arena arena, base::Memory sums, Optimizer optimizer, StageLinks links);
   // Reads what is frozen, once.
   Result<void> read_frozen();
   // Returns the schedule of `micro_steps` passes over the model, forward alone or with backward.
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
   // Returns the mean loss over sequences of held-out data (Batches::held_out_sequences).
   Result<double> held_out_loss(size_t set);
-  // Computes what the engine's plan has up to the end of a micro-step.
-  Result<void> compute();
-  // Computes micro-step `number` of the step whose sequences begin at `position`; gradients add up to those of micro-steps before.
-  Result<void> micro_step(int64_t position, int64_t number, int64_t targets);
+  // Computes the first `count` micro-steps of the step whose sequences begin at `position`; gradients add up. Where `losses`
+  // is not null, the two sums of each are added to what is there.
+  Result<void> micro_steps(int64_t position, int64_t count, int64_t targets, double* losses);
+  // Computes what the engine's plan has for a turn, between what comes from and goes to other stages.
+  Result<void> compute(const plan::Turn& turn);
+  // Sums the gradient of an embedding that is tied between the first stage and the last.
+  Result<void> sum_over_ends();
+  // Whether another rank counts the same loss.
+  bool repeats_loss() const { return groups_.tensor_rank() > 0 || !options_.stage.is_last(); }
+  // Whether another stage has block 0, too, and counts and writes it.
+  bool repeats_table() const;
   // Forward, backward and update in the compute lane.
   std::optional<Trace::Scope> traced_scope(const char* what, int block);
   Result<void> update_parameters(const StepReport& report);
@@ -211,6 +195,8 @@ class Session {
   checkpoint::Manifest manifest() const;
   checkpoint::Place place() const;
   checkpoint::ShardState shard_state();
+  // Returns what this rank writes to checkpoints of its shard.
+  plan::ShardLayout written_layout() const;
 
   SessionOptions options_;
   Groups groups_;
@@ -227,6 +213,7 @@ class Session {
   std::optional<uint32_t> frozen_checksum_;  // once it is read
   base::Memory sums_;                        // Sums, where the session computes
   Optimizer optimizer_;
+  StageLinks links_;
   checkpoint::GpuKernels gpu_kernels_;
   std::optional<checkpoint::BestLoss> best_;
   SpikeRule spikes_;

@@ -71,7 +71,8 @@ base::Error Session::not_finite(const StepReport& report, double own_loss) {
 
 // Returns the sequences of a rank in the next step: "8-9, 24".
 std::string Session::sequences_of(int rank) const {
-  const int reader = rank / (groups_.tensor_parallel() * groups_.context_parallel());
+  const int in_stage = rank % (groups_.data_parallel() * groups_.tensor_parallel());
+  const int reader = in_stage / (groups_.tensor_parallel() * groups_.context_parallel());
   std::string sequences;
   for (int64_t number = 0; number < batch_.gradient_accumulation; ++number) {
     const auto share = batch_.share(number, reader);
@@ -141,7 +142,7 @@ Result<void> Session::compare_replicas() {
   RETURN_IF_ERROR(groups_.world->wait(pending));
   std::vector<uint64_t> hashes;
   for (const Seen& seen : all) hashes.push_back(seen.hash);
-  const ReplicaDifference difference = compare_hashes(hashes, groups_.replicas());
+  const ReplicaDifference difference = compare_hashes(hashes, groups_.replicas(), options_.stage.stages);
   if (difference.ranks.empty()) return {};
   std::string names;
   for (const int rank : difference.ranks)

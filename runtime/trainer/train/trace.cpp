@@ -16,8 +16,8 @@ namespace shardrun::train {
 namespace {
 
 const char* lane_name(Trace::Lane lane) {
-  constexpr const char* kNames[] = {"compute", "gather", "reduce",  "replica",
-                                    "tensor",  "world",  "experts", "context"};
+  constexpr const char* kNames[] = {"compute", "gather",  "reduce",  "replica", "tensor",
+                                    "world",   "experts", "context", "stages"};
   return kNames[static_cast<int>(lane)];
 }
 

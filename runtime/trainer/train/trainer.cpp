@@ -260,6 +260,7 @@ class Trainer {
     install_stop_signals();
     SessionOptions options = session_options(spec_, plan_);
     options.node_name = env_.node_name;
+    options.stage = stage_;
     if (!gpu_) prepare_products(options, spec_.sharding.tensor_parallel);
     process_bytes_ = resident_bytes();
     ASSIGN_OR_RETURN(auto session, Session::create(options, groups(), backend()));
@@ -329,6 +330,12 @@ class Trainer {
                       mesh.tensor_group(rank)};
     if (spec_.sharding.expert_parallel > 1) options.groups.push_back(mesh.shard_group(rank));
     if (mesh.context_parallel > 1) options.groups.push_back(mesh.context_group(rank));
+    if (mesh.pipeline_parallel > 1) {
+      for (const bool odd : {false, true})  // there and back
+        options.groups.insert(options.groups.end(), 2, mesh.link_group(rank, odd));
+      if (spec_.model.tied_embeddings) options.groups.push_back(mesh.end_group(rank));
+    }
+    stage_ = {mesh.stage(rank), mesh.pipeline_parallel};
     options.device = device_use(options.groups.size());
     ASSIGN_OR_RETURN(auto world, comm::connect_world(options));
     world_ = std::move(world);
@@ -361,37 +368,49 @@ class Trainer {
   // In the order in which connect() asked for them; each with its lane when the job is profiled.
   Groups groups() {
     std::vector<comm::Communicator*> all;
-    const bool shares_experts = spec_.sharding.expert_parallel > 1;  // no job shares sequences, too
-    const Trace::Lane lanes[] = {
-        Trace::Lane::kWorld,  Trace::Lane::kGather,
-        Trace::Lane::kReduce, Trace::Lane::kReplica,
-        Trace::Lane::kTensor, shares_experts ? Trace::Lane::kExperts : Trace::Lane::kContext};
-    const char* const names[] = {"world",   "gather", "reduce",
-                                 "replica", "tensor", shares_experts ? "experts" : "context"};
+    struct Kind {
+      Trace::Lane lane;
+      const char* name;
+    };
+    using Lane = Trace::Lane;
+    std::vector<Kind> kinds = {{Lane::kWorld, "world"},
+                               {Lane::kGather, "gather"},
+                               {Lane::kReduce, "reduce"},
+                               {Lane::kReplica, "replica"},
+                               {Lane::kTensor, "tensor"}};
+    const bool shares_experts = spec_.sharding.expert_parallel > 1;
+    const bool shares_sequences = spec_.sharding.context_parallel > 1;
+    if (shares_experts) kinds.push_back({Lane::kExperts, "experts"});
+    if (shares_sequences) kinds.push_back({Lane::kContext, "context"});
+    kinds.resize(world_.communicators.size(), {Lane::kStages, "stages"});
     for (size_t i = 0; i < world_.communicators.size(); ++i) {
       comm::Communicator* inner = world_.communicators[i].get();
       if (spec_.communication.checksums) {
-        checked_.push_back(comm::checked(*inner, names[i]));
+        checked_.push_back(comm::checked(*inner, kinds[i].name));
         inner = checked_.back().get();
       }
       watched_.push_back(watched(*inner, progress_));
       comm::Communicator* group = watched_.back().get();
       if (spec_.logging.profile_steps > 0) {
-        kernels::Backend& owner = lanes[i] == Trace::Lane::kWorld ? kernels::cpu_backend() : backend();
-        traced_.push_back(traced(*group, trace_, lanes[i], owner));
+        kernels::Backend& owner = i == 0 ? kernels::cpu_backend() : backend();
+        traced_.push_back(traced(*group, trace_, kinds[i].lane, owner));
         group = traced_.back().get();
       }
       all.push_back(group);
     }
     const auto beyond_us = [](comm::Communicator* group) { return group->size() > 1 ? group : nullptr; };
-    comm::Communicator* const last = all.size() > 5 ? all[5] : nullptr;
-    return {.world = all[0],
-            .gather = all[1],
-            .reduce = all[2],
-            .replica = beyond_us(all[3]),
-            .tensor = beyond_us(all[4]),
-            .experts = shares_experts ? last : nullptr,
-            .context = shares_experts ? nullptr : last};
+    Groups groups{.world = all[0],
+                  .gather = all[1],
+                  .reduce = all[2],
+                  .replica = beyond_us(all[3]),
+                  .tensor = beyond_us(all[4])};
+    size_t next = 5;
+    if (shares_experts) groups.experts = all[next++];
+    if (shares_sequences) groups.context = all[next++];
+    if (stage_.stages == 1) return groups;
+    groups.stages = StageGroups::of(stage_, std::span(all).subspan(next, 4));
+    if (next + 4 < all.size()) groups.stages.ends = beyond_us(all[next + 4]);
+    return groups;
   }
 
   Result<void> settle_attention() {
@@ -503,6 +522,7 @@ class Trainer {
   std::optional<kernels::Gpu> gpu_;
   std::unique_ptr<Session> session_;
   Progress progress_;
+  plan::Stage stage_;
   comm::World world_;
   std::vector<std::unique_ptr<comm::Communicator>> checked_;
   std::vector<std::unique_ptr<comm::Communicator>> watched_;

@@ -123,6 +123,15 @@ TEST_CASE("memory: every lever peaks within 2 % of its plan") {
   check(job, {"shared sequences", {"sharding.context_parallel=4", "data.sequence_length=512"}});
 }
 
+TEST_CASE("memory: the stage of a pipeline that holds most peaks within 2 % of its plan") {
+  const testing::TrainerJob job(kLlama);
+  check(job, {"two stages of two ranks",
+              {"sharding.pipeline_parallel=2", "batch.gradient_accumulation=4", "model.vocab=4096"}});
+  check(job,
+        {"four stages",
+         {"sharding.pipeline_parallel=4", "batch.gradient_accumulation=4", "precision.parameters=\"fp32\""}});
+}
+
 TEST_CASE(
     "memory: a BERT peaks within 2 % of its plan, also where its state is cut and its layers are made "
     "again") {

@@ -131,7 +131,7 @@ TEST_CASE("manifest: another format version is named, and the checksum still cou
 
   REQUIRE(!old);
   CHECK(old.error().code() == base::Code::kUnsupported);
-  CHECK(old.error().message() == "checkpoint format version 1, this program reads 2");
+  CHECK(old.error().message() == "checkpoint format version 1, this program reads 2 and 3");
 }
 
 TEST_CASE("manifest: slices that leave a hole, overlap backwards or leave the tensor are refused") {

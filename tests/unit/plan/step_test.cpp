@@ -90,7 +90,7 @@ class Follower {
       case Kind::kAwaitReplicas:
         need(++blocks_[e.block].sums_over == blocks_[e.block].sums, "not under way");
         return;
-      case Kind::kMicroStepEnds:
+      case Kind::kTurnEnds:
         need(visits_ == shape_.visits.size() * (shape_.backward ? 2 : 1), "visits are missing");
         visits_ = 0;
         ++micro_steps_;
@@ -199,9 +199,9 @@ class Follower {
 TEST_CASE("step: a rank alone computes with its shard and adds later contributions where the first one is") {
   const Words plan = plan_of({.visits = {0, 1}, .micro_steps = 2});
 
-  CHECK(plan == Words{"forward 0 of 0", "forward 1 of 1", "backward 1 of 1", "backward 0 of 0",
-                      "micro-step ends", "forward 0 of 0", "forward 1 of 1", "backward 1 of 1 adds",
-                      "backward 0 of 0 adds", "micro-step ends"});
+  CHECK(plan == Words{"forward 0 of 0", "forward 1 of 1", "backward 1 of 1", "backward 0 of 0", "turn ends",
+                      "forward 0 of 0", "forward 1 of 1", "backward 1 of 1 adds", "backward 0 of 0 adds",
+                      "turn ends"});
 }
 
 TEST_CASE("step: with one block ahead two ranks gather beside computing, and nothing at the turn") {
@@ -226,7 +226,7 @@ TEST_CASE("step: with one block ahead two ranks gather beside computing, and not
                       "await 2 in gradient 0",
                       "backward 0 of 0 from slot 0 into gradient 0",
                       "reduce 0 from gradient 0",
-                      "micro-step ends",
+                      "turn ends",
                       "await 1 in gradient 1",
                       "await 0 in gradient 0"});
 }
@@ -237,7 +237,7 @@ TEST_CASE("step: without a block ahead every gather is awaited at once, in the o
 
   CHECK(plan == Words{"gather 0 into slot 0", "await 0 in slot 0", "forward 0 of 0 from slot 0",
                       "gather 1 into slot 0", "await 1 in slot 0", "forward 1 of 1 from slot 0",
-                      "micro-step ends"});
+                      "turn ends"});
 }
 
 TEST_CASE("step: with a slot for every block each is gathered once, however many micro-steps there are") {
@@ -275,7 +275,7 @@ TEST_CASE(
                       "sum 1 over replicas",
                       "backward 0 of 0 from slot 0 into gradient 1",
                       "reduce 0 from gradient 1",
-                      "micro-step ends",
+                      "turn ends",
                       "await 2 in gradient 0",
                       "sum 2 over replicas",
                       "await 0 in gradient 1",
@@ -292,7 +292,7 @@ TEST_CASE(
                               .micro_steps = 2,
                               .prefetch = 0,
                               .buffers = {.gathered = 1, .whole_gradients = 2, .scratches = 2}});
-  const auto second = std::find(plan.begin(), plan.end(), "micro-step ends") + 1;
+  const auto second = std::find(plan.begin(), plan.end(), "turn ends") + 1;
 
   CHECK(Words(second, plan.end()) == Words{"forward 0 of 0 from slot 0",
                                            "gather 1 into slot 0",
@@ -315,7 +315,7 @@ TEST_CASE(
                                            "add 2 from scratch 1",
                                            "backward 0 of 0 from slot 0 into gradient 1",
                                            "reduce 0 from gradient 1 into scratch 1",
-                                           "micro-step ends",
+                                           "turn ends",
                                            "await 1 in gradient 0",
                                            "add 1 from scratch 0",
                                            "await 0 in gradient 1",
@@ -331,18 +331,18 @@ TEST_CASE("step: replicas sum a block once, as soon as its last contribution is 
 
   CHECK(Words(turn, plan.end()) ==
         Words{"reduce 1 from gradient 0", "backward 0 of 0 from slot 0 into gradient 1",
-              "reduce 0 from gradient 1", "micro-step ends", "await 1 in gradient 0", "sum 1 over replicas",
+              "reduce 0 from gradient 1", "turn ends", "await 1 in gradient 0", "sum 1 over replicas",
               "await 0 in gradient 1", "sum 0 over replicas", "await 1 of replicas", "await 0 of replicas"});
 }
 
 TEST_CASE(
     "step: replicas that shard nothing sum a block when its last backward is computed, beside the next") {
   const Words plan = plan_of({.visits = {0, 1}, .micro_steps = 2, .replicated = true});
-  const auto second = std::find(plan.begin(), plan.end(), "micro-step ends") + 1;
+  const auto second = std::find(plan.begin(), plan.end(), "turn ends") + 1;
 
   CHECK(Words(second, plan.end()) == Words{"forward 0 of 0", "forward 1 of 1", "backward 1 of 1 adds",
                                            "sum 1 over replicas", "backward 0 of 0 adds",
-                                           "sum 0 over replicas", "micro-step ends", "await 1 of replicas",
+                                           "sum 0 over replicas", "turn ends", "await 1 of replicas",
                                            "await 0 of replicas"});
 }
 
@@ -357,7 +357,7 @@ TEST_CASE("step: a tied block is reduced twice; the second contribution is added
         Words{"backward 2 of 0 from slot 0 into gradient 0", "reduce 0 from gradient 0",
               "backward 1 of 1 from slot 1 into gradient 1", "reduce 1 from gradient 1",
               "await 0 in gradient 0", "backward 0 of 0 from slot 0 into gradient 0",
-              "reduce 0 from gradient 0 into scratch 0", "micro-step ends", "await 1 in gradient 1",
+              "reduce 0 from gradient 0 into scratch 0", "turn ends", "await 1 in gradient 1",
               "sum 1 over replicas", "await 0 in gradient 0", "add 0 from scratch 0", "sum 0 over replicas",
               "await 1 of replicas", "await 0 of replicas"});
 }
@@ -371,7 +371,7 @@ TEST_CASE("step: two blocks that are visited again share the one scratch in turn
   CHECK(Words(again, plan.end()) ==
         Words{"backward 1 of 1 from slot 1 into gradient 0", "reduce 1 from gradient 0 into scratch 0",
               "await 0 in gradient 1", "backward 0 of 0 from slot 0 into gradient 1", "await 1 in gradient 0",
-              "add 1 from scratch 0", "reduce 0 from gradient 1 into scratch 0", "micro-step ends",
+              "add 1 from scratch 0", "reduce 0 from gradient 1 into scratch 0", "turn ends",
               "await 0 in gradient 1", "add 0 from scratch 0"});
 }
 
@@ -384,8 +384,7 @@ TEST_CASE("step: a validation goes forward only and shares what is gathered amon
 
   CHECK(plan == Words{"gather 0 into slot 0", "gather 1 into slot 1", "await 0 in slot 0",
                       "forward 0 of 0 from slot 0", "await 1 in slot 1", "forward 1 of 1 from slot 1",
-                      "micro-step ends", "forward 0 of 0 from slot 0", "forward 1 of 1 from slot 1",
-                      "micro-step ends"});
+                      "turn ends", "forward 0 of 0 from slot 0", "forward 1 of 1 from slot 1", "turn ends"});
 }
 
 TEST_CASE("step: of 500 random steps each computes with what is there and reduces every contribution once") {

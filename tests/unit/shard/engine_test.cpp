@@ -125,7 +125,7 @@ class Watched {
         if (!*work) break;
         compute(**work);
       }
-      seen_.push_back(tests::sentence({.kind = Kind::kMicroStepEnds}));
+      seen_.push_back(tests::sentence({.kind = Kind::kTurnEnds}));
     }
     REQUIRE(engine_.finish());
     CHECK((gather_.idle() && reduce_.idle() && replica_.idle()));

@@ -41,7 +41,8 @@ class Groups {
   explicit Groups(const plan::Mesh& mesh) : mesh_(mesh) {
     for (int rank = 0; rank < mesh.world_size; ++rank) {
       for (const auto& group : {mesh.tensor_group(rank), mesh.shard_group(rank), mesh.replica_group(rank),
-                                mesh.context_group(rank)}) {
+                                mesh.context_group(rank), mesh.link_group(rank, false),
+                                mesh.link_group(rank, true), mesh.end_group(rank)}) {
         auto& world = worlds_[group];
         if (!world) world = std::make_unique<fakes::ThreadWorld>(static_cast<int>(group.size()), kChannels);
       }
@@ -50,12 +51,22 @@ class Groups {
 
   struct OfRank {
     std::unique_ptr<comm::Communicator> gather, reduce, replica, tensor, experts, context;
+    std::vector<std::unique_ptr<comm::Communicator>> links;
+    std::unique_ptr<comm::Communicator> ends;
   };
   OfRank of(int rank) {
     // Groups of different kinds may be the same ranks: each kind has its own channel.
-    return {at(mesh_.shard_group(rank), rank, 0),   at(mesh_.shard_group(rank), rank, 1),
-            at(mesh_.replica_group(rank), rank, 2), at(mesh_.tensor_group(rank), rank, 3),
-            at(mesh_.shard_group(rank), rank, 4),   at(mesh_.context_group(rank), rank, 5)};
+    OfRank own{at(mesh_.shard_group(rank), rank, 0),
+               at(mesh_.shard_group(rank), rank, 1),
+               at(mesh_.replica_group(rank), rank, 2),
+               at(mesh_.tensor_group(rank), rank, 3),
+               at(mesh_.shard_group(rank), rank, 4),
+               at(mesh_.context_group(rank), rank, 5),
+               {},
+               at(mesh_.end_group(rank), rank, 10)};
+    for (const int channel : {6, 7, 8, 9})
+      own.links.push_back(at(mesh_.link_group(rank, /*odd=*/channel > 7), rank, channel));
+    return own;
   }
   void kill(int rank) {
     for (auto& [group, world] : worlds_) {
@@ -65,7 +76,7 @@ class Groups {
   }
 
  private:
-  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 6};
+  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 11};
 
   std::unique_ptr<comm::Communicator> at(const std::vector<uint32_t>& group, int rank, int channel) {
     const auto place = std::find(group.begin(), group.end(), static_cast<uint32_t>(rank));
@@ -135,7 +146,8 @@ train::SessionOptions tiny_options(const Folder& folder, int world_size, int64_t
 
 std::vector<RankRun> run_world(int world_size, const train::SessionOptions& options, const RunOptions& run,
                                const Decorate& decorate) {
-  plan::Mesh mesh{world_size, run.tensor_parallel, run.shard_degree, run.context_parallel};
+  plan::Mesh mesh{world_size, run.tensor_parallel, run.shard_degree, run.context_parallel,
+                  run.pipeline_parallel};
   if (mesh.shard_degree == 0) mesh.shard_degree = mesh.data_parallel();
   fakes::ThreadWorld world(world_size);
   Groups groups(mesh);
@@ -143,8 +155,6 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
   RunOptions with_directory = run;
   if (run.checkpoint_directory.empty()) with_directory.checkpoint_directory = scratch.path() + "/checkpoints";
   std::vector<RankRun> runs(static_cast<size_t>(world_size));
-  train::SessionOptions with_context = options;
-  with_context.context_parallel = run.context_parallel;
   world.run([&](int rank, std::span<comm::Communicator* const> channels) {
     Groups::OfRank own = groups.of(rank);
     std::vector<std::unique_ptr<comm::Communicator>> decorated;
@@ -153,14 +163,23 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
       return !decorated.empty() && decorated.back() ? decorated.back().get() : &inner;
     };
     const bool shares = plan::shape_of(options.model).expert_parallel > 1;
-    const train::Groups all{channels[0],
-                            own.gather.get(),
-                            dressed(Group::kReduce, *own.reduce),
-                            dressed(Group::kReplica, *own.replica),
-                            dressed(Group::kTensor, *own.tensor),
-                            shares ? dressed(Group::kExperts, *own.experts) : nullptr,
-                            run.context_parallel > 1 ? dressed(Group::kContext, *own.context) : nullptr};
-    run_rank(with_context, with_directory, all, runs[static_cast<size_t>(rank)]);
+    train::SessionOptions of_rank = options;
+    of_rank.context_parallel = run.context_parallel;
+    of_rank.stage = {mesh.stage(rank), mesh.pipeline_parallel};
+    train::Groups all{channels[0],
+                      own.gather.get(),
+                      dressed(Group::kReduce, *own.reduce),
+                      dressed(Group::kReplica, *own.replica),
+                      dressed(Group::kTensor, *own.tensor),
+                      shares ? dressed(Group::kExperts, *own.experts) : nullptr,
+                      run.context_parallel > 1 ? dressed(Group::kContext, *own.context) : nullptr};
+    if (of_rank.stage.stages > 1) {
+      std::vector<comm::Communicator*> links;
+      for (const auto& link : own.links) links.push_back(dressed(Group::kStages, *link));
+      all.stages = train::StageGroups::of(of_rank.stage, links);
+      if (plan::shape_of(options.model).tied && own.ends->size() > 1) all.stages.ends = own.ends.get();
+    }
+    run_rank(of_rank, with_directory, all, runs[static_cast<size_t>(rank)]);
     // A rank that fails leaves, as a process would; nobody should wait for it.
     if (!runs[static_cast<size_t>(rank)].error.empty()) {
       world.kill(rank);

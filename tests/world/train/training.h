@@ -52,12 +52,13 @@ struct RunOptions {
   int shard_degree = 0;       // 0: all data-parallel ranks
   int tensor_parallel = 1;
   int context_parallel = 1;
+  int pipeline_parallel = 1;
 };
 
 void require_success(const std::vector<RankRun>& runs);
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
-enum class Group { kReduce, kReplica, kTensor, kExperts, kContext };
+enum class Group { kReduce, kReplica, kTensor, kExperts, kContext, kStages };
 // Wraps a rank's communicator of one group, to plant bugs in; null leaves it as it is.
 using Decorate = std::function<std::unique_ptr<comm::Communicator>(Group, comm::Communicator&)>;
 
