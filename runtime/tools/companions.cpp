@@ -9,6 +9,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/visible.h"
+#include "runtime/trainer/data/tokenizer.h"
 
 namespace shardrun::tools {
 namespace {
@@ -17,7 +18,6 @@ namespace fs = std::filesystem;
 using base::Code;
 using base::Error;
 
-constexpr const char* kTokenizers[] = {"tokenizer.json", "tokenizer.model", "vocab.txt"};
 constexpr const char* kOthers[] = {
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "chat_template.jinja",   "generation_config.json"};
@@ -71,7 +71,7 @@ Result<std::vector<std::string>> copy_companions(const std::string& from, const 
     copied.emplace_back(name);
     return base::write_file_atomically(to + "/" + name, text);
   };
-  for (const char* name : kTokenizers) RETURN_IF_ERROR(copy(name));
+  for (const char* name : data::kTokenizerFiles) RETURN_IF_ERROR(copy(name));
   if (copied.empty())
     return Error(
         Code::kNotFound,

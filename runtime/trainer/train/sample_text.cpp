@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <sstream>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -27,8 +28,9 @@ std::unique_ptr<data::Tokenizer> find_tokenizer(const data::TokenizerFacts& fact
   std::error_code ignored;
   const fs::path folder =
       fs::is_directory(weights, ignored) ? fs::path(weights) : fs::path(weights).parent_path();
-  for (const std::string& name : {std::string("byte"), (folder / "tokenizer.json").string(),
-                                  (folder / "tokenizer.model").string(), (folder / "vocab.txt").string()}) {
+  std::vector<std::string> names = {"byte"};
+  for (const char* file : data::kTokenizerFiles) names.push_back((folder / file).string());
+  for (const std::string& name : names) {
     auto opened = data::open_tokenizer(name);
     if (opened && (*opened)->facts() == facts) return std::move(*opened);
   }

@@ -10,26 +10,11 @@ using namespace training;
 
 namespace {
 
-RunOptions steps(int64_t count) {
-  RunOptions run;
-  run.loop.steps = count;
-  return run;
-}
-
 std::vector<RankRun> run_sharing(const train::SessionOptions& options, int world_size, int context_parallel,
                                  const RunOptions& run = steps(6), const Decorate& decorate = {}) {
   RunOptions sharing = run;
   sharing.context_parallel = context_parallel;
   return run_world(world_size, options, sharing, decorate);
-}
-
-// Checks both losses of training and held-out data against one rank's.
-void check_follows(const std::vector<RankRun>& runs, const std::vector<RankRun>& alone, double relative) {
-  require_success(runs);
-  const double loss = alone[0].losses.back();
-  CHECK(largest_difference(runs[0].losses, alone[0].losses) <= relative * loss);
-  REQUIRE(runs[0].validation_loss);
-  CHECK(std::abs(*runs[0].validation_loss - *alone[0].validation_loss) <= relative * loss);
 }
 
 // Adds ten to the first value that every all-gather, or every sum, brings.
@@ -69,17 +54,16 @@ TEST_CASE("context: sequences over 2 and 4 ranks give one rank's curve, under ev
     require_success(alone);
     for (const int sharers : {2, 4}) {
       CAPTURE(sharers);
-      check_follows(run_sharing(tiny_options(folder, 1, micro_batch), sharers, sharers), alone, 1e-5);
+      check_follows(run_sharing(tiny_options(folder, 1, micro_batch), sharers, sharers), alone);
       RunOptions replicated = steps(6);
       replicated.shard_degree = 1;
-      check_follows(run_sharing(tiny_options(folder, 1, micro_batch), sharers, sharers, replicated), alone,
-                    1e-5);
+      check_follows(run_sharing(tiny_options(folder, 1, micro_batch), sharers, sharers, replicated), alone);
     }
     // Two readers of two ranks each: shards over a context group, and across two.
     for (const int shard_degree : {2, 4}) {
       RunOptions hybrid = steps(6);
       hybrid.shard_degree = shard_degree;
-      check_follows(run_sharing(tiny_options(folder, 2, micro_batch), 4, 2, hybrid), alone, 1e-5);
+      check_follows(run_sharing(tiny_options(folder, 2, micro_batch), 4, 2, hybrid), alone);
     }
   }
 }
@@ -104,18 +88,18 @@ TEST_CASE("context: matrices cut for a tensor group, windows, head norms and rec
   require_success(alone);
   RunOptions cut = steps(6);
   cut.tensor_parallel = 2;
-  check_follows(run_sharing(options, 4, 2, cut), alone, 1e-5);
+  check_follows(run_sharing(options, 4, 2, cut), alone);
   options.checkpointing = plan::Checkpointing::kFull;
-  check_follows(run_sharing(options, 2, 2), alone, 1e-5);
+  check_follows(run_sharing(options, 2, 2), alone);
   options.checkpointing = plan::Checkpointing::kSelective;
-  check_follows(run_sharing(options, 4, 4), alone, 1e-5);
+  check_follows(run_sharing(options, 4, 4), alone);
   options.checkpointing = plan::Checkpointing::kNone;
 
   auto windowed = options, normed = options;
   config_of(windowed).window = 5;
   config_of(normed).head_norms = true;
   for (const auto& family : {windowed, normed})
-    check_follows(run_sharing(family, 4, 4), run_sharing(family, 1, 1), 1e-5);
+    check_follows(run_sharing(family, 4, 4), run_sharing(family, 1, 1));
 }
 
 TEST_CASE("context: documents that are packed into shared sequences see only themselves") {
@@ -127,7 +111,7 @@ TEST_CASE("context: documents that are packed into shared sequences see only the
   options.sequence_length = 64;
   const auto alone = run_sharing(options, 1, 1);
   require_success(alone);
-  for (const int sharers : {2, 4}) check_follows(run_sharing(options, sharers, sharers), alone, 1e-5);
+  for (const int sharers : {2, 4}) check_follows(run_sharing(options, sharers, sharers), alone);
 }
 
 TEST_CASE("context: a sequence of 8192 tokens over 2 and 4 ranks gives one rank's curve") {

@@ -12,12 +12,6 @@ using namespace training;
 
 namespace {
 
-RunOptions steps(int64_t count) {
-  RunOptions run;
-  run.loop.steps = count;
-  return run;
-}
-
 // Five layers, which no number of stages divides evenly, for `readers` data-parallel ranks.
 train::SessionOptions deep_options(const Folder& folder, int readers, int64_t micro_batch = 1) {
   auto options = tiny_options(folder, readers, micro_batch);
@@ -30,19 +24,6 @@ std::vector<RankRun> run_stages(const train::SessionOptions& options, int world_
   RunOptions staged = run;
   staged.pipeline_parallel = stages;
   return run_world(world_size, options, staged, decorate);
-}
-
-// Checks both losses of training and held-out data against one rank's; every rank of every stage tells the same.
-void check_follows(const std::vector<RankRun>& runs, const std::vector<RankRun>& alone) {
-  require_success(runs);
-  const double loss = alone[0].losses.back();
-  CHECK(largest_difference(runs[0].losses, alone[0].losses) <= 1e-5 * loss);
-  REQUIRE(runs[0].validation_loss);
-  CHECK(std::abs(*runs[0].validation_loss - *alone[0].validation_loss) <= 1e-5 * loss);
-  for (const RankRun& run : runs) {
-    CHECK(run.losses == runs[0].losses);
-    CHECK(run.validation_loss == runs[0].validation_loss);
-  }
 }
 
 // Sends each message in the place of the one behind it: every micro-batch but the first of all goes on with the activations, or

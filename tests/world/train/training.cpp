@@ -118,6 +118,24 @@ void run_rank(const train::SessionOptions& options, const RunOptions& run_option
 
 }  // namespace
 
+RunOptions steps(int64_t count) {
+  RunOptions run;
+  run.loop.steps = count;
+  return run;
+}
+
+void check_follows(const std::vector<RankRun>& runs, const std::vector<RankRun>& alone) {
+  require_success(runs);
+  const double loss = alone[0].losses.back();
+  CHECK(largest_difference(runs[0].losses, alone[0].losses) <= 1e-5 * loss);
+  REQUIRE(runs[0].validation_loss);
+  CHECK(std::abs(*runs[0].validation_loss - *alone[0].validation_loss) <= 1e-5 * loss);
+  for (const RankRun& run : runs) {
+    CHECK(run.losses == runs[0].losses);
+    CHECK(run.validation_loss == runs[0].validation_loss);
+  }
+}
+
 void require_success(const std::vector<RankRun>& runs) {
   for (const RankRun& run : runs) REQUIRE_MESSAGE(run.error.empty(), run.error);
 }

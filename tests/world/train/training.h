@@ -55,7 +55,10 @@ struct RunOptions {
   int pipeline_parallel = 1;
 };
 
+RunOptions steps(int64_t count);
 void require_success(const std::vector<RankRun>& runs);
+// Checks that the losses of training and held-out data are one rank's within 1e-5, and that every rank tells the same.
+void check_follows(const std::vector<RankRun>& runs, const std::vector<RankRun>& alone);
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
 enum class Group { kReduce, kReplica, kTensor, kExperts, kContext, kStages };
