@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 
 #include "runtime/plan/mesh.h"
@@ -87,10 +88,20 @@ class Groups {
   std::map<std::vector<uint32_t>, std::unique_ptr<fakes::ThreadWorld>> worlds_;
 };
 
+// A rank that fails leaves, as a process would; nobody should wait for it, or reach for what its session held.
+struct LeavesWhenFailed {
+  const RankRun& run;
+  const std::function<void()>& leave;
+  ~LeavesWhenFailed() {
+    if (!run.error.empty()) leave();
+  }
+};
+
 void run_rank(const train::SessionOptions& options, const RunOptions& run_options,
-              const train::Groups& groups, RankRun& run) {
+              const train::Groups& groups, RankRun& run, const std::function<void()>& leave) {
   ::omp_set_num_threads(1);
   auto session = train::Session::create(options, groups);
+  const LeavesWhenFailed leaves{run, leave};  // ends before the session
   if (!session) return fail(run, session.error());
   train::Session& ours = **session;
   const checkpoint::Store store(run_options.checkpoint_directory, run_options.keep);
@@ -197,12 +208,10 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
       all.stages = train::StageGroups::of(of_rank.stage, links);
       if (plan::shape_of(options.model).tied && own.ends->size() > 1) all.stages.ends = own.ends.get();
     }
-    run_rank(of_rank, with_directory, all, runs[static_cast<size_t>(rank)]);
-    // A rank that fails leaves, as a process would; nobody should wait for it.
-    if (!runs[static_cast<size_t>(rank)].error.empty()) {
+    run_rank(of_rank, with_directory, all, runs[static_cast<size_t>(rank)], [&] {
       world.kill(rank);
       groups.kill(rank);
-    }
+    });
   });
   return runs;
 }
