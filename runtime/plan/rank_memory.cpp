@@ -219,14 +219,8 @@ ModelPlan stage_memory(const RankOptions& options, const Degrees& degrees, const
 }  // namespace
 
 ModelPlan job_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
-  RankOptions of_stage = options;
-  std::optional<ModelPlan> most;
-  for (int number = 0; number < options.stage.stages; ++number) {
-    of_stage.stage.number = number;
-    ModelPlan plan = stage_memory(of_stage, degrees, place);
-    if (!most || plan.memory.total() > most->memory.total()) most = plan;
-  }
-  return *most;
+  return of_largest_stage(options,
+                          [&](const RankOptions& stage) { return stage_memory(stage, degrees, place); });
 }
 
 Result<ModelPlan> job_memory(const spec::JobSpec& spec, const BatchPlan& batch, const RankPlace& place) {

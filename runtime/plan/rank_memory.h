@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "runtime/base/compute.h"
 #include "runtime/plan/batch_plan.h"
@@ -64,6 +65,18 @@ struct CpuNeeds {
 
 // Returns what the rank holds but MemoryPlan::process, which nothing of this decides.
 ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu);
+
+// Returns the plan of the stage whose ranks hold most, of which there may be one; plan_of() plans for the stage that its options name.
+template <typename Options, typename PlanOf>
+ModelPlan of_largest_stage(Options options, const PlanOf& plan_of) {
+  options.stage.number = 0;
+  ModelPlan most = plan_of(options);
+  while (++options.stage.number < options.stage.stages) {
+    ModelPlan plan = plan_of(options);
+    if (plan.memory.total() > most.memory.total()) most = std::move(plan);
+  }
+  return most;
+}
 
 // What a rank's program holds with some of oneDNN's products compiled, how many those are, and what one more adds: 85 KB with oneDNN
 // 2.6, half a megabyte with 3.12. As `shardrun-rank footprint` measures it.

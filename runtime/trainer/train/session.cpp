@@ -113,8 +113,10 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
   const plan::MemoryPlan& memory = plan_.memory;
   SHARDRUN_CHECK(arena_.planned_bytes() ==
                  memory.masters + memory.compute_copy + memory.frozen + memory.gradients + memory.gathered);
-  if (options.stage.stages > 1)
-    plan_ = plan_largest_stage(options, {groups.shard_degree(), groups.replicas(), groups.tensor_parallel()});
+  if (options.stage.stages == 1) return;
+  const plan::Degrees degrees{groups.shard_degree(), groups.replicas(), groups.tensor_parallel()};
+  plan_ = plan::of_largest_stage(options,
+                                 [&](const SessionOptions& stage) { return plan_model(stage, degrees); });
 }
 
 Result<void> Session::read_frozen() {

@@ -32,16 +32,6 @@ plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& d
   return plan::rank_memory(options, degrees, cpu);
 }
 
-plan::ModelPlan plan_largest_stage(SessionOptions options, const plan::Degrees& degrees) {
-  options.stage.number = 0;
-  plan::ModelPlan most = plan_model(options, degrees);
-  while (++options.stage.number < options.stage.stages) {
-    const plan::ModelPlan plan = plan_model(options, degrees);
-    if (plan.memory.total() > most.memory.total()) most = plan;
-  }
-  return most;
-}
-
 int64_t prepare_products(const SessionOptions& options, int tensor_parallel) {
   kernels::prepare(plan::ops(options, tensor_parallel));
   return kernels::compiled_products();

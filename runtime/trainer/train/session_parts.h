@@ -19,8 +19,6 @@ model::ModelOptions model_options(const SessionOptions& options, const Groups& g
 OptimizerOptions optimizer_options(const SessionOptions& options);
 // What one rank of a mesh with these degrees holds.
 plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& degrees);
-// Returns that of a rank of the stage that holds most, where there are several.
-plan::ModelPlan plan_largest_stage(SessionOptions options, const plan::Degrees& degrees);
 // Has oneDNN build for the calling thread the products that training will run, so that nothing but planned memory is added later.
 // Returns how many it has built for it by now.
 int64_t prepare_products(const SessionOptions& options, int tensor_parallel);
