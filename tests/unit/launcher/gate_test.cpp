@@ -92,7 +92,7 @@ struct Fixture {
   }
   record::RunRecord conducted() {
     auto record = conduct(nodes, request);
-    REQUIRE(record.has_value());
+    if (!record) FAIL(record.error().to_string());
     return *record;
   }
 
