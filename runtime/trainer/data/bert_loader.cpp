@@ -100,9 +100,9 @@ BertLoader::Example BertLoader::training_example(int64_t position) const {
   return example(shuffled(seed_, position, sequences()), key);
 }
 
-int64_t BertLoader::training_targets(int64_t position, const plan::BatchPlan& plan) const {
+int64_t BertLoader::training_targets(int64_t position, int64_t count) const {
   int64_t total = 0;
-  for (int64_t slot = 0; slot < plan.global_batch; ++slot) {
+  for (int64_t slot = 0; slot < count; ++slot) {
     const Example made = training_example(position + slot);
     total += plan::masked_words(made.a_size + made.b_size);
   }

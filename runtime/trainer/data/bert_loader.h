@@ -48,9 +48,8 @@ class BertLoader {
   int64_t sequences() const { return first_examples_.back(); }
   int sequence_length() const { return sequence_length_; }
 
-  // Returns the number of targets in the whole step that starts at `position`; every rank computes the same. Each
-  // of its pairs has a next-sentence label.
-  int64_t training_targets(int64_t position, const plan::BatchPlan& plan) const;
+  // Returns the number of targets in `count` training positions from `position` on.
+  int64_t training_targets(int64_t position, int64_t count) const;
 
   // Reads the rows of one micro-step of one rank, as Loader does. kCorrupt names a damaged token file.
   Result<void> read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,

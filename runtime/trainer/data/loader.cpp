@@ -100,13 +100,13 @@ Result<int64_t> Loader::count_targets(int64_t sequence) const {
       std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; }));
 }
 
-Result<int64_t> Loader::training_targets(int64_t position, const plan::BatchPlan& plan) const {
+Result<int64_t> Loader::training_targets(int64_t position, int64_t count) const {
   int64_t total = 0;
-  for (int64_t slot = 0; slot < plan.global_batch; ++slot) {
+  for (int64_t slot = 0; slot < count; ++slot) {
     ASSIGN_OR_RETURN(const auto targets, count_targets(sequence_at(position + slot)));
     total += targets;
   }
-  return std::max<int64_t>(total, 1);
+  return total;
 }
 
 Result<void> Loader::read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,

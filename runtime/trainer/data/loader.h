@@ -55,10 +55,9 @@ class Loader {
   // Returns the sequence of the corpus that training position `position` reads.
   int64_t sequence_at(int64_t position) const { return shuffled(seed_, position, sequences_); }
 
-  // Returns how many targets carry loss in the whole step that starts at `position`, by which its mean loss is
-  // divided. Every rank computes the same. It is at least 1, so that a step of nothing but prompts has a mean.
-  // Reads tokens only where a file has tokens without loss. kCorrupt as below.
-  Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const;
+  // Returns how many targets carry loss in `count` training positions from `position` on. Reads tokens only where a file
+  // has tokens without loss. kCorrupt as below.
+  Result<int64_t> training_targets(int64_t position, int64_t count) const;
 
   // Reads the rows of one micro-step of one rank in the step that starts at `position`. kCorrupt names a damaged
   // token file.

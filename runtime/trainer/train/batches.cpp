@@ -48,8 +48,8 @@ class LoaderBatches : public Batches {
     return loaders_.validation ? &loaders_.validation->corpus() : nullptr;
   }
   int64_t held_out_sequences(size_t set) const override { return loaders_.held_out(set).sequences(); }
-  Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const override {
-    return loaders_.training.training_targets(position, plan);
+  Result<int64_t> training_targets(int64_t position, int64_t count) const override {
+    return loaders_.training.training_targets(position, count);
   }
 
   Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan, int64_t micro_step,

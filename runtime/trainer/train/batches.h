@@ -42,8 +42,8 @@ class Batches {
   // Of held-out data: set 0 is validation, which there must be; set 1 + i is evaluation i.
   virtual int64_t held_out_sequences(size_t set) const = 0;
 
-  // Targets that carry loss in the step that starts at `position`, the same on every rank; at least 1.
-  virtual Result<int64_t> training_targets(int64_t position, const plan::BatchPlan& plan) const = 0;
+  // Targets that carry loss in `count` sequences from training position `position` on.
+  virtual Result<int64_t> training_targets(int64_t position, int64_t count) const = 0;
   // Spans of the result are valid until the next read. Its scales are the caller's.
   virtual Result<model::Batch> read_training(int64_t position, const plan::BatchPlan& plan,
                                              int64_t micro_step, int64_t data_rank) = 0;

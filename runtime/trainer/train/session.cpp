@@ -209,6 +209,22 @@ void Session::sum_gradient_squares(Sums& sums) {
   }
 }
 
+// A rank that counted the whole batch would take longer the more ranks there are.
+Result<int64_t> Session::own_targets(int64_t position) const {
+  const int64_t rank = groups_.world->rank(), ranks = groups_.world->size();
+  const int64_t begin = batch_.global_batch * rank / ranks, end = batch_.global_batch * (rank + 1) / ranks;
+  return batches_->training_targets(position + begin, end - begin);
+}
+
+Result<int64_t> Session::targets_at(int64_t position) {
+  if (targets_.position != position) {
+    ASSIGN_OR_RETURN(const auto own, own_targets(position));
+    targets_ = {position, static_cast<double>(own)};
+    RETURN_IF_ERROR(all_reduce({&targets_.count, 1}));
+  }
+  return std::max<int64_t>(static_cast<int64_t>(targets_.count), 1);
+}
+
 Result<void> Session::micro_steps(int64_t position, int64_t count, int64_t targets, double* losses) {
   engine_.begin(step_plan(count, /*backward=*/true));
   RETURN_IF_ERROR(links_.begin(count, count));
@@ -252,7 +268,7 @@ Session::Attention Session::attention() const {
 // Whatever step comes next: a BERT's numbers of rows are the data's. Two, because products that add to the gradients are
 // others than those that write them.
 Result<void> Session::rehearse() {
-  ASSIGN_OR_RETURN(const auto targets, batches_->training_targets(/*position=*/0, batch_));
+  ASSIGN_OR_RETURN(const auto targets, targets_at(/*position=*/0));
   if (model_->fp8() != nullptr) model_->fp8()->begin_step();
   const int64_t count = std::min<int64_t>(2, batch_.gradient_accumulation);
   RETURN_IF_ERROR(micro_steps(/*position=*/0, count, targets, /*losses=*/nullptr));
@@ -260,7 +276,7 @@ Result<void> Session::rehearse() {
 }
 
 Result<StepReport> Session::step(bool stop_requested) {
-  ASSIGN_OR_RETURN(const auto targets, batches_->training_targets(data_position_, batch_));
+  ASSIGN_OR_RETURN(const auto targets, targets_at(data_position_));
   const auto sequences = static_cast<double>(batch_.global_batch);
   Sums& step_sums = *reinterpret_cast<Sums*>(sums_.data());
   backend_.zero(&step_sums, sizeof step_sums);
@@ -273,10 +289,17 @@ Result<StepReport> Session::step(bool stop_requested) {
   RETURN_IF_ERROR(backend_.download(&own, &step_sums, sizeof own));  // the one wait of a step
   const auto votes = saver_ ? saver_->votes() : checkpoint::BackgroundSaver::Votes{};
   const double once = repeats_loss() ? 0.0 : 1.0;
-  std::array<double, 6> sums{
-      own.squares, once * own.loss, once * own.next_sentence_loss, stop_requested ? 1.0 : 0.0,
-      votes[0],    votes[1]};
+  const int64_t next_position = data_position_ + batch_.global_batch;
+  ASSIGN_OR_RETURN(const auto next_targets, own_targets(next_position));
+  std::array<double, 7> sums{own.squares,
+                             once * own.loss,
+                             once * own.next_sentence_loss,
+                             stop_requested ? 1.0 : 0.0,
+                             votes[0],
+                             votes[1],
+                             static_cast<double>(next_targets)};
   RETURN_IF_ERROR(all_reduce(sums));
+  targets_ = {next_position, sums[6]};
   if (saver_) note_end_of_save(saver_->agree({sums[4], sums[5]}));
   StepReport report;
   report.step = steps_done_ + 1;
@@ -299,7 +322,7 @@ Result<StepReport> Session::step(bool stop_requested) {
   RETURN_IF_ERROR(update_parameters(report));
   engine_.publish();
   steps_done_ = report.step;
-  data_position_ += batch_.global_batch;
+  data_position_ = next_position;
   spikes_.note(report.loss);
   if (options_.compare_every_steps > 0 && report.step % options_.compare_every_steps == 0)
     RETURN_IF_ERROR(compare_replicas());

@@ -154,6 +154,11 @@ class Session {
   plan::StepPlan step_plan(int64_t micro_steps, bool backward) const;
   // Returns the mean loss over sequences of held-out data (Batches::held_out_sequences).
   Result<double> held_out_loss(size_t set);
+  // Returns how many targets of this rank's part of the sequences carry loss in the step that starts at `position`.
+  Result<int64_t> own_targets(int64_t position) const;
+  // Returns how many targets carry loss in the step that starts at `position`, by which its mean loss is divided: at least 1, so
+  // that a step of nothing but prompts has a mean. The step before has told them as a rule; else the ranks are asked.
+  Result<int64_t> targets_at(int64_t position);
   // Computes the first `count` micro-steps of the step whose sequences begin at `position`; gradients add up. Where `losses`
   // is not null, the two sums of each are added to what is there.
   Result<void> micro_steps(int64_t position, int64_t count, int64_t targets, double* losses);
@@ -204,6 +209,10 @@ class Session {
   Progress* progress_ = nullptr;
   plan::BatchPlan batch_;
   std::unique_ptr<Batches> batches_;
+  struct Targets {
+    int64_t position = -1;  // of the step
+    double count = 0.0;     // over all ranks
+  } targets_;
   std::string corpus_digest_;  // of the training data; empty on all ranks but the first
   kernels::Backend& backend_;
   std::unique_ptr<model::Model> model_;

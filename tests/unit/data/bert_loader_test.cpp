@@ -213,7 +213,7 @@ TEST_CASE("bert loader: the targets of a step are counted without reading them")
     const Batch batch = step_of(loader, position, 8);
     int64_t targets = 0;
     for (const int32_t target : batch.targets) targets += target >= 0 ? 1 : 0;
-    CHECK(loader.training_targets(position, even_batch(2, 2, 2)) == targets);
+    CHECK(loader.training_targets(position, 8) == targets);
   }
 }
 

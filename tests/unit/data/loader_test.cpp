@@ -246,7 +246,7 @@ TEST_CASE("loader: an uneven step reads each of its sequences once, and its othe
   }
   CHECK(read == expected);
   CHECK(empty_slots == 18 - 11);
-  CHECK(*loader.training_targets(36, plan) == targets_with_loss);
+  CHECK(*loader.training_targets(36, plan.global_batch) == targets_with_loss);
 }
 
 TEST_CASE("loader: validation spreads over the text and slots beyond its count carry no loss") {
@@ -276,7 +276,7 @@ TEST_CASE("loader: documents of token files are packed, told apart, and not pred
   CHECK(tokens == std::vector<int32_t>{11, 12, 13, 21, 22, 31, 32, 33, 34, 35, 36, 41});
   CHECK(targets == std::vector<int32_t>{12, 13, -1, 22, -1, 32, 33, 34, 35, 36, -1, 42});
   CHECK(begins == std::vector<int32_t>{0, 0, 0, 3, 0, 1, 1, 1, 0, 0, 0, 3});
-  CHECK(*loader->training_targets(0, even_batch(3, 1, 1)) == 9);
+  CHECK(*loader->training_targets(0, 3) == 9);
 }
 
 TEST_CASE("loader: a document that begins right behind a sequence is not its last target") {
@@ -304,7 +304,7 @@ TEST_CASE("loader: tokens without loss are read and not predicted") {
 
   CHECK(tokens == std::vector<int32_t>{1, 2, 3, 0, 5, 6, 7, 8, 9});
   CHECK(targets == std::vector<int32_t>{-1, 3, 0, -1, -1, -1, -1, 9, 0});
-  CHECK(*loader->training_targets(0, even_batch(1, 1, 3)) == 4);
+  CHECK(*loader->training_targets(0, 3) == 4);
   CHECK(loader->corpus().has_loss_mask());
 }
 
@@ -336,12 +336,12 @@ TEST_CASE("loader: the targets of a step are those that its ranks read, for text
           for (const int32_t target : read) targets += target >= 0 ? 1 : 0;
         }
       }
-      CHECK(*loader->training_targets(position, shape) == targets);
+      CHECK(*loader->training_targets(position, shape.global_batch) == targets);
     }
   }
 }
 
-TEST_CASE("loader: plain text reports one document, and a step without targets still divides by one") {
+TEST_CASE("loader: plain text reports one document, and prompts alone have no targets") {
   const Folder folder;
   const Loader text = loader_of(folder, "abcdefgh", 4);
   std::vector<int32_t> tokens(4), targets(4), begins(4, -7);
@@ -353,7 +353,7 @@ TEST_CASE("loader: plain text reports one document, and a step without targets s
       "[data] files");
   REQUIRE(prompts);
 
-  CHECK(*prompts->training_targets(0, even_batch(1, 1, 1)) == 1);
+  CHECK(*prompts->training_targets(0, 1) == 0);
 }
 
 TEST_CASE("corpus: documents of several token files count on, and their tokens know them") {
