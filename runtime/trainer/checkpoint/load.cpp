@@ -51,8 +51,13 @@ std::vector<Member> members_of(const BlockInfo& block, int tensor_rank) {
 
 bool may_overlap(const std::vector<Member>& from, const ElementRange& held, const Target& to) {
   for (size_t i = 0; i < from.size(); ++i) {
-    const TensorSlice source = shard::rows_of(from[i].slice, from[i].part(held));
-    const TensorSlice target = shard::rows_of(to.members[i].slice, to.members[i].part(to.range));
+    const ElementRange held_part = from[i].part(held), wanted_part = to.members[i].part(to.range);
+    // Of the same slice two parts may have a row in common, and no element.
+    if (from[i].slice == to.members[i].slice &&
+        std::max(held_part.begin, wanted_part.begin) >= std::min(held_part.end, wanted_part.end))
+      continue;
+    const TensorSlice source = shard::rows_of(from[i].slice, held_part);
+    const TensorSlice target = shard::rows_of(to.members[i].slice, wanted_part);
     if (shard::intersection(shard::intersection(source, target), from[i].wanted).rows > 0) return true;
   }
   return false;
@@ -155,11 +160,13 @@ Result<void> Store::read_shard(const Manifest& manifest, const LoadTarget& targe
   for (int block = 0; block < target.layout.block_count(); ++block) {
     const auto index = static_cast<size_t>(block);
     ASSIGN_OR_RETURN(auto members, wanted_members(manifest.blocks[index], target.blocks[index]));
-    Target wanted{std::move(members), target.layout.owned(block, target.shard_rank), {}};
+    const ElementRange owned = target.layout.owned(block, target.shard_rank);
+    const Place place{.spread = {.replicas = target.replicas}, .replica_rank = target.replica_rank};
+    Target wanted{std::move(members), place.part_of(owned), {}};
+    const int64_t offset = target.layout.block(block).shard_offset + wanted.range.begin - owned.begin;
     for (size_t tensor = 0; tensor < 3; ++tensor) {
       if (state.tensors()[tensor].empty()) continue;
-      wanted.out[tensor] =
-          state.tensors()[tensor].subspan(target.layout.block(block).shard_offset, wanted.range.count());
+      wanted.out[tensor] = state.tensors()[tensor].subspan(offset, wanted.range.count());
     }
     blocks.push_back(block);
     targets.push_back(std::move(wanted));

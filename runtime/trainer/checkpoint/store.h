@@ -28,11 +28,12 @@
 
 namespace shardrun::checkpoint {
 
-// What a rank wants: its shard of its local blocks.
+// What a rank wants: its shard of its local blocks, or of that what it would write as one of several replicas.
 struct LoadTarget {
   std::span<const model::BlockLayout> blocks;  // those of this tensor rank
   const plan::ShardLayout& layout;             // how these blocks are sharded over the shard group
   int shard_rank = 0;
+  int replica_rank = 0, replicas = 1;
 };
 
 class Store {
@@ -70,7 +71,7 @@ class Store {
   Result<std::vector<int64_t>> steps() const;
   // kNotFound, kIo, kCorrupt or kUnsupported, naming the file.
   Result<Manifest> read_manifest(int64_t step) const;
-  // Fills the owned elements of `state`; leaves padding alone and skips a tensor without memory. Opens only files
+  // Fills the wanted elements of `state`; leaves all others alone and skips a tensor without memory. Opens only files
   // that hold something of it. kNotFound, kIo and kCorrupt name file and block; `state` is worthless then. kInvalid when
   // the blocks have other tensors.
   Result<void> read_shard(const Manifest& manifest, const LoadTarget& target, const ShardState& state) const;

@@ -190,6 +190,9 @@ class Session {
   Result<void> all_reduce(std::span<double> values);
   Result<bool> try_resume(const checkpoint::Store& store, int64_t step, std::vector<std::string>& notices);
   Result<void> read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved);
+  // Whether each replica reads its part of a shard alone, as it writes it, and share_parts() does the rest.
+  bool reads_parts() const;
+  Result<void> share_parts();
   Result<void> read_shard_beside_moments(const checkpoint::Store& store, const checkpoint::Manifest& saved,
                                          const checkpoint::LoadTarget& target,
                                          const checkpoint::ShardState& state);

@@ -169,6 +169,7 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
                                   loaded.error().to_string()));
   }
   if (failures[0] > 0.0) return false;
+  if (reads_parts()) RETURN_IF_ERROR(share_parts());
   if (manifest_read->run.is_other(options_.run) && groups_.world->rank() == 0)
     notices.push_back(fmt::format("goes on from a checkpoint of run {} {}", manifest_read->run.name,
                                   manifest_read->run.id));
@@ -182,8 +183,12 @@ Result<bool> Session::try_resume(const checkpoint::Store& store, int64_t step,
 }
 
 Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoint::Manifest& saved) {
-  const checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
+  checkpoint::LoadTarget target{model_->blocks(), engine_.layout(), groups_.shard_rank()};
   checkpoint::ShardState state = shard_state();
+  if (reads_parts()) {
+    target.replica_rank = groups_.replica_rank();
+    target.replicas = groups_.replicas();
+  }
   if (optimizer_.packs_moments()) return read_shard_to_pack(store, saved, target);
   if (optimizer_.moments_on_host()) return read_shard_beside_moments(store, saved, target, state);
   ASSIGN_OR_RETURN(auto host, HostShards::of(backend_, {state.master, state.moment1, state.moment2}));
@@ -192,6 +197,50 @@ Result<void> Session::read_shard(const checkpoint::Store& store, const checkpoin
   state.moment2 = host[2];
   RETURN_IF_ERROR(store.read_shard(saved, target, state));
   return host.store();
+}
+
+// Moments that pass through other memory, and those of a GPU, are read whole by every replica.
+bool Session::reads_parts() const {
+  return groups_.replicas() > 1 && backend_.kind() == kernels::DeviceKind::kCpu &&
+         !optimizer_.packs_moments() && !optimizer_.moments_on_host();
+}
+
+// By all-gathers of equal pieces, which parts may not be: the shorter ones end in what nobody reads.
+Result<void> Session::share_parts() {
+  constexpr int64_t kAtOnce = 1 << 18;  // elements of all replicas together
+  const int64_t replicas = groups_.replicas(), most = std::max<int64_t>(1, kAtOnce / replicas);
+  std::vector<float> mine(most), all(most * replicas);
+  const checkpoint::ShardState state = shard_state();
+  for (const std::span<float> tensor : state.tensors()) {
+    for (int block = 0; block < engine_.layout().block_count(); ++block) {
+      const std::span<float> shard =
+          tensor.subspan(engine_.layout().block(block).shard_offset,
+                         engine_.layout().owned(block, groups_.shard_rank()).count());
+      const auto count = static_cast<int64_t>(shard.size()), longest = (count + replicas - 1) / replicas;
+      for (int64_t first = 0; first < longest; first += most) {
+        const int64_t piece = std::min(most, longest - first);
+        const auto piece_of = [&](int replica) {
+          checkpoint::Place place = this->place();
+          place.replica_rank = replica;
+          const plan::ElementRange part = place.part_of({0, count});
+          const int64_t begin = std::min(part.begin + first, part.end);
+          return shard.subspan(begin, std::min(piece, part.end - begin));
+        };
+        std::ranges::copy(piece_of(groups_.replica_rank()), mine.begin());
+        const auto gathered = std::span(all).first(piece * replicas);
+        ASSIGN_OR_RETURN(auto pending,
+                         groups_.replica->all_gather(std::as_bytes(std::span(mine).first(piece)),
+                                                     std::as_writable_bytes(gathered)));
+        RETURN_IF_ERROR(groups_.replica->wait(pending));
+        for (int replica = 0; replica < replicas; ++replica) {
+          const std::span<float> to = piece_of(replica);
+          std::copy_n(gathered.begin() + replica * piece, to.size(), to.begin());
+        }
+      }
+      if (state.give_back) state.give_back(shard);
+    }
+  }
+  return {};
 }
 
 // Moments through the memory of the gradients, one after the other.

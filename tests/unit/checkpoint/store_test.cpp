@@ -61,6 +61,40 @@ TEST_CASE("store: what any spread wrote, any other reads bit for bit") {
   }
 }
 
+TEST_CASE("store: a replica that wants its part alone opens no file of another one, and fills nothing else") {
+  const Folder folder;
+  const Store store(folder.path(), 2);
+  const Spread spread{1, 2, 3};
+  save(store, 40, spread);
+  const auto manifest = store.read_manifest(40);
+  REQUIRE(manifest);
+  for (const Place& place : all_places(spread)) {
+    const Folder lonely;
+    fs::copy(folder.path(), lonely.path(), fs::copy_options::recursive);
+    for (const Place& other : all_places(spread))
+      if (other.file() != place.file())
+        fs::remove(lonely.path() + "/step_00000040/" + shard_file_name(other.file()));
+    RankState loaded(place, /*fill=*/false);
+    const RankState wanted(place, /*fill=*/true), untouched(place, /*fill=*/false);
+    LoadTarget target = loaded.target();
+    target.replica_rank = place.replica_rank;
+    target.replicas = spread.replicas;
+
+    const auto done = Store(lonely.path(), 2).read_shard(*manifest, target, loaded.view());
+
+    REQUIRE_MESSAGE(done, (done ? "" : done.error().to_string()));
+    for (int block = 0; block < loaded.layout.block_count(); ++block) {
+      const auto owned = loaded.layout.owned(block, place.shard_rank);
+      const auto part = place.part_of({0, owned.count()});
+      for (int64_t at = 0; at < owned.count(); ++at) {
+        const auto index = static_cast<size_t>(loaded.layout.block(block).shard_offset + at);
+        const bool mine = part.begin <= at && at < part.end;
+        CHECK(loaded.moment2[index] == (mine ? wanted : untouched).moment2[index]);
+      }
+    }
+  }
+}
+
 TEST_CASE("store: a whole block is put together from the slices of all files") {
   const Folder folder;
   const Store store(folder.path(), 2);
