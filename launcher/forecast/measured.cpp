@@ -73,8 +73,10 @@ const char* among_of(const Placement& placement) {
 }  // namespace
 
 CollectiveCurve::CollectiveCurve(CollectiveKind kind, const Placement& placement,
-                                 std::vector<const CollectiveProbe*> points)
-    : points_(std::move(points)), share_(share_sent(kind, placement.ranks, placement.nodes)) {
+                                 std::vector<const CollectiveProbe*> points, double sharing)
+    : points_(std::move(points)),
+      share_(share_sent(kind, placement.ranks, placement.nodes)),
+      sharing_(sharing) {
   const CollectiveProbe& first = *points_.front();
   const double share = share_sent(kind, first.ranks, first.among == "node" ? 1 : first.nodes);
   for (const CollectiveProbe* point : points_) volumes_.push_back(share * static_cast<double>(point->bytes));
@@ -95,14 +97,12 @@ CollectiveSeconds CollectiveCurve::at(double bytes) const {
   CollectiveSeconds seconds;
   if (points_.empty()) return seconds;
   const double volume = sent(bytes);
-  const auto alone = [](const CollectiveProbe& probe) { return probe.seconds.median; };
-  const auto beside = [](const CollectiveProbe& probe) {
-    return std::max(probe.beside_seconds, probe.seconds.median);
+  // Ranks that took turns waited for each other's CPU time as well.
+  const auto wall = [&](const CollectiveProbe& probe) {
+    return std::max(probe.seconds.median - (sharing_ - 1.0) * probe.cpu_seconds, probe.cpu_seconds);
   };
-  seconds.alone = between(volume, alone);
-  seconds.beside = between(volume, beside);
-  seconds.latency = std::min(alone(*points_.front()), seconds.alone);
-  seconds.beside_latency = std::min(beside(*points_.front()), seconds.beside);
+  seconds.wall = between(volume, wall);
+  seconds.latency = std::min(wall(*points_.front()), seconds.wall);
   seconds.cpu = between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
   return seconds;
 }
@@ -218,7 +218,7 @@ Result<CollectiveCurve> MeasuredMachine::collective(CollectiveKind kind, const P
         fmt::format("collectives of {} ranks on {} nodes were not measured; calibrate on at least two "
                     "nodes, and with as many ranks on each as the job has",
                     placement.ranks, placement.nodes));
-  return CollectiveCurve(kind, placement, std::move(points));
+  return CollectiveCurve(kind, placement, std::move(points), 1.0 / cpu_share(nodes, calibration_.ranks_per_node));
 }
 
 double MeasuredMachine::cpu_share(int64_t nodes, int64_t ranks_per_node) const {

@@ -25,11 +25,11 @@ struct BlockSeconds {
   double forward = 0.0, backward = 0.0;
 };
 
-// One kind of collective by size, of each while two are under way, with nothing beside them and beside computing.
+// One kind of collective by size, of each while two are under way, where every rank has its CPUs to itself.
 struct CollectiveSeconds {
-  double alone = 0.0, beside = 0.0;
-  double latency = 0.0, beside_latency = 0.0;  // of those, what the smallest one takes as well
-  double cpu = 0.0;                            // that its rank spends on it
+  double wall = 0.0;
+  double latency = 0.0;  // of it, what the smallest one takes as well
+  double cpu = 0.0;      // that its rank spends on it
 };
 
 // Where the ranks of a group are.
@@ -42,9 +42,10 @@ struct Placement {
 class CollectiveCurve {
  public:
   CollectiveCurve() = default;  // of a rank alone, which waits for nobody
-  // `points`: as they were measured, ascending, at least one; they outlive this.
+  // `points`: as they were measured, ascending, at least one, where as many ranks as `sharing` took turns on the CPUs of one; they
+  // outlive this.
   CollectiveCurve(CollectiveKind kind, const Placement& placement,
-                  std::vector<const record::CollectiveProbe*> points);
+                  std::vector<const record::CollectiveProbe*> points, double sharing);
 
   // `bytes`: that the group holds together; all_reduce: that each rank holds.
   CollectiveSeconds at(double bytes) const;
@@ -57,7 +58,7 @@ class CollectiveCurve {
 
   std::vector<const record::CollectiveProbe*> points_;
   std::vector<double> volumes_;  // that a rank sends, by point
-  double share_ = 0.0;
+  double share_ = 0.0, sharing_ = 1.0;
 };
 
 class MeasuredMachine {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -32,12 +33,11 @@ struct Operation {
   double latency_left = 1.0, bytes_left = 1.0;  // shares of each
 };
 
-// What a rank does: computing on its main thread, and collectives beside it.
+// What a rank with its CPUs to itself does: computing on its main thread, and collectives beside it.
 class Timeline {
  public:
-  explicit Timeline(double cpu_share) : cpu_share_(cpu_share) {}
-
   size_t start(Channel channel, const CollectiveSeconds& seconds) {
+    cpu_ += seconds.cpu;
     operations_.push_back({.seconds = seconds, .channel = channel});
     begin_queued(channel);
     return operations_.size() - 1;
@@ -50,9 +50,12 @@ class Timeline {
   }
   // `seconds` of CPU.
   void compute(double seconds) {
+    cpu_ += seconds;
     while (seconds > 0.0) seconds -= advance(/*computing=*/true, seconds);
   }
   double now() const { return now_; }
+  // Of computing and of collectives, so far.
+  double cpu() const { return cpu_; }
 
  private:
   void begin_queued(Channel channel) {
@@ -66,17 +69,11 @@ class Timeline {
     }
   }
 
-  static double between(double alone, double beside, double busy) { return alone + busy * (beside - alone); }
-
   // Shares of an operation's current part that a second does. Two were under way when it was measured: nothing keeps the
   // latencies of two from passing at once, so that one's is twice what each added, and bytes are shared.
-  static double rate(const Operation& one, bool computing, double sharing) {
+  static double rate(const Operation& one, double sharing) {
     const CollectiveSeconds& s = one.seconds;
-    // Ranks are not in step: when one waits, another one that the operation needs is as likely to compute as to wait.
-    const double busy = computing ? 1.0 : 0.5;
-    const double latency = between(s.latency, s.beside_latency, busy);
-    const double part =
-        one.latency_left > 0.0 ? 2.0 * latency : (between(s.alone, s.beside, busy) - latency) * sharing;
+    const double part = one.latency_left > 0.0 ? 2.0 * s.latency : (s.wall - s.latency) * sharing;
     return part > 0.0 ? 1.0 / part : kNever;
   }
 
@@ -84,7 +81,7 @@ class Timeline {
   // of two costs.
   static double taken_by(const Operation& one, double speed) {
     const CollectiveSeconds& s = one.seconds;
-    if (one.latency_left > 0.0) return s.beside > 0.0 ? s.cpu / (2.0 * s.beside) : 0.0;
+    if (one.latency_left > 0.0) return s.wall > 0.0 ? s.cpu / (2.0 * s.wall) : 0.0;
     return speed == kNever ? 0.0 : s.cpu * speed;
   }
 
@@ -98,25 +95,25 @@ class Timeline {
     double until = kNever;
     for (const Operation& one : operations_) {
       if (!one.running) continue;
-      const double speed = rate(one, computing, std::max(1.0, sharing));
+      const double speed = rate(one, std::max(1.0, sharing));
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
       taken += taken_by(one, speed);
     }
-    constexpr double kLeast = 0.05;  // of its share, that computing keeps
-    const double speed = std::max(kLeast * cpu_share_, cpu_share_ - taken);
+    constexpr double kLeast = 0.05;  // of its CPUs, that computing keeps
+    const double speed = std::max(kLeast, 1.0 - taken);
     if (computing) until = std::min(until, wanted / speed);
-    move(computing, until, std::max(1.0, sharing));
+    move(until, std::max(1.0, sharing));
     return computing ? until * speed : 0.0;
   }
 
-  void move(bool computing, double seconds, double sharing) {
+  void move(double seconds, double sharing) {
     constexpr double kDone = 1e-9;
     now_ += seconds;
     std::array<bool, kChannels> freed{};
     for (Operation& one : operations_) {
       if (!one.running) continue;
-      const double speed = rate(one, computing, sharing);
+      const double speed = rate(one, sharing);
       double& left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       left = speed == kNever ? 0.0 : left - seconds * speed;
       if (left < kDone) left = 0.0;
@@ -129,10 +126,24 @@ class Timeline {
       if (freed[channel]) begin_queued(static_cast<Channel>(channel));
   }
 
-  double cpu_share_;
-  double now_ = 0.0;
+  double now_ = 0.0, cpu_ = 0.0;
   std::vector<Operation> operations_;
 };
+
+// Returns the seconds of a step where `sharing` ranks take turns on the CPUs of one, from the seconds of CPU that a step needs and
+// those for which a rank with its CPUs to itself waits: while one waits, others compute. Exact mean value analysis of a closed
+// network with one queue and one delay (Reiser and Lavenberg 1980), between whole numbers of ranks along a line.
+double in_turns(double sharing, double cpu, double waits) {
+  double seconds = cpu + waits, before = seconds, queued = cpu / seconds;
+  for (double ranks = 2.0; ranks < sharing + 1.0; ranks += 1.0) {
+    before = seconds;
+    const double at_cpu = cpu * (1.0 + queued);
+    seconds = at_cpu + waits;
+    queued = ranks * at_cpu / seconds;
+  }
+  const double beyond = std::ceil(sharing) - sharing;
+  return seconds - beyond * (seconds - before);
+}
 
 struct Block {
   BlockSeconds seconds;
@@ -158,14 +169,14 @@ plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replic
 class Step {
  public:
   Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks,
-       const plan::BufferCounts& buffers, double cpu_share)
+       const plan::BufferCounts& buffers, double sharing)
       : machine_(machine),
         shard_degree_(shard_degree),
         blocks_(std::move(blocks)),
         gathers_(buffers.gathered),
         reductions_(buffers.whole_gradients),
         replica_sums_(blocks_.size()),
-        line_(cpu_share) {}
+        sharing_(sharing) {}
 
   void time(const StepEvent& event) {
     if (event.kind == Kind::kTurnEnds) return;
@@ -200,7 +211,7 @@ class Step {
   double update(const CollectiveSeconds& norm, double seconds) {
     exposed_ += line_.wait(line_.start(kWorld, norm));
     line_.compute(seconds);
-    return line_.now();
+    return in_turns(sharing_, line_.cpu(), std::max(line_.now() - line_.cpu(), 0.0));
   }
   double exposed() const { return exposed_; }
   const Volumes& volumes() const { return volumes_; }
@@ -217,6 +228,7 @@ class Step {
   double shard_degree_;
   std::vector<Block> blocks_;
   Operations gathers_, reductions_, replica_sums_;
+  double sharing_;
   Timeline line_;
   double exposed_ = 0.0;
   Volumes volumes_;
@@ -308,14 +320,14 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   const auto micro = static_cast<double>(layout.accumulation);
   for (const Block& block : blocks) {
     phases.compute += micro * (block.seconds.forward + block.seconds.backward);
-    phases.gather += 2.0 * micro * block.gather.alone;
-    phases.reduce += micro * block.reduce.alone;
-    phases.replica += block.replica.alone;
+    phases.gather += 2.0 * micro * block.gather.wall;
+    phases.reduce += micro * block.reduce.wall;
+    phases.replica += block.replica.wall;
   }
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
   plan::StepShape shape = shape_of(question, model.layers + 2, /*replicated=*/world > layout.shard_degree);
-  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
+  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, 1.0 / share);
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);
   forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);

@@ -232,11 +232,9 @@ void print_machine(const MeasuredMachine& machine, const std::string& path) {
              100.0 * machine.worst_fit());
   for (const record::CollectiveProbe& probe : largest_of(c))
     print_text(
-        "  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms beside nothing, {:.1f} ms "
-        "beside "
-        "computing\n",
-        probe.kind, probe.among, probe.nodes, probe.ranks, rate_of(probe) * 8e-9, probe.seconds.median * 1e3,
-        probe.beside_seconds * 1e3);
+        "  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms, {:.1f} ms of CPU\n", probe.kind,
+        probe.among, probe.nodes, probe.ranks, rate_of(probe) * 8e-9, probe.seconds.median * 1e3,
+        probe.cpu_seconds * 1e3);
   print_text("kept in      {}\n", path);
 }
 
@@ -369,7 +367,7 @@ void add_calibrate(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   add_common(*verb, line, true);
   verb->footer(
-      "Takes about a minute. Nothing else should run on the nodes.\nExample:\n  shardrun calibrate\n"
+      "Takes half a minute and more. Nothing else should run on the nodes.\nExample:\n  shardrun calibrate\n"
       "  shardrun calibrate jobs/four-ranks.toml --set resources.nodes=4");
   verb->callback([&] { line.exit_code = calibrate(options, line.common); });
 }

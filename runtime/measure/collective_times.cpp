@@ -2,15 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <deque>
-#include <numeric>
 #include <string_view>
-#include <thread>
 
 #include <fmt/format.h>
 
-#include "runtime/trainer/kernels/backend.h"
 
 namespace shardrun::measure {
 namespace {
@@ -25,25 +21,9 @@ constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20, 8 << 20};  // by
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr double kLongest = 0.15;  // longest time, in seconds, that an operation may be expected to take
 constexpr double kFirst = 2e-3;    // the expected time of the first operation
-// How much longer an operation takes beside computing, where cores are shared.
-constexpr double kLate = 2e-2;
-constexpr double kPatience = 0.2, kPatienceBeside = 0.8;  // for all that is timed for one size
-constexpr int kUnderWay = 2;                              // collectives at once
-constexpr int kParts = 5, kLeastRounds = 3, kMostRounds = 50, kLeastStreams = 2, kMostStreams = 4;
-
-// The work of a rank that computes beside a collective: a product that stays in its caches.
-class Chunk {
- public:
-  void run() {
-    kernels::cpu_backend().ops<kernels::Bf16>().products.linear_forward(product_.data(), left_.data(),
-                                                                        right_.data(), kSize, kSize, kSize);
-  }
-
- private:
-  static constexpr int64_t kSize = 192;
-  using Matrix = std::vector<kernels::Bf16>;
-  Matrix left_ = Matrix(kSize * kSize), right_ = left_, product_ = left_;
-};
+constexpr double kPatience = 0.4;  // for all that is timed for one size
+constexpr int kUnderWay = 2;       // collectives at once
+constexpr int kParts = 5, kLeastRounds = 5, kMostRounds = 100;
 
 // Collectives of one kind and size, kUnderWay of them at once, as the sharding engine has them.
 class Stream {
@@ -107,7 +87,7 @@ class Measurement {
       : world_(world), group_(group), clocks_(clocks) {}
 
   // `expected` is the seconds of one collective; 0 if nobody knows.
-  Result<void> fill(CollectiveProbe& probe, double expected, Chunk& chunk) {
+  Result<void> fill(CollectiveProbe& probe, double expected) {
     Stream stream(*group_.group, probe, clocks_);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     if (expected == 0.0) {
@@ -116,12 +96,6 @@ class Measurement {
       ASSIGN_OR_RETURN(const auto took, mean({(clocks_.wall() - begin) / Stream::count_of(0, 1)}));
       expected = took.front();
     }
-    RETURN_IF_ERROR(time_alone(stream, expected, probe));
-    return time_beside(stream, chunk, probe);
-  }
-
- private:
-  Result<void> time_alone(Stream& stream, double expected, CollectiveProbe& probe) {
     const int rounds =
         std::clamp(static_cast<int>(kPatience / (kUnderWay * expected)), kLeastRounds, kMostRounds);
     const int parts = std::min(rounds, kParts);
@@ -132,38 +106,6 @@ class Measurement {
     probe.cpu_seconds = means.back();
     means.pop_back();
     probe.seconds = Spread::of(std::move(means));
-    return {};
-  }
-
-  // Runs the collectives on a helper thread while this one computes until they are over. A stream goes well
-  // or badly for as long as nothing disturbs how ranks take turns on shared CPUs, so several short ones are timed.
-  // One late rank is not what training waits for on average, so the slowest stream of many does not count.
-  Result<void> time_beside(Stream& stream, Chunk& chunk, CollectiveProbe& probe) {
-    const double expected = probe.seconds.median + kLate;
-    const int streams = std::clamp(static_cast<int>(kPatienceBeside / (Stream::count_of(1, 1) * expected)),
-                                   kLeastStreams, kMostStreams);
-    RETURN_IF_ERROR(complete(world_, world_.barrier()));
-    std::vector<double> seconds;
-    Result<void> outcome;
-    std::atomic<bool> over{false};
-    std::thread helper([&] {
-      for (int i = 0; i < streams && outcome; ++i) {
-        auto one = stream.run(1, 1);
-        if (one)
-          seconds.push_back(one->front());
-        else
-          outcome = std::move(one).error();
-      }
-      over.store(true);
-    });
-    while (!over.load()) chunk.run();
-    helper.join();
-    RETURN_IF_ERROR(std::move(outcome));
-    ASSIGN_OR_RETURN(auto means, mean(std::move(seconds)));
-    std::sort(means.begin(), means.end());
-    if (means.size() > kLeastStreams) means.pop_back();
-    const double all = std::accumulate(means.begin(), means.end(), 0.0);
-    probe.beside_seconds = std::max(all / static_cast<double>(means.size()), probe.seconds.median);
     return {};
   }
 
@@ -187,7 +129,6 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
                                                       const std::vector<CollectiveGroup>& groups,
                                                       const std::function<void(const std::string&)>& told,
                                                       const Clocks& clocks) {
-  Chunk chunk;
   std::vector<CollectiveProbe> probes;
   for (const CollectiveGroup& group : groups) {
     told(fmt::format("collectives among {} of {} nodes", group.among, group.nodes));
@@ -209,7 +150,7 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
                               .nodes = group.nodes,
                               .ranks = group.ranks,
                               .bytes = shard * group.ranks};
-        RETURN_IF_ERROR(Measurement(world, group, clocks).fill(probe, expected, chunk));
+        RETURN_IF_ERROR(Measurement(world, group, clocks).fill(probe, expected));
         probes.push_back(std::move(probe));
       }
     }

@@ -1,7 +1,7 @@
-// Collective times: how long collectives take inside a node, between nodes and over both. They are timed with
-// nothing beside them, and beside computing, from which they take CPUs and for which they wait.
+// Collective times: how long collectives take inside a node, between nodes and over both, while nothing computes, and how much
+// CPU time they cost.
 //
-// Thread rule: one thread, the same calls on all ranks; a helper thread waits for collectives while this one computes.
+// Thread rule: one thread, the same calls on all ranks.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,7 @@ struct CollectiveGroup {
   bool only_replicas = false;
 };
 
-// `told` hears what comes next, on every rank. `clocks` are read from this thread and the helper, never from both
-// at once.
+// `told` hears what comes next, on every rank.
 // Test: tests/unit/measure/collective_times_test.cpp
 base::Result<std::vector<record::CollectiveProbe>> time_collectives(
     comm::Communicator& world, const std::vector<CollectiveGroup>& groups,

@@ -142,7 +142,6 @@ void fields(auto& visit, base::Is<CollectiveProbe> auto& probe) {
   visit("bytes", probe.bytes);
   visit("seconds", probe.seconds);
   visit("cpu_seconds", probe.cpu_seconds);
-  visit("beside_seconds", probe.beside_seconds);
 }
 
 void fields(auto& visit, base::Is<Calibration> auto& c) {

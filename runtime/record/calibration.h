@@ -48,11 +48,10 @@ struct CollectiveProbe {
   std::string among;
   int64_t nodes = 1, ranks = 0;  // ranks: of one group
   int64_t bytes = 0;  // of the buffer that a group holds together (all_reduce: that each rank holds)
-  // With two of them under way and nothing beside them, from one's end to the next one's. Of the smallest this is half of
-  // what one takes.
+  // With two of them under way while nothing computes, from one's end to the next one's. Of the smallest this is half of what
+  // one takes.
   Spread seconds;
-  double cpu_seconds = 0.0;     // that one costs its rank
-  double beside_seconds = 0.0;  // as seconds.median, while every rank computes
+  double cpu_seconds = 0.0;  // that one costs its rank
 };
 
 // What is measured again when only the network is.
@@ -67,7 +66,7 @@ struct NetworkCalibration {
 };
 
 struct Calibration : NetworkCalibration {
-  static constexpr int kFormatVersion = 2;
+  static constexpr int kFormatVersion = 3;
   double measured_at = 0.0;             // Unix seconds, of the compute part
   std::string shardrun, cpu;            // version and name
   int64_t cpus_per_rank = 0;            // in both parts

@@ -58,7 +58,7 @@ Calibration known(int64_t machines = 2) {
     for (const int64_t bytes : {2, 2000000, 8000000}) {
       const double sent = static_cast<double>(bytes) / 2.0;
       const double seconds = kLatency + kSecondsPerByte * sent;
-      c.collectives.push_back({kind, "network", 2, 2, bytes, exactly(seconds), 0.0, seconds});
+      c.collectives.push_back({kind, "network", 2, 2, bytes, exactly(seconds)});
     }
   return c;
 }
@@ -99,7 +99,7 @@ TEST_CASE("replay: a rank alone takes what its blocks and its optimizer take") {
   CHECK_EQ(step.tokens, 128.0);
 }
 
-TEST_CASE("replay: with a network that costs nothing beside computing, sharding adds what nothing hides") {
+TEST_CASE("replay: with a network that costs no CPU time, sharding adds what nothing hides") {
   const ReplayQuestion question = job(2, 2);
   const double compute = compute_of(question) + kUpdate * question.model.parameters() / 2.0;
 
@@ -116,7 +116,6 @@ TEST_CASE("replay: a network that is far too slow takes the time of all that is 
   Calibration slow = known();
   for (auto& one : slow.collectives) {
     one.seconds = exactly(one.seconds.median * 1000.0);
-    one.beside_seconds *= 1000.0;
   }
   const ReplayQuestion question = job(2, 2);
 
@@ -142,7 +141,7 @@ TEST_CASE("replay: nodes that share a machine compute at the same time, each at 
 
 TEST_CASE("replay: what a collective takes from computing makes the step longer by as much") {
   Calibration greedy = known();
-  for (auto& one : greedy.collectives) one.cpu_seconds = 0.5 * one.beside_seconds;
+  for (auto& one : greedy.collectives) one.cpu_seconds = 0.5 * one.seconds.median;
   const ReplayQuestion question = job(2, 2);
 
   const double free = replay(known(), question).seconds, taken = replay(greedy, question).seconds;
@@ -153,32 +152,55 @@ TEST_CASE("replay: what a collective takes from computing makes the step longer 
 
 TEST_CASE("replay: one that nothing else is under way with takes the latency of two in a stream") {
   Calibration late = known();
-  for (auto& one : late.collectives) one.seconds = exactly(one.beside_seconds = 1e-3);
+  for (auto& one : late.collectives) one.seconds = exactly(1e-3);
   ReplayQuestion question = job(2, 1);
   question.model.layers = 1;
 
   const double with = replay(late, question).seconds;
-  for (auto& one : late.collectives) one.seconds = exactly(one.beside_seconds = 0.0);
+  for (auto& one : late.collectives) one.seconds = exactly(0.0);
   const double without = replay(late, question).seconds;
 
   // The first block's replicas are summed when nothing is left to compute, and so is the norm.
   CHECK_EQ(with - without, doctest::Approx(2.0 * 2e-3).epsilon(0.01));
 }
 
-TEST_CASE("replay: while a rank waits, one of the others computes half of the time") {
+TEST_CASE("replay: two ranks that share a CPU compute while the other waits") {
   ReplayQuestion question = job(2, 1);
   question.model.layers = 1;
-  const auto seconds = [&](double alone, double beside) {
-    Calibration late = known();
-    for (auto& one : late.collectives) {
-      one.seconds = exactly(alone);
-      one.beside_seconds = beside;
+  const auto seconds = [&](int64_t machines, double latency) {
+    Calibration calibration = known(machines);
+    for (auto& one : calibration.collectives) one.seconds = exactly(latency);
+    return replay(calibration, question).seconds;
+  };
+  const double cpu = seconds(2, 0.0);
+
+  for (const double latency : {0.1 * cpu, cpu}) {
+    const double waits = seconds(2, latency) - cpu, together = seconds(1, latency);
+
+    // One computes, the other waits: of `waits` after every `cpu` that much is left when turns are as uneven as they can be.
+    CHECK_EQ(together, doctest::Approx(cpu * (1.0 + cpu / (cpu + waits)) + waits));
+    CHECK(together >= std::max(2.0 * cpu, cpu + waits));
+    CHECK(together < 2.0 * cpu + waits);
+  }
+}
+
+TEST_CASE("replay: what ranks waited for each other's CPU time in a collective is not counted twice") {
+  ReplayQuestion question = job(2, 1);
+  question.model.layers = 1;
+  const auto seconds = [&](double wall, double cpu) {
+    Calibration calibration = known(/*machines=*/1);
+    for (auto& one : calibration.collectives) {
+      one.seconds = exactly(wall);
+      one.cpu_seconds = cpu;
     }
-    return replay(late, question).seconds;
+    return replay(calibration, question).seconds;
   };
 
-  // As above: two that nothing is computed beside.
-  CHECK_EQ(1e3 * (seconds(1e-3, 3e-3) - seconds(0.0, 0.0)), doctest::Approx(2.0 * 2.0 * 2.0).epsilon(0.01));
+  // All of a wall that is twice the CPU time of one rank is that of two who took turns: as much as computing for as long.
+  const double free = seconds(0.0, 0.0), busy = seconds(2e-3, 1e-3);
+
+  CHECK(busy > free);
+  CHECK(busy < seconds(4e-3, 1e-3));
 }
 
 // What follows is written without replay_step's own code: bytes of a plan's events, by kind.
@@ -226,7 +248,7 @@ TEST_CASE(
     "replay: a step whose network costs nothing takes its computations, additions and update, one after "
     "another") {
   Calibration free = known();
-  for (auto& one : free.collectives) one.seconds = exactly(one.beside_seconds = 0.0);
+  for (auto& one : free.collectives) one.seconds = exactly(0.0);
   for (const bool sharded : {false, true}) {
     ReplayQuestion question = job(2, sharded ? 2 : 1);
     question.layout.accumulation = 3;
@@ -268,8 +290,7 @@ TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to
     Calibration calibration = known();
     for (auto& one : calibration.collectives) {
       one.seconds = exactly(one.seconds.median * expected.slower);
-      one.beside_seconds *= expected.slower;
-      one.cpu_seconds = 0.2 * one.beside_seconds;
+      one.cpu_seconds = 0.2 * one.seconds.median;
     }
     ReplayQuestion question = job(2, expected.degree);
     question.model.layers = expected.layers;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <thread>
 
 using namespace shardrun;
 using base::Result;
@@ -28,9 +27,7 @@ struct Network {
   std::map<std::string, Speed> speeds = {{"all_gather", {4e-3, 1e-10, 1e-4}},     // all of it is latency
                                          {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all of it is bytes
                                          {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one part, then the other
-  double beside = 3.0;          // how many times as long a collective takes while this rank computes
-  double slowest_beside = 3.0;  // the same for the last of four streams
-  int disturbed = -1;           // this collective, counted from 0, takes a second longer
+  int disturbed = -1;  // this collective, counted from 0, takes a second longer
   double wall = 100.0, cpu = 50.0;
   int64_t started = 0;
   std::string fault;  // what was wrong with a call; empty: nothing
@@ -77,13 +74,10 @@ class KnownGroup final : public comm::Communicator {
       for (const void* buffer : other.buffers)
         if (std::find(buffers.begin(), buffers.end(), buffer) != buffers.end())
           network_.fault = kind + ": a buffer that is under way";
-    const bool computes = std::this_thread::get_id() != main_;
-    if (computes && under_way_.empty()) ++streams_;
-    const double slower = !computes ? 1.0 : streams_ % 4 == 0 ? network_.slowest_beside : network_.beside;
     const Speed& speed = network_.speeds.at(kind);
-    const double arrival = network_.wall + slower * speed.latency;
-    wire_free_ = std::max(arrival, wire_free_) + slower * speed.wire(static_cast<int64_t>(bytes));
-    if (!computes && count_++ == network_.disturbed) wire_free_ += 1.0;
+    const double arrival = network_.wall + speed.latency;
+    wire_free_ = std::max(arrival, wire_free_) + speed.wire(static_cast<int64_t>(bytes));
+    if (count_++ == network_.disturbed) wire_free_ += 1.0;
     ++network_.started;
     under_way_[++ticket_] = {wire_free_, speed.cpu, std::move(buffers)};
     return Pending{ticket_};
@@ -95,11 +89,10 @@ class KnownGroup final : public comm::Communicator {
 
   Network& network_;
   const int ranks_;
-  const std::thread::id main_ = std::this_thread::get_id();
   std::map<uint64_t, Operation> under_way_;
   uint64_t ticket_ = 0;
   double wire_free_ = 0.0;
-  int count_ = 0, streams_ = 0;
+  int count_ = 0;
 };
 
 // Brings the ranks' values together, at no cost: rank r measured `factors[r]` times what this one did.
@@ -179,32 +172,11 @@ TEST_CASE("time_collectives: of two under way each has half of the latency, or i
   }
 }
 
-TEST_CASE("time_collectives: a collective's CPU time is what one costs with nothing beside it") {
+TEST_CASE("time_collectives: a collective's CPU time is what one costs its rank") {
   Network network;
 
   for (const CollectiveProbe& probe : time_on(network))
     CHECK_EQ(probe.cpu_seconds, doctest::Approx(network.speeds[probe.kind].cpu));
-}
-
-TEST_CASE(
-    "time_collectives: a rank that computes is measured in streams, the slowest of which does not count") {
-  Network network;
-  network.slowest_beside = 500.0;
-
-  for (const CollectiveProbe& probe : time_on(network)) {
-    if (probe.bytes > 2097152) continue;  // some of them take so long that there are only two streams
-    CAPTURE(probe.kind);
-    CAPTURE(probe.bytes);
-    CHECK_EQ(probe.beside_seconds, doctest::Approx(3.0 * probe.seconds.median));
-  }
-}
-
-TEST_CASE("time_collectives: none is quicker beside computing than with nothing beside it") {
-  Network network;
-  network.beside = network.slowest_beside = 0.5;
-
-  for (const CollectiveProbe& probe : time_on(network))
-    CHECK_EQ(probe.beside_seconds, doctest::Approx(probe.seconds.median));
 }
 
 TEST_CASE("time_collectives: each value is the mean of all ranks'") {
@@ -217,7 +189,6 @@ TEST_CASE("time_collectives: each value is the mean of all ranks'") {
     const Speed& speed = network.speeds[probe.kind];
     CHECK_EQ(probe.seconds.median, doctest::Approx(3.0 * speed.of_two(probe.bytes)));
     CHECK_EQ(probe.cpu_seconds, doctest::Approx(3.0 * speed.cpu));
-    CHECK_EQ(probe.beside_seconds, doctest::Approx(9.0 * speed.of_two(probe.bytes)));
   }
 }
 
@@ -243,7 +214,7 @@ TEST_CASE(
   CHECK_EQ(sizes_of(few), "all_gather 8192 524288 reduce_scatter 8192 524288 all_reduce 8192 524288");
   CHECK_LT(slow.wall - 100.0, 6 * 2.5);
   CHECK_EQ(sizes_of(all), kAllSizes);
-  CHECK_LT(fast.started, 12 * 150);
+  CHECK_LT(fast.started, 12 * 205);
 }
 
 TEST_CASE("time_collectives: a group that only replicas have is asked for nothing but sums") {

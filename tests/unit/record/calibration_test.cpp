@@ -34,7 +34,7 @@ Calibration example() {
   step.vocab = 256;
   step.layer_forward = {1e-3, 1.5e-3, 2e-3};
   c.steps = {step};
-  c.collectives = {{"all_gather", "network", 2, 2, 8192, {1e-4, 2e-4, 3e-4}, 5e-5, 4e-3}};
+  c.collectives = {{"all_gather", "network", 2, 2, 8192, {1e-4, 2e-4, 3e-4}, 5e-5}};
   return c;
 }
 
@@ -62,8 +62,8 @@ TEST_CASE(
     return record::parse_calibration(changed.replace(at, from.size(), to), "c.toml");
   };
 
-  for (const char* other : {"format_version = 1", "format_version = 3"}) {
-    const auto read = with("format_version = 2", other);
+  for (const char* other : {"format_version = 2", "format_version = 4"}) {
+    const auto read = with("format_version = 3", other);
     REQUIRE_FALSE(read);
     CHECK_EQ(read.error().code(), base::Code::kUnsupported);
   }
