@@ -31,6 +31,8 @@ Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::Laun
   if (spec.resources.device == spec::DeviceKind::kGpu) return Error(Code::kInvalid, kOfCpus);
   if (spec.sharding.pipeline_parallel > 1)
     return Error(Code::kInvalid, "the calibration has no measurements of stages of a pipeline");
+  if (spec.sharding.context_parallel > 1)
+    return Error(Code::kInvalid, "the calibration has no measurements of ranks that share a sequence");
   ASSIGN_OR_RETURN(const auto mesh, plan::solve_mesh(spec, plan.world_size(), plan.ranks_per_node));
   ReplayQuestion question;
   question.model = shape_of(plan::network_of(spec));
