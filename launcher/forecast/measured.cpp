@@ -218,7 +218,8 @@ Result<CollectiveCurve> MeasuredMachine::collective(CollectiveKind kind, const P
         fmt::format("collectives of {} ranks on {} nodes were not measured; calibrate on at least two "
                     "nodes, and with as many ranks on each as the job has",
                     placement.ranks, placement.nodes));
-  return CollectiveCurve(kind, placement, std::move(points), 1.0 / cpu_share(nodes, calibration_.ranks_per_node));
+  return CollectiveCurve(kind, placement, std::move(points),
+                         1.0 / cpu_share(nodes, calibration_.ranks_per_node));
 }
 
 double MeasuredMachine::cpu_share(int64_t nodes, int64_t ranks_per_node) const {

@@ -231,10 +231,9 @@ void print_machine(const MeasuredMachine& machine, const std::string& path) {
   print_text("  steps        {} shapes; between them predicted within {:.1f} %\n", c.steps.size(),
              100.0 * machine.worst_fit());
   for (const record::CollectiveProbe& probe : largest_of(c))
-    print_text(
-        "  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms, {:.1f} ms of CPU\n", probe.kind,
-        probe.among, probe.nodes, probe.ranks, rate_of(probe) * 8e-9, probe.seconds.median * 1e3,
-        probe.cpu_seconds * 1e3);
+    print_text("  {:<14} {:<8} {} nodes, {} ranks: {:>9.3f} Gbit/s a rank, {:.1f} ms, {:.1f} ms of CPU\n",
+               probe.kind, probe.among, probe.nodes, probe.ranks, rate_of(probe) * 8e-9,
+               probe.seconds.median * 1e3, probe.cpu_seconds * 1e3);
   print_text("kept in      {}\n", path);
 }
 

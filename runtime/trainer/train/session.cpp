@@ -291,13 +291,9 @@ Result<StepReport> Session::step(bool stop_requested) {
   const double once = repeats_loss() ? 0.0 : 1.0;
   const int64_t next_position = data_position_ + batch_.global_batch;
   ASSIGN_OR_RETURN(const auto next_targets, own_targets(next_position));
-  std::array<double, 7> sums{own.squares,
-                             once * own.loss,
-                             once * own.next_sentence_loss,
-                             stop_requested ? 1.0 : 0.0,
-                             votes[0],
-                             votes[1],
-                             static_cast<double>(next_targets)};
+  std::array<double, 7> sums{
+      own.squares, once * own.loss, once * own.next_sentence_loss,    stop_requested ? 1.0 : 0.0,
+      votes[0],    votes[1],        static_cast<double>(next_targets)};
   RETURN_IF_ERROR(all_reduce(sums));
   targets_ = {next_position, sums[6]};
   if (saver_) note_end_of_save(saver_->agree({sums[4], sums[5]}));
