@@ -85,10 +85,11 @@ RunRecord begin_record(const ConductRequest& request, const record::RunDir& path
   return record;
 }
 
-// A rank that refused to start and left no trace does not see the run directory, or cannot write into it. It said so, but srun may
-// lose the words of a task that ends at once.
+// A rank that refused to start on a node that left no trace does not see the run directory, or cannot write into it. It said
+// so, but srun may lose the words of a task that ends at once.
 void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
-  const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0;
+  const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0 ||
+                            ::access(paths.node_log(attempt, exit.node).c_str(), F_OK) == 0;
   if (exit.exit_code != contract::kExitRefused || left_a_trace) return;
   exit.exit_code = contract::kExitBadInput;
   exit.stopped_on_request = false;
