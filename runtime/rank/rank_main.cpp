@@ -1,5 +1,6 @@
 #include "runtime/rank/rank_main.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -136,12 +137,23 @@ bool has_stopped_with_account(const record::RankExit& exit, const contract::Rank
   return exit.stopped_on_request && contract::ended_as_asked(exit) && ::access(account.c_str(), F_OK) == 0;
 }
 
+// One write for a line, so that those of a node's ranks do not mix. What a full disk does not take is missing in the trace.
+void leave_phases(record::LaunchPhases& phases, const contract::RankEnv& env) {
+  phases.mark("drain");
+  phases.global_rank = env.global_rank;
+  const std::string path = record::RunDir{env.run_directory}.node_phases(env.attempt, env.node_name);
+  const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
+  if (fd) (void)base::write_all(fd.get(), to_line(phases), path);
+}
+
 }  // namespace
 
 int run_rank(const std::string& runtime_program) {
   die_with_launcher();
   const bool stopped_is_done = take_stopped_is_done();
-  auto job = contract::read_rank_job();
+  record::LaunchPhases phases = record::phases_of_this_process();
+  phases.mark("exec");
+  auto job = contract::read_rank_job(&phases);
   if (!job) {
     const bool unseen = job.error().code() == Code::kRefused;
     return fail(job.error(), unseen ? contract::kExitRefused : contract::kExitBadInput);
@@ -175,8 +187,11 @@ int run_rank(const std::string& runtime_program) {
   request.conductor_timeout = job->spec.fault_tolerance.conductor_timeout;
   request.output_limit_bytes = job->plan.rank_output_bytes.value_or(0);
   request.exit_4_is_peer_lost = is_trainer;
+  request.phases = &phases;
+  phases.mark("environment_and_binding");
   auto exit = supervise(request);
   if (!exit) return fail_with_account(*job, exit.error());
+  if (job->plan.trace_launch.value_or(false)) leave_phases(phases, job->env);
   if (stopped_is_done && has_stopped_with_account(*exit, job->env)) std::exit(contract::kExitDone);
   end_like(*exit);
 }

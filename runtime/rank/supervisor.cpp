@@ -74,6 +74,10 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
+void mark(const SupervisorRequest& request, const char* phase) {
+  if (request.phases != nullptr) request.phases->mark(phase);
+}
+
 bool is_stop_request(int signal) {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
 }
@@ -183,13 +187,16 @@ class Supervisor {
         link_(request.env, request.conductor_timeout) {}
 
   record::RankExit run() {
+    mark(request_, "open_logs_and_watch");
     if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
     while (!ended_) {
       poll_once(timeout_ms());
       collect_orphans();
     }
     record::RankExit exit = reap();
+    mark(request_, "program");
     write_exit(exit);
+    mark(request_, "write_exit");
     link_.say_farewell();
     reaper_.kill_all(kDrainTime);
     guard_.dismiss();  // not before: killed in between, we would leave what the program has started
@@ -417,10 +424,12 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
   ASSIGN_OR_RETURN(auto guard, Guard::start());
+  mark(request, "guard");
   // After the guard, which it leaves alone as everything that was there before.
   ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
   ::putenv(::strdup(guard.mark().c_str()));  // for the program
   ASSIGN_OR_RETURN(auto child, start_program(request, out, err, child_mask));
+  mark(request, "start_program");
   guard.watch_over(child.pid);
   out.write.reset();
   err.write.reset();

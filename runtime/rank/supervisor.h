@@ -26,6 +26,7 @@
 #include "runtime/contract/rank_env.h"
 #include "runtime/rank/binding.h"
 #include "runtime/rank/redaction.h"
+#include "runtime/record/launch_phases.h"
 #include "runtime/record/run_record.h"
 
 namespace shardrun::rank {
@@ -47,6 +48,8 @@ struct SupervisorRequest {
   std::vector<Secret> secrets;
   // How long the conductor may be dead until the program is ended; 0: the scheduler ends it.
   std::chrono::seconds conductor_timeout{0};
+  // Gets what is done when; may be null.
+  record::LaunchPhases* phases = nullptr;
   // How much of its output is kept; 0: all.
   int64_t output_limit_bytes = 0;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.
