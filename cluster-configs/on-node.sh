@@ -166,10 +166,10 @@ libraries() {
     command -v xz >/dev/null || install_packages "$([ "$family" = apt ] && echo xz-utils || echo xz)"
   elif [ "$family" = apt ]; then
     retry apt-get -q -o DPkg::Lock::Timeout=600 update
-    install_packages libdnnl-dev libhwloc15 libfmt-dev libsentencepiece-dev libutf8proc-dev libpcre2-8-0 libpmix2
+    install_packages libdnnl-dev libfmt-dev libsentencepiece-dev libutf8proc-dev libpcre2-8-0 libpmix2
   else
     say "no packages of oneDNN here: install shardrun with its libraries in $shardrun/lib"
-    install_packages hwloc-libs utf8proc pcre2
+    install_packages utf8proc pcre2
   fi
 }
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,8 +12,10 @@
 
 #include "launcher/agent/attached_ranks.h"
 #include "launcher/agent/events.h"
+#include "launcher/agent/launch_trace.h"
 #include "launcher/agent/muster.h"
 #include "launcher/agent/output_limit.h"
+#include "launcher/agent/rank_exits.h"
 #include "launcher/agent/restart.h"
 #include "launcher/agent/run_directory.h"
 #include "launcher/agent/verdict.h"
@@ -23,7 +24,6 @@
 #include "launcher/watch/watch.h"
 #include "runtime/base/io.h"
 #include "runtime/base/say.h"
-#include "runtime/base/shared_folder.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
@@ -83,48 +83,6 @@ RunRecord begin_record(const ConductRequest& request, const record::RunDir& path
   attempt.started = base::unix_now();
   record.attempts.push_back(attempt);
   return record;
-}
-
-// A rank that refused to start and left no trace does not see the run directory, or cannot write into it. It said so, but srun may
-// lose the words of a task that ends at once.
-void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
-  const bool left_a_trace = ::access(paths.rank_err(attempt, exit.global_rank).c_str(), F_OK) == 0;
-  if (exit.exit_code != contract::kExitRefused || left_a_trace) return;
-  exit.exit_code = contract::kExitBadInput;
-  exit.stopped_on_request = false;
-  exit.last_words = paths.unseen_by(exit.node);
-}
-
-// What each rank's supervisor wrote is more exact than what the scheduler saw, but the latter is all there is for a
-// rank whose supervisor was killed.
-std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
-                                  const StepOutcome& seen) {
-  std::map<int, RankExit> exits;
-  base::look_afresh(paths.attempt(attempt));
-  for (RankExit exit : seen.exits) {
-    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0) {
-      explain_unseen(exit, paths, attempt);
-      if (exit.exit_code.value_or(0) != 0 && exit.last_words.empty()) exit.last_words = seen.rank_words;
-    }
-    exits[exit.global_rank] = std::move(exit);
-  }
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto text = base::read_file(paths.rank_exit(attempt, rank));
-    if (!text) continue;
-    auto written = record::parse_rank_exit(*text);
-    if (!written) continue;
-    const auto scheduler_saw = exits.find(rank);
-    if (scheduler_saw != exits.end()) {
-      const RankExit& other = scheduler_saw->second;
-      // The program ended well but its supervisor did not, or the rank asked to abort the job.
-      if (written->exit_code == 0 && other.exit_code != 0) continue;
-      if (!other.last_words.empty()) written->last_words = other.last_words;
-    }
-    exits[rank] = std::move(*written);
-  }
-  std::vector<RankExit> merged;
-  for (auto& [rank, exit] : exits) merged.push_back(std::move(exit));
-  return merged;
 }
 
 void apply_verdict(RunRecord& record, Verdict verdict) {
@@ -274,14 +232,16 @@ void note_unreachable(const std::vector<std::string>& nodes, const Attempt& atte
 }
 
 Verdict run_attempt(Scheduler& scheduler, const ConductRequest& request, const Attempt& attempt,
-                    RunRecord& record) {
+                    RunRecord& record, LaunchTrace& trace) {
   auto planned = step_of(request, attempt);
   if (!planned) return could_not_start(planned.error());
   StepRequest& step = *planned;
   auto watch = Watch::start(watch_options(request, attempt));
   if (!watch) return could_not_start(watch.error());
   step.alarm_fd = (*watch)->alarm_fd();
+  trace.mark("prepare_step");
   auto outcome = attempt.is_taken_over ? wait_for_ranks(**watch, step, attempt.paths) : scheduler.run(step);
+  trace.mark(request.plan.scheduler == "slurm" ? "srun" : "ranks");
   (*watch)->stop();
   if (!outcome) return could_not_start(outcome.error());
 
@@ -348,13 +308,16 @@ class Conductor {
       Attempt attempt;
       attempt.paths = paths_;
       RETURN_IF_ERROR(begin(attempt));
+      trace_.mark("begin_attempt");
       std::optional<Verdict> refusal;
       if (!nodes) refusal = could_not_start(nodes.error());
       if (nodes && needs_preflight()) refusal = pass_gate(attempt);
+      if (needs_preflight()) trace_.mark("preflight");
       RETURN_IF_ERROR(directory_.check_ours());
       RETURN_IF_ERROR(announce(attempt));
       if (!refusal) RETURN_IF_ERROR(fence(attempt, refusal));
-      Verdict verdict = refusal ? std::move(*refusal) : run_attempt(scheduler_, request_, attempt, record_);
+      Verdict verdict =
+          refusal ? std::move(*refusal) : run_attempt(scheduler_, request_, attempt, record_, trace_);
       ASSIGN_OR_RETURN(const bool goes_on, follow(attempt, std::move(verdict)));
       if (!goes_on) return std::move(record_);
     }
@@ -391,7 +354,7 @@ class Conductor {
     attempt.nodes = record_.attempts.back().nodes;
     write_event(paths_, attempt.number, {.event = "taken_over", .nodes = attempt.nodes});
     if (request_.on_start) request_.on_start(paths_, attempt.number);
-    return follow(attempt, run_attempt(scheduler_, request_, attempt, record_));
+    return follow(attempt, run_attempt(scheduler_, request_, attempt, record_, trace_));
   }
 
   Result<void> begin(Attempt& attempt) {
@@ -544,7 +507,15 @@ class Conductor {
       tell(fmt::format("attempt {}: {}; starting again", attempt.number, record_.verdict));
     }
     write_end(record_, *request_.spec, directory_);
+    write_trace(attempt);
     return decision;
+  }
+
+  void write_trace(const Attempt& attempt) {
+    if (!request_.plan.trace_launch.value_or(false)) return;
+    trace_.mark("judge");
+    if (auto written = trace_.write(paths_, attempt.number, attempt.nodes); !written)
+      tell(written.error().to_string());
   }
 
   void requeue(const Attempt& attempt) {
@@ -580,6 +551,7 @@ class Conductor {
   int restarts_ = 0;
   std::string left_out_;  // for the verdict: which nodes the gate took out
   RunRecord record_;
+  LaunchTrace trace_{request_.launch_time};
 };
 
 }  // namespace

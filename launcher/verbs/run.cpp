@@ -175,6 +175,7 @@ Result<Prepared> prepare_attached(const std::string& name, const CommonOptions& 
 std::vector<std::string> own_command(const RunOptions& options, const Installation& installed) {
   std::vector<std::string> argv = {installed.shardrun_program, "run"};
   if (options.quiet) argv.emplace_back("--quiet");
+  if (options.trace) argv.emplace_back("--trace");
   for (std::string& word : words_of(options.job)) argv.push_back(std::move(word));
   return argv;
 }
@@ -240,6 +241,8 @@ void print_end(const record::RunRecord& record, const record::RunDir& run, int a
   }
   text += fmt::format("  output      {}/rank_*\n", run.attempt(attempt));
   text += fmt::format("  record      {}\n", run.record_json());
+  if (::access(run.launch_trace(attempt).c_str(), F_OK) == 0)
+    text += fmt::format("  launch      {}\n", run.launch_trace(attempt));
   if (plotted) text += fmt::format("  loss curve  {}/loss.svg\n", run.root);
   if (record.metrics && !record.metrics->checkpoint.empty())
     text += fmt::format("  checkpoint  {}\n", record.metrics->checkpoint);
@@ -276,6 +279,7 @@ int conduct_and_show(const Prepared& job, const RunOptions& options, const Commo
   request.spec = &job.spec;
   request.spec_text = job.text;
   request.plan = job.plan;
+  if (options.trace) request.plan.trace_launch = true;
   request.stop_fd = signals.fd();
   request.launch_time = launch_time;
   if (!job.spec.program.trainer.empty()) {
@@ -398,10 +402,13 @@ void add_run(CLI::App& app, CommandLine& line) {
   auto* dry_run = verb->add_flag("--dry-run", options.dry_run, "Print what would be run; start nothing");
   attach->excludes(dry_run)->excludes(verb->get_option("spec"));  // it is there already
   verb->add_flag("--quiet", options.quiet, "Show only the end");
+  verb->add_flag("--trace", options.trace, "Write what the launch did when, for ui.perfetto.dev")
+      ->excludes(attach);
   add_common(*verb, line, true);
   verb->footer(
       "Example:\n  shardrun run jobs/tiny-llama.toml --set optimizer.steps=50\n"
-      "  shardrun run -n 2 -- python3 train.py");
+      "  shardrun run -n 2 -- python3 train.py\n"
+      "  shardrun run --trace -n 8 -- true");
   verb->callback([&] {
     options.job.command = line.behind_dashes;
     line.exit_code = run(options, line.common);

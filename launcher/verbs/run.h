@@ -15,6 +15,7 @@ struct RunOptions {
   std::string attach;         // name of a run whose conductor has died: wait for its ranks
   bool dry_run = false;
   bool quiet = false;
+  bool trace = false;  // write when what of the launch was done
 };
 // Returns the run's exit code.
 int run(const RunOptions& options, const CommonOptions& common);

@@ -41,11 +41,18 @@ bool take_prefix(std::string_view& line, std::string_view prefix) {
 
 }  // namespace
 
-Result<SharedProgress> make_shared_progress() {
-  void* memory =
-      ::mmap(nullptr, sizeof(ProgressPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+Result<base::UniqueFd> make_shared_progress() {
+  base::UniqueFd fd(::memfd_create("shardrun-progress", MFD_CLOEXEC));
+  if (!fd || ::ftruncate(fd.get(), sizeof(ProgressPage)) != 0)
+    return base::errno_error(base::Code::kIo, "memory for heartbeats", errno);
+  return fd;
+}
+
+Result<SharedProgress> open_shared_progress(int fd) {
+  void* memory = ::mmap(nullptr, sizeof(ProgressPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return base::errno_error(base::Code::kIo, "memory for heartbeats", errno);
-  return SharedProgress(new (memory) ProgressPage,
+  // Its bytes are those of a page in which nothing has happened.
+  return SharedProgress(static_cast<ProgressPage*>(memory),
                         [](ProgressPage* page) { ::munmap(page, sizeof(ProgressPage)); });
 }
 

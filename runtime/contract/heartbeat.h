@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/io.h"
 #include "runtime/base/result.h"
 
 namespace shardrun::contract {
@@ -55,10 +56,14 @@ struct ProgressPage {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// A page that a forked child shares with its parent.
+// The page as a process sees it.
 using SharedProgress = std::unique_ptr<ProgressPage, void (*)(ProgressPage*)>;
-// Makes such a page. kIo when the kernel has no memory.
-Result<SharedProgress> make_shared_progress();
+// Returns the descriptor of such a page's memory, closed on exec. kIo when the kernel has no memory.
+Result<base::UniqueFd> make_shared_progress();
+// The page behind that descriptor, in the process that made it and in one that inherited it. kIo.
+Result<SharedProgress> open_shared_progress(int fd);
+// The argument after which a supervisor gives its trainer its version and that descriptor.
+inline constexpr const char* kTrainWord = "train";
 
 struct Beat {
   uint64_t sequence = 0;

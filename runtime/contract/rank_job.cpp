@@ -26,12 +26,13 @@ Result<record::LaunchPlan> read_plan_of_attempt(const record::RunDir& run, int a
   return plan;
 }
 
-Result<RankJob> read_rank_job() {
+Result<RankJob> read_rank_job(record::LaunchPhases* phases) {
   RankJob job;
   ASSIGN_OR_RETURN(auto env, read_rank_env(process_environment()));
   job.env = std::move(env);
   const record::RunDir run{job.env.run_directory};
   ASSIGN_OR_RETURN(job.plan, read_plan_of_attempt(run, job.env.attempt, job.env.node_name));
+  if (phases != nullptr) phases->mark("read_plan");
   // A full disk costs lines. Where nothing can be written at all, nobody would hear of this rank: no log, no exit file, no
   // checkpoint.
   if (::access(run.attempt(job.env.attempt).c_str(), W_OK) != 0 && (errno == EROFS || errno == EACCES)) {
@@ -40,6 +41,7 @@ Result<RankJob> read_rank_job() {
   auto spec = spec::load_job_spec(run.job_toml(), job.plan.overrides);
   RETURN_IF_ERROR(spec);
   job.spec = std::move(*spec);
+  if (phases != nullptr) phases->mark("read_job");
   return job;
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/contract/rank_env.h"
+#include "runtime/record/launch_phases.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/spec/job_spec.h"
@@ -26,8 +27,8 @@ struct RankJob {
 Result<record::LaunchPlan> read_plan_of_attempt(const record::RunDir& run, int attempt,
                                                 const std::string& node);
 
-// Errors: those of read_rank_env, read_plan_of_attempt and load_job_spec; kRefused when the run directory is seen and cannot be
-// written (a full disk can).
-Result<RankJob> read_rank_job();
+// Marks in `phases`, which may be null, when the plan and the spec were read. Errors: those of read_rank_env,
+// read_plan_of_attempt and load_job_spec; kRefused when the run directory is seen and cannot be written (a full disk can).
+Result<RankJob> read_rank_job(record::LaunchPhases* phases = nullptr);
 
 }  // namespace shardrun::contract

@@ -1,54 +1,79 @@
 #include "runtime/rank/binding.h"
 
-#include <hwloc.h>
 #include <sched.h>
 
 #include <cerrno>
+#include <charconv>
+#include <map>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/base/io.h"
+
 namespace shardrun::rank {
 namespace {
 
-// Returns how many CPUs this process may use; 0 if the kernel does not say.
-int count_allowed_cpus() {
+// Returns the CPUs that this process may use; none if the kernel does not say.
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
   for (int capacity = 1024; capacity <= (1 << 20); capacity *= 4) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(capacity),
                                                                [](cpu_set_t* p) { CPU_FREE(p); });
-    if (::sched_getaffinity(0, CPU_ALLOC_SIZE(capacity), set.get()) == 0) {
-      return CPU_COUNT_S(CPU_ALLOC_SIZE(capacity), set.get());
+    const size_t bytes = CPU_ALLOC_SIZE(capacity);
+    if (::sched_getaffinity(0, bytes, set.get()) == 0) {
+      for (int cpu = 0; cpu < capacity; ++cpu)
+        if (CPU_ISSET_S(static_cast<size_t>(cpu), bytes, set.get())) cpus.push_back(cpu);
+      return cpus;
     }
-    if (errno != EINVAL) return 0;
+    if (errno != EINVAL) break;
   }
-  return 0;
+  return cpus;
 }
 
-// Returns the cores of this machine with the hardware threads that this process may use, in hwloc's order.
-std::vector<Core> allowed_cores() {
-  std::vector<Core> cores;
-  hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return cores;
-  const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> owner(topology, hwloc_topology_destroy);
-  hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
-  hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
-  if (hwloc_topology_load(topology) != 0) return cores;
-  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> allowed(hwloc_bitmap_alloc(),
-                                                                          hwloc_bitmap_free);
-  if (hwloc_get_cpubind(topology, allowed.get(), HWLOC_CPUBIND_PROCESS) != 0) return cores;
-  hwloc_obj_t last_core = nullptr;
-  for (hwloc_obj_t pu = nullptr; (pu = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PU, pu)) != nullptr;) {
-    if (!hwloc_bitmap_isset(allowed.get(), pu->os_index)) continue;
-    hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, pu);
-    if (cores.empty() || core == nullptr || core != last_core) cores.emplace_back();
-    cores.back().push_back(static_cast<int>(pu->os_index));
-    last_core = core;
+// Returns the numbers of a list of the kernel's, "0-3,96-99"; none of a file that is not there.
+std::vector<int> read_list(const std::string& path) {
+  std::vector<int> numbers;
+  const auto text = base::read_file(path, /*limit_bytes=*/1 << 16);
+  if (!text) return numbers;
+  const char* at = text->data();
+  const char* const end = at + text->size();
+  for (int first = 0; at < end; ++at) {
+    const auto begin = std::from_chars(at, end, first);
+    int last = first;
+    if (begin.ec != std::errc()) break;
+    at = begin.ptr;
+    if (at < end && *at == '-') at = std::from_chars(at + 1, end, last).ptr;
+    for (int number = first; number <= last; ++number) numbers.push_back(number);
   }
-  return cores;
+  return numbers;
 }
 
 }  // namespace
+
+std::vector<Core> cores_of(const std::vector<int>& allowed, const std::string& devices) {
+  std::map<int, int> node_of_cpu;
+  for (const int node : read_list(devices + "/node/online"))
+    for (const int cpu : read_list(fmt::format("{}/node/node{}/cpulist", devices, node)))
+      node_of_cpu[cpu] = node;
+  std::set<int> left(allowed.begin(), allowed.end());
+  std::map<std::pair<int, int>, Core> cores;  // by node and lowest CPU
+  while (!left.empty()) {
+    const int lowest = *left.begin();
+    Core& core = cores[{node_of_cpu[lowest], lowest}];
+    const auto threads =
+        read_list(fmt::format("{}/cpu/cpu{}/topology/thread_siblings_list", devices, lowest));
+    for (const int cpu : threads)
+      if (left.erase(cpu) == 1) core.push_back(cpu);
+    if (left.erase(lowest) == 1) core.push_back(lowest);  // this kernel does not say
+  }
+  std::vector<Core> ordered;
+  for (auto& [place, core] : cores) ordered.push_back(std::move(core));
+  return ordered;
+}
 
 std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int local_world_size,
                             int cpus_per_rank) {
@@ -67,7 +92,8 @@ std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int 
 }
 
 Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank) {
-  const int allowed = count_allowed_cpus();
+  const std::vector<int> cpus = allowed_cpus();
+  const int allowed = static_cast<int>(cpus.size());
   // The scheduler has bound this rank already, or there is nothing to divide.
   if (allowed == 0 || (allowed == cpus_per_rank && local_world_size > 1)) return {};
   if (allowed < local_world_size * cpus_per_rank) {
@@ -76,12 +102,9 @@ Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank) 
                         local_world_size, cpus_per_rank, local_world_size * cpus_per_rank, allowed)};
   }
   Binding binding;
-  binding.cpus = slice_cpus(allowed_cores(), local_rank, local_world_size, cpus_per_rank);
-  if (binding.cpus.empty()) {
-    binding.note = "ranks are not bound to CPUs: hwloc could not read this machine's topology";
-  } else {
-    binding.note = fmt::format("bound to CPUs {}", fmt::join(binding.cpus, ","));
-  }
+  binding.cpus =
+      slice_cpus(cores_of(cpus, "/sys/devices/system"), local_rank, local_world_size, cpus_per_rank);
+  binding.note = fmt::format("bound to CPUs {}", fmt::join(binding.cpus, ","));
   return binding;
 }
 

@@ -1,8 +1,8 @@
 // Binding: which CPUs a rank runs on.
 //
 // The CPUs that this process may use are divided among the ranks of its node: each gets cpus_per_rank whole cores
-// where there are enough cores, else cpus_per_rank hardware threads, in hwloc's order, so that a rank's CPUs are
-// neighbours. A rank that asks for more than there is stays unbound: a wrong binding is worse than none.
+// where there are enough cores, else cpus_per_rank hardware threads, in the order of memory nodes and CPU numbers, so
+// that a rank's CPUs are neighbours. A rank that asks for more than there is stays unbound: a wrong binding is worse than none.
 //
 // Thread rule: free functions; bind_process changes the calling process.
 #pragma once
@@ -18,6 +18,10 @@ namespace shardrun::rank {
 // The usable hardware threads (Linux CPU numbers) of one core.
 using Core = std::vector<int>;
 
+// Returns the cores of the CPUs `allowed`, those of one memory node behind each other. `devices` is /sys/devices/system; a CPU of
+// which nothing is said there is a core by itself.
+std::vector<Core> cores_of(const std::vector<int>& allowed, const std::string& devices);
+
 // Returns the CPUs of rank `local_rank` of `local_world_size`; empty when the machine has too few.
 std::vector<int> slice_cpus(const std::vector<Core>& cores, int local_rank, int local_world_size,
                             int cpus_per_rank);
@@ -27,7 +31,7 @@ struct Binding {
   std::string note;       // for the log, empty when there is nothing to say
 };
 
-// Decides for this process. hwloc is asked (which takes about 3 ms) only when there are enough CPUs to bind.
+// Decides for this process. A file is read for each of its cores, only when there are enough CPUs to bind.
 Binding choose_binding(int local_rank, int local_world_size, int cpus_per_rank);
 
 // kIo when the kernel refuses.

@@ -27,8 +27,14 @@ std::string mebibytes(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-base::UniqueFd open_log(const std::string& path) {
-  return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
+// Makes the folder of the attempt if it is missing.
+base::UniqueFd open_log(const std::string& path, const std::string& attempt) {
+  const auto open = [&path] {
+    return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
+  };
+  base::UniqueFd fd = open();
+  if (!fd && errno == ENOENT && base::make_private_directory(attempt)) fd = open();
+  return fd;
 }
 
 // A line of nothing but blanks and rulers does not count as last words.
@@ -45,15 +51,7 @@ RankLogs::RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env,
     : run_dir_(run_dir),
       env_(env),
       limit_bytes_(limit_bytes),
-      redactors_{Redactor(secrets), Redactor(secrets)} {
-  const std::string node_path = run_dir.node_log(env.attempt, env.node_name);
-  node_ = open_log(node_path);
-  if (!node_ && errno == ENOENT && base::make_private_directory(run_dir.attempt(env.attempt))) {
-    node_ = open_log(node_path);
-  }
-  if (!node_) lost_.error_number = errno;
-  begin_segment();
-}
+      redactors_{Redactor(secrets), Redactor(secrets)} {}
 
 // Returns how many bytes were written. A full disk takes a part at best; the rest is not tried again.
 int64_t RankLogs::write_file(int fd, std::string_view bytes) {
@@ -81,9 +79,10 @@ void RankLogs::begin_segment() {
   }
   ++segment_;
   if (segment_ >= kSegments) drop_segment(segment_ - kSegments + 1);
-  streams_[0] = open_log(run_dir_.rank_out(env_.attempt, env_.global_rank, segment_));
-  streams_[1] = open_log(run_dir_.rank_err(env_.attempt, env_.global_rank, segment_));
-  times_ = open_log(run_dir_.rank_times(env_.attempt, env_.global_rank, segment_));
+  const std::string attempt = run_dir_.attempt(env_.attempt);
+  streams_[0] = open_log(run_dir_.rank_out(env_.attempt, env_.global_rank, segment_), attempt);
+  streams_[1] = open_log(run_dir_.rank_err(env_.attempt, env_.global_rank, segment_), attempt);
+  times_ = open_log(run_dir_.rank_times(env_.attempt, env_.global_rank, segment_), attempt);
   if (!streams_[0] || !streams_[1]) lost_.error_number = errno;
   sizes_ = {};
   times_bytes_ = 0;
@@ -107,6 +106,7 @@ void RankLogs::write(Stream stream, std::string_view bytes) {
 
 void RankLogs::write_redacted(Stream stream, std::string_view bytes) {
   const auto index = static_cast<size_t>(stream);
+  if (segment_ < 0) begin_segment();
   const int64_t used = sizes_[0] + sizes_[1] + times_bytes_;
   if (limit_bytes_ > 0 && sizes_[0] + sizes_[1] > 0 &&
       used + static_cast<int64_t>(bytes.size()) > limit_bytes_ / kSegments)
@@ -129,6 +129,9 @@ void RankLogs::note(std::string_view text) {
   const std::string line =
       fmt::format("{} {}:{} {}\n", record::format_utc(std::chrono::system_clock::now()), env_.node_name,
                   env_.global_rank, base::visible(fmt::format("shardrun: {}", text)));
+  if (!node_)
+    node_ = open_log(run_dir_.node_log(env_.attempt, env_.node_name), run_dir_.attempt(env_.attempt));
+  if (!node_) lost_.error_number = errno;
   if (write_file(node_.get(), line) < static_cast<int64_t>(line.size())) ++lost_.lines;
 }
 

@@ -2,7 +2,8 @@
 //
 // rank_<g>.out and .err get the bytes as they are, once; rank_<g>.times says when each piece came (output_marks.h), so that
 // views can put the lines of all ranks in order. <node>.log, which the ranks of a node share, gets only what the
-// supervisors themselves have to say, each line with one O_APPEND write.
+// supervisors themselves have to say, each line with one O_APPEND write. None is there before its first byte, so that ranks
+// that say nothing make no files; the three of a rank come together.
 //
 // A rank's output has a limit. The files are cut into segments of a quarter of it; of more than four, the first and the newest
 // three are kept, and what is taken away is counted. Nothing here fails: what a full or missing disk does not take is counted,
@@ -30,8 +31,8 @@ enum class Stream { kOut = 0, kErr = 1 };
 
 class RankLogs {
  public:
-  // Opens the files of env's attempt, creating its folder if it is missing. They take at most `limit_bytes` of disk, but for
-  // one piece of write() each; 0: any number.
+  // Opens the files of env's attempt with the first byte for them, creating its folder if it is missing. They take at most
+  // `limit_bytes` of disk, but for one piece of write() each; 0: any number.
   RankLogs(const record::RunDir& run_dir, const contract::RankEnv& env, const std::vector<Secret>& secrets,
            int64_t limit_bytes);
 

@@ -1,5 +1,6 @@
 #include "runtime/rank/rank_main.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -7,9 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -97,37 +99,14 @@ Result<std::vector<std::string>> command_of(const contract::RankJob& job, const 
   return std::move(contained.argv);
 }
 
-// Returns only when the program could not be started: 127 when it does not exist, 126 when it cannot be run, as
-// shells do.
-int exec_command(const std::vector<std::string>& command) {
-  std::vector<char*> argv;
-  argv.reserve(command.size() + 1);
-  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  ::execvp(argv[0], argv.data());
-  const int error_number = errno;
-  const bool missing = error_number == ENOENT && ::access(argv[0], F_OK) != 0;
-  if (missing && std::strchr(argv[0], '/') == nullptr) {
-    fmt::print(stderr, "shardrun-rank: {}: not found in PATH; give its full path in [program] command\n",
-               argv[0]);
-  } else if (missing) {
-    fmt::print(stderr, "shardrun-rank: {}: no such file on this node\n", argv[0]);
-  } else if (error_number == ENOENT) {
-    fmt::print(stderr, "shardrun-rank: {}: its interpreter (the #! line) was not found\n", argv[0]);
-  } else {
-    fmt::print(stderr, "shardrun-rank: {}: cannot be run: {}\n", argv[0], std::strerror(error_number));
-  }
-  return missing || error_number == ENOENT ? 127 : 126;
-}
-
-int run_program(const contract::RankJob& job, const TrainerFunction& trainer,
-                contract::ProgressPage& progress) {
+// Returns what the child executes, with its variables set here already.
+Result<std::vector<std::string>> program_of(const contract::RankJob& job, const std::string& runtime_program,
+                                            int progress_fd) {
   const bool command = !job.spec.program.command.empty();
-  auto variables = apply_environment(job, command);
-  if (!variables) return fail(variables.error(), contract::kExitBadInput);
-  if (!command) return trainer(job.env, job.spec, job.plan, progress);
-  const auto argv = command_of(job, *variables);
-  return argv ? exec_command(*argv) : fail(argv.error(), contract::kExitBadInput);
+  ASSIGN_OR_RETURN(const auto variables, apply_environment(job, command));
+  if (command) return command_of(job, variables);
+  return std::vector<std::string>{runtime_program, contract::kTrainWord, SHARDRUN_VERSION,
+                                  std::to_string(progress_fd)};
 }
 
 std::vector<std::string> inherited_variables() {
@@ -158,12 +137,23 @@ bool has_stopped_with_account(const record::RankExit& exit, const contract::Rank
   return exit.stopped_on_request && contract::ended_as_asked(exit) && ::access(account.c_str(), F_OK) == 0;
 }
 
+// One write for a line, so that those of a node's ranks do not mix. What a full disk does not take is missing in the trace.
+void leave_phases(record::LaunchPhases& phases, const contract::RankEnv& env) {
+  phases.mark("drain");
+  phases.global_rank = env.global_rank;
+  const std::string path = record::RunDir{env.run_directory}.node_phases(env.attempt, env.node_name);
+  const base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, record::kFileMode));
+  if (fd) (void)base::write_all(fd.get(), to_line(phases), path);
+}
+
 }  // namespace
 
-int run_rank(const TrainerFunction& trainer) {
+int run_rank(const std::string& runtime_program) {
   die_with_launcher();
   const bool stopped_is_done = take_stopped_is_done();
-  auto job = contract::read_rank_job();
+  record::LaunchPhases phases = record::phases_of_this_process();
+  phases.mark("exec");
+  auto job = contract::read_rank_job(&phases);
   if (!job) {
     const bool unseen = job.error().code() == Code::kRefused;
     return fail(job.error(), unseen ? contract::kExitRefused : contract::kExitBadInput);
@@ -175,22 +165,33 @@ int run_rank(const TrainerFunction& trainer) {
                           "the job's working directory cannot be entered on this node: " + error.message() +
                               "; start it from a folder that every node sees"));
   }
-  SupervisorRequest request;
-  request.env = job->env;
-  request.binding = choose_binding(job->env.local_rank, job->env.local_world_size, job->plan.cpus_per_rank);
-  auto progress = contract::make_shared_progress();
-  if (!progress) return fail_with_account(*job, progress.error());
-  request.progress = progress->get();
-  request.body = [&] { return run_program(*job, trainer, **progress); };
-  if (job->spec.fault_tolerance.hang_timeout && !job->spec.program.command.empty()) {
-    request.heartbeat_file = heartbeat_file(*job);
+  const bool is_trainer = job->spec.program.command.empty();
+  base::UniqueFd progress_fd;
+  std::optional<contract::SharedProgress> progress;
+  if (is_trainer) {
+    auto made = contract::make_shared_progress();
+    if (!made) return fail_with_account(*job, made.error());
+    progress_fd = std::move(*made);
+    auto opened = contract::open_shared_progress(progress_fd.get());
+    if (!opened) return fail_with_account(*job, opened.error());
+    progress = std::move(*opened);
   }
-  request.secrets = find_secrets(job->spec.environment, inherited_variables());
+  // Before the program's own variables are set here.
+  auto secrets = find_secrets(job->spec.environment, inherited_variables());
+  SupervisorRequest request{.env = job->env, .program = program_of(*job, runtime_program, progress_fd.get())};
+  request.binding = choose_binding(job->env.local_rank, job->env.local_world_size, job->plan.cpus_per_rank);
+  request.secrets = std::move(secrets);
+  if (progress) request.progress = progress->get();
+  request.progress_fd = progress_fd.get();
+  if (job->spec.fault_tolerance.hang_timeout && !is_trainer) request.heartbeat_file = heartbeat_file(*job);
   request.conductor_timeout = job->spec.fault_tolerance.conductor_timeout;
   request.output_limit_bytes = job->plan.rank_output_bytes.value_or(0);
-  request.exit_4_is_peer_lost = job->spec.program.command.empty();
+  request.exit_4_is_peer_lost = is_trainer;
+  request.phases = &phases;
+  phases.mark("environment_and_binding");
   auto exit = supervise(request);
   if (!exit) return fail_with_account(*job, exit.error());
+  if (job->plan.trace_launch.value_or(false)) leave_phases(phases, job->env);
   if (stopped_is_done && has_stopped_with_account(*exit, job->env)) std::exit(contract::kExitDone);
   end_like(*exit);
 }

@@ -2,18 +2,19 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +50,7 @@ constexpr std::chrono::milliseconds kMemoryTime{2000};
 // A scheduler that ends a step signals every process of it, in any order: our own signal may come after the child's
 // end.
 constexpr std::chrono::milliseconds kLateSignalTime{100};
+constexpr size_t kStartStackBytes = 65536;
 constexpr std::array kForwarded = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 struct Pipe {
@@ -72,6 +74,10 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
+void mark(const SupervisorRequest& request, const char* phase) {
+  if (request.phases != nullptr) request.phases->mark(phase);
+}
+
 bool is_stop_request(int signal) {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
 }
@@ -92,24 +98,78 @@ char process_state(pid_t pid) {
   return end == std::string::npos || end + 2 >= text->size() ? '?' : (*text)[end + 2];
 }
 
-// The child's side of the fork: becomes the head of its own process group, with the signals as we found them.
-[[noreturn]] void become_program(const SupervisorRequest& request, const Pipe& out, const Pipe& err,
-                                 const sigset_t& inherited_mask, pid_t parent) {
+// How a program is started, and what its start met.
+struct Start {
+  const SupervisorRequest& request;
+  const Pipe& out;
+  const Pipe& err;
+  const sigset_t& mask;
+  pid_t parent;
+  std::vector<char*> argv;
+  int exec_error = 0;
+  std::string bind_error;
+};
+
+// The new process's side: becomes the head of its own process group, with the signals as we found them, and executes the program.
+// It runs in our memory while we stand still, so what it notes in `argument` is there for us.
+int begin_program(void* argument) {
+  Start& start = *static_cast<Start*>(argument);
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(contract::kExitInfrastructure);
+  if (::getppid() != start.parent) ::_exit(contract::kExitInfrastructure);
   for (int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_DFL);
-  ::dup2(out.write.get(), STDOUT_FILENO);
-  ::dup2(err.write.get(), STDERR_FILENO);
-  if (!request.binding.cpus.empty()) {
-    if (auto bound = bind_process(request.binding.cpus); !bound) {
-      fmt::print(stderr, "shardrun-rank: {}; running unbound\n", bound.error().to_string());
-    }
+  ::dup2(start.out.write.get(), STDOUT_FILENO);
+  ::dup2(start.err.write.get(), STDERR_FILENO);
+  if (start.request.progress_fd >= 0) ::fcntl(start.request.progress_fd, F_SETFD, 0);
+  if (!start.request.binding.cpus.empty()) {
+    if (auto bound = bind_process(start.request.binding.cpus); !bound)
+      start.bind_error = bound.error().to_string();
   }
-  ::sigprocmask(SIG_SETMASK, &inherited_mask, nullptr);
-  // Lines must reach the pipe as they are printed, not when a buffer is full.
-  ::setvbuf(stdout, nullptr, _IOLBF, 0);
-  std::exit(request.body());
+  if (start.argv.empty()) ::_exit(contract::kExitBadInput);
+  ::sigprocmask(SIG_SETMASK, &start.mask, nullptr);
+  ::execvp(start.argv[0], start.argv.data());
+  start.exec_error = errno;
+  const bool missing = start.exec_error == ENOENT;
+  ::_exit(missing ? 127 : 126);
+}
+
+// Returns why the program was not started, or not as it should have been; "" when it was.
+std::string words_of(const Start& start) {
+  std::string words;
+  if (!start.bind_error.empty())
+    words = fmt::format("shardrun-rank: {}; running unbound\n", start.bind_error);
+  if (!start.request.program)
+    return fmt::format("shardrun-rank: {}\n", start.request.program.error().to_string());
+  if (start.exec_error == 0) return words;
+  const char* const name = start.argv[0];
+  std::string why = "cannot be run: " + std::string(std::strerror(start.exec_error));
+  if (start.exec_error == ENOENT && ::access(name, F_OK) == 0)
+    why = "its interpreter (the #! line) was not found";
+  else if (start.exec_error == ENOENT && std::strchr(name, '/') == nullptr)
+    why = "not found in PATH; give its full path in [program] command";
+  else if (start.exec_error == ENOENT)
+    why = "no such file on this node";
+  return words + fmt::format("shardrun-rank: {}: {}\n", name, why);
+}
+
+// Returns when the child executes its program, or has ended because it cannot.
+Result<Child> start_program(const SupervisorRequest& request, const Pipe& out, const Pipe& err,
+                            const sigset_t& mask) {
+  Start start{request, out, err, mask, ::getpid(), {}};
+  if (request.program) {
+    for (const std::string& word : *request.program) start.argv.push_back(const_cast<char*>(word.c_str()));
+    start.argv.push_back(nullptr);
+  }
+  std::vector<std::max_align_t> stack(kStartStackBytes / sizeof(std::max_align_t));
+  int pidfd = -1;
+  Child child;
+  child.pid = ::clone(begin_program, stack.data() + stack.size(),
+                      CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &start, &pidfd);
+  if (child.pid < 0) return base::errno_error(Code::kIo, "starting the rank's process", errno);
+  child.pidfd = UniqueFd(pidfd);
+  if (const std::string words = words_of(start); !words.empty())
+    (void)base::write_all(err.write.get(), words, "the rank's stderr");
+  return child;
 }
 
 class Supervisor {
@@ -127,13 +187,16 @@ class Supervisor {
         link_(request.env, request.conductor_timeout) {}
 
   record::RankExit run() {
+    mark(request_, "open_logs_and_watch");
     if (!request_.binding.note.empty() && request_.env.local_rank == 0) logs_.note(request_.binding.note);
     while (!ended_) {
       poll_once(timeout_ms());
       collect_orphans();
     }
     record::RankExit exit = reap();
+    mark(request_, "program");
     write_exit(exit);
+    mark(request_, "write_exit");
     link_.say_farewell();
     reaper_.kill_all(kDrainTime);
     guard_.dismiss();  // not before: killed in between, we would leave what the program has started
@@ -361,30 +424,15 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
   if (!signals) return base::errno_error(Code::kIo, "signalfd", errno);
 
   ASSIGN_OR_RETURN(auto guard, Guard::start());
+  mark(request, "guard");
   // After the guard, which it leaves alone as everything that was there before.
   ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
-  const pid_t parent = ::getpid();
-  Child child;
-  child.pid = ::fork();
-  if (child.pid < 0) return base::errno_error(Code::kIo, "starting the rank's process", errno);
-  if (child.pid == 0) {
-    signals.reset();
-    out.read.reset();
-    err.read.reset();
-    guard.forget();
-    ::putenv(::strdup(guard.mark().c_str()));
-    become_program(request, out, err, child_mask, parent);
-  }
-  ::setpgid(child.pid, child.pid);
+  ::putenv(::strdup(guard.mark().c_str()));  // for the program
+  ASSIGN_OR_RETURN(auto child, start_program(request, out, err, child_mask));
+  mark(request, "start_program");
   guard.watch_over(child.pid);
   out.write.reset();
   err.write.reset();
-  child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
-  if (!child.pidfd) {
-    const int error_number = errno;
-    ::kill(child.pid, SIGKILL);
-    return base::errno_error(Code::kIo, "pidfd_open", error_number);
-  }
   return Supervisor(request, reaper, std::move(guard), std::move(child), std::move(signals),
                     std::move(out.read), std::move(err.read))
       .run();

@@ -1,7 +1,9 @@
 // Supervisor: runs one rank's program as a child, files its output, forwards signals, and tells how it ended.
 //
-//   order       pipes and signalfd, fork, logs, then one poll loop over the pipes, the signals and the child's
-//               pidfd. No thread is ever made before the fork.
+//   order       pipes and signalfd, the child, logs, then one poll loop over the pipes, the signals and the child's
+//               pidfd. The child runs in our memory until it executes the program, as that of a vfork does: to copy what it is
+//               about to leave costs both sides a page fault for each page. A program that cannot be executed ends as in a
+//               shell: 127 when it does not exist, 126 when it cannot be run.
 //   signals     SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 go to the child's process group. SIGQUIT is ours: kill
 //               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
 //   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left behind
@@ -16,7 +18,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "runtime/contract/rank_env.h"
 #include "runtime/rank/binding.h"
 #include "runtime/rank/redaction.h"
+#include "runtime/record/launch_phases.h"
 #include "runtime/record/run_record.h"
 
 namespace shardrun::rank {
@@ -35,16 +37,19 @@ inline constexpr std::chrono::milliseconds kDrainTime{300};
 struct SupervisorRequest {
   contract::RankEnv env;
   Binding binding;
-  // Runs in the forked child with its output in the pipes; its result is the child's exit code.
-  std::function<int()> body;
-  // Shared with the child, which notes its progress there; may be null.
+  // What the child executes, found by PATH, with our environment. An error: the rank's stderr gets it, and nothing is started.
+  base::Result<std::vector<std::string>> program;
+  // Shared with the child, which notes its progress there; may be null. The child inherits the descriptor.
   contract::ProgressPage* progress = nullptr;
+  int progress_fd = -1;
   // A file that the program touches to show that it is alive; empty: only its output shows that.
   std::string heartbeat_file;
   // The secrets that no log may show.
   std::vector<Secret> secrets;
   // How long the conductor may be dead until the program is ended; 0: the scheduler ends it.
   std::chrono::seconds conductor_timeout{0};
+  // Gets what is done when; may be null.
+  record::LaunchPhases* phases = nullptr;
   // How much of its output is kept; 0: all.
   int64_t output_limit_bytes = 0;
   // An exit with kExitInfrastructure means that a peer was lost: true for the built-in trainer.

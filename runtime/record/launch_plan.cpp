@@ -48,6 +48,7 @@ void fields(auto& visit, base::Is<LaunchPlan> auto& plan) {
   visit.later("precompile_run", plan.precompile_run);
   visit("batch", plan.batch);
   visit.where_known("rank_output_bytes", plan.rank_output_bytes);
+  visit.where_known("trace_launch", plan.trace_launch);
 }
 
 std::string to_json(const LaunchPlan& plan) {

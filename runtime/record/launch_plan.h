@@ -39,6 +39,8 @@ struct LaunchPlan {
   plan::BatchPlan batch;
   // What is kept of a rank's output in the attempt; absent: all.
   std::optional<int64_t> rank_output_bytes;
+  // Whether the supervisors of the attempt say what they did when (launch_phases.h); absent: they do not.
+  std::optional<bool> trace_launch;
   // Those of command programs, without secrets; [environment] is applied later.
   std::map<std::string, std::string> variables;
   std::string precompile_run;  // run directory of the compile job that went before; empty: none

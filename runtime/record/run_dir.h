@@ -40,6 +40,12 @@ struct RunDir {
   std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }
   std::string attempt_plan(int n) const { return attempt(n) + "/plan.json"; }
   std::string node_log(int n, const std::string& node) const { return attempt(n) + "/" + node + ".log"; }
+  std::string node_phases(int n, const std::string& node) const {
+    return attempt(n) + "/" + node + ".phases";
+  }
+  std::string launch_trace(int n) const {
+    return profile() + "/attempt_" + std::to_string(n) + "_launch.json";
+  }
   std::string rank_out(int n, int rank, int segment = 0) const {
     return rank_file(n, rank, segment_name(segment) + ".out");
   }

@@ -30,10 +30,8 @@ BEGIN {
   rule("runtime/measure", ground " runtime/trainer/kernels runtime/trainer/comm runtime/trainer/model runtime/trainer/optim")
   rule("runtime/rank", ground)
   rule("runtime/tools", ground " runtime/measure runtime/gate runtime/trainer/comm runtime/trainer/data runtime/trainer/shard runtime/trainer/model runtime/trainer/checkpoint runtime/trainer/weights runtime/trainer/generate runtime/trainer/train")
-  rule("runtime/main.cpp", ground " runtime/rank runtime/module.h")
-  rule("runtime/load_module.cpp", ground " runtime/module.h")
-  rule("runtime/module.h", ground)
-  rule("runtime/module.cpp", ground " runtime/module.h runtime/trainer/train runtime/tools")
+  rule("runtime/main.cpp", ground " runtime/rank")
+  rule("runtime/runtime_main.cpp", ground " runtime/trainer/train runtime/tools")
 
   rule("launcher/plan", ground)
   rule("launcher/forecast", ground " plugins/abi plugins/common")

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/io.h"
-#include "runtime/base/json_fields.h"
 #include "runtime/record/run_dir.h"
+#include "runtime/record/trace_events.h"
 
 namespace shardrun::train {
 namespace {
@@ -26,33 +26,6 @@ constexpr int kTrackStride = 16;
 
 bool tells_later(const kernels::Backend& backend) {
   return backend.kind() == kernels::DeviceKind::kGpu;
-}
-
-// An event of the trace format that Perfetto and Chrome read.
-struct TraceEvent {
-  std::string ph, name;
-  int pid = 0;
-  std::optional<int> tid = {};
-  std::optional<std::string> names = {};  // the process or the thread that the event names
-  std::optional<double> begin_microseconds = {}, microseconds = {};
-};
-
-void fields(auto& visit, const TraceEvent& event) {
-  visit("ph", event.ph);
-  visit("name", event.name);
-  visit("pid", event.pid);
-  visit.where_known("tid", event.tid);
-  if (event.names) visit.object("args", [&](auto& named) { named("name", *event.names); });
-  visit.where_known("ts", event.begin_microseconds, base::decimals(3));
-  visit.where_known("dur", event.microseconds, base::decimals(3));
-}
-
-struct TraceFile {
-  std::vector<TraceEvent> events;
-};
-
-void fields(auto& visit, const TraceFile& file) {
-  visit("traceEvents", file.events);
 }
 
 class TracedCommunicator : public comm::Communicator {
@@ -214,18 +187,18 @@ std::vector<int> Trace::tracks_of(const std::vector<Event>& events) {
 }
 
 Result<void> Trace::write(const std::string& path, int global_rank, const std::string& node_name) const {
-  TraceFile file;
-  file.events.push_back({.ph = "M",
-                         .name = "process_name",
-                         .pid = global_rank,
-                         .names = fmt::format("rank {} on {}", global_rank, node_name)});
+  std::vector<record::TraceEvent> events;
+  events.push_back({.ph = "M",
+                    .name = "process_name",
+                    .pid = global_rank,
+                    .names = fmt::format("rank {} on {}", global_rank, node_name)});
   const std::vector<int> tracks = tracks_of(events_);
   std::set<int> named;
   for (int lane = 0; lane <= static_cast<int>(Lane::kWorld); ++lane) named.insert(lane);
   named.insert(tracks.begin(), tracks.end());
   for (const int track : named) {
     const std::string lane = lane_name(static_cast<Lane>(track % kTrackStride));
-    file.events.push_back(
+    events.push_back(
         {.ph = "M",
          .name = "thread_name",
          .pid = global_rank,
@@ -234,14 +207,14 @@ Result<void> Trace::write(const std::string& path, int global_rank, const std::s
   }
   for (size_t i = 0; i < events_.size(); ++i) {
     const Event& event = events_[i];
-    file.events.push_back({.ph = "X",
-                           .name = event.name,
-                           .pid = global_rank,
-                           .tid = tracks[i],
-                           .begin_microseconds = static_cast<double>(event.begin) * 1e-3,
-                           .microseconds = static_cast<double>(event.end - event.begin) * 1e-3});
+    events.push_back({.ph = "X",
+                      .name = event.name,
+                      .pid = global_rank,
+                      .tid = tracks[i],
+                      .begin_microseconds = static_cast<double>(event.begin) * 1e-3,
+                      .microseconds = static_cast<double>(event.end - event.begin) * 1e-3});
   }
-  return base::write_file_atomically(path, base::json_of(file, base::kJsonReport), record::kFileMode);
+  return base::write_file_atomically(path, record::to_trace(events), record::kFileMode);
 }
 
 std::unique_ptr<comm::Communicator> traced(comm::Communicator& inner, Trace& trace, Trace::Lane lane,

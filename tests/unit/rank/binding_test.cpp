@@ -3,7 +3,12 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
+
+#include "tests/support/folder.h"
 
 using namespace shardrun::rank;
 
@@ -40,6 +45,28 @@ TEST_CASE("binding: no CPU is given twice and none is invented") {
       CHECK(*seen.rbegin() <= 3);
     }
   }
+}
+
+TEST_CASE("binding: cores follow each other by memory node, with the threads of each that may be used") {
+  shardrun::tests::Folder folder;
+  const auto write = [&](const std::string& path, const char* text) {
+    std::filesystem::create_directories(std::filesystem::path(folder / path).parent_path());
+    std::ofstream(folder / path) << text << '\n';
+  };
+  // Two sockets whose cores are numbered in turn, with the second threads of all behind the first.
+  write("node/online", "0-1");
+  write("node/node0/cpulist", "0,2,4,6");
+  write("node/node1/cpulist", "1,3,5,7");
+  for (int cpu = 0; cpu < 8; ++cpu)
+    write("cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list", cpu % 4 == 0   ? "0,4"
+                                                                              : cpu % 4 == 1 ? "1,5"
+                                                                              : cpu % 4 == 2 ? "2,6"
+                                                                                             : "3,7");
+
+  CHECK(cores_of({0, 1, 2, 3, 4, 5, 6, 7}, folder.path()) ==
+        std::vector<Core>{{0, 4}, {2, 6}, {1, 5}, {3, 7}});
+  CHECK(cores_of({1, 2, 3, 4, 6}, folder.path()) == std::vector<Core>{{2, 6}, {4}, {1}, {3}});
+  CHECK(cores_of({3, 9}, folder / "nowhere") == std::vector<Core>{{3}, {9}});
 }
 
 TEST_CASE("binding: ranks that ask for more than there is stay unbound and the log says so") {

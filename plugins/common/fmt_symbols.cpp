@@ -1,5 +1,5 @@
-// The functions of fmt that are not inline, in this object: Debian has them as a shared library only, and a daemon that
-// loads the plugin should not have to load that, too.
+// The functions of fmt that are not inline, in one object: Debian has them as a shared library only, which neither a daemon that
+// loads the SPANK plugin nor a supervisor should have to load.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
