@@ -85,7 +85,7 @@ std::vector<NodeFlow> sum_flows(const Layout& layout, uint32_t mine) {
       flows.push_back({.peer = part, .is_send = true, .part = part, .root = root});
   }
   for (uint32_t step = 1; step < nodes; ++step) {
-    const uint32_t other = (node + step) % nodes;
+    const uint32_t other = (node + nodes - step) % nodes;
     for (uint32_t root = 0; root < layout.roots[other].size(); ++root)
       flows.push_back({.peer = layout.leader(other, mine), .part = mine, .root = root});
   }

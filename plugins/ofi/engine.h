@@ -210,6 +210,7 @@ class Engine {
   std::list<std::unique_ptr<ActiveOperation>> active_;
   uint64_t control_tag_ = 0;
   std::list<ControlSlot> control_receives_, control_sends_;
+  bool control_waits_ = true;        // some of them are not posted
   std::vector<uint32_t> to_notify_;  // ranks of this node, as memory_ counts
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;

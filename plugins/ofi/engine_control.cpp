@@ -60,17 +60,21 @@ void Engine::send_control(uint32_t global_rank, const ControlMessage& message) {
   slot.request.global_rank = global_rank;
   slot.message = message;
   slot.message.global_rank = global_rank_;
+  control_waits_ = true;
 }
 
 // Posts what is not posted yet. Returns true if it posted anything.
 bool Engine::post_waiting_control() {
+  if (!control_waits_) return false;
   bool moved = false;
   int error = 0;
+  control_waits_ = false;
   for (ControlSlot& slot : control_receives_) {
     if (slot.posted) continue;
     slot.posted =
         endpoints_[slot.endpoint]->receive(&slot.message, sizeof(slot.message), control_tag_,
                                            /*from_peer=*/false, &slot.request, &error) == Post::kAccepted;
+    control_waits_ |= !slot.posted;
     moved |= slot.posted;
   }
   for (ControlSlot& slot : control_sends_) {
@@ -79,6 +83,7 @@ bool Engine::post_waiting_control() {
                                                       &slot.request, &error);
     slot.posted = post != Post::kTryAgain;  // a message that cannot be sent stays unanswered
     backlog_ |= !slot.posted;
+    control_waits_ |= !slot.posted;
     moved |= slot.posted;
   }
   return moved;
@@ -91,6 +96,7 @@ void Engine::handle_control(const Completion& completion) {
     return;
   }
   slot->posted = false;
+  control_waits_ = true;
   if (completion.error != 0 || completion.bytes > sizeof(slot->message)) return;
   const auto read =
       read_control(std::as_bytes(std::span(&slot->message, 1)).first(completion.bytes), peers_.size());

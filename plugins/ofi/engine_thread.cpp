@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr int kActivePerChannel = SHARDRUN_COMM_V1_RUNNING;
 static_assert(kActivePerChannel == std::tuple_size_v<decltype(Channel::regions)>);
-constexpr int kIdleRounds = 20;               // looks at shared memory before sleeping
+constexpr int kIdleRounds = 20;               // looks at a provider without a descriptor before sleeping
 constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between, before sleeping longer
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
@@ -109,6 +109,10 @@ bool Engine::progress() {
   }
   for (const Completion& completion : completions) handle(completion);
   moved = !completions.empty();
+  const bool has_work =
+      moved || backlog_ || control_waits_ ||
+      std::any_of(active_.begin(), active_.end(), [](const auto& active) { return active->stale; });
+  if (!has_work) return false;
   backlog_ = false;
   // libfabric 1.17 crashes when a receive meets a message whose sender's connection it has just closed: learn of
   // deaths before the next receive is posted.
@@ -310,10 +314,8 @@ void Engine::ring_bells() {
 
 void Engine::sleep() {
   const bool look_again = must_look();
-  const bool awaits_memory = std::any_of(
-      active_.begin(), active_.end(), [](const auto& active) { return active->operation->needs_region(); });
   ++idle_rounds_;
-  if ((look_again || awaits_memory) && idle_rounds_ <= kIdleRounds) {
+  if (look_again && idle_rounds_ <= kIdleRounds) {
     sched_yield();
     return;
   }

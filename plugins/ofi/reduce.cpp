@@ -24,6 +24,8 @@ namespace {
 
 constexpr uint64_t kGatherSegmentBytes = 256 << 10;
 constexpr uint64_t kUnit = 64;
+// Of sums, by a rank: this fills a link of 100 Gbit/s. More would stand in the link's queue, before everybody's requests.
+constexpr uint64_t kAskedAtOnce = 1 << 20;
 
 // The slices of a buffer, in bytes.
 struct Slices {
@@ -40,13 +42,15 @@ struct Slices {
 
 // How the streams of sums are cut.
 struct Cut {
-  uint64_t segment = kUnit;   // bytes
+  uint64_t segment = kUnit;  // bytes of a message
+  uint64_t piece = kUnit;  // bytes that the ranks of a node hand each other at once; a segment has whole ones
   uint32_t window = kWindow;  // segments of a stream that a rank holds at once
 };
 
-// What a rank holds of sums at once fits into what comm_v1.h allows: most_rings streams, a window of each. Where ranks
-// share memory segments are as long as the chunks there, and more of them make up for it.
+// What a rank holds of sums at once fits into what comm_v1.h allows: most_rings streams, a window of each. A message costs as
+// much as tens of KiB, so that short streams have fewer ones.
 Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
+  constexpr uint64_t kLeast = 64 << 10, kMost = 256 << 10;
   constexpr uint64_t kMostSegments = 16;
   const uint32_t size = std::max(2u, layout.size());
   uint64_t stream = shardrun_comm_v1_sum_bytes(size, UINT64_MAX) / layout.most_rings;
@@ -55,10 +59,14 @@ Cut cut_for(const Layout& layout, uint64_t slice_bytes) {
         stream, std::max(kUnit * kWindow, shardrun_comm_v1_sum_bytes(size, slice_bytes) / layout.most_rings));
   }
   Cut cut;
-  cut.segment = stream / kWindow;
-  if (layout.shares_memory()) cut.segment = std::min(cut.segment, NodeGeometry(layout.crowd).chunk_to_one());
-  cut.segment = std::max(kUnit, cut.segment / kUnit * kUnit);
-  cut.window = static_cast<uint32_t>(std::clamp<uint64_t>(stream / cut.segment, kWindow, kMostSegments));
+  cut.segment = std::clamp(stream / kWindow, std::min(stream, kLeast), kMost) / kUnit * kUnit;
+  cut.piece = cut.segment;
+  if (const uint64_t chunk = NodeGeometry(layout.crowd).chunk_to_one();
+      layout.shares_memory() && cut.segment > chunk) {
+    cut.piece = chunk;
+    cut.segment = cut.segment / chunk * chunk;
+  }
+  cut.window = static_cast<uint32_t>(std::min(stream / cut.segment, kMostSegments));
   return cut;
 }
 
@@ -72,8 +80,9 @@ class SumOfSlices final : public Operation {
         source_(reinterpret_cast<std::byte*>(source)),
         out_(reinterpret_cast<std::byte*>(out)),
         slices_(slices),
-        segment_(cut_for(group.layout, slices.longest()).segment),
-        window_(cut_for(group.layout, slices.longest()).window),
+        cut_(cut_for(group.layout, slices.longest())),
+        segment_(cut_.segment),
+        window_(cut_.window),
         own_bytes_(slices.bytes(group.mine)),
         shares_(near().size() > 1 && slices.longest() > 0),
         is_alone_(layout().nodes() == 1) {
@@ -83,6 +92,7 @@ class SumOfSlices final : public Operation {
     plan_own_sum();
     if (shares_) plan_handing();
     if (gathers) plan_gathering();
+    ask_in_turn();
   }
 
   void use_scratch(std::byte* scratch) override {
@@ -97,6 +107,7 @@ class SumOfSlices final : public Operation {
       moved |= add_up_node();
     }
     moved |= add_up_own();
+    ask_in_turn();
     if (gathers_) moved |= gather();
     return moved;
   }
@@ -141,10 +152,10 @@ class SumOfSlices final : public Operation {
         const uint32_t other = layout().node_of[planned.peer];
         inputs_.push_back(
             {.tree = layout().roots[other][planned.root], .flow = static_cast<int64_t>(flows_.size())});
+        streams_.push_back(flows_.size());
         Flow& flow = add_flow(planned.peer, /*is_send=*/false, planned.root, nullptr, own_bytes_, segment_, 0,
                               window_);
         put_window_in_scratch(flow);
-        flow.limit_bytes = window_ * segment_;
       }
     }
   }
@@ -187,7 +198,7 @@ class SumOfSlices final : public Operation {
     const auto walk_of = [&](const std::vector<uint32_t>& parts) {
       std::vector<uint64_t> bytes;
       for (const uint32_t part : parts) bytes.push_back(slices_.bytes(part));
-      return ChunkWalk(std::move(bytes), segment_, NodeGeometry(layout().crowd).chunk_to_one());
+      return ChunkWalk(std::move(bytes), cut_.piece, NodeGeometry(layout().crowd).chunk_to_one());
     };
     hands_.resize(near().size());
     for (uint32_t member = 0; member < near().size(); ++member) {
@@ -254,11 +265,12 @@ class SumOfSlices final : public Operation {
     if (is_own && is_alone_) return out_ + piece.offset;
     if (is_own) {
       if (piece.offset >= summed_ + window_ * segment_) return nullptr;
-      return scratch_ + own_ring(root) + piece.segment % window_ * segment_;
+      return scratch_ + own_ring(root) + piece.offset % (window_ * segment_);
     }
     Flow& flow = flows_[piece.part * node_sums_.size() + root];
-    if (piece.segment >= flow.complete + uint64_t{window_}) return nullptr;
-    return flow.segment_data(static_cast<uint32_t>(piece.segment));
+    const uint64_t segment = piece.offset / segment_;
+    if (segment >= flow.complete + uint64_t{flow.window}) return nullptr;
+    return flow.segment_data(static_cast<uint32_t>(segment)) + piece.offset % segment_;
   }
 
   uint64_t own_ring(uint32_t root) const {
@@ -315,6 +327,25 @@ class SumOfSlices final : public Operation {
     if (piece.part < led_.size()) flows_[piece.part * node_sums_.size() + root].limit_bytes += piece.bytes;
   }
 
+  // Asks the other nodes for segments of their sums: for the first one of each, then for the second ones. The nodes sum in the
+  // same order, so that a segment is there when its turn comes.
+  void ask_in_turn() {
+    if (streams_.empty()) return;
+    uint64_t asked = 0;
+    for (const size_t stream : streams_) {
+      const Flow& flow = flows_[stream];
+      asked += std::min(flow.limit_bytes, flow.total_bytes) - flow.complete_bytes();
+    }
+    while (asked < kAskedAtOnce) {
+      Flow& flow = flows_[streams_[next_stream_]];
+      const bool has_room = flow.limit_bytes < summed_ + window_ * segment_;
+      if (!has_room || flow.limit_bytes >= flow.total_bytes) return;
+      flow.limit_bytes += segment_;
+      asked += segment_;
+      next_stream_ = (next_stream_ + 1) % streams_.size();
+    }
+  }
+
   // Makes the own slice's sum of what the nodes have added up.
   bool add_up_own() {
     if (is_alone_ && near().size() > 1) return false;  // add_up_node makes it
@@ -337,9 +368,6 @@ class SumOfSlices final : public Operation {
       }
       run_sum<T>(own_sum_, pieces_, typed(out_ + summed_), length / sizeof(T));
       summed_ += length;
-      for (const Input& input : inputs_) {
-        if (input.flow >= 0) flows_[input.flow].limit_bytes += segment_;
-      }
       moved = true;
     }
     return moved;
@@ -378,6 +406,7 @@ class SumOfSlices final : public Operation {
   std::byte* source_;
   std::byte* out_;
   Slices slices_;
+  Cut cut_;
   uint64_t segment_;
   uint32_t window_;
   uint64_t own_bytes_;
@@ -386,6 +415,9 @@ class SumOfSlices final : public Operation {
   std::vector<uint32_t> led_;  // slices, in the order of their flows
   std::vector<NodeSum> node_sums_;
   std::vector<Input> inputs_;
+  std::vector<size_t>
+      streams_;  // the flows that bring other nodes' sums, in the order in which they are asked for
+  size_t next_stream_ = 0;
   Sum own_sum_;
   std::vector<Hand> hands_;  // by member
   ChunkWalk reading_;        // of what the others hand to us

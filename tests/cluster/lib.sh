@@ -129,11 +129,14 @@ on_node() { # NODE COMMAND…
   nsenter --net --mount --uts --target "$(cat "$VCLUSTER/$node.holder")" "$@"
 }
 # slow_links NODES RATE: both ends of each node's link carry no more. A small burst: what a link lets through at once after
-# it has rested is no part of its rate.
+# it has rested is no part of its rate. TCP is controlled by cubic there, as on most clusters, whatever the host's default is:
+# with bbr, which some hosts have, collectives of 8 x 2 ranks took up to half as long again.
 slow_links() {
   local node
   for ((node = 1; node <= $1; node++)); do
     tc qdisc replace dev "v$node" root tbf rate "$2" burst 128k limit 8m || fail "no tbf"
     on_node "n$node" tc qdisc replace dev eth0 root tbf rate "$2" burst 128k limit 8m || fail "no tbf on n$node"
+    on_node "n$node" ip route change 10.77.0.0/24 dev eth0 proto kernel scope link src "10.77.0.$node" congctl cubic ||
+      fail "no cubic on n$node"
   done
 }
