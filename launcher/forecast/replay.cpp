@@ -264,8 +264,9 @@ Result<Collectives> collectives_of(const MeasuredMachine& machine, const ReplayQ
 }
 
 // The seconds and bytes of a block's collectives.
-void add_collectives(Block& block, const Collectives& all, double shard_degree) {
-  const double gathered = 2.0 * block.elements, summed = 4.0 * block.elements;
+void add_collectives(Block& block, const Collectives& all, const ReplayQuestion& question) {
+  const auto shard_degree = static_cast<double>(question.layout.shard_degree);
+  const double gathered = 2.0 * block.elements, summed = question.reduce_bytes * block.elements;
   block.gather = all.gather.at(gathered);
   block.reduce = all.reduce.at(summed);
   block.replica = all.replica.at(summed / shard_degree);
@@ -288,7 +289,7 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
     block.seconds = table  ? machine.table(model, tokens)
                     : head ? machine.head(model, tokens)
                            : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
-    add_collectives(block, all, static_cast<double>(layout.shard_degree));
+    add_collectives(block, all, question);
     blocks.push_back(block);
   }
   return blocks;

@@ -15,7 +15,7 @@ constexpr int64_t kFp32 = sizeof(float);
 
 // What sums over ranks receive: of shards and replicas two at a time, of a tensor group one.
 int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
-  const int64_t shard = layout.largest_shard_elements * kFp32;
+  const int64_t shard = layout.largest_shard_elements * size_of(options.reduce);
   const int64_t tokens = options.micro_batch * options.sequence_length / options.context_parallel;
   const ModelShape shape = shape_of(options.model);
   const int64_t rows = tokens / degrees.tensor_parallel * shape.hidden * kFp32;
@@ -128,6 +128,7 @@ ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size)
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
   return {.model = network_of(spec),
           .compute = spec.precision.parameters,
+          .reduce = spec.precision.reduce,
           .fp8 = spec.precision.fp8,
           .attention = spec.gpu.attention,
           .device = spec.resources.device,

@@ -24,7 +24,8 @@ namespace shardrun::plan {
 struct RankOptions {
   Network model;
   DType compute = DType::kFp32;
-  bool fp8 = false;  // ModelRun
+  DType reduce = DType::kFp32;  // of gradients that are summed over ranks
+  bool fp8 = false;             // ModelRun
   spec::GpuAttention attention = spec::GpuAttention::kAuto;
   DeviceKind device = DeviceKind::kCpu;
   int prefetch = 1;

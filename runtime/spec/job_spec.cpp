@@ -241,6 +241,7 @@ void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSp
   constexpr Choice<DType> kPrecisions[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "precision", reading);
   section.choice("parameters", kPrecisions, precision.parameters);
+  section.choice("reduce", kPrecisions, precision.reduce);
   section.boolean("fp8", precision.fp8);
   section.finish();
 }

@@ -100,8 +100,8 @@ struct ShardingSpec {  // [sharding]
 struct PrecisionSpec {  // [precision]
   // Type of gathered parameters and activations; master weights are fp32.
   DType parameters = DType::kBf16;
-  // Whether the linear layers of a Llama's blocks compute in fp8, on GPUs.
-  bool fp8 = false;
+  DType reduce = DType::kFp32;  // type of gradients on their way between ranks, and of their sums there
+  bool fp8 = false;             // whether the linear layers of a Llama's blocks compute in fp8, on GPUs
 };
 
 struct GpuSpec {                                 // [gpu]: how the trainer uses GPUs

@@ -1,15 +1,27 @@
 #include "runtime/trainer/shard/engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace shardrun::shard {
 
+using base::DType;
+using comm::Bf16;
 using plan::BlockShards;
 using plan::ShardLayout;
 using plan::StepEvent;
 using Kind = StepEvent::Kind;
+
+namespace {
+
+// As many numbers in bf16, in the first half of the same memory.
+std::span<Bf16> narrowed(std::span<float> values) {
+  return {reinterpret_cast<Bf16*>(values.data()), values.size()};
+}
+
+}  // namespace
 
 Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGroups& groups, Arena& arena,
                ShardLayout frozen)
@@ -23,7 +35,7 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
   for (const plan::Buffer& whole : state.gathered)
     slots_.push_back({arena.take<std::byte>(whole.elements * whole.element_bytes), {}, {}});
   for (const plan::Buffer& whole : state.whole_gradients)
-    gradients_.push_back({arena.take<float>(whole.elements), {}});
+    gradients_.push_back({arena.take<float>(whole.elements), {}, {}});
   for (const plan::Buffer& scratch : state.scratches)
     scratches_.push_back(arena.take<float>(scratch.elements));
 }
@@ -73,7 +85,7 @@ Result<void> Engine::execute(const StepEvent& event) {
     case Kind::kSumReplicas:
       return sum_over_replicas(event.block);
     case Kind::kAwaitReplicas:
-      return is_empty(event.block) ? Result<void>() : await_replicas();
+      return is_empty(event.block) ? Result<void>() : await_replicas(event.block);
     case Kind::kForward:
     case Kind::kBackward:
     case Kind::kTurnEnds:
@@ -184,8 +196,10 @@ Result<void> Engine::reduce(const StepEvent& event) {
                          (shards.padded_elements - shards.elements) * int64_t{sizeof(float)});
   const auto mine = event.scratch < 0 ? gradient_shard(event.block)
                                       : scratches_[event.scratch].first(shards.shard_elements);
-  ASSIGN_OR_RETURN(auto pending, groups_.reduce->reduce_scatter(full, mine));
-  gradient.pending = pending;
+  gradient.sum = mine;
+  const bool is_wide = options_.reduce == DType::kFp32;
+  ASSIGN_OR_RETURN(gradient.pending, is_wide ? groups_.reduce->reduce_scatter(full, mine)
+                                             : groups_.reduce->reduce_scatter(narrow(full), narrowed(mine)));
   return {};
 }
 
@@ -194,6 +208,7 @@ Result<void> Engine::await_reduce(const StepEvent& event) {
   GradientBuffer& gradient = gradients_[event.gradient];
   if (auto done = groups_.reduce->wait(std::exchange(gradient.pending, {}).value()); !done)
     return std::move(done).error().context(fmt::format("reducing the gradients of block {}", event.block));
+  if (options_.reduce != DType::kFp32) widen(gradient.sum);
   return {};
 }
 
@@ -206,19 +221,44 @@ void Engine::add(const StepEvent& event) {
 
 Result<void> Engine::sum_over_replicas(int block) {
   if (is_empty(block)) return {};
-  auto pending = groups_.replica->all_reduce(gradient_shard(block));
+  const std::span<float> shard = gradient_shard(block);
+  auto pending = options_.reduce == DType::kFp32 ? groups_.replica->all_reduce(shard)
+                                                 : groups_.replica->all_reduce(narrow(shard));
   if (!pending)
     return std::move(pending).error().context(fmt::format("summing block {} over its replicas", block));
   replica_sums_.push_back(*pending);
   return {};
 }
 
-Result<void> Engine::await_replicas() {
+Result<void> Engine::await_replicas(int block) {
   const comm::Pending oldest = replica_sums_.front();
   replica_sums_.pop_front();
   if (auto done = groups_.replica->wait(oldest); !done)
     return std::move(done).error().context("summing gradients over replicas");
+  if (options_.reduce != DType::kFp32) widen(gradient_shard(block));
   return {};
+}
+
+// Rounds values where they lie, into the first half of their memory. A round takes as many as are rounded already, so that it
+// writes only over what an earlier one has read, however its op divides it among threads.
+std::span<Bf16> Engine::narrow(std::span<float> values) const {
+  const std::span<Bf16> to = narrowed(values);
+  auto* const bits = reinterpret_cast<uint16_t*>(to.data());
+  for (size_t done = 0, count = 0; done < values.size(); done += count) {
+    count = std::min(std::max<size_t>(done, 1), values.size() - done);
+    options_.backend->optimizer().fp32_to_bf16(values.subspan(done, count), {bits + done, count});
+  }
+  return to;
+}
+
+// The way back, from the last ones on.
+void Engine::widen(std::span<float> values) const {
+  const std::span<const Bf16> from = narrowed(values);
+  for (size_t left = values.size(), count = 0; left > 0; left -= count) {
+    count = std::max<size_t>(left / 2, 1);
+    options_.backend->optimizer().bf16_to_fp32(from.subspan(left - count, count),
+                                               values.subspan(left - count, count));
+  }
 }
 
 }  // namespace shardrun::shard

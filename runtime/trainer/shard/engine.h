@@ -19,7 +19,8 @@
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
 // must be destroyed before the arena, because an operation in flight still names memory of it.
 // On a GPU nothing here waits for it: the communicators and the ops order themselves (comm/communicator.h).
-// Determinism: sums run along the tree of group ranks inside a contribution and in the order of contributions after that.
+// Determinism: sums run along the tree of group ranks inside a contribution and in the order of contributions after that. With
+// EngineOptions::reduce they run in bf16 over ranks (docs/decisions/0126) and in fp32 over contributions.
 // Thread rule: thread-compatible.
 #pragma once
 
@@ -45,6 +46,8 @@ using base::Result;
 
 struct EngineOptions {
   plan::StateOptions state;  // which buffers it has
+  // In which gradients are summed over ranks; in bf16 they are rounded where they lie, and widened there again.
+  base::DType reduce = base::DType::kFp32;
   // The backend of the arena, of the communicators and of who computes.
   kernels::Backend* backend = &kernels::cpu_backend();
 };
@@ -103,6 +106,7 @@ class Engine {
   struct GradientBuffer {
     std::span<float> memory;
     std::optional<comm::Pending> pending;
+    std::span<float> sum;  // where it goes
   };
 
   Work work(const plan::StepEvent& event);
@@ -113,7 +117,9 @@ class Engine {
   Result<void> await_reduce(const plan::StepEvent& event);
   void add(const plan::StepEvent& event);
   Result<void> sum_over_replicas(int block);
-  Result<void> await_replicas();
+  Result<void> await_replicas(int block);
+  std::span<comm::Bf16> narrow(std::span<float> values) const;
+  void widen(std::span<float> values) const;
   Result<std::optional<comm::Pending>> gather(std::span<const std::byte> mine, std::span<std::byte> to);
   Result<void> await(std::optional<comm::Pending>& pending, int block);
   bool is_empty(int block) const { return layout_.block(block).elements == 0; }
