@@ -302,6 +302,21 @@ TEST_CASE("replay: gradients in bf16 are half the bytes of fp32's, over shards a
   }
 }
 
+TEST_CASE("replay: layers that are gathered together save latencies, and no byte of gradients") {
+  ReplayQuestion question = job(2, 2);
+  question.model.layers = 8;
+  const StepForecast alone = replay(known(), question);
+
+  question.wrap = 4;
+  const StepForecast together = replay(known(), question);
+
+  CHECK_LT(together.volumes.gather, alone.volumes.gather);  // more layers are there when backward begins
+  CHECK_EQ(together.volumes.reduce, doctest::Approx(alone.volumes.reduce));
+  CHECK_EQ(together.phases.compute, doctest::Approx(alone.phases.compute));
+  CHECK_LT(together.phases.gather, alone.phases.gather);
+  CHECK_LT(together.phases.reduce, alone.phases.reduce);
+}
+
 TEST_CASE("replay: what was not measured is named, not guessed") {
   ReplayQuestion tensor = job(2, 1);
   tensor.layout.tensor_parallel = 2;
