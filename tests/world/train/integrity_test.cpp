@@ -223,10 +223,10 @@ TEST_CASE("integrity: what collectives carry is checked, whatever the operation"
        [](comm::Communicator& group, std::vector<float>& own, std::vector<float>&) {
          return group.broadcast(std::as_writable_bytes(std::span(own)), /*root=*/0);
        }}};
-  for (const auto& [words, operation] : kOperations) {
-    CAPTURE(words);
-    for (const std::string& error : errors_of(operation, /*damages=*/false)) CHECK(error == "");
-    CHECK(errors_of(operation, /*damages=*/true)[1].find(words) != std::string::npos);
+  for (const auto& one : kOperations) {
+    CAPTURE(one.first);
+    for (const std::string& error : errors_of(one.second, /*damages=*/false)) CHECK(error == "");
+    CHECK(errors_of(one.second, /*damages=*/true)[1].find(one.first) != std::string::npos);
   }
 }
 
