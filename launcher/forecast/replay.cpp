@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/plan/step.h"
+#include "runtime/plan/wrapping.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -276,8 +277,9 @@ Result<Collectives> collectives_of(const MeasuredMachine& machine, const ReplayQ
 }
 
 // The seconds and bytes of a block's collectives.
-void add_collectives(Block& block, const Collectives& all, double shard_degree) {
-  const double gathered = 2.0 * block.elements, summed = 4.0 * block.elements;
+void add_collectives(Block& block, const Collectives& all, const ReplayQuestion& question) {
+  const auto shard_degree = static_cast<double>(question.layout.shard_degree);
+  const double gathered = 2.0 * block.elements, summed = question.reduce_bytes * block.elements;
   block.gather = all.gather.at(gathered);
   block.reduce = all.reduce.at(summed);
   block.replica = all.replica.at(summed / shard_degree);
@@ -292,15 +294,19 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
   const ModelShape& model = question.model;
   const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
   std::vector<Block> blocks;
-  for (int b = 0; b < model.layers + 2; ++b) {
+  const plan::Wrapping wrapping = plan::wrap_blocks(model.layers + 2, 1, model.layers + 1, question.wrap);
+  for (int unit = 0; unit < wrapping.units(model.layers + 2); ++unit) {
     Block block;
+    const int b = wrapping.begin(unit), together = wrapping.end(unit) - b;
     const bool table = b == 0, head = b == model.layers + 1;
-    block.elements = table || head ? model.table_parameters() : model.layer_parameters();
+    block.elements = table || head ? model.table_parameters() : together * model.layer_parameters();
     if (head) block.elements += model.hidden;
     block.seconds = table  ? machine.table(model, tokens)
                     : head ? machine.head(model, tokens)
                            : machine.layer(model, tokens, layout.sequence_length, layout.checkpointing);
-    add_collectives(block, all, static_cast<double>(layout.shard_degree));
+    block.seconds.forward *= together;
+    block.seconds.backward *= together;
+    add_collectives(block, all, question);
     blocks.push_back(block);
   }
   return blocks;
@@ -326,7 +332,8 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   }
   const double share = machine.cpu_share(layout.nodes, question.ranks_per_node);
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
-  plan::StepShape shape = shape_of(question, model.layers + 2, /*replicated=*/world > layout.shard_degree);
+  plan::StepShape shape =
+      shape_of(question, static_cast<int>(blocks.size()), /*replicated=*/world > layout.shard_degree);
   Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, 1.0 / share);
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);

@@ -16,6 +16,8 @@ struct ReplayQuestion {
   Layout layout;
   int64_t ranks_per_node = 1;
   int prefetch = 1;
+  int wrap = 1;          // layers of a unit
+  int reduce_bytes = 4;  // of a gradient's element between ranks
 };
 
 // kInvalid: the layout has something that was not measured, in words.

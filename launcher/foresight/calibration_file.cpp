@@ -38,6 +38,8 @@ Result<ReplayQuestion> question_of(const spec::JobSpec& spec, const record::Laun
   question.model = shape_of(plan::network_of(spec));
   question.ranks_per_node = plan.ranks_per_node;
   question.prefetch = spec.sharding.prefetch;
+  question.wrap = spec.sharding.wrap;
+  question.reduce_bytes = size_of(spec.precision.reduce);
   Layout& layout = question.layout;
   layout.nodes = plan.nodes;
   layout.shard_degree = mesh.shard_degree;

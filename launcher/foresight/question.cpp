@@ -192,6 +192,7 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
   question.as_offered = !own;
   question.traits.streams_moments = own;
   question.traits.delayed_scales = own;
+  if (own) question.traits.reduce_bytes = size_of(spec.precision.reduce);
   question.fp8 = spec.precision.fp8;
   question.constants = fitted_constants();
   question.nodes = spec.resources.nodes;

@@ -21,6 +21,8 @@
  *             b * 2^k ... (b + 1) * 2^k - 1, as far as there are such ranks, is that of their lower half plus that of
  *             their upper half. The same world gives the same bits, whatever the provider and the placement of ranks
  *             on nodes. (Up to minor 2 it was ((x0 + x1) + x2) + ..., which differs from four ranks on.)
+ *             Two numbers in bf16 are added in fp32, and their sum is rounded to bf16, to nearest even, wherever the
+ *             tree adds: on whichever rank that is done, and whether or not the sum then travels.
  *             A plugin without SHARDRUN_COMM_SUMS_IN_RANK_ORDER adds in an order of its own, which is the same
  *             each time for the same group on the same machines with the same library and settings.
  *   Dead      After TIMEOUT, PEER_LOST, MISMATCH, ABORTED or IO from an operation or a wait, all channels of the
@@ -42,12 +44,13 @@ extern "C" {
 
 #define SHARDRUN_COMM_V1_SYMBOL "shardrun_comm_v1" /* a const shardrun_comm_v1_table */
 #define SHARDRUN_COMM_ABI_MAJOR 1
-/* 1: buffers in a device's memory; 2: the ranks of a failure, what is marked so below; 3: the order of sums; 4: all_to_all */
-#define SHARDRUN_COMM_ABI_MINOR 4
+/* 1: buffers in a device's memory; 2: the ranks of a failure, what is marked so below; 3: the order of sums; 4: all_to_all;
+ * 5: sums in bf16 */
+#define SHARDRUN_COMM_ABI_MINOR 5
 
 /* The memory that sums need beside the buffers of operations is known to the host before it opens anything, so that
  * it can plan. A running operation takes at most shardrun_comm_v1_sum_bytes(group size, bytes), where `bytes` is what
- * one member contributes to this rank's sum: count * 4 for reduce_scatter; for all_reduce the whole buffer up to
+ * one member contributes to this rank's sum: its part's bytes for reduce_scatter; for all_reduce the whole buffer up to
  * WHOLE_BYTES, and above that a group-size-th of it, rounded up to an element. At most RUNNING operations of a
  * channel run at once; later ones wait and take nothing yet. A channel may keep what it took until it is closed.
  * Beside that an operation may hold 64 KiB, and ranks of one node may pass bytes through memory that they share: at
@@ -75,7 +78,8 @@ enum {
   SHARDRUN_COMM_ABORTED = 7      /* abort was called, here or on another rank */
 };
 
-enum { SHARDRUN_COMM_FP32 = 1, SHARDRUN_COMM_FP64 = 2 }; /* element types of all_reduce */
+/* Element types of sums. BF16, the upper half of an fp32 number, is there since minor 5. */
+enum { SHARDRUN_COMM_FP32 = 1, SHARDRUN_COMM_FP64 = 2, SHARDRUN_COMM_BF16 = 3 };
 
 typedef struct shardrun_comm_context shardrun_comm_context; /* one rank's endpoints */
 typedef struct shardrun_comm_channel shardrun_comm_channel; /* one stream of operations among a group */
@@ -198,12 +202,19 @@ typedef struct shardrun_comm_v1_table {
    * plugin that lacks it. */
   int32_t (*all_to_all)(shardrun_comm_channel* channel, const void* send, const uint64_t* send_bytes,
                         void* receive, const uint64_t* receive_bytes, uint64_t* ticket);
+
+  /* Since minor 5: look at header.struct_size first. */
+
+  /* reduce_scatter of elements of a type: FP32 or BF16. */
+  int32_t (*reduce_scatter_of)(shardrun_comm_channel* channel, const void* full, uint64_t count,
+                               uint32_t element_type, void* mine, uint64_t* ticket);
 } shardrun_comm_v1_table;
 
 /* The values of header.struct_size that a host tells apart: a table of minor 0 ends before `traits`. */
 #define SHARDRUN_COMM_V1_SMALLEST_TABLE ((uint32_t)offsetof(shardrun_comm_v1_table, traits))
 #define SHARDRUN_COMM_V1_TABLE_OF_MINOR_1 ((uint32_t)offsetof(shardrun_comm_v1_table, last_error_ranks))
 #define SHARDRUN_COMM_V1_TABLE_OF_MINOR_3 ((uint32_t)offsetof(shardrun_comm_v1_table, all_to_all))
+#define SHARDRUN_COMM_V1_TABLE_OF_MINOR_4 ((uint32_t)offsetof(shardrun_comm_v1_table, reduce_scatter_of))
 #define SHARDRUN_COMM_V1_SMALLEST_CONFIG ((uint32_t)offsetof(shardrun_comm_config, timeout_ms))
 static inline uint32_t shardrun_comm_v1_traits(const shardrun_comm_v1_table* table) {
   if (table->header.struct_size < SHARDRUN_COMM_V1_TABLE_OF_MINOR_1)

@@ -90,6 +90,7 @@ class CFace {
     table.close = close;
     table.provider = [](const Context* context) { return engine_of(context).provider().c_str(); };
     table.traits = traits;
+    table.reduce_scatter_of = reduce_scatter_of;
     table.last_error_ranks = [](const uint32_t** ranks) {
       *ranks = last_failure().ranks.data();
       return static_cast<uint32_t>(last_failure().ranks.size());
@@ -197,10 +198,19 @@ class CFace {
 
   static int32_t all_reduce(Handle* channel, void* buffer, uint64_t count, uint32_t element_type,
                             uint64_t* ticket) {
-    if (element_type != SHARDRUN_COMM_FP32 && element_type != SHARDRUN_COMM_FP64)
+    constexpr Kind kKinds[] = {Kind::kAllReduceFloat, Kind::kAllReduceDouble, Kind::kAllReduceBf16};
+    if (element_type < SHARDRUN_COMM_FP32 || element_type > SHARDRUN_COMM_BF16)
       return invalid("all_reduce has no element type " + std::to_string(element_type));
-    const Kind kind = element_type == SHARDRUN_COMM_FP32 ? Kind::kAllReduceFloat : Kind::kAllReduceDouble;
-    return start(channel, {kind, buffer, buffer, count}, ticket);
+    return start(channel, {kKinds[element_type - SHARDRUN_COMM_FP32], buffer, buffer, count}, ticket);
+  }
+
+  static int32_t reduce_scatter_of(Handle* channel, const void* full, uint64_t count, uint32_t element_type,
+                                   void* mine, uint64_t* ticket) {
+    if (element_type == SHARDRUN_COMM_FP32)
+      return start(channel, {Kind::kReduceScatter, full, mine, count}, ticket);
+    if (element_type == SHARDRUN_COMM_BF16)
+      return start(channel, {Kind::kReduceScatterBf16, full, mine, count}, ticket);
+    return invalid("reduce_scatter has no element type " + std::to_string(element_type));
   }
 
   static int32_t broadcast(Handle* channel, void* buffer, uint64_t bytes, uint32_t root, uint64_t* ticket) {

@@ -32,8 +32,10 @@ struct Peer {
 enum class Kind {
   kAllGather,
   kReduceScatter,
+  kReduceScatterBf16,
   kAllReduceFloat,
   kAllReduceDouble,
+  kAllReduceBf16,
   kBroadcast,
   kBarrier,
   kAllToAll

@@ -60,6 +60,23 @@ class Planner {
   Sum* sum_;
 };
 
+float widened(Bf16 value) {
+  return std::bit_cast<float>(uint32_t{value.bits} << 16);
+}
+
+// Without branches, so that loops of it become vectors.
+Bf16 rounded(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t nearest = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
+  const uint32_t nan = bits >> 16 | 0x40U;
+  return {static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? nan : nearest)};
+}
+
+void add(const Bf16* left, const Bf16* right, Bf16* into, uint64_t count) {
+#pragma GCC ivdep
+  for (uint64_t i = 0; i < count; ++i) into[i] = rounded(widened(left[i]) + widened(right[i]));
+}
+
 template <typename T>
 void add(const T* left, const T* right, T* into, uint64_t count) {
   // `into` may be `left` or `right`: each element is read before it is written.
@@ -105,5 +122,6 @@ void run_sum(const Sum& sum, std::span<const T* const> inputs, T* out, uint64_t 
 
 template void run_sum(const Sum&, std::span<const float* const>, float*, uint64_t);
 template void run_sum(const Sum&, std::span<const double* const>, double*, uint64_t);
+template void run_sum(const Sum&, std::span<const Bf16* const>, Bf16*, uint64_t);
 
 }  // namespace shardrun::common

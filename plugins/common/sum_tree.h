@@ -37,7 +37,12 @@ struct Sum {
 // Returns how the sums of `parts`, ascending subtrees that together are `whole`, make the sum of `whole`.
 Sum plan_sum(std::span<const Subtree> parts, const Subtree& whole);
 
-// Carries it out for `count` elements. `out` may be one of the inputs; else they do not overlap.
+// The upper half of an fp32 number. Two are added in fp32, and each sum is rounded, to nearest even.
+struct Bf16 {
+  uint16_t bits;
+};
+
+// Carries it out for `count` elements, fp32, fp64 or Bf16. `out` may be one of the inputs; else they do not overlap.
 template <typename T>
 void run_sum(const Sum& sum, std::span<const T* const> inputs, T* out, uint64_t count);
 

@@ -66,8 +66,9 @@ Status Engine::stage(Channel& channel, const Collective& request, Operation& ope
   if (request.kind == Kind::kAllGather) out_bytes *= ranks;
   if (request.kind == Kind::kAllReduceFloat) in_bytes = out_bytes = request.count * sizeof(float);
   if (request.kind == Kind::kAllReduceDouble) in_bytes = out_bytes = request.count * sizeof(double);
-  if (request.kind == Kind::kReduceScatter) {
-    out_bytes *= sizeof(float);
+  if (request.kind == Kind::kAllReduceBf16) in_bytes = out_bytes = request.count * sizeof(uint16_t);
+  if (request.kind == Kind::kReduceScatter || request.kind == Kind::kReduceScatterBf16) {
+    out_bytes *= request.kind == Kind::kReduceScatter ? sizeof(float) : sizeof(uint16_t);
     in_bytes = out_bytes * ranks;
   }
   Block from, to;
@@ -118,6 +119,14 @@ Status Engine::enqueue(Channel& channel, const Collective& request, Operation& o
     case Kind::kReduceScatter:
       operation.name = "reduce_scatter";
       result = nccl_.reduce_scatter(in, out, count, kFloat32, kSum, channel.comm, channel.stream);
+      break;
+    case Kind::kReduceScatterBf16:
+      operation.name = "reduce_scatter";
+      result = nccl_.reduce_scatter(in, out, count, kBfloat16, kSum, channel.comm, channel.stream);
+      break;
+    case Kind::kAllReduceBf16:
+      operation.name = "all_reduce";
+      result = nccl_.all_reduce(in, out, count, kBfloat16, kSum, channel.comm, channel.stream);
       break;
     case Kind::kAllReduceFloat:
       operation.name = "all_reduce";

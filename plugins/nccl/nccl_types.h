@@ -23,8 +23,8 @@ enum : Result {
   kRemoteError = 6,
   kInProgress = 7
 };
-enum : int { kUint8 = 1, kFloat32 = 7, kFloat64 = 8 };  // ncclDataType_t
-constexpr int kSum = 0;                                 // ncclRedOp_t
+enum : int { kUint8 = 1, kFloat32 = 7, kFloat64 = 8, kBfloat16 = 9 };  // ncclDataType_t
+constexpr int kSum = 0;                                                // ncclRedOp_t
 
 struct UniqueId {
   char internal[128];

@@ -309,6 +309,11 @@ std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const Opera
   return std::make_unique<SmallReduce<double>>(group, id, kSmallDouble, buffer, count);
 }
 
+std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const OperationId& id,
+                                                 common::Bf16* buffer, uint64_t count) {
+  return std::make_unique<SmallReduce<common::Bf16>>(group, id, kSmallBf16, buffer, count);
+}
+
 std::unique_ptr<Operation> make_barrier(const Group& group, const OperationId& id) {
   return std::make_unique<Barrier>(group, id);
 }

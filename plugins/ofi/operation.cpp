@@ -144,6 +144,15 @@ std::unique_ptr<Operation> make_operation(const Group& group, const OperationId&
           make_reduce_scatter(group, id, static_cast<const float*>(in), count, static_cast<float*>(out));
       name = "reduce-scatter";
       break;
+    case common::Kind::kReduceScatterBf16:
+      operation = make_reduce_scatter(group, id, static_cast<const common::Bf16*>(in), count,
+                                      static_cast<common::Bf16*>(out));
+      name = "reduce-scatter";
+      break;
+    case common::Kind::kAllReduceBf16:
+      operation = make_all_reduce<common::Bf16>(group, id, out, count);
+      name = "all-reduce";
+      break;
     case common::Kind::kAllReduceFloat:
       operation = make_all_reduce<float>(group, id, out, count);
       name = "all-reduce";

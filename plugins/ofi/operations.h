@@ -18,7 +18,10 @@ enum OperationKind : uint32_t {
   kSmallGather,
   kSmallFloat,
   kSmallDouble,
-  kAllToAll
+  kAllToAll,
+  kScatterBf16,
+  kReduceBf16,
+  kSmallBf16
 };
 
 // gather.cpp: parts go once to each node, straight into place, and are passed on there.
@@ -29,10 +32,14 @@ std::unique_ptr<Operation> make_broadcast(const Group& group, const OperationId&
 // reduce.cpp: each node adds up what its ranks have for a part and sends that.
 std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id, const float* full,
                                                uint64_t count, float* mine);
+std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id,
+                                               const common::Bf16* full, uint64_t count, common::Bf16* mine);
 std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id, float* buffer,
                                                   uint64_t count);
 std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id, double* buffer,
                                                   uint64_t count);
+std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id,
+                                                  common::Bf16* buffer, uint64_t count);
 // all_to_all.cpp: each part goes straight to its rank, through memory where that is on the same node.
 std::unique_ptr<Operation> make_all_to_all(const Group& group, const OperationId& id, const void* send,
                                            const uint64_t* send_bytes, void* receive,
@@ -46,6 +53,8 @@ std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const Opera
                                                  uint64_t count);
 std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const OperationId& id, double* buffer,
                                                  uint64_t count);
+std::unique_ptr<Operation> make_small_all_reduce(const Group& group, const OperationId& id,
+                                                 common::Bf16* buffer, uint64_t count);
 std::unique_ptr<Operation> make_barrier(const Group& group, const OperationId& id);
 
 }  // namespace shardrun::ofi

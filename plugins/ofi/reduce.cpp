@@ -435,13 +435,24 @@ std::unique_ptr<Operation> make_all_reduce(const Group& group, const OperationId
                                           buffer + slices.begin(group.mine) / sizeof(T), /*gathers=*/true);
 }
 
+template <typename T>
+std::unique_ptr<Operation> make_scatter(const Group& group, const OperationId& id, uint32_t kind,
+                                        const T* full, uint64_t count, T* mine) {
+  const Slices slices = Slices::of(count * group.size(), group.size(), sizeof(T));
+  return std::make_unique<SumOfSlices<T>>(group, id, kind, const_cast<T*>(full), slices, mine,
+                                          /*gathers=*/false);
+}
+
 }  // namespace
 
 std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id, const float* full,
                                                uint64_t count, float* mine) {
-  const Slices slices = Slices::of(count * group.size(), group.size(), sizeof(float));
-  return std::make_unique<SumOfSlices<float>>(group, id, kScatter, const_cast<float*>(full), slices, mine,
-                                              /*gathers=*/false);
+  return make_scatter(group, id, kScatter, full, count, mine);
+}
+
+std::unique_ptr<Operation> make_reduce_scatter(const Group& group, const OperationId& id,
+                                               const common::Bf16* full, uint64_t count, common::Bf16* mine) {
+  return make_scatter(group, id, kScatterBf16, full, count, mine);
 }
 
 std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id, float* buffer,
@@ -452,6 +463,11 @@ std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const Oper
 std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id, double* buffer,
                                                   uint64_t count) {
   return make_all_reduce(group, id, kReduceDouble, buffer, count);
+}
+
+std::unique_ptr<Operation> make_sliced_all_reduce(const Group& group, const OperationId& id,
+                                                  common::Bf16* buffer, uint64_t count) {
+  return make_all_reduce(group, id, kReduceBf16, buffer, count);
 }
 
 }  // namespace shardrun::ofi

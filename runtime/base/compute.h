@@ -3,6 +3,8 @@
 // Thread rule: pure.
 #pragma once
 
+#include <cstdint>
+
 namespace shardrun::base {
 
 // The types that gathered parameters and activations may have.
@@ -11,6 +13,11 @@ enum class DType { kFp32, kBf16 };
 constexpr int size_of(DType dtype) {
   return dtype == DType::kFp32 ? 4 : 2;
 }
+
+// The upper half of an fp32 number; conversions round to nearest even.
+struct Bf16 {
+  uint16_t bits;
+};
 
 enum class DeviceKind { kCpu, kGpu };
 

@@ -15,7 +15,8 @@ constexpr int64_t kFp32 = sizeof(float);
 
 // What sums over ranks receive: of shards and replicas two at a time, of a tensor group one.
 int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
-  const int64_t shard = layout.largest_shard_elements * kFp32;
+  const ShardLayout units = layout_of_units(layout, wrapping(options));
+  const int64_t shard = units.largest_shard_elements * size_of(options.reduce);
   const int64_t tokens = options.micro_batch * options.sequence_length / options.context_parallel;
   const ModelShape shape = shape_of(options.model);
   const int64_t rows = tokens / degrees.tensor_parallel * shape.hidden * kFp32;
@@ -128,10 +129,12 @@ ShardLayout shard_layout(const std::vector<BlockLayout>& blocks, int group_size)
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
   return {.model = network_of(spec),
           .compute = spec.precision.parameters,
+          .reduce = spec.precision.reduce,
           .fp8 = spec.precision.fp8,
           .attention = spec.gpu.attention,
           .device = spec.resources.device,
           .prefetch = spec.sharding.prefetch,
+          .wrap = spec.sharding.wrap,
           .keeps_parameters = spec::rules_of(spec.sharding.strategy).keeps_parameters,
           .checkpointing = spec.memory.activation_checkpointing,
           .activation_offload = spec.memory.activation_offload,
@@ -176,7 +179,19 @@ StateOptions state_options(const RankOptions& options) {
           .accumulates = options.gradient_accumulation > 1,
           .revisits = shape_of(options.model).tied && options.stage.stages == 1,
           .keeps_parameters = options.keeps_parameters,
-          .keeps_compute_copy = !(options.optimizer_offload && on_gpu)};
+          .keeps_compute_copy = !(options.optimizer_offload && on_gpu),
+          .wrapping = wrapping(options)};
+}
+
+// A layer is one block behind the embedding's, unless it has experts.
+Wrapping wrapping(const RankOptions& options) {
+  if (options.wrap == 1) return {};
+  const ModelShape shape = shape_of(options.model);
+  SHARDRUN_CHECK(shape.experts == 0);
+  const StageOfModel stage = model_run(options).stage;
+  const int first = 1 + (stage.layers < 0 ? 0 : stage.first_layer);
+  const int last = first + (stage.layers < 0 ? shape.layers : stage.layers);
+  return wrap_blocks(static_cast<int>(trained_blocks(options.model, 0, 1).size()), first, last, options.wrap);
 }
 
 ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {

@@ -24,10 +24,12 @@ namespace shardrun::plan {
 struct RankOptions {
   Network model;
   DType compute = DType::kFp32;
-  bool fp8 = false;  // ModelRun
+  DType reduce = DType::kFp32;  // of gradients that are summed over ranks
+  bool fp8 = false;             // ModelRun
   spec::GpuAttention attention = spec::GpuAttention::kAuto;
   DeviceKind device = DeviceKind::kCpu;
   int prefetch = 1;
+  int wrap = 1;                   // layers that are gathered and reduced together
   bool keeps_parameters = false;  // shard_grad_op
   Checkpointing checkpointing = Checkpointing::kNone;
   // What waits for its use lies in a file; a GPU's in pinned memory of the host.
@@ -50,6 +52,8 @@ ModelRun model_run(const RankOptions& options);
 int64_t message_bytes(const RankOptions& options, int tensor_parallel);
 OpList ops(const RankOptions& options, int tensor_parallel);
 StateOptions state_options(const RankOptions& options);
+// Which blocks of this rank's stage are a unit.
+Wrapping wrapping(const RankOptions& options);
 
 // How many ranks share a copy of the state, how many copies there are, and how many ranks share each matrix: of one stage.
 struct Degrees {

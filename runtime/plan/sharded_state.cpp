@@ -11,34 +11,52 @@ int64_t sum(const std::vector<Buffer>& buffers) {
   return bytes;
 }
 
+// Elements of whole blocks, with what is frozen of them.
+std::vector<int64_t> whole_blocks(const ShardLayout& layout, const ShardLayout& frozen) {
+  std::vector<int64_t> whole;
+  for (const BlockShards& block : layout.blocks) whole.push_back(block.stays ? 0 : block.padded_elements);
+  for (size_t block = 0; block < frozen.blocks.size(); ++block)
+    whole[block] += frozen.blocks[block].padded_elements;
+  return whole;
+}
+
 }  // namespace
 
-BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options) {
+BufferCounts buffer_counts(int group_size, int units, const StateOptions& options) {
   if (group_size == 1) return {.gathered = options.converts() ? 1 : 0};
-  BufferCounts counts{.gathered = options.keeps_parameters ? blocks : std::min(options.prefetch + 1, blocks),
+  BufferCounts counts{.gathered = options.keeps_parameters ? units : std::min(options.prefetch + 1, units),
                       .whole_gradients = 2};
   if (options.revisits) counts.scratches = 1;  // two reductions of one block are not in flight at once
   if (options.accumulates) counts.scratches = 2;
   return counts;
 }
 
-ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options,
-                           const ShardLayout& frozen) {
+ShardedState sharded_state(const ShardLayout& blocks, const StateOptions& options,
+                           const ShardLayout& frozen_blocks) {
+  const ShardLayout layout = layout_of_units(blocks, options.wrapping),
+                    frozen = layout_of_units(frozen_blocks, options.wrapping);
   const BufferCounts counts = buffer_counts(layout.group_size, layout.block_count(), options);
   ShardedState state;
   state.masters = state.gradients = {layout.flat_shard_elements, 4};
   if (options.compute_bytes != 4 && options.keeps_compute_copy)
     state.compute_copy = {layout.flat_shard_elements, options.compute_bytes};
   state.frozen = {frozen.flat_shard_elements, options.compute_bytes};
-  std::vector<int64_t> whole;  // blocks, with what is frozen of them
-  for (const BlockShards& block : layout.blocks) whole.push_back(block.stays ? 0 : block.padded_elements);
-  for (size_t block = 0; block < frozen.blocks.size(); ++block)
-    whole[block] += frozen.blocks[block].padded_elements;
+  const std::vector<int64_t> whole = whole_blocks(layout, frozen);
   const auto largest = [](int count, const Buffer& buffer) { return std::vector<Buffer>(count, buffer); };
   state.gathered =
       largest(counts.gathered, {*std::max_element(whole.begin(), whole.end()), options.compute_bytes});
   if (layout.group_size > 1 && options.keeps_parameters) {
     for (size_t block = 0; block < whole.size(); ++block) state.gathered[block].elements = whole[block];
+  }
+  state.unit_block.element_bytes = options.compute_bytes;
+  const std::vector<int64_t> single = whole_blocks(blocks, frozen_blocks);
+  for (int unit = 0; layout.group_size > 1 && unit < layout.block_count(); ++unit) {
+    const int begin = options.wrapping.begin(unit), end = options.wrapping.end(unit);
+    for (int block = begin; end - begin > 1 && block < end; ++block) {
+      state.unit_block.elements = std::max(state.unit_block.elements, single[block]);
+      state.unit_gradient.elements =
+          std::max(state.unit_gradient.elements, blocks.block(block).padded_elements);
+    }
   }
   state.whole_gradients = largest(counts.whole_gradients, {layout.largest_padded_elements, 4});
   state.scratches = largest(counts.scratches, {layout.largest_shard_elements, 4});
@@ -46,7 +64,7 @@ ShardedState sharded_state(const ShardLayout& layout, const StateOptions& option
 }
 
 int64_t ShardedState::block_bytes() const {
-  return sum(gathered) + sum(whole_gradients) + sum(scratches);
+  return unit_block.bytes() + unit_gradient.bytes() + sum(gathered) + sum(whole_gradients) + sum(scratches);
 }
 
 int64_t ShardedState::bytes() const {

@@ -11,6 +11,9 @@
 //   whole_gradients      fp32 gradients of whole blocks, one being reduced while the next is computed; a rank alone
 //                        writes into its gradients
 //   scratches            where a reduced shard arrives that is added to an earlier contribution
+//   unit_block, unit_gradient   with units of several blocks (wrapping.h): the block that is computed, in its own order
+//
+// Gathered blocks, whole gradients and scratches are of units.
 //
 // Thread rule: plain values.
 #pragma once
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "runtime/plan/shard_layout.h"
+#include "runtime/plan/wrapping.h"
 
 namespace shardrun::plan {
 
@@ -43,31 +47,34 @@ struct StateOptions {
   bool revisits = false;      // whether one block gets two in a micro-step
   bool keeps_parameters = false;   // whether gathered blocks stay for a whole optimizer step
   bool keeps_compute_copy = true;  // of the masters, when the compute dtype is not theirs
+  Wrapping wrapping{};             // of the blocks, in a group of any size
 
   // Whether masters become parameters block by block, where they are gathered.
   bool converts() const { return compute_bytes != 4 && !keeps_compute_copy; }
 };
 
-// The numbers of the last three kinds of buffers.
+// The numbers of gathered ones, whole gradients and scratches.
 struct BufferCounts {
   int gathered = 0, whole_gradients = 0, scratches = 0;
 
   friend bool operator==(const BufferCounts&, const BufferCounts&) = default;
 };
 
-BufferCounts buffer_counts(int group_size, int blocks, const StateOptions& options);
+// `units` of a model's blocks.
+BufferCounts buffer_counts(int group_size, int units, const StateOptions& options);
 
 struct ShardedState {
   Buffer masters, gradients, compute_copy, frozen;
+  Buffer unit_block, unit_gradient;
   std::vector<Buffer> gathered, whole_gradients, scratches;
 
-  // Returns the bytes of the last three: what is held beside the rank's own shards.
+  // Returns the bytes of the last two lines: what is held beside the rank's own shards.
   int64_t block_bytes() const;
   int64_t bytes() const;
 };
 
-// `frozen`: of the same blocks in the same group, or of none.
-ShardedState sharded_state(const ShardLayout& layout, const StateOptions& options,
-                           const ShardLayout& frozen = {});
+// `frozen_blocks`: of the same blocks in the same group, or of none.
+ShardedState sharded_state(const ShardLayout& blocks, const StateOptions& options,
+                           const ShardLayout& frozen_blocks = {});
 
 }  // namespace shardrun::plan

@@ -60,13 +60,12 @@ void StepPlan::visit(size_t place) {
   const int block = order_[place];
   const int slot = gathered(place);
   if (turn_.forward && place < shape_.visits.size()) {
-    ready_.push_back(
-        {.kind = Kind::kForward, .block = block, .visit = static_cast<int>(place), .slot = slot});
+    ready_.push_back({.kind = Kind::kForward, .block = block, .visit = number(place), .slot = slot});
     return;
   }
   const auto later = std::span(order_).subspan(place + 1);
   const bool last = turn_number_ + 1 == turns_ && std::find(later.begin(), later.end(), block) == later.end();
-  backward(block, static_cast<int>(order_.size() - 1 - place), slot, last);
+  backward(block, number(order_.size() - 1 - place), slot, last);
 }
 
 // Gathers the block of a visit if no slot holds it, and the blocks ahead of it; returns its slot.

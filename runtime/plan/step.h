@@ -44,6 +44,8 @@ struct StepShape {
   BufferCounts buffers;
   bool replicated = false;
   std::vector<bool> stays;  // BlockShards::stays, by block; empty: none
+  // With units of several blocks (wrapping.h) in the place of blocks: the model's number of each visit's first; empty: its own.
+  std::vector<int> numbers;
 };
 
 struct StepEvent {
@@ -88,6 +90,9 @@ class StepPlan {
   void advance();
   void begin_turn();
   void visit(size_t place);
+  int number(size_t visit) const {
+    return shape_.numbers.empty() ? static_cast<int>(visit) : shape_.numbers[visit];
+  }
   bool stays(int block) const { return !shape_.stays.empty() && shape_.stays[block]; }
   int gathered(size_t place);
   bool gather(int block, int used, std::span<const int> ahead);

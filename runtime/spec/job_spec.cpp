@@ -217,6 +217,7 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
   section.integer("expert_parallel", 1, 1 << 10, sharding.expert_parallel);
   section.integer("context_parallel", 1, 1 << 10, sharding.context_parallel);
   section.integer("pipeline_parallel", 1, 1 << 10, sharding.pipeline_parallel);
+  section.integer("wrap", 1, 1 << 12, sharding.wrap);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
   if (section.has("shard_degree") && rules_of(sharding.strategy).degree != ShardDegree::kAsked) {
@@ -241,6 +242,7 @@ void read_precision(const TomlValue& document, SpecReading& reading, PrecisionSp
   constexpr Choice<DType> kPrecisions[] = {{"fp32", DType::kFp32}, {"bf16", DType::kBf16}};
   SectionReader section(document, "precision", reading);
   section.choice("parameters", kPrecisions, precision.parameters);
+  section.choice("reduce", kPrecisions, precision.reduce);
   section.boolean("fp8", precision.fp8);
   section.finish();
 }
@@ -449,6 +451,9 @@ void check_together(const TomlValue& document, SpecReading& reading, const JobSp
                    "write a divisor of the experts");
     }
   }
+  if (spec.sharding.wrap > 1 && spec.model.experts.wanted())
+    reading.fail(sharding.origin("wrap"),
+                 "a layer with experts is large, and two blocks that are gathered in turn", "remove it");
   check_context(sharding, reading, spec);
   check_pipeline(sharding, reading, spec);
   if (lamb && spec.memory.optimizer_offload) {

@@ -89,19 +89,19 @@ struct ShardingSpec {  // [sharding]
   Strategy strategy = Strategy::kFullShard;
   // For hybrid_shard: ranks that share one copy of the model's state; 0: those of a node.
   int shard_degree = 0;
-  int tensor_parallel = 1;  // ranks that share each matrix
-  int expert_parallel = 1;  // ranks that share the experts of each layer
-  // Ranks that share each sequence: some tokens each, and the keys and values of all.
-  int context_parallel = 1;
+  int tensor_parallel = 1;    // ranks that share each matrix
+  int expert_parallel = 1;    // ranks that share the experts of each layer
+  int context_parallel = 1;   // ranks that share each sequence: some tokens each, keys and values of all
   int pipeline_parallel = 1;  // stages that have some of the layers each
-  int prefetch = 1;           // how many blocks are gathered ahead
+  int wrap = 1;               // how many layers are gathered, and their gradients reduced, together
+  int prefetch = 1;           // how many such units are gathered ahead
 };
 
 struct PrecisionSpec {  // [precision]
   // Type of gathered parameters and activations; master weights are fp32.
   DType parameters = DType::kBf16;
-  // Whether the linear layers of a Llama's blocks compute in fp8, on GPUs.
-  bool fp8 = false;
+  DType reduce = DType::kFp32;  // type of gradients on their way between ranks, and of their sums there
+  bool fp8 = false;             // whether the linear layers of a Llama's blocks compute in fp8, on GPUs
 };
 
 struct GpuSpec {                                 // [gpu]: how the trainer uses GPUs

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "plugins/common/collective.h"
+#include "tests/support/bf16_number.h"
 #include "tests/support/tree_sum.h"
 
 namespace shardrun::fakes {
@@ -29,10 +30,14 @@ const char* kind_name(Kind kind) {
       return "all_gather";
     case Kind::kReduceScatter:
       return "reduce_scatter";
+    case Kind::kReduceScatterBf16:
+      return "reduce_scatter (bf16)";
     case Kind::kAllReduceFloat:
       return "all_reduce (fp32)";
     case Kind::kAllReduceDouble:
       return "all_reduce (fp64)";
+    case Kind::kAllReduceBf16:
+      return "all_reduce (bf16)";
     case Kind::kBroadcast:
       return "broadcast";
     case Kind::kBarrier:
@@ -81,6 +86,13 @@ void all_reduce_posts(std::vector<Post>& posts) {
   for (Post& post : posts) std::memcpy(post.out, sum.data(), post.bytes);
 }
 
+template <typename T>
+void reduce_scatter_posts(std::vector<Post>& posts) {
+  const size_t bytes = posts[0].bytes;
+  for (size_t rank = 0; rank < posts.size(); ++rank)
+    sum_slice<T>(posts, rank * bytes, bytes / sizeof(T), reinterpret_cast<T*>(posts[rank].out));
+}
+
 // Returns what two ranks say differently of a part that goes from one to the other; "" where they agree.
 std::string exchange_parts(std::vector<Post>& posts) {
   std::vector<size_t> received(posts.size());
@@ -111,10 +123,13 @@ void execute(std::vector<Post>& posts) {
       }
       break;
     case Kind::kReduceScatter:
-      for (size_t rank = 0; rank < posts.size(); ++rank) {
-        sum_slice<float>(posts, rank * bytes, bytes / sizeof(float),
-                         reinterpret_cast<float*>(posts[rank].out));
-      }
+      reduce_scatter_posts<float>(posts);
+      break;
+    case Kind::kReduceScatterBf16:
+      reduce_scatter_posts<tests::Bf16Number>(posts);
+      break;
+    case Kind::kAllReduceBf16:
+      all_reduce_posts<tests::Bf16Number>(posts);
       break;
     case Kind::kAllReduceFloat:
       all_reduce_posts<float>(posts);
@@ -204,17 +219,10 @@ class ThreadCommunicator final : public comm::Communicator {
   }
 
   Result<Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    if (full.size() != mine.size() * size()) {
-      return fail(
-          fmt::format("reduce_scatter: {} elements are not {} times {}", full.size(), size(), mine.size()));
-    }
-    if (!mine.empty() && mine.data() < full.data() + full.size() && full.data() < mine.data() + mine.size()) {
-      return fail("reduce_scatter: `mine` overlaps `full`");
-    }
-    return post({.kind = Kind::kReduceScatter,
-                 .bytes = mine.size_bytes(),
-                 .in = std::as_bytes(full).data(),
-                 .out = std::as_writable_bytes(mine).data()});
+    return scatter(Kind::kReduceScatter, full, mine);
+  }
+  Result<Pending> reduce_scatter(std::span<const comm::Bf16> full, std::span<comm::Bf16> mine) override {
+    return scatter(Kind::kReduceScatterBf16, full, mine);
   }
 
   Result<Pending> all_reduce(std::span<float> buffer) override {
@@ -222,6 +230,9 @@ class ThreadCommunicator final : public comm::Communicator {
   }
   Result<Pending> all_reduce(std::span<double> buffer) override {
     return in_place(Kind::kAllReduceDouble, std::as_writable_bytes(buffer), /*root=*/0);
+  }
+  Result<Pending> all_reduce(std::span<comm::Bf16> buffer) override {
+    return in_place(Kind::kAllReduceBf16, std::as_writable_bytes(buffer), /*root=*/0);
   }
   Result<Pending> broadcast(std::span<std::byte> buffer, int root) override {
     if (root < 0 || root >= size()) return fail(fmt::format("broadcast: no rank {} among {}", root, size()));
@@ -256,6 +267,21 @@ class ThreadCommunicator final : public comm::Communicator {
   }
 
  private:
+  template <typename Number>
+  Result<Pending> scatter(Kind kind, std::span<const Number> full, std::span<Number> mine) {
+    if (full.size() != mine.size() * size()) {
+      return fail(
+          fmt::format("reduce_scatter: {} elements are not {} times {}", full.size(), size(), mine.size()));
+    }
+    if (!mine.empty() && mine.data() < full.data() + full.size() && full.data() < mine.data() + mine.size()) {
+      return fail("reduce_scatter: `mine` overlaps `full`");
+    }
+    return post({.kind = kind,
+                 .bytes = mine.size_bytes(),
+                 .in = std::as_bytes(full).data(),
+                 .out = std::as_writable_bytes(mine).data()});
+  }
+
   Result<Pending> in_place(Kind kind, std::span<std::byte> buffer, int root) {
     return post(
         {.kind = kind, .bytes = buffer.size(), .root = root, .in = buffer.data(), .out = buffer.data()});

@@ -1,7 +1,7 @@
 // ThreadWorld: N ranks as threads of one process, with the promises of runtime/trainer/comm/communicator.h and none of its
 // network. It is for tests of everything above the communicator.
 //
-// Sums are in fp32 (fp64) in the order of the ranks' tree, so results equal those of a real plugin bit for bit. An operation
+// Sums are in the buffers' type in the order of the ranks' tree, so results equal those of a real plugin bit for bit. An operation
 // completes when every rank has posted it. It is stricter than a plugin: ranks that break the op order rule (different
 // operation, size or root under the same ticket), a size that does not fit, or a reduce-scatter whose buffers overlap,
 // fail every wait with kCorrupt and both sides' story. A rank can be scripted to fall silent or to die.

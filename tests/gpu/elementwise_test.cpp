@@ -25,13 +25,19 @@ Values mapped(const std::vector<T>& a, const Function& function) {
 
 }  // namespace
 
-TEST_CASE("conversions: fp32 to bf16 has the CPU's bits") {
+TEST_CASE("conversions: fp32 to bf16 and back has the CPU's bits") {
   for (const int64_t count : kCounts) {
     const Values values = random_values(count, 1, 100.0F);
     const auto narrow = as<Bf16>(values);
     check_op(what("from_fp32", "bf16", {{"count", count}}),
              [&](Run& run) { ops<Bf16>().pointwise.from_fp32(run.out<Bf16>(count), run.in(values), count); },
              {{"bf16", back(narrow), kExact}});
+    check_op(what("bf16_to_fp32", "bf16", {{"count", count}}),
+             [&](Run& run) {
+               const auto size = static_cast<size_t>(count);
+               optimizer().bf16_to_fp32({run.in(narrow), size}, {run.out<float>(count), size});
+             },
+             {{"fp32", back(narrow), kExact}});
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>
@@ -21,14 +22,41 @@ struct Totals {
   double sum = 0.0, size = 0.0;  // of elements, and of their absolute values
 };
 
+double as_double(double value) {
+  return value;
+}
+double as_double(Bf16 value) {
+  const uint32_t bits = uint32_t{value.bits} << 16;
+  float wide = 0.0F;
+  std::memcpy(&wide, &bits, sizeof(wide));
+  return static_cast<double>(wide);
+}
+
 template <typename Number>
-Totals totals_of(std::span<const Number> values) {
+Totals totals_of(std::span<const std::byte> bytes) {
   Totals totals;
-  for (const Number value : values) {
-    totals.sum += static_cast<double>(value);
-    totals.size += std::abs(static_cast<double>(value));
+  for (size_t at = 0; at < bytes.size(); at += sizeof(Number)) {
+    Number number;
+    std::memcpy(&number, bytes.data() + at, sizeof(number));
+    totals.sum += as_double(number);
+    totals.size += std::abs(as_double(number));
   }
   return totals;
+}
+
+// What elements are summed, and the distance of two neighbours at 1.
+struct Element {
+  Totals (*totals)(std::span<const std::byte>);
+  size_t bytes;
+  double unit;
+};
+template <typename Number>
+constexpr double kUnit = std::numeric_limits<Number>::epsilon();
+template <>
+constexpr double kUnit<Bf16> = 0x1p-7;
+template <typename Number>
+constexpr Element element() {
+  return {totals_of<Number>, sizeof(Number), kUnit<Number>};
 }
 
 class CheckedCommunicator : public Communicator {
@@ -48,21 +76,15 @@ class CheckedCommunicator : public Communicator {
   }
 
   Result<Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    Open open;
-    open.kind = Kind::kReduceScatter;
-    open.floats = mine;
-    for (int part = 0; part < size(); ++part)
-      open.totals.push_back(totals_of(full.subspan(static_cast<size_t>(part) * mine.size(), mine.size())));
-    ASSIGN_OR_RETURN(const auto pending, inner_.reduce_scatter(full, mine));
-    return add_totals(pending, std::move(open));
+    return scatter(full, mine);
+  }
+  Result<Pending> reduce_scatter(std::span<const Bf16> full, std::span<Bf16> mine) override {
+    return scatter(full, mine);
   }
 
-  Result<Pending> all_reduce(std::span<float> buffer) override {
-    return all_reduce_into(&Open::floats, buffer);
-  }
-  Result<Pending> all_reduce(std::span<double> buffer) override {
-    return all_reduce_into(&Open::doubles, buffer);
-  }
+  Result<Pending> all_reduce(std::span<float> buffer) override { return reduce(buffer); }
+  Result<Pending> all_reduce(std::span<double> buffer) override { return reduce(buffer); }
+  Result<Pending> all_reduce(std::span<Bf16> buffer) override { return reduce(buffer); }
 
   Result<Pending> broadcast(std::span<std::byte> buffer, int root) override {
     Open open;
@@ -108,7 +130,7 @@ class CheckedCommunicator : public Communicator {
         return check_sum(open, static_cast<size_t>(rank()));
       case Kind::kAllReduce:
         RETURN_IF_ERROR(check_sum(open, 0));
-        return check_same(open, result_bytes(open), /*root=*/0);
+        return check_same(open, open.bytes, /*root=*/0);
       case Kind::kBroadcast:
         return check_same(open, open.bytes, open.root);
       case Kind::kAllToAll:
@@ -123,9 +145,8 @@ class CheckedCommunicator : public Communicator {
   enum class Kind { kGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
   struct Open {
     Kind kind = Kind::kGather;
-    std::span<std::byte> bytes;  // of an all-gather or a broadcast
-    std::span<float> floats;     // or the result of a sum
-    std::span<double> doubles;
+    std::span<std::byte> bytes;  // the result
+    Element element{};           // of a sum
     int root = 0;
     Pending beside;  // the operation that carries what follows
     uint32_t own = 0;
@@ -136,11 +157,25 @@ class CheckedCommunicator : public Communicator {
   };
 
   template <typename Number>
-  Result<Pending> all_reduce_into(std::span<Number> Open::*result, std::span<Number> buffer) {
+  Result<Pending> scatter(std::span<const Number> full, std::span<Number> mine) {
+    Open open;
+    open.kind = Kind::kReduceScatter;
+    open.bytes = std::as_writable_bytes(mine);
+    open.element = element<Number>();
+    for (int part = 0; part < size(); ++part)
+      open.totals.push_back(totals_of<Number>(
+          std::as_bytes(full.subspan(static_cast<size_t>(part) * mine.size(), mine.size()))));
+    ASSIGN_OR_RETURN(const auto pending, inner_.reduce_scatter(full, mine));
+    return add_totals(pending, std::move(open));
+  }
+
+  template <typename Number>
+  Result<Pending> reduce(std::span<Number> buffer) {
     Open open;
     open.kind = Kind::kAllReduce;
-    open.*result = buffer;
-    open.totals = {totals_of(std::span<const Number>(buffer))};
+    open.bytes = std::as_writable_bytes(buffer);
+    open.element = element<Number>();
+    open.totals = {totals_of<Number>(open.bytes)};
     ASSIGN_OR_RETURN(const auto pending, inner_.all_reduce(buffer));
     return add_totals(pending, std::move(open));
   }
@@ -159,10 +194,6 @@ class CheckedCommunicator : public Communicator {
     ASSIGN_OR_RETURN(kept.beside,
                      inner_.all_reduce(std::span(&kept.totals.front().sum, 2 * kept.totals.size())));
     return pending;
-  }
-
-  static std::span<const std::byte> result_bytes(const Open& open) {
-    return open.floats.empty() ? std::as_bytes(open.doubles) : std::as_bytes(open.floats);
   }
 
   Result<void> check_gathered(const Open& open) const {
@@ -194,20 +225,15 @@ class CheckedCommunicator : public Communicator {
   // Every addition rounds by half a unit in the last place at most, relative to a partial sum that is no larger than the sum
   // of sizes.
   Result<void> check_sum(const Open& open, size_t part) const {
-    const bool is_float = open.doubles.empty();
-    const Totals result = is_float ? totals_of(std::span<const float>(open.floats))
-                                   : totals_of(std::span<const double>(open.doubles));
+    const Totals result = open.element.totals(open.bytes);
     const Totals& expected = open.totals[part];
     // What is no number any more, or too large for one, is found by the trainer, which names where it came from.
     if (!std::isfinite(expected.size) || !std::isfinite(result.size)) return {};
-    const double unit =
-        is_float ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
-    const auto count =
-        static_cast<double>(result_bytes(open).size() / (is_float ? sizeof(float) : sizeof(double)));
+    const auto count = static_cast<double>(open.bytes.size() / open.element.bytes);
     // The totals themselves are added up in fp64.
-    const double allowed =
-        expected.size * (size() * unit + (count + size()) * std::numeric_limits<double>::epsilon()) +
-        count * size() * static_cast<double>(std::numeric_limits<float>::denorm_min());
+    const double allowed = expected.size * (size() * open.element.unit +
+                                            (count + size()) * std::numeric_limits<double>::epsilon()) +
+                           count * size() * static_cast<double>(std::numeric_limits<float>::denorm_min());
     if (std::abs(result.sum - expected.sum) <= allowed) return {};
     return Error(
         Code::kCorrupt,

@@ -6,7 +6,7 @@
 // Every operation is asynchronous: it returns a Pending at once and must be waited for before any buffer that it
 // names is touched again. All ranks of the group call the same operations in the same order on one communicator
 // ("op order rule"). Use two communicators to let all-gathers and reductions overlap.
-// Sums are made in fp32 along a binary tree of group ranks (docs/decisions/0070): the same world gives the same bits,
+// Sums are made in the buffer's type along a binary tree of group ranks (docs/decisions/0070): the same world gives the same bits,
 // whatever the node layout. A plugin whose sums have an order of their own says so (PluginSession::sums_in_rank_order); nccl is one.
 //
 // Buffers lie in host memory, or all of them in the memory of the device that the communicator was made for. With
@@ -30,10 +30,12 @@
 #include <span>
 #include <string>
 
+#include "runtime/base/compute.h"
 #include "runtime/base/result.h"
 
 namespace shardrun::comm {
 
+using base::Bf16;
 using base::Result;
 
 // Ticket of an operation in flight. Tickets count up from 1 on each communicator.
@@ -53,9 +55,12 @@ class Communicator {
   // Sums `full` (size()·n fp32) over ranks; rank r keeps the r-th n elements in `mine`. `full` is unchanged; `mine`
   // must not overlap `full`.
   virtual Result<Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) = 0;
-  // Sums the buffer over ranks, in place, in fp32 or fp64.
+  // The same in bf16: each sum of two is rounded. kUnsupported where the plugin is older than that.
+  virtual Result<Pending> reduce_scatter(std::span<const Bf16> full, std::span<Bf16> mine) = 0;
+  // Sums the buffer over ranks, in place, in its type.
   virtual Result<Pending> all_reduce(std::span<float> buffer) = 0;
   virtual Result<Pending> all_reduce(std::span<double> buffer) = 0;
+  virtual Result<Pending> all_reduce(std::span<Bf16> buffer) = 0;  // as reduce_scatter
   virtual Result<Pending> broadcast(std::span<std::byte> buffer, int root) = 0;
   virtual Result<Pending> barrier() = 0;
   // Sends send_bytes[r] bytes to each rank r, one part behind the other in `send`, and receives likewise. What a rank sends to

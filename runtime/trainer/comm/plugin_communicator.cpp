@@ -78,6 +78,20 @@ class PluginCommunicator final : public Communicator {
       return shared_->table.reduce_scatter(channel_, full.data(), mine.size(), mine.data(), ticket);
     });
   }
+  Result<Pending> reduce_scatter(std::span<const Bf16> full, std::span<Bf16> mine) override {
+    SHARDRUN_CHECK(full.size() == mine.size() * static_cast<size_t>(size_), "reduce_scatter: sizes");
+    RETURN_IF_ERROR(check_sums_bf16());
+    return started([&](uint64_t* ticket) {
+      return shared_->table.reduce_scatter_of(channel_, full.data(), mine.size(), SHARDRUN_COMM_BF16,
+                                              mine.data(), ticket);
+    });
+  }
+  Result<Pending> all_reduce(std::span<Bf16> buffer) override {
+    RETURN_IF_ERROR(check_sums_bf16());
+    return started([&](uint64_t* ticket) {
+      return shared_->table.all_reduce(channel_, buffer.data(), buffer.size(), SHARDRUN_COMM_BF16, ticket);
+    });
+  }
   Result<Pending> all_reduce(std::span<float> buffer) override {
     return started([&](uint64_t* ticket) {
       return shared_->table.all_reduce(channel_, buffer.data(), buffer.size(), SHARDRUN_COMM_FP32, ticket);
@@ -117,6 +131,12 @@ class PluginCommunicator final : public Communicator {
   void abort(const std::string& reason) override { shared_->table.abort(shared_->context, reason.c_str()); }
 
  private:
+  Result<void> check_sums_bf16() const {
+    const auto& header = shared_->table.header;
+    if (header.struct_size > SHARDRUN_COMM_V1_TABLE_OF_MINOR_4) return {};
+    return Error(Code::kUnsupported, fmt::format("plugin {} has no sums in bf16", header.name));
+  }
+
   template <typename Call>
   Result<Pending> started(Call call) {
     Pending pending;

@@ -23,7 +23,25 @@ using base::Error;
 using Stream = base::DeviceLink::Stream;
 using Clock = std::chrono::steady_clock;
 
-enum class Kind { kAllGather, kReduceScatter, kAllReduceFloat, kAllReduceDouble, kBroadcast, kBarrier };
+enum class Kind {
+  kAllGather,
+  kReduceScatter,
+  kReduceScatterBf16,
+  kAllReduceFloat,
+  kAllReduceDouble,
+  kAllReduceBf16,
+  kBroadcast,
+  kBarrier
+};
+
+bool scatters(Kind kind) {
+  return kind == Kind::kReduceScatter || kind == Kind::kReduceScatterBf16;
+}
+
+template <typename T, typename Byte>
+auto elements(std::span<Byte> bytes) {
+  return std::span(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));
+}
 
 struct Operation {
   Kind kind = Kind::kBarrier;
@@ -62,17 +80,19 @@ class Staged final : public Communicator {
     return start({.kind = Kind::kAllGather, .in = mine.data(), .out = all.data(), .bytes = mine.size()});
   }
   Result<Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
-    SHARDRUN_CHECK(full.size() == mine.size() * ranks(), "reduce_scatter: sizes");
-    return start({.kind = Kind::kReduceScatter,
-                  .in = std::as_bytes(full).data(),
-                  .out = std::as_writable_bytes(mine).data(),
-                  .bytes = mine.size_bytes()});
+    return scatter(Kind::kReduceScatter, std::as_bytes(full), std::as_writable_bytes(mine));
+  }
+  Result<Pending> reduce_scatter(std::span<const Bf16> full, std::span<Bf16> mine) override {
+    return scatter(Kind::kReduceScatterBf16, std::as_bytes(full), std::as_writable_bytes(mine));
   }
   Result<Pending> all_reduce(std::span<float> buffer) override {
     return in_place(Kind::kAllReduceFloat, std::as_writable_bytes(buffer), 0);
   }
   Result<Pending> all_reduce(std::span<double> buffer) override {
     return in_place(Kind::kAllReduceDouble, std::as_writable_bytes(buffer), 0);
+  }
+  Result<Pending> all_reduce(std::span<Bf16> buffer) override {
+    return in_place(Kind::kAllReduceBf16, std::as_writable_bytes(buffer), 0);
   }
   Result<Pending> broadcast(std::span<std::byte> buffer, int root) override {
     return in_place(Kind::kBroadcast, buffer, root);
@@ -83,6 +103,10 @@ class Staged final : public Communicator {
 
  private:
   size_t ranks() const { return static_cast<size_t>(host_->size()); }
+  Result<Pending> scatter(Kind kind, std::span<const std::byte> full, std::span<std::byte> mine) {
+    SHARDRUN_CHECK(full.size() == mine.size() * ranks(), "reduce_scatter: sizes");
+    return start({.kind = kind, .in = full.data(), .out = mine.data(), .bytes = mine.size()});
+  }
   Result<Pending> in_place(Kind kind, std::span<std::byte> buffer, int root) {
     return start(
         {.kind = kind, .in = buffer.data(), .out = buffer.data(), .bytes = buffer.size(), .root = root});
@@ -230,7 +254,7 @@ void Staged::run() {
 
 // All ranks cut an operation in the same way, so the host communicator sees the same operations on all of them.
 size_t Staged::piece_of(const Operation& operation) const {
-  const bool parts = operation.kind == Kind::kAllGather || operation.kind == Kind::kReduceScatter;
+  const bool parts = operation.kind == Kind::kAllGather || scatters(operation.kind);
   return parts ? piece_bytes_ : ranks() * piece_bytes_;
 }
 
@@ -262,7 +286,7 @@ Result<void> Staged::copy_out(const Operation& operation, Slot& slot, size_t off
   };
   if (operation.kind == Kind::kAllGather) {
     RETURN_IF_ERROR(copy(slot.part.data(), operation.in + offset));
-  } else if (operation.kind == Kind::kReduceScatter) {
+  } else if (scatters(operation.kind)) {
     for (size_t rank = 0; rank < ranks(); ++rank)
       RETURN_IF_ERROR(copy(slot.all.data() + rank * bytes, operation.in + rank * operation.bytes + offset));
   } else if (operation.kind != Kind::kBroadcast || operation.root == rank()) {
@@ -278,14 +302,17 @@ Result<void> Staged::exchange(const Operation& operation, Slot& slot, size_t byt
       case Kind::kAllGather:
         return host_->all_gather(part, slot.all.first(bytes * ranks()));
       case Kind::kReduceScatter:
-        return host_->reduce_scatter(
-            {reinterpret_cast<const float*>(slot.all.data()), bytes * ranks() / sizeof(float)},
-            {reinterpret_cast<float*>(part.data()), bytes / sizeof(float)});
+        return host_->reduce_scatter(elements<const float>(slot.all.first(bytes * ranks())),
+                                     elements<float>(part));
+      case Kind::kReduceScatterBf16:
+        return host_->reduce_scatter(elements<const Bf16>(slot.all.first(bytes * ranks())),
+                                     elements<Bf16>(part));
       case Kind::kAllReduceFloat:
-        return host_->all_reduce(std::span(reinterpret_cast<float*>(slot.all.data()), bytes / sizeof(float)));
+        return host_->all_reduce(elements<float>(slot.all.first(bytes)));
       case Kind::kAllReduceDouble:
-        return host_->all_reduce(
-            std::span(reinterpret_cast<double*>(slot.all.data()), bytes / sizeof(double)));
+        return host_->all_reduce(elements<double>(slot.all.first(bytes)));
+      case Kind::kAllReduceBf16:
+        return host_->all_reduce(elements<Bf16>(slot.all.first(bytes)));
       case Kind::kBroadcast:
         return host_->broadcast(slot.all.first(bytes), operation.root);
       case Kind::kBarrier:
@@ -306,7 +333,7 @@ Result<void> Staged::copy_back(const Operation& operation, Slot& slot, size_t of
   if (operation.kind == Kind::kAllGather) {
     for (size_t rank = 0; rank < ranks(); ++rank)
       RETURN_IF_ERROR(copy(operation.out + rank * operation.bytes + offset, slot.all.data() + rank * bytes));
-  } else if (operation.kind == Kind::kReduceScatter) {
+  } else if (scatters(operation.kind)) {
     RETURN_IF_ERROR(copy(operation.out + offset, slot.part.data()));
   } else if (operation.kind != Kind::kBroadcast || operation.root != rank()) {
     RETURN_IF_ERROR(copy(operation.out + offset, slot.all.data()));

@@ -181,6 +181,7 @@ class OptimizerOps {
 
   // Rounds to bf16, as raw bits.
   virtual void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) const = 0;
+  virtual void bf16_to_fp32(std::span<const Bf16> in, std::span<float> out) const = 0;
   // Adds y += x for a few values.
   virtual void accumulate(double* y, const double* x, int64_t count) const = 0;
   // Computes *sum = Σ values², in a fixed order.

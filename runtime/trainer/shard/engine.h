@@ -12,6 +12,9 @@
 // Parameters that are never trained (a model's frozen blocks) are cut in the same way: a rank has its part in the compute dtype
 // alone, and it is gathered behind the block's other parameters.
 //
+// Blocks that are a unit (plan::StateOptions::wrapping) are one to the plan: gathered and reduced together. They are computed one by
+// one, each from a buffer of its own, in which the parts of all ranks come together, and into another one.
+//
 // A block that stays (plan::BlockShards) is neither: each rank computes with its own part of it, and writes that part's gradient.
 //
 // Gathers, reductions and replica sums use separate communicators so that none waits for another.
@@ -19,7 +22,8 @@
 // Errors: whatever the communicators report; afterwards only destruction is allowed, and the communicators
 // must be destroyed before the arena, because an operation in flight still names memory of it.
 // On a GPU nothing here waits for it: the communicators and the ops order themselves (comm/communicator.h).
-// Determinism: sums run along the tree of group ranks inside a contribution and in the order of contributions after that.
+// Determinism: sums run along the tree of group ranks inside a contribution and in the order of contributions after that. With
+// EngineOptions::reduce they run in bf16 over ranks (docs/decisions/0126) and in fp32 over contributions.
 // Thread rule: thread-compatible.
 #pragma once
 
@@ -45,6 +49,8 @@ using base::Result;
 
 struct EngineOptions {
   plan::StateOptions state;  // which buffers it has
+  // In which gradients are summed over ranks; in bf16 they are rounded where they lie, and widened there again.
+  base::DType reduce = base::DType::kFp32;
   // The backend of the arena, of the communicators and of who computes.
   kernels::Backend* backend = &kernels::cpu_backend();
 };
@@ -79,6 +85,9 @@ class Engine {
          plan::ShardLayout frozen = {});
 
   const plan::ShardLayout& layout() const { return layout_; }
+  const plan::StateOptions& state() const { return options_.state; }
+  // The blocks of plans.
+  const plan::ShardLayout& units() const { return units_; }
   // The rank's flat shards, layout().flat_shard_elements long. Padding stays zero.
   std::span<float> master() { return master_; }
   std::span<float> gradient() { return gradient_; }
@@ -103,9 +112,11 @@ class Engine {
   struct GradientBuffer {
     std::span<float> memory;
     std::optional<comm::Pending> pending;
+    std::span<float> sum;  // where it goes
   };
 
-  Work work(const plan::StepEvent& event);
+  Work work(const plan::StepEvent& event, int block);
+  std::optional<Work> next_of_unit();
   Result<void> execute(const plan::StepEvent& event);
   Result<void> gather(const plan::StepEvent& event);
   Result<void> await_gather(const plan::StepEvent& event);
@@ -113,17 +124,23 @@ class Engine {
   Result<void> await_reduce(const plan::StepEvent& event);
   void add(const plan::StepEvent& event);
   Result<void> sum_over_replicas(int block);
-  Result<void> await_replicas();
+  Result<void> await_replicas(int block);
+  std::span<comm::Bf16> narrow(std::span<float> values) const;
+  void widen(std::span<float> values) const;
   Result<std::optional<comm::Pending>> gather(std::span<const std::byte> mine, std::span<std::byte> to);
   Result<void> await(std::optional<comm::Pending>& pending, int block);
-  bool is_empty(int block) const { return layout_.block(block).elements == 0; }
-  std::span<const std::byte> compute_shard(int block) const;
-  std::span<const std::byte> frozen_shard(int block) const;
-  std::span<const std::byte> frozen_block(int block, int slot) const;
-  std::span<const std::byte> converted_shard(int block, std::span<std::byte> whole) const;
-  std::span<float> gradient_shard(int block);
+  bool is_empty(int unit) const { return units_.block(unit).elements == 0; }
+  bool is_apart(int unit) const;
+  std::span<const std::byte> whole(int block, int unit, std::span<const std::byte> gathered);
+  void spread_gradient();
+  std::span<const std::byte> compute_shard(const plan::BlockShards& shards) const;
+  std::span<const std::byte> frozen_shard(const plan::BlockShards& shards) const;
+  std::span<const std::byte> frozen_block(int block, int unit, int slot) const;
+  std::span<const std::byte> converted_shard(int unit, std::span<std::byte> whole) const;
+  std::span<float> gradient_shard(const plan::BlockShards& shards);
 
   plan::ShardLayout layout_, frozen_layout_;
+  plan::ShardLayout units_, frozen_units_;  // the same of units
   EngineOptions options_;
   EngineGroups groups_;
   std::span<float> master_, gradient_;
@@ -132,6 +149,10 @@ class Engine {
   std::vector<ParameterSlot> slots_;
   std::vector<GradientBuffer> gradients_;  // of whole blocks
   std::vector<std::span<float>> scratches_;
+  std::span<std::byte> unit_block_;  // ShardedState
+  std::span<float> unit_gradient_;
+  std::optional<plan::StepEvent> computed_;  // whose unit has blocks left, of which the next is next_block_
+  int next_block_ = 0;
   std::deque<comm::Pending> replica_sums_;  // oldest first
   std::optional<plan::StepPlan> plan_;      // from begin() to finish()
   bool published_ = false;

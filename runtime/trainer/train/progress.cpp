@@ -24,6 +24,15 @@ class WatchedCommunicator : public comm::Communicator {
     progress_.enter_collective();
     return inner_.reduce_scatter(full, mine);
   }
+  comm::Result<comm::Pending> reduce_scatter(std::span<const base::Bf16> full,
+                                             std::span<base::Bf16> mine) override {
+    progress_.enter_collective();
+    return inner_.reduce_scatter(full, mine);
+  }
+  comm::Result<comm::Pending> all_reduce(std::span<base::Bf16> buffer) override {
+    progress_.enter_collective();
+    return inner_.all_reduce(buffer);
+  }
   comm::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
     progress_.enter_collective();
     return inner_.all_reduce(buffer);

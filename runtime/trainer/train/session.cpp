@@ -157,18 +157,21 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 }
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
-  const auto state = plan::state_options(options_);
+  const plan::StateOptions& state = engine_.state();
+  const plan::UnitVisits visits =
+      plan::unit_visits(state.wrapping, {model_->visits().begin(), model_->visits().end()});
   std::vector<bool> stays;
-  for (const plan::BlockShards& block : engine_.layout().blocks) stays.push_back(block.stays);
+  for (const plan::BlockShards& unit : engine_.units().blocks) stays.push_back(unit.stays);
   return plan::StepPlan(
-      {.visits = {model_->visits().begin(), model_->visits().end()},
+      {.visits = visits.units,
        .stage = options_.stage,
        .micro_steps = micro_steps,
        .backward = backward,
        .prefetch = options_.prefetch,
-       .buffers = plan::buffer_counts(groups_.shard_degree(), engine_.layout().block_count(), state),
+       .buffers = plan::buffer_counts(groups_.shard_degree(), engine_.units().block_count(), state),
        .replicated = groups_.replicas() > 1,
-       .stays = stays});
+       .stays = stays,
+       .numbers = visits.numbers});
 }
 
 Result<void> Session::compute(const plan::Turn& turn) {

@@ -7,7 +7,7 @@
 namespace shardrun::train {
 
 shard::EngineOptions engine_options(const SessionOptions& options, kernels::Backend& backend) {
-  return {plan::state_options(options), &backend};
+  return {plan::state_options(options), options.reduce, &backend};
 }
 
 model::ModelOptions model_options(const SessionOptions& options, const Groups& groups,

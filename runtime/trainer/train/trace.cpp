@@ -42,6 +42,15 @@ class TracedCommunicator : public comm::Communicator {
     return noted(fmt::format("reduce-scatter {} B", full.size_bytes()),
                  [&] { return inner_.reduce_scatter(full, mine); });
   }
+  Result<comm::Pending> reduce_scatter(std::span<const base::Bf16> full,
+                                       std::span<base::Bf16> mine) override {
+    return noted(fmt::format("reduce-scatter {} B", full.size_bytes()),
+                 [&] { return inner_.reduce_scatter(full, mine); });
+  }
+  Result<comm::Pending> all_reduce(std::span<base::Bf16> buffer) override {
+    return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
+                 [&] { return inner_.all_reduce(buffer); });
+  }
   Result<comm::Pending> all_reduce(std::span<float> buffer) override {
     return noted(fmt::format("all-reduce {} B", buffer.size_bytes()),
                  [&] { return inner_.all_reduce(buffer); });

@@ -14,6 +14,7 @@
 
 #include "plugins/nccl/nccl_types.h"
 #include "tests/fakes/nccl/script.h"
+#include "tests/support/bf16_number.h"
 
 #ifndef FAKE_VERSION
 #define FAKE_VERSION 22809
@@ -62,16 +63,16 @@ std::map<std::string, std::shared_ptr<Clique>> cliques;
 int next_id = 0;
 
 size_t size_of(int type) {
-  return type == kFloat64 ? 8 : type == kFloat32 ? 4 : 1;
+  return type == kFloat64 ? 8 : type == kFloat32 ? 4 : type == kBfloat16 ? 2 : 1;
 }
 
 template <typename T>
 void add(const std::vector<Post>& posts, size_t offset, size_t count, std::vector<char>& sum) {
   sum.resize(count * sizeof(T));
   for (size_t i = 0; i < count; ++i) {
-    T total = 0;
+    T total{};
     for (size_t rank = posts.size(); rank-- > 0;)
-      total += reinterpret_cast<const T*>(posts[rank].in)[offset + i];
+      total = total + reinterpret_cast<const T*>(posts[rank].in)[offset + i];
     std::memcpy(sum.data() + i * sizeof(T), &total, sizeof(T));
   }
 }
@@ -86,6 +87,8 @@ void carry_out(std::vector<Post>& posts) {
     std::vector<char> sum;
     if (first.type == kFloat64) {
       add<double>(posts, offset, first.count, sum);
+    } else if (first.type == kBfloat16) {
+      add<shardrun::tests::Bf16Number>(posts, offset, first.count, sum);
     } else {
       add<float>(posts, offset, first.count, sum);
     }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/support/bf16_number.h"
 #include "tests/support/tree_sum.h"
 
 namespace shardrun::tests {
@@ -26,6 +27,20 @@ T number(uint64_t round, int rank, uint64_t i) {
   const uint64_t bits = mix(mix(round * 1000 + static_cast<uint64_t>(rank)) + i);
   const T mantissa = static_cast<T>(static_cast<int64_t>(bits >> 40)) / 65536 - 128;
   return std::ldexp(mantissa, static_cast<int>(bits % 41) - 20);
+}
+
+template <>
+Bf16Number number<Bf16Number>(uint64_t round, int rank, uint64_t i) {
+  return Bf16Number::nearest(number<float>(round, rank, i));
+}
+
+// A buffer as a communicator takes it.
+template <typename T>
+std::span<T> buffer_of(std::vector<T>& values) {
+  return values;
+}
+std::span<comm::Bf16> buffer_of(std::vector<Bf16Number>& values) {
+  return {reinterpret_cast<comm::Bf16*>(values.data()), values.size()};
 }
 
 template <typename T>
@@ -79,25 +94,26 @@ std::string check_all_gather(Communicator& communicator, uint64_t round, uint64_
   return {};
 }
 
+template <typename T>
 std::string check_reduce_scatter(Communicator& communicator, uint64_t round, uint64_t count) {
-  const auto full = numbers<float>(round, communicator.rank(), count * communicator.size());
+  auto full = numbers<T>(round, communicator.rank(), count * communicator.size());
   const auto before = full;
-  std::vector<float> mine(count, -1.0f);
-  const std::string error =
-      finish(communicator, communicator.reduce_scatter(full, mine), "reduce-scatter", count);
+  std::vector<T> mine(count, T{1});
+  const std::string error = finish(
+      communicator, communicator.reduce_scatter(buffer_of(full), buffer_of(mine)), "reduce-scatter", count);
   if (!error.empty()) return error;
   if (!same_bits(before, full.data())) return "reduce-scatter changed its input";
-  const auto sum = expected_sum<float>(round, communicator.size(), count * communicator.size());
+  const auto sum = expected_sum<T>(round, communicator.size(), count * communicator.size());
   return same_bits(mine, sum.data() + count * communicator.rank())
              ? ""
-             : fmt::format("reduce-scatter of {}: wrong bits", count);
+             : fmt::format("reduce-scatter of {} x {} bytes: wrong bits", count, sizeof(T));
 }
 
 template <typename T>
 std::string check_all_reduce(Communicator& communicator, uint64_t round, uint64_t count) {
   auto buffer = numbers<T>(round, communicator.rank(), count);
   const std::string error =
-      finish(communicator, communicator.all_reduce(std::span(buffer)), "all-reduce", count);
+      finish(communicator, communicator.all_reduce(buffer_of(buffer)), "all-reduce", count);
   if (!error.empty()) return error;
   return same_bits(expected_sum<T>(round, communicator.size(), count), buffer.data())
              ? ""
@@ -125,9 +141,11 @@ std::string check_collectives(Communicator& communicator) {
     for (const std::string& error :
          {check_all_gather(communicator, ++round, count, /*in_place=*/false),
           check_all_gather(communicator, ++round, 4 * count + 3, /*in_place=*/true),
-          check_reduce_scatter(communicator, ++round, count),
+          check_reduce_scatter<float>(communicator, ++round, count),
+          check_reduce_scatter<Bf16Number>(communicator, ++round, count),
           check_all_reduce<float>(communicator, ++round, count),
           check_all_reduce<double>(communicator, ++round, count),
+          check_all_reduce<Bf16Number>(communicator, ++round, count),
           check_broadcast(communicator, ++round, count, root),
           finish(communicator, communicator.barrier(), "barrier", 0)}) {
       if (!error.empty()) return error;

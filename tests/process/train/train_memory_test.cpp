@@ -120,6 +120,14 @@ TEST_CASE("memory: every lever peaks within 2 % of its plan") {
   check(job, {"optimizer offload", {"memory.optimizer_offload=true"}});
   check(job, {"fp32", {"precision.parameters=\"fp32\""}});
   check(job, {"accumulation", {"batch.gradient_accumulation=2"}});
+  // Units are even in number: of an odd one, one of two buffers for gradients never holds a large unit.
+  check(job, {"three layers together", {"sharding.wrap=3"}});
+  check(job, {"three layers together, kept, in two micro-steps",
+              {"sharding.wrap=3", "sharding.strategy=\"shard_grad_op\"", "batch.gradient_accumulation=2"}});
+  check(job, {"sums in bf16", {"precision.reduce=\"bf16\"", "batch.gradient_accumulation=2"}});
+  check(job,
+        {"sums in bf16 over replicas",
+         {"precision.reduce=\"bf16\"", "sharding.strategy=\"hybrid_shard\"", "sharding.shard_degree=2"}});
   check(job, {"shared sequences", {"sharding.context_parallel=4", "data.sequence_length=512"}});
 }
 

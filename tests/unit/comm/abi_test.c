@@ -27,7 +27,7 @@ _Static_assert(offsetof(shardrun_comm_peer, node_name) == 16, "peer.node_name");
 _Static_assert(offsetof(shardrun_comm_peer, node_id) == 24, "peer.node_id");
 
 #define SLOT(index) (sizeof(shardrun_plugin_header) + (index) * sizeof(void (*)(void)))
-_Static_assert(sizeof(shardrun_comm_v1_table) == SLOT(19), "table");
+_Static_assert(sizeof(shardrun_comm_v1_table) == SLOT(20), "table");
 _Static_assert(SHARDRUN_COMM_V1_SMALLEST_TABLE == SLOT(15), "table of minor 0");
 _Static_assert(SHARDRUN_COMM_V1_TABLE_OF_MINOR_1 == SLOT(17), "table of minor 1");
 _Static_assert(offsetof(shardrun_comm_v1_table, traits) == SLOT(15), "table.traits");
@@ -36,6 +36,8 @@ _Static_assert(offsetof(shardrun_comm_v1_table, channel_open_on_stream) == SLOT(
 _Static_assert(offsetof(shardrun_comm_v1_table, last_error_ranks) == SLOT(17), "table.last_error_ranks");
 _Static_assert(SHARDRUN_COMM_V1_TABLE_OF_MINOR_3 == SLOT(18), "table of minor 3");
 _Static_assert(offsetof(shardrun_comm_v1_table, all_to_all) == SLOT(18), "table.all_to_all");
+_Static_assert(SHARDRUN_COMM_V1_TABLE_OF_MINOR_4 == SLOT(19), "table of minor 4");
+_Static_assert(offsetof(shardrun_comm_v1_table, reduce_scatter_of) == SLOT(19), "table.reduce_scatter_of");
 _Static_assert(offsetof(shardrun_comm_v1_table, header) == 0, "table.header");
 _Static_assert(offsetof(shardrun_comm_v1_table, last_error) == SLOT(0), "table.last_error");
 _Static_assert(offsetof(shardrun_comm_v1_table, open) == SLOT(1), "table.open");
@@ -54,7 +56,8 @@ _Static_assert(offsetof(shardrun_comm_v1_table, close) == SLOT(13), "table.close
 _Static_assert(offsetof(shardrun_comm_v1_table, provider) == SLOT(14), "table.provider");
 
 _Static_assert(SHARDRUN_COMM_OK == 0 && SHARDRUN_COMM_ABORTED == 7, "status codes");
-_Static_assert(SHARDRUN_COMM_FP32 == 1 && SHARDRUN_COMM_FP64 == 2, "element types");
+_Static_assert(SHARDRUN_COMM_FP32 == 1 && SHARDRUN_COMM_FP64 == 2 && SHARDRUN_COMM_BF16 == 3,
+               "element types");
 
 /* What a plugin written in C sees of the header in memory. */
 unsigned char abi_first_byte_of_magic(void);

@@ -1,7 +1,9 @@
 // Who does what for whom in a collective, as literal plans.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -10,6 +12,7 @@
 #include "plugins/common/layout.h"
 #include "plugins/common/sum_tree.h"
 #include "plugins/ofi/chunk_walk.h"
+#include "tests/support/bf16_number.h"
 #include "tests/support/tree_sum.h"
 
 using namespace shardrun;
@@ -27,30 +30,31 @@ Layout layout_of(const std::string& nodes) {  // a letter for each rank
 }
 
 // Sums one number of each rank as nodes do it: their subtrees first, and then those.
-float sum_by_nodes(const std::vector<float>& numbers, const std::string& nodes) {
+template <typename T>
+T sum_by_nodes(const std::vector<T>& numbers, const std::string& nodes) {
   const Layout layout = layout_of(nodes);
-  std::map<uint32_t, std::pair<Subtree, float>> sums;
+  std::map<uint32_t, std::pair<Subtree, T>> sums;
   for (uint32_t node = 0; node < layout.nodes(); ++node) {
     for (const Subtree& root : layout.roots[node]) {
       Trees leaves;
-      std::vector<const float*> inputs;
+      std::vector<const T*> inputs;
       for (uint32_t rank = root.begin; rank < root.end; ++rank) {
         leaves.push_back({rank, rank + 1});
         inputs.push_back(&numbers[rank]);
       }
-      float sum = 0;
-      run_sum<float>(plan_sum(leaves, root), inputs, &sum, 1);
+      T sum{};
+      run_sum<T>(plan_sum(leaves, root), inputs, &sum, 1);
       sums[root.begin] = {root, sum};
     }
   }
   Trees trees;
-  std::vector<const float*> inputs;
+  std::vector<const T*> inputs;
   for (const auto& [begin, sum] : sums) {
     trees.push_back(sum.first);
     inputs.push_back(&sum.second);
   }
-  float total = 0;
-  run_sum<float>(plan_sum(trees, {0, layout.size()}), inputs, &total, 1);
+  T total{};
+  run_sum<T>(plan_sum(trees, {0, layout.size()}), inputs, &total, 1);
   return total;
 }
 
@@ -115,6 +119,44 @@ TEST_CASE("sum tree: every placement of the ranks on nodes gives the same bits, 
   for (const char* nodes :
        {"aaaaaaaa", "aaaabbbb", "aabbccdd", "abcdefgh", "aaabbbbb", "abababab", "abbbccca"})
     CHECK(sum_by_nodes(numbers, nodes) == expected);
+}
+
+TEST_CASE("sum tree: in bf16, too, no placement changes a bit, for every sum of two is rounded") {
+  std::vector<Bf16> numbers;
+  std::vector<tests::Bf16Number> same;
+  float exact = 0;
+  for (const float number : {256.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f}) {
+    same.push_back(tests::Bf16Number::nearest(number));
+    numbers.push_back({same.back().bits});
+    exact += number;
+  }
+  const auto expected = tests::tree_sum(8, [&](int rank) { return same[static_cast<size_t>(rank)]; });
+  REQUIRE(expected.value() == 262.0f);  // 256 + 1 stays 256
+  REQUIRE(tests::Bf16Number::nearest(exact).value() == 264.0f);
+
+  for (const char* nodes :
+       {"aaaaaaaa", "aaaabbbb", "aabbccdd", "abcdefgh", "aaabbbbb", "abababab", "abbbccca"})
+    CHECK(sum_by_nodes(numbers, nodes).bits == expected.bits);
+}
+
+TEST_CASE("sum tree: bf16 sums go to the nearest number, ties to the even one, and keep what is no number") {
+  const auto sum = [](float a, float b) {
+    const Bf16 left{tests::Bf16Number::nearest(a).bits}, right{tests::Bf16Number::nearest(b).bits};
+    const std::vector<const Bf16*> inputs{&left, &right};
+    Bf16 total{};
+    run_sum<Bf16>(plan_sum(Trees{{0, 1}, {1, 2}}, {0, 2}), inputs, &total, 1);
+    return tests::Bf16Number{total.bits}.value();
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+  CHECK(sum(256.0f, 1.0f) == 256.0f);  // 257 lies between 256 and 258
+  CHECK(sum(258.0f, 1.0f) == 260.0f);
+  CHECK(sum(256.0f, 1.0078125f) == 258.0f);
+  CHECK(sum(-256.0f, -1.0f) == -256.0f);
+  CHECK(sum(0x1p-133f, 0x1p-133f) == 0x1p-132f);
+  CHECK(sum(0x1.fep127f, 0x1.fep127f) == kInfinity);
+  CHECK(sum(kInfinity, 1.0f) == kInfinity);
+  CHECK(std::isnan(sum(kInfinity, -kInfinity)));
 }
 
 TEST_CASE("sum tree: long sums equal the sums of their elements, also into one of their inputs") {

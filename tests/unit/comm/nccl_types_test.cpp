@@ -25,6 +25,7 @@ SAME(kInProgress, ncclInProgress);
 SAME(kUint8, ncclUint8);
 SAME(kFloat32, ncclFloat32);
 SAME(kFloat64, ncclFloat64);
+SAME(kBfloat16, ncclBfloat16);
 SAME(kSum, ncclSum);
 SAME(kUndefined, NCCL_CONFIG_UNDEF_INT);
 SAME(kCuSuccess, CUDA_SUCCESS);

@@ -309,6 +309,35 @@ TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to
   }
 }
 
+TEST_CASE("replay: gradients in bf16 are half the bytes of fp32's, over shards and over replicas") {
+  for (ReplayQuestion question : {job(2, 2), job(2, 1)}) {
+    const StepForecast wide = replay(known(), question);
+
+    question.reduce_bytes = 2;
+    const StepForecast narrow = replay(known(), question);
+
+    CHECK_EQ(2.0 * narrow.volumes.reduce, wide.volumes.reduce);
+    CHECK_EQ(2.0 * narrow.volumes.replica, wide.volumes.replica);
+    CHECK_EQ(narrow.volumes.gather, wide.volumes.gather);
+    CHECK_LT(narrow.seconds, wide.seconds);
+  }
+}
+
+TEST_CASE("replay: layers that are gathered together save latencies, and no byte of gradients") {
+  ReplayQuestion question = job(2, 2);
+  question.model.layers = 8;
+  const StepForecast alone = replay(known(), question);
+
+  question.wrap = 4;
+  const StepForecast together = replay(known(), question);
+
+  CHECK_LT(together.volumes.gather, alone.volumes.gather);  // more layers are there when backward begins
+  CHECK_EQ(together.volumes.reduce, doctest::Approx(alone.volumes.reduce));
+  CHECK_EQ(together.phases.compute, doctest::Approx(alone.phases.compute));
+  CHECK_LT(together.phases.gather, alone.phases.gather);
+  CHECK_LT(together.phases.reduce, alone.phases.reduce);
+}
+
 TEST_CASE("replay: what was not measured is named, not guessed") {
   ReplayQuestion tensor = job(2, 1);
   tensor.layout.tensor_parallel = 2;

@@ -51,7 +51,11 @@ class KnownGroup final : public comm::Communicator {
   Result<Pending> all_reduce(std::span<float> buffer) override {
     return start("all_reduce", buffer.size_bytes(), {buffer.data()});
   }
+  Result<Pending> reduce_scatter(std::span<const comm::Bf16>, std::span<comm::Bf16>) override {
+    return other();
+  }
   Result<Pending> all_reduce(std::span<double>) override { return other(); }
+  Result<Pending> all_reduce(std::span<comm::Bf16>) override { return other(); }
   Result<Pending> broadcast(std::span<std::byte>, int) override { return other(); }
   Result<Pending> barrier() override { return other(); }
 
@@ -111,7 +115,11 @@ class World final : public comm::Communicator {
   }
   Result<Pending> reduce_scatter(std::span<const float>, std::span<float>) override { return Pending{}; }
   Result<Pending> all_reduce(std::span<float>) override { return Pending{}; }
+  Result<Pending> reduce_scatter(std::span<const comm::Bf16>, std::span<comm::Bf16>) override {
+    return Pending{};
+  }
   Result<Pending> all_reduce(std::span<double>) override { return Pending{}; }
+  Result<Pending> all_reduce(std::span<comm::Bf16>) override { return Pending{}; }
   Result<Pending> broadcast(std::span<std::byte>, int) override { return Pending{}; }
   Result<Pending> barrier() override { return Pending{}; }
   Result<void> wait(Pending) override { return {}; }

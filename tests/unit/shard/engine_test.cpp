@@ -61,7 +61,13 @@ class LateCommunicator : public comm::Communicator {
       for (float& value : buffer) value *= size;
     });
   }
+  base::Result<comm::Pending> reduce_scatter(std::span<const comm::Bf16>, std::span<comm::Bf16>) override {
+    return base::Error(base::Code::kIo, "none");
+  }
   base::Result<comm::Pending> all_reduce(std::span<double>) override {
+    return base::Error(base::Code::kIo, "none");
+  }
+  base::Result<comm::Pending> all_reduce(std::span<comm::Bf16>) override {
     return base::Error(base::Code::kIo, "none");
   }
   base::Result<comm::Pending> broadcast(std::span<std::byte>, int) override {

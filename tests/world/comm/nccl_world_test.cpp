@@ -19,10 +19,12 @@
 #include "runtime/trainer/comm/world.h"
 #include "tests/fakes/nccl/script.h"
 #include "tests/fakes/scripted_device.h"
+#include "tests/support/bf16_number.h"
 
 using namespace shardrun;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using tests::Bf16Number;
 
 namespace {
 
@@ -127,6 +129,10 @@ float sum_of_values(int ranks, size_t i, int round) {
   return sum;
 }
 
+std::span<comm::Bf16> bf16(std::vector<Bf16Number>& values) {
+  return {reinterpret_cast<comm::Bf16*>(values.data()), values.size()};
+}
+
 // Runs one of each collective on host buffers; returns "" if all is right.
 std::string check_host(comm::Communicator& c, size_t count, int round) {
   const int ranks = c.size();
@@ -140,6 +146,13 @@ std::string check_host(comm::Communicator& c, size_t count, int round) {
       !e.empty())
     return e;
   if (auto e = finish(c, c.reduce_scatter(full, part)); !e.empty()) return e;
+  std::vector<Bf16Number> few(count * n),
+      few_part(count);  // whole numbers below 256, whose sums are exact, too
+  for (size_t i = 0; i < few.size(); ++i)
+    few[i] = Bf16Number::nearest(static_cast<float>(c.rank() + static_cast<int>(i % 7)));
+  std::vector<Bf16Number> few_summed(few.begin(), few.begin() + static_cast<std::ptrdiff_t>(count));
+  if (auto e = finish(c, c.reduce_scatter(bf16(few), bf16(few_part))); !e.empty()) return e;
+  if (auto e = finish(c, c.all_reduce(bf16(few_summed))); !e.empty()) return e;
   std::vector<float> summed = mine, cast = mine;
   if (auto e = finish(c, c.all_reduce(std::span(summed))); !e.empty()) return e;
   if (auto e = finish(c, c.all_reduce(std::span(wide))); !e.empty()) return e;
@@ -150,6 +163,11 @@ std::string check_host(comm::Communicator& c, size_t count, int round) {
     for (size_t r = 0; r < n; ++r)
       if (all[r * count + i] != value(static_cast<int>(r), i, round)) return "all_gather: wrong";
     const size_t at = static_cast<size_t>(c.rank()) * count + i;
+    const auto few_sum = [&](size_t index) {
+      return static_cast<float>(ranks * (ranks - 1) / 2 + ranks * static_cast<int>(index % 7));
+    };
+    if (few_part[i].value() != few_sum(at)) return "reduce_scatter bf16: wrong";
+    if (few_summed[i].value() != few_sum(i)) return "all_reduce bf16: wrong";
     if (part[i] != sum_of_values(ranks, at, round)) return "reduce_scatter: wrong";
     if (summed[i] != sum_of_values(ranks, i, round)) return "all_reduce fp32: wrong";
     if (wide[i] != sum_of_values(ranks, i, round)) return "all_reduce fp64: wrong";

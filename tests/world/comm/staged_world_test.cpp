@@ -55,6 +55,16 @@ class SeenFromHost final : public comm::Communicator {
     return note(inner_.reduce_scatter({reinterpret_cast<const float*>(b.in.data()), full.size()},
                                       {reinterpret_cast<float*>(b.out.data()), mine.size()}));
   }
+  comm::Result<comm::Pending> reduce_scatter(std::span<const comm::Bf16> full,
+                                             std::span<comm::Bf16> mine) override {
+    Buffers& b = upload(std::as_bytes(full), std::as_writable_bytes(mine));
+    return note(inner_.reduce_scatter({reinterpret_cast<const comm::Bf16*>(b.in.data()), full.size()},
+                                      {reinterpret_cast<comm::Bf16*>(b.out.data()), mine.size()}));
+  }
+  comm::Result<comm::Pending> all_reduce(std::span<comm::Bf16> buffer) override {
+    Buffers& b = upload({}, std::as_writable_bytes(buffer));
+    return note(inner_.all_reduce(std::span(reinterpret_cast<comm::Bf16*>(b.out.data()), buffer.size())));
+  }
   comm::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
     Buffers& b = upload({}, std::as_writable_bytes(buffer));
     return note(inner_.all_reduce(std::span(reinterpret_cast<float*>(b.out.data()), buffer.size())));

@@ -88,8 +88,8 @@ TEST_CASE("thread world: broadcast and fp64 all-reduce reach every rank, empty o
     for (auto pending :
          {channel.broadcast(std::as_writable_bytes(std::span(&value[rank], 1)), /*root=*/2),
           channel.all_reduce(std::span(&total[rank], 1)), channel.all_reduce(std::span<float>()),
-          channel.all_gather({}, {}), channel.reduce_scatter({}, {}), channel.broadcast({}, /*root=*/0),
-          channel.barrier()}) {
+          channel.all_gather({}, {}), channel.reduce_scatter(std::span<const float>(), std::span<float>()),
+          channel.broadcast({}, /*root=*/0), channel.barrier()}) {
       if (!pending || !channel.wait(*pending)) ++failed;
     }
   });

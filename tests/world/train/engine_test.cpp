@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/fakes/thread_world.h"
+#include "tests/support/bf16_number.h"
 #include "tests/world/train/training.h"
 
 using namespace shardrun;
@@ -39,11 +40,13 @@ class CountingCommunicator : public training::SpoiledCommunicator {
 };
 
 struct Rig {
-  Rig(int group_size, const EngineOptions& options, comm::Communicator& gather, comm::Communicator& reduce)
+  Rig(int group_size, const EngineOptions& options, comm::Communicator& gather, comm::Communicator& reduce,
+      comm::Communicator* replica = nullptr)
       : layout(make_layout(kBlocks, group_size)),
         state(options.state),
         arena(Arena::create(plan::sharded_state(layout, options.state).bytes()).value()),
-        engine(layout, options, {&gather, &reduce}, arena) {}
+        engine(layout, options, {&gather, &reduce, replica}, arena),
+        replicated(replica != nullptr) {}
 
   // Writes 1000·b + e + `offset` to element e of block b.
   void fill_master(int rank, float offset) {
@@ -64,7 +67,8 @@ struct Rig {
                         .micro_steps = micro_steps,
                         .backward = backward,
                         .prefetch = state.prefetch,
-                        .buffers = plan::buffer_counts(layout.group_size, layout.block_count(), state)}));
+                        .buffers = plan::buffer_counts(layout.group_size, layout.block_count(), state),
+                        .replicated = replicated}));
   }
 
   // Computes a step; `see` gets every work. Returns what ended it.
@@ -96,6 +100,7 @@ struct Rig {
   plan::StateOptions state;
   Arena arena;
   Engine engine;
+  bool replicated;
 };
 
 // Returns the gradient that `rank` computes for an element in a micro-step: whole numbers, so that sums are exact.
@@ -173,6 +178,53 @@ TEST_CASE("engine: gradients are summed over ranks and micro-steps, and padding 
     CAPTURE(group_size);
     for (int rank_wrong : wrong) CHECK(rank_wrong == 0);
   }
+}
+
+TEST_CASE(
+    "engine: in bf16 a contribution is rounded before it is summed, sums are rounded, contributions add in "
+    "fp32") {
+  using tests::Bf16Number;
+  constexpr int kRanks = 4, kMicroSteps = 3;
+  const auto contribution = [](int rank, int64_t micro_step, int block, int64_t element) {
+    const auto number = static_cast<float>((rank + 1) * 100 + static_cast<int>(micro_step) * 10 + block);
+    return (number + static_cast<float>(element)) / 7.0F;  // bf16 has none of these
+  };
+  fakes::ThreadWorld world(kRanks);  // two pairs that share a copy of the state each
+  fakes::ThreadWorld first(2), second(2), even(2), odd(2);
+  std::vector<int> wrong(kRanks, 0);
+  world.run([&](int rank, std::span<comm::Communicator* const>) {
+    const int shard_rank = rank % 2, copy = rank / 2;
+    fakes::ThreadWorld& shard = copy == 0 ? first : second;
+    fakes::ThreadWorld& replica = shard_rank == 0 ? even : odd;
+    const auto gather = shard.communicator(shard_rank, 0), reduce = shard.communicator(shard_rank, 1);
+    const auto sums = replica.communicator(copy, 0);
+    Rig rig(2, {.state = {.accumulates = true}, .reduce = base::DType::kBf16}, *gather, *reduce, sums.get());
+    rig.fill_master(shard_rank, 0.0F);
+    REQUIRE(rig.run({0, 1, 2, 3}, kMicroSteps, /*backward=*/true, [&](int64_t micro_step, const Work& work) {
+      for (size_t i = 0; i < work.gradient.size(); ++i)
+        work.gradient[i] = contribution(rank, micro_step, work.block, static_cast<int64_t>(i));
+    }));
+    for (int block = 0; block < 4; ++block) {
+      const BlockShards& shards = rig.layout.block(block);
+      const ElementRange owned = rig.layout.owned(block, shard_rank);
+      for (int64_t i = 0; i < shards.shard_elements; ++i) {
+        const auto of_copy = [&](int which) {
+          float sum = 0.0F;
+          for (int64_t micro_step = 0; i < owned.count() && micro_step < kMicroSteps; ++micro_step) {
+            const auto of_rank = [&](int from) {
+              return Bf16Number::nearest(contribution(2 * which + from, micro_step, block, owned.begin + i));
+            };
+            sum += (of_rank(0) + of_rank(1)).value();
+          }
+          return Bf16Number::nearest(sum);
+        };
+        const float expected = (of_copy(0) + of_copy(1)).value();
+        wrong[rank] +=
+            rig.engine.gradient()[static_cast<size_t>(shards.shard_offset + i)] == expected ? 0 : 1;
+      }
+    }
+  });
+  CHECK(wrong == std::vector<int>(kRanks, 0));
 }
 
 TEST_CASE("engine: a group of one never talks to its communicators and needs no block buffers") {

@@ -81,6 +81,7 @@ TEST_CASE("lora: one curve on every mesh, with every recomputation, and in bf16 
       CHECK(largest_difference(run(4, 1, micro_batch, as_is), alone) < 1e-5);
       const auto kept = [](train::SessionOptions& options) { options.keeps_parameters = true; };
       CHECK(largest_difference(run(4, 4, micro_batch, kept), alone) < 1e-5);
+      CHECK(run(4, 4, micro_batch, [](train::SessionOptions& options) { options.wrap = 2; }) == sharded);
     }
     const auto narrow = [](train::SessionOptions& options) { options.compute = kernels::DType::kBf16; };
     const auto in_bf16 = run(2, 2, 3, narrow);

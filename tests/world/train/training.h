@@ -81,6 +81,13 @@ class SpoiledCommunicator : public comm::Communicator {
   base::Result<comm::Pending> reduce_scatter(std::span<const float> full, std::span<float> mine) override {
     return inner_.reduce_scatter(full, mine);
   }
+  base::Result<comm::Pending> reduce_scatter(std::span<const comm::Bf16> full,
+                                             std::span<comm::Bf16> mine) override {
+    return inner_.reduce_scatter(full, mine);
+  }
+  base::Result<comm::Pending> all_reduce(std::span<comm::Bf16> buffer) override {
+    return inner_.all_reduce(buffer);
+  }
   base::Result<comm::Pending> all_reduce(std::span<float> buffer) override {
     return inner_.all_reduce(buffer);
   }

@@ -34,6 +34,9 @@ class CpuOptimizer final : public OptimizerOps {
   void fp32_to_bf16(std::span<const float> in, std::span<uint16_t> out) const override {
     kernels::fp32_to_bf16(in, out);
   }
+  void bf16_to_fp32(std::span<const Bf16> in, std::span<float> out) const override {
+    kernels::bf16_to_fp32(in, out);
+  }
 
   void accumulate(double* y, const double* x, int64_t count) const override {
     for (int64_t i = 0; i < count; ++i) y[i] += x[i];

@@ -99,6 +99,18 @@ __device__ float direction(float m, float v, float w, const Parameters& p) {
   return m / p.bias_correction1 / (sqrtf(v / p.bias_correction2) + p.epsilon) + p.weight_decay * w;
 }
 
+struct Widen {
+  float* out;
+  const Bf16* in;
+
+  template <int kCount>
+  __device__ void at(int64_t i) const {
+    float values[kCount];
+    load(values, in + i);
+    store(out + i, values);
+  }
+};
+
 struct AdamW {
   float *master, *moment1, *moment2;
   const float* gradient;
@@ -193,6 +205,15 @@ class GpuOptimizer final : public OptimizerOps {
     SHARDRUN_CHECK(in.size() == out.size());
     static_assert(sizeof(Bf16) == sizeof(uint16_t));
     pointwise_->from_fp32(reinterpret_cast<Bf16*>(out.data()), in.data(), static_cast<int64_t>(in.size()));
+  }
+
+  void bf16_to_fp32(std::span<const Bf16> in, std::span<float> out) const override {
+    SHARDRUN_CHECK(in.size() == out.size());
+    OpScope op(device_, "bf16_to_fp32");
+    Cut whole = cut(static_cast<int64_t>(in.size()), out.data());
+    const auto first = reinterpret_cast<uintptr_t>(in.data() + whole.head);
+    if (first % (W * sizeof(Bf16)) != 0) whole.head = whole.count;
+    launch_over(op, whole, Widen{out.data(), in.data()});
   }
 
   void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,

@@ -1,0 +1,55 @@
+#include "runtime/plan/wrapping.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "runtime/plan/sharded_state.h"
+
+using namespace shardrun::plan;
+
+TEST_CASE("wrapping: layers are taken together from the first on, and what is no layer stays alone") {
+  CHECK(wrap_blocks(7, 1, 6, 2).begins == std::vector<int>{0, 1, 3, 5, 6, 7});
+  CHECK(wrap_blocks(7, 1, 6, 64).begins == std::vector<int>{0, 1, 6, 7});
+  CHECK(wrap_blocks(7, 3, 6, 2).begins == std::vector<int>{0, 1, 2, 3, 5, 6, 7});  // a stage's
+  CHECK(wrap_blocks(7, 1, 6, 1).begins.empty());
+  CHECK(Wrapping{}.units(7) == 7);
+  CHECK(wrap_blocks(7, 1, 6, 2).units(7) == 5);
+}
+
+TEST_CASE("wrapping: a unit has the shards of its blocks, one behind the other, and a block keeps its own") {
+  const ShardLayout blocks = make_layout(std::vector<int64_t>{70, 200, 33, 64}, 2);
+
+  const ShardLayout units = layout_of_units(blocks, wrap_blocks(4, 1, 3, 2));
+
+  REQUIRE(units.block_count() == 3);
+  CHECK(units.block(0).elements == 70);
+  CHECK(units.block(1).shard_elements == 128 + 32);
+  CHECK(units.block(1).shard_offset == blocks.block(1).shard_offset);
+  CHECK(units.block(1).padded_elements == 256 + 64);
+  CHECK(units.block(2).shard_offset == blocks.block(3).shard_offset);
+  CHECK(units.flat_shard_elements == blocks.flat_shard_elements);
+  CHECK(units.largest_padded_elements == 256 + 64);
+}
+
+TEST_CASE("wrapping: a unit is visited where its first block is, also beside a block that comes twice") {
+  const Wrapping wrapping = wrap_blocks(5, 1, 4, 2);
+
+  const UnitVisits visits = unit_visits(wrapping, {0, 1, 2, 3, 4, 0});
+
+  CHECK(visits.units == std::vector<int>{0, 1, 2, 3, 0});
+  CHECK(visits.numbers == std::vector<int>{0, 1, 3, 4, 5});
+}
+
+TEST_CASE("wrapping: buffers are of units, and there is one more for a block and one for its gradient") {
+  const ShardLayout blocks = make_layout(std::vector<int64_t>{7000, 200, 33, 64}, 2);
+  const StateOptions options{.compute_bytes = 2, .accumulates = true, .wrapping = wrap_blocks(4, 1, 4, 3)};
+
+  const ShardedState state = sharded_state(blocks, options);
+
+  CHECK(state.gathered == std::vector<Buffer>(2, {7040, 2}));
+  CHECK(state.unit_block == Buffer{256, 2});
+  CHECK(state.unit_gradient == Buffer{256, 4});
+  CHECK(state.scratches == std::vector<Buffer>(2, {3520, 4}));
+  CHECK(sharded_state(make_layout(std::vector<int64_t>{7000, 200, 33, 64}, 1), options).block_bytes() == 0);
+}
