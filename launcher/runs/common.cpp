@@ -109,6 +109,11 @@ Result<Installation> find_installation() {
     return Error(Code::kNotFound,
                  here.rank_program + " is not there; install or build shardrun-rank beside shardrun");
   }
+  // A supervisor, which looks no users up, cannot ask: whoever exchanged its trainer would have his own say.
+  for (const std::string& program : {here.rank_program, here.plugin_directory + "/shardrun-rank"}) {
+    if (auto ours = base::refuse_if_others_write(program); !ours && ours.error().code() == Code::kRefused)
+      return std::move(ours).error().context("ranks run " + program);
+  }
   return here;
 }
 

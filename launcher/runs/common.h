@@ -52,6 +52,7 @@ struct Installation {
   std::string rank_program;      // shardrun-rank beside it
   std::string plugin_directory;  // ../lib/shardrun
 };
+// kRefused: others can change what ranks would run.
 base::Result<Installation> find_installation();
 
 // Becomes the program arguments[0], an absolute path or a name on PATH, with these arguments; returns only when that
