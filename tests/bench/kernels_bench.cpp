@@ -22,6 +22,7 @@
 
 #include "runtime/base/counter_random.h"
 #include "runtime/base/json.h"
+#include "runtime/plan/model/llama_sizes.h"
 #include "runtime/plan/model/rotary.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/model/bert.h"
@@ -135,6 +136,7 @@ struct Rank {
     model::Batch batch{.tokens = tokens, .targets = targets};
     batch.next_sentence = labels;
     batch.loss_scale = 1.0f / static_cast<float>(tokens.size());
+    batch.backward_follows = true;  // as in training, where logits are made once
     batch.sequence_scale = 1.0f / static_cast<float>(shape.micro_batch);
     network->set_batch(batch);
   }
@@ -162,7 +164,47 @@ struct Figure {
   double seconds;
 };
 
-// Measures one layer's ops at the model's shapes, forward and backward together, times the number of layers.
+// Measures the products and the softmax of the head, in chunks of rows as the model has them.
+template <typename T>
+std::vector<Figure> head_parts(const LlamaShape& shape) {
+  const plan::LlamaSizes s(
+      shape.config,
+      {.compute = std::is_same_v<T, float> ? kernels::DType::kFp32 : kernels::DType::kBf16,
+       .micro_batch = shape.micro_batch,
+       .sequence_length = shape.length},
+      1);
+  const auto x = random_values<T>(s.N * s.C, 6, 1.0), w = random_values<T>(s.V * s.C, 7, 0.02);
+  auto dx = x;
+  std::vector<float> logits(static_cast<size_t>(s.chunk * s.V)), dw(w.size());
+  std::vector<T> dlogits(logits.size());
+  std::vector<int32_t> targets(static_cast<size_t>(s.N));
+  for (size_t i = 0; i < targets.size(); ++i)
+    targets[i] = static_cast<int32_t>(base::random_bits(8, i) % static_cast<uint64_t>(s.V));
+  double loss = 0.0;
+  const auto each_chunk = [&](const auto& call) {
+    return seconds_of([&] {
+      for (int64_t row = 0; row < s.N; row += s.chunk) call(row, std::min(s.chunk, s.N - row));
+    });
+  };
+  return {{"head forward", each_chunk([&](int64_t row, int64_t rows) {
+             ops<T>().products.linear_forward_fp32(logits.data(), x.data() + row * s.C, w.data(), rows, s.C,
+                                                   s.V);
+           })},
+          {"head softmax", each_chunk([&](int64_t row, int64_t rows) {
+             ops<T>().classifier.cross_entropy(&loss, dlogits.data(), logits.data(), targets.data() + row,
+                                               rows, s.V, 1e-3f);
+           })},
+          {"head dx", each_chunk([&](int64_t row, int64_t rows) {
+             ops<T>().products.linear_backward_input(dx.data() + row * s.C, dlogits.data(), w.data(), rows,
+                                                     s.C, s.V, false);
+           })},
+          {"head dw", each_chunk([&](int64_t row, int64_t rows) {
+             ops<T>().products.linear_backward_weight(dw.data(), dlogits.data(), x.data() + row * s.C, rows,
+                                                      s.C, s.V, row > 0);
+           })}};
+}
+
+// Measures one layer's ops at the model's shapes, forward and backward together, times the number of layers; and the head's.
 template <typename T>
 std::vector<Figure> parts(const LlamaShape& shape) {
   const auto& c = shape.config;
@@ -206,6 +248,7 @@ std::vector<Figure> parts(const LlamaShape& shape) {
       {"residual",
        2.0 * seconds_of([&] { ops<T>().pointwise.add(out.data(), wide.data(), narrow.data(), N * C); })}};
   for (Figure& figure : figures) figure.seconds *= c.layers;
+  for (const Figure& figure : head_parts<T>(shape)) figures.push_back(figure);
   return figures;
 }
 
@@ -259,6 +302,7 @@ template <typename T, typename Shape>
 int measure(const Shape& shape, std::string_view dtype, int threads) {
   Rank<T, Shape> rank(shape);
   rank.forward();
+  rank.backward();
   const double loss = rank.network->loss().sum / static_cast<double>(rank.network->loss().tokens);
   if (std::abs(loss - std::log(shape.config.vocab)) > 0.5) {
     fmt::print(stderr, "kernels_bench: loss {} at random weights, expected ln {}\n", loss,

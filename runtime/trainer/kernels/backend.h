@@ -113,5 +113,8 @@ inline const Ops<Bf16>& Backend::ops() const {
 
 // Returns the one backend of this process's CPUs; it has no state.
 Backend& cpu_backend();
+// Names the instructions of this machine that its kernels use, chosen once, and the library of its products: "AMX", "AVX-512 with
+// bf16", "AVX-512", "AVX2" or "no vectors beyond the baseline's", then ", oneDNN 2.6.3".
+std::string cpu_instructions();
 
 }  // namespace shardrun::kernels

@@ -267,6 +267,7 @@ class Trainer {
     session_ = std::move(session);
     session_->set_progress(&progress_);
     if (reporter_) reporter_->start(*session_);
+    if (reporter_ && !gpu_) Reporter::print("instructions: " + kernels::cpu_instructions());
     const std::string directory = contract::checkpoint_directory(spec_, plan_);
     const checkpoint::Store store(directory, spec_.checkpoint.keep,
                                   contract::checkpoint_stage(directory, plan_.id, env_.attempt),
@@ -496,6 +497,7 @@ class Trainer {
     summary.planned.process = process_bytes_;
     summary.versions["shardrun"] = SHARDRUN_VERSION;
     summary.versions["device"] = backend().name();
+    summary.versions["instructions"] = kernels::cpu_instructions();
     if (gpu_) {
       summary.versions["attention"] = attention_;
       summary.versions["matrix products"] = products_;

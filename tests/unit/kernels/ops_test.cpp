@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/plan/model/rotary.h"
@@ -576,4 +579,18 @@ TEST_CASE("adamw: three steps match the reference") {
   }
   CHECK_LT(distance(master, expected), 1e-6);
   CHECK_LT(distance(v, ev), 1e-6);
+}
+
+TEST_CASE("instructions: those that kernels use have a name, also where ONEDNN_MAX_CPU_ISA lowers them") {
+  const std::string said = kernels::cpu_instructions();
+  const char* const lowered = std::getenv("ONEDNN_MAX_CPU_ISA");
+  const std::string_view limit = lowered == nullptr ? "" : lowered;
+
+  CHECK(said.find(", oneDNN ") != std::string::npos);
+  if (limit == "SSE41") CHECK(said.starts_with("no vectors beyond the baseline's, "));
+  if (limit == "AVX2") CHECK(said.find("AVX-512") == std::string::npos);
+  if (limit == "AVX2" || limit == "AVX512_CORE") {
+    CHECK(said.find("bf16") == std::string::npos);
+    CHECK(said.find("AMX") == std::string::npos);
+  }
 }

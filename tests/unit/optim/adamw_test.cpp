@@ -1,6 +1,7 @@
 #include "runtime/trainer/optim/adamw.h"
 
 #include <doctest/doctest.h>
+#include <omp.h>
 
 #include <cmath>
 #include <vector>
@@ -65,4 +66,20 @@ TEST_CASE("sum of squares: is in fp64 and counts every element") {
 
   CHECK(sum_of_squares(values) == 1e8 + 1002);
   CHECK(sum_of_squares({}) == 0.0);
+}
+
+TEST_CASE("sum of squares: has the same bits on any number of threads") {
+  std::vector<float> values(5'000'003);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0F / static_cast<float>(i + 3);
+  const int before = omp_get_max_threads();
+
+  omp_set_num_threads(1);
+  const double alone = sum_of_squares(values);
+  for (const int threads : {2, 3, 7}) {
+    omp_set_num_threads(threads);
+    CHECK(sum_of_squares(values) == alone);
+  }
+
+  omp_set_num_threads(before);
+  CHECK(alone == doctest::Approx(0.3949339).epsilon(1e-6));  // the sum of 1/k² from 3 on
 }

@@ -10,9 +10,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "runtime/base/memory.h"
 #include "runtime/base/result.h"
 #include "runtime/plan/workspace.h"
+#include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/cpu/ops.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
@@ -282,6 +285,18 @@ tiles::Unit tiles::unit() {
   static const Unit found =
       unit_of(may_use(dnnl::cpu_isa::avx512_core_amx), may_use(dnnl::cpu_isa::avx512_core_bf16));
   return found;
+}
+
+std::string cpu_instructions() {
+  const dnnl_version_t* const library = dnnl_version();
+  const std::string_view set = [] {
+    if (tiles::unit() == tiles::Unit::kAmx) return "AMX";
+    if (tiles::unit() == tiles::Unit::kAvx512Bf16) return "AVX-512 with bf16";
+    if (vector::instruction_set() == vector::InstructionSet::kAvx512) return "AVX-512";
+    if (vector::instruction_set() == vector::InstructionSet::kAvx2) return "AVX2";
+    return "no vectors beyond the baseline's";
+  }();
+  return fmt::format("{}, oneDNN {}.{}.{}", set, library->major, library->minor, library->patch);
 }
 
 int64_t product_bytes(const OpList& ops) {

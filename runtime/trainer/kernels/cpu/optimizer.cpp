@@ -1,5 +1,7 @@
 // What ends a step, in fp32 (kernels/cpu/vector.h).
+#include <algorithm>
 #include <array>
+#include <numeric>
 #include <vector>
 
 #include "runtime/base/result.h"
@@ -12,7 +14,7 @@ namespace {
 
 constexpr int64_t kSmallestElements = 64 * 1024;  // fewer are not worth a thread
 
-// Sums in fp64 in sixteen lanes: same bits for any thread count.
+// Sums in fp64 in sixteen lanes.
 double squares_of(std::span<const float> values) {
   constexpr size_t kLanes = 16;
   std::array<double, kLanes> lanes{};
@@ -43,7 +45,15 @@ class CpuOptimizer final : public OptimizerOps {
   }
 
   void sum_of_squares(double* sum, std::span<const float> values) const override {
-    *sum = squares_of(values);
+    constexpr int64_t kPart = int64_t{1}
+                              << 20;  // parts are added in order: the same bits for any thread count
+    const auto count = static_cast<int64_t>(values.size());
+    std::vector<double> parts((count + kPart - 1) / kPart);
+    parallel_for(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part)
+        parts[part] = squares_of(values.subspan(part * kPart, std::min(kPart, count - part * kPart)));
+    });
+    *sum = std::accumulate(parts.begin(), parts.end(), 0.0);
   }
 
   void adamw_step(std::span<float> master, std::span<float> moment1, std::span<float> moment2,
