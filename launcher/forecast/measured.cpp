@@ -73,10 +73,8 @@ const char* among_of(const Placement& placement) {
 }  // namespace
 
 CollectiveCurve::CollectiveCurve(CollectiveKind kind, const Placement& placement,
-                                 std::vector<const CollectiveProbe*> points, double sharing)
-    : points_(std::move(points)),
-      share_(share_sent(kind, placement.ranks, placement.nodes)),
-      sharing_(sharing) {
+                                 std::vector<const CollectiveProbe*> points)
+    : points_(std::move(points)), share_(share_sent(kind, placement.ranks, placement.nodes)) {
   const CollectiveProbe& first = *points_.front();
   const double share = share_sent(kind, first.ranks, first.among == "node" ? 1 : first.nodes);
   for (const CollectiveProbe* point : points_) volumes_.push_back(share * static_cast<double>(point->bytes));
@@ -97,10 +95,7 @@ CollectiveSeconds CollectiveCurve::at(double bytes) const {
   CollectiveSeconds seconds;
   if (points_.empty()) return seconds;
   const double volume = sent(bytes);
-  // Ranks that took turns waited for each other's CPU time as well.
-  const auto wall = [&](const CollectiveProbe& probe) {
-    return std::max(probe.seconds.median - (sharing_ - 1.0) * probe.cpu_seconds, probe.cpu_seconds);
-  };
+  const auto wall = [](const CollectiveProbe& probe) { return probe.seconds.median; };
   seconds.wall = between(volume, wall);
   seconds.latency = std::min(wall(*points_.front()), seconds.wall);
   seconds.cpu = between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
@@ -218,8 +213,7 @@ Result<CollectiveCurve> MeasuredMachine::collective(CollectiveKind kind, const P
         fmt::format("collectives of {} ranks on {} nodes were not measured; calibrate on at least two "
                     "nodes, and with as many ranks on each as the job has",
                     placement.ranks, placement.nodes));
-  return CollectiveCurve(kind, placement, std::move(points),
-                         1.0 / cpu_share(nodes, calibration_.ranks_per_node));
+  return CollectiveCurve(kind, placement, std::move(points));
 }
 
 double MeasuredMachine::cpu_share(int64_t nodes, int64_t ranks_per_node) const {

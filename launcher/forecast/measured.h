@@ -25,7 +25,7 @@ struct BlockSeconds {
   double forward = 0.0, backward = 0.0;
 };
 
-// One kind of collective by size, of each while two are under way, where every rank has its CPUs to itself.
+// One kind of collective by size, of each while two are under way.
 struct CollectiveSeconds {
   double wall = 0.0;
   double latency = 0.0;  // of it, what the smallest one takes as well
@@ -42,10 +42,9 @@ struct Placement {
 class CollectiveCurve {
  public:
   CollectiveCurve() = default;  // of a rank alone, which waits for nobody
-  // `points`: as they were measured, ascending, at least one, where as many ranks as `sharing` took turns on the CPUs of one; they
-  // outlive this.
+  // `points`: as they were measured, ascending, at least one; they outlive this.
   CollectiveCurve(CollectiveKind kind, const Placement& placement,
-                  std::vector<const record::CollectiveProbe*> points, double sharing);
+                  std::vector<const record::CollectiveProbe*> points);
 
   // `bytes`: that the group holds together; all_reduce: that each rank holds.
   CollectiveSeconds at(double bytes) const;
@@ -58,7 +57,7 @@ class CollectiveCurve {
 
   std::vector<const record::CollectiveProbe*> points_;
   std::vector<double> volumes_;  // that a rank sends, by point
-  double share_ = 0.0, sharing_ = 1.0;
+  double share_ = 0.0;
 };
 
 class MeasuredMachine {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -34,11 +33,12 @@ struct Operation {
   double latency_left = 1.0, bytes_left = 1.0;  // shares of each
 };
 
-// What a rank with its CPUs to itself does: computing on its main thread, and collectives beside it.
+// What a rank does: computing on its main thread, at its share of the CPUs, and collectives beside it.
 class Timeline {
  public:
+  explicit Timeline(double cpu_share) : cpu_share_(cpu_share) {}
+
   size_t start(Channel channel, const CollectiveSeconds& seconds) {
-    cpu_ += seconds.cpu;
     operations_.push_back({.seconds = seconds, .channel = channel});
     begin_queued(channel);
     return operations_.size() - 1;
@@ -51,12 +51,9 @@ class Timeline {
   }
   // `seconds` of CPU.
   void compute(double seconds) {
-    cpu_ += seconds;
     while (seconds > 0.0) seconds -= advance(/*computing=*/true, seconds);
   }
   double now() const { return now_; }
-  // Of computing and of collectives, so far.
-  double cpu() const { return cpu_; }
 
  private:
   void begin_queued(Channel channel) {
@@ -101,8 +98,8 @@ class Timeline {
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
       taken += taken_by(one, speed);
     }
-    constexpr double kLeast = 0.05;  // of its CPUs, that computing keeps
-    const double speed = std::max(kLeast, 1.0 - taken);
+    constexpr double kLeast = 0.05;  // of its share, that computing keeps
+    const double speed = std::max(kLeast * cpu_share_, cpu_share_ - taken);
     if (computing) until = std::min(until, wanted / speed);
     move(until, std::max(1.0, sharing));
     return computing ? until * speed : 0.0;
@@ -127,24 +124,10 @@ class Timeline {
       if (freed[channel]) begin_queued(static_cast<Channel>(channel));
   }
 
-  double now_ = 0.0, cpu_ = 0.0;
+  double cpu_share_;
+  double now_ = 0.0;
   std::vector<Operation> operations_;
 };
-
-// Returns the seconds of a step where `sharing` ranks take turns on the CPUs of one, from the seconds of CPU that a step needs and
-// those for which a rank with its CPUs to itself waits: while one waits, others compute. Exact mean value analysis of a closed
-// network with one queue and one delay (Reiser and Lavenberg 1980), between whole numbers of ranks along a line.
-double in_turns(double sharing, double cpu, double waits) {
-  double seconds = cpu + waits, before = seconds, queued = cpu / seconds;
-  for (double ranks = 2.0; ranks < sharing + 1.0; ranks += 1.0) {
-    before = seconds;
-    const double at_cpu = cpu * (1.0 + queued);
-    seconds = at_cpu + waits;
-    queued = ranks * at_cpu / seconds;
-  }
-  const double beyond = std::ceil(sharing) - sharing;
-  return seconds - beyond * (seconds - before);
-}
 
 struct Block {
   BlockSeconds seconds;
@@ -170,14 +153,14 @@ plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replic
 class Step {
  public:
   Step(const MeasuredMachine& machine, double shard_degree, std::vector<Block> blocks,
-       const plan::BufferCounts& buffers, double sharing)
+       const plan::BufferCounts& buffers, double cpu_share)
       : machine_(machine),
         shard_degree_(shard_degree),
         blocks_(std::move(blocks)),
         gathers_(buffers.gathered),
         reductions_(buffers.whole_gradients),
         replica_sums_(blocks_.size()),
-        sharing_(sharing) {}
+        line_(cpu_share) {}
 
   void time(const StepEvent& event) {
     if (event.kind == Kind::kTurnEnds) return;
@@ -212,7 +195,7 @@ class Step {
   double update(const CollectiveSeconds& norm, double seconds) {
     exposed_ += line_.wait(line_.start(kWorld, norm));
     line_.compute(seconds);
-    return in_turns(sharing_, line_.cpu(), std::max(line_.now() - line_.cpu(), 0.0));
+    return line_.now();
   }
   double exposed() const { return exposed_; }
   const Volumes& volumes() const { return volumes_; }
@@ -229,7 +212,6 @@ class Step {
   double shard_degree_;
   std::vector<Block> blocks_;
   Operations gathers_, reductions_, replica_sums_;
-  double sharing_;
   Timeline line_;
   double exposed_ = 0.0;
   Volumes volumes_;
@@ -334,7 +316,7 @@ Result<StepForecast> replay_step(const MeasuredMachine& machine, const ReplayQue
   const double updated = machine.update(model.parameters() / static_cast<double>(layout.shard_degree));
   plan::StepShape shape =
       shape_of(question, static_cast<int>(blocks.size()), /*replicated=*/world > layout.shard_degree);
-  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, 1.0 / share);
+  Step step(machine, static_cast<double>(layout.shard_degree), std::move(blocks), shape.buffers, share);
   plan::StepPlan plan(std::move(shape));
   while (const auto event = plan.next()) step.time(*event);
   forecast.seconds = step.update(collectives.norm.at(kNormBytes), updated);

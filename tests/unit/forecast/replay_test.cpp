@@ -164,45 +164,6 @@ TEST_CASE("replay: one that nothing else is under way with takes the latency of 
   CHECK_EQ(with - without, doctest::Approx(2.0 * 2e-3).epsilon(0.01));
 }
 
-TEST_CASE("replay: two ranks that share a CPU compute while the other waits") {
-  ReplayQuestion question = job(2, 1);
-  question.model.layers = 1;
-  const auto seconds = [&](int64_t machines, double latency) {
-    Calibration calibration = known(machines);
-    for (auto& one : calibration.collectives) one.seconds = exactly(latency);
-    return replay(calibration, question).seconds;
-  };
-  const double cpu = seconds(2, 0.0);
-
-  for (const double latency : {0.1 * cpu, cpu}) {
-    const double waits = seconds(2, latency) - cpu, together = seconds(1, latency);
-
-    // One computes, the other waits: of `waits` after every `cpu` that much is left when turns are as uneven as they can be.
-    CHECK_EQ(together, doctest::Approx(cpu * (1.0 + cpu / (cpu + waits)) + waits));
-    CHECK(together >= std::max(2.0 * cpu, cpu + waits));
-    CHECK(together < 2.0 * cpu + waits);
-  }
-}
-
-TEST_CASE("replay: what ranks waited for each other's CPU time in a collective is not counted twice") {
-  ReplayQuestion question = job(2, 1);
-  question.model.layers = 1;
-  const auto seconds = [&](double wall, double cpu) {
-    Calibration calibration = known(/*machines=*/1);
-    for (auto& one : calibration.collectives) {
-      one.seconds = exactly(wall);
-      one.cpu_seconds = cpu;
-    }
-    return replay(calibration, question).seconds;
-  };
-
-  // All of a wall that is twice the CPU time of one rank is that of two who took turns: as much as computing for as long.
-  const double free = seconds(0.0, 0.0), busy = seconds(2e-3, 1e-3);
-
-  CHECK(busy > free);
-  CHECK(busy < seconds(4e-3, 1e-3));
-}
-
 // What follows is written without replay_step's own code: bytes of a plan's events, by kind.
 TEST_CASE(
     "replay: of 100 random jobs it times exactly the events of the plan that the sharding engine executes") {
