@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kHelloTime{5000};  // from a caller's connection to his name
+constexpr milliseconds kHelloTime{5000};  // from a caller's connection to his name, once nobody is awaited
 constexpr milliseconds kRestTime{100};
 constexpr size_t kMostCallers = 64;  // without a name
 
@@ -176,7 +176,8 @@ int Liveness::look_at_callers() {
   if (rest_end_ && now >= *rest_end_) rest_end_.reset();
   std::optional<Clock::time_point> next = rest_end_;
   for (Link& link : links_) {
-    if (!is_caller(link)) continue;
+    // On a machine with too much to do a rank's connection may be up for long before the rank says anything.
+    if (!is_caller(link) || !awaited_.empty()) continue;
     if (now >= link.called + kHelloTime) {
       close_link(link);
     } else if (!next || link.called + kHelloTime < *next) {

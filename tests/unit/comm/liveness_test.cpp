@@ -104,12 +104,12 @@ struct Pair {
   void connect() {
     for (int rank = 0; rank < 2; ++rank) REQUIRE(links[rank]->connect(rank, ranks, kKey).ok());
   }
-  // Turns both until `over`, at most 60 s.
-  bool turn_until(const std::function<bool()>& over) {
+  // Turns both, or from the second on, until `over`, at most 60 s.
+  bool turn_until(const std::function<bool()>& over, int first = 0) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!over()) {
       if (std::chrono::steady_clock::now() > deadline) return false;
-      for (int rank = 0; rank < 2; ++rank) {
+      for (int rank = first; rank < 2; ++rank) {
         std::vector<pollfd> set;
         links[rank]->add_to(&set);
         ::poll(set.data(), set.size(), 10);
@@ -142,6 +142,15 @@ TEST_CASE_FIXTURE(Pair,
   CHECK(news[1].at(0).failure.text == "the cause");
   CHECK(turn_until([&] { return closed() == strangers.size(); }));
   CHECK(news[0].empty());
+}
+
+TEST_CASE_FIXTURE(Pair, "liveness: a rank that gets no CPU for seconds after it has called is still let in") {
+  connect();  // the kernel does, the first rank says nothing
+  const auto enough = std::chrono::steady_clock::now() + std::chrono::milliseconds(6500);
+  CHECK(turn_until([&] { return std::chrono::steady_clock::now() > enough; }, /*first=*/1));
+  CHECK(turn_until([&] { return links[0]->links() == 1 && links[1]->links() == 1; }));
+  CHECK(news[0].empty());
+  CHECK(news[1].empty());
 }
 
 TEST_CASE_FIXTURE(Pair,
