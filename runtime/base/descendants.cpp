@@ -150,6 +150,13 @@ void DescendantReaper::collect_orphans(const std::set<pid_t>& keep) {
   }
 }
 
+char process_state(pid_t pid) {
+  const auto text = read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
+  if (!text) return '?';
+  const size_t end = text->rfind(") ");
+  return end == std::string::npos || end + 2 >= text->size() ? '?' : (*text)[end + 2];
+}
+
 int64_t resident_bytes_of_tree(pid_t root) {
   const int64_t page = ::sysconf(_SC_PAGESIZE);
   int64_t bytes = 0;

@@ -37,6 +37,10 @@ class DescendantReaper {
   int was_subreaper_ = 0;
 };
 
+// Returns what a process does, in the kernel's letters: R runs or waits for a CPU, D waits for a file, T is stopped; '?' when it is
+// gone (proc(5), the third field of /proc/<pid>/stat).
+char process_state(pid_t pid);
+
 // Returns the bytes of memory that a process and all below it have in RAM; what they share counts for each. 0 when
 // it is gone.
 int64_t resident_bytes_of_tree(pid_t root);

@@ -10,20 +10,26 @@
 #include <climits>
 #include <string>
 
+#include "runtime/base/descendants.h"
 #include "runtime/contract/epoch.h"
 
 namespace shardrun::rank {
 namespace {
 
-constexpr char kOursByte = 'o', kTakenByte = 't';
+constexpr char kOursByte = 'o', kTakenByte = 't', kTroubleByte = 'e';
 
-// A run without an epoch has lost its directory. Returns 0 when nobody can tell.
-char look_at_epoch(const record::RunDir& run, int attempt) {
+// Returns a byte of the answer and the text behind it. A run without an epoch has lost its directory.
+std::string look_at_epoch(const record::RunDir& run, int attempt) {
+  const auto trouble = [](const base::Error& error) { return kTroubleByte + error.message(); };
   const auto epoch = contract::read_epoch(run);
-  if (!epoch) return 0;
+  if (!epoch) return trouble(epoch.error());
   const auto ours = contract::check_epoch(run, attempt);
-  if (ours) return kOursByte;
-  return ours.error().code() == base::Code::kRefused ? kTakenByte : 0;
+  if (!ours && ours.error().code() != base::Code::kRefused) return trouble(ours.error());
+  std::string said(1, ours ? kOursByte : kTakenByte);
+  // So much is written, and read, at once.
+  if (auto place = base::read_file(run.watch_json(attempt), /*limit_bytes=*/PIPE_BUF - 1); place)
+    said += *place;
+  return said;
 }
 
 }  // namespace
@@ -38,23 +44,22 @@ std::optional<EpochLook> EpochLook::start(const record::RunDir& run, int attempt
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    const char byte = look_at_epoch(run, attempt);
-    if (byte == 0) ::_exit(1);
-    std::string said(1, byte);
-    // So much is written, and read, at once.
-    if (auto place = base::read_file(run.watch_json(attempt), /*limit_bytes=*/PIPE_BUF - 1); place)
-      said += *place;
+    const std::string said = look_at_epoch(run, attempt).substr(0, PIPE_BUF);
     ::_exit(::write(writes.get(), said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
   }
-  return EpochLook(std::move(reads));
+  return EpochLook(child, std::move(reads));
+}
+
+bool EpochLook::wants_cpu() const {
+  return base::process_state(reader_) == 'R';
 }
 
 EpochLook::Answer EpochLook::answer() {
   std::array<char, PIPE_BUF> said;
   const ssize_t got = ::read(reads_.get(), said.data(), said.size());
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Answer::kNone;
-  if (got < 1) return Answer::kUnreadable;
-  watch_json_.assign(said.data() + 1, static_cast<size_t>(got - 1));
+  text_ = got < 1 ? "the process that reads it has ended" : std::string(said.data() + 1, static_cast<size_t>(got - 1));
+  if (got < 1 || said[0] == kTroubleByte) return Answer::kUnreadable;
   return said[0] == kOursByte ? Answer::kOurs : Answer::kTaken;
 }
 

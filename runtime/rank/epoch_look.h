@@ -6,6 +6,8 @@
 // Thread rule: thread-compatible; start() forks, so the process has one thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,14 +25,16 @@ class EpochLook {
   enum class Answer { kNone, kOurs, kTaken, kUnreadable };
   // Does not wait; kNone means not yet. Any other answer is given once.
   Answer answer();
-  // The text of the attempt's watch.json, after kOurs; empty when it could not be read.
-  const std::string& watch_json() const { return watch_json_; }
+  // The text of the attempt's watch.json, after kOurs, empty when it could not be read; after kUnreadable what was wrong.
+  const std::string& text() const { return text_; }
+  // The reading process has not got a CPU yet, or not long enough: no file server keeps it.
+  bool wants_cpu() const;
 
  private:
-  explicit EpochLook(base::UniqueFd reads) : reads_(std::move(reads)) {}
-  base::UniqueFd
-      reads_;  // a byte comes, with the text behind it; the end of the stream without it is kUnreadable
-  std::string watch_json_;
+  EpochLook(pid_t reader, base::UniqueFd reads) : reader_(reader), reads_(std::move(reads)) {}
+  pid_t reader_;
+  base::UniqueFd reads_;  // a byte comes, with the text behind it; the end of the stream without it is kUnreadable
+  std::string text_;
 };
 
 }  // namespace shardrun::rank

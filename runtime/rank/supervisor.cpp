@@ -90,14 +90,6 @@ sigset_t watched_signals() {
   return set;
 }
 
-// The third field of /proc/<pid>/stat; '?' when there is none.
-char process_state(pid_t pid) {
-  const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
-  if (!text) return '?';
-  const size_t end = text->rfind(") ");
-  return end == std::string::npos || end + 2 >= text->size() ? '?' : (*text)[end + 2];
-}
-
 // How a program is started, and what its start met.
 struct Start {
   const SupervisorRequest& request;
@@ -278,7 +270,7 @@ class Supervisor {
     look_at_heartbeat_file();
     look_at_memory();
     contract::Beat beat;
-    beat.state = process_state(child_.pid);
+    beat.state = base::process_state(child_.pid);
     beat.resident_bytes = resident_bytes_;
     beat.quiet_milliseconds =
         std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - last_sign_).count();

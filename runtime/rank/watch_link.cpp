@@ -255,7 +255,7 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
   const bool is_abandoned =
       conductor_timeout_.count() > 0 && dead_since_ && now - *dead_since_ >= conductor_timeout_;
   if (answer == EpochLook::Answer::kOurs && !is_abandoned) {
-    const std::string place = look_->watch_json();
+    const std::string place = look_->text();
     look_.reset();
     go_to(place, now);
   }
@@ -264,14 +264,19 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
                           conductor_timeout_.count());
     return Order::kFence;
   }
+  // A machine with too much to do is not cut off.
+  if (answer == EpochLook::Answer::kNone && now >= look_deadline_ && look_->wants_cpu())
+    look_deadline_ = now + patience;
   if (answer == EpochLook::Answer::kOurs || (answer == EpochLook::Answer::kNone && now < look_deadline_))
     return Order::kNone;
-  reason_ = fmt::format(
-      "no word from the conductor for {:.1f} s, and {}",
-      std::chrono::duration<double>(now - *silent_since).count(),
-      answer == EpochLook::Answer::kTaken
-          ? "this attempt's work was given to a later one"
-          : "the run's epoch cannot be read: this node may be cut off and its work given to others");
+  reason_ = fmt::format("no word from the conductor for {:.1f} s, and {}",
+                        std::chrono::duration<double>(now - *silent_since).count(),
+                        answer == EpochLook::Answer::kTaken
+                            ? "this attempt's work was given to a later one"
+                            : fmt::format("the run's epoch cannot be read ({}): this node may be cut off and its work "
+                                          "given to others",
+                                          answer == EpochLook::Answer::kNone ? "its file server does not answer"
+                                                                             : look_->text()));
   return Order::kFence;
 }
 
