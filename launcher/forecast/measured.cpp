@@ -80,10 +80,16 @@ CollectiveCurve::CollectiveCurve(CollectiveKind kind, const Placement& placement
   for (const CollectiveProbe* point : points_) volumes_.push_back(share * static_cast<double>(point->bytes));
 }
 
-// Straight lines between the points, the last one goes on, and nothing is below the first point.
+// Straight lines between the points. Nothing is below the first point, and beyond the last what comes on top of the first grows with
+// the volume: a line through the last two would have the noise of both.
 template <typename ValueOf>
 double CollectiveCurve::between(double volume, const ValueOf& value_of) const {
   if (points_.size() == 1 || volume <= volumes_.front()) return value_of(*points_.front());
+  if (volume > volumes_.back()) {
+    const double first = value_of(*points_.front()), last = value_of(*points_.back());
+    return first +
+           std::max(last - first, 0.0) * (volume - volumes_.front()) / (volumes_.back() - volumes_.front());
+  }
   size_t upper = 1;
   while (upper + 1 < points_.size() && volumes_[upper] < volume) ++upper;
   const double low = value_of(*points_[upper - 1]), high = value_of(*points_[upper]);
@@ -98,6 +104,7 @@ CollectiveSeconds CollectiveCurve::at(double bytes) const {
   const auto wall = [](const CollectiveProbe& probe) { return probe.seconds.median; };
   seconds.wall = between(volume, wall);
   seconds.latency = std::min(wall(*points_.front()), seconds.wall);
+  seconds.pace = points_.back()->pace;
   seconds.cpu = between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
   return seconds;
 }

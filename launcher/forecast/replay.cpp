@@ -69,10 +69,10 @@ class Timeline {
 
   // Shares of an operation's current part that a second does. Two were under way when it was measured: nothing keeps the
   // latencies of two from passing at once, so that one's is twice what each added, and bytes are shared.
-  static double rate(const Operation& one, double sharing) {
+  static double rate(const Operation& one, double sharing, bool computing) {
     const CollectiveSeconds& s = one.seconds;
     const double part = one.latency_left > 0.0 ? 2.0 * s.latency : (s.wall - s.latency) * sharing;
-    return part > 0.0 ? 1.0 / part : kNever;
+    return part > 0.0 ? (computing ? s.pace : 1.0) / part : kNever;
   }
 
   // CPUs that an operation takes from computing: what its bytes cost at the speed that they have, and before them what one
@@ -93,7 +93,7 @@ class Timeline {
     double until = kNever;
     for (const Operation& one : operations_) {
       if (!one.running) continue;
-      const double speed = rate(one, std::max(1.0, sharing));
+      const double speed = rate(one, std::max(1.0, sharing), computing);
       const double left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       until = std::min(until, speed == kNever ? 0.0 : left / speed);
       taken += taken_by(one, speed);
@@ -101,17 +101,17 @@ class Timeline {
     constexpr double kLeast = 0.05;  // of its share, that computing keeps
     const double speed = std::max(kLeast * cpu_share_, cpu_share_ - taken);
     if (computing) until = std::min(until, wanted / speed);
-    move(until, std::max(1.0, sharing));
+    move(until, std::max(1.0, sharing), computing);
     return computing ? until * speed : 0.0;
   }
 
-  void move(double seconds, double sharing) {
+  void move(double seconds, double sharing, bool computing) {
     constexpr double kDone = 1e-9;
     now_ += seconds;
     std::array<bool, kChannels> freed{};
     for (Operation& one : operations_) {
       if (!one.running) continue;
-      const double speed = rate(one, sharing);
+      const double speed = rate(one, sharing, computing);
       double& left = one.latency_left > 0.0 ? one.latency_left : one.bytes_left;
       left = speed == kNever ? 0.0 : left - seconds * speed;
       if (left < kDone) left = 0.0;

@@ -366,7 +366,8 @@ void add_calibrate(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   add_common(*verb, line, true);
   verb->footer(
-      "Takes half a minute and more. Nothing else should run on the nodes.\nExample:\n  shardrun calibrate\n"
+      "Takes half a minute to one and a half. Nothing else should run on the nodes.\nExample:\n  shardrun "
+      "calibrate\n"
       "  shardrun calibrate jobs/four-ranks.toml --set resources.nodes=4");
   verb->callback([&] { line.exit_code = calibrate(options, line.common); });
 }

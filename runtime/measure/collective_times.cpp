@@ -21,8 +21,10 @@ constexpr int64_t kMostBytes = 64 << 20;
 constexpr double kLongest = 0.15;  // longest time, in seconds, that an operation may be expected to take
 constexpr double kFirst = 2e-3;    // the expected time of the first operation
 constexpr double kPatience = 0.4;  // for all that is timed for one size
-constexpr int kUnderWay = 2;       // collectives at once
-constexpr int kParts = 5, kLeastRounds = 5, kMostRounds = 100;
+constexpr double kLeastPace = 0.05;
+constexpr int kUnderWay = 2;  // collectives at once
+constexpr int kParts = 3, kLeastRounds = 6, kMostRounds = 100;
+constexpr int kLeastBeside = 8, kMostBeside = 60;  // collectives that are timed beside computing
 
 // Collectives of one kind and size, kUnderWay of them at once, as the sharding engine has them.
 class Stream {
@@ -58,6 +60,28 @@ class Stream {
       begin = now;
     }
     return seconds;
+  }
+
+  struct Beside {
+    double computed = 0.0, waited = 0.0;  // seconds of the wall, of all together
+  };
+  // As a step has them: of `count` collectives each is started, then the rank computes for `seconds`, then it waits for the one
+  // before. The first one only makes them two.
+  Result<Beside> run_beside(int count, double seconds) {
+    Beside beside;
+    ASSIGN_OR_RETURN(comm::Pending before, start(0));
+    for (int started = 1; started <= count; ++started) {
+      ASSIGN_OR_RETURN(comm::Pending next, start(started));
+      const double begin = clocks_.wall();
+      while (clocks_.wall() - begin < seconds) clocks_.work();
+      const double waits = clocks_.wall();
+      RETURN_IF_ERROR(group_.wait(before));
+      beside.computed += waits - begin;
+      beside.waited += clocks_.wall() - waits;
+      before = std::move(next);
+    }
+    RETURN_IF_ERROR(group_.wait(before));
+    return beside;
   }
 
  private:
@@ -108,6 +132,19 @@ class Measurement {
     return {};
   }
 
+  // Returns the share of its speed that a collective has while its rank computes: of what it takes alone, that part has passed
+  // behind it when the rank begins to wait.
+  Result<double> pace(const CollectiveProbe& probe) {
+    Stream stream(*group_.group, probe, clocks_);
+    const double alone = probe.seconds.median;
+    const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
+    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, alone));
+    ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited}));
+    return std::clamp((count * alone - means[1]) / means[0], kLeastPace, 1.0);
+  }
+
+ private:
   // Returns the mean over all ranks of each value.
   Result<std::vector<double>> mean(std::vector<double> mine) {
     const size_t count = mine.size();
@@ -152,6 +189,9 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
         RETURN_IF_ERROR(Measurement(world, group, clocks).fill(probe, expected));
         probes.push_back(std::move(probe));
       }
+      ASSIGN_OR_RETURN(const double pace, Measurement(world, group, clocks).pace(probes.back()));
+      for (auto probe = probes.rbegin(); probe != probes.rend() && probe->kind == kind; ++probe)
+        probe->pace = pace;
     }
   }
   return probes;

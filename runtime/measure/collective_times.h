@@ -1,5 +1,5 @@
-// Collective times: how long collectives take inside a node, between nodes and over both, while nothing computes, and how much
-// CPU time they cost.
+// Collective times: how long collectives take inside a node, between nodes and over both, while nothing computes, how much
+// CPU time they cost, and how fast they go while their ranks compute.
 //
 // Thread rule: one thread, the same calls on all ranks.
 #pragma once

@@ -1,4 +1,4 @@
-// Brings together what the ranks of a group measured; and the clocks.
+// Brings together what the ranks of a group measured; and the clocks, and what is computed beside a measurement.
 //
 // Thread rule: free functions; the same calls on all ranks of the group.
 #pragma once
@@ -39,9 +39,17 @@ inline double wall_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// What times are read from: those two, or what a test puts in their place.
+// Computes for some ten microseconds.
+inline void compute_a_little() {
+  constexpr size_t kValues = 1 << 15;  // two passes over what caches hold, as blocks have them
+  thread_local std::vector<float> values(kValues, 1.0f);
+  for (float& value : values) value = 0.5f * value + 0.5f;
+}
+
+// What times are read from and what passes the time between them, or what a test puts in their place.
 struct Clocks {
   std::function<double()> wall = wall_seconds, cpu = cpu_seconds;
+  std::function<void()> work = compute_a_little;
 };
 
 }  // namespace shardrun::measure

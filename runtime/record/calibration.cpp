@@ -142,6 +142,7 @@ void fields(auto& visit, base::Is<CollectiveProbe> auto& probe) {
   visit("bytes", probe.bytes);
   visit("seconds", probe.seconds);
   visit("cpu_seconds", probe.cpu_seconds);
+  visit("pace", probe.pace);
 }
 
 void fields(auto& visit, base::Is<Calibration> auto& c) {

@@ -52,6 +52,9 @@ struct CollectiveProbe {
   // one takes.
   Spread seconds;
   double cpu_seconds = 0.0;  // that one costs its rank
+  // The share of its speed that it has while its rank computes, for what moves it waits for a CPU then. Of the largest one of
+  // its kind and group that was measured; smaller ones have the same.
+  double pace = 1.0;
 };
 
 // What is measured again when only the network is.
@@ -66,7 +69,7 @@ struct NetworkCalibration {
 };
 
 struct Calibration : NetworkCalibration {
-  static constexpr int kFormatVersion = 3;
+  static constexpr int kFormatVersion = 4;
   double measured_at = 0.0;             // Unix seconds, of the compute part
   std::string shardrun, cpu;            // version and name
   int64_t cpus_per_rank = 0;            // in both parts

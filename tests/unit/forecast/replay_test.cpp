@@ -150,6 +150,42 @@ TEST_CASE("replay: what a collective takes from computing makes the step longer 
   CHECK(taken < free + compute_of(question));
 }
 
+TEST_CASE("replay: what a collective is slower by while its rank computes, the rank waits for") {
+  const ReplayQuestion question = job(2, 2);
+  const auto step_at = [&](double pace) {
+    Calibration slowed = known();
+    for (auto& one : slowed.collectives) {
+      one.seconds = exactly(one.seconds.median * 1000.0);  // the step takes what all that is sent takes
+      one.pace = pace;
+    }
+    return replay(slowed, question).seconds;
+  };
+
+  const double full = step_at(1.0), half = step_at(0.5), none = step_at(0.0);
+
+  // The last layer and the head compute both ways before anything is reduced.
+  CHECK(none - full > 0.6 * compute_of(question));
+  CHECK(none - full < compute_of(question));
+  CHECK_EQ(half - full, doctest::Approx((none - full) / 2.0).epsilon(0.01));
+}
+
+TEST_CASE(
+    "replay: beyond the largest collective that was measured, what comes on top of the smallest grows with "
+    "the bytes") {
+  Calibration noisy = known();
+  // Of the last two points the first is too late: a line through them would make large ones too short.
+  for (auto& one : noisy.collectives)
+    if (one.bytes == 2000000) one.seconds = exactly(one.seconds.median * 2.0);
+  const auto machine = MeasuredMachine::of(noisy);
+  REQUIRE(machine);
+  const auto curve =
+      machine->collective(CollectiveKind::kAllGather, {.ranks = 2, .nodes = 2, .nodes_at_it = 2});
+  REQUIRE(curve);
+
+  const double bytes = 64e6;
+  CHECK_EQ(curve->at(bytes).wall, doctest::Approx(kLatency + kSecondsPerByte * bytes / 2.0).epsilon(1e-3));
+}
+
 TEST_CASE("replay: one that nothing else is under way with takes the latency of two in a stream") {
   Calibration late = known();
   for (auto& one : late.collectives) one.seconds = exactly(1e-3);

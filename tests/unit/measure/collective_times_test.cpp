@@ -28,6 +28,7 @@ struct Network {
                                          {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all of it is bytes
                                          {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one part, then the other
   int disturbed = -1;  // this collective, counted from 0, takes a second longer
+  double pace = 1.0;   // while the ranks compute, collectives have this share of their speed
   double wall = 100.0, cpu = 50.0;
   int64_t started = 0;
   std::string fault;  // what was wrong with a call; empty: nothing
@@ -58,6 +59,14 @@ class KnownGroup final : public comm::Communicator {
   Result<Pending> all_reduce(std::span<comm::Bf16>) override { return other(); }
   Result<Pending> broadcast(std::span<std::byte>, int) override { return other(); }
   Result<Pending> barrier() override { return other(); }
+
+  // Computes for some time, for which what is under way goes at its pace.
+  void compute(double seconds) {
+    network_.wall += seconds;
+    const double late = (1.0 - network_.pace) * seconds;
+    for (auto& [ticket, one] : under_way_) one.end += late;
+    wire_free_ += late;
+  }
 
   Result<void> wait(Pending pending) override {
     const Operation& one = under_way_.at(pending.ticket);
@@ -133,7 +142,8 @@ constexpr int kRanks = 2;
 std::vector<CollectiveProbe> time_on(Network& network, World world = World({1.0}), bool only_replicas = false,
                                      int ranks = kRanks) {
   KnownGroup group(network, ranks);
-  const measure::Clocks clocks{[&] { return network.wall; }, [&] { return network.cpu; }};
+  const measure::Clocks clocks{[&] { return network.wall; }, [&] { return network.cpu; },
+                               [&] { group.compute(1e-5); }};
   auto probes = measure::time_collectives(
       world, {{"network", &group, 2, ranks, only_replicas}}, [](const std::string&) {}, clocks);
   REQUIRE(probes);
@@ -187,6 +197,19 @@ TEST_CASE("time_collectives: a collective's CPU time is what one costs its rank"
     CHECK_EQ(probe.cpu_seconds, doctest::Approx(network.speeds[probe.kind].cpu));
 }
 
+TEST_CASE(
+    "time_collectives: the pace is the share of its speed that a collective has while its rank computes") {
+  for (const double pace : {1.0, 0.6, 0.25}) {
+    Network network;
+    network.pace = pace;
+    // Of all, the bytes are most.
+    for (auto& [kind, speed] : network.speeds) speed.latency = 1e-5;
+
+    for (const CollectiveProbe& probe : time_on(network))
+      CHECK_EQ(probe.pace, doctest::Approx(pace).epsilon(0.03));
+  }
+}
+
 TEST_CASE("time_collectives: each value is the mean of all ranks'") {
   Network network;
 
@@ -222,7 +245,7 @@ TEST_CASE(
   CHECK_EQ(sizes_of(few), "all_gather 8192 524288 reduce_scatter 8192 524288 all_reduce 8192 524288");
   CHECK_LT(slow.wall - 100.0, 6 * 2.5);
   CHECK_EQ(sizes_of(all), kAllSizes);
-  CHECK_LT(fast.started, 12 * 205);
+  CHECK_LT(fast.started, 12 * 205 + 3 * 61);
 }
 
 TEST_CASE("time_collectives: a group that only replicas have is asked for nothing but sums") {

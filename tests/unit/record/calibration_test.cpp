@@ -62,8 +62,8 @@ TEST_CASE(
     return record::parse_calibration(changed.replace(at, from.size(), to), "c.toml");
   };
 
-  for (const char* other : {"format_version = 2", "format_version = 4"}) {
-    const auto read = with("format_version = 3", other);
+  for (const char* other : {"format_version = 3", "format_version = 5"}) {
+    const auto read = with("format_version = 4", other);
     REQUIRE_FALSE(read);
     CHECK_EQ(read.error().code(), base::Code::kUnsupported);
   }
