@@ -58,7 +58,8 @@ EpochLook::Answer EpochLook::answer() {
   std::array<char, PIPE_BUF> said;
   const ssize_t got = ::read(reads_.get(), said.data(), said.size());
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Answer::kNone;
-  text_ = got < 1 ? "the process that reads it has ended" : std::string(said.data() + 1, static_cast<size_t>(got - 1));
+  text_ = got < 1 ? "the process that reads it has ended"
+                  : std::string(said.data() + 1, static_cast<size_t>(got - 1));
   if (got < 1 || said[0] == kTroubleByte) return Answer::kUnreadable;
   return said[0] == kOursByte ? Answer::kOurs : Answer::kTaken;
 }

@@ -33,7 +33,8 @@ class EpochLook {
  private:
   EpochLook(pid_t reader, base::UniqueFd reads) : reader_(reader), reads_(std::move(reads)) {}
   pid_t reader_;
-  base::UniqueFd reads_;  // a byte comes, with the text behind it; the end of the stream without it is kUnreadable
+  base::UniqueFd
+      reads_;  // a byte comes, with the text behind it; the end of the stream without it is kUnreadable
   std::string text_;
 };
 

@@ -269,14 +269,15 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
     look_deadline_ = now + patience;
   if (answer == EpochLook::Answer::kOurs || (answer == EpochLook::Answer::kNone && now < look_deadline_))
     return Order::kNone;
-  reason_ = fmt::format("no word from the conductor for {:.1f} s, and {}",
-                        std::chrono::duration<double>(now - *silent_since).count(),
-                        answer == EpochLook::Answer::kTaken
-                            ? "this attempt's work was given to a later one"
-                            : fmt::format("the run's epoch cannot be read ({}): this node may be cut off and its work "
-                                          "given to others",
-                                          answer == EpochLook::Answer::kNone ? "its file server does not answer"
-                                                                             : look_->text()));
+  reason_ = fmt::format(
+      "no word from the conductor for {:.1f} s, and {}",
+      std::chrono::duration<double>(now - *silent_since).count(),
+      answer == EpochLook::Answer::kTaken
+          ? "this attempt's work was given to a later one"
+          : fmt::format(
+                "the run's epoch cannot be read ({}): this node may be cut off and its work "
+                "given to others",
+                answer == EpochLook::Answer::kNone ? "its file server does not answer" : look_->text()));
   return Order::kFence;
 }
 
