@@ -24,6 +24,7 @@
 #include "runtime/rank/container.h"
 #include "runtime/rank/setup.h"
 #include "runtime/rank/supervisor.h"
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
 
@@ -38,7 +39,7 @@ int fail(const base::Error& error, int exit_code) {
   return exit_code;
 }
 
-// The same, of a supervisor that cannot start its program: the rank's exit file tells the reason, so that the verdict does.
+// The same, of a supervisor that cannot start its program: the rank's account tells the reason, so that the verdict does.
 int fail_with_account(const contract::RankJob& job, const base::Error& error) {
   record::RankExit exit;
   exit.global_rank = job.env.global_rank;
@@ -46,11 +47,8 @@ int fail_with_account(const contract::RankJob& job, const base::Error& error) {
   exit.ended = base::unix_now();
   exit.exit_code = contract::kExitInfrastructure;
   exit.last_words = error.to_string();
-  const std::string path =
-      record::RunDir{job.env.run_directory}.rank_exit(job.env.attempt, job.env.global_rank);
-  if (auto written =
-          base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);
-      !written)
+  const record::RunDir run{job.env.run_directory};
+  if (auto written = record::append_rank_exit(run, job.env.attempt, exit); !written)
     (void)fail(written.error().context("saying why the rank's program was not started"),
                contract::kExitInfrastructure);
   return fail(error, contract::kExitInfrastructure);
@@ -133,8 +131,8 @@ bool take_stopped_is_done() {
 }
 
 bool has_stopped_with_account(const record::RankExit& exit, const contract::RankEnv& env) {
-  const std::string account = record::RunDir{env.run_directory}.rank_exit(env.attempt, env.global_rank);
-  return exit.stopped_on_request && contract::ended_as_asked(exit) && ::access(account.c_str(), F_OK) == 0;
+  return exit.stopped_on_request && contract::ended_as_asked(exit) &&
+         record::read_rank_exits({env.run_directory}, env.attempt).count(env.global_rank) != 0;
 }
 
 // One write for a line, so that those of a node's ranks do not mix. What a full disk does not take is missing in the trace.

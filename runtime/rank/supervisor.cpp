@@ -30,6 +30,7 @@
 #include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
 #include "runtime/rank/watch_link.h"
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
@@ -371,19 +372,15 @@ class Supervisor {
   }
 
   void write_exit(record::RankExit& exit) {
-    const record::RunDir run_dir{request_.env.run_directory};
     const bool failed = exit.signal.has_value() || exit.exit_code != 0;
     if (failed) {
       for (size_t i = 0; i < streams_.size(); ++i) read_stream(i, /*limit_bytes=*/size_t{1} << 20);
       exit.last_words = logs_.last_words();
     }
     if (std::string losses = logs_.losses(); !losses.empty()) exit.output_losses = std::move(losses);
-    const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
-    if (auto written =
-            base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);
-        !written) {
+    const record::RunDir run{request_.env.run_directory};
+    if (auto written = record::append_rank_exit(run, request_.env.attempt, exit); !written)
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
-    }
   }
 
   const SupervisorRequest& request_;
