@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -161,11 +162,12 @@ Result<Child> start_program(const SupervisorRequest& request, const Pipe& out, c
     for (const std::string& word : *request.program) start.argv.push_back(const_cast<char*>(word.c_str()));
     start.argv.push_back(nullptr);
   }
-  std::vector<std::max_align_t> stack(kStartStackBytes / sizeof(std::max_align_t));
+  constexpr size_t kUnits = kStartStackBytes / sizeof(std::max_align_t);
+  const auto stack = std::make_unique_for_overwrite<std::max_align_t[]>(kUnits);  // zeros cost a fault a page
   int pidfd = -1;
   Child child;
-  child.pid = ::clone(begin_program, stack.data() + stack.size(),
-                      CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &start, &pidfd);
+  child.pid = ::clone(begin_program, stack.get() + kUnits, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
+                      &start, &pidfd);
   if (child.pid < 0) return base::errno_error(Code::kIo, "starting the rank's process", errno);
   child.pidfd = UniqueFd(pidfd);
   if (const std::string words = words_of(start); !words.empty())
@@ -422,8 +424,8 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
 
   ASSIGN_OR_RETURN(auto guard, Guard::start());
   mark(request, "guard");
-  // After the guard, which it leaves alone as everything that was there before.
-  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
+  // It leaves alone everything that was there before, and the guard.
+  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start({guard.pid()}));
   ::putenv(::strdup(guard.mark().c_str()));  // for the program
   ASSIGN_OR_RETURN(auto child, start_program(request, out, err, child_mask));
   mark(request, "start_program");
@@ -435,8 +437,14 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
       .run();
 }
 
+// What std::exit() would destroy ends with the process.
+void end_with(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 void end_like(const record::RankExit& exit) {
-  if (!exit.signal) std::exit(exit.exit_code.value_or(contract::kExitInfrastructure));
+  if (!exit.signal) end_with(exit.exit_code.value_or(contract::kExitInfrastructure));
   const struct rlimit no_core {};
   ::setrlimit(RLIMIT_CORE, &no_core);  // the program has left its own core file
   std::fflush(nullptr);
@@ -446,7 +454,7 @@ void end_like(const record::RankExit& exit) {
   sigaddset(&set, *exit.signal);
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
   ::kill(::getpid(), *exit.signal);
-  std::exit(128 + *exit.signal);
+  end_with(128 + *exit.signal);
 }
 
 }  // namespace shardrun::rank

@@ -59,6 +59,8 @@ struct SupervisorRequest {
 // kIo when the child could not be made.
 base::Result<record::RankExit> supervise(const SupervisorRequest& request);
 
+// Ends this process.
+[[noreturn]] void end_with(int code);
 // Ends this process as the child ended: with its exit code, or by the same signal. Does not return.
 [[noreturn]] void end_like(const record::RankExit& exit);
 
