@@ -36,8 +36,8 @@ int main(int argc, char** argv) {
     std::puts("shardrun-rank " SHARDRUN_VERSION);
     return shardrun::contract::kExitDone;
   }
+  if (argc == 1) return shardrun::rank::run_rank(runtime_program);
   auto runtime = runtime_program();
-  if (runtime && argc == 1) return shardrun::rank::run_rank(*runtime);
   if (runtime) {
     ::execv(runtime->c_str(), argv);
     runtime = base::errno_error(base::Code::kIo, *runtime, errno);

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "launcher/schedule/stop_words.h"
-#include "runtime/base/io.h"
-#include "runtime/base/shared_folder.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/record/exit_lines.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -22,6 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kLook{200};  // how often accounts are looked for
+constexpr int kLookShare = 5;       // at most one part of so many of the time goes by with that
 // How long a supervisor has to kill its program and leave an account of it.
 constexpr milliseconds kAccountTime{3000};
 
@@ -37,13 +37,15 @@ class AttachedRanks {
 
   StepOutcome wait() {
     while (true) {
+      const auto begun = steady_clock::now();
       look_for_accounts();
+      const auto took = std::chrono::ceil<milliseconds>(steady_clock::now() - begun);
       const bool all = std::all_of(has_ended_.begin(), has_ended_.end(), [](bool ended) { return ended; });
       const auto now = steady_clock::now();
       if (all || (give_up_at_ && now >= *give_up_at_)) return std::move(outcome_);
       if (kill_at_ && now >= *kill_at_) kill();
       pollfd fds[2] = {{step_.stop_fd, POLLIN, 0}, {alarmed_ ? -1 : step_.alarm_fd, POLLIN, 0}};
-      if (::poll(fds, 2, static_cast<int>(kLook.count())) <= 0) continue;
+      if (::poll(fds, 2, static_cast<int>(std::max(kLook, kLookShare * took).count())) <= 0) continue;
       if (fds[0].revents != 0) on_stop_request();
       if (fds[1].revents != 0) on_alarm();
     }
@@ -51,15 +53,12 @@ class AttachedRanks {
 
  private:
   void look_for_accounts() {
-    base::look_afresh(run_.attempt(step_.attempt));
-    for (size_t rank = 0; rank < has_ended_.size(); ++rank) {
-      if (has_ended_[rank]) continue;
-      const auto text = base::read_file(run_.rank_exit(step_.attempt, static_cast<int>(rank)));
-      if (!text) continue;
-      has_ended_[rank] = true;
-      const auto exit = record::parse_rank_exit(*text);
-      const bool asked = exit && outcome_.stop_signal && contract::ended_as_asked(*exit);
-      if (!asked && !(exit && exit->exit_code == 0)) end_others();
+    for (const auto& [rank, exit] : record::read_rank_exits(run_, step_.attempt)) {
+      const auto index = static_cast<size_t>(rank);
+      if (rank < 0 || index >= has_ended_.size() || has_ended_[index]) continue;
+      has_ended_[index] = true;
+      const bool asked = outcome_.stop_signal && contract::ended_as_asked(exit);
+      if (!asked && exit.exit_code != 0) end_others();
     }
   }
 

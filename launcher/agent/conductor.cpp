@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "runtime/contract/master_port.h"
 #include "runtime/contract/rank_job.h"
 #include "runtime/record/command_metrics.h"
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/results.h"
 #include "runtime/record/run_lines.h"
 
@@ -177,8 +179,10 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
     options.policy.return_seconds = return_seconds(faults);
     options.policy.all_reach_us = true;
   }
-  options.has_ended = [paths = attempt.paths, number = attempt.number](int rank) {
-    return ::access(paths.rank_exit(number, rank).c_str(), F_OK) == 0;
+  options.ended = [paths = attempt.paths, number = attempt.number] {
+    std::set<int> ranks;
+    for (const auto& [rank, exit] : record::read_rank_exits(paths, number)) ranks.insert(rank);
+    return ranks;
   };
   for (int rank = 0; rank < attempt.plan.world_size(); ++rank) {
     const auto index = static_cast<size_t>(rank / attempt.plan.ranks_per_node);

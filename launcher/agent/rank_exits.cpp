@@ -5,9 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "runtime/base/io.h"
-#include "runtime/base/shared_folder.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/record/exit_lines.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -30,27 +29,24 @@ void explain_unseen(RankExit& exit, const record::RunDir& paths, int attempt) {
 std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int world_size,
                                   const StepOutcome& seen) {
   std::map<int, RankExit> exits;
-  base::look_afresh(paths.attempt(attempt));
+  const auto told = record::read_rank_exits(paths, attempt);
   for (RankExit exit : seen.exits) {
-    if (::access(paths.rank_exit(attempt, exit.global_rank).c_str(), F_OK) != 0) {
+    if (told.count(exit.global_rank) == 0) {
       explain_unseen(exit, paths, attempt);
       if (exit.exit_code.value_or(0) != 0 && exit.last_words.empty()) exit.last_words = seen.rank_words;
     }
     exits[exit.global_rank] = std::move(exit);
   }
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto text = base::read_file(paths.rank_exit(attempt, rank));
-    if (!text) continue;
-    auto written = record::parse_rank_exit(*text);
-    if (!written) continue;
+  for (auto [rank, written] : told) {
+    if (rank < 0 || rank >= world_size) continue;
     const auto scheduler_saw = exits.find(rank);
     if (scheduler_saw != exits.end()) {
       const RankExit& other = scheduler_saw->second;
       // The program ended well but its supervisor did not, or the rank asked to abort the job.
-      if (written->exit_code == 0 && other.exit_code != 0) continue;
-      if (!other.last_words.empty()) written->last_words = other.last_words;
+      if (written.exit_code == 0 && other.exit_code != 0) continue;
+      if (!other.last_words.empty()) written.last_words = other.last_words;
     }
-    exits[rank] = std::move(*written);
+    exits[rank] = std::move(written);
   }
   std::vector<RankExit> merged;
   for (auto& [rank, exit] : exits) merged.push_back(std::move(exit));

@@ -11,6 +11,7 @@
 #include "launcher/view/growing_text.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/record/exit_lines.h"
 
 namespace shardrun::launcher {
 
@@ -71,11 +72,8 @@ std::optional<RunRecord> blocked_by_compile_job(const record::LaunchPlan& plan) 
 
 std::vector<record::RankExit> exits_of(const record::RunDir& run, int attempt, int world_size) {
   std::vector<record::RankExit> exits;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto text = base::read_file(run.rank_exit(attempt, rank));
-    if (!text) continue;
-    if (auto exit = record::parse_rank_exit(*text)) exits.push_back(std::move(*exit));
-  }
+  for (const auto& [rank, exit] : record::read_rank_exits(run, attempt))
+    if (rank >= 0 && rank < world_size) exits.push_back(exit);
   return exits;
 }
 

@@ -40,6 +40,7 @@ constexpr double kAskSeconds = 1.0;    // from a rank's last word to the first l
 constexpr double kOwnStallSeconds = 1.0;
 constexpr size_t kLongestLine = 4096;
 constexpr double kEndsSeconds = 1.0;  // how often accounts of ranks that were never heard are looked for
+constexpr double kEndsShare = 0.05;   // of the time, at most, for that
 constexpr double kLongestLookSeconds = 10.0;  // for who looks to read all
 
 // The thread that says it listens for heartbeats: a terminal that nobody reads may cost it a line, not its time.
@@ -405,11 +406,13 @@ void Watch::ask_silent(double now) {
 }
 
 void Watch::judge(double now) {
-  if (options_.has_ended && now - last_look_for_ends_ > kEndsSeconds) {
-    last_look_for_ends_ = now;
-    for (const int rank : rules_.unheard()) {
-      if (options_.has_ended(rank)) rules_.on_farewell(rank);
+  if (options_.ended && now >= next_look_for_ends_) {
+    if (const auto unheard = rules_.unheard(); !unheard.empty()) {
+      const std::set<int> ended = options_.ended();
+      for (const int rank : unheard)
+        if (ended.count(rank) != 0) rules_.on_farewell(rank);
     }
+    next_look_for_ends_ = now + std::max(kEndsSeconds, (monotonic_seconds() - now) / kEndsShare);
   }
   tell_unheard(rules_.take_unheard(now));
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {

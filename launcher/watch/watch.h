@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,8 +44,8 @@ struct WatchOptions {
   std::string place_path;               // path of watch.json, which is replaced
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
-  // Returns whether the rank has left an account of its end: it was too short to be heard. May be empty.
-  std::function<bool(int global_rank)> has_ended{};
+  // Returns the ranks that have left an account of their end: they were too short to be heard. May be empty.
+  std::function<std::set<int>()> ended{};
 };
 
 class Watch {
@@ -127,7 +128,7 @@ class Watch {
   Peers visitors_,
       supervisors_;  // owned by the thread: who is no rank, the oldest first; and supervisors of ranks
   double next_judgement_ = 0.0;
-  double last_look_for_ends_ = 0.0;
+  double next_look_for_ends_ = 0.0;
   mutable std::mutex mutex_;  // guards the five below
   bool stopping_ = false;
   std::vector<std::string> orders_;  // only grows

@@ -101,8 +101,9 @@ std::vector<pid_t> own_children() {
 
 }  // namespace
 
-Result<DescendantReaper> DescendantReaper::start() {
+Result<DescendantReaper> DescendantReaper::start(std::set<pid_t> unseen) {
   DescendantReaper reaper;
+  reaper.before_ = std::move(unseen);
   ::prctl(PR_GET_CHILD_SUBREAPER, &reaper.was_subreaper_);
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     return errno_error(Code::kIo, "becoming the reaper of the ranks' processes", errno);

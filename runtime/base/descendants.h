@@ -18,8 +18,8 @@ namespace shardrun::base {
 // found. Children that existed before are left alone, with all that is below them.
 class DescendantReaper {
  public:
-  // kIo when the kernel refuses.
-  static Result<DescendantReaper> start();
+  // `unseen`: children of ours that waitpid() passes over, which are left alone, too. kIo when the kernel refuses.
+  static Result<DescendantReaper> start(std::set<pid_t> unseen = {});
   DescendantReaper(DescendantReaper&& other) noexcept;
   DescendantReaper& operator=(DescendantReaper&&) = delete;
   ~DescendantReaper();
@@ -32,7 +32,7 @@ class DescendantReaper {
 
  private:
   DescendantReaper() = default;
-  std::set<pid_t> before_;  // our children when we started
+  std::set<pid_t> before_;  // our children when we started, and the unseen
   bool active_ = true;
   int was_subreaper_ = 0;
 };

@@ -1,9 +1,13 @@
 #include "runtime/base/io.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -32,17 +36,22 @@ Result<std::string> read_file(const std::string& path, uint64_t limit_bytes) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return errno_error(Code::kIo, path, errno);
   if (S_ISDIR(status.st_mode)) return Error(Code::kIo, fmt::format("{}: is a folder, not a file", path));
-  std::string text;
-  std::array<char, 65536> chunk;
-  while (true) {
-    const ssize_t got = ::read(fd.get(), chunk.data(), chunk.size());
+  // Those of /proc say that they are empty.
+  constexpr uint64_t kUnsaid = 4096;
+  const auto said = static_cast<uint64_t>(status.st_size);
+  std::string text(said > 0 ? std::min(said, limit_bytes) + 1 : kUnsaid, '\0');
+  for (size_t filled = 0;;) {
+    const ssize_t got = ::read(fd.get(), text.data() + filled, text.size() - filled);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno_error(Code::kIo, fmt::format("reading {}", path), errno);
-    if (got == 0) return text;
-    text.append(chunk.data(), got);
-    if (text.size() > limit_bytes) {
+    filled += static_cast<size_t>(got);
+    if (filled > limit_bytes)
       return Error(Code::kRefused, fmt::format("{}: larger than {} bytes", path, limit_bytes));
+    if (got == 0) {
+      text.resize(filled);
+      return text;
     }
+    if (filled == text.size()) text.resize(2 * filled);
   }
 }
 
@@ -145,12 +154,20 @@ __attribute__((target("sse4.2"))) uint32_t crc_by_instruction(std::span<const st
   }
   return crc_by_table(bytes, static_cast<uint32_t>(wide));
 }
+
+// Asked when it is needed: __builtin_cpu_supports() asks for everything before main(), and in a virtual machine each question takes
+// the hypervisor microseconds, for every rank.
+bool has_sse42() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0;
+}
 #endif
 }  // namespace
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed) {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("sse4.2")) return ~crc_by_instruction(bytes, ~seed);
+  static const bool has_instruction = has_sse42();
+  if (has_instruction) return ~crc_by_instruction(bytes, ~seed);
 #endif
   return ~crc_by_table(bytes, ~seed);
 }

@@ -4,6 +4,9 @@
 // waits for the end of a pipe that the supervisor alone holds open. When that comes without a word before, it kills every
 // process of the program's group, and every one that has the guard's mark in its environment, whatever session it is in.
 //
+// It is a child that signals nobody when it ends, which waits pass over unless they ask for such children (__WCLONE, wait(2)): one
+// wait tells the supervisor that its program has left nothing behind, without a look at /proc.
+//
 // Thread rule: thread-compatible; start() forks, so the process has one thread.
 #pragma once
 
@@ -24,6 +27,7 @@ class Guard {
   Guard& operator=(Guard&&) = delete;
   ~Guard() { dismiss(); }
 
+  pid_t pid() const { return pid_; }
   // Returns "NAME=value", which the program must have in its environment.
   const std::string& mark() const { return mark_; }
   // Tells the guard whose group to end. Once.

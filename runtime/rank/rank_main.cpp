@@ -5,12 +5,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +28,7 @@
 #include "runtime/rank/container.h"
 #include "runtime/rank/setup.h"
 #include "runtime/rank/supervisor.h"
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/run_dir.h"
 #include "runtime/record/run_record.h"
 
@@ -38,7 +43,7 @@ int fail(const base::Error& error, int exit_code) {
   return exit_code;
 }
 
-// The same, of a supervisor that cannot start its program: the rank's exit file tells the reason, so that the verdict does.
+// The same, of a supervisor that cannot start its program: the rank's account tells the reason, so that the verdict does.
 int fail_with_account(const contract::RankJob& job, const base::Error& error) {
   record::RankExit exit;
   exit.global_rank = job.env.global_rank;
@@ -46,11 +51,8 @@ int fail_with_account(const contract::RankJob& job, const base::Error& error) {
   exit.ended = base::unix_now();
   exit.exit_code = contract::kExitInfrastructure;
   exit.last_words = error.to_string();
-  const std::string path =
-      record::RunDir{job.env.run_directory}.rank_exit(job.env.attempt, job.env.global_rank);
-  if (auto written =
-          base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);
-      !written)
+  const record::RunDir run{job.env.run_directory};
+  if (auto written = record::append_rank_exit(run, job.env.attempt, exit); !written)
     (void)fail(written.error().context("saying why the rank's program was not started"),
                contract::kExitInfrastructure);
   return fail(error, contract::kExitInfrastructure);
@@ -62,8 +64,17 @@ std::string heartbeat_file(const contract::RankJob& job) {
 
 using Variables = std::map<std::string, std::string>;
 
+// Does in one pass what setenv() does with one for each. What environ points to stays until the end.
 void set_all(const Variables& variables) {
-  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  std::vector<char*> all;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (variables.count(std::string(text.substr(0, text.find('=')))) == 0) all.push_back(*variable);
+  }
+  for (const auto& [name, value] : variables) all.push_back(::strdup((name + '=' + value).c_str()));
+  all.push_back(nullptr);
+  environ = std::make_unique<char*[]>(all.size()).release();
+  std::copy(all.begin(), all.end(), environ);
 }
 
 // Returns the variables that the spec adds; a reference that leads nowhere is the rank's failure.
@@ -100,12 +111,13 @@ Result<std::vector<std::string>> command_of(const contract::RankJob& job, const 
 }
 
 // Returns what the child executes, with its variables set here already.
-Result<std::vector<std::string>> program_of(const contract::RankJob& job, const std::string& runtime_program,
-                                            int progress_fd) {
+Result<std::vector<std::string>> program_of(const contract::RankJob& job,
+                                            Result<std::string> (*find_runtime)(), int progress_fd) {
   const bool command = !job.spec.program.command.empty();
   ASSIGN_OR_RETURN(const auto variables, apply_environment(job, command));
   if (command) return command_of(job, variables);
-  return std::vector<std::string>{runtime_program, contract::kTrainWord, SHARDRUN_VERSION,
+  ASSIGN_OR_RETURN(const auto runtime, find_runtime());
+  return std::vector<std::string>{runtime, contract::kTrainWord, SHARDRUN_VERSION,
                                   std::to_string(progress_fd)};
 }
 
@@ -133,8 +145,8 @@ bool take_stopped_is_done() {
 }
 
 bool has_stopped_with_account(const record::RankExit& exit, const contract::RankEnv& env) {
-  const std::string account = record::RunDir{env.run_directory}.rank_exit(env.attempt, env.global_rank);
-  return exit.stopped_on_request && contract::ended_as_asked(exit) && ::access(account.c_str(), F_OK) == 0;
+  return exit.stopped_on_request && contract::ended_as_asked(exit) &&
+         record::read_rank_exits({env.run_directory}, env.attempt).count(env.global_rank) != 0;
 }
 
 // One write for a line, so that those of a node's ranks do not mix. What a full disk does not take is missing in the trace.
@@ -148,7 +160,7 @@ void leave_phases(record::LaunchPhases& phases, const contract::RankEnv& env) {
 
 }  // namespace
 
-int run_rank(const std::string& runtime_program) {
+int run_rank(Result<std::string> (*find_runtime)()) {
   die_with_launcher();
   const bool stopped_is_done = take_stopped_is_done();
   record::LaunchPhases phases = record::phases_of_this_process();
@@ -178,7 +190,7 @@ int run_rank(const std::string& runtime_program) {
   }
   // Before the program's own variables are set here.
   auto secrets = find_secrets(job->spec.environment, inherited_variables());
-  SupervisorRequest request{.env = job->env, .program = program_of(*job, runtime_program, progress_fd.get())};
+  SupervisorRequest request{.env = job->env, .program = program_of(*job, find_runtime, progress_fd.get())};
   request.binding = choose_binding(job->env.local_rank, job->env.local_world_size, job->plan.cpus_per_rank);
   request.secrets = std::move(secrets);
   if (progress) request.progress = progress->get();
@@ -192,7 +204,7 @@ int run_rank(const std::string& runtime_program) {
   auto exit = supervise(request);
   if (!exit) return fail_with_account(*job, exit.error());
   if (job->plan.trace_launch.value_or(false)) leave_phases(phases, job->env);
-  if (stopped_is_done && has_stopped_with_account(*exit, job->env)) std::exit(contract::kExitDone);
+  if (stopped_is_done && has_stopped_with_account(*exit, job->env)) end_with(contract::kExitDone);
   end_like(*exit);
 }
 

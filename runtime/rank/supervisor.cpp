@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,6 +31,7 @@
 #include "runtime/rank/memory_events.h"
 #include "runtime/rank/rank_logs.h"
 #include "runtime/rank/watch_link.h"
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/run_dir.h"
 
 namespace shardrun::rank {
@@ -152,11 +154,12 @@ Result<Child> start_program(const SupervisorRequest& request, const Pipe& out, c
     for (const std::string& word : *request.program) start.argv.push_back(const_cast<char*>(word.c_str()));
     start.argv.push_back(nullptr);
   }
-  std::vector<std::max_align_t> stack(kStartStackBytes / sizeof(std::max_align_t));
+  constexpr size_t kUnits = kStartStackBytes / sizeof(std::max_align_t);
+  const auto stack = std::make_unique_for_overwrite<std::max_align_t[]>(kUnits);  // zeros cost a fault a page
   int pidfd = -1;
   Child child;
-  child.pid = ::clone(begin_program, stack.data() + stack.size(),
-                      CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &start, &pidfd);
+  child.pid = ::clone(begin_program, stack.get() + kUnits, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
+                      &start, &pidfd);
   if (child.pid < 0) return base::errno_error(Code::kIo, "starting the rank's process", errno);
   child.pidfd = UniqueFd(pidfd);
   if (const std::string words = words_of(start); !words.empty())
@@ -363,19 +366,15 @@ class Supervisor {
   }
 
   void write_exit(record::RankExit& exit) {
-    const record::RunDir run_dir{request_.env.run_directory};
     const bool failed = exit.signal.has_value() || exit.exit_code != 0;
     if (failed) {
       for (size_t i = 0; i < streams_.size(); ++i) read_stream(i, /*limit_bytes=*/size_t{1} << 20);
       exit.last_words = logs_.last_words();
     }
     if (std::string losses = logs_.losses(); !losses.empty()) exit.output_losses = std::move(losses);
-    const std::string path = run_dir.rank_exit(request_.env.attempt, request_.env.global_rank);
-    if (auto written =
-            base::write_file_atomically(path, to_json(exit), record::kFileMode, base::Durability::kProcess);
-        !written) {
+    const record::RunDir run{request_.env.run_directory};
+    if (auto written = record::append_rank_exit(run, request_.env.attempt, exit); !written)
       logs_.note(fmt::format("cannot say how the rank ended: {}", written.error().to_string()));
-    }
   }
 
   const SupervisorRequest& request_;
@@ -417,8 +416,8 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
 
   ASSIGN_OR_RETURN(auto guard, Guard::start());
   mark(request, "guard");
-  // After the guard, which it leaves alone as everything that was there before.
-  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start());
+  // It leaves alone everything that was there before, and the guard.
+  ASSIGN_OR_RETURN(auto reaper, base::DescendantReaper::start({guard.pid()}));
   ::putenv(::strdup(guard.mark().c_str()));  // for the program
   ASSIGN_OR_RETURN(auto child, start_program(request, out, err, child_mask));
   mark(request, "start_program");
@@ -430,8 +429,14 @@ Result<record::RankExit> supervise(const SupervisorRequest& request) {
       .run();
 }
 
+// What std::exit() would destroy ends with the process.
+void end_with(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 void end_like(const record::RankExit& exit) {
-  if (!exit.signal) std::exit(exit.exit_code.value_or(contract::kExitInfrastructure));
+  if (!exit.signal) end_with(exit.exit_code.value_or(contract::kExitInfrastructure));
   const struct rlimit no_core {};
   ::setrlimit(RLIMIT_CORE, &no_core);  // the program has left its own core file
   std::fflush(nullptr);
@@ -441,7 +446,7 @@ void end_like(const record::RankExit& exit) {
   sigaddset(&set, *exit.signal);
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
   ::kill(::getpid(), *exit.signal);
-  std::exit(128 + *exit.signal);
+  end_with(128 + *exit.signal);
 }
 
 }  // namespace shardrun::rank

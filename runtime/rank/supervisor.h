@@ -6,7 +6,7 @@
 //               shell: 127 when it does not exist, 126 when it cannot be run.
 //   signals     SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 go to the child's process group. SIGQUIT is ours: kill
 //               the child now, but keep its last words (the local scheduler sends it before SIGKILL).
-//   the end     rank_<g>.exit.json is written the moment the child is gone. Then every process that it left behind
+//   the end     the rank's line in <node>.exits is written the moment the child is gone. Then every process that it left behind
 //               is killed, whatever session it hides in, and the pipes are read to their end.
 //   heartbeat   twice a second to the conductor (watch_link.h), whose order to kill, or whose silence, ends the child, and
 //               whose order to signal it is passed on.
@@ -59,6 +59,8 @@ struct SupervisorRequest {
 // kIo when the child could not be made.
 base::Result<record::RankExit> supervise(const SupervisorRequest& request);
 
+// Ends this process.
+[[noreturn]] void end_with(int code);
 // Ends this process as the child ended: with its exit code, or by the same signal. Does not return.
 [[noreturn]] void end_like(const record::RankExit& exit);
 

@@ -5,7 +5,7 @@
 //     attempt_<n>/rank_<g>.out .err     what the rank wrote, byte for byte; long output goes on in rank_<g>.<k>.out .err
 //     attempt_<n>/rank_<g>.times        when it wrote what (output_marks.h)
 //     attempt_<n>/<node>.log            what shardrun says there: "<utc time> <node>:<global rank> shardrun: <line>"
-//     attempt_<n>/rank_<g>.exit.json    how the rank ended (RankExit)
+//     attempt_<n>/<node>.exits          how the ranks of a node ended (exit_lines.h)
 //     epoch events.jsonl
 //     attempt_<n>/plan.json             what the ranks of the attempt read: plan.json, or that of fewer nodes
 //     attempt_<n>/watch.json            where the conductor listens for heartbeats (0600)
@@ -40,6 +40,7 @@ struct RunDir {
   std::string attempt(int n) const { return root + "/attempt_" + std::to_string(n); }
   std::string attempt_plan(int n) const { return attempt(n) + "/plan.json"; }
   std::string node_log(int n, const std::string& node) const { return attempt(n) + "/" + node + ".log"; }
+  std::string node_exits(int n, const std::string& node) const { return attempt(n) + "/" + node + ".exits"; }
   std::string node_phases(int n, const std::string& node) const {
     return attempt(n) + "/" + node + ".phases";
   }
@@ -55,7 +56,6 @@ struct RunDir {
   std::string rank_times(int n, int rank, int segment = 0) const {
     return rank_file(n, rank, segment_name(segment) + ".times");
   }
-  std::string rank_exit(int n, int rank) const { return rank_file(n, rank, ".exit.json"); }
   std::string rank_alive(int n, int rank) const { return rank_file(n, rank, ".alive"); }
   std::string watch_json(int n) const { return attempt(n) + "/watch.json"; }
   // The folder of pass `pass` of the preflight before attempt n: the first one is 0, each later one goes without some nodes.

@@ -217,12 +217,12 @@ Result<RunRecord> parse_run_record(std::string_view text) {
   return record;
 }
 
-std::string to_json(const RankExit& exit) {
-  return base::json_of(exit);
+std::string to_line(const RankExit& exit) {
+  return base::json_of(exit, base::kJsonLine);
 }
 
 Result<RankExit> parse_rank_exit(std::string_view text) {
-  return base::parse_fields<RankExit>(text, "the rank's exit file");
+  return base::parse_fields<RankExit>(text, "how a rank ended");
 }
 
 std::string to_json(const TrainingMetrics& metrics) {

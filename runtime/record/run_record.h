@@ -23,7 +23,7 @@ namespace shardrun::record {
 
 using base::Result;
 
-// How one rank ended. Written by shardrun-rank's supervisor the moment it reaped its program.
+// How one rank ended. Told by shardrun-rank's supervisor the moment it reaped its program (exit_lines.h).
 struct RankExit {
   int global_rank = 0;
   std::string node;
@@ -146,8 +146,9 @@ std::string basis_text(const Prediction& prediction);
 
 std::string to_json(const RunRecord& record);
 std::string to_json(const std::vector<RunRecord>& records);
-std::string to_json(const RankExit& exit);
 std::string to_json(const TrainingMetrics& metrics);
+// With a newline.
+std::string to_line(const RankExit& exit);
 // kCorrupt with what is wrong; a newer format_version is kUnsupported.
 Result<RunRecord> parse_run_record(std::string_view json);
 Result<RankExit> parse_rank_exit(std::string_view json);

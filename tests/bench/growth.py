@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures how a run's cost grows with its ranks, on a virtual cluster of one machine, and fits a law to each quantity.
 
-    tests/cluster/vcluster run 64 --cpus 16 -- tests/bench/growth.py BIN [MOST_RANKS [MOST_TRAINER_RANKS]]
+    tests/cluster/vcluster run 64 --cpus 16 -- tests/bench/growth.py BIN RANKS… >>points
+    tests/bench/growth.py table <points
 
-For 8, 16, 32 … ranks, 8 on each node until the nodes are used up: `shardrun run` of `true` beside `srun --mpi=pmix` of it, in turn
-(median of 3); files and bytes of the run; descriptors, peak memory and CPU time of the conductor while the ranks of another run
-sleep; and of a trainer with a tiny model the descriptors of a rank, the bytes of a node's /dev/shm and the seconds of its third
-step. The laws are a + b·N and a + b·log2 N, fitted to relative errors; printed is the better one, its
+For each number of ranks, 8 on each node until the nodes are used up: `shardrun run` of `true` beside `srun --mpi=pmix` of it, in turn
+(median of 7, with the smallest and the largest); files and bytes of the run; descriptors, peak memory and CPU time of the conductor while the ranks of another run
+sleep; and to 256 ranks, of a trainer with a tiny model the descriptors of a rank, the bytes of a node's /dev/shm and the seconds of its third
+step. A point is a line of JSON, so that the large ones can be measured by themselves. The laws are a + b·N and a + b·log2 N, fitted to relative errors; printed is the better one, its
 largest relative error, and its value for 80,000 ranks. Times are of as many processes as there are ranks on this machine's CPUs,
 so that their laws say nothing of a cluster with CPUs of its own; everything else does."""
 
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 
-NODES, ROUNDS, FAR = 64, 3, 80_000
+NODES, ROUNDS, FAR, MOST_TRAINERS = 64, 7, 80_000, 256
 JOB = """name = "job"
 [resources]
 nodes = {nodes}
@@ -96,11 +97,14 @@ class Bench:
         for _ in range(ROUNDS):
             theirs.append(self.seconds(srun))
             ours.append(self.seconds([self.shardrun, "run", "--quiet", "job.toml"]))
+        ratios = sorted(a / b for a, b in zip(ours, theirs))
         files, size = run_files(next(pathlib.Path(f"runs/true-{ranks}").glob("job/*")))
         return {
             "launch, s": statistics.median(ours),
             "srun --mpi=pmix, s": statistics.median(theirs),
-            "ratio": statistics.median(a / b for a, b in zip(ours, theirs)),
+            "ratio": statistics.median(ratios),
+            "smallest ratio": ratios[0],
+            "largest ratio": ratios[-1],
             "files of a run": files,
             "bytes of a run": size,
         }
@@ -186,34 +190,40 @@ def number(value):
     return f"{value:.0f}" if isinstance(value, int) or value >= 1000 else f"{value:.3g}"
 
 
-def main():
-    most, most_trainers = (int(word) for word in (sys.argv[2:4] + ["1024", "512"][len(sys.argv) - 2 :]))
-    bench = Bench(pathlib.Path(sys.argv[1]).resolve())
-    table = {}
-    sizes = [2**power for power in range(3, most.bit_length())]
+def measure(programs, sizes):
+    bench = Bench(programs)
     for ranks in sizes:
         found = bench.launches(ranks) | bench.conductor(ranks)
-        if ranks <= most_trainers:
+        if ranks <= MOST_TRAINERS:
             found |= bench.trainer(ranks)
-        for name, value in found.items():
-            table.setdefault(name, {})[ranks] = value
-        print(ranks, json.dumps(found), flush=True)
+        print(json.dumps({"ranks": ranks} | found), flush=True)
+
+
+def print_table(points):
+    points.sort(key=lambda point: point["ranks"])
+    sizes = [point["ranks"] for point in points]
     print("| quantity | " + " | ".join(map(str, sizes)) + " | law | largest error | at 80,000 |")
     print("|-" * (len(sizes) + 4) + "|")
-    for name, values in table.items():
+    for name in max(points, key=len):
+        if name == "ranks":
+            continue
+        values = {point["ranks"]: point[name] for point in points if name in point}
         words, error, far = law([(n, max(y, 1e-3)) for n, y in values.items()])
         cells = [number(values[n]) if n in values else "" for n in sizes]
         print(f"| {name} | " + " | ".join(cells) + f" | {words} | {100 * error:.0f} % | {number(far)} |")
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "table":
+        print_table([json.loads(line) for line in sys.stdin])
+        sys.exit()
     if "SLURM_JOB_ID" not in os.environ:  # the outer call: into an allocation of all nodes, on the first of them
         node = pathlib.Path(os.environ["VCLUSTER"], "n1.holder").read_text(encoding="ascii").strip()
-        each = str(max(8, (int(sys.argv[2]) if len(sys.argv) > 2 else 1024) // NODES))
+        each = str(max(8, max(map(int, sys.argv[2:])) // NODES))
         sys.argv[1] = str(pathlib.Path(sys.argv[1]).resolve())
         os.execvp(
             "nsenter",
             ["nsenter", "--net", "--mount", "--uts", "--target", node, "env", f"--chdir={os.getcwd()}", "salloc", "--quiet",
              f"--nodes={NODES}", f"--ntasks-per-node={each}", str(pathlib.Path(__file__).resolve()), *sys.argv[1:]],
         )  # fmt: skip
-    main()
+    measure(sys.argv[1], [int(word) for word in sys.argv[2:]])

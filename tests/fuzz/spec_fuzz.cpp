@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/launch_plan.h"
 #include "runtime/record/results.h"
 #include "runtime/record/run_record.h"
@@ -18,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)parse_job_spec("name = \"x\"\n[program]\ncommand = [\"env\"]\n", "fuzz.toml", overrides);
   if (auto plan = parse_launch_plan(text)) (void)to_json(*plan);
   if (auto record = parse_run_record(text)) (void)to_results_json(*record, nullptr);
-  if (auto exit = parse_rank_exit(text)) (void)to_json(*exit);
+  for (const auto& [rank, exit] : parse_rank_exits(text)) (void)to_line(exit);
   (void)parse_training_metrics(text);
   return 0;
 }

@@ -35,7 +35,7 @@ mkdir "$run/attempt_0"
 jq -nc 'range(512) | {format_version: 1, global_rank: ., node: "n\(. / 8 | floor)", ended: 9, exit_code: (if . == 3 then 1 else 0 end), signal: null,
   peer_lost: false, stopped_on_request: false, peak_memory_bytes: (1e9 + . * 1e6 | floor), out_of_memory: null, last_words: "",
   steps_seconds: 310000, waiting_seconds: (31000 + 900 * (. % 64))}' |
-  awk -v folder="$run/attempt_0" '{ print >(folder "/rank_" (NR - 1) ".exit.json") }'
+  awk -v folder="$run/attempt_0" '{ print >(folder "/n" int((NR - 1) / 8) ".exits") }'
 
 begin=$EPOCHREALTIME
 "$shardrun" report "$run" -o "$work/report.html" >/dev/null

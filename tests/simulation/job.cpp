@@ -12,6 +12,7 @@
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_job.h"
+#include "runtime/record/exit_lines.h"
 #include "runtime/trainer/checkpoint/store.h"
 #include "runtime/trainer/train/metrics.h"
 #include "tests/simulation/unwatched.h"
@@ -290,8 +291,7 @@ int Job::run_rank(Crew& crew, int rank) {
   exit.node = process.identity.host;
   exit.exit_code = code;
   exit.peer_lost = code == contract::kExitInfrastructure;
-  (void)base::write_file_atomically(run.rank_exit(crew.attempt, rank), to_json(exit), record::kFileMode,
-                                    base::Durability::kProcess);
+  (void)record::append_rank_exit(run, crew.attempt, exit);
   return code;
 }
 

@@ -276,20 +276,22 @@ TEST_CASE(
 TEST_CASE("rank: a scheduler that signals the program before its supervisor has stopped it all the same") {
   const Ended run(shell("(kill -TERM $$; sleep 0.02; kill -TERM $PPID) & wait; sleep 5"));
 
-  const auto exit = shardrun::record::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
+  const auto exits = run.job.exits();
 
-  REQUIRE(exit.has_value());
-  CHECK(exit->signal == SIGTERM);
-  CHECK(exit->stopped_on_request);
+  REQUIRE(exits.count(0) == 1);
+  const auto& exit = exits.at(0);
+  CHECK(exit.signal == SIGTERM);
+  CHECK(exit.stopped_on_request);
 }
 
 TEST_CASE("rank: the exit file tells the peak memory of the program and its supervisor's node") {
   const Ended run(shell("exit 0"));
 
-  const auto exit = shardrun::record::parse_rank_exit(run.job.file("attempt_0/rank_0.exit.json"));
+  const auto exits = run.job.exits();
 
-  REQUIRE(exit.has_value());
-  CHECK(exit->exit_code == 0);
-  CHECK(exit->peak_memory_bytes > 100 * 1024);
-  CHECK(run.job.record().peak_memory_bytes.at(0) == exit->peak_memory_bytes);
+  REQUIRE(exits.count(0) == 1);
+  const auto& exit = exits.at(0);
+  CHECK(exit.exit_code == 0);
+  CHECK(exit.peak_memory_bytes > 100 * 1024);
+  CHECK(run.job.record().peak_memory_bytes.at(0) == exit.peak_memory_bytes);
 }

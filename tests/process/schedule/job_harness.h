@@ -4,9 +4,11 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "runtime/record/exit_lines.h"
 #include "runtime/record/run_record.h"
 
 namespace shardrun::testing {
@@ -41,6 +43,8 @@ class LocalJob {
   // The lines of attempt 0 as `shardrun logs` merges them: "<time> <node>:<rank> <text>", escaped.
   std::string node_log() const;
   record::RunRecord record() const;
+  // How the ranks of attempt 0 ended, as their supervisors say.
+  std::map<int, record::RankExit> exits() const { return record::read_rank_exits({run_directory_}, 0); }
   std::string launcher_output() const;  // its stderr and stdout
 
   // Waits until `text` is in a file of the run directory. Returns false after 20 s.

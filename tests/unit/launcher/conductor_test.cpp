@@ -12,6 +12,7 @@
 #include "launcher/agent/conductor_lock.h"
 #include "runtime/base/io.h"
 #include "runtime/contract/master_port.h"
+#include "runtime/record/exit_lines.h"
 #include "tests/unit/launcher/conductor_fixture.h"
 
 using namespace shardrun;
@@ -68,7 +69,7 @@ TEST_CASE_FIXTURE(Fixture,
     record::RankExit written = exited(1, 3);
     written.last_words = "disk on fire";
     written.peak_memory_bytes = 4096;
-    std::ofstream(path("attempt_0/rank_1.exit.json")) << to_json(written);
+    REQUIRE(record::append_rank_exit({request.plan.run_directory}, 0, written));
     return two_ranks_end_with(0, 1);
   });
 
@@ -84,7 +85,7 @@ TEST_CASE_FIXTURE(Fixture,
 TEST_CASE_FIXTURE(Fixture,
                   "conductor: a supervisor that was killed after its program ended well is the cause") {
   FakeScheduler scheduler([&](const StepRequest&) {
-    std::ofstream(path("attempt_0/rank_0.exit.json")) << to_json(exited(0, 0));
+    REQUIRE(record::append_rank_exit({request.plan.run_directory}, 0, exited(0, 0)));
     auto outcome = two_ranks_end_with(0, 0);
     outcome->exits[0] = killed(0, "n0");
     return outcome;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -46,6 +47,20 @@ using rank::Guard;
 bool is_there(pid_t pid) {
   const auto stat = base::read_file("/proc/" + std::to_string(pid) + "/stat", /*limit_bytes=*/4096);
   return stat && stat->find(") Z") == std::string::npos && stat->find(") X") == std::string::npos;
+}
+
+TEST_CASE("a guard is a child that waits pass over, and leaves nothing behind when it is dismissed") {
+  auto guard = Guard::start();
+  REQUIRE(guard);
+  const pid_t pid = guard->pid();
+
+  siginfo_t info{};
+  CHECK(::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == -1);
+  CHECK(errno == ECHILD);
+  CHECK(is_there(pid));
+  guard->dismiss();
+
+  CHECK(::kill(pid, 0) == -1);
 }
 
 TEST_CASE("a program that is killed while it becomes another one does not escape its guard") {
