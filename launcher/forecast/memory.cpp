@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/pipeline.h"
+
 namespace shardrun::launcher {
 namespace {
 
@@ -50,10 +52,13 @@ double gathered_bytes(const ModelShape& model, const Layout& layout, const Trait
          layout.tensor_parallel;
 }
 
-// The first stage of a pipeline has as many micro-batches under way as there are stages, each with its share of the layers.
+// The first stage of a pipeline holds most: as many micro-batches as there are stages, each with its share of the layers, or of chunks
+// the more that interleaving needs.
 double kept_bytes(const ModelShape& model, const Layout& layout, double layer, double input) {
-  const auto stages = static_cast<double>(layout.given.pipeline);
-  const double layers = model.layers / stages * std::min(stages, static_cast<double>(layout.accumulation));
+  const plan::Stage first{0, layout.given.pipeline, layout.given.pipeline_chunks};
+  const int64_t parts = std::min(first.warm_up() + 1, first.chunks * layout.accumulation);
+  const double layers =
+      static_cast<double>(model.layers) / (first.stages * first.chunks) * static_cast<double>(parts);
   const double inputs = (layout.activation_offload ? 2.0 : layers) * input;
   switch (layout.checkpointing) {
     case spec::Checkpointing::kFull:

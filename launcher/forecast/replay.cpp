@@ -276,7 +276,7 @@ std::vector<Block> blocks_of(const MeasuredMachine& machine, const ReplayQuestio
   const ModelShape& model = question.model;
   const double tokens = static_cast<double>(layout.micro_batch) * layout.sequence_length;
   std::vector<Block> blocks;
-  const plan::Wrapping wrapping = plan::wrap_blocks(model.layers + 2, 1, model.layers + 1, question.wrap);
+  const plan::Wrapping wrapping = plan::wrap_blocks(model.layers + 2, {{1, model.layers + 1}}, question.wrap);
   for (int unit = 0; unit < wrapping.units(model.layers + 2); ++unit) {
     Block block;
     const int b = wrapping.begin(unit), together = wrapping.end(unit) - b;

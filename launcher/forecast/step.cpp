@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "launcher/forecast/collective.h"
+#include "runtime/plan/pipeline.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -320,9 +321,9 @@ double micro_steps_seconds(const Schedule& schedule, const Layout& layout) {
 // with several chunks of layers a stage, interleaved). Where gradients of weights are put off until then, a third of it is left
 // (Qi et al., Zero Bubble Pipeline Parallelism, 2023: ZB-H1).
 double bubble_seconds(const Schedule& schedule, const Layout& layout) {
-  const double chunks = layout.given.zero_bubble ? 3.0 : layout.given.pipeline_chunks;
+  const int chunks = layout.given.zero_bubble ? 3 : layout.given.pipeline_chunks;
   const double layers = schedule.layers * (schedule.layer.forward + schedule.layer.backward);
-  return (layout.given.pipeline - 1) / chunks * layers;
+  return plan::idle_micro_steps(layout.given.pipeline, chunks) * layers;
 }
 
 // What moving activations to the host and back adds where kernels do not hide it: the last layer's way there and back,

@@ -187,7 +187,10 @@ Result<Question> question_of(const PlanOptions& options, const LoadedSpec& loade
     question.given.context_parallel = spec.sharding.context_parallel;
     question.given.gathers_context = true;
   }
-  if (own) question.given.pipeline = spec.sharding.pipeline_parallel;
+  if (own) {
+    question.given.pipeline = spec.sharding.pipeline_parallel;
+    question.given.pipeline_chunks = spec.sharding.virtual_stages;
+  }
   question.tensor_parallel = software.tensor_parallel;
   question.as_offered = !own;
   question.traits.streams_moments = own;

@@ -244,15 +244,20 @@ Result<void> check_gpu_library(const spec::JobSpec& spec, const record::LaunchPl
                            spec.origin("resources.device"), library));
 }
 
-// Stages of a pipeline wait for most of a step that has few micro-steps.
+// Stages of a pipeline wait for most of a step that has few micro-steps, and interleaved ones for a group of them that is not full.
 void warn_of_bubble(const spec::JobSpec& spec, int64_t micro_steps, Warnings& warnings) {
-  const int stages = spec.sharding.pipeline_parallel;
+  const int stages = spec.sharding.pipeline_parallel, chunks = spec.sharding.virtual_stages;
+  const double share = 100.0 * plan::bubble_share(stages, chunks, micro_steps);
+  if (chunks > 1 && micro_steps > stages && micro_steps % stages != 0)
+    warnings.push_back(fmt::format(
+        "{}: {} micro-steps are no multiple of {} stages, which wait for each other up to {:.0f} % of a "
+        "step; change [batch] gradient_accumulation",
+        spec.origin("sharding.virtual_stages"), micro_steps, stages, share));
   if (micro_steps >= stages) return;
-  warnings.push_back(
-      fmt::format("{}: {} stages wait for each other {:.0f} % of a step of {} micro-step{}; raise [batch] "
-                  "gradient_accumulation, best to several times as many",
-                  spec.origin("sharding.pipeline_parallel"), stages,
-                  100.0 * plan::bubble_share(stages, micro_steps), micro_steps, micro_steps == 1 ? "" : "s"));
+  warnings.push_back(fmt::format(
+      "{}: {} stages wait for each other {:.0f} % of a step of {} micro-step{}; raise [batch] "
+      "gradient_accumulation, best to several times as many",
+      spec.origin("sharding.pipeline_parallel"), stages, share, micro_steps, micro_steps == 1 ? "" : "s"));
 }
 
 // Refuses a min_nodes that cannot help.

@@ -32,8 +32,12 @@ void print_model(const plan::ModelPlan& model, int64_t tokens_per_step, int64_t 
              counted(model.shard_degree, "rank"), model.replicas, counted(model.tensor_parallel, "rank"));
   if (model.pipeline_parallel > 1)
     print_text(
-        "pipeline     {} stages, which wait for each other {:.0f} % of a step; the one that holds most:\n",
-        model.pipeline_parallel, 100.0 * plan::bubble_share(model.pipeline_parallel, micro_steps));
+        "pipeline     {} stages{}, which wait for each other {:.0f} % of a step; the one that holds most "
+        "sends others {:.4g} MB in it:\n",
+        model.pipeline_parallel,
+        model.virtual_stages > 1 ? fmt::format(" of {} chunks", model.virtual_stages) : "",
+        100.0 * plan::bubble_share(model.pipeline_parallel, model.virtual_stages, micro_steps),
+        static_cast<double>(model.sent_to_stages) * 1e-6);
   const plan::MemoryPlan& memory = model.memory;
   struct Row {
     const char* kind;

@@ -66,7 +66,8 @@ struct ModelPlan {
   int64_t parameters = 0, blocks = 0;
   int64_t trained = 0;  // of those parameters; all, unless the job trains adapters
   FlopsPerToken flops_per_token;
-  int shard_degree = 1, replicas = 1, tensor_parallel = 1, pipeline_parallel = 1;
+  int shard_degree = 1, replicas = 1, tensor_parallel = 1, pipeline_parallel = 1, virtual_stages = 1;
+  int64_t sent_to_stages = 0;  // bytes of a step, from a rank to other stages of a pipeline
   MemoryPlan memory;
 };
 
@@ -80,6 +81,8 @@ void fields(auto& visit, base::Is<ModelPlan> auto& model) {
   visit("replicas", model.replicas);
   visit("tensor_parallel", model.tensor_parallel);
   visit.later("pipeline_parallel", model.pipeline_parallel);
+  visit.later("virtual_stages", model.virtual_stages);
+  visit.later("sent_to_stages", model.sent_to_stages);
   visit("bytes_per_rank", model.memory);
 }
 

@@ -43,8 +43,9 @@ int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
 // embedding's gradient is summed between the first stage and the last.
 int64_t stage_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
   const Stage& stage = options.stage;
-  const int neighbours = int{!stage.is_first()} + int{!stage.is_last()};
-  const bool sums = shape_of(options.model).tied && neighbours == 1;
+  const bool in_a_ring = stage.chunks > 1;  // the last one's next is the first
+  const int neighbours = int{in_a_ring || !stage.is_first()} + int{in_a_ring || !stage.is_last()};
+  const bool sums = shape_of(options.model).tied && stage.is_first() != stage.is_last();
   return neighbours * 2 * (message_bytes(options, degrees.tensor_parallel) + node_sum_bytes(2)) +
          (sums ? all_reduce_bytes(2, layout.block(0).shard_elements * kFp32) : 0);
 }
@@ -142,7 +143,7 @@ RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch) {
           .packed_moments = spec.optimizer.kind == spec::OptimizerKind::kAdamW8,
           .sequence_length = spec.data.sequence_length,
           .context_parallel = spec.sharding.context_parallel,
-          .stage = {0, spec.sharding.pipeline_parallel},
+          .stage = {0, spec.sharding.pipeline_parallel, spec.sharding.virtual_stages},
           .micro_batch = batch.micro_batch,
           .gradient_accumulation = batch.gradient_accumulation,
           .saves_while_training = spec.checkpoint.every_steps > 0};
@@ -189,9 +190,10 @@ Wrapping wrapping(const RankOptions& options) {
   const ModelShape shape = shape_of(options.model);
   SHARDRUN_CHECK(shape.experts == 0);
   const StageOfModel stage = model_run(options).stage;
-  const int first = 1 + (stage.layers < 0 ? 0 : stage.first_layer);
-  const int last = first + (stage.layers < 0 ? shape.layers : stage.layers);
-  return wrap_blocks(static_cast<int>(trained_blocks(options.model, 0, 1).size()), first, last, options.wrap);
+  std::vector<BlockRange> layers;
+  for (const LayerRange& chunk : stage.chunks) layers.push_back({1 + chunk.first, 1 + chunk.end()});
+  if (stage.is_whole()) layers.push_back({1, 1 + shape.layers});
+  return wrap_blocks(static_cast<int>(trained_blocks(options.model, 0, 1).size()), layers, options.wrap);
 }
 
 ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {
@@ -200,6 +202,10 @@ ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const 
   plan.replicas = degrees.replicas;
   plan.tensor_parallel = degrees.tensor_parallel;
   plan.pipeline_parallel = options.stage.stages;
+  plan.virtual_stages = options.stage.chunks;
+  if (const Stage& stage = options.stage; stage.stages > 1)
+    plan.sent_to_stages = options.gradient_accumulation * message_bytes(options, degrees.tensor_parallel) *
+                          (2 * stage.chunks - int{stage.is_first()} - int{stage.is_last()});
   for (const BlockLayout& block : trained_blocks(options.model, 0, 1)) {
     plan.trained += block.elements;
     ++plan.blocks;

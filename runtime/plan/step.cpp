@@ -11,21 +11,27 @@ using Kind = StepEvent::Kind;
 
 StepPlan::StepPlan(StepShape shape)
     : shape_(std::move(shape)),
-      turns_(turn_count(shape_.stage, shape_.micro_steps, shape_.backward)),
+      turns_(shape_.stage, shape_.micro_steps, shape_.backward),
       slots_(shape_.buffers.gathered),
       reductions_(shape_.buffers.whole_gradients) {
   SHARDRUN_CHECK(!shape_.visits.empty() && shape_.prefetch >= 0);
+  if (shape_.chunks.empty()) shape_.chunks = {0, static_cast<int>(shape_.visits.size())};
+  SHARDRUN_CHECK(static_cast<int>(shape_.chunks.size()) == shape_.stage.chunks + 1);
   blocks_ = 1 + *std::max_element(shape_.visits.begin(), shape_.visits.end());
   has_gradient_.resize(blocks_);
-  if (turns_ > 0) begin_turn();
+  begin_turn();
 }
 
 void StepPlan::begin_turn() {
-  turn_ = turn_at(shape_.stage, shape_.micro_steps, shape_.backward, turn_number_);
+  turn_ = turns_.next();
   order_.clear();
   place_ = 0;
-  if (turn_.forward) order_ = shape_.visits;
-  if (turn_.backward) order_.insert(order_.end(), shape_.visits.rbegin(), shape_.visits.rend());
+  if (!turn_) return;
+  first_visit_ = shape_.chunks[turn_->chunk];
+  chunk_visits_ = shape_.chunks[turn_->chunk + 1] - first_visit_;
+  const auto visits = std::span<const int>(shape_.visits).subspan(first_visit_, chunk_visits_);
+  if (turn_->forward) order_.assign(visits.begin(), visits.end());
+  if (turn_->backward) order_.insert(order_.end(), visits.rbegin(), visits.rend());
 }
 
 std::optional<StepEvent> StepPlan::next() {
@@ -40,11 +46,11 @@ std::optional<StepEvent> StepPlan::next() {
 
 // Works out the events of the next visit, or of the step's end.
 void StepPlan::advance() {
-  if (turn_number_ == turns_) return close();
+  if (!turn_) return close();
   visit(place_++);
   if (place_ < order_.size()) return;
   ready_.push_back({.kind = Kind::kTurnEnds});
-  if (++turn_number_ < turns_) begin_turn();
+  begin_turn();
 }
 
 void StepPlan::close() {
@@ -59,12 +65,13 @@ void StepPlan::close() {
 void StepPlan::visit(size_t place) {
   const int block = order_[place];
   const int slot = gathered(place);
-  if (turn_.forward && place < shape_.visits.size()) {
+  if (turn_->forward && place < chunk_visits_) {
     ready_.push_back({.kind = Kind::kForward, .block = block, .visit = number(place), .slot = slot});
     return;
   }
   const auto later = std::span(order_).subspan(place + 1);
-  const bool last = turn_number_ + 1 == turns_ && std::find(later.begin(), later.end(), block) == later.end();
+  const bool last = turn_->micro_step + 1 == shape_.micro_steps &&
+                    std::find(later.begin(), later.end(), block) == later.end();
   backward(block, number(order_.size() - 1 - place), slot, last);
 }
 

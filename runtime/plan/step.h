@@ -11,7 +11,7 @@
 //     await gradient 0, await gradient 1
 //
 // A stage of a pipeline has the turns of pipeline.h, which stand in the place of micro-steps here: each is forward, or backward,
-// or on the last stage both, as without a pipeline.
+// or on the last stage both, as without a pipeline, and visits the blocks of one of the stage's chunks.
 //
 // Gathers. A block that a slot still holds is not gathered again: the turn to backward costs nothing, and turns share blocks. Nothing
 // is held when a step begins. The next `prefetch` visits of a turn have their blocks gathered before a visit; with a slot each, once.
@@ -37,6 +37,8 @@ namespace shardrun::plan {
 struct StepShape {
   std::vector<int> visits;  // blocks in the order of forward's uses; one with tied weights comes twice
   Stage stage{};            // whose blocks those are
+  std::vector<int>
+      chunks;  // where in `visits` each of its chunks begins, and the end of the last; empty: there is one
   int64_t micro_steps = 1;
   bool backward = true;  // false: forward only, as in a validation
   int prefetch = 1;
@@ -90,8 +92,10 @@ class StepPlan {
   void advance();
   void begin_turn();
   void visit(size_t place);
+  // Of a visit of the turn's chunk.
   int number(size_t visit) const {
-    return shape_.numbers.empty() ? static_cast<int>(visit) : shape_.numbers[visit];
+    const size_t of_all = first_visit_ + visit;
+    return shape_.numbers.empty() ? static_cast<int>(of_all) : shape_.numbers[of_all];
   }
   bool stays(int block) const { return !shape_.stays.empty() && shape_.stays[block]; }
   int gathered(size_t place);
@@ -106,8 +110,10 @@ class StepPlan {
   size_t after(size_t gradient) const { return (gradient + 1) % reductions_.size(); }
 
   StepShape shape_;
-  int64_t turns_ = 0, turn_number_ = 0;
-  Turn turn_;
+  Turns turns_;
+  std::optional<Turn> turn_;  // nullopt: all are over
+  size_t first_visit_ = 0;    // of the turn's chunk, which has as many as follow
+  size_t chunk_visits_ = 0;
   std::vector<int> order_;  // blocks by visit of the turn, forward's and then backward's
   int blocks_ = 0;          // that there may be: one more than the last of `visits`
   size_t place_ = 0;        // of order_, of the visit that comes next

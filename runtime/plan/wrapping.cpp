@@ -6,12 +6,18 @@
 
 namespace shardrun::plan {
 
-Wrapping wrap_blocks(int blocks, int first, int last, int together) {
-  SHARDRUN_CHECK(0 <= first && first <= last && last <= blocks && together >= 1);
+Wrapping wrap_blocks(int blocks, const std::vector<BlockRange>& ranges, int together) {
+  SHARDRUN_CHECK(together >= 1);
   if (together == 1) return {};
+  std::vector<bool> begins(blocks, true);
+  for (const BlockRange& range : ranges) {
+    SHARDRUN_CHECK(0 <= range.first && range.first <= range.last && range.last <= blocks);
+    for (int block = range.first; block < range.last; ++block)
+      begins[block] = (block - range.first) % together == 0;
+  }
   Wrapping wrapping;
   for (int block = 0; block < blocks; ++block)
-    if (block < first || block >= last || (block - first) % together == 0) wrapping.begins.push_back(block);
+    if (begins[block]) wrapping.begins.push_back(block);
   wrapping.begins.push_back(blocks);
   return wrapping;
 }

@@ -24,8 +24,13 @@ struct Wrapping {
   int end(int unit) const { return begins.empty() ? unit + 1 : begins[unit + 1]; }
 };
 
-// Units of `together` of the blocks [first, last), of which the last unit may have fewer; each other block is its own.
-Wrapping wrap_blocks(int blocks, int first, int last, int together);
+// Blocks [first, last).
+struct BlockRange {
+  int first = 0, last = 0;
+};
+
+// Units of `together` of the blocks of each of these ranges, of which the last unit may have fewer; each other block is its own.
+Wrapping wrap_blocks(int blocks, const std::vector<BlockRange>& ranges, int together);
 
 // The layout whose blocks are the units. What is padding inside one of several blocks is no padding of the unit.
 ShardLayout layout_of_units(const ShardLayout& layout, const Wrapping& wrapping);

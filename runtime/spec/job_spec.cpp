@@ -217,6 +217,7 @@ void read_sharding(const TomlValue& document, SpecReading& reading, ShardingSpec
   section.integer("expert_parallel", 1, 1 << 10, sharding.expert_parallel);
   section.integer("context_parallel", 1, 1 << 10, sharding.context_parallel);
   section.integer("pipeline_parallel", 1, 1 << 10, sharding.pipeline_parallel);
+  section.integer("virtual_stages", 1, 1 << 10, sharding.virtual_stages);
   section.integer("wrap", 1, 1 << 12, sharding.wrap);
   section.integer("prefetch", 0, 64, sharding.prefetch);
   section.finish();
@@ -400,7 +401,11 @@ void check_context(const SectionReader& sharding, SpecReading& reading, const Jo
 }
 
 void check_pipeline(const SectionReader& sharding, SpecReading& reading, const JobSpec& spec) {
-  const int stages = spec.sharding.pipeline_parallel;
+  const int stages = spec.sharding.pipeline_parallel, chunks = spec.sharding.virtual_stages;
+  const auto virtual_origin = sharding.origin("virtual_stages");
+  if (stages == 1 && chunks > 1)
+    reading.fail(virtual_origin, "one stage has nothing to wait for, and so nothing to interleave",
+                 "write pipeline_parallel, too, or remove it");
   if (stages == 1) return;
   const Architecture& architecture = architecture_of(spec.program.trainer);
   const auto origin = sharding.origin("pipeline_parallel");
@@ -419,6 +424,11 @@ void check_pipeline(const SectionReader& sharding, SpecReading& reading, const J
   } else if (stages > spec.model.layers) {
     reading.fail(origin, fmt::format("{} stages cannot have a layer each of {}", stages, spec.model.layers),
                  "write at most as many stages as the model has layers");
+  } else if (int64_t{stages} * chunks > spec.model.layers) {
+    reading.fail(virtual_origin,
+                 fmt::format("{} layers are too few for {} chunks on each of {} stages", spec.model.layers,
+                             chunks, stages),
+                 fmt::format("write at most {}", spec.model.layers / stages));
   } else if (spec.model.tied_embeddings && spec.optimizer.kind == OptimizerKind::kLamb) {
     reading.fail(origin, "lamb counts an embedding twice that is tied between stages",
                  "remove it, or write kind = \"adamw\"");

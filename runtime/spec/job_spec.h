@@ -89,12 +89,12 @@ struct ShardingSpec {  // [sharding]
   Strategy strategy = Strategy::kFullShard;
   // For hybrid_shard: ranks that share one copy of the model's state; 0: those of a node.
   int shard_degree = 0;
-  int tensor_parallel = 1;    // ranks that share each matrix
-  int expert_parallel = 1;    // ranks that share the experts of each layer
-  int context_parallel = 1;   // ranks that share each sequence: some tokens each, keys and values of all
-  int pipeline_parallel = 1;  // stages that have some of the layers each
-  int wrap = 1;               // how many layers are gathered, and their gradients reduced, together
-  int prefetch = 1;           // how many such units are gathered ahead
+  int tensor_parallel = 1;   // ranks that share each matrix
+  int expert_parallel = 1;   // ranks that share the experts of each layer
+  int context_parallel = 1;  // ranks that share each sequence: some tokens each, keys and values of all
+  int pipeline_parallel = 1, virtual_stages = 1;  // stages, and chunks of neighbouring layers that each has
+  int wrap = 1;      // how many layers are gathered, and their gradients reduced, together
+  int prefetch = 1;  // how many such units are gathered ahead
 };
 
 struct PrecisionSpec {  // [precision]

@@ -318,9 +318,18 @@ StageOfModel stage_of(const LlamaConfig& config, const Stage& stage, int sequenc
   const double scores = 6.0 * config.heads * config.head_elements() * sequence_length;
   const std::vector<double> layers(config.layers, products(blocks[1]) + scores);
   const double head = products(config.tied_embeddings ? blocks.front() : blocks.back());
-  const std::vector<int> first = cut_layers(layers, /*before=*/0.0, head, stage.stages);
-  return {stage.is_first(), stage.is_last(), first[stage.number],
-          first[stage.number + 1] - first[stage.number], stage.in_flight(micro_steps)};
+  const std::vector<int> first = cut_layers(layers, /*before=*/0.0, head, stage.stages, stage.chunks);
+  std::vector<std::vector<int>> counts;  // of layers, by stage and chunk
+  for (Stage one{0, stage.stages, stage.chunks}; one.number < stage.stages; ++one.number)
+    counts.push_back(layers_of_chunks(one, first[one.number + 1] - first[one.number]));
+  StageOfModel ours{.has_embedding = stage.is_first(), .has_head = stage.is_last()};
+  int begin = 0;
+  for (int chunk = 0; chunk < stage.chunks; ++chunk) {
+    for (int number = 0; number < stage.stages; begin += counts[number++][chunk])
+      if (number == stage.number) ours.chunks.push_back({begin, counts[number][chunk]});
+  }
+  ours.held = most_held(stage, micro_steps, counts[stage.number]);
+  return ours;
 }
 
 int64_t most_targets(const LlamaConfig& /*config*/, int sequence_length) {

@@ -72,7 +72,7 @@ struct LlamaBuffers {
     LlamaLayerActivations<T> shared{};  // of all layers: what backward computes again
     take_rest(shared, s, scratch, s.checkpointing == Checkpointing::kFull);
     take_cheap(shared, s, scratch, s.checkpointing != Checkpointing::kNone);
-    layers.assign(s.in_flight * s.L, shared);
+    layers.assign(s.held, shared);
     for (size_t index = 0; index < layers.size(); ++index) {
       LlamaLayerActivations<T>& layer = layers[index];
       if (index >= static_cast<size_t>(s.slots)) {
@@ -134,8 +134,8 @@ struct LlamaBuffers {
     scratch_bytes = scratch.bytes();
   }
 
-  std::vector<LlamaLayerActivations<T>>
-      layers;  // of one micro-batch, then of the next that is under way with it
+  // The model's, or on a stage of a pipeline as many as are held at once (HeldLayers).
+  std::vector<LlamaLayerActivations<T>> layers;
   int32_t *tokens = nullptr, *targets = nullptr, *begins = nullptr;
   float *rope = nullptr, *head_rrms = nullptr, *logits = nullptr;
   // (C) or (2,D), of norms' weights, before it is added to another's; with adapters nobody reads it.

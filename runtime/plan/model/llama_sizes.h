@@ -27,7 +27,7 @@ struct LlamaSizes {
         K(config.kv_heads / ranks),
         F(config.ffn / ranks),
         V(config.vocab / ranks),
-        L(run.stage.layers < 0 ? config.layers : run.stage.layers),
+        L(layers_of(config, run.stage)),
         HD(H * D),
         QKV((H + 2 * K) * D),
         // A window that reaches over the sequence hides nothing.
@@ -40,8 +40,8 @@ struct LlamaSizes {
         dense_F(experts.E > 0 ? 0 : F),
         epsilon(static_cast<float>(config.norm_epsilon)),
         checkpointing(run.checkpointing),
-        in_flight(run.stage.in_flight),
-        slots(layer_slots(L * in_flight, run)),
+        held(run.stage.is_whole() ? L : run.stage.held),
+        slots(layer_slots(held, run)),
         has_head(run.stage.has_head),
         sharers(run.context_parallel),
         fp8(run.fp8),
@@ -64,12 +64,20 @@ struct LlamaSizes {
   int64_t dense_F;  // of a feed-forward of all tokens; 0: there are experts
   float epsilon;
   Checkpointing checkpointing;
-  int64_t in_flight;  // micro-batches whose activations are held at once
-  int64_t slots;      // pieces of `saved`: one for each layer of each of those, unless they wait elsewhere
+  int64_t held;   // layers' activations that are there at once
+  int64_t slots;  // pieces of `saved`: one for each of those, unless they wait elsewhere
   bool has_head;
   int64_t sharers;  // ranks that share each sequence
   bool fp8, accumulates;
   int64_t chunk;  // rows of logits that exist at once
+
+ private:
+  static int64_t layers_of(const LlamaConfig& config, const StageOfModel& stage) {
+    if (stage.is_whole()) return config.layers;
+    int64_t layers = 0;
+    for (const LayerRange& chunk : stage.chunks) layers += chunk.count;
+    return layers;
+  }
 };
 
 }  // namespace shardrun::plan

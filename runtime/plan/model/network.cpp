@@ -62,27 +62,26 @@ StageOfModel stage_of(const Network& network, const Stage& stage, int sequence_l
 
 std::vector<BlockLayout> blocks_of_stage(const Network& network, std::vector<BlockLayout> blocks,
                                          const StageOfModel& stage) {
-  if (stage.layers < 0) return blocks;
+  if (stage.is_whole()) return blocks;
   const ModelShape shape = shape_of(network);
   for (int block = 0; block < static_cast<int>(blocks.size()); ++block) {
     const int layer = block - 1;
-    const bool here = block == 0 ? stage.has_embedding || (shape.tied && stage.has_head)
-                      : layer == shape.layers
-                          ? stage.has_head
-                          : layer >= stage.first_layer && layer < stage.first_layer + stage.layers;
+    const bool here = block == 0              ? stage.has_embedding || (shape.tied && stage.has_head)
+                      : layer == shape.layers ? stage.has_head
+                                              : stage.has(layer);
     blocks[block].elsewhere = !here;
   }
   return blocks;
 }
 
-std::vector<int> stages_of_blocks(const Network& network, int stages, int sequence_length) {
+std::vector<int> stages_of_blocks(const Network& network, Stage stage, int sequence_length) {
   const std::vector<BlockLayout> all = trained_blocks(network, 0, 1);
   std::vector<int> owners(all.size(), 0);
-  for (int number = stages - 1; number > 0; --number) {
-    const auto blocks = blocks_of_stage(
-        network, all, stage_of(network, {number, stages}, sequence_length, /*micro_steps=*/1));
+  for (stage.number = stage.stages - 1; stage.number > 0; --stage.number) {
+    const auto blocks =
+        blocks_of_stage(network, all, stage_of(network, stage, sequence_length, /*micro_steps=*/1));
     for (size_t block = 1; block < blocks.size(); ++block)
-      if (!blocks[block].elsewhere) owners[block] = number;
+      if (!blocks[block].elsewhere) owners[block] = stage.number;
   }
   return owners;
 }

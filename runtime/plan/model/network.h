@@ -31,8 +31,8 @@ StageOfModel stage_of(const Network& network, const Stage& stage, int sequence_l
 // embedding is on the first and on the last stage.
 std::vector<BlockLayout> blocks_of_stage(const Network& network, std::vector<BlockLayout> blocks,
                                          const StageOfModel& stage);
-// Returns the stage whose ranks write each block to checkpoints.
-std::vector<int> stages_of_blocks(const Network& network, int stages, int sequence_length);
+// Returns the stage whose ranks write each block to checkpoints, of a pipeline like that of `stage`.
+std::vector<int> stages_of_blocks(const Network& network, Stage stage, int sequence_length);
 FlopsPerToken flops_per_token(const Network& network, int sequence_length);
 int64_t most_targets(const Network& network, int sequence_length);
 ActivationBytes activation_bytes(const Network& network, const ModelRun& run, int tensor_parallel);

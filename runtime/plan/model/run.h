@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/base/compute.h"
 #include "runtime/spec/job_spec.h"
@@ -17,11 +18,42 @@ using base::DType;
 // memory each; everything of a layer but its input.
 using spec::Checkpointing;
 
+// Neighbouring layers.
+struct LayerRange {
+  int first = 0, count = 0;
+
+  int end() const { return first + count; }
+  bool has(int layer) const { return layer >= first && layer < end(); }
+};
+
 // What a stage of a pipeline has of a model; as it stands: all of it.
 struct StageOfModel {
   bool has_embedding = true, has_head = true;
-  int first_layer = 0, layers = -1;  // -1: all
-  int64_t in_flight = 1;             // micro-batches whose activations are held at once
+  std::vector<LayerRange> chunks{};  // empty: one of all layers
+  int64_t held = 0;                  // layers' activations that are held at once; 0: those of all, once
+
+  bool is_whole() const { return chunks.empty(); }
+  bool has(int layer) const {
+    return is_whole() || std::any_of(chunks.begin(), chunks.end(),
+                                     [=](const LayerRange& chunk) { return chunk.has(layer); });
+  }
+  // Those of the model's visits that it has, without experts: of the embedding, each layer and the head.
+  std::vector<int> visits(int of_model) const {
+    std::vector<int> ours;
+    for (int visit = 0; visit < of_model; ++visit) {
+      const bool is_head = visit + 1 == of_model;
+      if (visit == 0 ? has_embedding : is_head ? has_head : has(visit - 1)) ours.push_back(visit);
+    }
+    return ours;
+  }
+  // The number of its first visit of each chunk, and behind them that of all.
+  std::vector<int> visit_begins() const {
+    std::vector<int> begins = {0};
+    for (const LayerRange& chunk : chunks) begins.push_back(begins.back() + chunk.count);
+    for (size_t chunk = 1; chunk < begins.size() && has_embedding; ++chunk) ++begins[chunk];
+    if (has_head) ++begins.back();
+    return begins;
+  }
 };
 
 struct ModelRun {

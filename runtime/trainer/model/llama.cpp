@@ -59,10 +59,10 @@ class TypedLlama : public Llama {
     const auto table =
         attention_.own_rows(plan::rope_table(sizes_.T, sizes_.D, config.rope_theta, config.rope));
     backend_.upload(buffers_.rope, table.data(), static_cast<int64_t>(table.size() * sizeof(float)));
-    for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) visits_.push_back(block);
-    if (config.tied_embeddings) visits_.push_back(0);
-    first_visit_ = stage_.has_embedding ? 0 : 1 + stage_.first_layer;
-    end_visit_ = stage_.has_head ? static_cast<int>(visits_.size()) : 1 + end_layer();
+    visits_of_model_ = static_cast<int>(blocks_.size()) + int{config.tied_embeddings};
+    visits_ = stage_.visits(visits_of_model_);
+    for (const int visit : visits_) visited_.push_back(number_of_block(visit));
+    if (stage_.is_whole()) stage_.chunks = {{0, static_cast<int>(sizes_.L)}};
     // The head's parameters: [norm, matrix] in a block of their own, [matrix, norm] behind the embedding.
     head_matrix_ = config.tied_embeddings ? 0 : sizes_.C;
     head_norm_ = config.tied_embeddings ? sizes_.V * sizes_.C : 0;
@@ -70,13 +70,11 @@ class TypedLlama : public Llama {
 
   const std::vector<BlockLayout>& blocks() const override { return blocks_; }
   const std::vector<BlockLayout>& frozen() const override { return frozen_; }
-  std::span<const int> visits() const override {
-    return std::span(visits_).subspan(first_visit_, end_visit_ - first_visit_);
-  }
+  std::span<const int> visits() const override { return visited_; }
   StageBorder border() override {
     const int64_t count = sizes_.R * sizes_.C;
     const auto bytes = [&](T* rows) { return std::as_writable_bytes(std::span(rows, count)); };
-    return {bytes(activations(stage_.first_layer).input), bytes(buffers_.output), bytes(buffers_.dstream)};
+    return {bytes(activations(here_.first).input), bytes(buffers_.output), bytes(buffers_.dstream)};
   }
   Fp8State* fp8() override { return sizes_.fp8 ? &fp8_ : nullptr; }
 
@@ -96,8 +94,9 @@ class TypedLlama : public Llama {
       upload(buffers_.begins, batch.document_begins);
       visibility_.begins = buffers_.begins;
     }
-    SHARDRUN_CHECK(batch.slot >= 0 && batch.slot < sizes_.in_flight);
-    slot_ = batch.slot;
+    here_ = stage_.chunks.at(batch.chunk);
+    held_ = batch.held;
+    SHARDRUN_CHECK(held_.empty() || std::ssize(held_) == here_.count);
     loss_scale_ = batch.loss_scale;
     // Logits of several chunks do not stay until backward, which makes them again: once is enough.
     loss_in_backward_ = batch.backward_follows && sizes_.chunk < sizes_.N;
@@ -110,7 +109,7 @@ class TypedLlama : public Llama {
 
   Result<void> forward(int visit_here, std::span<const std::byte> parameters,
                        std::span<const std::byte> frozen) override {
-    const int visit = first_visit_ + visit_here;
+    const int visit = visits_.at(visit_here);
     const T* p = checked(visit, parameters, blocks_);
     if (adapted()) {
       adapters_.use(p);
@@ -134,7 +133,7 @@ class TypedLlama : public Llama {
 
   Result<void> backward(int visit_here, std::span<const std::byte> parameters, std::span<float> gradient,
                         bool accumulate, std::span<const std::byte> frozen) override {
-    const int visit = first_visit_ + visit_here;
+    const int visit = visits_.at(visit_here);
     const T* p = checked(visit, parameters, blocks_);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == held(block_of(visit)));
     accumulate_ = accumulate;
@@ -157,23 +156,24 @@ class TypedLlama : public Llama {
   void upload(int32_t* to, std::span<const int32_t> from) {
     backend_.upload(to, from.data(), static_cast<int64_t>(from.size_bytes()));
   }
-  // Visits are counted over all stages, and so are layers: those of this one are [first_layer, end_layer()).
-  int end_layer() const { return stage_.first_layer + static_cast<int>(sizes_.L); }
-  bool is_head(int visit) const { return visit + 1 == static_cast<int>(visits_.size()); }
+  // Visits are counted over all stages, and so are layers.
+  bool is_head(int visit) const { return visit + 1 == visits_of_model_; }
   bool adapted() const { return !frozen_.empty(); }
   // With experts each layer is two visits: of the dense block, then of its experts'.
   bool has_experts() const { return sizes_.experts.E > 0; }
   bool is_experts(int visit) const { return has_experts() && visit % 2 == 0; }
   int layer_of(int visit) const { return has_experts() ? (visit - 1) / 2 : visit - 1; }
-  const BlockLayout& block_of(int visit) const { return blocks_[visits_[visit]]; }
+  // A tied embedding is visited again by the head.
+  int number_of_block(int visit) const { return visit < static_cast<int>(blocks_.size()) ? visit : 0; }
+  const BlockLayout& block_of(int visit) const { return blocks_[number_of_block(visit)]; }
   // The elements of a block that this rank computes with.
   int64_t held(const BlockLayout& block) const {
     return block.stays ? block.elements / sizes_.experts.ranks : block.elements;
   }
   const T* checked(int visit, std::span<const std::byte> parameters,
                    const std::vector<BlockLayout>& blocks) const {
-    SHARDRUN_CHECK(visit >= first_visit_ && visit < end_visit_);
-    SHARDRUN_CHECK(parameters.size() == static_cast<size_t>(held(blocks[visits_[visit]])) * sizeof(T));
+    SHARDRUN_CHECK(parameters.size() ==
+                   static_cast<size_t>(held(blocks[number_of_block(visit)])) * sizeof(T));
     return reinterpret_cast<const T*>(parameters.data());
   }
 
@@ -272,7 +272,7 @@ class TypedLlama : public Llama {
     return backend_.repeat({name, layer, memory, flags | scales << 2}, ops);
   }
 
-  T* output_of(int layer) { return layer + 1 < end_layer() ? activations(layer + 1).input : buffers_.output; }
+  T* output_of(int layer) { return layer + 1 < here_.end() ? activations(layer + 1).input : buffers_.output; }
 
   Result<void> norm(T* all, float* rrms, const T* rows, const T* weight) {
     ops_.norms.rmsnorm_forward(own_rows(all), rrms, rows, weight, sizes_.R, sizes_.C, sizes_.epsilon);
@@ -281,7 +281,8 @@ class TypedLlama : public Llama {
 
   // Of the micro-batch that was set.
   LlamaLayerActivations<T>& activations(int layer) {
-    return buffers_.layers[slot_ * sizes_.L + layer - stage_.first_layer];
+    const int of_chunk = layer - here_.first;
+    return buffers_.layers[held_.empty() ? of_chunk : held_[of_chunk]];
   }
 
   // Up to the norm of the feed-forward, which takes the residual stream in the same pass.
@@ -361,7 +362,7 @@ class TypedLlama : public Llama {
   }
 
   void prefetch_before(int layer) {
-    if (layer == stage_.first_layer) return;
+    if (layer == here_.first) return;
     const LlamaLayerActivations<T>& next = activations(layer - 1);
     saved_.prefetch(next.begin, next.end - next.begin);
   }
@@ -515,9 +516,10 @@ class TypedLlama : public Llama {
   Sizes sizes_;
   plan::StageOfModel stage_;
   std::vector<BlockLayout> blocks_, frozen_;
-  std::vector<int> visits_;  // of all stages, of which this one has [first_visit_, end_visit_)
-  int first_visit_ = 0, end_visit_ = 0;
-  int64_t slot_ = 0;  // Batch::slot
+  int visits_of_model_ = 0;
+  std::vector<int> visits_, visited_;  // of this stage, as they are counted over all; and their blocks
+  plan::LayerRange here_;              // layers of the chunk that is computed
+  std::span<const int> held_;          // Batch::held
   Memory saved_, scratch_;
   LlamaBuffers<T> buffers_;
   std::unique_ptr<OffloadedLayers> offloaded_;  // null: all layers stay; goes before the memory

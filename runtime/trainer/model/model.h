@@ -45,14 +45,15 @@ struct Batch {
   // Whether backward comes after this forward: the loss may then be computed there, where its gradient is, and is known
   // after the backward of the last visit.
   bool backward_follows = false;
-  // Where its activations lie until backward: below StageOfModel::in_flight. It is given again before its backward, where
-  // another one came in between.
-  int64_t slot = 0;
+  // Of a stage of a pipeline: which of its chunks is computed, and where the activations of that chunk's layers lie until backward
+  // (plan::HeldLayers), which outlives the turn. Both are given again before the backward, where another turn came in between.
+  int chunk = 0;
+  std::span<const int> held;
 };
 
-// Where a stage of a pipeline meets its neighbours: the residual stream that comes in, of the batch that was set, and the one that
-// goes out, each valid until the next forward; and what comes in as the gradient of the second and leaves as that of the
-// first. All are as long.
+// Where a chunk of a stage of a pipeline meets its neighbours: the residual stream that comes in, of the batch that was set, and the
+// one that goes out, each valid until the next forward; and what comes in as the gradient of the second and leaves as that of
+// the first. All are as long.
 struct StageBorder {
   std::span<std::byte> input, output, gradient;
 };
@@ -73,7 +74,7 @@ class Model {
   virtual const std::vector<BlockLayout>& blocks() const = 0;
   // As many blocks that stay as they are, whose parameters lie beside those; empty: all are trained.
   virtual const std::vector<BlockLayout>& frozen() const = 0;
-  // Block of each visit, in forward order: of a stage, its own.
+  // Block of each visit, in forward order: of a stage, its own, chunk by chunk.
   virtual std::span<const int> visits() const = 0;
   virtual StageBorder border() { return {}; }
 

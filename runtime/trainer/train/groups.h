@@ -10,13 +10,15 @@
 
 namespace shardrun::train {
 
-// Communicators of this rank and the one that has its place in the stage before, and in the next; null where there is none.
+// Communicators of this rank and the one that has its place in the stage before, and in the next; null where there is none. Where
+// stages have several chunks, the first one is behind the last.
 struct StageGroups {
   comm::Communicator *from_before = nullptr, *to_before = nullptr;  // activations, and their gradients
   comm::Communicator *from_next = nullptr, *to_next = nullptr;  // gradients of activations, and activations
   comm::Communicator* ends = nullptr;  // of the first and the last stage, where they share an embedding
 
-  // `links`: of plan::Mesh::link_group(), even ones and then odd ones, each for activations and for gradients.
+  // `links`: of plan::Mesh::link_group(), even ones and then odd ones, and for chunks of end_group(), each for activations and for
+  // gradients.
   static StageGroups of(const plan::Stage& stage, std::span<comm::Communicator* const> links);
 };
 

@@ -28,6 +28,12 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+std::vector<int> layers_of_chunks(const SessionOptions& options) {
+  std::vector<int> layers;
+  for (const plan::LayerRange& chunk : plan::model_run(options).stage.chunks) layers.push_back(chunk.count);
+  return layers;
+}
+
 // A file that the job names and that is no weights is bad input, not a failure of the run.
 template <typename T>
 Result<T> as_input(Result<T> loaded) {
@@ -108,6 +114,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       sums_(std::move(sums)),
       optimizer_(std::move(optimizer)),
       links_(std::move(links)),
+      held_(layers_of_chunks(options)),
       spikes_(options.spike_factor) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   const plan::MemoryPlan& memory = plan_.memory;
@@ -162,9 +169,15 @@ plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
       plan::unit_visits(state.wrapping, {model_->visits().begin(), model_->visits().end()});
   std::vector<bool> stays;
   for (const plan::BlockShards& unit : engine_.units().blocks) stays.push_back(unit.stays);
+  std::vector<int> chunks;
+  if (options_.stage.stages > 1)
+    for (const int visit : plan::model_run(options_).stage.visit_begins())
+      chunks.push_back(
+          static_cast<int>(std::ranges::lower_bound(visits.numbers, visit) - visits.numbers.begin()));
   return plan::StepPlan(
       {.visits = visits.units,
        .stage = options_.stage,
+       .chunks = chunks,
        .micro_steps = micro_steps,
        .backward = backward,
        .prefetch = options_.prefetch,
@@ -174,18 +187,23 @@ plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
        .numbers = visits.numbers});
 }
 
-Result<void> Session::compute(const plan::Turn& turn) {
+Result<void> Session::compute(const plan::Turn& turn, model::Batch batch) {
+  batch.chunk = turn.chunk;
+  if (options_.stage.stages > 1) batch.held = held_.begin(turn);
+  model_->set_batch(batch);
   const model::StageBorder border = model_->border();
   RETURN_IF_ERROR(links_.receive(turn, border));
   while (true) {
     ASSIGN_OR_RETURN(auto work, engine_.next());
-    if (!work) return links_.send(turn, border);
+    if (!work) break;
     const shard::Work& it = *work;
     const auto scope = traced_scope(it.is_forward ? "forward" : "backward", it.block);
     RETURN_IF_ERROR(it.is_forward
                         ? model_->forward(it.visit, it.parameters, it.frozen)
                         : model_->backward(it.visit, it.parameters, it.gradient, it.adds, it.frozen));
   }
+  if (options_.stage.stages > 1) held_.end(turn, batch.backward_follows);
+  return links_.send(turn, border);
 }
 
 bool Session::repeats_table() const {
@@ -230,19 +248,17 @@ Result<int64_t> Session::targets_at(int64_t position) {
 
 Result<void> Session::micro_steps(int64_t position, int64_t count, int64_t targets, double* losses) {
   engine_.begin(step_plan(count, /*backward=*/true));
-  RETURN_IF_ERROR(links_.begin(count, count));
-  const int64_t turns = plan::turn_count(options_.stage, count, /*backward=*/true);
-  for (int64_t number = 0; number < turns; ++number) {
-    const plan::Turn turn = plan::turn_at(options_.stage, count, /*backward=*/true, number);
+  RETURN_IF_ERROR(links_.begin(count, /*backward=*/true));
+  plan::Turns turns(options_.stage, count, /*backward=*/true);
+  while (const auto turn = turns.next()) {
     ASSIGN_OR_RETURN(auto batch,
-                     batches_->read_training(position, batch_, turn.micro_step, groups_.reader()));
+                     batches_->read_training(position, batch_, turn->micro_step, groups_.reader()));
     batch.loss_scale = static_cast<float>(1.0 / static_cast<double>(targets));
     batch.backward_follows = true;
     batch.sequence_scale = static_cast<float>(1.0 / static_cast<double>(batch_.global_batch));
-    batch.slot = turn.micro_step % options_.stage.in_flight(count);
-    model_->set_batch(batch);
-    RETURN_IF_ERROR(compute(turn));
-    if (turn.backward && losses != nullptr) backend_.optimizer().accumulate(losses, model_->loss_sums(), 2);
+    RETURN_IF_ERROR(compute(*turn, batch));
+    const bool has_loss = turn->backward && options_.stage.ends(turn->chunk);
+    if (has_loss && losses != nullptr) backend_.optimizer().accumulate(losses, model_->loss_sums(), 2);
   }
   RETURN_IF_ERROR(links_.finish());
   RETURN_IF_ERROR(engine_.finish());
@@ -376,14 +392,14 @@ Result<double> Session::held_out_loss(size_t set) {
   std::array<double, 4> sums{0.0, 0.0, 0.0, 0.0};
   const int64_t rounds = (count + slots_per_round - 1) / slots_per_round;
   engine_.begin(step_plan(rounds, /*backward=*/false));
-  RETURN_IF_ERROR(links_.begin(rounds, 0));
-  for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t first_slot = round * slots_per_round + groups_.reader() * batch_.micro_batch;
+  RETURN_IF_ERROR(links_.begin(rounds, /*backward=*/false));
+  plan::Turns turns(options_.stage, rounds, /*backward=*/false);
+  while (const auto turn = turns.next()) {
+    const int64_t first_slot = turn->micro_step * slots_per_round + groups_.reader() * batch_.micro_batch;
     ASSIGN_OR_RETURN(const auto batch, batches_->read_held_out(set, first_slot, count));
-    model_->set_batch(batch);
-    RETURN_IF_ERROR(compute({round, /*forward=*/true, /*backward=*/false}));
+    RETURN_IF_ERROR(compute(*turn, batch));
+    if (repeats_loss() || !options_.stage.ends(turn->chunk)) continue;
     const model::Loss loss = model_->loss();
-    if (repeats_loss()) continue;
     sums[0] += loss.sum;
     sums[1] += static_cast<double>(loss.tokens);
     sums[2] += loss.sequence_sum;

@@ -162,8 +162,8 @@ class Session {
   // Computes the first `count` micro-steps of the step whose sequences begin at `position`; gradients add up. Where `losses`
   // is not null, the two sums of each are added to what is there.
   Result<void> micro_steps(int64_t position, int64_t count, int64_t targets, double* losses);
-  // Computes what the engine's plan has for a turn, between what comes from and goes to other stages.
-  Result<void> compute(const plan::Turn& turn);
+  // Gives the model the batch of a turn, and computes what the engine's plan has for it, between what comes from and goes to other stages.
+  Result<void> compute(const plan::Turn& turn, model::Batch batch);
   // Sums the gradient of an embedding that is tied between the first stage and the last.
   Result<void> sum_over_ends();
   // Whether another rank counts the same loss.
@@ -226,6 +226,7 @@ class Session {
   base::Memory sums_;                        // Sums, where the session computes
   Optimizer optimizer_;
   StageLinks links_;
+  plan::HeldLayers held_;  // of a stage of a pipeline
   checkpoint::GpuKernels gpu_kernels_;
   std::optional<checkpoint::BestLoss> best_;
   SpikeRule spikes_;

@@ -28,7 +28,7 @@ checkpoint::Manifest Session::manifest() const {
     by_tensor_rank.push_back(trained_blocks(options_.model, rank, groups_.tensor_parallel()));
   manifest.blocks = checkpoint::describe_blocks(by_tensor_rank);
   const std::vector<int> stages =
-      plan::stages_of_blocks(options_.model, options_.stage.stages, options_.sequence_length);
+      plan::stages_of_blocks(options_.model, options_.stage, options_.sequence_length);
   for (size_t block = 0; block < stages.size(); ++block) manifest.blocks[block].stage = stages[block];
   if (frozen_checksum_)
     manifest.adapters = {std::get<plan::LlamaConfig>(options_.model).lora, *frozen_checksum_};

@@ -9,14 +9,18 @@
 namespace shardrun::train {
 
 StageGroups StageGroups::of(const plan::Stage& stage, std::span<comm::Communicator* const> links) {
-  SHARDRUN_CHECK(links.size() == 4);
+  const bool is_ring = stage.chunks > 1;
+  SHARDRUN_CHECK(links.size() == (is_ring ? 6 : 4));
   StageGroups groups;
-  const auto link = [&](int from, bool gradients) { return links[2 * (from % 2) + int{gradients}]; };
-  if (!stage.is_first()) {
+  const auto link = [&](int from, bool gradients) {
+    const bool is_last = from < 0 || from + 1 == stage.stages;
+    return links[2 * (is_last ? 2 : from % 2) + int{gradients}];
+  };
+  if (is_ring || !stage.is_first()) {
     groups.from_before = link(stage.number - 1, false);
     groups.to_before = link(stage.number - 1, true);
   }
-  if (!stage.is_last()) {
+  if (is_ring || !stage.is_last()) {
     groups.to_next = link(stage.number, false);
     groups.from_next = link(stage.number, true);
   }
@@ -25,28 +29,32 @@ StageGroups StageGroups::of(const plan::Stage& stage, std::span<comm::Communicat
 
 Result<StageLinks> StageLinks::create(const plan::Stage& stage, const StageGroups& groups, int64_t bytes) {
   StageLinks links;
-  links.from_before_ = {groups.from_before, stage.number - 1};
-  links.to_before_ = {groups.to_before, stage.number - 1};
-  links.from_next_ = {groups.from_next, stage.number + 1};
-  links.to_next_ = {groups.to_next, stage.number + 1};
+  links.stage_ = stage;
+  const int before = (stage.number + stage.stages - 1) % stage.stages;
+  const int next = (stage.number + 1) % stage.stages;
+  links.from_before_ = {groups.from_before, before};
+  links.to_before_ = {groups.to_before, before};
+  links.from_next_ = {groups.from_next, next};
+  links.to_next_ = {groups.to_next, next};
   for (Wire* wire : {&links.from_before_, &links.to_before_, &links.from_next_, &links.to_next_})
     RETURN_IF_ERROR(wire->take_memory(bytes));
   return links;
 }
 
-Result<void> StageLinks::begin(int64_t forwards, int64_t backwards) {
-  RETURN_IF_ERROR(from_before_.expect(forwards));
-  return from_next_.expect(backwards);
+// Where the model begins, a chunk gets no activations, and where it ends no gradients.
+Result<void> StageLinks::begin(int64_t micro_steps, bool backward) {
+  RETURN_IF_ERROR(from_before_.expect(micro_steps * (stage_.chunks - int{stage_.is_first()})));
+  return from_next_.expect(backward ? micro_steps * (stage_.chunks - int{stage_.is_last()}) : 0);
 }
 
 Result<void> StageLinks::receive(const plan::Turn& turn, const model::StageBorder& border) {
-  if (turn.forward) return from_before_.receive(border.input);
-  return from_next_.receive(border.gradient);
+  if (turn.forward) return stage_.begins(turn.chunk) ? Result<void>() : from_before_.receive(border.input);
+  return stage_.ends(turn.chunk) ? Result<void>() : from_next_.receive(border.gradient);
 }
 
 Result<void> StageLinks::send(const plan::Turn& turn, const model::StageBorder& border) {
-  if (turn.backward) return to_before_.send(border.gradient);
-  return to_next_.send(border.output);
+  if (turn.backward) return stage_.begins(turn.chunk) ? Result<void>() : to_before_.send(border.gradient);
+  return stage_.ends(turn.chunk) ? Result<void>() : to_next_.send(border.output);
 }
 
 Result<void> StageLinks::finish() {
@@ -64,7 +72,7 @@ Result<void> StageLinks::Wire::take_memory(int64_t bytes) {
 }
 
 Result<void> StageLinks::Wire::expect(int64_t messages) {
-  if (pair == nullptr) return {};
+  if (pair == nullptr) return {};  // of a job without stages
   SHARDRUN_CHECK(expected == 0 && !pending);
   expected = messages;
   return ask();
@@ -77,7 +85,6 @@ Result<void> StageLinks::Wire::ask() {
 }
 
 Result<void> StageLinks::Wire::receive(std::span<std::byte> to) {
-  if (pair == nullptr) return {};
   SHARDRUN_CHECK(pending && std::ssize(to) == memory.bytes());
   RETURN_IF_ERROR(wait());
   std::copy_n(memory.data(), to.size(), to.data());
@@ -85,7 +92,6 @@ Result<void> StageLinks::Wire::receive(std::span<std::byte> to) {
 }
 
 Result<void> StageLinks::Wire::send(std::span<const std::byte> from) {
-  if (pair == nullptr) return {};
   SHARDRUN_CHECK(std::ssize(from) == memory.bytes());
   RETURN_IF_ERROR(wait());
   std::copy_n(from.data(), from.size(), memory.data());

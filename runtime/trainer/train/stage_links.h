@@ -1,5 +1,5 @@
 // StageLinks: how a stage of a pipeline gets activations from the stage before and gives its own to the next, and their
-// gradients the other way.
+// gradients the other way. Of stages with several chunks, the last one's next is the first.
 //
 // Each direction between two ranks has a communicator of those two, on which a message is an all-to-all: both know how long it
 // is, and only one sends. A message is received into a buffer of its own, asked for as soon as that is free, and one is sent from
@@ -31,8 +31,8 @@ class StageLinks {
   // Messages of `bytes`. kIo without that much memory.
   static Result<StageLinks> create(const plan::Stage& stage, const StageGroups& groups, int64_t bytes);
 
-  // A step begins with so many forwards, and as many backwards or none.
-  Result<void> begin(int64_t forwards, int64_t backwards);
+  // A step begins, of so many micro-steps.
+  Result<void> begin(int64_t micro_steps, bool backward);
   // Before and after a turn is computed.
   Result<void> receive(const plan::Turn& turn, const model::StageBorder& border);
   Result<void> send(const plan::Turn& turn, const model::StageBorder& border);
@@ -57,6 +57,7 @@ class StageLinks {
     Result<void> start(bool sends);
   };
 
+  plan::Stage stage_;
   Wire from_before_, to_before_, from_next_, to_next_;
 };
 

@@ -334,9 +334,11 @@ class Trainer {
     if (mesh.pipeline_parallel > 1) {
       for (const bool odd : {false, true})  // there and back
         options.groups.insert(options.groups.end(), 2, mesh.link_group(rank, odd));
+      if (spec_.sharding.virtual_stages > 1)
+        options.groups.insert(options.groups.end(), 2, mesh.end_group(rank));
       if (spec_.model.tied_embeddings) options.groups.push_back(mesh.end_group(rank));
     }
-    stage_ = {mesh.stage(rank), mesh.pipeline_parallel};
+    stage_ = {mesh.stage(rank), mesh.pipeline_parallel, spec_.sharding.virtual_stages};
     options.device = device_use(options.groups.size());
     ASSIGN_OR_RETURN(auto world, comm::connect_world(options));
     world_ = std::move(world);
@@ -409,8 +411,9 @@ class Trainer {
     if (shares_experts) groups.experts = all[next++];
     if (shares_sequences) groups.context = all[next++];
     if (stage_.stages == 1) return groups;
-    groups.stages = StageGroups::of(stage_, std::span(all).subspan(next, 4));
-    if (next + 4 < all.size()) groups.stages.ends = beyond_us(all[next + 4]);
+    const size_t links = stage_.chunks > 1 ? 6 : 4;
+    groups.stages = StageGroups::of(stage_, std::span(all).subspan(next, links));
+    if (next + links < all.size()) groups.stages.ends = beyond_us(all[next + links]);
     return groups;
   }
 

@@ -138,6 +138,12 @@ TEST_CASE("memory: the stage of a pipeline that holds most peaks within 2 % of i
   check(job,
         {"four stages",
          {"sharding.pipeline_parallel=4", "batch.gradient_accumulation=4", "precision.parameters=\"fp32\""}});
+  check(job, {"two stages of three chunks, of two ranks",
+              {"sharding.pipeline_parallel=2", "sharding.virtual_stages=3", "batch.gradient_accumulation=4",
+               "model.vocab=4096"}});
+  check(job, {"four stages of two chunks, uneven",
+              {"sharding.pipeline_parallel=4", "sharding.virtual_stages=2", "model.layers=9",
+               "model.vocab=1024", "batch.gradient_accumulation=8"}});
 }
 
 TEST_CASE(

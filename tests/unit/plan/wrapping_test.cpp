@@ -9,18 +9,20 @@
 using namespace shardrun::plan;
 
 TEST_CASE("wrapping: layers are taken together from the first on, and what is no layer stays alone") {
-  CHECK(wrap_blocks(7, 1, 6, 2).begins == std::vector<int>{0, 1, 3, 5, 6, 7});
-  CHECK(wrap_blocks(7, 1, 6, 64).begins == std::vector<int>{0, 1, 6, 7});
-  CHECK(wrap_blocks(7, 3, 6, 2).begins == std::vector<int>{0, 1, 2, 3, 5, 6, 7});  // a stage's
-  CHECK(wrap_blocks(7, 1, 6, 1).begins.empty());
+  CHECK(wrap_blocks(7, {{1, 6}}, 2).begins == std::vector<int>{0, 1, 3, 5, 6, 7});
+  CHECK(wrap_blocks(7, {{1, 6}}, 64).begins == std::vector<int>{0, 1, 6, 7});
+  CHECK(wrap_blocks(7, {{3, 6}}, 2).begins == std::vector<int>{0, 1, 2, 3, 5, 6, 7});  // a stage's
+  CHECK(wrap_blocks(9, {{1, 4}, {5, 8}}, 2).begins ==
+        std::vector<int>{0, 1, 3, 4, 5, 7, 8, 9});  // of two chunks
+  CHECK(wrap_blocks(7, {{1, 6}}, 1).begins.empty());
   CHECK(Wrapping{}.units(7) == 7);
-  CHECK(wrap_blocks(7, 1, 6, 2).units(7) == 5);
+  CHECK(wrap_blocks(7, {{1, 6}}, 2).units(7) == 5);
 }
 
 TEST_CASE("wrapping: a unit has the shards of its blocks, one behind the other, and a block keeps its own") {
   const ShardLayout blocks = make_layout(std::vector<int64_t>{70, 200, 33, 64}, 2);
 
-  const ShardLayout units = layout_of_units(blocks, wrap_blocks(4, 1, 3, 2));
+  const ShardLayout units = layout_of_units(blocks, wrap_blocks(4, {{1, 3}}, 2));
 
   REQUIRE(units.block_count() == 3);
   CHECK(units.block(0).elements == 70);
@@ -33,7 +35,7 @@ TEST_CASE("wrapping: a unit has the shards of its blocks, one behind the other, 
 }
 
 TEST_CASE("wrapping: a unit is visited where its first block is, also beside a block that comes twice") {
-  const Wrapping wrapping = wrap_blocks(5, 1, 4, 2);
+  const Wrapping wrapping = wrap_blocks(5, {{1, 4}}, 2);
 
   const UnitVisits visits = unit_visits(wrapping, {0, 1, 2, 3, 4, 0});
 
@@ -43,7 +45,8 @@ TEST_CASE("wrapping: a unit is visited where its first block is, also beside a b
 
 TEST_CASE("wrapping: buffers are of units, and there is one more for a block and one for its gradient") {
   const ShardLayout blocks = make_layout(std::vector<int64_t>{7000, 200, 33, 64}, 2);
-  const StateOptions options{.compute_bytes = 2, .accumulates = true, .wrapping = wrap_blocks(4, 1, 4, 3)};
+  const StateOptions options{
+      .compute_bytes = 2, .accumulates = true, .wrapping = wrap_blocks(4, {{1, 4}}, 3)};
 
   const ShardedState state = sharded_state(blocks, options);
 

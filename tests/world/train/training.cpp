@@ -67,6 +67,7 @@ class Groups {
                at(mesh_.end_group(rank), rank, 10)};
     for (const int channel : {6, 7, 8, 9})
       own.links.push_back(at(mesh_.link_group(rank, /*odd=*/channel > 7), rank, channel));
+    for (const int channel : {11, 12}) own.links.push_back(at(mesh_.end_group(rank), rank, channel));
     return own;
   }
   void kill(int rank) {
@@ -77,7 +78,7 @@ class Groups {
   }
 
  private:
-  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 11};
+  static constexpr fakes::ThreadWorldOptions kChannels{.channels = 13};
 
   std::unique_ptr<comm::Communicator> at(const std::vector<uint32_t>& group, int rank, int channel) {
     const auto place = std::find(group.begin(), group.end(), static_cast<uint32_t>(rank));
@@ -194,7 +195,7 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
     const bool shares = plan::shape_of(options.model).expert_parallel > 1;
     train::SessionOptions of_rank = options;
     of_rank.context_parallel = run.context_parallel;
-    of_rank.stage = {mesh.stage(rank), mesh.pipeline_parallel};
+    of_rank.stage = {mesh.stage(rank), mesh.pipeline_parallel, run.virtual_stages};
     train::Groups all{channels[0],
                       own.gather.get(),
                       dressed(Group::kReduce, *own.reduce),
@@ -204,6 +205,7 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
                       run.context_parallel > 1 ? dressed(Group::kContext, *own.context) : nullptr};
     if (of_rank.stage.stages > 1) {
       std::vector<comm::Communicator*> links;
+      if (of_rank.stage.chunks == 1) own.links.resize(4);  // no way from the last stage to the first
       for (const auto& link : own.links) links.push_back(dressed(Group::kStages, *link));
       all.stages = train::StageGroups::of(of_rank.stage, links);
       if (plan::shape_of(options.model).tied && own.ends->size() > 1) all.stages.ends = own.ends.get();

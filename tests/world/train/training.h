@@ -52,7 +52,7 @@ struct RunOptions {
   int shard_degree = 0;       // 0: all data-parallel ranks
   int tensor_parallel = 1;
   int context_parallel = 1;
-  int pipeline_parallel = 1;
+  int pipeline_parallel = 1, virtual_stages = 1;
 };
 
 RunOptions steps(int64_t count);
