@@ -57,11 +57,30 @@ SHARDRUN_BF16 inline void prefetch_words(const T* row, int64_t stride, int64_t c
   }
 }
 
+// A panel of columns that is packed next: from n on, of depth [p, p + words).
+struct Panel {
+  int64_t n = 0, p = 0, words = 0;
+};
+
+// Asks for one of so many parts of a panel, which comes from memory while the panel before it is multiplied.
+template <typename T>
+void prefetch_panel(const T* b, const Product& s, const Panel& panel, int64_t part, int64_t parts) {
+  constexpr int64_t kEach = kElements<T>, kLineElements = 64 / int64_t{sizeof(T)};
+  const int64_t columns = std::min(kColumns, s.N - panel.n), depth = panel.words * kEach;
+  const int64_t rows = s.b_transposed ? columns : depth, count = s.b_transposed ? depth : columns;
+  const int64_t stride = s.b_transposed ? s.K : s.N;
+  const T* const from =
+      s.b_transposed ? b + panel.n * s.K + panel.p * kEach : b + panel.p * kEach * s.N + panel.n;
+  for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) {
+    for (int64_t i = 0; i < count; i += kLineElements) __builtin_prefetch(from + r * stride + i, 0, 2);
+  }
+}
+
 // Packs columns of b from n on, of depth [p, p + words): 64 words of a depth follow each other.
 template <typename T>
 SHARDRUN_BF16 void pack_columns(uint32_t* out, const T* b, const Product& s, int64_t n, int64_t p,
                                 int64_t words) {
-  constexpr int64_t kEach = kElements<T>, kAhead = 12;
+  constexpr int64_t kEach = kElements<T>;
   const int64_t columns = std::min(kColumns, s.N - n);
   if (columns < kColumns) std::fill_n(out, words * kColumns, 0U);
   if (s.b_transposed)
@@ -69,7 +88,6 @@ SHARDRUN_BF16 void pack_columns(uint32_t* out, const T* b, const Product& s, int
                                   words);
   for (int64_t w = 0; w < words; ++w) {
     const T* const row = b + (p + w) * kEach * s.N + n;
-    if (w + kAhead < words) prefetch_words(row + kAhead * kEach * s.N, s.N, columns);
     if (columns == kColumns)
       make_words(out + w * kColumns, row, s.N, kColumns);
     else
@@ -185,52 +203,67 @@ SHARDRUN_BF16 void finish_tile(C* c, const float* sums, const T* bias, int64_t r
   }
 }
 
-// A gradient of weights that is not added to, and begins at a cache line as its rows do.
+// Whether a product is a gradient of weights that is not added to, and begins at a cache line, as its rows then do.
 template <typename C>
 bool streams(const C* c, const Product& s) {
   return std::is_same_v<C, float> && s.a_transposed && !s.accumulate &&
          reinterpret_cast<uintptr_t>(c) % 64 == 0;
 }
 
-// Computes rows [m, m + rows) of c against columns [n_begin, n_end).
+// What a thread multiplies: rows [m, m + rows) of a, packed if they lie transposed, against columns [n_begin, n_end) of b.
 template <typename C, typename T>
-void multiply_block(C* c, const T* a, const T* b, const T* bias, const Product& s,
-                    const PackedScratch& scratch, int64_t m, int64_t rows, int64_t n_begin, int64_t n_end) {
-  const int64_t all = s.K / kElements<T>;
-  const bool past_caches = streams(c, s);
-  if (s.a_transposed) pack_rows(scratch.rows, a, s, m, rows);
-  for (int64_t n = n_begin; n < n_end; n += kColumns) {
-    const int64_t columns = std::min(kColumns, s.N - n);
-    for (int64_t p = 0; p < all; p += kDepth) {
-      const int64_t words = std::min(kDepth, all - p);
-      const bool is_last = p + words == all;
-      pack_columns(scratch.panel, b, s, n, p, words);
+class Block {
+ public:
+  Block(C* c, const T* a, const T* b, const T* bias, const Product& product, const PackedScratch& scratch)
+      : c_(c), a_(a), b_(b), bias_(bias), s_(product), scratch_(scratch), streams_(streams(c, product)) {}
+
+  void multiply(int64_t m, int64_t rows, int64_t n_begin, int64_t n_end) const {
+    if (s_.a_transposed) pack_rows(scratch_.rows, a_, s_, m, rows);
+    const int64_t all = scratch_.words;
+    for (Panel panel{n_begin, 0, std::min(kDepth, all)}; panel.n < n_end;) {
+      pack_columns(scratch_.panel, b_, s_, panel.n, panel.p, panel.words);
+      const int64_t end = panel.p + panel.words;
+      Panel next{panel.n, end, std::min(kDepth, all - end)};
+      if (end == all) next = {panel.n + kColumns, 0, panel.n + kColumns < n_end ? std::min(kDepth, all) : 0};
       for (int64_t r = 0; r < rows; r += kRows) {
-        C* const to = c + (m + r) * s.N + n;
-        const int64_t own = std::min(kRows, rows - r);
-        float* const sums = scratch.sums + (all > kDepth ? r * kColumns : 0);
-        const uint32_t* six[kRows];
-        for (int64_t i = 0; i < kRows; ++i)
-          six[i] = s.a_transposed ? scratch.rows + r * all + p * kRows
-                                  : words_of(a + (m + r + std::min(i, own - 1)) * s.K) + p;
-        if (is_last && !past_caches) prefetch_tile(to, own, columns, s.N);
-        if (s.a_transposed)
-          add_tile<T, true>(sums, six, scratch.panel, words, p > 0);
-        else
-          add_tile<T, false>(sums, six, scratch.panel, words, p > 0);
-        if (!is_last) continue;
-        if constexpr (std::is_same_v<C, float>) {
-          if (past_caches) {
-            stream_tile(to, sums, own, columns, s.N);
-            continue;
-          }
-        }
-        finish_tile(to, sums, bias == nullptr ? nullptr : bias + n, own, columns, s.N, s.accumulate);
+        prefetch_panel(b_, s_, next, r / kRows, (rows + kRows - 1) / kRows);
+        multiply_six(m, r, std::min(kRows, rows - r), panel);
       }
+      panel = next;
     }
+    if (streams_) _mm_sfence();
   }
-  _mm_sfence();
-}
+
+ private:
+  // The rows from m + r on, of which `rows` count.
+  void multiply_six(int64_t m, int64_t r, int64_t rows, const Panel& panel) const {
+    const int64_t all = scratch_.words, columns = std::min(kColumns, s_.N - panel.n);
+    const bool is_last = panel.p + panel.words == all, adds = panel.p > 0;
+    C* const to = c_ + (m + r) * s_.N + panel.n;
+    float* const sums = scratch_.sums + (all > kDepth ? r * kColumns : 0);
+    if (is_last && !streams_) prefetch_tile(to, rows, columns, s_.N);
+    const uint32_t* six[kRows];
+    if (s_.a_transposed) {
+      std::fill_n(six, kRows, scratch_.rows + r * all + panel.p * kRows);
+      add_tile<T, true>(sums, six, scratch_.panel, panel.words, adds);
+    } else {
+      for (int64_t i = 0; i < kRows; ++i)
+        six[i] = words_of(a_ + (m + r + std::min(i, rows - 1)) * s_.K) + panel.p;
+      add_tile<T, false>(sums, six, scratch_.panel, panel.words, adds);
+    }
+    if (!is_last) return;
+    if constexpr (std::is_same_v<C, float>) {
+      if (streams_) return stream_tile(to, sums, rows, columns, s_.N);
+    }
+    finish_tile(to, sums, bias_ == nullptr ? nullptr : bias_ + panel.n, rows, columns, s_.N, s_.accumulate);
+  }
+
+  C* c_;
+  const T *a_, *b_, *bias_;
+  const Product& s_;
+  const PackedScratch& scratch_;
+  bool streams_;
+};
 
 // Threads share the columns if these divide well into panels, for then none is packed twice; else the rows.
 bool divides_columns(const Product& s, int threads) {
@@ -255,6 +288,7 @@ void multiply(C* c, const T* a, const T* b, const T* bias, const Product& s, std
     for (int64_t thread = begin; thread < end; ++thread) {
       base::Cursor pieces(scratch + thread * bytes);
       const PackedScratch own(pieces, s, dtype);
+      const Block<C, T> block(c, a, b, bias, s, own);
       const int64_t from = units * thread / threads * unit, to = units * (thread + 1) / threads * unit;
       const int64_t m_begin = columns ? 0 : from, m_end = columns ? s.M : std::min(to, s.M);
       const int64_t n_begin = columns ? from : 0, n_end = columns ? std::min(to, s.N) : s.N;
@@ -263,7 +297,7 @@ void multiply(C* c, const T* a, const T* b, const T* bias, const Product& s, std
       for (int64_t i = 0; i < blocks; ++i) {
         const int64_t m = m_begin + sixes * i / blocks * kRows;
         const int64_t rows = std::min(m_begin + sixes * (i + 1) / blocks * kRows, m_end) - m;
-        multiply_block(c, a, b, bias, s, own, m, rows, n_begin, n_end);
+        block.multiply(m, rows, n_begin, n_end);
       }
     }
   });
