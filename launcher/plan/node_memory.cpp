@@ -45,15 +45,16 @@ double gib(int64_t bytes) {
 }  // namespace
 
 plan::RankPlace rank_place(const record::LaunchPlan& plan) {
+  auto products = plan::CpuProducts::kWidened;
 #if defined(__x86_64__)
-  const bool multiplies_bf16 = __builtin_cpu_supports("avx512bf16");
-#else
-  const bool multiplies_bf16 = false;
+  if (__builtin_cpu_supports("avx512bf16"))
+    products = __builtin_cpu_is("amd") ? plan::CpuProducts::kPacked : plan::CpuProducts::kOneDnn;
 #endif
   return {.world_size = plan.world_size(),
           .ranks_per_node = plan.ranks_per_node,
           .threads = plan.cpus_per_rank,
-          .multiplies_bf16 = multiplies_bf16};
+          .products = products,
+          .program = std::nullopt};
 }
 
 plan::RankPlace measured_place(const spec::JobSpec& spec, const record::LaunchPlan& plan) {

@@ -38,6 +38,9 @@ Result<std::byte*> map(int64_t bytes, int flags, int file) {
 
 Result<Memory> Memory::create(int64_t bytes) {
   ASSIGN_OR_RETURN(auto data, map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1));
+#ifdef MADV_HUGEPAGE
+  if (bytes >= kWithLargePages) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice: a refusal changes no result
+#endif
   return Memory(data, bytes, -1);
 }
 

@@ -21,7 +21,9 @@ namespace shardrun::base {
 
 class Memory {
  public:
-  // The memory is page-aligned; a page exists once it is touched. Error: kIo.
+  // The memory is page-aligned; a page exists once it is touched, of so many bytes and more a large one where the system has
+  // them. Error: kIo.
+  static constexpr int64_t kWithLargePages = int64_t{32} << 20;
   static Result<Memory> create(int64_t bytes);
   // All pages exist from the start: for memory that is reserved now and must be fast when it is used.
   static Result<Memory> create_resident(int64_t bytes);

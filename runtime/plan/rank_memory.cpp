@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/plan/communication.h"
+#include "runtime/plan/packed_scratch.h"
 #include "runtime/plan/workspace.h"
 
 namespace shardrun::plan {
@@ -66,10 +67,11 @@ int64_t pinned_bytes(const Degrees& degrees) {
 }
 
 // How many products oneDNN compiles for the list, each once.
-int64_t distinct_products(const OpList& list) {
+int64_t distinct_products(const OpList& list, CpuProducts how) {
   std::set<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool, bool>> products;
   for (const LinearCall& call : list.linears) {
     const Product p = product_of(call);
+    if (how == CpuProducts::kPacked && can_pack(p, list.dtype)) continue;
     const bool is_narrow = p.is_narrow && list.dtype == DType::kBf16;
     products.emplace(p.M, p.K, p.N, p.a_transposed, p.b_transposed, is_narrow, p.bias, p.accumulate);
   }
@@ -225,9 +227,9 @@ ModelPlan stage_memory(const RankOptions& options, const Degrees& degrees, const
   int64_t program = place.program ? place.program->bytes : program_bytes(place.world_size);
   if (options.device == DeviceKind::kCpu) {
     const OpList list = ops(options, degrees.tensor_parallel);
-    cpu.product_bytes = expected_product_bytes(list, cpu.threads, place.multiplies_bf16);
+    cpu.product_bytes = expected_product_bytes(list, cpu.threads, place.products);
     if (place.program) {
-      program += std::max<int64_t>(0, distinct_products(list) - place.program->products) *
+      program += std::max<int64_t>(0, distinct_products(list, place.products) - place.program->products) *
                  place.program->product_bytes;
     }
   }

@@ -17,6 +17,7 @@
 #include "runtime/plan/optimizer_state.h"
 #include "runtime/plan/shard_layout.h"
 #include "runtime/plan/sharded_state.h"
+#include "runtime/plan/workspace.h"
 
 namespace shardrun::plan {
 
@@ -92,7 +93,7 @@ struct ProgramBytes {
 struct RankPlace {
   int64_t world_size = 1;
   int ranks_per_node = 1, threads = 1;
-  bool multiplies_bf16 = true;          // whether their CPUs have instructions for it
+  CpuProducts products = CpuProducts::kOneDnn;
   std::optional<ProgramBytes> program;  // as measured there
 };
 // Returns the same of a job, with an estimate of oneDNN's part and with process_bytes(). kInvalid as solve_mesh().

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/packed_scratch.h"
+
 namespace shardrun::plan {
 
 Widened::Widened(base::Cursor& pieces, const LinearCall& call) {
@@ -37,10 +39,14 @@ int64_t scratch_of_thread(const Product& p, DType dtype) {
 
 }  // namespace
 
-int64_t expected_product_bytes(const OpList& ops, int threads, bool multiplies_bf16) {
-  const bool widens = ops.dtype == DType::kBf16 && !multiplies_bf16;
+int64_t expected_product_bytes(const OpList& ops, int threads, CpuProducts products) {
+  const bool widens = ops.dtype == DType::kBf16 && products == CpuProducts::kWidened;
   int64_t most = 0;
   for (const LinearCall& call : ops.linears) {
+    if (products == CpuProducts::kPacked && can_pack(product_of(call), ops.dtype)) {
+      most = std::max(most, packed_bytes(product_of(call), ops.dtype, threads));
+      continue;
+    }
     const int64_t scratch = threads * scratch_of_thread(product_of(call), widens ? DType::kFp32 : ops.dtype);
     most = std::max(most, scratch + (widens ? widened_bytes(call) : 0));
   }

@@ -23,9 +23,12 @@ struct Widened {
 };
 int64_t widened_bytes(const LinearCall& call);
 
-// Returns about what oneDNN 2.6 answers for the largest product of the list on a rank with `threads` threads (workspace.cpp
-// says how far off), with the copies that a CPU without bf16 instructions needs, which are exact.
-int64_t expected_product_bytes(const OpList& ops, int threads, bool multiplies_bf16);
+// How a CPU multiplies: with bf16 operands widened for oneDNN, by oneDNN, or with packed operands where sizes allow it.
+enum class CpuProducts { kWidened, kOneDnn, kPacked };
+
+// Returns what the largest product of the list needs on a rank with `threads` threads: about what oneDNN 2.6 answers
+// (workspace.cpp says how far off); copies of widened operands and packed ones are exact.
+int64_t expected_product_bytes(const OpList& ops, int threads, CpuProducts products);
 
 // Returns the bytes of all threads of a rank: products run on the caller's workspace of `product_bytes`, attention on one
 // for each thread that has a head to work on.

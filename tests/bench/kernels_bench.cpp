@@ -2,8 +2,8 @@
 // they are made of.
 //
 // Before anything is timed, the loss of random weights must be ln V. A BERT predicts every seventh token. The peak
-// is the best that oneDNN's fp32 or bf16 matrix product reaches here, in this run, on a 1024³ product. Prints a
-// table and one JSON object.
+// is the best that the trainer's fp32 or bf16 matrix product, oneDNN's or ours, reaches here, in this run, on a 1024³
+// product. Prints a table and one JSON object.
 //
 //   kernels_bench fp32|bf16 THREADS [LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB MICRO_BATCH LENGTH]
 //   kernels_bench bert-fp32|bert-bf16 THREADS [LAYERS HIDDEN HEADS FFN VOCAB MICRO_BATCH LENGTH]

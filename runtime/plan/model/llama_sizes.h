@@ -46,9 +46,10 @@ struct LlamaSizes {
         sharers(run.context_parallel),
         fp8(run.fp8),
         accumulates(run.accumulates) {
-    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them.
+    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them. A CPU's gradient of the
+    // matrix is a product as deep as a chunk, which packed products want to fill registers.
     const bool on_gpu = run.device == DeviceKind::kGpu;
-    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 1;
+    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 32;
     const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
     chunk = std::min(N, std::max(int64_t{64}, rows));
   }

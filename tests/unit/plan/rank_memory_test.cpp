@@ -177,12 +177,34 @@ TEST_CASE(
   CHECK_EQ(plan::widened_bytes({Op::kBackwardWeight, 128, 256, 512}), 4 * (512 * 128 + 128 * 256));
 
   plan::OpList list{plan::DType::kBf16, {{Op::kForward, 128, 256, 512}}, {}};
-  const int64_t with = plan::expected_product_bytes(list, 2, /*multiplies_bf16=*/true);
-  const int64_t without = plan::expected_product_bytes(list, 2, /*multiplies_bf16=*/false);
+  const int64_t with = plan::expected_product_bytes(list, 2, plan::CpuProducts::kOneDnn);
+  const int64_t without = plan::expected_product_bytes(list, 2, plan::CpuProducts::kWidened);
   list.dtype = plan::DType::kFp32;
   CHECK_EQ(with, 2 * (128 * 256 + 4992));
-  CHECK_EQ(without, plan::widened_bytes(list.linears[0]) + plan::expected_product_bytes(list, 2, true));
-  CHECK_EQ(plan::expected_product_bytes(list, 2, false), plan::expected_product_bytes(list, 2, true));
+  CHECK_EQ(without, plan::widened_bytes(list.linears[0]) +
+                        plan::expected_product_bytes(list, 2, plan::CpuProducts::kOneDnn));
+  CHECK_EQ(plan::expected_product_bytes(list, 2, plan::CpuProducts::kWidened),
+           plan::expected_product_bytes(list, 2, plan::CpuProducts::kOneDnn));
+}
+
+TEST_CASE("memory plan: packed products hold a panel of columns, and the rows of what lies transposed") {
+  using Op = plan::LinearCall::Op;
+  const auto bytes = [](plan::LinearCall call, plan::DType dtype) {
+    return plan::expected_product_bytes({dtype, {call}, {}}, 3, plan::CpuProducts::kPacked);
+  };
+
+  // 256 and 128 words of 64 columns, and 6 rows of 64 sums.
+  CHECK_EQ(bytes({Op::kForward, 128, 256, 512}, plan::DType::kFp32), 3 * 4 * (256 * 64 + 6 * 64));
+  CHECK_EQ(bytes({Op::kForward, 128, 256, 512}, plan::DType::kBf16), 3 * 4 * (128 * 64 + 6 * 64));
+  // Of 4096 words 1024 at a time: the sums of all 128 rows, in sixes, wait.
+  CHECK_EQ(bytes({Op::kBackwardInput, 128, 256, 4096}, plan::DType::kFp32), 3 * 4 * (1024 * 64 + 132 * 64));
+  // A gradient of 512 × 256, over 128 rows: 516 rows of 128 words are packed, or as many as 384 Ki words have.
+  CHECK_EQ(bytes({Op::kBackwardWeight, 128, 256, 512}, plan::DType::kFp32),
+           3 * 4 * (128 * 64 + 516 * 128 + 6 * 64));
+  CHECK_EQ(bytes({Op::kBackwardWeight, 8192, 256, 512}, plan::DType::kFp32),
+           3 * 4 * (1024 * 64 + 48 * 8192 + 48 * 64));
+  // Too few rows: as without.
+  CHECK_EQ(bytes({Op::kForward, 63, 256, 512}, plan::DType::kBf16), 3 * (128 * 256 + 4992));
 }
 
 TEST_CASE("memory plan: of a job's spec, with its mesh, its checkpoints and its process") {

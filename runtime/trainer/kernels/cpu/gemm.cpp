@@ -1,4 +1,5 @@
-// Linear layers through oneDNN; this is the only file that includes it.
+// Linear layers through oneDNN, or through our own loops where these are faster (packed_products.h). This is the only file that
+// includes oneDNN.
 //
 // A thread's engine, stream and compiled products live in one thread-local cache, created at its first product:
 // start-up pays nothing, and threads share nothing. Products are keyed by shape, types and strides.
@@ -17,6 +18,7 @@
 #include "runtime/plan/workspace.h"
 #include "runtime/trainer/kernels/backend.h"
 #include "runtime/trainer/kernels/cpu/ops.h"
+#include "runtime/trainer/kernels/cpu/packed_products.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/tile_products.h"
@@ -70,9 +72,15 @@ class Products {
     return products;
   }
 
+  struct Compiled {
+    dnnl::matmul primitive;
+    memory a, b, c, bias, scratch;
+    int64_t scratch_bytes = 0;
+    std::unordered_map<int, memory> arguments;
+  };
+
   // `scratch` is scratch_bytes(product) of memory.
-  void multiply(const Product& product, const Pointers& at, std::byte* scratch) {
-    Compiled& compiled = compile(product);
+  void multiply(Compiled& compiled, const Product& product, const Pointers& at, std::byte* scratch) {
     compiled.a.set_data_handle(const_cast<void*>(at.a));
     compiled.b.set_data_handle(const_cast<void*>(at.b));
     compiled.c.set_data_handle(at.c);
@@ -82,12 +90,6 @@ class Products {
     stream_.wait();
   }
 
-  struct Compiled {
-    dnnl::matmul primitive;
-    memory a, b, c, bias, scratch;
-    int64_t scratch_bytes = 0;
-    std::unordered_map<int, memory> arguments;
-  };
   Compiled& compile(const Product& product) {
     const auto found = compiled_.find(product.key());
     if (found != compiled_.end()) return found->second;
@@ -193,20 +195,32 @@ void multiply_widened(const LinearCall& call, const Product& p, const Pointers& 
   if (p.has_bias) vector::widen(wide.bias, narrow(at.bias), p.N);
   if (wide.c != nullptr && p.accumulate) vector::widen(wide.c, narrow(at.c), p.M * p.N);
   void* const c = wide.c != nullptr ? wide.c : at.c;
-  products.multiply(in_fp32(p), {c, wide.a, wide.b, wide.bias}, workspace + pieces.bytes());
+  products.multiply(products.compile(in_fp32(p)), p, {c, wide.a, wide.b, wide.bias},
+                    workspace + pieces.bytes());
   if (wide.c != nullptr) vector::narrow(static_cast<Bf16*>(at.c), wide.c, p.M * p.N);
 }
 
 template <typename T>
 constexpr DType kDType = std::is_same_v<T, float> ? DType::kFp32 : DType::kBf16;
 
+template <typename C, typename T>
+void multiply_packed(const plan::Product& product, const Pointers& at) {
+  const int threads = omp_get_max_threads();
+  packed::multiply(static_cast<C*>(at.c), static_cast<const T*>(at.a), static_cast<const T*>(at.b),
+                   static_cast<const T*>(at.bias), product,
+                   thread_workspace(plan::packed_bytes(product, kDType<T>, threads)), threads);
+}
+
 template <typename T>
 void run(const LinearCall& call, const Pointers& at) {
   SHARDRUN_CHECK(call.N > 0 && call.C > 0 && call.O > 0);
+  if (const plan::Product packed = plan::product_of(call); packed::can_multiply(packed, kDType<T>))
+    return packed.is_narrow ? multiply_packed<T, T>(packed, at) : multiply_packed<float, T>(packed, at);
   const Product product = product_of(kDType<T>, call);
   if (must_widen(product)) return multiply_widened(call, product, at);
   Products& products = Products::of_this_thread();
-  products.multiply(product, at, thread_workspace(products.compile(product).scratch_bytes));
+  auto& compiled = products.compile(product);
+  products.multiply(compiled, product, at, thread_workspace(compiled.scratch_bytes));
 }
 
 using Op = LinearCall::Op;
@@ -304,15 +318,19 @@ int64_t product_bytes(const OpList& ops) {
   int64_t most = 0;
   for (const LinearCall& call : ops.linears) {
     const Product product = product_of(ops.dtype, call);
-    most = std::max(most, must_widen(product)
-                              ? plan::widened_bytes(call) + products.scratch_bytes(in_fp32(product))
-                              : products.scratch_bytes(product));
+    if (packed::can_multiply(plan::product_of(call), ops.dtype))
+      most = std::max(most, plan::packed_bytes(plan::product_of(call), ops.dtype, omp_get_max_threads()));
+    else if (must_widen(product))
+      most = std::max(most, plan::widened_bytes(call) + products.scratch_bytes(in_fp32(product)));
+    else
+      most = std::max(most, products.scratch_bytes(product));
   }
   return most;
 }
 
 void prepare(const OpList& ops) {
   for (const LinearCall& call : ops.linears) {
+    if (packed::can_multiply(plan::product_of(call), ops.dtype)) continue;
     const Product product = product_of(ops.dtype, call);
     Products::of_this_thread().compile(must_widen(product) ? in_fp32(product) : product);
   }

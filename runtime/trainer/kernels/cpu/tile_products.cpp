@@ -60,14 +60,6 @@ SHARDRUN_BF16 inline void transpose_block(uint32_t* out, int64_t out_stride, con
   }
 }
 
-SHARDRUN_BF16 void transpose_words(uint32_t* out, int64_t out_stride, const uint32_t* in, int64_t in_stride,
-                                   int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; r += kLanes) {
-    for (int64_t c = 0; c < columns; c += kLanes)
-      transpose_block(out + c * out_stride + r, out_stride, in + r * in_stride + c, in_stride);
-  }
-}
-
 SHARDRUN_BF16 void interleave(uint32_t* __restrict out, const Bf16* __restrict b, int64_t rows,
                               int64_t columns, int64_t stride) {
   for (int64_t p = 0; p < rows / 2; ++p) {
@@ -208,6 +200,14 @@ TileSession::~TileSession() {
   if (unit() == Unit::kAmx) release_tiles();
 }
 
+SHARDRUN_BF16 void transpose_words(uint32_t* out, int64_t out_stride, const uint32_t* in, int64_t in_stride,
+                                   int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; r += kLanes) {
+    for (int64_t c = 0; c < columns; c += kLanes)
+      transpose_block(out + c * out_stride + r, out_stride, in + r * in_stride + c, in_stride);
+  }
+}
+
 void pack(uint32_t* out, const Bf16* b, int64_t rows, int64_t columns, int64_t stride) {
   interleave(out, b, rows, columns, stride);
 }
@@ -244,6 +244,7 @@ void multiply(float*, int64_t, const Bf16*, int64_t, const uint32_t*, int64_t, i
               bool) {
   SHARDRUN_CHECK(false);
 }
+void transpose_words(uint32_t*, int64_t, const uint32_t*, int64_t, int64_t, int64_t) {}
 void pack(uint32_t*, const Bf16*, int64_t, int64_t, int64_t) {}
 void pack_transposed(uint32_t*, const Bf16*, int64_t, int64_t, int64_t) {}
 void transpose(Bf16*, int64_t, uint32_t*, const Bf16*, int64_t, int64_t, int64_t) {}

@@ -37,6 +37,9 @@ class TileSession {
 void multiply(float* c, int64_t ldc, const Bf16* a, int64_t lda, const uint32_t* b, int64_t ldb, int64_t rows,
               int64_t inner, int64_t columns, bool accumulate);
 
+// Transposes rows × columns words, both multiples of 16, to rows that are out_stride apart. unit() is kAvx512Bf16 or more.
+void transpose_words(uint32_t* out, int64_t out_stride, const uint32_t* in, int64_t in_stride, int64_t rows,
+                     int64_t columns);
 // Packs b (rows, columns; `stride` elements between rows) as a second operand with `columns` words a row.
 void pack(uint32_t* out, const Bf16* b, int64_t rows, int64_t columns, int64_t stride);
 // Packs the transposed of b (rows, columns; stride) as a second operand: columns / 2 rows of `rows` words.
