@@ -28,6 +28,43 @@ int64_t sum_bytes(const RankOptions& options, const ShardLayout& layout, const D
          reduce_scatter_bytes(options.context_parallel, keys);
 }
 
+// Of the buffers for whole units, what no step ever writes: where units take turns in them, one may never have the largest.
+int64_t untouched_bytes(const ShardedState& state, const ShardLayout& units, const ShardLayout& frozen,
+                        const StepShape& shape) {
+  if (units.group_size == 1) return 0;
+  struct Use {
+    const std::vector<Buffer>& buffers;
+    std::vector<int64_t> most;  // elements in each
+
+    explicit Use(const std::vector<Buffer>& all) : buffers(all), most(all.size(), 0) {}
+    void put(int number, int64_t elements) {
+      if (number >= 0) most[number] = std::max(most[number], elements);
+    }
+    int64_t untouched() const {
+      int64_t bytes = 0;
+      for (size_t i = 0; i < most.size(); ++i)
+        bytes += buffers[i].bytes() - Buffer{most[i], buffers[i].element_bytes}.bytes();
+      return bytes;
+    }
+  };
+  Use gathered(state.gathered), gradients(state.whole_gradients), scratches(state.scratches);
+  StepPlan plan(shape);
+  while (const auto event = plan.next()) {
+    using Kind = StepEvent::Kind;
+    if (event->kind != Kind::kGather && event->kind != Kind::kReduce) continue;
+    const BlockShards& unit = units.block(event->block);
+    if (event->kind == Kind::kReduce) {
+      gradients.put(event->gradient, unit.padded_elements);
+      scratches.put(event->scratch, unit.shard_elements);
+    } else {
+      const bool is_frozen = !frozen.blocks.empty();
+      gathered.put(event->slot,
+                   unit.padded_elements + (is_frozen ? frozen.block(event->block).padded_elements : 0));
+    }
+  }
+  return gathered.untouched() + gradients.untouched() + scratches.untouched();
+}
+
 // What passes through the memory that ranks of a node share, in their turn. Weights that are read at the start come from one.
 int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
   const int64_t world = int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel;
@@ -85,13 +122,20 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
       blocks_of_stage(options.model, trained_blocks(options.model, 0, degrees.tensor_parallel), run.stage),
       degrees.shard);
   MemoryPlan memory;
-  const ShardedState state = sharded_state(layout, state_options(options),
-                                           shard_layout(frozen_blocks(options.model), degrees.shard));
+  const ShardLayout frozen = shard_layout(frozen_blocks(options.model), degrees.shard);
+  const ShardedState state = sharded_state(layout, state_options(options), frozen);
   memory.masters = state.masters.bytes();
   memory.gradients = state.gradients.bytes();
   memory.frozen = state.frozen.bytes();
   memory.compute_copy = state.compute_copy.bytes();
   memory.gathered = state.block_bytes();
+  if (!on_gpu) {
+    // Which buffer has what repeats itself after two rounds at the latest.
+    const int64_t settled = std::min<int64_t>(options.gradient_accumulation, 4 * options.stage.stages);
+    memory.gathered -= untouched_bytes(state, layout_of_units(layout, wrapping(options)),
+                                       layout_of_units(frozen, wrapping(options)),
+                                       step_shape(options, degrees, settled, /*backward=*/true));
+  }
   const MomentBytes optimizer = moments(layout.flat_shard_elements, options.optimizer_offload, options.device,
                                         options.moment_piece, options.packed_moments);
   const ActivationBytes activations = activation_bytes(options.model, run, degrees.tensor_parallel);
@@ -196,6 +240,35 @@ Wrapping wrapping(const RankOptions& options) {
   for (const LayerRange& chunk : stage.chunks) layers.push_back({1 + chunk.first, 1 + chunk.end()});
   if (stage.is_whole()) layers.push_back({1, 1 + shape.layers});
   return wrap_blocks(static_cast<int>(trained_blocks(options.model, 0, 1).size()), layers, options.wrap);
+}
+
+StepShape step_shape(const RankOptions& options, const Degrees& degrees, int64_t micro_steps, bool backward) {
+  const StateOptions state = state_options(options);
+  const StageOfModel stage = model_run(options).stage;
+  const std::vector<BlockLayout> blocks = trained_blocks(options.model, 0, 1);
+  const int count = static_cast<int>(blocks.size());
+  std::vector<int> visits;
+  for (const int visit : stage.visits(count + int{shape_of(options.model).tied}))
+    visits.push_back(visit < count ? visit : 0);
+  const UnitVisits units = unit_visits(state.wrapping, visits);
+  std::vector<int> chunks;
+  if (!stage.is_whole())
+    for (const int begin : stage.visit_begins())
+      chunks.push_back(
+          static_cast<int>(std::ranges::lower_bound(units.numbers, begin) - units.numbers.begin()));
+  std::vector<bool> stays;
+  for (int unit = 0; unit < state.wrapping.units(count); ++unit)
+    stays.push_back(blocks[state.wrapping.begin(unit)].stays);
+  return {.visits = units.units,
+          .stage = options.stage,
+          .chunks = chunks,
+          .micro_steps = micro_steps,
+          .backward = backward,
+          .prefetch = options.prefetch,
+          .buffers = buffer_counts(degrees.shard, state.wrapping.units(count), state),
+          .replicated = degrees.replicas > 1,
+          .stays = stays,
+          .numbers = units.numbers};
 }
 
 ModelPlan rank_memory(const RankOptions& options, const Degrees& degrees, const CpuNeeds& cpu) {

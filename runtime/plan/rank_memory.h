@@ -17,6 +17,7 @@
 #include "runtime/plan/optimizer_state.h"
 #include "runtime/plan/shard_layout.h"
 #include "runtime/plan/sharded_state.h"
+#include "runtime/plan/step.h"
 #include "runtime/plan/workspace.h"
 
 namespace shardrun::plan {
@@ -44,6 +45,11 @@ struct RankOptions {
   bool saves_while_training = false;  // reserves the memory that a save needs not to wait for a disk later
 };
 
+// How many ranks share a copy of the state, how many copies there are, and how many ranks share each matrix: of one stage.
+struct Degrees {
+  int shard = 1, replicas = 1, tensor_parallel = 1;
+};
+
 // Returns what a job of the built-in trainer asks for, on the first stage where it has several.
 RankOptions rank_options(const spec::JobSpec& spec, const BatchPlan& batch);
 
@@ -55,11 +61,8 @@ OpList ops(const RankOptions& options, int tensor_parallel);
 StateOptions state_options(const RankOptions& options);
 // Which blocks of this rank's stage are a unit.
 Wrapping wrapping(const RankOptions& options);
-
-// How many ranks share a copy of the state, how many copies there are, and how many ranks share each matrix: of one stage.
-struct Degrees {
-  int shard = 1, replicas = 1, tensor_parallel = 1;
-};
+// Returns what this rank's stage does with them in so many micro-steps.
+StepShape step_shape(const RankOptions& options, const Degrees& degrees, int64_t micro_steps, bool backward);
 
 // What a rank's CPUs add to what it holds; nothing of it counts on a GPU.
 struct CpuNeeds {

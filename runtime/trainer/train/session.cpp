@@ -118,7 +118,7 @@ Session::Session(const SessionOptions& options, const Groups& groups, std::uniqu
       spikes_(options.spike_factor) {
   SHARDRUN_CHECK(arena_.used_bytes() == arena_.planned_bytes());
   const plan::MemoryPlan& memory = plan_.memory;
-  SHARDRUN_CHECK(arena_.planned_bytes() ==
+  SHARDRUN_CHECK(arena_.planned_bytes() >=
                  memory.masters + memory.compute_copy + memory.frozen + memory.gradients + memory.gathered);
   if (options.stage.stages == 1) return;
   const plan::Degrees degrees{groups.shard_degree(), groups.replicas(), groups.tensor_parallel()};
@@ -164,27 +164,9 @@ std::optional<Trace::Scope> Session::traced_scope(const char* what, int block) {
 }
 
 plan::StepPlan Session::step_plan(int64_t micro_steps, bool backward) const {
-  const plan::StateOptions& state = engine_.state();
-  const plan::UnitVisits visits =
-      plan::unit_visits(state.wrapping, {model_->visits().begin(), model_->visits().end()});
-  std::vector<bool> stays;
-  for (const plan::BlockShards& unit : engine_.units().blocks) stays.push_back(unit.stays);
-  std::vector<int> chunks;
-  if (options_.stage.stages > 1)
-    for (const int visit : plan::model_run(options_).stage.visit_begins())
-      chunks.push_back(
-          static_cast<int>(std::ranges::lower_bound(visits.numbers, visit) - visits.numbers.begin()));
   return plan::StepPlan(
-      {.visits = visits.units,
-       .stage = options_.stage,
-       .chunks = chunks,
-       .micro_steps = micro_steps,
-       .backward = backward,
-       .prefetch = options_.prefetch,
-       .buffers = plan::buffer_counts(groups_.shard_degree(), engine_.units().block_count(), state),
-       .replicated = groups_.replicas() > 1,
-       .stays = stays,
-       .numbers = visits.numbers});
+      plan::step_shape(options_, {groups_.shard_degree(), groups_.replicas(), groups_.tensor_parallel()},
+                       micro_steps, backward));
 }
 
 Result<void> Session::compute(const plan::Turn& turn, model::Batch batch) {

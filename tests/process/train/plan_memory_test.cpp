@@ -1,7 +1,6 @@
 // Compares what is said before a run with the peak of every rank: strategies, degrees, checkpointing, micro-batches. `shardrun
 // plan` and the record's prediction are one number, and the trainer's own plan is it, too, but for oneDNN's scratch and for the
-// process, which it measures. With an odd number of layers one of the two buffers for gathered blocks never holds the largest
-// block, and the part that is never touched is planned but not resident.
+// process, which it measures.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -120,8 +120,9 @@ TEST_CASE("memory: every lever peaks within 2 % of its plan") {
   check(job, {"optimizer offload", {"memory.optimizer_offload=true"}});
   check(job, {"fp32", {"precision.parameters=\"fp32\""}});
   check(job, {"accumulation", {"batch.gradient_accumulation=2"}});
-  // Units are even in number: of an odd one, one of two buffers for gradients never holds a large unit.
   check(job, {"three layers together", {"sharding.wrap=3"}});
+  check(job, {"six layers together", {"sharding.wrap=6"}});  // one of two buffers never has that unit
+  check(job, {"four layers together, on two ranks", {"sharding.wrap=4", "resources.ranks_per_node=2"}});
   check(job, {"three layers together, kept, in two micro-steps",
               {"sharding.wrap=3", "sharding.strategy=\"shard_grad_op\"", "batch.gradient_accumulation=2"}});
   check(job, {"sums in bf16", {"precision.reduce=\"bf16\"", "batch.gradient_accumulation=2"}});

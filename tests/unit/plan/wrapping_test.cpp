@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "runtime/plan/rank_memory.h"
 #include "runtime/plan/sharded_state.h"
 
 using namespace shardrun::plan;
@@ -55,4 +56,22 @@ TEST_CASE("wrapping: buffers are of units, and there is one more for a block and
   CHECK(state.unit_gradient == Buffer{256, 4});
   CHECK(state.scratches == std::vector<Buffer>(2, {3520, 4}));
   CHECK(sharded_state(make_layout(std::vector<int64_t>{7000, 200, 33, 64}, 1), options).block_bytes() == 0);
+}
+
+TEST_CASE("wrapping: the plan of memory counts of a buffer what any unit ever fills") {
+  RankOptions options;
+  options.model = LlamaConfig{.layers = 6, .hidden = 64, .heads = 4, .kv_heads = 4, .ffn = 128, .vocab = 256};
+  options.wrap = 6;
+  const int64_t layer = 41'088, unit = 6 * layer, head = 16'448;
+  const auto gathered = [&] { return rank_memory(options, {2, 1, 1}, {}).memory.gathered; };
+  // Embedding and head take turns in one of two buffers, and the unit of all layers has the other to itself.
+  CHECK(gathered() == 4 * (2 * (unit + head) + 2 * layer));
+  // Three reductions in a micro-step: in the second one the other buffer is the unit's turn, and in the third the other scratch.
+  options.gradient_accumulation = 2;
+  CHECK(gathered() == 4 * (unit + head + 2 * unit + unit / 2 + head / 2 + 2 * layer));
+  options.gradient_accumulation = 30;
+  CHECK(gathered() == 4 * (unit + head + 2 * unit + 2 * unit / 2 + 2 * layer));
+  options.wrap = 2;
+  options.gradient_accumulation = 1;
+  CHECK(gathered() == 4 * (4 * 2 * layer + 2 * layer));
 }
