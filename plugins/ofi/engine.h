@@ -165,7 +165,11 @@ class Engine {
   // Control messages (engine_control.cpp).
   void post_control_receives();
   void ask_question();
-  void send_control(uint32_t global_rank, const ControlMessage& message);
+  void send_control(uint32_t global_rank, uint32_t endpoint, const ControlMessage& message);
+  void tell_room(const ActiveOperation& active, Flow& flow);
+  void hear_room(const ControlMessage& message);
+  void use_early_room(ActiveOperation& active);
+  bool give_room(ActiveOperation& active, const ControlMessage& message);
   bool post_waiting_control();
   void handle_control(const Completion& completion);
 
@@ -210,7 +214,9 @@ class Engine {
   std::list<std::unique_ptr<ActiveOperation>> active_;
   uint64_t control_tag_ = 0;
   std::list<ControlSlot> control_receives_, control_sends_;
-  bool control_waits_ = true;        // some of them are not posted
+  bool control_waits_ = true;  // some of them are not posted
+  // What was said of operations that have not begun here, by channel and ticket.
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<ControlMessage>> early_room_;
   std::vector<uint32_t> to_notify_;  // ranks of this node, as memory_ counts
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;

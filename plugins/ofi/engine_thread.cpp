@@ -91,6 +91,7 @@ void Engine::start_queued(Channel& channel) {
     if (!status.ok()) return fail(std::move(status), global_rank_);
     next.operation->use_scratch(next.scratch);
     next.started = Clock::now();
+    use_early_room(next);
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
   }
@@ -118,6 +119,7 @@ bool Engine::progress() {
   // deaths before the next receive is posted.
   hear_news();
   if (has_failed()) return true;
+  moved |= post_waiting_control();  // before receives of data can take the places of its own
   for (const auto& active : active_) moved |= work_on(*active);
   moved |= post_waiting_control();
   moved |= retire_finished();
@@ -221,6 +223,7 @@ bool Engine::work_on(ActiveOperation& active) {
   }
   for (Flow& flow : operation.flows()) {
     while (flow.may_post() && post_flow(active, flow)) moved = true;
+    if (!flow.is_send && flow.posted > flow.room) tell_room(active, flow);
   }
   return moved;
 }
