@@ -53,8 +53,8 @@ extern "C" {
  * one member contributes to this rank's sum: its part's bytes for reduce_scatter; for all_reduce the whole buffer up to
  * WHOLE_BYTES, and above that a group-size-th of it, rounded up to an element. At most RUNNING operations of a
  * channel run at once; later ones wait and take nothing yet. A channel may keep what it took until it is closed.
- * Beside that an operation may hold 64 KiB, and ranks of one node may pass bytes through memory that they share: at
- * most NODE_BYTES for each running operation of a channel. */
+ * Beside that an operation may hold 64 KiB, and 4 MiB of what other nodes' ranks send before it starts here. Ranks of one node
+ * may pass bytes through memory that they share: at most NODE_BYTES for each running operation of a channel. */
 #define SHARDRUN_COMM_V1_RUNNING 2
 #define SHARDRUN_COMM_V1_WHOLE_BYTES ((uint64_t)16 << 10)
 #define SHARDRUN_COMM_V1_NODE_BYTES ((uint64_t)4 << 20)

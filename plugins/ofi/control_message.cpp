@@ -9,8 +9,7 @@ std::optional<ControlMessage> read_control(std::span<const std::byte> received, 
   if (received.size() != sizeof(message)) return std::nullopt;
   std::memcpy(&message, received.data(), sizeof(message));
   const auto kind = static_cast<uint32_t>(message.kind);
-  if (kind < static_cast<uint32_t>(ControlKind::kHowFar) ||
-      kind > static_cast<uint32_t>(ControlKind::kGreeting))
+  if (kind < static_cast<uint32_t>(ControlKind::kHowFar) || kind > static_cast<uint32_t>(ControlKind::kRoom))
     return std::nullopt;
   if (message.global_rank >= world_size) return std::nullopt;
   return message;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -248,13 +249,53 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
   active->operation = make_operation(channel.group, {*key_, channel.id, next}, collective);
   active->operation->ticket = next;
   active->channel = &channel;
-  std::lock_guard lock(mutex_);
-  channel.incomplete[next] = active->operation->name;
-  submitted_.push_back(std::move(active));
-  *ticket = channel.posted = next;
-  if (memory_ != nullptr) memory_->set_posted(channel.id, next);
-  wake();
+  {
+    std::lock_guard lock(mutex_);
+    channel.incomplete[next] = active->operation->name;
+    submitted_.push_back(std::move(active));
+    *ticket = channel.posted = next;
+    if (memory_ != nullptr) memory_->set_posted(channel.id, next);
+  }
+  if (!may_help() || !begin_here()) wake();
   return {};
+}
+
+// Does what can be done at once of what was submitted. Returns false if the engine's thread must be woken for the rest.
+bool Engine::begin_here() {
+  const std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn) return false;
+  bool moved = false;
+  return take_turn(&moved) && (!moved || (take_turn(&moved) && !moved)) && leave_to_thread();
+}
+
+// Takes turns until the operation is over, as long as there is something to do in them now and then.
+void Engine::help(const Channel& channel, uint64_t ticket) {
+  if (has_helper_.exchange(true)) return;
+  const std::unique_lock turn(turn_);
+  memory_->wake_up();
+  const auto done = [&] {
+    std::lock_guard lock(mutex_);
+    return is_over(channel, ticket);
+  };
+  bool moved = false, goes_on = true;
+  auto last_moved = Clock::now();
+  while (goes_on && !done()) {
+    goes_on = take_turn(&moved);
+    if (moved) {
+      last_moved = Clock::now();
+    } else if (Clock::now() - last_moved > kLookTime) {
+      break;
+    } else {
+      sched_yield();  // whoever has no CPU goes first
+    }
+  }
+  has_helper_ = false;
+  if (!goes_on || !leave_to_thread()) wake();
+}
+
+// Returns whether the engine's thread, which sleeps, will be woken for whatever there is to do.
+bool Engine::leave_to_thread() {
+  return memory_->may_sleep(notices_) && sleep_milliseconds(/*must_look=*/false) < 0;
 }
 
 bool Engine::is_over(const Channel& channel, uint64_t ticket) const {
@@ -262,12 +303,16 @@ bool Engine::is_over(const Channel& channel, uint64_t ticket) const {
 }
 
 Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
-  std::unique_lock lock(mutex_);
   if (ticket == 0 || ticket > channel.posted) {
     return {SHARDRUN_COMM_INVALID, fmt::format("channel {} has given no ticket {}", channel.id, ticket)};
   }
+  if (may_help()) help(channel, ticket);
+  std::unique_lock lock(mutex_);
   const auto over = [&] { return is_over(channel, ticket); };
-  if (!wait_watching(lock, timeout, over)) return time_out(channel, ticket, timeout, lock);
+  ++waiting_;
+  const bool ended = wait_watching(lock, timeout, over);
+  --waiting_;
+  if (!ended) return time_out(channel, ticket, timeout, lock);
   if (channel.incomplete.count(ticket) == 0) return {};
   return failure_;
 }

@@ -1,12 +1,14 @@
 // Engine: one rank's endpoints, the thread that moves its messages, and what happens when something breaks.
 //
 // Callers make operations and hand them over; the engine's thread posts their segments, sleeps in poll() until a file
-// descriptor has news, and wakes the waiting caller. The first failure, whether local or told by another rank, is
-// final: the thread passes it on over the liveness links and closes the endpoints so that no buffer is touched any
-// more, and only then do waits return it.
+// descriptor has news, and wakes the waiting caller. On one node, where nothing but memory is in use, a caller takes the
+// thread's turns itself when it starts an operation and while it waits (docs/decisions/0122). The first failure, whether local
+// or told by another rank, is final: the thread passes it on over the liveness links and closes the endpoints so that no
+// buffer is touched any more, and only then do waits return it.
 //
 // Thread rule: start, wait and abort may be called from any thread (one per channel); open, connect and stop from one
-// thread. A member belongs to the engine's thread unless a comment puts it under mutex_.
+// thread. A member belongs to whoever holds turn_, which is the engine's thread unless it sleeps, and is taken before mutex_,
+// where a comment does not put it under mutex_.
 #pragma once
 
 #include <array>
@@ -126,7 +128,15 @@ class Engine {
   std::string ranks_text(const std::vector<uint32_t>& ranks) const;
   void wake() const;
 
-  // The caller's side. The mutex is held.
+  // The caller's side; no lock is held.
+  bool may_help() const { return endpoints_.empty() && memory_ != nullptr; }
+  // Whoever takes turns looks for work so long before it sleeps.
+  static constexpr std::chrono::microseconds kLookTime{50};
+  bool begin_here();
+  void help(const Channel& channel, uint64_t ticket);
+  bool leave_to_thread();
+
+  // The mutex is held.
   bool is_over(const Channel& channel, uint64_t ticket) const;
   std::chrono::nanoseconds thread_time();
   bool wait_watching(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout,
@@ -138,6 +148,7 @@ class Engine {
 
   // The thread's side.
   void run();
+  bool take_turn(bool* moved);
   bool take_submissions();
   bool has_failed();
   void hear_news();
@@ -151,8 +162,8 @@ class Engine {
   bool post_flow(ActiveOperation& active, Flow& flow);
   bool retire_finished();
   void ring_bells();
-  void sleep();
-  void listen(int timeout_milliseconds);
+  void sleep(std::unique_lock<std::mutex>& turn);
+  void listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn = nullptr);
   bool must_look() const;
   Endpoint& endpoint_for(uint32_t global_rank, bool is_send) const;
   int sleep_milliseconds(bool must_look);
@@ -165,7 +176,11 @@ class Engine {
   // Control messages (engine_control.cpp).
   void post_control_receives();
   void ask_question();
-  void send_control(uint32_t global_rank, const ControlMessage& message);
+  void send_control(uint32_t global_rank, uint32_t endpoint, const ControlMessage& message);
+  void tell_room(const ActiveOperation& active, Flow& flow);
+  void hear_room(const ControlMessage& message);
+  void use_early_room(ActiveOperation& active);
+  bool give_room(ActiveOperation& active, const ControlMessage& message);
   bool post_waiting_control();
   void handle_control(const Completion& completion);
 
@@ -196,6 +211,9 @@ class Engine {
   int wake_fd_ = -1;
   std::thread thread_;
 
+  std::mutex turn_;
+  std::atomic<bool> has_helper_{false};  // a caller takes the turns, or is about to
+  std::atomic<uint32_t> waiting_{0};     // callers that sleep until an operation is over
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;    // under mutex_
@@ -210,7 +228,9 @@ class Engine {
   std::list<std::unique_ptr<ActiveOperation>> active_;
   uint64_t control_tag_ = 0;
   std::list<ControlSlot> control_receives_, control_sends_;
-  bool control_waits_ = true;        // some of them are not posted
+  bool control_waits_ = true;  // some of them are not posted
+  // What was said of operations that have not begun here, by channel and ticket.
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<ControlMessage>> early_room_;
   std::vector<uint32_t> to_notify_;  // ranks of this node, as memory_ counts
   std::map<uint32_t, Clock::time_point> departed_;
   std::optional<Suspect> suspect_;

@@ -44,20 +44,31 @@ void ask_for_short_slices() {
 
 void Engine::run() {
   ask_for_short_slices();
-  for (;;) {
-    turns_.fetch_add(1, std::memory_order_relaxed);
-    if (!take_submissions()) break;
-    look_at_memory();
-    const bool moved = progress();
-    check_clocks();
-    ring_bells();
+  std::unique_lock turn(turn_);
+  Clock::time_point last_moved;
+  for (bool moved = false; take_turn(&moved);) {
     if (moved) {
       idle_rounds_ = 0;
-    } else {
-      sleep();
+      last_moved = Clock::now();
+      if (!has_helper_) continue;
+    } else if (may_help() && waiting_ > 0 && Clock::now() - last_moved < kLookTime) {
+      sched_yield();  // nothing is computed here meanwhile
+      continue;
     }
+    sleep(turn);
   }
   halt();
+}
+
+// Returns false when it is time to halt.
+bool Engine::take_turn(bool* moved) {
+  turns_.fetch_add(1, std::memory_order_relaxed);
+  if (!take_submissions()) return false;
+  look_at_memory();
+  *moved = progress();
+  check_clocks();
+  ring_bells();
+  return true;
 }
 
 // Returns false when it is time to halt.
@@ -91,6 +102,7 @@ void Engine::start_queued(Channel& channel) {
     if (!status.ok()) return fail(std::move(status), global_rank_);
     next.operation->use_scratch(next.scratch);
     next.started = Clock::now();
+    use_early_room(next);
     active_.push_back(std::move(channel.queued.front()));
     channel.queued.pop_front();
   }
@@ -118,6 +130,7 @@ bool Engine::progress() {
   // deaths before the next receive is posted.
   hear_news();
   if (has_failed()) return true;
+  moved |= post_waiting_control();  // before receives of data can take the places of its own
   for (const auto& active : active_) moved |= work_on(*active);
   moved |= post_waiting_control();
   moved |= retire_finished();
@@ -221,6 +234,7 @@ bool Engine::work_on(ActiveOperation& active) {
   }
   for (Flow& flow : operation.flows()) {
     while (flow.may_post() && post_flow(active, flow)) moved = true;
+    if (!flow.is_send && flow.posted > flow.room) tell_room(active, flow);
   }
   return moved;
 }
@@ -312,30 +326,35 @@ void Engine::ring_bells() {
   to_notify_.clear();
 }
 
-void Engine::sleep() {
+void Engine::sleep(std::unique_lock<std::mutex>& turn) {
   const bool look_again = must_look();
   ++idle_rounds_;
   if (look_again && idle_rounds_ <= kIdleRounds) {
     sched_yield();
     return;
   }
-  if (memory_ != nullptr && !memory_->may_sleep(notices_)) return;
-  listen(sleep_milliseconds(look_again));
+  if (memory_ != nullptr && !memory_->may_sleep(notices_) && !has_helper_) return;
+  listen(sleep_milliseconds(look_again), &turn);
   if (memory_ != nullptr) memory_->wake_up();
 }
 
-// Sleeps until a descriptor has something or the time is up, and handles what the liveness links say.
-void Engine::listen(int timeout_milliseconds) {
+// Sleeps until a descriptor has something or the time is up, and handles what the liveness links say. Others may have the turn
+// meanwhile.
+void Engine::listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn) {
   std::vector<pollfd> poll_set = {{wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
   for (const auto& endpoint : endpoints_) {
     if (endpoint->wait_fd() >= 0) poll_set.push_back({endpoint->wait_fd(), POLLIN, 0});
   }
   const size_t first_link = poll_set.size();
   liveness_->add_to(&poll_set);
+  const uint64_t turns = turns_;
+  if (turn != nullptr) turn->unlock();
   asleep_.store(true, std::memory_order_relaxed);
   const int ready = poll(poll_set.data(), poll_set.size(), timeout_milliseconds);
   asleep_.store(false, std::memory_order_relaxed);
+  if (turn != nullptr) turn->lock();
   if (ready <= 0) return;
+  if (turns_ != turns) return listen(0);  // the links may be others now
   if (poll_set[0].revents != 0) {
     uint64_t count;
     (void)!read(wake_fd_, &count, sizeof(count));

@@ -22,9 +22,8 @@ namespace {
 
 constexpr uint32_t kApiVersion = FI_VERSION(1, 17);
 
-// With its defaults ofi_rxm touches some 70 MB when an endpoint opens (40 ms and more). Messages above the eager size
-// are read straight from the sender's memory, so small bounce buffers cost nothing. A setting that the user made is
-// kept.
+// With its defaults ofi_rxm touches some 70 MB when an endpoint opens (40 ms and more). Over tcp messages go straight from the
+// sender's memory into the receiver's, so small bounce buffers cost nothing. A setting that the user made is kept.
 struct Setting {
   const char* name;
   const char* value;
@@ -32,8 +31,10 @@ struct Setting {
 constexpr Setting kSettings[] = {
     {"FI_OFI_RXM_BUFFER_SIZE", "1024"},
     {"FI_OFI_RXM_SAR_LIMIT", "1024"},
+    // All messages: none waits until ofi_rxm of the other side asks for it (docs/decisions/0121).
+    {"FI_OFI_RXM_EAGER_LIMIT", "1073741824"},
     {"FI_OFI_RXM_TX_SIZE", "64"},
-    {"FI_OFI_RXM_RX_SIZE", "64"},
+    {"FI_OFI_RXM_RX_SIZE", "256"},
     {"FI_OFI_RXM_MSG_TX_SIZE", "64"},
     {"FI_OFI_RXM_MSG_RX_SIZE", "64"},
     // By default it looks at new connections at most every 10 ms, so the first barrier of 8 ranks took 100 ms.
@@ -165,8 +166,6 @@ Status Endpoint::open(const Place& place, std::unique_ptr<Endpoint>* endpoint) {
   auto opened = std::unique_ptr<Endpoint>(new Endpoint());
   opened->provider_ = provider;
   opened->directed_ = directed;
-  opened->registers_ = std::strstr(info->fabric_attr->prov_name, "ofi_rxm") != nullptr;
-  if (opened->registers_) info->domain_attr->mr_mode |= FI_MR_LOCAL;
   opened->registers_ = (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   Status status = opened->open_objects(library, info);
   library.freeinfo(found_first);

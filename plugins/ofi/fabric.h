@@ -109,10 +109,8 @@ class Endpoint {
   fid_cq* queue_ = nullptr;
   fid_ep* endpoint_ = nullptr;
   int wait_fd_ = -1;
-  // We register the memory of messages ourselves: ofi_rxm would do it too, but it keeps the registrations of what was
-  // in flight when the endpoint closes, and with them the domain and the fabric.
-  bool registers_ = false;
-  bool directed_ = false;  // receives can name their sender
+  bool registers_ = false;  // the provider wants the memory of messages registered, as efa does
+  bool directed_ = false;   // receives can name their sender
   uint64_t next_key_ = 1;
   std::set<fid_mr*> registrations_;  // for messages in flight
   std::vector<std::byte> address_;

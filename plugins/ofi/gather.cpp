@@ -7,8 +7,8 @@
 namespace shardrun::ofi {
 namespace {
 
-constexpr uint64_t kSegmentBytes = 256 << 10;  // of a flow that is passed on
-constexpr uint64_t kDirectBytes = 1 << 20;     // of a flow that ends here
+constexpr uint64_t kSegmentBytes = 256 << 10;
+constexpr uint32_t kSegments = 8;  // of a flow under way
 
 std::byte* bytes_of(const void* pointer) {
   return static_cast<std::byte*>(const_cast<void*>(pointer));
@@ -55,7 +55,8 @@ class AllGather final : public Spreading {
     const std::vector<common::NodeFlow> planned = common::gather_flows(layout(), me);
     for (const common::NodeFlow& flow : planned) {
       std::byte* bytes_there = flow.is_send ? bytes_of(mine) : buffer_ + flow.part * bytes;
-      add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, segment(), bytes);
+      Flow& added = add_flow(flow.peer, flow.is_send, 0, bytes_there, bytes, kSegmentBytes, bytes, kSegments);
+      if (bytes <= kAskedBytes) added.room = 0;
     }
     if (!shares) return;
     writes_to_all = true;
@@ -77,9 +78,6 @@ class AllGather final : public Spreading {
   }
 
  private:
-  // The same on both sides of every flow.
-  uint64_t segment() const { return layout().shares_memory() ? kSegmentBytes : kDirectBytes; }
-
   size_t received_ = 0;  // flows whose parts are passed on, the first ones
 };
 

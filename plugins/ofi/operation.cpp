@@ -25,7 +25,7 @@ uint64_t Flow::segment_size(uint32_t segment) const {
 }
 
 bool Flow::may_post() const {
-  return posted < segments() && posted - complete < window &&
+  return posted < (is_send ? room : segments()) && posted - complete < window &&
          posted * segment_bytes + segment_size(posted) <= limit_bytes;
 }
 
@@ -67,6 +67,7 @@ Flow& Operation::add_flow(uint32_t group_rank, bool is_send, uint32_t step, void
   Flow& flow = flows_.emplace_back();
   flow.global_rank = group_.global_ranks[group_rank];
   flow.is_send = is_send;
+  flow.step = step;
   flow.tag = make_tag({key_, channel_, ticket}, kind_, step,
                       is_send ? group_.global_ranks[group_.mine] : flow.global_rank);
   flow.base = static_cast<std::byte*>(base);
@@ -74,6 +75,8 @@ Flow& Operation::add_flow(uint32_t group_rank, bool is_send, uint32_t step, void
   flow.segment_bytes = segment_bytes;
   flow.limit_bytes = limit_bytes;
   flow.window = std::max(1u, std::min(window, flow.segments()));
+  const uint64_t unasked = kUnaskedBytes / (layout().size() - 1);
+  flow.room = total_bytes <= unasked ? flow.segments() : static_cast<uint32_t>(unasked / segment_bytes);
   flow.ahead.resize(flow.window);
   flow.requests.resize(flow.window);
   return flow;

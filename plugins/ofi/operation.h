@@ -2,8 +2,8 @@
 // work between them. Knows nothing of libfabric.
 //
 // A flow is the ordered segments of one buffer to or from one rank of another node. The engine posts segments while a
-// flow's limit and window allow, marks them complete, and calls advance(), which reads and writes the node's memory
-// (node_memory.h), sums what arrived and raises limits. Who sends what to whom is common/layout.h's, the order of
+// flow's limit and window allow, and its receiver's room, marks them complete, and calls advance(), which reads and writes
+// the node's memory (node_memory.h), sums what arrived and raises limits. Who sends what to whom is common/layout.h's, the order of
 // sums common/sum_tree.h's; operations carry that out: gather.cpp, reduce.cpp and exchange.cpp.
 //
 // Thread rule: made by the calling thread, afterwards owned by the engine's thread.
@@ -35,6 +35,11 @@ struct Group {
 };
 
 constexpr uint32_t kWindow = 4;  // segments of a flow in flight, where nothing else is said
+// What is sent to a rank, by all others together, before it has said that it waits for it.
+constexpr uint64_t kUnaskedBytes = 4 << 20;
+// But nothing of flows of so many bytes at most in an operation that ends for a rank when all parts are there: such small ones
+// come in a row, and a rank that is ahead by one would put its bytes before those that the others wait for.
+constexpr uint64_t kAskedBytes = 64 << 10;
 
 struct Flow {
   uint32_t global_rank = 0;
@@ -42,12 +47,14 @@ struct Flow {
   bool ring = false;        // base holds only `window` segments; segment k lies at slot k % window
   bool in_scratch = false;  // base is scratch_offset into the operation's scratch, once there is scratch
   uint64_t scratch_offset = 0;
+  uint32_t step = 0;  // tells it from other flows of its operation between the same ranks
   uint64_t tag = 0;
   std::byte* base = nullptr;
   uint64_t total_bytes = 0;
   uint64_t segment_bytes = 0;
   uint32_t window = 1;            // at most this many segments in flight
   uint64_t limit_bytes = 0;       // the engine may post up to here
+  uint32_t room = 0;              // segments, from the first, that the receiver is known to wait for
   uint32_t posted = 0;            // segments
   uint32_t complete = 0;          // segments, without a gap from the first
   std::vector<bool> ahead;        // by slot: complete, but an earlier segment is not

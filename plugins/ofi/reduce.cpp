@@ -88,6 +88,9 @@ class SumOfSlices final : public Operation {
         is_alone_(layout().nodes() == 1) {
     led_ = layout().led_by(group.mine);
     plan_flows();
+    for (Flow& flow : flows_) {
+      if (!gathers && slices.longest() <= kAskedBytes) flow.room = 0;
+    }
     plan_node_sums();
     plan_own_sum();
     if (shares_) plan_handing();

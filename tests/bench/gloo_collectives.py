@@ -32,9 +32,10 @@ for bytes_ in map(int, sys.argv[4:]):
     mine = torch.zeros(bytes_ // 4)
     full = torch.zeros(bytes_ // 4 * size)
     for operation in (all_gather, reduce_scatter, all_reduce):
-        operation(mine, full)
         seconds = []
         in_row = 10 if bytes_ <= 65536 else 1
+        for _ in range(in_row):
+            operation(mine, full)
         for _ in range(3 if bytes_ > 4 << 20 else 7):
             dist.barrier()
             begin = time.perf_counter()

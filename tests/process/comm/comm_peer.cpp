@@ -5,11 +5,14 @@
 // NODES is one letter for each rank, e.g. "aab". Each scenario begins after one barrier; the highest rank is
 // the special one:
 //   collectives  every collective, then two communicators at once, then a sub-group
+//   late         the special rank starts a gather of 64 MiB a rank a second after the others, and says how much memory it had
+//                taken by then
 //   silent       the special rank does not join barrier #2 for three time limits
 //   die          the special rank kills itself with SIGKILL in the middle of a loop of all-reduces
 //   freeze       the special rank stops itself with SIGSTOP
 //   leave        the special rank ends in good order while the others wait for it
-//   mismatch     the special rank gathers one byte more than the others
+//   mismatch     the special rank gathers one byte more than the others, of few
+//   large        the same of many
 //   idle         only the first barrier
 // Prints "ok", or the code and text of the first error and the milliseconds since the special rank's deed.
 #include <fmt/format.h>
@@ -58,6 +61,12 @@ void note_deed(const Scene& scene) {
   std::ofstream(scene.folder + "/deed") << fmt::format("{:.6f}", unix_seconds());
 }
 
+long resident_kib() {
+  long pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
 // Reports what a failed operation looked like from here.
 int report(const Scene& scene, const base::Error& error) {
   const double now = unix_seconds();
@@ -94,6 +103,21 @@ int collectives(const Scene& scene, comm::PluginSession& session, comm::Communic
   return error.empty() ? 0 : 1;
 }
 
+int late(const Scene& scene, comm::Communicator& a) {
+  std::vector<std::byte> mine(size_t{64} << 20, std::byte(scene.rank)), all(mine.size() * scene.size);
+  const long before = resident_kib();
+  if (scene.special()) std::this_thread::sleep_for(1s);
+  const long taken = resident_kib() - before;
+  auto pending = a.all_gather(mine, all);
+  auto done = pending ? a.wait(*pending) : base::Result<void>(pending.error());
+  if (!done) return report(scene, done.error());
+  for (size_t rank = 0; rank < static_cast<size_t>(scene.size); ++rank)
+    for (size_t i = 0; i < mine.size(); ++i)
+      if (all[rank * mine.size() + i] != std::byte(rank)) return 1;
+  fmt::print("{}\n", taken);
+  return 0;
+}
+
 int play(const Scene& scene, comm::Communicator& a) {
   if (scene.special()) {
     note_deed(scene);
@@ -101,8 +125,9 @@ int play(const Scene& scene, comm::Communicator& a) {
     if (scene.name == "freeze") raise(SIGSTOP);
     if (scene.name == "leave") return 0;
   }
-  if (scene.name == "mismatch") {
-    std::vector<std::byte> mine(scene.special() ? 101 : 100), all(mine.size() * scene.size);
+  if (scene.name == "mismatch" || scene.name == "large") {
+    const size_t bytes = scene.name == "large" ? size_t{8} << 20 : 100;
+    std::vector<std::byte> mine(bytes + (scene.special() ? 1 : 0)), all(mine.size() * scene.size);
     auto pending = a.all_gather(mine, all);
     auto done = pending ? a.wait(*pending) : base::Result<void>(pending.error());
     if (!done) return report(scene, done.error());
@@ -146,7 +171,8 @@ base::Result<int> join_and_play(const Scene& scene, const comm::SessionOptions& 
   fmt::print("{}\n", session->provider());
   std::fflush(stdout);
   if (scene.name == "idle") return 0;
-  return scene.name == "collectives" ? collectives(scene, *session, **a, **b) : play(scene, **a);
+  if (scene.name == "collectives") return collectives(scene, *session, **a, **b);
+  return scene.name == "late" ? late(scene, **a) : play(scene, **a);
 }
 
 }  // namespace

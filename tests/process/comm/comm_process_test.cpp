@@ -139,6 +139,13 @@ TEST_CASE("ofi: a rank that does not join is named with its node by the timeout,
   }
 }
 
+TEST_CASE("ofi: what others send to a rank that has not started yet takes little of its memory") {
+  const auto outcomes = play("tcp", "abc", "late");
+  for (const Outcome& outcome : outcomes) CHECK(outcome.status == 0);
+  CAPTURE(outcomes[2].last());
+  CHECK(std::stol(outcomes[2].last()) < 8 << 10);  // KiB; the others want to send 128 MiB
+}
+
 TEST_CASE("ofi: a stopped process is named by the timeout") {
   for (const char* provider : {"tcp", "auto"}) {
     const auto outcomes = play(provider, "aabb", "freeze", 700);
@@ -176,11 +183,13 @@ TEST_CASE("ofi: a rank that leaves in good order while others wait for it is nam
 }
 
 TEST_CASE("ofi: ranks that call with different sizes are told so") {
-  for (const char* provider : {"tcp", "auto"}) {
-    for (const Outcome& outcome : play(provider, "aab", "mismatch")) {
-      CAPTURE(outcome.last());
-      CHECK(outcome.field(0) == "corrupt");
-      CHECK(outcome.field(1).find("all-gather #2: rank ") == 0);
+  for (const char* scenario : {"mismatch", "large"}) {
+    for (const char* provider : {"tcp", "auto"}) {
+      for (const Outcome& outcome : play(provider, "aab", scenario)) {
+        CAPTURE(outcome.last());
+        CHECK(outcome.field(0) == "corrupt");
+        CHECK(outcome.field(1).find("all-gather #2: rank ") == 0);
+      }
     }
   }
 }
