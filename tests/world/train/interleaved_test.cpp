@@ -1,9 +1,6 @@
 // Interleaved stages of a pipeline, each with several chunks of layers, follow the curve of one rank that has all layers.
 #include <doctest/doctest.h>
 
-#include <mutex>
-#include <utility>
-
 #include "tests/support/prose.h"
 #include "tests/support/token_files.h"
 #include "tests/world/train/training.h"
@@ -196,24 +193,6 @@ TEST_CASE(
 
 TEST_CASE("interleaved: when a rank of a stage is lost, all others end and say so") {
   const Folder folder;
-  class Lost : public SpoiledCommunicator {
-   public:
-    explicit Lost(comm::Communicator& inner) : SpoiledCommunicator(inner) {}
-    base::Result<comm::Pending> all_to_all(const Parts& parts) override {
-      if (++operations_ == 7) return base::Error(base::Code::kPeerLost, "planted");
-      return inner_.all_to_all(parts);
-    }
-
-   private:
-    int operations_ = 0;
-  };
-  bool planted = false;
-  std::mutex mutex;
-  const auto runs =
-      run_chunks(deeper_options(folder, 1), 4, 4, 2, steps(4), [&](Group group, comm::Communicator& inner) {
-        const std::lock_guard lock(mutex);
-        const bool this_one = group == Group::kStages && inner.size() == 2 && !std::exchange(planted, true);
-        return std::unique_ptr<comm::Communicator>(this_one ? std::make_unique<Lost>(inner) : nullptr);
-      });
+  const auto runs = run_chunks(deeper_options(folder, 1), 4, 4, 2, steps(4), one_lost_link());
   for (const RankRun& run : runs) CHECK(run.error_code == base::Code::kPeerLost);
 }

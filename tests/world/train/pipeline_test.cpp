@@ -2,8 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <mutex>
-#include <utility>
 
 #include "tests/world/train/training.h"
 
@@ -167,24 +165,6 @@ TEST_CASE("pipeline: a stage that goes on with another micro-batch leaves the cu
 
 TEST_CASE("pipeline: when a rank of a stage is lost, all others end and say so") {
   const Folder folder;
-  const auto options = deep_options(folder, 1);
-  class Lost : public SpoiledCommunicator {
-   public:
-    explicit Lost(comm::Communicator& inner) : SpoiledCommunicator(inner) {}
-    base::Result<comm::Pending> all_to_all(const Parts& parts) override {
-      if (++operations_ == 7) return base::Error(base::Code::kPeerLost, "planted");
-      return inner_.all_to_all(parts);
-    }
-
-   private:
-    int operations_ = 0;
-  };
-  bool planted = false;
-  std::mutex mutex;
-  const auto runs = run_stages(options, 4, 4, steps(5), [&](Group group, comm::Communicator& inner) {
-    const std::lock_guard lock(mutex);
-    const bool this_one = group == Group::kStages && inner.size() == 2 && !std::exchange(planted, true);
-    return std::unique_ptr<comm::Communicator>(this_one ? std::make_unique<Lost>(inner) : nullptr);
-  });
+  const auto runs = run_stages(deep_options(folder, 1), 4, 4, steps(5), one_lost_link());
   for (const RankRun& run : runs) CHECK(run.error_code == base::Code::kPeerLost);
 }

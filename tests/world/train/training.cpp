@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 
 #include "runtime/plan/mesh.h"
 #include "tests/fakes/thread_world.h"
@@ -216,6 +218,25 @@ std::vector<RankRun> run_world(int world_size, const train::SessionOptions& opti
     });
   });
   return runs;
+}
+
+Decorate one_lost_link() {
+  class Lost : public SpoiledCommunicator {
+   public:
+    explicit Lost(comm::Communicator& inner) : SpoiledCommunicator(inner) {}
+    base::Result<comm::Pending> all_to_all(const Parts& parts) override {
+      if (++operations_ == 7) return base::Error(base::Code::kPeerLost, "planted");
+      return inner_.all_to_all(parts);
+    }
+
+   private:
+    int operations_ = 0;
+  };
+  const auto planted = std::make_shared<std::atomic<bool>>(false);
+  return [planted](Group group, comm::Communicator& inner) {
+    const bool this_one = group == Group::kStages && inner.size() == 2 && !planted->exchange(true);
+    return std::unique_ptr<comm::Communicator>(this_one ? std::make_unique<Lost>(inner) : nullptr);
+  };
 }
 
 }  // namespace training

@@ -105,4 +105,7 @@ class SpoiledCommunicator : public comm::Communicator {
   comm::Communicator& inner_;
 };
 
+// Plants on one link between stages, of whichever rank comes first, that its seventh message finds the peer lost.
+Decorate one_lost_link();
+
 }  // namespace training
