@@ -8,7 +8,6 @@
 
 #include <map>
 #include <string_view>
-#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/record/run_dir.h"
