@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <iterator>
+#include <numeric>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -20,11 +22,13 @@ constexpr int64_t kShardBytes[] = {4 << 10, 256 << 10, 1 << 20, 8 << 20};  // by
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr double kLongest = 0.15;  // longest time, in seconds, that an operation may be expected to take
 constexpr double kFirst = 2e-3;    // the expected time of the first operation
-constexpr double kPatience = 0.4;  // for all that is timed for one size
+constexpr double kPatience = 0.2;  // for what a sweep times of one size
 constexpr double kLeastPace = 0.05;
 constexpr int kUnderWay = 2;  // collectives at once
-constexpr int kParts = 3, kLeastRounds = 6, kMostRounds = 100;
-constexpr int kLeastBeside = 8, kMostBeside = 60;  // collectives that are timed beside computing
+// All sizes are timed, then all once more: what disturbs a machine for some seconds disturbs one sweep of a size.
+constexpr int kSweeps = 2;
+constexpr int kParts = 2, kLeastRounds = 4, kMostRounds = 50;
+constexpr int kLeastBeside = 8, kMostBeside = 30;  // collectives that a sweep times beside computing
 
 // Collectives of one kind and size, kUnderWay of them at once, as the sharding engine has them.
 class Stream {
@@ -104,14 +108,25 @@ class Stream {
   std::array<Buffers, kUnderWay> buffers_;
 };
 
+// One kind and size of a group's collectives, with what each sweep saw of it.
+struct Timed {
+  CollectiveProbe probe;
+  const CollectiveGroup* group = nullptr;
+  bool largest = false;  // of its kind and group
+  std::vector<double> seconds, cpu, paces;
+};
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 class Measurement {
  public:
-  Measurement(Communicator& world, const CollectiveGroup& group, const Clocks& clocks)
-      : world_(world), group_(group), clocks_(clocks) {}
+  Measurement(Communicator& world, const Clocks& clocks) : world_(world), clocks_(clocks) {}
 
   // `expected` is the seconds of one collective; 0 if nobody knows.
-  Result<void> fill(CollectiveProbe& probe, double expected) {
-    Stream stream(*group_.group, probe, clocks_);
+  Result<void> time(Timed& timed, double expected) {
+    Stream stream(*timed.group->group, timed.probe, clocks_);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     if (expected == 0.0) {
       const double begin = clocks_.wall();
@@ -125,23 +140,25 @@ class Measurement {
     const double cpu_begin = clocks_.cpu();
     ASSIGN_OR_RETURN(auto seconds, stream.run(parts, rounds / parts));
     seconds.push_back((clocks_.cpu() - cpu_begin) / Stream::count_of(parts, rounds / parts));
-    ASSIGN_OR_RETURN(auto means, mean(std::move(seconds)));
-    probe.cpu_seconds = means.back();
-    means.pop_back();
-    probe.seconds = Spread::of(std::move(means));
+    ASSIGN_OR_RETURN(const auto means, mean(std::move(seconds)));
+    timed.seconds.insert(timed.seconds.end(), means.begin(), means.end() - 1);
+    timed.cpu.push_back(means.back());
+    timed.probe.seconds = Spread::of(timed.seconds);
+    timed.probe.cpu_seconds = mean_of(timed.cpu);
     return {};
   }
 
-  // Returns the share of its speed that a collective has while its rank computes: of what it takes alone, that part has passed
+  // Measures the share of its speed that a collective has while its rank computes: of what it takes alone, that part has passed
   // behind it when the rank begins to wait.
-  Result<double> pace(const CollectiveProbe& probe) {
-    Stream stream(*group_.group, probe, clocks_);
-    const double alone = probe.seconds.median;
+  Result<void> pace(Timed& timed) {
+    Stream stream(*timed.group->group, timed.probe, clocks_);
+    const double alone = timed.probe.seconds.median;
     const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, alone));
     ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited}));
-    return std::clamp((count * alone - means[1]) / means[0], kLeastPace, 1.0);
+    timed.paces.push_back((count * alone - means[1]) / means[0]);
+    return {};
   }
 
  private:
@@ -155,9 +172,52 @@ class Measurement {
   }
 
   Communicator& world_;
-  const CollectiveGroup& group_;
   const Clocks& clocks_;
 };
+
+// Returns what one of `bytes` is expected to take, by a line through the two sizes below; 0 where there are none.
+double expected_of(const std::vector<Timed>& timed, size_t sizes_below, int64_t bytes) {
+  if (sizes_below == 0) return kFirst;
+  if (sizes_below == 1) return 0.0;
+  const CollectiveProbe &small = (timed.end() - 2)->probe, &large = timed.back().probe;
+  const double slope =
+      (large.seconds.median - small.seconds.median) / static_cast<double>(large.bytes - small.bytes);
+  return large.seconds.median + slope * static_cast<double>(bytes - large.bytes);
+}
+
+// The first sweep, which finds the sizes that a kind of a group is timed for.
+Result<void> time_sizes(Measurement& measurement, const CollectiveGroup& group, const char* kind,
+                        std::vector<Timed>& timed) {
+  for (size_t i = 0; i < std::size(kShardBytes); ++i) {
+    const int64_t bytes = kShardBytes[i] * group.ranks;
+    if (i > 2 && bytes > kMostBytes) break;
+    const double expected = expected_of(timed, i, bytes);
+    if (expected > kLongest) break;
+    Timed one{.probe = {.kind = kind,
+                        .among = group.among,
+                        .nodes = group.nodes,
+                        .ranks = group.ranks,
+                        .bytes = bytes},
+              .group = &group};
+    RETURN_IF_ERROR(measurement.time(one, expected));
+    timed.push_back(std::move(one));
+  }
+  timed.back().largest = true;
+  return measurement.pace(timed.back());
+}
+
+// Smaller ones have the pace of the largest of their kind and group.
+std::vector<CollectiveProbe> probes_of(const std::vector<Timed>& timed) {
+  std::vector<CollectiveProbe> probes;
+  double pace = 1.0;
+  for (auto one = timed.rbegin(); one != timed.rend(); ++one) {
+    if (one->largest) pace = std::clamp(mean_of(one->paces), kLeastPace, 1.0);
+    probes.push_back(one->probe);
+    probes.back().pace = pace;
+  }
+  std::reverse(probes.begin(), probes.end());
+  return probes;
+}
 
 }  // namespace
 
@@ -165,36 +225,27 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
                                                       const std::vector<CollectiveGroup>& groups,
                                                       const std::function<void(const std::string&)>& told,
                                                       const Clocks& clocks) {
-  std::vector<CollectiveProbe> probes;
+  const auto tell = [&](const CollectiveGroup& group, int sweep) {
+    told(fmt::format("collectives among {} of {} nodes, {} of {}", group.among, group.nodes, sweep, kSweeps));
+  };
+  Measurement measurement(world, clocks);
+  std::vector<Timed> timed;
   for (const CollectiveGroup& group : groups) {
-    told(fmt::format("collectives among {} of {} nodes", group.among, group.nodes));
+    tell(group, 1);
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
       if (group.only_replicas && std::string_view(kind) != "all_reduce") continue;
-      for (const int64_t shard : kShardBytes) {
-        if (shard > kShardBytes[2] && shard * group.ranks > kMostBytes) break;
-        double expected = shard == kShardBytes[0] ? kFirst : 0.0;
-        if (shard > kShardBytes[1]) {
-          const CollectiveProbe &small = *(probes.end() - 2), &large = probes.back();
-          const double more = static_cast<double>(shard * group.ranks - large.bytes);
-          const double slope =
-              (large.seconds.median - small.seconds.median) / static_cast<double>(large.bytes - small.bytes);
-          expected = large.seconds.median + slope * more;
-          if (expected > kLongest) break;
-        }
-        CollectiveProbe probe{.kind = kind,
-                              .among = group.among,
-                              .nodes = group.nodes,
-                              .ranks = group.ranks,
-                              .bytes = shard * group.ranks};
-        RETURN_IF_ERROR(Measurement(world, group, clocks).fill(probe, expected));
-        probes.push_back(std::move(probe));
-      }
-      ASSIGN_OR_RETURN(const double pace, Measurement(world, group, clocks).pace(probes.back()));
-      for (auto probe = probes.rbegin(); probe != probes.rend() && probe->kind == kind; ++probe)
-        probe->pace = pace;
+      RETURN_IF_ERROR(time_sizes(measurement, group, kind, timed));
     }
   }
-  return probes;
+  for (int sweep = 2; sweep <= kSweeps; ++sweep) {
+    const CollectiveGroup* before = nullptr;
+    for (Timed& one : timed) {
+      if (one.group != before) tell(*(before = one.group), sweep);
+      RETURN_IF_ERROR(measurement.time(one, one.probe.seconds.median));
+      if (one.largest) RETURN_IF_ERROR(measurement.pace(one));
+    }
+  }
+  return probes_of(timed);
 }
 
 }  // namespace shardrun::measure

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 
 using namespace shardrun;
@@ -28,7 +29,6 @@ struct Network {
                                          {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all of it is bytes
                                          {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one part, then the other
   int disturbed = -1;  // this collective, counted from 0, takes a second longer
-  double pace = 1.0;   // while the ranks compute, collectives have this share of their speed
   double wall = 100.0, cpu = 50.0;
   int64_t started = 0;
   std::string fault;  // what was wrong with a call; empty: nothing
@@ -36,7 +36,8 @@ struct Network {
 
 class KnownGroup final : public comm::Communicator {
  public:
-  KnownGroup(Network& network, int ranks) : network_(network), ranks_(ranks) {}
+  // `pace`: the share of their speed that its collectives have while the ranks compute.
+  KnownGroup(Network& network, int ranks, double pace) : network_(network), ranks_(ranks), pace_(pace) {}
 
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
@@ -60,10 +61,9 @@ class KnownGroup final : public comm::Communicator {
   Result<Pending> broadcast(std::span<std::byte>, int) override { return other(); }
   Result<Pending> barrier() override { return other(); }
 
-  // Computes for some time, for which what is under way goes at its pace.
-  void compute(double seconds) {
-    network_.wall += seconds;
-    const double late = (1.0 - network_.pace) * seconds;
+  // The ranks have computed for some time, for which what is under way went at its pace.
+  void fall_behind(double seconds) {
+    const double late = (1.0 - pace_) * seconds;
     for (auto& [ticket, one] : under_way_) one.end += late;
     wire_free_ += late;
   }
@@ -102,6 +102,7 @@ class KnownGroup final : public comm::Communicator {
 
   Network& network_;
   const int ranks_;
+  const double pace_;
   std::map<uint64_t, Operation> under_way_;
   uint64_t ticket_ = 0;
   double wire_free_ = 0.0;
@@ -139,13 +140,28 @@ class World final : public comm::Communicator {
 
 constexpr int kRanks = 2;
 
-std::vector<CollectiveProbe> time_on(Network& network, World world = World({1.0}), bool only_replicas = false,
-                                     int ranks = kRanks) {
-  KnownGroup group(network, ranks);
+struct Case {
+  std::vector<double> ranks = {1.0};  // the World's
+  bool only_replicas = false;
+  int group_ranks = kRanks;
+  std::vector<double> paces = {1.0};  // one group each
+};
+
+std::vector<CollectiveProbe> time_on(Network& network, const Case& how = {}) {
+  constexpr double kTurn = 1e-5;
+  World world(how.ranks);
+  std::deque<KnownGroup> known;
+  std::vector<measure::CollectiveGroup> groups;
+  for (const double pace : how.paces)
+    groups.push_back({groups.empty() ? "network" : "all", &known.emplace_back(network, how.group_ranks, pace),
+                      2, how.group_ranks, how.only_replicas});
   const measure::Clocks clocks{[&] { return network.wall; }, [&] { return network.cpu; },
-                               [&] { group.compute(1e-5); }};
+                               [&] {
+                                 network.wall += kTurn;
+                                 for (KnownGroup& group : known) group.fall_behind(kTurn);
+                               }};
   auto probes = measure::time_collectives(
-      world, {{"network", &group, 2, ranks, only_replicas}}, [](const std::string&) {}, clocks);
+      world, groups, [](const std::string&) {}, clocks);
   REQUIRE(probes);
   CHECK_EQ(network.fault, "");
   return *probes;
@@ -201,19 +217,27 @@ TEST_CASE(
     "time_collectives: the pace is the share of its speed that a collective has while its rank computes") {
   for (const double pace : {1.0, 0.6, 0.25}) {
     Network network;
-    network.pace = pace;
     // Of all, the bytes are most.
     for (auto& [kind, speed] : network.speeds) speed.latency = 1e-5;
 
-    for (const CollectiveProbe& probe : time_on(network))
+    for (const CollectiveProbe& probe : time_on(network, {.paces = {pace}}))
       CHECK_EQ(probe.pace, doctest::Approx(pace).epsilon(0.03));
   }
+}
+
+TEST_CASE("time_collectives: groups that come one behind the other have paces of their own") {
+  Network network;
+  for (auto& [kind, speed] : network.speeds) speed.latency = 1e-5;
+
+  // Both are asked for sums alone: no other kind is between them.
+  for (const CollectiveProbe& probe : time_on(network, {.only_replicas = true, .paces = {0.9, 0.3}}))
+    CHECK_EQ(probe.pace, doctest::Approx(probe.among == "network" ? 0.9 : 0.3).epsilon(0.03));
 }
 
 TEST_CASE("time_collectives: each value is the mean of all ranks'") {
   Network network;
 
-  const auto probes = time_on(network, World({1.0, 2.0, 6.0}));
+  const auto probes = time_on(network, {.ranks = {1.0, 2.0, 6.0}});
 
   CHECK_EQ(sizes_of(probes), kKnownSizes);
   for (const CollectiveProbe& probe : probes) {
@@ -245,13 +269,13 @@ TEST_CASE(
   CHECK_EQ(sizes_of(few), "all_gather 8192 524288 reduce_scatter 8192 524288 all_reduce 8192 524288");
   CHECK_LT(slow.wall - 100.0, 6 * 2.5);
   CHECK_EQ(sizes_of(all), kAllSizes);
-  CHECK_LT(fast.started, 12 * 205 + 3 * 61);
+  CHECK_LT(fast.started, 12 * 207 + 6 * 31);
 }
 
 TEST_CASE("time_collectives: a group that only replicas have is asked for nothing but sums") {
   Network network;
 
-  const auto probes = time_on(network, World({1.0}), /*only_replicas=*/true);
+  const auto probes = time_on(network, {.only_replicas = true});
 
   CHECK_EQ(sizes_of(probes), "all_reduce 8192 524288 2097152 16777216");
 }
@@ -260,7 +284,7 @@ TEST_CASE("time_collectives: many ranks bring no more together than their memory
   Network network;
   for (auto& [kind, speed] : network.speeds) speed = {1e-6, 1e-12, 0.0};
 
-  const auto probes = time_on(network, World({1.0}), /*only_replicas=*/true, /*ranks=*/16);
+  const auto probes = time_on(network, {.only_replicas = true, .group_ranks = 16});
 
   CHECK_EQ(sizes_of(probes), "all_reduce 65536 4194304 16777216");
 }
