@@ -44,6 +44,26 @@ Terms table_terms(const ModelShape& model, double tokens) {
   return {1e-6, 1e-6 * tokens * model.hidden, 1e-6 * model.table_parameters(), 0.0, 0.0};
 }
 
+// Returns the probe of a layer, or of a head, of these very sizes; null where there is none.
+const StepProbe* probe_of_layer(const std::vector<StepProbe>& probes, const ModelShape& model, double tokens,
+                                int sequence_length) {
+  for (const StepProbe& probe : probes) {
+    const ModelShape shape = shape_of_probe(probe);
+    if (shape.hidden == model.hidden && shape.kv_width == model.kv_width && shape.ffn == model.ffn &&
+        shape.ffn_matrices == model.ffn_matrices && shape.query_width() == model.query_width() &&
+        static_cast<double>(probe.tokens()) == tokens && probe.sequence_length == sequence_length)
+      return &probe;
+  }
+  return nullptr;
+}
+const StepProbe* probe_of_head(const std::vector<StepProbe>& probes, const ModelShape& model, double tokens) {
+  for (const StepProbe& probe : probes)
+    if (probe.hidden == model.hidden && probe.vocab == model.vocab &&
+        static_cast<double>(probe.tokens()) == tokens)
+      return &probe;
+  return nullptr;
+}
+
 // Of what `bytes` says of a collective, the share that a rank sends to others: over the network, where its group has any.
 double share_sent(CollectiveKind kind, int64_t ranks, int64_t nodes) {
   constexpr double kLarge = 1e9;
@@ -183,11 +203,18 @@ BlockSeconds MeasuredMachine::layer(const ModelShape& model, double tokens, int 
   const Terms terms = layer_terms(model, tokens, sequence_length);
   BlockSeconds block{sum(layer_forward_, terms), sum(layer_backward_, terms)};
   if (checkpointing == spec::Checkpointing::kSelective) block.backward = sum(layer_selective_, terms);
+  if (const StepProbe* probe = probe_of_layer(calibration_.steps, model, tokens, sequence_length)) {
+    const bool selective = checkpointing == spec::Checkpointing::kSelective;
+    block = {probe->layer_forward.median,
+             (selective ? probe->layer_backward_selective : probe->layer_backward).median};
+  }
   if (checkpointing == spec::Checkpointing::kFull) block.backward += block.forward;
   return block;
 }
 
 BlockSeconds MeasuredMachine::head(const ModelShape& model, double tokens) const {
+  if (const StepProbe* probe = probe_of_head(calibration_.steps, model, tokens))
+    return {probe->head_forward.median, probe->head_backward.median};
   const Terms terms = head_terms(model, tokens);
   return {sum(head_forward_, terms), sum(head_backward_, terms)};
 }

@@ -1,8 +1,9 @@
 // A machine as `shardrun calibrate` measured it: what the built-in trainer's blocks and collectives take there.
 //
-// Blocks of other shapes than the measured ones follow from a fit of a few terms that are all ≥ 0: a constant, the matrix
-// products, the attention, the passes over activations and over weights. Collectives of other sizes lie between the measured ones, by
-// what crosses the slowest kind of link on the way (traffic.h). Nothing here is taken from anywhere but the calibration.
+// Blocks of a shape that was measured take what it took; those of others follow from a fit of a few terms that are all ≥ 0: a
+// constant, the matrix products, the attention, the passes over activations and over weights. Collectives of other sizes lie between
+// the measured ones, by what crosses the slowest kind of link on the way (traffic.h). Nothing here is taken from anywhere but the
+// calibration.
 //
 // Units: seconds of CPU for computing (a rank with its CPUs to itself), of the wall for collectives; bytes.
 // Thread rule: plain values and pure functions.

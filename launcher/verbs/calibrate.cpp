@@ -16,6 +16,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/json_fields.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/plan/model/llama.h"
 #include "runtime/spec/toml_text.h"
 
 namespace shardrun::launcher {
@@ -109,6 +110,24 @@ std::string job_text(const spec::JobSpec& spec, const std::vector<std::string>& 
          environment_text(spec);
 }
 
+// Returns the sizes of the job's own blocks, which are measured as they are; none where they are no blocks of a plain Llama, or where
+// a pass over two layers and the head would take a rank seconds.
+std::vector<std::string> own_sizes(const spec::JobSpec& spec) {
+  constexpr double kMostFlops = 5e10;
+  const spec::ModelSpec& m = spec.model;
+  if (spec.program.trainer != plan::LlamaConfig::kTrainer || m.experts.wanted() || m.head_size > 0 ||
+      spec.sharding.tensor_parallel > 1 || spec.sharding.context_parallel > 1)
+    return {};
+  const plan::ModelShape shape = plan::shape_of(plan::LlamaConfig::of(m));
+  const double tokens = static_cast<double>(spec.batch.micro_batch) * spec.data.sequence_length;
+  if (6.0 * tokens * (2.0 * shape.layer_parameters() + shape.table_parameters()) > kMostFlops) return {};
+  std::vector<std::string> sizes;
+  for (const int size :
+       {spec.batch.micro_batch, spec.data.sequence_length, m.hidden, m.heads, m.kv_heads, m.ffn, m.vocab})
+    sizes.push_back(std::to_string(size));
+  return sizes;
+}
+
 // This machine, with a rank on each CPU.
 spec::JobSpec spec_of_this_machine(const CommonOptions& common) {
   spec::JobSpec spec;
@@ -130,8 +149,12 @@ Result<Measured> measure(const spec::JobSpec& spec, const CalibrateOptions& opti
   ASSIGN_OR_RETURN(auto installed, find_installation());
   ASSIGN_OR_RETURN(auto signals, StopSignals::block());
   const std::string measured = folder + "/measured.toml", job = folder + "/job.toml";
-  const std::vector<std::string> command = {installed.rank_program, "calibrate", measured,
-                                            options.network ? "network" : "all", spec.communication.provider};
+  std::vector<std::string> command = {installed.rank_program, "calibrate", measured,
+                                      options.network ? "network" : "all", spec.communication.provider};
+  if (!options.network) {
+    auto sizes = own_sizes(spec);
+    command.insert(command.end(), sizes.begin(), sizes.end());
+  }
   RETURN_IF_ERROR(base::write_file_atomically(job, job_text(spec, command)));
   ASSIGN_OR_RETURN(auto ended,
                    run_child_program({installed.shardrun_program, "run", job}, signals.fd(), json));

@@ -133,21 +133,23 @@ base::Result<Spread> pooled(comm::Communicator& world, const std::vector<double>
 
 }  // namespace
 
+StepProbe probe_of(const ProbeSizes& sizes) {
+  return {.micro_batch = sizes[0],
+          .sequence_length = sizes[1],
+          .hidden = sizes[2],
+          .heads = sizes[3],
+          .kv_heads = sizes[4],
+          .ffn = sizes[5],
+          .vocab = sizes[6]};
+}
+
 std::vector<StepProbe> probes_to_make() {
-  // micro-batch, sequence, hidden, heads, key and value heads, ffn, vocabulary
-  constexpr int64_t kShapes[][7] = {
+  constexpr ProbeSizes kShapes[] = {
       {2, 64, 128, 4, 4, 352, 256},   {2, 256, 256, 4, 4, 704, 4096},  {1, 512, 256, 8, 4, 1024, 1024},
       {2, 64, 256, 4, 4, 704, 2048},  {4, 128, 384, 6, 6, 1024, 2048}, {1, 128, 512, 8, 8, 1408, 8192},
       {2, 256, 512, 8, 4, 1408, 512}, {1, 256, 512, 8, 8, 2048, 4096}, {1, 256, 768, 12, 12, 2048, 256}};
   std::vector<StepProbe> probes;
-  for (const auto& s : kShapes)
-    probes.push_back({.micro_batch = s[0],
-                      .sequence_length = s[1],
-                      .hidden = s[2],
-                      .heads = s[3],
-                      .kv_heads = s[4],
-                      .ffn = s[5],
-                      .vocab = s[6]});
+  for (const ProbeSizes& sizes : kShapes) probes.push_back(probe_of(sizes));
   return probes;
 }
 

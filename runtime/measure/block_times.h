@@ -5,6 +5,8 @@
 // Thread rule: one thread, the same calls on all ranks.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "runtime/record/calibration.h"
@@ -12,6 +14,9 @@
 
 namespace shardrun::measure {
 
+// Micro-batch, sequence length, hidden, heads, heads of keys and values, ffn, vocabulary.
+using ProbeSizes = std::array<int64_t, 7>;
+record::StepProbe probe_of(const ProbeSizes& sizes);
 // Returns shapes from small to large; the times of the shapes between follow from theirs.
 std::vector<record::StepProbe> probes_to_make();
 

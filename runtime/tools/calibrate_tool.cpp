@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -53,8 +55,9 @@ struct Card {
 
 class Calibrator {
  public:
-  Calibrator(const contract::RankJob& job, std::string provider, bool only_network)
-      : job_(job), provider_(std::move(provider)), only_network_(only_network) {}
+  Calibrator(const contract::RankJob& job, std::string provider, bool only_network,
+             std::vector<record::StepProbe> probes)
+      : job_(job), provider_(std::move(provider)), only_network_(only_network), probes_(std::move(probes)) {}
 
   Result<void> run(const std::string& output) {
     ::omp_set_num_threads(std::max(1, job_.plan.cpus_per_rank));
@@ -158,7 +161,7 @@ class Calibrator {
     c_.memory_bytes_per_second = memory;
     ASSIGN_OR_RETURN(auto update, measure::time_update(all, cpus));
     c_.update_seconds_per_parameter = update;
-    for (record::StepProbe& probe : c_.steps = measure::probes_to_make()) {
+    for (record::StepProbe& probe : c_.steps = probes_) {
       say(fmt::format("steps of hidden {}, {} x {} tokens", probe.hidden, probe.micro_batch,
                       probe.sequence_length));
       RETURN_IF_ERROR(measure::time_blocks(all, cpus, probe));
@@ -179,23 +182,44 @@ class Calibrator {
   const contract::RankJob& job_;
   std::string provider_;
   bool only_network_;
+  std::vector<record::StepProbe> probes_;
   Calibration c_;
   std::vector<measure::CollectiveGroup> groups_;
   std::vector<std::vector<uint32_t>> members_;  // members of their communicators, in the same order
   comm::World world_;
 };
 
+// The shapes that are always measured, and the job's own where its sizes are given; false: they are none.
+bool add_probes(std::span<char* const> sizes, std::vector<record::StepProbe>& probes) {
+  probes = measure::probes_to_make();
+  if (sizes.empty()) return true;
+  measure::ProbeSizes numbers{};
+  if (sizes.size() != numbers.size()) return false;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const std::string_view text = sizes[i];
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), numbers[i]);
+    if (failure != std::errc() || end != text.data() + text.size() || numbers[i] < 1) return false;
+  }
+  probes.push_back(measure::probe_of(numbers));
+  return true;
+}
+
 }  // namespace
 
 int run_calibrate_tool(std::span<char* const> arguments) {
-  const std::string parts = arguments.size() == 3 ? arguments[1] : "";
-  if (parts != "all" && parts != "network") {
-    std::fputs("usage: shardrun-rank calibrate FILE all|network PROVIDER, started by shardrun\n", stderr);
+  const std::string parts = arguments.size() >= 3 ? arguments[1] : "";
+  std::vector<record::StepProbe> probes;
+  if ((parts != "all" && parts != "network") || !add_probes(arguments.subspan(3), probes)) {
+    std::fputs(
+        "usage: shardrun-rank calibrate FILE all|network PROVIDER [MICRO_BATCH SEQUENCE_LENGTH HIDDEN HEADS "
+        "KV_HEADS FFN VOCAB], started by shardrun\n",
+        stderr);
     return contract::kExitBadInput;
   }
   const auto job = contract::read_rank_job();
   const auto done =
-      job ? Calibrator(*job, arguments[2], parts == "network").run(arguments[0]) : Result<void>(job.error());
+      job ? Calibrator(*job, arguments[2], parts == "network", std::move(probes)).run(arguments[0])
+          : Result<void>(job.error());
   if (done) return contract::kExitDone;
   fmt::print(stderr, "shardrun-rank: calibrate: {}\n", done.error().to_string());
   return done.error().code() == base::Code::kRefused ? contract::kExitRefused : contract::kExitInfrastructure;

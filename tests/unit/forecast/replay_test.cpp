@@ -99,6 +99,24 @@ TEST_CASE("replay: a rank alone takes what its blocks and its optimizer take") {
   CHECK_EQ(step.tokens, 128.0);
 }
 
+TEST_CASE(
+    "replay: blocks of a shape that was measured take what it took, and others follow from all shapes") {
+  Calibration calibration = known();
+  StepProbe own = probe(1, 128, 256, 704, 1024);
+  // What no fit of the other shapes says.
+  own.layer_forward = own.layer_backward = exactly(1.0);
+  own.head_forward = own.head_backward = exactly(10.0);
+  own.layer_backward_selective = exactly(2.0);
+  calibration.steps.push_back(own);
+  ReplayQuestion question = job(1, 1);
+
+  CHECK_EQ(replay(calibration, question).phases.compute, doctest::Approx(2 * 2.0 + 20.0).epsilon(1e-3));
+  question.layout.checkpointing = spec::Checkpointing::kSelective;
+  CHECK_EQ(replay(calibration, question).phases.compute, doctest::Approx(2 * 3.0 + 20.0).epsilon(1e-3));
+  question.layout.sequence_length = 64;
+  CHECK_LT(replay(calibration, question).phases.compute, 20.0);
+}
+
 TEST_CASE("replay: with a network that costs no CPU time, sharding adds what nothing hides") {
   const ReplayQuestion question = job(2, 2);
   const double compute = compute_of(question) + kUpdate * question.model.parameters() / 2.0;
