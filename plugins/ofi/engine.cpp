@@ -90,6 +90,7 @@ Status Engine::connect(uint32_t global_rank, std::vector<Peer> peers) {
   key_ = job_key(ranks);
   if (Status status = liveness_->connect(global_rank, ranks, *key_); !status.ok()) return status;
   post_control_receives();
+  callers_help_ = endpoints_.empty() && memory_ != nullptr;
   // Signals are handled by the host's threads.
   sigset_t all, before;
   sigfillset(&all);

@@ -129,7 +129,7 @@ class Engine {
   void wake() const;
 
   // The caller's side; no lock is held.
-  bool may_help() const { return endpoints_.empty() && memory_ != nullptr; }
+  bool may_help() const { return callers_help_; }
   // Whoever takes turns looks for work so long before it sleeps.
   static constexpr std::chrono::microseconds kLookTime{50};
   bool begin_here();
@@ -209,6 +209,8 @@ class Engine {
   std::unique_ptr<NodeMemory> memory_;  // null: no rank shares memory with this one
   uint64_t notices_ = 0;                // of memory_, when it was last looked at
   int wake_fd_ = -1;
+  bool callers_help_ =
+      false;  // since connect, before the thread: all ranks share memory, so that no provider is at work
   std::thread thread_;
 
   std::mutex turn_;

@@ -143,7 +143,9 @@ TEST_CASE("ofi: what others send to a rank that has not started yet takes little
   const auto outcomes = play("tcp", "abc", "late");
   for (const Outcome& outcome : outcomes) CHECK(outcome.status == 0);
   CAPTURE(outcomes[2].last());
+#ifndef __SANITIZE_THREAD__                        // whose shadow of what arrives is several times as large
   CHECK(std::stol(outcomes[2].last()) < 8 << 10);  // KiB; the others want to send 128 MiB
+#endif
 }
 
 TEST_CASE("ofi: a stopped process is named by the timeout") {
