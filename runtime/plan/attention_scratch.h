@@ -60,12 +60,12 @@ constexpr int64_t whole_tiles(int64_t tokens) {
   return (tokens + kScores - 1) / kScores * kScores;
 }
 
-// The forward's: a head's values transposed, and a last tile of keys; of one tile of queries itself, packed, its scores, a row
+// The forward's: a head's keys, and its values transposed, tile by tile; of one tile of queries itself, packed, its scores, a row
 // for each key, its probabilities packed, and its running maximum, sum and output, transposed.
 struct TiledForwardScratch {
   TiledForwardScratch(base::Cursor& pieces, int64_t T, int64_t D)
       : v_transposed(pieces.take<uint16_t>(whole_tiles(T) * D)),
-        k(pieces.take<uint16_t>(kScores * D)),
+        k(pieces.take<uint16_t>(whole_tiles(T) * D)),
         q(pieces.take<uint16_t>(kScores * D)),
         q_columns(pieces.take<uint32_t>(kScores * D / 2)),
         p_rows(pieces.take<uint32_t>(kScores * kScores / 2)),
@@ -82,13 +82,13 @@ struct TiledForwardScratch {
   int32_t *begin, *end;
 };
 
-// The backward's: a head's keys transposed, and gradients of its keys and values; of one tile of keys these and their values;
-// of one tile of queries what products read of queries and output gradients, packed both ways; of one pair of tiles scores and
-// their gradients, a row for each key.
+// The backward's: a head's keys and values, its keys also transposed, tile by tile, and both gradients; of one tile of queries
+// what products read of queries and output gradients, packed both ways; of one pair of tiles scores and their gradients, a row
+// for each key.
 struct TiledBackwardScratch {
   TiledBackwardScratch(base::Cursor& pieces, int64_t T, int64_t D)
-      : k(pieces.take<uint16_t>(kScores * D)),
-        v(pieces.take<uint16_t>(kScores * D)),
+      : k(pieces.take<uint16_t>(whole_tiles(T) * D)),
+        v(pieces.take<uint16_t>(whole_tiles(T) * D)),
         k_transposed(pieces.take<uint16_t>(whole_tiles(T) * D)),
         dk(pieces.take<float>(whole_tiles(T) * D)),
         dv(pieces.take<float>(whole_tiles(T) * D)),

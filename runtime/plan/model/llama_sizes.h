@@ -46,10 +46,10 @@ struct LlamaSizes {
         sharers(run.context_parallel),
         fp8(run.fp8),
         accumulates(run.accumulates) {
-    // 32 MiB of fp32, or 1 GiB on a GPU, whose products want many rows, and whole tiles of them. A CPU's gradient of the
-    // matrix is a product as deep as a chunk, which packed products want to fill registers.
+    // 128 MiB of fp32, or 1 GiB on a GPU, whose products want whole tiles of rows. A CPU's products pack the matrix for each
+    // chunk, and add up its gradient, which is a product as deep as a chunk.
     const bool on_gpu = run.device == DeviceKind::kGpu;
-    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 23), unit = on_gpu ? 128 : 32;
+    const int64_t elements = int64_t{1} << (on_gpu ? 28 : 25), unit = on_gpu ? 128 : 32;
     const int64_t rows = elements / std::max<int64_t>(1, V) / unit * unit;
     chunk = std::min(N, std::max(int64_t{64}, rows));
   }

@@ -101,8 +101,8 @@ TEST_CASE("llama: small random weights predict about uniformly, loss ln V") {
 
 TEST_CASE(
     "llama: with logits in chunks, the loss that backward finds and its gradient are those of forward") {
-  // Chunks have 64 rows at least and 2^23 logits at most: this vocabulary makes two of them.
-  const model::LlamaConfig config{1, 8, 2, 1, 8, 1 << 17, 10000.0, 1e-5};
+  // Chunks have 64 rows at least and 2^25 logits at most: this vocabulary makes two of them.
+  const model::LlamaConfig config{1, 8, 2, 1, 8, 1 << 19, 10000.0, 1e-5};
   constexpr int kRows = 100;
   const auto layouts = plan::block_layouts(config);
   std::mt19937 generator(3);

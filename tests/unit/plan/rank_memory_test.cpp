@@ -157,8 +157,11 @@ TEST_CASE(
     "memory plan: a CPU's workspace is attention's on each thread that has a head, and products' on one") {
   plan::OpList list;
   list.attention = {.B = 1, .T = 4096, .H = 32, .K = 4, .D = 128};
-  // Of backward: three tiles of 32 queries, three of 64 keys, two of scores, a sum a token and three gradients.
-  constexpr int64_t kThread = 4 * (3 * 32 * 128 + 3 * 64 * 128 + 2 * 32 * 64 + 4096 + 3 * 4096 * 128);
+  // Of backward on pairs of bf16, of a head: keys twice and values in bf16, two gradients; of a tile of 64: queries and output
+  // gradients in bf16 and packed both ways, two of probabilities and one packed, two of scores, two of queries, four for a token.
+  constexpr int64_t kHead = 4096 * 128, kQueries = 64 * 128, kScores = 64 * 64;
+  constexpr int64_t kThread = 2 * (3 * kHead + 2 * kQueries + 2 * kScores) + 4 * 2 * kHead +
+                              4 * (4 * kQueries / 2 + kScores / 2 + 2 * kScores + 2 * kQueries + 4 * 64);
   CHECK_EQ(plan::cpu_workspace_bytes(list, 1, 0), kThread);
   CHECK_EQ(plan::cpu_workspace_bytes(list, 3, 0), 3 * kThread);
   CHECK_EQ(plan::cpu_workspace_bytes(list, 64, 0), 4 * kThread);  // heads of keys and values

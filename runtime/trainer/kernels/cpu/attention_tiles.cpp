@@ -11,6 +11,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/plan/attention_scratch.h"
 #include "runtime/trainer/kernels/cpu/attention_parts.h"
+#include "runtime/trainer/kernels/cpu/attention_softmax.h"
 #include "runtime/trainer/kernels/cpu/parallel.h"
 #include "runtime/trainer/kernels/cpu/thread_workspace.h"
 #include "runtime/trainer/kernels/cpu/tile_products.h"
@@ -54,13 +55,13 @@ Scratch scratch_of(const AttentionShape& shape) {
   return Scratch(pieces, shape.T, shape.D);
 }
 
-// Writes T × D of `in` transposed, (D, tokens of whole tiles).
+// Writes T × D of `in` transposed, a tile of (D, kScores) behind the other.
 template <typename Scratch>
 void transpose_head(uint16_t* out, Scratch& s, const Bf16* in, const AttentionShape& shape) {
   const int64_t T = shape.T, D = shape.D, stride = shape.kv_stride();
   for (int64_t j = 0; j < T; j += kScores) {
     const Rows rows = tile_of(s.q, in + j * stride, std::min(kScores, T - j), D, stride);
-    transpose(bf16(out) + j, whole_tiles(T), s.q_columns, rows.at, kScores, D, rows.stride);
+    transpose(bf16(out) + j * D, kScores, s.q_columns, rows.at, kScores, D, rows.stride);
   }
 }
 
@@ -85,8 +86,9 @@ void load_seen(int32_t* begin, int32_t* end, const Seen& seen, int64_t i, int64_
 
 // Computes the tile of queries of head h that starts at i, against every key that they may see.
 void forward_queries(TiledForwardScratch& s, const Slice<const Bf16>& slice, const Seen& seen, Bf16* out,
-                     float* lse, const Bf16* qkv, const Bf16* kv, int64_t h, int64_t i) {
-  const int64_t T = slice.shape.T, D = slice.shape.D, all = whole_tiles(T);
+                     float* lse, const Bf16* qkv, int64_t h, int64_t i) {
+  const int64_t D = slice.shape.D;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(D));
   const int64_t rows = std::min(kScores, slice.shape.own_tokens() - i);
   const Rows q = tile_of(s.q, slice.query(qkv, i, h), rows, D, slice.shape.qkv_stride());
   pack_transposed(s.q_columns, q.at, kScores, D, q.stride);
@@ -96,23 +98,24 @@ void forward_queries(TiledForwardScratch& s, const Slice<const Bf16>& slice, con
   load_seen(s.begin, s.end, seen, i, rows);
   const Columns columns = seen.of(i, rows);
   for (int64_t j = columns.begin / kScores * kScores; j < columns.end; j += kScores) {
-    const Rows k = tile_of(s.k, slice.key(kv, j), std::min(kScores, T - j), D, slice.shape.kv_stride());
-    multiply(s.scores, kScores, k.at, k.stride, s.q_columns, kScores, kScores, D, kScores, false);
-    vector::fold_scores(s.p_rows, s.scores, {s.largest, s.sum, s.out}, {s.begin, s.end, j}, D,
-                        1.0f / std::sqrt(static_cast<float>(D)));
-    multiply(s.out, kScores, bf16(s.v_transposed) + j, all, s.p_rows, kScores, D, kScores, kScores, true);
+    multiply(s.scores, kScores, bf16(s.k) + j * D, D, s.q_columns, kScores, kScores, D, kScores, false);
+    fold_scores(s.p_rows, s.scores, {s.largest, s.sum, s.out}, {s.begin, s.end, j}, D, scale);
+    multiply(s.out, kScores, bf16(s.v_transposed) + j * D, kScores, s.p_rows, kScores, D, kScores, kScores,
+             true);
   }
   for (int64_t r = 0; r < rows; ++r) {
     const bool sees_any = s.begin[r] < s.end[r];
-    lse[slice.lse_at(i + r, h)] = sees_any ? s.largest[r] + std::log(s.sum[r]) : 0.0f;
+    lse[slice.lse_at(i + r, h)] = sees_any ? scale * s.largest[r] + std::log(s.sum[r]) : 0.0f;
     s.sum[r] = sees_any ? 1.0f / s.sum[r] : 0.0f;
   }
   narrow_columns(out + slice.out_at(i, h), s.turned, s.out, s.sum, rows, D, slice.shape.H * D);
 }
 
-// Starts on one key/value head: its keys transposed, (D, tokens), and no gradients yet.
+// Starts on one key/value head: its keys and values, keys also transposed, and no gradients yet.
 void load_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* kv) {
-  const int64_t elements = whole_tiles(slice.shape.T) * slice.shape.D;
+  const int64_t T = slice.shape.T, D = slice.shape.D, all = whole_tiles(T), elements = all * D;
+  copy_rows(bf16(s.k), slice.key(kv, 0), T, all, D, slice.shape.kv_stride());
+  copy_rows(bf16(s.v), slice.value(kv, 0), T, all, D, slice.shape.kv_stride());
   transpose_head(s.k_transposed, s, slice.key(kv, 0), slice.shape);
   std::fill_n(s.dk, elements, 0.0f);
   std::fill_n(s.dv, elements, 0.0f);
@@ -138,24 +141,21 @@ void load_queries(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const
 }
 
 // Handles one pair of tiles: keys from j on, and the queries that are loaded.
-void backward_tile(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Bf16* kv, int64_t j,
-                   float scale) {
-  const int64_t T = slice.shape.T, D = slice.shape.D, all = whole_tiles(T), rows = std::min(kScores, T - j);
-  copy_rows(bf16(s.k), slice.key(kv, j), rows, kScores, D, slice.shape.kv_stride());
-  copy_rows(bf16(s.v), slice.value(kv, j), rows, kScores, D, slice.shape.kv_stride());
-  multiply(s.scores, kScores, bf16(s.k), D, s.q_columns, kScores, kScores, D, kScores, false);
-  multiply(s.dp, kScores, bf16(s.v), D, s.dout_columns, kScores, kScores, D, kScores, false);
-  vector::softmax_and_gradient(bf16(s.p), bf16(s.ds), s.ds_rows, {s.scores, s.dp, s.lse, s.delta},
-                               {s.begin, s.end, j}, scale);
+void backward_tile(TiledBackwardScratch& s, int64_t D, int64_t j, float scale) {
+  multiply(s.scores, kScores, bf16(s.k) + j * D, D, s.q_columns, kScores, kScores, D, kScores, false);
+  multiply(s.dp, kScores, bf16(s.v) + j * D, D, s.dout_columns, kScores, kScores, D, kScores, false);
+  softmax_and_gradient(bf16(s.p), bf16(s.ds), s.ds_rows, {s.scores, s.dp, s.lse, s.delta},
+                       {s.begin, s.end, j}, scale);
   multiply(s.dv + j * D, D, bf16(s.p), kScores, s.dout_rows, D, kScores, kScores, D, true);
   multiply(s.dk + j * D, D, bf16(s.ds), kScores, s.q_rows, D, kScores, kScores, D, true);
-  multiply(s.dq, kScores, bf16(s.k_transposed) + j, all, s.ds_rows, kScores, D, kScores, kScores, true);
+  multiply(s.dq, kScores, bf16(s.k_transposed) + j * D, kScores, s.ds_rows, kScores, D, kScores, kScores,
+           true);
 }
 
 // Adds up all that head h contributes.
 void backward_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, const Slice<Bf16>& target,
                    const Seen& seen, Bf16* dqkv, const Bf16* dout, const Bf16* out, const Bf16* qkv,
-                   const Bf16* kv, const float* lse, int64_t h) {
+                   const float* lse, int64_t h) {
   const int64_t own = slice.shape.own_tokens(), D = slice.shape.D;
   const float scale = 1.0f / std::sqrt(static_cast<float>(D));
   for (int64_t i = 0; i < own; i += kScores) {
@@ -163,7 +163,7 @@ void backward_head(TiledBackwardScratch& s, const Slice<const Bf16>& slice, cons
     load_queries(s, slice, seen, qkv, dout, out, lse, h, i);
     const Columns columns = seen.of(i, rows);
     for (int64_t j = columns.begin / kScores * kScores; j < columns.end; j += kScores)
-      backward_tile(s, slice, kv, j, scale);
+      backward_tile(s, D, j, scale);
     std::fill_n(s.lse, kScores, scale);  // not in use any more
     narrow_columns(target.query(dqkv, i, h), s.turned, s.dq, s.lse, rows, D, slice.shape.qkv_stride());
   }
@@ -184,9 +184,10 @@ void attention_forward(Bf16* out, float* lse, const Bf16* qkv, const Bf16* kv, c
     for (int64_t work = begin; work < end; ++work) {
       const Slice<const Bf16> slice{shape, work / shape.K, work % shape.K};
       const Seen seen(shape, visibility, slice.b);
+      copy_rows(bf16(s.k), slice.key(kv, 0), shape.T, whole_tiles(shape.T), shape.D, shape.kv_stride());
       transpose_head(s.v_transposed, s, slice.value(kv, 0), shape);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h) {
-        for (int64_t i = 0; i < own; i += kScores) forward_queries(s, slice, seen, out, lse, qkv, kv, h, i);
+        for (int64_t i = 0; i < own; i += kScores) forward_queries(s, slice, seen, out, lse, qkv, h, i);
       }
     }
   });
@@ -207,7 +208,7 @@ void attention_backward(Bf16* dqkv, Gradient* dkv, const Bf16* dout, const Bf16*
       const Seen seen(shape, visibility, slice.b);
       load_head(s, slice, kv);
       for (int64_t h = slice.k * group; h < (slice.k + 1) * group; ++h)
-        backward_head(s, slice, target, seen, dqkv, dout, out, qkv, kv, lse, h);
+        backward_head(s, slice, target, seen, dqkv, dout, out, qkv, lse, h);
       vector::scale(s.dk, 1.0f / std::sqrt(static_cast<float>(D)), T * D);
       store_rows(kv_target.key(dkv, 0), s.dk, T, D, shape.kv_stride());
       store_rows(kv_target.value(dkv, 0), s.dv, T, D, shape.kv_stride());

@@ -6,13 +6,10 @@
 #include <cstring>
 #include <limits>
 
-#include "runtime/plan/attention_scratch.h"
 #include "runtime/trainer/kernels/cpu/dispatch.h"
 
 namespace shardrun::kernels::vector {
 namespace {
-
-using plan::kScores;
 
 constexpr int kLanes = 16;  // width of the explicit partial sums: one AVX-512 register, in a fixed order
 
@@ -105,65 +102,6 @@ SHARDRUN_INLINE void softmax_gradient(float* __restrict dp, const float* __restr
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < count; ++c)
       dp[r * stride + c] = p[r * stride + c] * (dp[r * stride + c] - delta[r]);
-  }
-}
-
-SHARDRUN_INLINE uint32_t pair(Bf16 low, Bf16 high) {
-  return static_cast<uint32_t>(low.bits) | static_cast<uint32_t>(high.bits) << 16;
-}
-// 1 or 0: what a product takes out must be computed all the same, for loops without branches.
-SHARDRUN_INLINE float sees(const SeenKeys& seen, int64_t r, int64_t c) {
-  const auto key = static_cast<int32_t>(seen.first_key + r);
-  return (key >= seen.begin[c]) & (key < seen.end[c]) ? 1.0f : 0.0f;
-}
-
-SHARDRUN_INLINE void fold_scores(uint32_t* __restrict p, float* __restrict scores, RunningSoftmax running,
-                                 SeenKeys seen, int64_t D, float scale) {
-  constexpr float kUnseen = -std::numeric_limits<float>::max();
-  float largest[kScores], correction[kScores], sum[kScores];
-  for (int64_t c = 0; c < kScores; ++c) largest[c] = running.largest[c];
-  for (int64_t r = 0; r < kScores; ++r) {
-    for (int64_t c = 0; c < kScores; ++c) {
-      const float score = scale * scores[r * kScores + c];
-      const float masked = sees(seen, r, c) != 0.0f ? score : kUnseen;
-      scores[r * kScores + c] = masked;
-      largest[c] = masked > largest[c] ? masked : largest[c];
-    }
-  }
-  for (int64_t c = 0; c < kScores; ++c) {
-    correction[c] = running.largest[c] == largest[c] ? 1.0f : exponential(running.largest[c] - largest[c]);
-    sum[c] = running.sum[c] * correction[c];
-    running.largest[c] = largest[c];
-  }
-  for (int64_t r = 0; r < kScores; r += 2) {
-    const float* __restrict low = scores + r * kScores, * __restrict high = low + kScores;
-    for (int64_t c = 0; c < kScores; ++c) {
-      const float p0 = (low[c] == kUnseen ? 0.0f : 1.0f) * exponential(low[c] - largest[c]);
-      const float p1 = (high[c] == kUnseen ? 0.0f : 1.0f) * exponential(high[c] - largest[c]);
-      sum[c] = sum[c] + p0 + p1;
-      p[r / 2 * kScores + c] = pair(rounded(p0), rounded(p1));
-    }
-  }
-  for (int64_t c = 0; c < kScores; ++c) running.sum[c] = sum[c];
-  for (int64_t d = 0; d < D; ++d) {
-    for (int64_t c = 0; c < kScores; ++c) running.out[d * kScores + c] *= correction[c];
-  }
-}
-
-SHARDRUN_INLINE void softmax_and_gradient(Bf16* __restrict p, Bf16* __restrict ds,
-                                          uint32_t* __restrict ds_rows, ScoreTile tile, SeenKeys seen,
-                                          float scale) {
-  for (int64_t r = 0; r < kScores; ++r) {
-    const float* __restrict scores = tile.scores + r * kScores, * __restrict dp = tile.dp + r * kScores;
-    for (int64_t c = 0; c < kScores; ++c) {
-      const float probability = sees(seen, r, c) * exponential(scale * scores[c] - tile.lse[c]);
-      p[r * kScores + c] = rounded(probability);
-      ds[r * kScores + c] = rounded(probability * (dp[c] - tile.delta[c]));
-    }
-  }
-  for (int64_t r = 0; r < kScores; r += 2) {
-    for (int64_t c = 0; c < kScores; ++c)
-      ds_rows[r / 2 * kScores + c] = pair(ds[r * kScores + c], ds[(r + 1) * kScores + c]);
   }
 }
 
@@ -420,14 +358,6 @@ void transpose(float* out, int64_t out_stride, const Bf16* in, int64_t rows, int
 void softmax_gradient(float* dp, const float* p, const float* delta, int64_t rows, int64_t count,
                       int64_t stride) {
   dispatch<body::softmax_gradient>(dp, p, delta, rows, count, stride);
-}
-void fold_scores(uint32_t* p, float* scores, const RunningSoftmax& running, const SeenKeys& seen, int64_t D,
-                 float scale) {
-  dispatch<body::fold_scores>(p, scores, running, seen, D, scale);
-}
-void softmax_and_gradient(Bf16* p, Bf16* ds, uint32_t* ds_rows, const ScoreTile& tile, const SeenKeys& seen,
-                          float scale) {
-  dispatch<body::softmax_and_gradient>(p, ds, ds_rows, tile, seen, scale);
 }
 void row_products(float* out, const Bf16* a, const Bf16* b, int64_t rows, int64_t count, int64_t stride) {
   dispatch<body::row_products>(out, a, b, rows, count, stride);

@@ -31,27 +31,6 @@ void transpose(float* out, int64_t out_stride, const Bf16* in, int64_t rows, int
 void softmax_gradient(float* dp, const float* p, const float* delta, int64_t rows, int64_t count,
                       int64_t stride);
 
-// A square tile of kScores keys and queries (plan/attention_scratch.h), in attention's softmax: a row for each key, a column for
-// each query, which sees keys [begin, end); the tile's first key is first_key.
-struct SeenKeys {
-  const int32_t *begin, *end;
-  int64_t first_key;
-};
-// Folds scores, which it changes, into a running softmax: p = exp(scale·score - largest) of what is seen, rounded and packed in
-// pairs of rows (tile_products.h), and 0 of the rest, under the new `largest` of each query; `sum` and out (D, kScores) are
-// brought to it, and `sum` has p added.
-struct RunningSoftmax {
-  float *largest, *sum, *out;
-};
-void fold_scores(uint32_t* p, float* scores, const RunningSoftmax& running, const SeenKeys& seen, int64_t D,
-                 float scale);
-// Turns scores and gradients of probabilities into probabilities p = exp(scale·score - lse) and their scores' gradients
-// ds = p·(dp - delta), both rounded, the latter also packed in pairs of rows; 0 where a key is not seen.
-struct ScoreTile {
-  const float *scores, *dp, *lse, *delta;  // the last two for each query
-};
-void softmax_and_gradient(Bf16* p, Bf16* ds, uint32_t* ds_rows, const ScoreTile& tile, const SeenKeys& seen,
-                          float scale);
 // Computes the inner products of the rows of a and b (rows, count), which are `stride` apart; kLanes divides count.
 void row_products(float* out, const Bf16* a, const Bf16* b, int64_t rows, int64_t count, int64_t stride);
 
