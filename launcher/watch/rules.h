@@ -112,6 +112,8 @@ class WatchRules {
   // Returns, once, kUnheardSeconds after the first call, the ranks that were never heard and are watched by nobody.
   std::vector<int> take_unheard(double now);
 
+  // Says whether nothing was heard of a watched rank for so long; costs next to nothing as long as all are heard.
+  bool is_anybody_silent(double now, double seconds) const;
   const std::vector<RankWatch>& ranks() const { return ranks_; }
   // Returns how long nothing may move in this phase.
   double patience_seconds(const RankWatch& rank) const;
@@ -131,7 +133,6 @@ class WatchRules {
   std::optional<Alarm> find_unheard(double now) const;
   std::optional<Alarm> find_silence(double now) const;
   std::vector<std::string> silent_beside(size_t lost, const std::vector<NodeSign>& signs, double now) const;
-  bool somebody_is_silent(double now) const;
   std::optional<Alarm> find_stopped(double now) const;
   std::optional<Alarm> find_stuck(double now) const;
   std::optional<Alarm> find_quiet_command(double now) const;
@@ -144,6 +145,7 @@ class WatchRules {
   std::vector<std::string> nodes_;  // in the order of their first ranks
   std::vector<size_t> node_of_;     // by global rank, an index into nodes_
   double window_begin_ = 0.0;
+  mutable double heard_since_ = 0.0;  // every watched rank was heard then or later
   std::optional<double> first_look_;
   bool looked_for_unheard_ = false;
   std::deque<double> step_seconds_;  // those of rank 0, the newest last

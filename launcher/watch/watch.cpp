@@ -393,6 +393,7 @@ void Watch::tell_unheard(const std::vector<int>& ranks) const {
 // A supervisor may be silent because its machine is gone, or because it gets no CPU. The kernel of a machine that is there
 // acknowledges what is sent to it, whoever reads it.
 void Watch::ask_silent(double now) {
+  if (!rules_.is_anybody_silent(now, kAskSeconds)) return;
   for (Peer& peer : supervisors_) {
     const RankWatch& rank = rules_.ranks()[peer.global_rank];
     if (!rank.heard || rank.left || now - rank.last_heard < kAskSeconds) continue;
