@@ -97,6 +97,14 @@ void WatchRules::on_acknowledged(int global_rank, double when) {
   rank.last_acknowledged = std::max(rank.last_acknowledged, when);
 }
 
+void WatchRules::on_closed(int global_rank, double now) {
+  const auto closed = static_cast<size_t>(global_rank);
+  size_t rank = closed;
+  while (rank > 0 && node_of_[rank - 1] == node_of_[closed]) --rank;
+  for (; rank < ranks_.size() && node_of_[rank] == node_of_[closed]; ++rank)
+    on_acknowledged(static_cast<int>(rank), now + (kStarvedShare - 1.0) * policy_.node_timeout_seconds);
+}
+
 void WatchRules::forgive(double seconds) {
   for (RankWatch& rank : ranks_) {
     rank.last_heard += seconds;
@@ -229,6 +237,16 @@ bool WatchRules::is_anybody_silent(double now, double seconds) const {
   for (const RankWatch& rank : ranks_)
     if (is_watched(rank)) heard_since_ = std::min(heard_since_, rank.last_heard);
   return now - heard_since_ >= seconds;
+}
+
+std::vector<int> WatchRules::silent(double now) const {
+  std::vector<int> silent;
+  if (!is_anybody_silent(now, kSilentBeats * contract::kBeatSeconds)) return silent;
+  for (const RankWatch& rank : ranks_) {
+    if (is_watched(rank) && now - rank.last_heard > kSilentBeats * contract::kBeatSeconds)
+      silent.push_back(rank.global_rank);
+  }
+  return silent;
 }
 
 std::optional<Alarm> WatchRules::find_stopped(double now) const {

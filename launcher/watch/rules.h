@@ -100,6 +100,9 @@ class WatchRules {
   void on_farewell(int global_rank);
   // Says when the machine of a rank last acknowledged what was sent to its supervisor.
   void on_acknowledged(int global_rank, double when);
+  // Says that a connection by which a rank spoke for its node was closed. Its machine was there to do it, and whoever speaks next gets
+  // the time of a supervisor without a CPU.
+  void on_closed(int global_rank, double now);
   // Says that we did not look for `seconds`: silence in that time is nobody's fault.
   void forgive(double seconds);
 
@@ -109,11 +112,13 @@ class WatchRules {
   std::vector<Straggler> take_stragglers(double now);
   // Returns the ranks that are neither heard nor left.
   std::vector<int> unheard() const;
+  // Returns the watched ranks of which nothing was heard for kSilentBeats beats.
+  std::vector<int> silent(double now) const;
+  // Says whether nothing was heard of a watched rank for so long; costs next to nothing as long as all are heard.
+  bool is_anybody_silent(double now, double seconds) const;
   // Returns, once, kUnheardSeconds after the first call, the ranks that were never heard and are watched by nobody.
   std::vector<int> take_unheard(double now);
 
-  // Says whether nothing was heard of a watched rank for so long; costs next to nothing as long as all are heard.
-  bool is_anybody_silent(double now, double seconds) const;
   const std::vector<RankWatch>& ranks() const { return ranks_; }
   // Returns how long nothing may move in this phase.
   double patience_seconds(const RankWatch& rank) const;
