@@ -22,6 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)};
+// A program that is over by then needs no link: who starts thousands of them would wait for as many connections.
+constexpr milliseconds kBegin{100};
 constexpr milliseconds kConnectTime{1000};  // limit for one address, until the conductor has proved itself
 constexpr size_t kLongestLine = 4096;
 constexpr size_t kMostUnanswered = 64;  // unanswered beats after which a connection is given up
@@ -65,10 +67,15 @@ std::optional<Address> parse_address(const std::string& text, uint16_t port) {
 WatchLink::WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout)
     : env_(env), conductor_timeout_(conductor_timeout) {
   const auto now = Clock::now();
-  last_service_ = connect_deadline_ = next_beat_ = next_look_ = next_relay_ = now;
+  last_service_ = next_beat_ = next_look_ = next_relay_ = now;
+  connect_deadline_ = now + kBegin;
   shares_ = env.node_count > 1 && env.local_world_size > 1;
-  const record::RunDir run{env.run_directory};
-  if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20))
+}
+
+void WatchLink::begin(Clock::time_point now) {
+  has_begun_ = true;
+  const record::RunDir run{env_.run_directory};
+  if (const auto text = base::read_file(run.watch_json(env_.attempt), /*limit_bytes=*/1 << 20))
     go_to(*text, now);
 }
 
@@ -102,7 +109,8 @@ int WatchLink::milliseconds_to_next(Clock::time_point now) const {
 
 WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
                                     const std::function<contract::Beat()>& read_beat) {
-  if (!active()) return Order::kNone;
+  if (!has_begun_ && now >= connect_deadline_) begin(now);
+  if (!place_) return Order::kNone;
   if (relay_) relay_->service(now);
   if (socket_ && !connected_ && (revents & (POLLOUT | POLLERR | POLLHUP)) != 0) {
     int failure = 0;
@@ -218,9 +226,9 @@ void WatchLink::note_death(int failure) {
 }
 
 void WatchLink::disconnect() {
-  if (via_relay_) {  // who spoke for us has ended, or will not do it
+  if (via_relay_) {  // who spoke for us has ended, or will not do it; nobody is missed before the next beat
+    connect_deadline_ = next_beat_;
     const auto now = Clock::now();
-    connect_deadline_ = is_answered_ ? now : now + kRelayBegins;
     if (!is_answered_ && now - last_answer_ >= kRelayPatience) next_relay_ = now + kRelayPause;
   }
   socket_.reset();
@@ -378,7 +386,7 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
 }
 
 void WatchLink::say_farewell() {
-  if (!active()) return;
+  if (!place_) return;
   const auto now = Clock::now();
   if (!connected_ && lease_start_) (void)join_relay(now);
   std::vector<contract::RankWord> words;

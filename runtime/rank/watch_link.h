@@ -41,11 +41,11 @@ class WatchLink {
   using Clock = std::chrono::steady_clock;
   enum class Order { kNone, kSignal, kKill, kFence };
 
-  // Without a watch.json in the run directory the link does nothing. `conductor_timeout`: how long a conductor may be dead; 0:
-  // for ever.
+  // The link begins 0.1 s later; without a watch.json in the run directory by then it does nothing. `conductor_timeout`: how
+  // long a conductor may be dead; 0: for ever.
   WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout);
 
-  bool active() const { return place_.has_value(); }
+  bool active() const { return place_.has_value() || !has_begun_; }
   // What poll() needs; -1 and 0 while there is no connection.
   int fd() const { return socket_.get(); }
   short events() const;
@@ -62,6 +62,7 @@ class WatchLink {
   void say_farewell();
 
  private:
+  void begin(Clock::time_point now);
   void connect_next(Clock::time_point now);
   bool join_relay(Clock::time_point now);
   void choose_way(Clock::time_point now);
@@ -82,6 +83,7 @@ class WatchLink {
 
   contract::RankEnv env_;
   std::chrono::seconds conductor_timeout_;
+  bool has_begun_ = false;
   std::optional<contract::WatchPlace> place_;
   base::UniqueFd socket_;
   size_t next_address_ = 0;
