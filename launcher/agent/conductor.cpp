@@ -179,9 +179,9 @@ WatchOptions watch_options(const ConductRequest& request, const Attempt& attempt
     options.policy.return_seconds = return_seconds(faults);
     options.policy.all_reach_us = true;
   }
-  options.ended = [paths = attempt.paths, number = attempt.number] {
+  options.ended = [paths = attempt.paths, number = attempt.number](const std::set<std::string>& nodes) {
     std::set<int> ranks;
-    for (const auto& [rank, exit] : record::read_rank_exits(paths, number)) ranks.insert(rank);
+    for (const auto& [rank, exit] : record::read_rank_exits(paths, number, nodes)) ranks.insert(rank);
     return ranks;
   };
   for (int rank = 0; rank < attempt.plan.world_size(); ++rank) {

@@ -97,6 +97,14 @@ void WatchRules::on_acknowledged(int global_rank, double when) {
   rank.last_acknowledged = std::max(rank.last_acknowledged, when);
 }
 
+void WatchRules::on_closed(int global_rank, double now) {
+  const auto closed = static_cast<size_t>(global_rank);
+  size_t rank = closed;
+  while (rank > 0 && node_of_[rank - 1] == node_of_[closed]) --rank;
+  for (; rank < ranks_.size() && node_of_[rank] == node_of_[closed]; ++rank)
+    on_acknowledged(static_cast<int>(rank), now + (kStarvedShare - 1.0) * policy_.node_timeout_seconds);
+}
+
 void WatchRules::forgive(double seconds) {
   for (RankWatch& rank : ranks_) {
     rank.last_heard += seconds;
@@ -124,7 +132,7 @@ double WatchRules::patience_seconds(const RankWatch& rank) const {
 std::optional<Alarm> WatchRules::find_alarm(double now) const {
   if (auto alarm = find_unheard(now)) return alarm;
   if (auto alarm = find_silence(now)) return alarm;
-  if (somebody_is_silent(now)) return std::nullopt;
+  if (is_anybody_silent(now, kSilentBeats * contract::kBeatSeconds)) return std::nullopt;
   if (!policy_.trainer) return find_quiet_command(now);
   if (auto alarm = find_stopped(now)) return alarm;
   return find_stuck(now);
@@ -179,7 +187,7 @@ std::optional<Alarm> WatchRules::find_silence(double now) const {
   const auto is_silent = [&](const RankWatch& rank) {
     return is_watched(rank) && now - rank.last_heard >= policy_.node_timeout_seconds;
   };
-  if (std::none_of(ranks_.begin(), ranks_.end(), is_silent)) return std::nullopt;
+  if (!is_anybody_silent(now, policy_.node_timeout_seconds)) return std::nullopt;
   const std::vector<NodeSign> signs = node_signs();
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const RankWatch& rank = ranks_[i];
@@ -223,10 +231,22 @@ std::vector<std::string> WatchRules::silent_beside(size_t lost, const std::vecto
   return 2 * (silent.size() + 1) >= watched ? std::vector<std::string>{} : silent;
 }
 
-bool WatchRules::somebody_is_silent(double now) const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const RankWatch& rank) {
-    return is_watched(rank) && now - rank.last_heard > kSilentBeats * contract::kBeatSeconds;
-  });
+bool WatchRules::is_anybody_silent(double now, double seconds) const {
+  if (now - heard_since_ < seconds) return false;
+  heard_since_ = now;
+  for (const RankWatch& rank : ranks_)
+    if (is_watched(rank)) heard_since_ = std::min(heard_since_, rank.last_heard);
+  return now - heard_since_ >= seconds;
+}
+
+std::vector<int> WatchRules::silent(double now) const {
+  std::vector<int> silent;
+  if (!is_anybody_silent(now, kSilentBeats * contract::kBeatSeconds)) return silent;
+  for (const RankWatch& rank : ranks_) {
+    if (is_watched(rank) && now - rank.last_heard > kSilentBeats * contract::kBeatSeconds)
+      silent.push_back(rank.global_rank);
+  }
+  return silent;
 }
 
 std::optional<Alarm> WatchRules::find_stopped(double now) const {

@@ -100,6 +100,9 @@ class WatchRules {
   void on_farewell(int global_rank);
   // Says when the machine of a rank last acknowledged what was sent to its supervisor.
   void on_acknowledged(int global_rank, double when);
+  // Says that a connection by which a rank spoke for its node was closed. Its machine was there to do it, and whoever speaks next gets
+  // the time of a supervisor without a CPU.
+  void on_closed(int global_rank, double now);
   // Says that we did not look for `seconds`: silence in that time is nobody's fault.
   void forgive(double seconds);
 
@@ -109,6 +112,10 @@ class WatchRules {
   std::vector<Straggler> take_stragglers(double now);
   // Returns the ranks that are neither heard nor left.
   std::vector<int> unheard() const;
+  // Returns the watched ranks of which nothing was heard for kSilentBeats beats.
+  std::vector<int> silent(double now) const;
+  // Says whether nothing was heard of a watched rank for so long; costs next to nothing as long as all are heard.
+  bool is_anybody_silent(double now, double seconds) const;
   // Returns, once, kUnheardSeconds after the first call, the ranks that were never heard and are watched by nobody.
   std::vector<int> take_unheard(double now);
 
@@ -131,7 +138,6 @@ class WatchRules {
   std::optional<Alarm> find_unheard(double now) const;
   std::optional<Alarm> find_silence(double now) const;
   std::vector<std::string> silent_beside(size_t lost, const std::vector<NodeSign>& signs, double now) const;
-  bool somebody_is_silent(double now) const;
   std::optional<Alarm> find_stopped(double now) const;
   std::optional<Alarm> find_stuck(double now) const;
   std::optional<Alarm> find_quiet_command(double now) const;
@@ -144,6 +150,7 @@ class WatchRules {
   std::vector<std::string> nodes_;  // in the order of their first ranks
   std::vector<size_t> node_of_;     // by global rank, an index into nodes_
   double window_begin_ = 0.0;
+  mutable double heard_since_ = 0.0;  // every watched rank was heard then or later
   std::optional<double> first_look_;
   bool looked_for_unheard_ = false;
   std::deque<double> step_seconds_;  // those of rank 0, the newest last

@@ -242,6 +242,7 @@ void Watch::hear_peers(double now) {
 void Watch::hear(Peer& peer, double now) {
   const bool looked = !peer.to_send.empty();
   if (!(looked ? send_more(peer) : read_peer(peer, now))) {
+    if (peer.hung_up && peer.speaks_for_others) rules_.on_closed(peer.global_rank, now);
     drop(peer);
   } else if (!looked && !peer.to_send.empty()) {
     note(peer, EPOLLOUT);
@@ -352,17 +353,32 @@ bool Watch::on_line(Peer& peer, const std::string& line, double now) {
   if (!text) return false;
   if (!peer.proven) return on_first_line(peer, *text, now);
   if (peer.global_rank < 0) return false;
-  if (*text == contract::kFarewellLine) {
-    rules_.on_farewell(peer.global_rank);
-    return true;
+  if (const auto words = contract::parse_rank_words(*text)) return on_words(peer, *words, now);
+  const contract::RankWord word{peer.global_rank, contract::parse_beat(*text)};
+  if (!word.beat && *text != contract::kFarewellLine) return false;
+  return on_words(peer, {&word, 1}, now);
+}
+
+// Takes all or nothing. An answer to the peer's own beat is one to all that came before it.
+bool Watch::on_words(Peer& peer, std::span<const contract::RankWord> words, double now) {
+  const std::vector<std::string>& nodes = options_.rank_nodes;
+  for (const contract::RankWord& word : words) {
+    const auto rank = static_cast<size_t>(word.global_rank);
+    if (rank >= nodes.size() || nodes[rank] != nodes[static_cast<size_t>(peer.global_rank)]) return false;
   }
-  const auto beat = contract::parse_beat(*text);
-  if (!beat) return false;
-  rules_.on_beat(peer.global_rank, *beat, now);
-  if (now - peer.answered < kAnswerShare * place_.lease_seconds) return true;
-  peer.answered = now;
-  // A peer that has hung up by now does not read it, but what it said last still counts.
-  (void)send_line(peer.socket.get(), peer.lines.seal(fmt::format("ack {}", beat->sequence)));
+  for (const contract::RankWord& word : words) {
+    peer.speaks_for_others |= word.global_rank != peer.global_rank;
+    if (!word.beat) {
+      rules_.on_farewell(word.global_rank);
+      continue;
+    }
+    rules_.on_beat(word.global_rank, *word.beat, now);
+    if (word.global_rank != peer.global_rank || now - peer.answered < kAnswerShare * place_.lease_seconds)
+      continue;
+    peer.answered = now;
+    // A peer that has hung up by now does not read it, but what it said last still counts.
+    (void)send_line(peer.socket.get(), peer.lines.seal(fmt::format("ack {}", word.beat->sequence)));
+  }
   return true;
 }
 
@@ -393,6 +409,7 @@ void Watch::tell_unheard(const std::vector<int>& ranks) const {
 // A supervisor may be silent because its machine is gone, or because it gets no CPU. The kernel of a machine that is there
 // acknowledges what is sent to it, whoever reads it.
 void Watch::ask_silent(double now) {
+  if (!rules_.is_anybody_silent(now, kAskSeconds)) return;
   for (Peer& peer : supervisors_) {
     const RankWatch& rank = rules_.ranks()[peer.global_rank];
     if (!rank.heard || rank.left || now - rank.last_heard < kAskSeconds) continue;
@@ -405,15 +422,21 @@ void Watch::ask_silent(double now) {
   }
 }
 
+void Watch::look_for_ends(double now) {
+  if (!options_.ended || now < next_look_for_ends_) return;
+  std::vector<int> missing = rules_.unheard();
+  const std::vector<int> silent = rules_.silent(now);
+  missing.insert(missing.end(), silent.begin(), silent.end());
+  std::set<std::string> nodes;
+  for (const int rank : missing) nodes.insert(options_.rank_nodes[static_cast<size_t>(rank)]);
+  const std::set<int> ended = nodes.empty() ? std::set<int>{} : options_.ended(nodes);
+  for (const int rank : missing)
+    if (ended.count(rank) != 0) rules_.on_farewell(rank);
+  next_look_for_ends_ = now + std::max(kEndsSeconds, (monotonic_seconds() - now) / kEndsShare);
+}
+
 void Watch::judge(double now) {
-  if (options_.ended && now >= next_look_for_ends_) {
-    if (const auto unheard = rules_.unheard(); !unheard.empty()) {
-      const std::set<int> ended = options_.ended();
-      for (const int rank : unheard)
-        if (ended.count(rank) != 0) rules_.on_farewell(rank);
-    }
-    next_look_for_ends_ = now + std::max(kEndsSeconds, (monotonic_seconds() - now) / kEndsShare);
-  }
+  look_for_ends(now);
   tell_unheard(rules_.take_unheard(now));
   if (const auto fresh = rules_.take_stragglers(now); !fresh.empty()) {
     for (const Straggler& slow : fresh) {

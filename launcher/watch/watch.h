@@ -25,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,8 +45,9 @@ struct WatchOptions {
   std::string place_path;               // path of watch.json, which is replaced
   std::vector<std::string> rank_nodes;  // node of each global rank
   bool this_machine_only = false;       // listen on loopback
-  // Returns the ranks that have left an account of their end: they were too short to be heard. May be empty.
-  std::function<std::set<int>()> ended{};
+  // Returns the ranks of some nodes that have left an account of their end: they were too short to be heard, or who spoke for
+  // them ended with their last words. May be empty.
+  std::function<std::set<int>(const std::set<std::string>& nodes)> ended{};
 };
 
 class Watch {
@@ -85,7 +87,8 @@ class Watch {
     std::string from;  // address and port
     contract::SealedLines lines;
     bool proven = false;
-    int global_rank = -1;  // -1 until its hello, and of a peer that looks
+    int global_rank = -1;            // -1 until its hello, and of a peer that looks
+    bool speaks_for_others = false;  // of its node
     double accepted = 0.0;
     std::string received;
     std::string to_send;    // for a peer that looks; the connection ends with it
@@ -111,10 +114,12 @@ class Watch {
   static bool send_more(Peer& peer);
   bool on_line(Peer& peer, const std::string& line, double now);
   bool on_first_line(Peer& peer, const std::string& text, double now);
+  bool on_words(Peer& peer, std::span<const contract::RankWord> words, double now);
   std::string describe_ranks(contract::SealedLines& lines, double now) const;
   void note_stranger(const Peer& peer);
   bool drop_oldest_unproven();
   void ask_silent(double now);
+  void look_for_ends(double now);
   void judge(double now);
   void tell_unheard(const std::vector<int>& ranks) const;
   void order(std::string line);

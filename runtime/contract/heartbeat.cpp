@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kBeatWord = "beat";
 constexpr std::string_view kHelloWord = "hello 2";
-constexpr std::string_view kRankWord = "rank";
+constexpr std::string_view kRankWord = "rank", kRanksWord = "ranks";
 constexpr int64_t kMostRanks = int64_t{1} << 30;
 constexpr size_t kBeatNumbers = 10;  // and one letter between the sixth and the seventh number
 
@@ -103,6 +103,34 @@ std::optional<Hello> parse_hello(std::string_view line) {
   hello.global_rank = static_cast<int>(rank);
   hello.node = line;
   return hello;
+}
+
+std::string to_line(std::span<const RankWord> words) {
+  std::string line(kRanksWord);
+  char between = ' ';
+  for (const RankWord& word : words) {
+    line += between;
+    line += std::to_string(word.global_rank) + ' ';
+    line += word.beat ? to_line(*word.beat) : std::string(kFarewellLine);
+    between = ';';
+  }
+  return line;
+}
+
+std::optional<std::vector<RankWord>> parse_rank_words(std::string_view line) {
+  if (!take_prefix(line, kRanksWord)) return std::nullopt;
+  std::vector<RankWord> words;
+  while (true) {
+    const size_t end = line.find(';');
+    std::string_view said = line.substr(0, end);
+    int64_t rank = 0;
+    if (!take_number(said, rank) || rank >= kMostRanks) return std::nullopt;
+    RankWord word{static_cast<int>(rank), std::nullopt};
+    if (said != kFarewellLine && !(word.beat = parse_beat(said))) return std::nullopt;
+    words.push_back(word);
+    if (end == std::string_view::npos) return words;
+    line.remove_prefix(end + 1);
+  }
 }
 
 std::string to_line(const RankSight& sight) {

@@ -1,11 +1,12 @@
 // Heartbeats: what a rank's program tells its supervisor, and the supervisor tells the conductor.
 //
-//   program ──ProgressPage (shared memory)──► supervisor ──one TCP connection, lines of text──► conductor
+//   program ──ProgressPage (shared memory)──► supervisor ──one TCP connection a node, lines of text──► conductor
 //
 // The page is written with relaxed stores and costs the program nothing that can be measured. These are the lines:
 //   supervisor:  hello 2 <global rank> <node>
 //                beat <sequence> <phase> <step> <entered> <moves> <waiting> <state> <step µs> <busy µs> <quiet ms> <bytes>
 //                bye
+//                ranks <global rank> <beat …, or bye>;<global rank> …      what ranks of its node have said
 //   conductor:   welcome
 //                ack <sequence>
 //                signal <number>
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +85,12 @@ struct Hello {
   std::string node;
 };
 
+// What a rank said, as the supervisor that speaks for its node passes it on.
+struct RankWord {
+  int global_rank = 0;
+  std::optional<Beat> beat;  // absent: its farewell
+};
+
 // What the conductor knows of one rank.
 struct RankSight {
   int global_rank = 0;
@@ -98,6 +106,9 @@ std::string to_line(const Beat& beat);
 std::string to_line(const Hello& hello);
 std::optional<Beat> parse_beat(std::string_view line);
 std::optional<Hello> parse_hello(std::string_view line);
+// A line is read whole or not at all, and holds one word at least.
+std::string to_line(std::span<const RankWord> words);
+std::optional<std::vector<RankWord>> parse_rank_words(std::string_view line);
 std::string to_line(const RankSight& sight);
 std::optional<RankSight> parse_rank_sight(std::string_view line);
 inline constexpr std::string_view kLookLine = "look 2";

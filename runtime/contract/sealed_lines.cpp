@@ -22,6 +22,11 @@ base::Result<std::string> new_run_identity() {
   return common::to_hex(common::bytes_of(key)).substr(0, 32);
 }
 
+std::string proof_of_key(const common::Key& key, std::string_view purpose, std::string_view words) {
+  const common::Digest digest = common::KeyedHash(key)({purpose, words});
+  return common::to_hex(common::bytes_of(digest));
+}
+
 SealedLines::SealedLines(Side side, const common::Key& key, const common::Key& nonce)
     : side_(side), key_(key), nonce_(nonce) {}
 

@@ -29,6 +29,9 @@ base::Result<common::Key> random_key();
 // Returns 32 random hexadecimal digits, by which a run is told from any other. kIo.
 base::Result<std::string> new_run_identity();
 
+// Returns 64 hexadecimal digits that only a holder of the key can compute for these words, which serve `purpose`.
+std::string proof_of_key(const common::Key& key, std::string_view purpose, std::string_view words);
+
 class SealedLines {
  public:
   enum class Side : char { kServer = 's', kClient = 'c' };

@@ -230,11 +230,12 @@ class Supervisor {
   }
 
   void poll_once(int timeout_ms) {
-    std::array<pollfd, 5> fds = {{{streams_[0].get(), POLLIN, 0},
+    std::array<pollfd, 6> fds = {{{streams_[0].get(), POLLIN, 0},
                                   {streams_[1].get(), POLLIN, 0},
                                   {signals_.get(), POLLIN, 0},
                                   {ended_ ? -1 : child_.pidfd.get(), POLLIN, 0},
-                                  {ended_ ? -1 : link_.fd(), link_.events(), 0}}};
+                                  {ended_ ? -1 : link_.fd(), link_.events(), 0},
+                                  {ended_ ? -1 : link_.relay_fd(), POLLIN, 0}}};
     if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return;
     for (size_t i = 0; i < streams_.size(); ++i) {
       if (fds[i].revents != 0) read_stream(i, /*limit_bytes=*/size_t{1} << 16);

@@ -22,6 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kBeat{static_cast<int64_t>(contract::kBeatSeconds * 1000)};
+// A program that is over by then needs no link: who starts thousands of them would wait for as many connections.
+constexpr milliseconds kBegin{100};
 constexpr milliseconds kConnectTime{1000};  // limit for one address, until the conductor has proved itself
 constexpr size_t kLongestLine = 4096;
 constexpr size_t kMostUnanswered = 64;  // unanswered beats after which a connection is given up
@@ -30,6 +32,12 @@ constexpr milliseconds kOwnStall{1500};
 // How long reading the epoch may take at least, and how often it is read while the conductor is silent.
 constexpr std::chrono::duration<double> kLookTime{2.0};
 constexpr milliseconds kNextLook{1000};
+// The conductor acknowledges once a second.
+constexpr milliseconds kRelayPatience{1500};
+constexpr milliseconds kFirstPatience{5000};  // where many start at once, and none of them is missed yet
+constexpr milliseconds kRelayPause{60'000};
+constexpr milliseconds kRelayBegins{10};  // from its name to its first connection
+constexpr size_t kWordsOfALine = 16;      // which the longest of them do not make longer than kLongestLine
 
 struct Address {
   sockaddr_storage storage{};
@@ -59,9 +67,15 @@ std::optional<Address> parse_address(const std::string& text, uint16_t port) {
 WatchLink::WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout)
     : env_(env), conductor_timeout_(conductor_timeout) {
   const auto now = Clock::now();
-  last_service_ = connect_deadline_ = next_beat_ = next_look_ = now;
-  const record::RunDir run{env.run_directory};
-  if (const auto text = base::read_file(run.watch_json(env.attempt), /*limit_bytes=*/1 << 20))
+  last_service_ = next_beat_ = next_look_ = next_relay_ = now;
+  connect_deadline_ = now + kBegin;
+  shares_ = env.node_count > 1 && env.local_world_size > 1;
+}
+
+void WatchLink::begin(Clock::time_point now) {
+  has_begun_ = true;
+  const record::RunDir run{env_.run_directory};
+  if (const auto text = base::read_file(run.watch_json(env_.attempt), /*limit_bytes=*/1 << 20))
     go_to(*text, now);
 }
 
@@ -72,6 +86,10 @@ void WatchLink::go_to(const std::string& watch_json, Clock::time_point now) {
   if (!place || place->addresses.empty() || !common::from_hex(place->key, &key)) return;
   if (place_ && place->key == place_->key) return;
   disconnect();
+  relay_.reset();
+  orders_seen_ = 0;
+  is_answered_ = true;
+  next_relay_ = now;
   place_ = std::move(*place);
   key_ = key;
   next_address_ = 0;
@@ -83,14 +101,17 @@ short WatchLink::events() const {
 }
 
 int WatchLink::milliseconds_to_next(Clock::time_point now) const {
-  const Clock::time_point next = welcome_ ? next_beat_ : connect_deadline_;
+  Clock::time_point next = welcome_ ? next_beat_ : connect_deadline_;
+  if (welcome_ && relay_ && relay_->due()) next = std::min(next, *relay_->due());
   const auto left = std::chrono::ceil<milliseconds>(next - now);
   return static_cast<int>(std::clamp(left, milliseconds(0), kBeat).count());
 }
 
 WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
                                     const std::function<contract::Beat()>& read_beat) {
-  if (!active()) return Order::kNone;
+  if (!has_begun_ && now >= connect_deadline_) begin(now);
+  if (!place_) return Order::kNone;
+  if (relay_) relay_->service(now);
   if (socket_ && !connected_ && (revents & (POLLOUT | POLLERR | POLLHUP)) != 0) {
     int failure = 0;
     socklen_t length = sizeof failure;
@@ -105,21 +126,83 @@ WatchLink::Order WatchLink::service(short revents, Clock::time_point now,
   } else if (connected_ && revents != 0) {
     if (const Order order = read_lines(); order != Order::kNone) return order;
   }
+  choose_way(now);
   if (!welcome_ && now >= connect_deadline_) connect_next(now);
-  if (welcome_ && now >= next_beat_) {
+  if (welcome_) send_words(now, read_beat);
+  return check_lease(now);
+}
+
+// Returns when the supervisors of a node beat next, all at once; who speaks for the others waits for them.
+WatchLink::Clock::time_point WatchLink::beat_after(Clock::time_point now) const {
+  if (!shares_) return now + kBeat;
+  const milliseconds of_node(std::hash<std::string>{}(env_.node_name) % static_cast<size_t>(kBeat.count()));
+  const Clock::duration turn = (now.time_since_epoch() + of_node) % kBeat;
+  return now - turn + kBeat + (relay_ ? NodeRelay::kGather : milliseconds(0));
+}
+
+void WatchLink::send_words(Clock::time_point now, const std::function<contract::Beat()>& read_beat) {
+  const bool beats = now >= next_beat_;
+  std::vector<contract::RankWord> words;
+  if (relay_ && (beats || (relay_->due() && now >= *relay_->due()))) words = relay_->take_words();
+  if (beats) {
     contract::Beat beat = read_beat();
     beat.sequence = ++sequence_;
     if (sent_.empty()) sent_first_ = sequence_;
     sent_.push_back(now);
-    next_beat_ = now + kBeat;
-    send_sealed(to_line(beat));
+    next_beat_ = beat_after(now);
+    words.push_back({env_.global_rank, beat});
+    if (relay_) relay_->on_sent(sequence_);
   }
-  return check_lease(now);
+  say(words);
+}
+
+void WatchLink::say(std::span<const contract::RankWord> words) {
+  if (words.size() == 1 && words[0].global_rank == env_.global_rank)
+    return send_sealed(words[0].beat ? to_line(*words[0].beat) : std::string(contract::kFarewellLine));
+  while (!words.empty() && connected_) {
+    const auto of_a_line = words.first(std::min(words.size(), kWordsOfALine));
+    words = words.subspan(of_a_line.size());
+    send_sealed(to_line(of_a_line));
+  }
+}
+
+// Ends a connection where there is a better way to the conductor.
+void WatchLink::choose_way(Clock::time_point now) {
+  if (now - last_service_ > kOwnStall) last_answer_ = now;
+  const bool is_unanswered = via_relay_ && now - last_answer_ >= kRelayPatience;
+  const bool is_alone = shares_ && welcome_ && !via_relay_ && !relay_;
+  if (!is_unanswered && !(is_alone && now >= next_relay_)) return;
+  if (is_unanswered) next_relay_ = now + kRelayPause;
+  disconnect();
+  connect_deadline_ = now;
+}
+
+// Returns false when there is nobody whom to join, and we have to connect to the conductor.
+bool WatchLink::join_relay(Clock::time_point now) {
+  if (!shares_ || relay_ || now < next_relay_) return false;
+  socket_ = NodeRelay::connect(key_, env_.node_name);
+  if (socket_) {
+    via_relay_ = connected_ = welcome_ = true;
+    if (is_answered_) last_answer_ = now + (lease_start_ ? milliseconds(0) : kFirstPatience - kRelayPatience);
+    is_answered_ = false;
+    next_beat_ = now;
+    send_line(NodeRelay::greeting(key_, {env_.global_rank, env_.node_name}));
+    return true;
+  }
+  if (errno == ECONNREFUSED)
+    relay_ = NodeRelay::open(key_, env_.node_name, 2 * static_cast<size_t>(env_.local_world_size) + 8);
+  if (!relay_ && (errno == EADDRINUSE || errno == EAGAIN)) {  // it has the name and does not listen yet
+    connect_deadline_ = now + kRelayBegins;
+    return true;
+  }
+  if (!relay_) next_relay_ = now + kRelayPause;
+  return false;
 }
 
 void WatchLink::connect_next(Clock::time_point now) {
   disconnect();
   connect_deadline_ = now + kConnectTime;
+  if (join_relay(now)) return;
   const std::string& text = place_->addresses[next_address_++ % place_->addresses.size()];
   const auto address = parse_address(text, place_->port);
   if (!address) return;
@@ -143,8 +226,15 @@ void WatchLink::note_death(int failure) {
 }
 
 void WatchLink::disconnect() {
+  if (via_relay_) {  // who spoke for us has ended, or will not do it; nobody is missed before the next beat
+    connect_deadline_ = next_beat_;
+    const auto now = Clock::now();
+    if (!is_answered_ && now - last_answer_ >= kRelayPatience) next_relay_ = now + kRelayPause;
+  }
   socket_.reset();
-  connected_ = welcome_ = false;
+  connected_ = welcome_ = via_relay_ = false;
+  orders_here_ = 0;
+  if (relay_) relay_->on_disconnected();
   lines_.reset();
   received_.clear();
   sent_.clear();
@@ -158,7 +248,7 @@ void WatchLink::send_line(const std::string& line) {
 }
 
 void WatchLink::send_sealed(std::string_view text) {
-  send_line(lines_->seal(text));
+  send_line(via_relay_ ? std::string(text) : lines_->seal(text));
 }
 
 WatchLink::Order WatchLink::read_lines() {
@@ -169,8 +259,8 @@ WatchLink::Order WatchLink::read_lines() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) break;
     if (got <= 0) {
-      // A conductor that lives does not hang up on one whom it knows.
-      if (welcome_) note_death(ECONNREFUSED);
+      // A conductor that lives does not hang up on one whom it knows. Another supervisor may have ended.
+      if (welcome_ && !via_relay_) note_death(ECONNREFUSED);
       disconnect();
       break;
     }
@@ -188,11 +278,11 @@ WatchLink::Order WatchLink::read_lines() {
 
 WatchLink::Order WatchLink::on_line(const std::string& line) {
   constexpr std::string_view kAck = "ack ";
-  if (!lines_) {
+  if (!via_relay_ && !lines_) {
     on_opening(line);
     return Order::kNone;
   }
-  const auto unsealed = lines_->unseal(line);
+  const auto unsealed = via_relay_ ? line : lines_->unseal(line);
   if (!unsealed) {  // whoever it is, it does not hold the key
     disconnect();
     return Order::kNone;
@@ -201,15 +291,25 @@ WatchLink::Order WatchLink::on_line(const std::string& line) {
   if (text == contract::kWelcomeLine) {
     welcome_ = was_heard_ = true;
     dead_since_.reset();
-  } else if (text.starts_with(contract::kKillOrder)) {
-    reason_ = text.substr(contract::kKillOrder.size());
-    return Order::kKill;
-  } else if (text.starts_with(contract::kSignalOrder)) {
-    const std::string_view number = text.substr(contract::kSignalOrder.size());
-    std::from_chars(number.data(), number.data() + number.size(), signal_);
+  } else if (text.starts_with(contract::kKillOrder) || text.starts_with(contract::kSignalOrder)) {
+    return on_order(text);
   } else if (text.starts_with(kAck)) {
     on_ack(text.substr(kAck.size()));
   }
+  return Order::kNone;
+}
+
+WatchLink::Order WatchLink::on_order(std::string_view text) {
+  const size_t number = orders_here_++;
+  if (relay_ && number >= relay_->orders()) relay_->pass_on(text);
+  if (number < orders_seen_) return Order::kNone;  // it came by another connection
+  orders_seen_ = orders_here_;
+  if (text.starts_with(contract::kKillOrder)) {
+    reason_ = text.substr(contract::kKillOrder.size());
+    return Order::kKill;
+  }
+  const std::string_view signal = text.substr(contract::kSignalOrder.size());
+  std::from_chars(signal.data(), signal.data() + signal.size(), signal_);
   return Order::kNone;
 }
 
@@ -230,6 +330,10 @@ void WatchLink::on_ack(std::string_view number) {
   lease_start_ = sent_[passed];
   sent_.erase(sent_.begin(), sent_.begin() + passed + 1);
   sent_first_ = sequence + 1;
+  last_answer_ = Clock::now();
+  is_answered_ = was_heard_ = true;
+  dead_since_.reset();
+  if (relay_) relay_->on_acknowledged(sequence);
 }
 
 WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
@@ -282,7 +386,17 @@ WatchLink::Order WatchLink::check_lease(Clock::time_point now) {
 }
 
 void WatchLink::say_farewell() {
-  if (lines_) send_sealed(contract::kFarewellLine);
+  if (!place_) return;
+  const auto now = Clock::now();
+  if (!connected_ && lease_start_) (void)join_relay(now);
+  std::vector<contract::RankWord> words;
+  if (relay_) {
+    relay_->service(now);
+    words = relay_->take_words();
+  }
+  words.push_back({env_.global_rank, std::nullopt});
+  if (lines_ || via_relay_) say(words);
+  relay_.reset();  // another supervisor takes its place at once
 }
 
 }  // namespace shardrun::rank

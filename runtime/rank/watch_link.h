@@ -1,5 +1,10 @@
 // WatchLink: a supervisor's connection to the conductor, for its heartbeats and for what the conductor orders.
 //
+// Where several nodes have several ranks each, one supervisor of a node speaks for all (node_relay.h): the link of every other
+// leads to that one, which passes on in both directions. When it ends, the link of another takes its place. When nothing is
+// acknowledged by way of it for kRelayPatience, because it is stopped or cannot reach the conductor, a link goes to the
+// conductor itself, and comes back after kRelayPause. Supervisors of a node beat together, so that their words are one line.
+//
 // Connects to the addresses of attempt_<n>/watch.json in turn, again and again, without ever blocking. What answers there
 // must prove that it is the conductor before a beat is sent. Once the conductor has answered, the link holds a lease: when
 // lease_seconds have passed since the last beat that the conductor acknowledged, the conductor may be stopped or gone, or
@@ -17,13 +22,17 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/base/io.h"
 #include "runtime/contract/heartbeat.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/sealed_lines.h"
 #include "runtime/rank/epoch_look.h"
+#include "runtime/rank/node_relay.h"
 
 namespace shardrun::rank {
 
@@ -32,17 +41,19 @@ class WatchLink {
   using Clock = std::chrono::steady_clock;
   enum class Order { kNone, kSignal, kKill, kFence };
 
-  // Without a watch.json in the run directory the link does nothing. `conductor_timeout`: how long a conductor may be dead; 0:
-  // for ever.
+  // The link begins 0.1 s later; without a watch.json in the run directory by then it does nothing. `conductor_timeout`: how
+  // long a conductor may be dead; 0: for ever.
   WatchLink(const contract::RankEnv& env, std::chrono::seconds conductor_timeout);
 
-  bool active() const { return place_.has_value(); }
+  bool active() const { return place_.has_value() || !has_begun_; }
   // What poll() needs; -1 and 0 while there is no connection.
   int fd() const { return socket_.get(); }
   short events() const;
+  // For poll(), too, to be read: what the supervisors say for whom we speak; -1: there is none.
+  int relay_fd() const { return relay_ ? relay_->fd() : -1; }
   int milliseconds_to_next(Clock::time_point now) const;
 
-  // Call it when fd() has events and whenever milliseconds_to_next() has passed. `read_beat` is called when a beat
+  // Call it when fd() or relay_fd() has events and whenever milliseconds_to_next() has passed. `read_beat` is called when a beat
   // is due. kKill and kFence are final: reason() says why, in words for the log. kSignal: send the program signal().
   Order service(short revents, Clock::time_point now, const std::function<contract::Beat()>& read_beat);
   const std::string& reason() const { return reason_; }
@@ -51,12 +62,19 @@ class WatchLink {
   void say_farewell();
 
  private:
+  void begin(Clock::time_point now);
   void connect_next(Clock::time_point now);
+  bool join_relay(Clock::time_point now);
+  void choose_way(Clock::time_point now);
   void disconnect();
+  Clock::time_point beat_after(Clock::time_point now) const;
+  void send_words(Clock::time_point now, const std::function<contract::Beat()>& read_beat);
+  void say(std::span<const contract::RankWord> words);
   void send_line(const std::string& line);
   void send_sealed(std::string_view text);
   Order read_lines();
   Order on_line(const std::string& line);
+  Order on_order(std::string_view text);
   void on_opening(const std::string& line);
   void on_ack(std::string_view number);
   void note_death(int failure);
@@ -65,6 +83,7 @@ class WatchLink {
 
   contract::RankEnv env_;
   std::chrono::seconds conductor_timeout_;
+  bool has_begun_ = false;
   std::optional<contract::WatchPlace> place_;
   base::UniqueFd socket_;
   size_t next_address_ = 0;
@@ -72,6 +91,15 @@ class WatchLink {
   bool was_heard_ = false;                      // on any
   std::optional<contract::SealedLines> lines_;  // of the connection
   common::Key key_{};
+  bool shares_ = false;     // a connection with the other supervisors of the node
+  bool via_relay_ = false;  // of the connection: it leads to another supervisor
+  std::optional<NodeRelay> relay_;
+  Clock::time_point next_relay_;  // when another may be asked to speak for us
+  // When the conductor last acknowledged something, or when a connection began after that; and whether it has since.
+  Clock::time_point last_answer_;
+  bool is_answered_ = true;
+  // How many orders came, by this connection and by any: each connection begins with all that there were.
+  size_t orders_here_ = 0, orders_seen_ = 0;
   std::string received_, reason_;
   uint64_t sequence_ = 0;
   Clock::time_point next_beat_, connect_deadline_, last_service_;

@@ -56,4 +56,13 @@ std::map<int, RankExit> read_rank_exits(const RunDir& run, int attempt) {
   return exits;
 }
 
+std::map<int, RankExit> read_rank_exits(const RunDir& run, int attempt, const std::set<std::string>& nodes) {
+  std::map<int, RankExit> exits;
+  base::look_afresh(run.attempt(attempt));
+  for (const std::string& node : nodes)
+    if (const auto text = base::read_file(run.node_exits(attempt, node)))
+      exits.merge(parse_rank_exits(*text));
+  return exits;
+}
+
 }  // namespace shardrun::record

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "runtime/base/result.h"
@@ -19,8 +21,9 @@ namespace shardrun::record {
 Result<void> append_rank_exit(const RunDir& run, int attempt, const RankExit& exit);
 
 // Return what is told by now, by global rank; where a rank tells twice, the later word. The first reads every node's file, and
-// attempt_<n>/rank_<g>.exit.json of runs from before there were such files.
+// attempt_<n>/rank_<g>.exit.json of runs from before there were such files; the second those of some nodes.
 std::map<int, RankExit> read_rank_exits(const RunDir& run, int attempt);
+std::map<int, RankExit> read_rank_exits(const RunDir& run, int attempt, const std::set<std::string>& nodes);
 std::map<int, RankExit> parse_rank_exits(std::string_view text);
 
 }  // namespace shardrun::record

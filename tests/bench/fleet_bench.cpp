@@ -1,11 +1,12 @@
 // What the heartbeats of a large fleet cost the conductor, and how soon it finds a node without power among them.
 //
-//   fleet_bench NODES SECONDS
+//   fleet_bench NODES RANKS SECONDS
 //
-// One process plays a supervisor on each of NODES nodes, over loopback: it proves the key, beats twice a second and reads the
-// answers. Another is the real conductor, with a scheduler that starts nothing. Once all are heard, the conductor's CPU time is
-// measured for SECONDS. Then one node's packets are dropped by its socket, as if it had lost its power, and what counts is when
-// the conductor raises the alarm and when the last of the others has its order to kill.
+// One process plays on each of NODES nodes the supervisor that speaks for its RANKS ranks, over loopback: it proves the key,
+// passes on a beat of each rank twice a second, and reads the answers. Another is the real conductor, with a scheduler that
+// starts nothing. Once all are heard, the conductor's CPU time is measured for SECONDS. Then one node's packets are dropped by its
+// socket, as if it had lost its power, and what counts is when the conductor raises the alarm and when the last of the others has its
+// order to kill.
 //
 // Prints one JSON object. Fails (1) when the conductor takes more than a fifth of a core or 1 GiB, finds the wrong node, or
 // takes longer than twice node_timeout to find it, or when an order is missing.
@@ -77,11 +78,13 @@ struct FleetReport {
   double latest_beat_seconds = 0;  // how late the fleet itself was at most
 };
 
-// A supervisor of one node.
+// The supervisor that speaks for the ranks of one node.
 class Node {
  public:
-  Node(int number, const contract::WatchPlace& place)
-      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+  Node(int number, int ranks, const contract::WatchPlace& place)
+      : first_rank_(number * ranks),
+        ranks_(ranks),
+        socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
         lines_(contract::SealedLines::Side::kClient, key_of(place), value_of(contract::random_key())) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -91,7 +94,7 @@ class Node {
       fail(fmt::format("node {} reaches no conductor: {}", number, std::strerror(errno)));
     const int on = 1;
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    hello_ = to_line(contract::Hello{number, fmt::format("n{}", number)});
+    hello_ = to_line(contract::Hello{first_rank_, fmt::format("n{}", number)});
   }
 
   bool is_welcome() const { return is_welcome_; }
@@ -115,7 +118,9 @@ class Node {
     beat.state = 'S';
     beat.step = beat.moves = static_cast<int64_t>(sequence_);
     if (!unanswered_since_) unanswered_since_ = Clock::now();
-    send(lines_.seal(to_line(beat)));
+    std::vector<contract::RankWord> words;
+    for (int rank = 0; rank < ranks_; ++rank) words.push_back({first_rank_ + rank, beat});
+    send(lines_.seal(to_line(words)));
   }
 
   // From now on nothing that is sent to it is acknowledged.
@@ -151,6 +156,7 @@ class Node {
     (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
+  int first_rank_, ranks_;
   base::UniqueFd socket_;
   contract::SealedLines lines_;
   std::string hello_, received_;
@@ -163,12 +169,12 @@ class Node {
 // The process that plays all nodes. It hears kPowerOff from `orders` and writes kAllHeard, kIsOff and its report to `words`.
 class Fleet {
  public:
-  Fleet(int nodes, const std::string& watch_json) {
+  Fleet(int nodes, int ranks, const std::string& watch_json) {
     while (::access(watch_json.c_str(), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     const auto place = value_of(contract::parse_watch_place(value_of(base::read_file(watch_json))));
     nodes_.reserve(static_cast<size_t>(nodes));
     for (int node = 0; node < nodes; ++node) {
-      nodes_.emplace_back(node, place);
+      nodes_.emplace_back(node, ranks, place);
       if (node % 64 == 63) read_all();
     }
     begin_ = Clock::now();
@@ -264,6 +270,7 @@ class FleetScheduler : public launcher::Scheduler {
     const auto window = Clock::now();
     const double before = cpu_seconds();
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+    descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
     share_of_a_core = (cpu_seconds() - before) / seconds_since(window);
     (void)!::write(orders_, &kPowerOff, 1);
     expect(kIsOff);
@@ -274,6 +281,7 @@ class FleetScheduler : public launcher::Scheduler {
     return launcher::StepOutcome{};
   }
 
+  int64_t descriptors = 0;
   double heard_seconds = 0.0, share_of_a_core = 0.0, detection_seconds = 1e9;
   FleetReport report;
 
@@ -288,7 +296,7 @@ class FleetScheduler : public launcher::Scheduler {
 };
 
 base::Result<record::RunRecord> conduct(FleetScheduler& scheduler, const std::string& folder, int nodes,
-                                        const spec::JobSpec& job) {
+                                        int ranks, const spec::JobSpec& job) {
   launcher::ConductRequest request;
   request.spec = &job;
   request.spec_text = value_of(base::read_file(folder + "/job.toml"));
@@ -298,16 +306,16 @@ base::Result<record::RunRecord> conduct(FleetScheduler& scheduler, const std::st
   request.plan.run_directory = folder + "/run";
   request.plan.working_directory = folder;
   request.plan.nodes = nodes;
-  request.plan.ranks_per_node = 1;
+  request.plan.ranks_per_node = ranks;
   request.plan.cpus_per_rank = 1;
-  request.plan.batch = {nodes, 1, 1, nodes};
+  request.plan.batch = {nodes * ranks, 1, 1, nodes * ranks};
   return launcher::conduct(scheduler, request);
 }
 
-int measure(int nodes, double seconds, const std::string& folder) {
+int measure(int nodes, int ranks, double seconds, const std::string& folder) {
   std::ofstream(folder + "/job.toml") << fmt::format(
-      "name = \"fleet\"\n[resources]\nnodes = {}\nranks_per_node = 1\n[program]\ncommand = [\"true\"]\n",
-      nodes);
+      "name = \"fleet\"\n[resources]\nnodes = {}\nranks_per_node = {}\n[program]\ncommand = [\"true\"]\n",
+      nodes, ranks);
   const spec::JobSpec job = value_of(spec::load_job_spec(folder + "/job.toml"));
   int orders[2], words[2];
   if (::pipe2(orders, O_CLOEXEC) != 0 || ::pipe2(words, O_CLOEXEC) != 0) fail("no pipes");
@@ -318,12 +326,12 @@ int measure(int nodes, double seconds, const std::string& folder) {
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
-    Fleet(nodes, record::RunDir{folder + "/run"}.watch_json(0)).play(orders[0], words[1]);
+    Fleet(nodes, ranks, record::RunDir{folder + "/run"}.watch_json(0)).play(orders[0], words[1]);
     std::_Exit(0);
   }
   ::close(words[1]);
   FleetScheduler scheduler(nodes, seconds, orders[1], words[0]);
-  const auto record = conduct(scheduler, folder, nodes, job);
+  const auto record = conduct(scheduler, folder, nodes, ranks, job);
   ::close(orders[1]);
   ::waitpid(fleet, nullptr, 0);
   if (!record) fail(record.error().to_string());
@@ -333,6 +341,8 @@ int measure(int nodes, double seconds, const std::string& folder) {
   const auto timeout = static_cast<double>(job.fault_tolerance.node_timeout.count());
   const FleetReport& report = scheduler.report;
   const nlohmann::json result = {{"nodes", nodes},
+                                 {"ranks", int64_t{nodes} * ranks},
+                                 {"descriptors", scheduler.descriptors},
                                  {"heard_seconds", scheduler.heard_seconds},
                                  {"share_of_a_core", scheduler.share_of_a_core},
                                  {"peak_bytes", peak_bytes()},
@@ -351,16 +361,16 @@ int measure(int nodes, double seconds, const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int nodes = argc == 3 ? std::atoi(argv[1]) : 0;
-  const double seconds = argc == 3 ? std::atof(argv[2]) : 0.0;
-  if (nodes < 2 || seconds <= 0.0) {
-    fmt::print(stderr, "usage: fleet_bench NODES SECONDS\n");
+  const int nodes = argc == 4 ? std::atoi(argv[1]) : 0, ranks = argc == 4 ? std::atoi(argv[2]) : 0;
+  const double seconds = argc == 4 ? std::atof(argv[3]) : 0.0;
+  if (nodes < 2 || ranks < 1 || seconds <= 0.0) {
+    fmt::print(stderr, "usage: fleet_bench NODES RANKS SECONDS\n");
     return 2;
   }
   if (auto signals = launcher::StopSignals::block(); !signals) fail(signals.error().to_string());
   std::string folder = (std::filesystem::temp_directory_path() / "fleet_bench.XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) fail("no scratch folder");
-  const int code = measure(nodes, seconds, folder);
+  const int code = measure(nodes, ranks, seconds, folder);
   std::filesystem::remove_all(folder);
   return code;
 }

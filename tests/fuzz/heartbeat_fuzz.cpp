@@ -37,6 +37,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto again = parse_hello(to_line(*hello));
     SHARDRUN_CHECK(again && again->global_rank == hello->global_rank && again->node == hello->node);
   }
+  if (const auto words = parse_rank_words(text)) {
+    const auto again = parse_rank_words(to_line(*words));
+    SHARDRUN_CHECK(again && !words->empty() && again->size() == words->size());
+    for (size_t i = 0; i < words->size(); ++i) {
+      const RankWord &word = (*words)[i], &same = (*again)[i];
+      SHARDRUN_CHECK(same.global_rank == word.global_rank && same.beat.has_value() == word.beat.has_value() &&
+                     (!word.beat || same.beat->sequence == word.beat->sequence));
+    }
+  }
   if (const auto sight = parse_rank_sight(text)) {
     const auto again = parse_rank_sight(to_line(*sight));
     SHARDRUN_CHECK(again && again->global_rank == sight->global_rank && again->node == sight->node &&

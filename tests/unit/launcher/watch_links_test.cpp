@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -299,6 +300,52 @@ TEST_CASE("watch: a farewell counts although its rank hung up before it was answ
 
   ::usleep(900'000);
   CHECK_MESSAGE(!watch->raised(), watch->raised()->alarm.line);
+}
+
+TEST_CASE_FIXTURE(Watching, "watch: a supervisor speaks for the ranks of its node and for no other") {
+  const std::vector<contract::RankWord> foreign{{0, Beat{.sequence = 1}}, {1, Beat{.sequence = 1}}},
+      own{{0, Beat{.sequence = 1}}};
+  {
+    Client rank(place);
+    rank.send("hello 2 0 n0");
+    CHECK(rank.receive() == "welcome");
+    rank.send(to_line(foreign));
+    CHECK(rank.receive().empty());
+  }
+  CHECK_FALSE(look_at_ranks(place).value()[0].heard);  // nothing of such a line counts
+  Client rank(place);
+  rank.send("hello 2 0 n0");
+  CHECK(rank.receive() == "welcome");
+  rank.send(to_line(own));
+  CHECK(rank.receive() == "ack 1");
+}
+
+TEST_CASE("watch: a rank whose farewell was lost is not missed once it has left an account of its end") {
+  const tests::Folder folder;
+  WatchOptions options;
+  options.policy = {.node_timeout_seconds = 2.0};
+  options.place_path = folder / "watch.json";
+  options.rank_nodes = {"n0", "n0"};
+  options.this_machine_only = true;
+  std::atomic<bool> has_ended = false;
+  options.ended = [&has_ended](const std::set<std::string>& nodes) {
+    return has_ended && nodes == std::set<std::string>{"n0"} ? std::set<int>{1} : std::set<int>{};
+  };
+  const auto watch = Watch::start(options).value();
+  const auto place = contract::parse_watch_place(base::read_file(options.place_path).value()).value();
+  Client rank(place);
+  rank.send("hello 2 0 n0");
+  CHECK(rank.receive() == "welcome");
+  rank.send(to_line(std::vector<contract::RankWord>{{1, Beat{.sequence = 1}}, {0, Beat{.sequence = 1}}}));
+  CHECK(rank.receive() == "ack 1");
+  has_ended = true;
+
+  for (uint64_t sequence = 2; sequence < 10; ++sequence) {  // longer than node_timeout and two beats
+    ::usleep(500'000);
+    rank.send(to_line(Beat{.sequence = sequence}));
+  }
+  CHECK_MESSAGE(!watch->raised(), watch->raised()->alarm.line);
+  CHECK(look_at_ranks(place).value()[1].left);
 }
 
 TEST_CASE_FIXTURE(Watching,

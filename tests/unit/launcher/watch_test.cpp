@@ -249,6 +249,29 @@ TEST_CASE("watch: nodes that fall silent together are lost together, unless they
   CHECK(ours->also_lost.empty());
 }
 
+TEST_CASE("watch: a node whose connection was closed has as long, until somebody else speaks for it") {
+  World world(4, 2);
+  world.run(10.0, 0.1);
+  world.silence(2);
+  world.silence(3);
+  world.rules().on_farewell(2);  // it spoke for 3, too
+  world.rules().on_closed(2, world.now());
+  const double closed = world.now();
+  CHECK_FALSE(world.wait(10.0));
+  const auto alarm = world.wait(5.0);
+
+  REQUIRE(alarm);
+  CHECK(alarm->line.starts_with("node n1 is lost: "));
+  CHECK(world.now() - closed <= 13.0);
+
+  World other(4, 2);
+  other.run(10.0, 0.1);
+  other.rules().on_closed(2, other.now());
+  other.silence(0);
+  other.silence(1);
+  CHECK(other.wait(5.0));  // nothing of that is for another node
+}
+
 TEST_CASE("watch: a node that says nothing but acknowledges is lost only after three times as long") {
   World world(4, 2);
   world.run(10.0, 0.1);
@@ -366,6 +389,17 @@ TEST_CASE("heartbeats: lines survive a round trip and malformed ones are refused
         "beat 7 1 12 345 678 1 SS 1000 900 50 1", "beat 7 1 -2 345 678 1 S 1000 900 50 1",
         "beat 7 1 12 345 678 1 S 1000 900 50", "beat 7 1 12 345 678 1 S 1000 900 50 60 70", "hello 2 3 n1"}) {
     CHECK_FALSE(contract::parse_beat(line).has_value());
+  }
+  const std::vector<contract::RankWord> words{{3, beat}, {4, std::nullopt}};
+  const std::string both = "ranks 3 beat 7 1 12 345 678 1 S 1000 900 50 4096;4 bye";
+  CHECK(to_line(words) == both);
+  const auto read_words = contract::parse_rank_words(both);
+  REQUIRE(read_words.has_value());
+  CHECK(to_line(*read_words) == both);
+  for (const char* malformed :
+       {"ranks", "ranks ", "ranks 3", "ranks 3 bye;", "ranks 3 bye ", "ranks x bye", "ranks -1 bye",
+        "ranks 1073741824 bye", "ranks 3 bye;4 beat 1", "ranks 3 bye 4 bye", "rank 3 bye"}) {
+    CHECK_FALSE(contract::parse_rank_words(malformed).has_value());
   }
   const auto hello = contract::parse_hello("hello 2 3 node7");
   REQUIRE(hello.has_value());
