@@ -5,11 +5,11 @@
 // makes the slice's sum of them. An all-reduce then gives the sums to all as an all-gather does. All of it goes segment
 // by segment and overlaps.
 #include <algorithm>
-#include <cstring>
 
 #include "plugins/abi/comm_v1.h"
 #include "plugins/common/sum_tree.h"
 #include "plugins/ofi/chunk_walk.h"
+#include "plugins/ofi/copy.h"
 #include "plugins/ofi/operations.h"
 #include "plugins/ofi/spread.h"
 
@@ -252,7 +252,7 @@ class SumOfSlices final : public Operation {
         if (room == nullptr) break;
         for (bool more = true; more; hand.walk.next()) {
           const Piece& piece = hand.walk.piece();
-          std::memcpy(room + piece.in_chunk, slice(hand.parts[piece.part]) + piece.offset, piece.bytes);
+          copy_bytes(room + piece.in_chunk, slice(hand.parts[piece.part]) + piece.offset, piece.bytes);
           more = !piece.ends_chunk;
         }
         region_->publish_to_one(member, head(0, 0));

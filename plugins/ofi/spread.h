@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "plugins/ofi/copy.h"
 #include "plugins/ofi/node_memory.h"
 
 namespace shardrun::ofi {
@@ -56,7 +56,7 @@ bool Spread::give(NodeRegion& region, const std::byte* buffer, MakeHead make_hea
       std::byte* room = region.room_to_all();
       if (room == nullptr) return moved;
       const uint64_t bytes = std::min(region.chunk_to_all(), block.ready - block.given);
-      std::memcpy(room, buffer + block.offset + block.given, bytes);
+      copy_bytes(room, buffer + block.offset + block.given, bytes);
       region.publish_to_all(make_head(block.offset + block.given, bytes));
       block.given += bytes;
       moved = true;
@@ -73,7 +73,7 @@ bool Spread::take(NodeRegion& region, std::byte* buffer, IsOurs is_ours) {
       const ChunkHead* head = region.next_from_all(member);
       if (head == nullptr) break;
       if (!is_ours(*head, member)) return moved;
-      std::memcpy(buffer + head->offset, NodeRegion::bytes_of(head), head->bytes);
+      copy_bytes(buffer + head->offset, NodeRegion::bytes_of(head), head->bytes);
       missing_[member] -= std::min(missing_[member], head->bytes);
       region.release_from_all(member);
       moved = true;
