@@ -1,7 +1,7 @@
 // All-to-all: every rank has a part for every other one, of any size.
 #include <algorithm>
-#include <cstring>
 
+#include "plugins/ofi/copy.h"
 #include "plugins/ofi/operations.h"
 
 namespace shardrun::ofi {
@@ -19,7 +19,7 @@ class AllToAll final : public Operation {
     const uint32_t me = group.mine, size = group.size();
     const Part &from_me = send_[me], &to_me = receive_[me];
     if (const uint64_t bytes = std::min(from_me.bytes, to_me.bytes); bytes > 0)
-      std::memcpy(to_me.memory, from_me.memory, bytes);
+      copy_bytes(to_me.memory, from_me.memory, bytes);
     writes_to_one = near().size() > 1;
     // The next rank first, so that not all turn to the same one.
     for (uint32_t step = 1; step < size; ++step) {
@@ -78,31 +78,23 @@ class AllToAll final : public Operation {
 
   bool give(uint32_t member) {
     Part& part = send_[near()[member]];
-    bool moved = false;
-    while (!part.done()) {
-      std::byte* const room = region_->room_to_one(member);
-      if (room == nullptr) break;
-      const uint64_t bytes = std::min(region_->chunk_to_one(), part.bytes - part.moved);
-      std::memcpy(room, part.memory + part.moved, bytes);
-      region_->publish_to_one(member, head(part.moved, bytes));
-      part.moved += bytes;
-      moved = true;
-    }
-    return moved;
+    std::byte* const room = part.done() ? nullptr : region_->room_to_one(member);
+    if (room == nullptr) return false;
+    const uint64_t bytes = std::min(region_->chunk_to_one(), part.bytes - part.moved);
+    copy_bytes(room, part.memory + part.moved, bytes);
+    region_->publish_to_one(member, head(part.moved, bytes));
+    part.moved += bytes;
+    return true;
   }
 
   bool take(uint32_t member) {
     Part& part = receive_[near()[member]];
-    bool moved = false;
-    while (!part.done()) {
-      const ChunkHead* const chunk = region_->next_from_one(member);
-      if (chunk == nullptr || !is_ours(*chunk, member, part.bytes)) break;
-      std::memcpy(part.memory + chunk->offset, NodeRegion::bytes_of(chunk), chunk->bytes);
-      part.moved += chunk->bytes;
-      region_->release_from_one(member);
-      moved = true;
-    }
-    return moved;
+    const ChunkHead* const chunk = part.done() ? nullptr : region_->next_from_one(member);
+    if (chunk == nullptr || !is_ours(*chunk, member, part.bytes)) return false;
+    copy_bytes(part.memory + chunk->offset, NodeRegion::bytes_of(chunk), chunk->bytes);
+    part.moved += chunk->bytes;
+    region_->release_from_one(member);
+    return true;
   }
 
   std::vector<Part> send_, receive_;  // by group rank

@@ -19,6 +19,7 @@ constexpr milliseconds kAnswerTime{400};    // the others must say within it how
 constexpr milliseconds kHaltTime{3000};     // the thread must end within it
 constexpr milliseconds kLookInterval{500};  // between looks at the thread
 constexpr milliseconds kStuckTime{4000};    // of a CPU: no turn of the thread takes it
+constexpr int kTurnsAtStart = 2;            // of a caller that may have something to compute
 
 }  // namespace
 
@@ -265,8 +266,11 @@ Status Engine::start(Channel& channel, const Collective& collective, uint64_t* t
 bool Engine::begin_here() {
   const std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return false;
-  bool moved = false;
-  return take_turn(&moved) && (!moved || (take_turn(&moved) && !moved)) && leave_to_thread();
+  bool moved = true;
+  for (int turns = 0; moved && turns < kTurnsAtStart; ++turns) {
+    if (!take_turn(&moved)) return false;
+  }
+  return !moved && leave_to_thread();
 }
 
 // Takes turns until the operation is over, as long as there is something to do in them now and then.
@@ -296,7 +300,15 @@ void Engine::help(const Channel& channel, uint64_t ticket) {
 
 // Returns whether the engine's thread, which sleeps, will be woken for whatever there is to do.
 bool Engine::leave_to_thread() {
-  return memory_->may_sleep(notices_) && sleep_milliseconds(/*must_look=*/false) < 0;
+  return may_sleep() && sleep_milliseconds(/*must_look=*/false) < 0;
+}
+
+// Says to the others that this rank must be woken, unless it has nothing under way: what they have for it will be looked at
+// when it starts an operation, and a bell would only wake the thread. Returns false if there is something to look at now.
+bool Engine::may_sleep() {
+  const bool goes_on =
+      std::any_of(active_.begin(), active_.end(), [](const auto& active) { return active->goes_on; });
+  return !goes_on && (active_.empty() || memory_->may_sleep(notices_));
 }
 
 bool Engine::is_over(const Channel& channel, uint64_t ticket) const {

@@ -67,6 +67,7 @@ struct ActiveOperation {
   std::byte* scratch = nullptr;
   bool has_region = false;  // where it needs one: all ranks of the node have opened theirs
   bool stale = true;        // something changed since it was last looked at
+  bool goes_on = false;     // it has done something, and may do more at once
   std::chrono::steady_clock::time_point started;
 };
 
@@ -131,10 +132,11 @@ class Engine {
   // The caller's side; no lock is held.
   bool may_help() const { return callers_help_; }
   // Whoever takes turns looks for work so long before it sleeps.
-  static constexpr std::chrono::microseconds kLookTime{50};
+  static constexpr std::chrono::microseconds kLookTime{1000};
   bool begin_here();
   void help(const Channel& channel, uint64_t ticket);
   bool leave_to_thread();
+  bool may_sleep();
 
   // The mutex is held.
   bool is_over(const Channel& channel, uint64_t ticket) const;
@@ -159,6 +161,7 @@ class Engine {
   void look_at_memory();
   bool give_region(ActiveOperation& active);
   bool work_on(ActiveOperation& active);
+  bool advance(ActiveOperation& active);
   bool post_flow(ActiveOperation& active, Flow& flow);
   bool retire_finished();
   void ring_bells();
@@ -214,8 +217,9 @@ class Engine {
   std::thread thread_;
 
   std::mutex turn_;
-  std::atomic<bool> has_helper_{false};  // a caller takes the turns, or is about to
-  std::atomic<uint32_t> waiting_{0};     // callers that sleep until an operation is over
+  std::atomic<bool> has_helper_{false};    // a caller takes the turns, or is about to
+  std::atomic<bool> thread_waits_{false};  // the thread was woken, and a caller has the turn
+  std::atomic<uint32_t> waiting_{0};       // callers that sleep until an operation is over
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;    // under mutex_

@@ -51,7 +51,7 @@ void Engine::run() {
       idle_rounds_ = 0;
       last_moved = Clock::now();
       if (!has_helper_) continue;
-    } else if (may_help() && waiting_ > 0 && Clock::now() - last_moved < kLookTime) {
+    } else if (may_help() && waiting_ > 0 && !has_helper_ && Clock::now() - last_moved < kLookTime) {
       sched_yield();  // nothing is computed here meanwhile
       continue;
     }
@@ -127,8 +127,8 @@ bool Engine::progress() {
   if (!has_work) return false;
   backlog_ = false;
   // libfabric 1.17 crashes when a receive meets a message whose sender's connection it has just closed: learn of
-  // deaths before the next receive is posted.
-  hear_news();
+  // deaths before the next receive is posted. Without libfabric the thread hears of them, if it gets the turn.
+  if (!endpoints_.empty() || thread_waits_.exchange(false)) hear_news();
   if (has_failed()) return true;
   moved |= post_waiting_control();  // before receives of data can take the places of its own
   for (const auto& active : active_) moved |= work_on(*active);
@@ -219,10 +219,8 @@ bool Engine::give_region(ActiveOperation& active) {
 // Does what can be done for one operation now. Returns true if anything moved.
 bool Engine::work_on(ActiveOperation& active) {
   if (!active.stale || !give_region(active)) return false;
-  active.stale = false;
   Operation& operation = *active.operation;
-  bool moved = operation.advance();
-  if (operation.needs_region()) active.channel->regions[operation.ticket % 2]->take_news(&to_notify_);
+  bool moved = advance(active);
   if (const auto& mismatch = operation.mismatch()) {
     const uint32_t rank = active.channel->group.global_ranks[mismatch->group_rank];
     fail({SHARDRUN_COMM_MISMATCH,
@@ -235,6 +233,21 @@ bool Engine::work_on(ActiveOperation& active) {
   for (Flow& flow : operation.flows()) {
     while (flow.may_post() && post_flow(active, flow)) moved = true;
     if (!flow.is_send && flow.posted > flow.room) tell_room(active, flow);
+  }
+  return moved;
+}
+
+// Lets an operation do its local work for as long as a ring of the node's memory holds chunks. On one node, where callers look for
+// news, they hear of each chunk at once and work on it while this rank makes the next.
+bool Engine::advance(ActiveOperation& active) {
+  Operation& operation = *active.operation;
+  bool moved = false;
+  for (uint32_t step = 0; step < NodeGeometry::kSlots; ++step) {
+    active.stale = active.goes_on = operation.advance();
+    moved |= active.goes_on;
+    if (operation.needs_region()) active.channel->regions[operation.ticket % 2]->take_news(&to_notify_);
+    if (!active.goes_on) break;
+    if (may_help()) ring_bells();
   }
   return moved;
 }
@@ -333,7 +346,7 @@ void Engine::sleep(std::unique_lock<std::mutex>& turn) {
     sched_yield();
     return;
   }
-  if (memory_ != nullptr && !memory_->may_sleep(notices_) && !has_helper_) return;
+  if (memory_ != nullptr && !may_sleep() && !has_helper_) return;
   listen(sleep_milliseconds(look_again), &turn);
   if (memory_ != nullptr) memory_->wake_up();
 }
@@ -352,7 +365,10 @@ void Engine::listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn
   asleep_.store(true, std::memory_order_relaxed);
   const int ready = poll(poll_set.data(), poll_set.size(), timeout_milliseconds);
   asleep_.store(false, std::memory_order_relaxed);
-  if (turn != nullptr) turn->lock();
+  if (turn != nullptr && !turn->try_lock()) {
+    thread_waits_ = ready > 0;
+    turn->lock();
+  }
   if (ready <= 0) return;
   if (turns_ != turns) return listen(0);  // the links may be others now
   if (poll_set[0].revents != 0) {

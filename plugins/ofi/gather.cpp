@@ -51,7 +51,8 @@ class AllGather final : public Spreading {
     const uint32_t me = group.mine;
     const bool shares = near().size() > 1 && bytes > 0;
     std::byte* own = buffer_ + me * bytes;
-    if (bytes > 0 && own != mine) std::memcpy(own, mine, bytes);
+    const bool is_elsewhere = bytes > 0 && own != mine;
+    if (is_elsewhere && !shares) std::memcpy(own, mine, bytes);
     const std::vector<common::NodeFlow> planned = common::gather_flows(layout(), me);
     for (const common::NodeFlow& flow : planned) {
       std::byte* bytes_there = flow.is_send ? bytes_of(mine) : buffer_ + flow.part * bytes;
@@ -60,7 +61,7 @@ class AllGather final : public Spreading {
     }
     if (!shares) return;
     writes_to_all = true;
-    spread_.add_block(me * bytes, bytes);
+    spread_.add_block(me * bytes, bytes, is_elsewhere ? bytes_of(mine) : nullptr);
     spread_.set_ready(0, bytes);
     for (const common::NodeFlow& flow : planned) {
       if (flow.is_send) break;

@@ -85,7 +85,8 @@ struct Mismatch {
 class Operation {
  public:
   virtual ~Operation() = default;
-  // Does the local work that the completed segments and the node's memory allow. Returns whether it did any.
+  // Does some of the local work that the completed segments and the node's memory allow: a chunk from or to each rank of the node,
+  // of which these hear before the next call. Returns whether it did any.
   virtual bool advance() { return false; }
   // Returns whether all flows are finished and all local work is done.
   virtual bool finished() const;

@@ -5,11 +5,11 @@
 // makes the slice's sum of them. An all-reduce then gives the sums to all as an all-gather does. All of it goes segment
 // by segment and overlaps.
 #include <algorithm>
-#include <cstring>
 
 #include "plugins/abi/comm_v1.h"
 #include "plugins/common/sum_tree.h"
 #include "plugins/ofi/chunk_walk.h"
+#include "plugins/ofi/copy.h"
 #include "plugins/ofi/operations.h"
 #include "plugins/ofi/spread.h"
 
@@ -241,23 +241,21 @@ class SumOfSlices final : public Operation {
     return std::all_of(hands_.begin(), hands_.end(), [](const Hand& hand) { return hand.walk.at_end(); });
   }
 
-  // Hands the other ranks of this node their pieces of the slices that they lead.
+  // Hands each other rank of this node a chunk of its pieces of the slices that that one leads.
   bool hand_out() {
     bool moved = false;
     for (uint32_t step = 1; step < near().size(); ++step) {
       const auto member = static_cast<uint32_t>((near_mine() + step) % near().size());
       Hand& hand = hands_[member];
-      while (!hand.walk.at_end()) {
-        std::byte* room = region_->room_to_one(member);
-        if (room == nullptr) break;
-        for (bool more = true; more; hand.walk.next()) {
-          const Piece& piece = hand.walk.piece();
-          std::memcpy(room + piece.in_chunk, slice(hand.parts[piece.part]) + piece.offset, piece.bytes);
-          more = !piece.ends_chunk;
-        }
-        region_->publish_to_one(member, head(0, 0));
-        moved = true;
+      std::byte* room = hand.walk.at_end() ? nullptr : region_->room_to_one(member);
+      if (room == nullptr) continue;
+      for (bool more = true; more; hand.walk.next()) {
+        const Piece& piece = hand.walk.piece();
+        copy_bytes(room + piece.in_chunk, slice(hand.parts[piece.part]) + piece.offset, piece.bytes);
+        more = !piece.ends_chunk;
       }
+      region_->publish_to_one(member, head(0, 0));
+      moved = true;
     }
     return moved;
   }
@@ -283,10 +281,10 @@ class SumOfSlices final : public Operation {
         ->ring;
   }
 
-  // Adds up what the ranks of this node have for the slices that this rank leads, as far as it has come.
+  // Adds up a chunk of what the ranks of this node have for the slices that this rank leads, if it has come.
   bool add_up_node() {
     bool moved = false;
-    for (; !reading_.at_end(); reading_.next(), moved = true) {
+    for (bool ended = false; !ended && !reading_.at_end(); reading_.next(), moved = true) {
       const Piece& piece = reading_.piece();
       if (!chunks_are_there()) break;
       std::vector<std::byte*> rooms;
@@ -297,7 +295,8 @@ class SumOfSlices final : public Operation {
         node_summed_ += piece.bytes;
         if (is_alone_) summed_ = node_summed_;
       }
-      if (piece.ends_chunk) release_chunks();
+      ended = piece.ends_chunk;
+      if (ended) release_chunks();
     }
     return moved;
   }

@@ -6,26 +6,30 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "plugins/ofi/copy.h"
 #include "plugins/ofi/node_memory.h"
 
 namespace shardrun::ofi {
 
 class Spread {
  public:
-  // A block that this rank gives, by its place in the buffer.
-  void add_block(uint64_t offset, uint64_t bytes) { blocks_.push_back({offset, bytes}); }
+  // A block that this rank gives, by its place in the buffer. If `from` is not null its bytes are still there, and come to
+  // their place when they are given: they are read once.
+  void add_block(uint64_t offset, uint64_t bytes, const std::byte* from = nullptr) {
+    blocks_.push_back({offset, bytes, from});
+  }
   // Bytes that come from a member of the node.
   void expect(uint32_t member, uint64_t bytes);
   // Says how much of block number `index` may be given.
   void set_ready(size_t index, uint64_t bytes) { blocks_[index].ready = bytes; }
 
-  // Gives what is ready, as far as there is room. make_head(offset, bytes) makes the heads of chunks.
+  // Gives a chunk of what is ready, if there is room. make_head(offset, bytes) makes the heads of chunks.
   template <typename MakeHead>
-  bool give(NodeRegion& region, const std::byte* buffer, MakeHead make_head);
-  // Takes what has come. is_ours(head, member) says whether a chunk may be used; the first that may not ends it.
+  bool give(NodeRegion& region, std::byte* buffer, MakeHead make_head);
+  // Takes a chunk of each member, as far as some have come. is_ours(head, member) says whether a chunk may be used; the first that
+  // may not ends it.
   template <typename IsOurs>
   bool take(NodeRegion& region, std::byte* buffer, IsOurs is_ours);
 
@@ -35,7 +39,9 @@ class Spread {
 
  private:
   struct Block {
-    uint64_t offset = 0, bytes = 0, ready = 0, given = 0;
+    uint64_t offset = 0, bytes = 0;
+    const std::byte* from = nullptr;
+    uint64_t ready = 0, given = 0;
   };
   std::vector<Block> blocks_;
   std::vector<uint64_t> missing_;  // by member
@@ -47,37 +53,36 @@ inline void Spread::expect(uint32_t member, uint64_t bytes) {
 }
 
 template <typename MakeHead>
-bool Spread::give(NodeRegion& region, const std::byte* buffer, MakeHead make_head) {
-  bool moved = false;
+bool Spread::give(NodeRegion& region, std::byte* buffer, MakeHead make_head) {
   for (Block& block : blocks_) {
     // Whole chunks only, but for a block's last.
-    while (block.given < block.bytes &&
-           (block.ready - block.given >= region.chunk_to_all() || block.ready == block.bytes)) {
-      std::byte* room = region.room_to_all();
-      if (room == nullptr) return moved;
-      const uint64_t bytes = std::min(region.chunk_to_all(), block.ready - block.given);
-      std::memcpy(room, buffer + block.offset + block.given, bytes);
-      region.publish_to_all(make_head(block.offset + block.given, bytes));
-      block.given += bytes;
-      moved = true;
-    }
+    const bool has_chunk = block.given < block.bytes &&
+                           (block.ready - block.given >= region.chunk_to_all() || block.ready == block.bytes);
+    if (!has_chunk) continue;
+    std::byte* room = region.room_to_all();
+    if (room == nullptr) return false;
+    const uint64_t bytes = std::min(region.chunk_to_all(), block.ready - block.given);
+    std::byte* const place = buffer + block.offset + block.given;
+    if (block.from != nullptr) copy_bytes(place, block.from + block.given, bytes);
+    copy_bytes(room, place, bytes);
+    region.publish_to_all(make_head(block.offset + block.given, bytes));
+    block.given += bytes;
+    return true;
   }
-  return moved;
+  return false;
 }
 
 template <typename IsOurs>
 bool Spread::take(NodeRegion& region, std::byte* buffer, IsOurs is_ours) {
   bool moved = false;
   for (uint32_t member = 0; member < missing_.size(); ++member) {
-    while (missing_[member] > 0) {
-      const ChunkHead* head = region.next_from_all(member);
-      if (head == nullptr) break;
-      if (!is_ours(*head, member)) return moved;
-      std::memcpy(buffer + head->offset, NodeRegion::bytes_of(head), head->bytes);
-      missing_[member] -= std::min(missing_[member], head->bytes);
-      region.release_from_all(member);
-      moved = true;
-    }
+    const ChunkHead* head = missing_[member] > 0 ? region.next_from_all(member) : nullptr;
+    if (head == nullptr) continue;
+    if (!is_ours(*head, member)) return moved;
+    copy_bytes(buffer + head->offset, NodeRegion::bytes_of(head), head->bytes);
+    missing_[member] -= std::min(missing_[member], head->bytes);
+    region.release_from_all(member);
+    moved = true;
   }
   return moved;
 }

@@ -29,9 +29,11 @@ def all_gather(mine, full):
 
 
 for bytes_ in map(int, sys.argv[4:]):
-    mine = torch.zeros(bytes_ // 4)
-    full = torch.zeros(bytes_ // 4 * size)
+    mine = torch.rand(bytes_ // 4)
+    full = torch.empty(bytes_ // 4 * size)
     for operation in (all_gather, reduce_scatter, all_reduce):
+        if operation is all_reduce:
+            full.zero_()  # what is added up again and again stays a number
         seconds = []
         in_row = 10 if bytes_ <= 65536 else 1
         for _ in range(in_row):

@@ -1,6 +1,8 @@
 /* The peer of collectives_bench: the same collectives by MPI, in the same words.
  *
- *   mpi_collectives BYTES...      a rank's part, as for collectives_bench */
+ *   mpi_collectives BYTES...      a rank's part, as for collectives_bench
+ *
+ * What is gathered has been written: of memory that never was, all pages are one, which each reader has in its cache. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,13 +31,16 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const long bytes = atol(argv[i]);
     const int count = (int)(bytes / (long)sizeof(float));
-    float* mine = calloc((size_t)count, sizeof(float));
-    float* full = calloc((size_t)count * (size_t)size, sizeof(float));
+    float* mine = malloc((size_t)count * sizeof(float));
+    float* full = malloc((size_t)count * (size_t)size * sizeof(float));
     if (mine == NULL || full == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
+    for (int k = 0; k < count; ++k) mine[k] = (float)(k % 1000 + rank);
     for (int operation = 0; operation < kOperations; ++operation) {
       double seconds[kMostRounds];
       const int rounds = bytes > (4 << 20) ? 3 : kMostRounds;
       const int in_row = bytes <= 65536 ? 10 : 1;
+      /* What is added up again and again stays a number. */
+      if (operation == kReduce) memset(full, 0, (size_t)count * (size_t)size * sizeof(float));
       for (int k = 0; k < in_row; ++k) once(operation, mine, full, count, size);
       for (int round = 0; round < rounds; ++round) {
         MPI_Barrier(MPI_COMM_WORLD);
