@@ -212,8 +212,7 @@ class Engine {
   std::unique_ptr<NodeMemory> memory_;  // null: no rank shares memory with this one
   uint64_t notices_ = 0;                // of memory_, when it was last looked at
   int wake_fd_ = -1;
-  bool callers_help_ =
-      false;  // since connect, before the thread: all ranks share memory, so that no provider is at work
+  bool callers_help_ = false;  // set before the thread starts: all ranks share memory
   std::thread thread_;
 
   std::mutex turn_;
