@@ -33,7 +33,8 @@ Slices slices_of_a_rank() {
 
 }  // namespace
 
-TEST_CASE("computing thread: it and its helpers have slices of 20 ms, and one that moves messages short ones") {
+TEST_CASE(
+    "computing thread: it and its helpers have slices of 20 ms, and one that moves messages short ones") {
   const bool kernel_tells = common::slices().count() > 0;  // Linux 6.12 and newer
 
   const Slices seen = slices_of_a_rank();
