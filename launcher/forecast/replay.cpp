@@ -139,8 +139,10 @@ struct Block {
 // The step that the sharding engine would execute.
 plan::StepShape shape_of(const ReplayQuestion& question, int blocks, bool replicated) {
   const Layout& layout = question.layout;
-  plan::StepShape shape{
-      .micro_steps = layout.accumulation, .prefetch = question.prefetch, .replicated = replicated};
+  plan::StepShape shape{.micro_steps = layout.accumulation,
+                        .prefetch = question.prefetch,
+                        .replicated = replicated,
+                        .looks_up = question.model.architecture->looks_up};
   for (int block = 0; block < blocks; ++block) shape.visits.push_back(block);
   shape.buffers = plan::buffer_counts(static_cast<int>(layout.shard_degree), blocks,
                                       {.prefetch = question.prefetch,

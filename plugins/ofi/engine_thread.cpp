@@ -2,14 +2,13 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "plugins/abi/comm_v1.h"
+#include "plugins/common/cpu_slices.h"
 #include "plugins/ofi/engine.h"
 
 namespace shardrun::ofi {
@@ -24,26 +23,13 @@ constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
 
-// Asks for short slices of the CPU (Linux 6.12 and newer; older kernels ignore it): a thread that computes on the
-// same CPU then makes way as soon as a message arrives instead of at the end of its own slice, and still gets its
-// share (docs/decisions/0028).
-void ask_for_short_slices() {
-  constexpr uint64_t kSliceNanoseconds = 100'000;
-  if (sched_getscheduler(0) != SCHED_OTHER) return;  // somebody has decided it already
-  const struct {                                     // sched_attr, which glibc has from 2.41 on
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } attributes{sizeof(attributes), SCHED_OTHER, 0, getpriority(PRIO_PROCESS, 0), 0, kSliceNanoseconds, 0, 0};
-  syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
+// A thread that computes on the same CPU makes way as soon as a message arrives (docs/decisions/0028).
+constexpr std::chrono::microseconds kSlices{100};
 
 }  // namespace
 
 void Engine::run() {
-  ask_for_short_slices();
+  common::ask_for_slices(kSlices);
   std::unique_lock turn(turn_);
   Clock::time_point last_moved;
   for (bool moved = false; take_turn(&moved);) {

@@ -268,6 +268,7 @@ StepShape step_shape(const RankOptions& options, const Degrees& degrees, int64_t
           .buffers = buffer_counts(degrees.shard, state.wrapping.units(count), state),
           .replicated = degrees.replicas > 1,
           .stays = stays,
+          .looks_up = stage.has_embedding && shape_of(options.model).architecture->looks_up,
           .numbers = units.numbers};
 }
 

@@ -75,19 +75,25 @@ void StepPlan::visit(size_t place) {
   backward(block, number(order_.size() - 1 - place), slot, last);
 }
 
+// Whether a visit of the turn needs its block gathered.
+bool StepPlan::reads(size_t place) const {
+  const bool looks_up = shape_.looks_up && turn_->backward && turn_->micro_step + 1 == shape_.micro_steps &&
+                        first_visit_ == 0 && place + 1 == order_.size();
+  return !looks_up && !stays(order_[place]);
+}
+
 // Gathers the block of a visit if no slot holds it, and the blocks ahead of it; returns its slot.
 int StepPlan::gathered(size_t place) {
   if (slots_.empty()) return -1;
   const int block = order_[place];
-  const auto later = std::span(order_).subspan(place + 1);
   std::vector<int> ahead;
-  for (auto next = later.begin(); next != later.end() && std::ssize(ahead) < shape_.prefetch; ++next)
-    if (!stays(*next)) ahead.push_back(*next);
-  const bool there = stays(block) || gather(block, block, ahead);
+  for (size_t next = place + 1; next < order_.size() && std::ssize(ahead) < shape_.prefetch; ++next)
+    if (reads(next)) ahead.push_back(order_[next]);
+  const bool there = !reads(place) || gather(block, block, ahead);
   SHARDRUN_CHECK(there);
   for (const int next : ahead)
     if (!gather(next, block, ahead)) break;
-  if (stays(block)) return -1;
+  if (!reads(place)) return -1;
   const auto slot = static_cast<size_t>(slot_of(block));
   if (!std::exchange(slots_[slot].awaited, true))
     ready_.push_back({.kind = Kind::kAwaitGather, .block = block, .slot = static_cast<int>(slot)});

@@ -15,6 +15,7 @@
 //
 // Gathers. A block that a slot still holds is not gathered again: the turn to backward costs nothing, and turns share blocks. Nothing
 // is held when a step begins. The next `prefetch` visits of a turn have their blocks gathered before a visit; with a slot each, once.
+// The last backward of a table that is only looked up has none: in earlier micro-steps the next forward finds what was gathered.
 // Contributions. Gradient buffers are used in turn; a buffer's reduction is awaited when the buffer is needed again. The
 // first reduction of a block lands in the rank's shard, later ones in a scratch, from which they are added. A rank alone
 // writes and adds into its shard at once. The shard is summed over replicas after its last contribution: accumulation
@@ -46,6 +47,7 @@ struct StepShape {
   BufferCounts buffers;
   bool replicated = false;
   std::vector<bool> stays;  // BlockShards::stays, by block; empty: none
+  bool looks_up = false;    // the backward of visit 0 reads no parameters
   // With units of several blocks (wrapping.h) in the place of blocks: the model's number of each visit's first; empty: its own.
   std::vector<int> numbers;
 };
@@ -55,7 +57,7 @@ struct StepEvent {
     kGather,         // starts: `block` into `slot`
     kAwaitGather,    // of `block` into `slot`
     kForward,        // of `visit`: `block`, from `slot`
-    kBackward,       // of `visit`: `block`, from `slot` into `gradient`
+    kBackward,       // of `visit`: `block`, from `slot`, if it reads any parameters, into `gradient`
     kReduce,         // starts: `gradient` of `block` into `scratch`
     kAwaitReduce,    // of `gradient`
     kAdd,            // `scratch` into the shard of `block`
@@ -99,6 +101,7 @@ class StepPlan {
   }
   bool stays(int block) const { return !shape_.stays.empty() && shape_.stays[block]; }
   int gathered(size_t place);
+  bool reads(size_t place) const;
   bool gather(int block, int used, std::span<const int> ahead);
   int slot_of(int block) const;
   int free_slot(int block, int used, std::span<const int> ahead) const;

@@ -20,6 +20,7 @@ struct Architecture {
   std::array<std::string_view, 18> keys;
   std::array<std::string_view, 6> model_types;  // of the config.json files whose weights it reads
   bool causal;                                  // a token sees no later one, and there is no padding
+  bool looks_up;   // its first block is a table alone, whose gradient needs no parameters
   bool paired;     // trains on pairs of sentences with masked tokens, instead of on text
   bool sliceable;  // each matrix can be cut for the ranks of a tensor group
   bool fp8;        // the linear layers of its blocks can compute in fp8
@@ -41,6 +42,7 @@ inline constexpr std::array<Architecture, 2> kArchitectures{{
               "balance"},
      .model_types = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"},
      .causal = true,
+     .looks_up = true,
      .paired = false,
      .sliceable = true,
      .fp8 = true,
@@ -51,6 +53,7 @@ inline constexpr std::array<Architecture, 2> kArchitectures{{
      .keys = {"max_positions", "next_sentence"},
      .model_types = {"bert", "roberta"},
      .causal = false,
+     .looks_up = false,
      .paired = true,
      .sliceable = false,
      .fp8 = false,

@@ -18,6 +18,7 @@
 
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
+#include "runtime/contract/computing_thread.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/contract/rank_env.h"
 #include "runtime/contract/rank_job.h"
@@ -216,6 +217,7 @@ int run_calibrate_tool(std::span<char* const> arguments) {
         stderr);
     return contract::kExitBadInput;
   }
+  contract::ask_for_long_slices();  // as the trainer, whose steps are predicted
   const auto job = contract::read_rank_job();
   const auto done =
       job ? Calibrator(*job, arguments[2], parts == "network", std::move(probes)).run(arguments[0])

@@ -134,18 +134,18 @@ class TypedLlama : public Llama {
   Result<void> backward(int visit_here, std::span<const std::byte> parameters, std::span<float> gradient,
                         bool accumulate, std::span<const std::byte> frozen) override {
     const int visit = visits_.at(visit_here);
-    const T* p = checked(visit, parameters, blocks_);
     SHARDRUN_CHECK(static_cast<int64_t>(gradient.size()) == held(block_of(visit)));
     accumulate_ = accumulate;
     linears_.accumulate(accumulate);
+    // Nobody asks for the gradient of a frozen table.
+    if (visit == 0) return adapted() ? Result<void>() : embedding_backward(gradient);
+    const T* p = checked(visit, parameters, blocks_);
     float* g = gradient.data();
     if (adapted()) {
       adapters_.use(p, g, accumulate);
       p = checked(visit, frozen, frozen_);
       g = nullptr;
-      if (visit == 0) return {};  // nobody asks for the gradient of a frozen table
     }
-    if (visit == 0) return embedding_backward(gradient);
     if (is_head(visit)) return head_backward(p, g);
     const int layer = layer_of(visit);
     if (is_experts(visit)) return experts_backward(layer, p, g);

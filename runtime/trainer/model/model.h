@@ -92,7 +92,7 @@ class Model {
   // The two sums of it (tokens, sequences), in the backend's memory, without waiting; valid until set_batch().
   virtual const double* loss_sums() const = 0;
   // Writes the visited block's flat fp32 gradient of this visit, or adds it to what is there (`accumulate`: see
-  // ModelOptions).
+  // ModelOptions). Visit 0 of an architecture that looks up (spec::Architecture) needs no parameters.
   virtual Result<void> backward(int visit, std::span<const std::byte> parameters, std::span<float> gradient,
                                 bool accumulate = false, std::span<const std::byte> frozen = {}) = 0;
 };

@@ -166,6 +166,11 @@ Work Engine::work(const StepEvent& event, int block) {
   const auto bytes = static_cast<size_t>(elements * options_.state.compute_bytes);
   const int visit = event.visit + block - options_.state.wrapping.begin(event.block);
   Work work{event.kind == Kind::kForward, block, visit, {}, {}, {}, event.adds};
+  const bool is_read = event.slot >= 0 || layout_.group_size == 1 || shards.stays;
+  if (!is_read) {
+    work.gradient = gradients_[event.gradient].memory.first(count);
+    return work;
+  }
   if (event.slot < 0) {
     work.parameters = compute_shard(shards);
   } else if (is_apart(event.block)) {

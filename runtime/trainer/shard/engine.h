@@ -67,8 +67,8 @@ struct EngineGroups {
 struct Work {
   bool is_forward = true;
   int block = 0, visit = 0;
-  // The block's flat parameters in the compute dtype, without padding; of a block that stays, this rank's. They and `gradient` are
-  // valid until next().
+  // The block's flat parameters in the compute dtype, without padding; of a block that stays, this rank's; none where a backward
+  // reads none. They and `gradient` are valid until next().
   std::span<const std::byte> parameters;
   std::span<const std::byte> frozen;  // the same of what is frozen in it
   // In a backward: where the contribution to the block's gradient goes; as long as the block.

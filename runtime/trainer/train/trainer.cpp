@@ -25,6 +25,7 @@
 #include "runtime/base/trust.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/compile_cache.h"
+#include "runtime/contract/computing_thread.h"
 #include "runtime/contract/epoch.h"
 #include "runtime/contract/exit_code.h"
 #include "runtime/plan/communication.h"
@@ -538,6 +539,7 @@ class Trainer {
 
 int run_trainer(const contract::RankEnv& env, const spec::JobSpec& spec, const record::LaunchPlan& plan,
                 contract::ProgressPage& progress) {
+  contract::ask_for_long_slices();
   Trainer trainer(env, spec, plan, progress);
   const auto exit_code = trainer.run();
   if (exit_code) return *exit_code;

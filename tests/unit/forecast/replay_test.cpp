@@ -232,8 +232,10 @@ TEST_CASE(
     if (sharded && below(3) == 0) question.layout.strategy = spec::Strategy::kShardGradOp;
     const bool keeps = question.layout.strategy == spec::Strategy::kShardGradOp;
     const int blocks = question.model.layers + 2;
-    plan::StepShape shape{
-        .micro_steps = question.layout.accumulation, .prefetch = question.prefetch, .replicated = !sharded};
+    plan::StepShape shape{.micro_steps = question.layout.accumulation,
+                          .prefetch = question.prefetch,
+                          .replicated = !sharded,
+                          .looks_up = true};
     for (int block = 0; block < blocks; ++block) shape.visits.push_back(block);
     if (sharded)
       shape.buffers = {keeps ? blocks : std::min(question.prefetch + 1, blocks), 2,
@@ -294,11 +296,11 @@ TEST_CASE("replay: the seconds, the exposed part and the bytes of eight jobs, to
   } jobs[] = {
       {1, 2, 1, 1, false, 1.0, 0.72710744536800009, 0.0061309405911111892, 0.0, 0.0, 8524800.0},
       {1, 2, 1, 3, false, 100.0, 2.8509041876011527, 0.61309764306343073, 0.0, 0.0, 8524800.0},
-      {2, 2, 1, 1, false, 1.0, 0.73107633999662625, 0.0091963531248484068, 3196672.0, 4262400.0, 0.0},
-      {2, 3, 0, 2, false, 1.0, 2.1110014641806156, 0.054251377063430695, 10951168.0, 11738112.0, 0.0},
-      {2, 5, 3, 3, false, 1.0, 4.9687171994219979, 0.0086607879404510153, 13885696.0, 27247104.0, 0.0},
+      {2, 2, 1, 1, false, 1.0, 0.73062391099662627, 0.0091963531248484068, 2934528.0, 4262400.0, 0.0},
+      {2, 3, 0, 2, false, 1.0, 2.1098522573249503, 0.053333707654541651, 10689024.0, 11738112.0, 0.0},
+      {2, 5, 3, 3, false, 1.0, 4.9682647704219969, 0.0086607879404510153, 13623552.0, 27247104.0, 0.0},
       {2, 2, 1, 2, true, 1.0, 1.4509317147326262, 0.008660801124848079, 2131200.0, 8524800.0, 0.0},
-      {2, 3, 1, 2, false, 100.0, 4.5983757348245993, 1.8619268553010053, 8541184.0, 11738112.0, 0.0},
+      {2, 3, 1, 2, false, 100.0, 4.564717507415426, 1.8619268553010053, 8279040.0, 11738112.0, 0.0},
       {2, 3, 2, 2, true, 100.0, 3.8466453029369587, 1.288156437707064, 2934528.0, 11738112.0, 0.0},
   };
   for (const auto& expected : jobs) {

@@ -120,7 +120,9 @@ class Follower {
     ++visits_;
     need((e.kind == Kind::kForward) == is_forward && e.visit == static_cast<int>(visit), "not its turn");
     need(wrong_.empty() && e.block == shape_.visits[visit], "another block's visit");
-    if (slots_.empty()) {
+    const bool only_written =
+        shape_.looks_up && !is_forward && visit == 0 && micro_steps_ + 1 == shape_.micro_steps;
+    if (slots_.empty() || only_written) {
       need(e.slot == -1, "nothing is gathered");
     } else if (const Slot* slot = at(slots_, e.slot)) {
       need(slot->block == e.block && slot->state == State::kFull, "the block is not there");
@@ -229,6 +231,21 @@ TEST_CASE("step: with one block ahead two ranks gather beside computing, and not
                       "turn ends",
                       "await 1 in gradient 1",
                       "await 0 in gradient 0"});
+}
+
+TEST_CASE("step: a table that is only looked up is not gathered for its last backward") {
+  const Words plan = plan_of({.visits = {0, 1, 2},
+                              .micro_steps = 2,
+                              .buffers = {.gathered = 2, .whole_gradients = 2, .scratches = 2},
+                              .looks_up = true});
+  const auto gathers_of_table = [](auto begin, auto end) {
+    return std::count(begin, end, "gather 0 into slot 0") + std::count(begin, end, "gather 0 into slot 1");
+  };
+  const auto second = std::find(plan.begin(), plan.end(), "turn ends") + 1;
+
+  CHECK_EQ(gathers_of_table(plan.begin(), second), 2);  // the second finds it in forward
+  CHECK_EQ(gathers_of_table(second, plan.end()), 0);
+  CHECK_EQ(std::count(second, plan.end(), "backward 0 of 0 into gradient 1"), 1);
 }
 
 TEST_CASE("step: without a block ahead every gather is awaited at once, in the one slot") {
