@@ -63,8 +63,14 @@ struct NodeRegion::Header {
 };
 
 uint64_t NodeGeometry::chunk_to_one() const {
-  constexpr uint64_t kLargest = 64 << 10, kAll = 512 << 10, kLeast = 4 << 10;
-  return std::max(kLeast, std::min(kLargest, kAll / ranks / kPage * kPage));
+  constexpr uint64_t kAll = 512 << 10, kLeast = 4 << 10;
+  const uint64_t largest = ranks <= 4 ? 64 << 10 : 32 << 10;
+  return std::max(kLeast, std::min(largest, kAll / ranks / kPage * kPage));
+}
+
+uint64_t NodeGeometry::slots_to_one() const {
+  constexpr uint64_t kToOneReader = 512 << 10, kLeast = 4;  // of two regions that is a MiB
+  return std::max(kLeast, kToOneReader / (std::max(1u, ranks - 1) * chunk_to_one()));
 }
 
 uint64_t NodeGeometry::counters_bytes() const {
@@ -72,11 +78,11 @@ uint64_t NodeGeometry::counters_bytes() const {
 }
 
 uint64_t NodeGeometry::ring_to_all_bytes() const {
-  return to_pages(kSlots * (kHeadBytes + chunk_to_all()));
+  return to_pages(slots_to_all() * (kHeadBytes + chunk_to_all()));
 }
 
 uint64_t NodeGeometry::ring_to_one_bytes() const {
-  return to_pages(kSlots * (kHeadBytes + chunk_to_one()));
+  return to_pages(slots_to_one() * (kHeadBytes + chunk_to_one()));
 }
 
 uint64_t NodeGeometry::region_bytes() const {
@@ -177,6 +183,8 @@ NodeRegion::NodeRegion(NodeMemory* memory, uint32_t channel, uint32_t half, std:
                        uint64_t group)
     : memory_(memory),
       geometry_(memory->geometry_),
+      slots_to_all_(geometry_.slots_to_all()),
+      slots_to_one_(geometry_.slots_to_one()),
       offset_(to_pages(sizeof(NodeMemory::Board)) + (2 * channel + half) * geometry_.region_bytes()),
       members_(std::move(members)),
       group_(group),
@@ -296,13 +304,13 @@ std::atomic<uint64_t>& NodeRegion::tail_to_all(uint32_t owner, uint32_t reader) 
 
 std::byte* NodeRegion::slot_to_all(uint32_t owner, uint64_t number) const {
   return mapped_[owner] + geometry_.counters_bytes() +
-         number % NodeGeometry::kSlots * (kHeadBytes + geometry_.chunk_to_all());
+         number % slots_to_all_ * (kHeadBytes + geometry_.chunk_to_all());
 }
 
 std::byte* NodeRegion::slot_to_one(uint32_t owner, uint32_t reader, uint64_t number) const {
   return mapped_[owner] + geometry_.counters_bytes() + geometry_.ring_to_all_bytes() +
          reader * geometry_.ring_to_one_bytes() +
-         number % NodeGeometry::kSlots * (kHeadBytes + geometry_.chunk_to_one());
+         number % slots_to_one_ * (kHeadBytes + geometry_.chunk_to_one());
 }
 
 std::byte* NodeRegion::room_to_all() {
@@ -311,7 +319,7 @@ std::byte* NodeRegion::room_to_all() {
   const auto is_full = [&] {
     for (uint32_t reader = 0; reader < size(); ++reader) {
       if (reader == mine_) continue;
-      if (head - tail_to_all(mine_, reader).load(std::memory_order_seq_cst) >= NodeGeometry::kSlots)
+      if (head - tail_to_all(mine_, reader).load(std::memory_order_seq_cst) >= slots_to_all_)
         return true;
     }
     return false;
@@ -348,7 +356,7 @@ std::byte* NodeRegion::room_to_one(uint32_t member) {
   Ring& ring = ring_to_one(mine_, member);
   const uint64_t head = ring.head.value.load(std::memory_order_relaxed);
   const auto is_full = [&] {
-    return head - ring.tail.value.load(std::memory_order_seq_cst) >= NodeGeometry::kSlots;
+    return head - ring.tail.value.load(std::memory_order_seq_cst) >= slots_to_one_;
   };
   if (is_full()) {
     ring.wants_room.store(1, std::memory_order_seq_cst);

@@ -31,14 +31,16 @@ struct ChunkHead {
   uint32_t kind = 0;
 };
 
-// How large things are, with at most so many ranks on a node.
+// How large things are, with at most so many ranks on a node. What a rank reads before a slot is written again is larger than
+// its CPU's own cache: to take a line away from there costs more than to have it from the cache that all share (0139).
 struct NodeGeometry {
-  static constexpr uint32_t kSlots = 4;
   uint32_t ranks = 1;
 
   explicit NodeGeometry(uint32_t rank_count) : ranks(rank_count) {}
-  uint64_t chunk_to_all() const { return 128 << 10; }
+  uint64_t chunk_to_all() const { return 64 << 10; }
+  uint64_t slots_to_all() const { return 8; }
   uint64_t chunk_to_one() const;
+  uint64_t slots_to_one() const;
   uint64_t counters_bytes() const;
   uint64_t ring_to_all_bytes() const;
   uint64_t ring_to_one_bytes() const;
@@ -153,6 +155,7 @@ class NodeRegion {
 
   NodeMemory* memory_;
   NodeGeometry geometry_;
+  uint64_t slots_to_all_, slots_to_one_;
   uint64_t offset_;
   std::vector<uint32_t> members_;
   uint32_t mine_ = 0;
