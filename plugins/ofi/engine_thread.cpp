@@ -19,9 +19,9 @@ using std::chrono::milliseconds;
 
 constexpr int kActivePerChannel = SHARDRUN_COMM_V1_RUNNING;
 static_assert(kActivePerChannel == std::tuple_size_v<decltype(Channel::regions)>);
-constexpr int kStepsInTurn = 8;               // of an operation: a chunk from and to each rank of the node in each
-constexpr int kIdleRounds = 20;               // looks at a provider without a descriptor before sleeping
-constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between, before sleeping longer
+constexpr int kStepsInTurn = 8;   // of an operation: a chunk from and to each rank of the node in each
+constexpr int kIdleRounds = 20;   // looks at a provider without a descriptor before sleeping
+constexpr int kBusyRounds = 120;  // looks, sleeping 1 ms in between, before sleeping longer
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
 
@@ -458,6 +458,7 @@ void Engine::halt() {
   }
   endpoints_.clear();
   active_.clear();
+  if (memory_ != nullptr) memory_->withdraw();
   std::lock_guard lock(mutex_);
   submitted_.clear();
   for (const auto& [id, channel] : channels_) channel->queued.clear();
