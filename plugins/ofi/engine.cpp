@@ -361,6 +361,7 @@ bool Engine::wait_watching(std::unique_lock<std::mutex>& lock, milliseconds time
            fmt::format("provider {} does not return: another rank was killed inside it", provider_in_use_)},
           global_rank_);
       stuck_ = true;
+      if (memory_ != nullptr) memory_->withdraw();
     }
   }
   return true;

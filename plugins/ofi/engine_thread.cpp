@@ -18,8 +18,9 @@ using std::chrono::milliseconds;
 
 constexpr int kActivePerChannel = SHARDRUN_COMM_V1_RUNNING;
 static_assert(kActivePerChannel == std::tuple_size_v<decltype(Channel::regions)>);
-constexpr int kIdleRounds = 20;               // looks at a provider without a descriptor before sleeping
-constexpr int kBusyRounds = 120;              // looks, sleeping 1 ms in between, before sleeping longer
+constexpr int kStepsInTurn = 8;   // of an operation: a chunk from and to each rank of the node in each
+constexpr int kIdleRounds = 20;   // looks at a provider without a descriptor before sleeping
+constexpr int kBusyRounds = 120;  // looks, sleeping 1 ms in between, before sleeping longer
 constexpr milliseconds kFarewellGrace{1000};  // a rank that left may have messages under way
 constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cause of a broken connection
 
@@ -223,12 +224,12 @@ bool Engine::work_on(ActiveOperation& active) {
   return moved;
 }
 
-// Lets an operation do its local work for as long as a ring of the node's memory holds chunks. On one node, where callers look for
+// Lets an operation do a few steps of its local work. On one node, where callers look for
 // news, they hear of each chunk at once and work on it while this rank makes the next.
 bool Engine::advance(ActiveOperation& active) {
   Operation& operation = *active.operation;
   bool moved = false;
-  for (uint32_t step = 0; step < NodeGeometry::kSlots; ++step) {
+  for (int step = 0; step < kStepsInTurn; ++step) {
     active.stale = active.goes_on = operation.advance();
     moved |= active.goes_on;
     if (operation.needs_region()) active.channel->regions[operation.ticket % 2]->take_news(&to_notify_);
@@ -443,6 +444,7 @@ void Engine::halt() {
   }
   endpoints_.clear();
   active_.clear();
+  if (memory_ != nullptr) memory_->withdraw();
   std::lock_guard lock(mutex_);
   submitted_.clear();
   for (const auto& [id, channel] : channels_) channel->queued.clear();

@@ -1,4 +1,6 @@
 // All-gather and broadcast of more than a few bytes.
+#include <unistd.h>
+
 #include <cstring>
 
 #include "plugins/ofi/operations.h"
@@ -12,6 +14,13 @@ constexpr uint32_t kSegments = 8;  // of a flow under way
 
 std::byte* bytes_of(const void* pointer) {
   return static_cast<std::byte*>(const_cast<void*>(pointer));
+}
+
+// Returns whether the machine has a CPU for each of so many ranks. Where ranks share CPUs, those that have lent something would
+// be woken once more to see it read.
+bool has_cpu_each(size_t ranks) {
+  static const auto cpus = static_cast<size_t>(sysconf(_SC_NPROCESSORS_ONLN));  // reads a file
+  return ranks <= cpus;
 }
 
 // An operation that passes blocks of one buffer on to the other ranks of the node.
@@ -61,6 +70,7 @@ class AllGather final : public Spreading {
     }
     if (!shares) return;
     writes_to_all = true;
+    if (has_cpu_each(near().size())) spread_.lend();
     spread_.add_block(me * bytes, bytes, is_elsewhere ? bytes_of(mine) : nullptr);
     spread_.set_ready(0, bytes);
     for (const common::NodeFlow& flow : planned) {

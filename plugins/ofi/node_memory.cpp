@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
+
+#include "plugins/ofi/copy.h"
 
 namespace shardrun::ofi {
 namespace {
@@ -52,19 +55,32 @@ Status reserve(int descriptor, uint64_t offset, uint64_t bytes) {
 struct NodeMemory::Board {
   Counter notices;
   alignas(64) std::atomic<uint32_t> sleeping{0};
+  // Where its rank keeps its cookie, for others to try whether they can read it; set before pid.
+  std::atomic<const uint64_t*> cookie{nullptr};
+  std::atomic<pid_t> pid{0};
+  std::atomic<uint32_t> is_withdrawn{0};
   std::array<std::atomic<uint64_t>, kChannels> posted{};
 };
 
 struct NodeRegion::Ring : NodeRing {};
 
+enum class Reads : uint32_t { kUnknown, kYes, kNo };
+
 struct NodeRegion::Header {
   std::atomic<uint64_t> group{0};  // whose region it is; 0: nobody's yet
   std::atomic<uint32_t> members{0}, mine{0};
+  std::atomic<Reads> reads{Reads::kUnknown};  // whether its rank can read in the memory of the group's others
 };
 
 uint64_t NodeGeometry::chunk_to_one() const {
-  constexpr uint64_t kLargest = 64 << 10, kAll = 512 << 10, kLeast = 4 << 10;
-  return std::max(kLeast, std::min(kLargest, kAll / ranks / kPage * kPage));
+  constexpr uint64_t kAll = 512 << 10, kLeast = 4 << 10;
+  const uint64_t largest = ranks <= 4 ? 64 << 10 : 32 << 10;
+  return std::max(kLeast, std::min(largest, kAll / ranks / kPage * kPage));
+}
+
+uint64_t NodeGeometry::slots_to_one() const {
+  constexpr uint64_t kToOneReader = 512 << 10, kLeast = 4;  // of two regions that is a MiB
+  return std::max(kLeast, kToOneReader / (std::max(1u, ranks - 1) * chunk_to_one()));
 }
 
 uint64_t NodeGeometry::counters_bytes() const {
@@ -72,11 +88,11 @@ uint64_t NodeGeometry::counters_bytes() const {
 }
 
 uint64_t NodeGeometry::ring_to_all_bytes() const {
-  return to_pages(kSlots * (kHeadBytes + chunk_to_all()));
+  return to_pages(slots_to_all() * (kHeadBytes + chunk_to_all()));
 }
 
 uint64_t NodeGeometry::ring_to_one_bytes() const {
-  return to_pages(kSlots * (kHeadBytes + chunk_to_one()));
+  return to_pages(slots_to_one() * (kHeadBytes + chunk_to_one()));
 }
 
 uint64_t NodeGeometry::region_bytes() const {
@@ -135,6 +151,8 @@ Status NodeMemory::connect(std::span<const uint64_t> cookies, uint32_t mine, uin
     if (board == MAP_FAILED) return {SHARDRUN_COMM_IO, fmt::format("mmap: {}", std::strerror(errno))};
     file.board = static_cast<Board*>(board);
   }
+  files_[mine].board->cookie.store(&own_.cookie, std::memory_order_relaxed);
+  files_[mine].board->pid.store(getpid(), std::memory_order_release);
   return {};
 }
 
@@ -173,10 +191,35 @@ void NodeMemory::wake_up() {
   files_[mine_].board->sleeping.store(0, std::memory_order_seq_cst);
 }
 
+void NodeMemory::withdraw() {
+  if (mine_ < files_.size()) files_[mine_].board->is_withdrawn.store(1, std::memory_order_seq_cst);
+}
+
+bool NodeMemory::read(uint32_t rank, std::byte* to, const std::byte* from, uint64_t bytes) const {
+  const Board& board = *files_[rank].board;
+  const iovec here{to, bytes}, there{const_cast<std::byte*>(from), bytes};
+  const ssize_t copied =
+      process_vm_readv(board.pid.load(std::memory_order_acquire), &here, 1, &there, 1, /*flags=*/0);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return copied == static_cast<ssize_t>(bytes) && board.is_withdrawn.load(std::memory_order_seq_cst) == 0;
+}
+
+// A rank may be in another process namespace, where its number is somebody else's, and kernels may refuse (yama).
+bool NodeMemory::may_read(uint32_t rank) const {
+  const Board& board = *files_[rank].board;
+  if (board.pid.load(std::memory_order_acquire) == 0) return false;
+  uint64_t cookie = 0;
+  const auto* there = reinterpret_cast<const std::byte*>(board.cookie.load(std::memory_order_relaxed));
+  return read(rank, reinterpret_cast<std::byte*>(&cookie), there, sizeof(cookie)) &&
+         cookie == files_[rank].cookie;
+}
+
 NodeRegion::NodeRegion(NodeMemory* memory, uint32_t channel, uint32_t half, std::vector<uint32_t> members,
                        uint64_t group)
     : memory_(memory),
       geometry_(memory->geometry_),
+      slots_to_all_(geometry_.slots_to_all()),
+      slots_to_one_(geometry_.slots_to_one()),
       offset_(to_pages(sizeof(NodeMemory::Board)) + (2 * channel + half) * geometry_.region_bytes()),
       members_(std::move(members)),
       group_(group),
@@ -215,8 +258,27 @@ Status NodeRegion::attach(bool writes_to_all, bool writes_to_one, bool* ready) {
     opened_[member] = header(member).group.load(std::memory_order_acquire) == group_;
     all = all && opened_[member];
   }
-  *ready = all;
+  *ready = all && agree_on_lending();
   return {};
+}
+
+// Tries whether this rank can read in the others' memory, and hears what they found. Returns false while some have not tried.
+bool NodeRegion::agree_on_lending() {
+  if (!has_tried_) {
+    has_tried_ = true;
+    const bool can = std::all_of(members_.begin(), members_.end(),
+                                 [this](uint32_t rank) { return memory_->may_read(rank); });
+    header(mine_).reads.store(can ? Reads::kYes : Reads::kNo, std::memory_order_release);
+    for (uint32_t member = 0; member < size(); ++member) tell(member);
+  }
+  bool all_can = true;
+  for (uint32_t member = 0; member < size(); ++member) {
+    const Reads reads = header(member).reads.load(std::memory_order_acquire);
+    if (reads == Reads::kUnknown) return false;
+    all_can = all_can && reads == Reads::kYes;
+  }
+  may_lend_ = all_can;
+  return true;
 }
 
 Status NodeRegion::map(uint32_t member) {
@@ -273,6 +335,7 @@ bool NodeRegion::open_own() {
     tail_to_all(mine_, reader).store(head, std::memory_order_relaxed);
   own.members.store(size(), std::memory_order_relaxed);
   own.mine.store(mine_, std::memory_order_relaxed);
+  own.reads.store(Reads::kUnknown, std::memory_order_relaxed);
   own.group.store(group_, std::memory_order_release);
   return true;
 }
@@ -296,13 +359,13 @@ std::atomic<uint64_t>& NodeRegion::tail_to_all(uint32_t owner, uint32_t reader) 
 
 std::byte* NodeRegion::slot_to_all(uint32_t owner, uint64_t number) const {
   return mapped_[owner] + geometry_.counters_bytes() +
-         number % NodeGeometry::kSlots * (kHeadBytes + geometry_.chunk_to_all());
+         number % slots_to_all_ * (kHeadBytes + geometry_.chunk_to_all());
 }
 
 std::byte* NodeRegion::slot_to_one(uint32_t owner, uint32_t reader, uint64_t number) const {
   return mapped_[owner] + geometry_.counters_bytes() + geometry_.ring_to_all_bytes() +
          reader * geometry_.ring_to_one_bytes() +
-         number % NodeGeometry::kSlots * (kHeadBytes + geometry_.chunk_to_one());
+         number % slots_to_one_ * (kHeadBytes + geometry_.chunk_to_one());
 }
 
 std::byte* NodeRegion::room_to_all() {
@@ -311,8 +374,7 @@ std::byte* NodeRegion::room_to_all() {
   const auto is_full = [&] {
     for (uint32_t reader = 0; reader < size(); ++reader) {
       if (reader == mine_) continue;
-      if (head - tail_to_all(mine_, reader).load(std::memory_order_seq_cst) >= NodeGeometry::kSlots)
-        return true;
+      if (head - tail_to_all(mine_, reader).load(std::memory_order_seq_cst) >= slots_to_all_) return true;
     }
     return false;
   };
@@ -344,11 +406,34 @@ void NodeRegion::release_from_all(uint32_t member) {
   if (ring_to_all(member).wants_room.load(std::memory_order_seq_cst) != 0) tell(member);
 }
 
+bool NodeRegion::copy_from_all(uint32_t member, const ChunkHead& head, std::byte* to) const {
+  if (head.lent != nullptr) return memory_->read(members_[member], to, head.lent, head.bytes);
+  copy_bytes(to, bytes_of(&head), head.bytes);
+  return true;
+}
+
+bool NodeRegion::is_returned() {
+  Ring& ring = ring_to_all(mine_);
+  const uint64_t head = ring.head.value.load(std::memory_order_relaxed);
+  const auto all_have = [&] {
+    for (uint32_t reader = 0; reader < size(); ++reader) {
+      if (reader != mine_ && tail_to_all(mine_, reader).load(std::memory_order_seq_cst) != head) return false;
+    }
+    return true;
+  };
+  if (!all_have()) {
+    ring.wants_room.store(1, std::memory_order_seq_cst);
+    if (!all_have()) return false;
+  }
+  ring.wants_room.store(0, std::memory_order_relaxed);
+  return true;
+}
+
 std::byte* NodeRegion::room_to_one(uint32_t member) {
   Ring& ring = ring_to_one(mine_, member);
   const uint64_t head = ring.head.value.load(std::memory_order_relaxed);
   const auto is_full = [&] {
-    return head - ring.tail.value.load(std::memory_order_seq_cst) >= NodeGeometry::kSlots;
+    return head - ring.tail.value.load(std::memory_order_seq_cst) >= slots_to_one_;
   };
   if (is_full()) {
     ring.wants_room.store(1, std::memory_order_seq_cst);

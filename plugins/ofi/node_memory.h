@@ -4,7 +4,8 @@
 // a board of counters and, for each channel, two regions that operations use in turn. In a region its owner has a ring
 // of chunks that all others of the group read ("to all"), and a ring for each of them alone. Each counter has one
 // writer, so there is nothing to lock and nothing that a killed rank could leave locked. Who sleeps is woken by a bell
-// (bell.h): `sleeping` says whether that is needed.
+// (bell.h): `sleeping` says whether that is needed. Where the kernel lets ranks read in each other's memory a chunk may be lent:
+// its head says where its bytes lie (docs/decisions/0139).
 //
 // Thread rule: open, connect and board calls as said there; a NodeRegion belongs to the engine's thread.
 #pragma once
@@ -28,17 +29,20 @@ struct ChunkHead {
   uint64_t ticket = 0;
   uint64_t total = 0;  // of the operation: its count, by which a mismatch is told
   uint64_t offset = 0, bytes = 0;
+  const std::byte* lent = nullptr;  // where the bytes lie in the writer's memory; null: they follow the head
   uint32_t kind = 0;
 };
 
-// How large things are, with at most so many ranks on a node.
+// How large things are, with at most so many ranks on a node. What a rank reads before a slot is written again is larger than
+// its CPU's own cache: to take a line away from there costs more than to have it from the cache that all share (0139).
 struct NodeGeometry {
-  static constexpr uint32_t kSlots = 4;
   uint32_t ranks = 1;
 
   explicit NodeGeometry(uint32_t rank_count) : ranks(rank_count) {}
-  uint64_t chunk_to_all() const { return 128 << 10; }
+  uint64_t chunk_to_all() const { return 64 << 10; }
+  uint64_t slots_to_all() const { return 8; }
   uint64_t chunk_to_one() const;
+  uint64_t slots_to_one() const;
   uint64_t counters_bytes() const;
   uint64_t ring_to_all_bytes() const;
   uint64_t ring_to_one_bytes() const;
@@ -80,9 +84,16 @@ class NodeMemory {
   bool may_sleep(uint64_t notices);
   void wake_up();
 
+  // Says that nothing that this rank has lent may be read any more, before its callers get their buffers back after a failure.
+  // Any thread.
+  void withdraw();
+
  private:
   friend class NodeRegion;
   struct Board;
+  // Copies from the memory of a rank of the node. Returns whether it could and the bytes are what they were when they were lent.
+  bool read(uint32_t rank, std::byte* to, const std::byte* from, uint64_t bytes) const;
+  bool may_read(uint32_t rank) const;
   struct File {
     uint64_t cookie = 0;
     int descriptor = -1;
@@ -122,6 +133,12 @@ class NodeRegion {
   // Returns the oldest chunk that this rank has not released; null if there is none. Its bytes follow it.
   const ChunkHead* next_from_all(uint32_t member) const;
   void release_from_all(uint32_t member);
+  // Returns whether chunks to all may be lent: all ranks of the group can read in each other's memory.
+  bool may_lend() const { return may_lend_; }
+  // Copies the bytes of a chunk, wherever they are. False: their writer takes part no longer.
+  bool copy_from_all(uint32_t member, const ChunkHead& head, std::byte* to) const;
+  // Returns whether all have released all chunks to all. If not, this rank is told of each release.
+  bool is_returned();
 
   // The rings between two, likewise.
   std::byte* room_to_one(uint32_t member);
@@ -143,6 +160,7 @@ class NodeRegion {
   Status reserve_rings(bool to_all, bool to_one);
   bool is_read() const;
   bool open_own();
+  bool agree_on_lending();
   Header& header(uint32_t member) const;
   Ring& ring_to_all(uint32_t owner) const;
   Ring& ring_to_one(uint32_t owner, uint32_t reader) const;
@@ -153,11 +171,13 @@ class NodeRegion {
 
   NodeMemory* memory_;
   NodeGeometry geometry_;
+  uint64_t slots_to_all_, slots_to_one_;
   uint64_t offset_;
   std::vector<uint32_t> members_;
   uint32_t mine_ = 0;
   uint64_t group_;
   bool is_open_ = false;  // our own region is this group's
+  bool has_tried_ = false, may_lend_ = false;
   bool has_to_all_ = false, has_to_one_ = false;
   std::vector<std::byte*> mapped_;   // by member
   std::vector<bool> opened_, news_;  // by member

@@ -20,12 +20,15 @@ class Spread {
   void add_block(uint64_t offset, uint64_t bytes, const std::byte* from = nullptr) {
     blocks_.push_back({offset, bytes, from});
   }
+  // Lets large blocks be read where they are. The operation does not end then before all others have done so.
+  void lend() { lends_ = true; }
   // Bytes that come from a member of the node.
   void expect(uint32_t member, uint64_t bytes);
   // Says how much of block number `index` may be given.
   void set_ready(size_t index, uint64_t bytes) { blocks_[index].ready = bytes; }
 
-  // Gives a chunk of what is ready, if there is room. make_head(offset, bytes) makes the heads of chunks.
+  // Gives a chunk of what is ready, if there is room, and puts in place what was given first. make_head(offset, bytes) makes the
+  // heads of chunks.
   template <typename MakeHead>
   bool give(NodeRegion& region, std::byte* buffer, MakeHead make_head);
   // Takes a chunk of each member, as far as some have come. is_ours(head, member) says whether a chunk may be used; the first that
@@ -41,10 +44,18 @@ class Spread {
   struct Block {
     uint64_t offset = 0, bytes = 0;
     const std::byte* from = nullptr;
-    uint64_t ready = 0, given = 0;
+    uint64_t ready = 0, given = 0, placed = 0;
+    bool is_over() const { return given == bytes && (from == nullptr || placed == bytes); }
   };
+  static constexpr uint64_t kLentBytes = 256 << 10;      // of a chunk
+  static constexpr uint64_t kLeastLentBytes = 32 << 10;  // of a block: less is copied sooner than waited for
+  template <typename MakeHead>
+  bool give_chunk(NodeRegion& region, std::byte* buffer, Block& block, MakeHead make_head);
+  bool place_chunk(std::byte* buffer);
+
   std::vector<Block> blocks_;
   std::vector<uint64_t> missing_;  // by member
+  bool lends_ = false, has_lent_ = false;
 };
 
 inline void Spread::expect(uint32_t member, uint64_t bytes) {
@@ -55,18 +66,50 @@ inline void Spread::expect(uint32_t member, uint64_t bytes) {
 template <typename MakeHead>
 bool Spread::give(NodeRegion& region, std::byte* buffer, MakeHead make_head) {
   for (Block& block : blocks_) {
-    // Whole chunks only, but for a block's last.
-    const bool has_chunk = block.given < block.bytes &&
-                           (block.ready - block.given >= region.chunk_to_all() || block.ready == block.bytes);
-    if (!has_chunk) continue;
-    std::byte* room = region.room_to_all();
-    if (room == nullptr) return false;
-    const uint64_t bytes = std::min(region.chunk_to_all(), block.ready - block.given);
-    std::byte* const place = buffer + block.offset + block.given;
-    if (block.from != nullptr) copy_bytes(place, block.from + block.given, bytes);
+    if (give_chunk(region, buffer, block, make_head)) return true;
+  }
+  if (place_chunk(buffer)) return true;
+  const bool is_given =
+      std::all_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.is_over(); });
+  if (!is_given || !has_lent_ || !region.is_returned()) return false;
+  has_lent_ = false;
+  return true;
+}
+
+template <typename MakeHead>
+bool Spread::give_chunk(NodeRegion& region, std::byte* buffer, Block& block, MakeHead make_head) {
+  const bool is_lent = lends_ && region.may_lend() && block.bytes >= kLeastLentBytes;
+  const uint64_t chunk = is_lent ? kLentBytes : region.chunk_to_all();
+  // Whole chunks only, but for a block's last.
+  const uint64_t waiting = block.ready - block.given;
+  if (block.given == block.bytes || (waiting < chunk && block.ready < block.bytes)) return false;
+  std::byte* const room = region.room_to_all();
+  if (room == nullptr) return false;
+  const uint64_t bytes = std::min(chunk, waiting);
+  std::byte* const place = buffer + block.offset + block.given;
+  ChunkHead head = make_head(block.offset + block.given, bytes);
+  if (is_lent) {
+    head.lent = block.from != nullptr ? block.from + block.given : place;
+    has_lent_ = true;
+  } else {
+    if (block.from != nullptr) {
+      copy_bytes(place, block.from + block.given, bytes);
+      block.placed += bytes;
+    }
     copy_bytes(room, place, bytes);
-    region.publish_to_all(make_head(block.offset + block.given, bytes));
-    block.given += bytes;
+  }
+  region.publish_to_all(head);
+  block.given += bytes;
+  return true;
+}
+
+// Puts a chunk in place that was lent from elsewhere. The others read it meanwhile.
+inline bool Spread::place_chunk(std::byte* buffer) {
+  for (Block& block : blocks_) {
+    if (block.from == nullptr || block.placed == block.given) continue;
+    const uint64_t bytes = std::min(kLentBytes, block.given - block.placed);
+    copy_bytes(buffer + block.offset + block.placed, block.from + block.placed, bytes);
+    block.placed += bytes;
     return true;
   }
   return false;
@@ -79,7 +122,7 @@ bool Spread::take(NodeRegion& region, std::byte* buffer, IsOurs is_ours) {
     const ChunkHead* head = missing_[member] > 0 ? region.next_from_all(member) : nullptr;
     if (head == nullptr) continue;
     if (!is_ours(*head, member)) return moved;
-    copy_bytes(buffer + head->offset, NodeRegion::bytes_of(head), head->bytes);
+    if (!region.copy_from_all(member, *head, buffer + head->offset)) continue;  // the links will say why
     missing_[member] -= std::min(missing_[member], head->bytes);
     region.release_from_all(member);
     moved = true;
@@ -89,8 +132,9 @@ bool Spread::take(NodeRegion& region, std::byte* buffer, IsOurs is_ours) {
 
 inline bool Spread::finished() const {
   for (const Block& block : blocks_) {
-    if (block.given < block.bytes) return false;
+    if (!block.is_over()) return false;
   }
+  if (has_lent_) return false;
   for (const uint64_t bytes : missing_) {
     if (bytes > 0) return false;
   }

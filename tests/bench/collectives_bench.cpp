@@ -47,11 +47,14 @@ void finish(Communicator& world, Result<Pending> pending) {
   if (!waited) stop(waited.error());
 }
 
-// Prints the median of 7 rounds of an operation, of 3 where they are long. A round ends when all ranks are done. One round before
-// them is not counted: TCP's windows open in it.
+// Prints the median of 7 rounds of an operation, of 3 where they are long, unless told otherwise. A round ends when all ranks are
+// done. One round before them is not counted: TCP's windows open in it.
 template <typename Start>
 void measure(Communicator& all, const char* name, size_t bytes, double floor, Start start) {
-  const int rounds = bytes > (4 << 20) ? 3 : 7;
+  const char* const only = std::getenv("COLLECTIVES_ONLY");
+  if (only != nullptr && std::string(only) != name) return;
+  const char* const told = std::getenv("COLLECTIVES_ROUNDS");
+  const int rounds = told != nullptr ? std::max(1, std::atoi(told)) : bytes > (4 << 20) ? 3 : 7;
   const int in_row = bytes <= 65536 ? 10 : 1;
   std::vector<double> seconds;
   for (int once = 0; once < in_row; ++once) finish(all, start());

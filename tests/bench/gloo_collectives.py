@@ -4,6 +4,7 @@
   gloo_collectives.py FOLDER RANK SIZE BYTES...     FOLDER is empty, for the ranks to meet in
 """
 
+import os
 import statistics
 import sys
 import time
@@ -32,13 +33,15 @@ for bytes_ in map(int, sys.argv[4:]):
     mine = torch.rand(bytes_ // 4)
     full = torch.empty(bytes_ // 4 * size)
     for operation in (all_gather, reduce_scatter, all_reduce):
+        if operation.__name__ != os.environ.get("COLLECTIVES_ONLY", operation.__name__):
+            continue
         if operation is all_reduce:
             full.zero_()  # what is added up again and again stays a number
         seconds = []
         in_row = 10 if bytes_ <= 65536 else 1
         for _ in range(in_row):
             operation(mine, full)
-        for _ in range(3 if bytes_ > 4 << 20 else 7):
+        for _ in range(int(os.environ.get("COLLECTIVES_ROUNDS", 3 if bytes_ > 4 << 20 else 7))):
             dist.barrier()
             begin = time.perf_counter()
             for _ in range(in_row):

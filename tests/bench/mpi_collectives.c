@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kGather, kScatter, kReduce, kOperations, kMostRounds = 7 };
+enum { kGather, kScatter, kReduce, kOperations, kMostRounds = 99 };
 
 static int compare(const void* a, const void* b) {
   const double x = *(const double*)a, y = *(const double*)b;
@@ -28,6 +28,8 @@ int main(int argc, char** argv) {
   int rank = 0, size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const char* only = getenv("COLLECTIVES_ONLY");
+  const char* told = getenv("COLLECTIVES_ROUNDS");
   for (int i = 1; i < argc; ++i) {
     const long bytes = atol(argv[i]);
     const int count = (int)(bytes / (long)sizeof(float));
@@ -37,7 +39,9 @@ int main(int argc, char** argv) {
     for (int k = 0; k < count; ++k) mine[k] = (float)(k % 1000 + rank);
     for (int operation = 0; operation < kOperations; ++operation) {
       double seconds[kMostRounds];
-      const int rounds = bytes > (4 << 20) ? 3 : kMostRounds;
+      if (only != NULL && strcmp(only, names[operation]) != 0) continue;
+      int rounds = told != NULL ? atoi(told) : bytes > (4 << 20) ? 3 : 7;
+      if (rounds < 1 || rounds > kMostRounds) rounds = 7;
       const int in_row = bytes <= 65536 ? 10 : 1;
       /* What is added up again and again stays a number. */
       if (operation == kReduce) memset(full, 0, (size_t)count * (size_t)size * sizeof(float));
