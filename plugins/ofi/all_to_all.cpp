@@ -81,7 +81,7 @@ class AllToAll final : public Operation {
     std::byte* const room = part.done() ? nullptr : region_->room_to_one(member);
     if (room == nullptr) return false;
     const uint64_t bytes = std::min(region_->chunk_to_one(), part.bytes - part.moved);
-    copy_bytes(room, part.memory + part.moved, bytes);
+    region_->fill(room, part.memory + part.moved, bytes);
     region_->publish_to_one(member, head(part.moved, bytes));
     part.moved += bytes;
     return true;

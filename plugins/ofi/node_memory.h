@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugins/ofi/ring_writer.h"
 #include "plugins/ofi/status.h"
 
 namespace shardrun::ofi {
@@ -148,6 +149,8 @@ class NodeRegion {
 
   uint64_t chunk_to_all() const { return geometry_.chunk_to_all(); }
   uint64_t chunk_to_one() const { return geometry_.chunk_to_one(); }
+  // Copies to the room of a chunk.
+  void fill(std::byte* room, const std::byte* from, uint64_t bytes) { writer_.copy(room, from, bytes); }
   static const std::byte* bytes_of(const ChunkHead* head);
 
   // Moves the node's ranks for which there is something new since the last call to `ranks`.
@@ -171,6 +174,7 @@ class NodeRegion {
 
   NodeMemory* memory_;
   NodeGeometry geometry_;
+  RingWriter writer_;
   uint64_t slots_to_all_, slots_to_one_;
   uint64_t offset_;
   std::vector<uint32_t> members_;

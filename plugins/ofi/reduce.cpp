@@ -9,7 +9,6 @@
 #include "plugins/abi/comm_v1.h"
 #include "plugins/common/sum_tree.h"
 #include "plugins/ofi/chunk_walk.h"
-#include "plugins/ofi/copy.h"
 #include "plugins/ofi/operations.h"
 #include "plugins/ofi/spread.h"
 
@@ -251,7 +250,7 @@ class SumOfSlices final : public Operation {
       if (room == nullptr) continue;
       for (bool more = true; more; hand.walk.next()) {
         const Piece& piece = hand.walk.piece();
-        copy_bytes(room + piece.in_chunk, slice(hand.parts[piece.part]) + piece.offset, piece.bytes);
+        region_->fill(room + piece.in_chunk, slice(hand.parts[piece.part]) + piece.offset, piece.bytes);
         more = !piece.ends_chunk;
       }
       region_->publish_to_one(member, head(0, 0));

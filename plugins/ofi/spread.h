@@ -96,7 +96,7 @@ bool Spread::give_chunk(NodeRegion& region, std::byte* buffer, Block& block, Mak
       copy_bytes(place, block.from + block.given, bytes);
       block.placed += bytes;
     }
-    copy_bytes(room, place, bytes);
+    region.fill(room, place, bytes);
   }
   region.publish_to_all(head);
   block.given += bytes;
