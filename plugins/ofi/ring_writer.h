@@ -33,13 +33,13 @@ class WayToRing {
       return;
     }
     const bool is_slow = static_cast<int64_t>(bytes) * 1000 < time.count() * kLeastBytesPerMicrosecond;
-    slow_ = is_slow ? slow_ + 1 : 0;
-    if (slow_ == 2) past_ = kTrusted;
-    if (slow_ == 2) slow_ = 1;  // while it stays slow, one trial is enough
+    if (is_slow && was_slow_) past_ = kTrusted;
+    was_slow_ = is_slow;
   }
 
  private:
-  int past_ = 0, slow_ = 0;
+  int past_ = 0;
+  bool was_slow_ = false;
 };
 
 class RingWriter {

@@ -15,7 +15,9 @@ constexpr microseconds kNear{6}, kFar{28}, kPast{5};
 
 }  // namespace
 
-TEST_CASE("ring writer: chunks that go fast through the caches stay there, and one that was interrupted changes nothing") {
+TEST_CASE(
+    "ring writer: chunks that go fast through the caches stay there, and one that was interrupted changes "
+    "nothing") {
   WayToRing way;
   for (int chunk = 0; chunk < 1000; ++chunk) {
     CHECK_FALSE(way.passes_caches());
@@ -38,6 +40,7 @@ TEST_CASE("ring writer: once the reader is near again, so are its caches") {
   WayToRing way;
   for (int chunk = 0; chunk < 10; ++chunk) way.took(kChunk, way.passes_caches() ? kPast : kFar);
   CHECK(way.passes_caches());
-  for (int chunk = 0; chunk < 2 * WayToRing::kTrusted; ++chunk) way.took(kChunk, way.passes_caches() ? kPast : kNear);
+  for (int chunk = 0; chunk < 2 * WayToRing::kTrusted; ++chunk)
+    way.took(kChunk, way.passes_caches() ? kPast : kNear);
   CHECK_FALSE(way.passes_caches());
 }
