@@ -8,6 +8,7 @@
 // Thread rule: owned by a region, whose thread alone calls it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,9 @@ namespace shardrun::ofi {
 class WayToRing {
  public:
   static constexpr uint64_t kLeastBytes = 8 << 10;  // smaller chunks go through the caches, and tell nothing
-  static constexpr int kTrusted = 256;              // chunks past the caches before these are tried again
+  // Chunks past the caches before these are tried again: few at first, for a ring's first chunks are slow since its pages are new,
+  // then twice as many each time.
+  static constexpr int kFirstTrusted = 8, kMostTrusted = 256;
 
   bool passes_caches() const { return past_ > 0; }
 
@@ -33,12 +36,17 @@ class WayToRing {
       return;
     }
     const bool is_slow = static_cast<int64_t>(bytes) * 1000 < time.count() * kLeastBytesPerMicrosecond;
-    if (is_slow && was_slow_) past_ = kTrusted;
+    if (is_slow && was_slow_) {
+      past_ = trusted_;
+      trusted_ = std::min(2 * trusted_, kMostTrusted);
+    } else if (!is_slow) {
+      trusted_ = kFirstTrusted;
+    }
     was_slow_ = is_slow;
   }
 
  private:
-  int past_ = 0;
+  int past_ = 0, trusted_ = kFirstTrusted;
   bool was_slow_ = false;
 };
 
