@@ -38,7 +38,7 @@ TEST_CASE("ring writer: far from its reader it passes the caches by, but for a t
 
 TEST_CASE("ring writer: once the reader is near again, so are its caches") {
   WayToRing way;
-  for (int chunk = 0; chunk < 10; ++chunk) way.took(kChunk, way.passes_caches() ? kPast : kFar);
+  for (int chunk = 0; chunk < 5; ++chunk) way.took(kChunk, way.passes_caches() ? kPast : kFar);
   CHECK(way.passes_caches());
   for (int chunk = 0; chunk < 2 * WayToRing::kMostTrusted; ++chunk)
     way.took(kChunk, way.passes_caches() ? kPast : kNear);
