@@ -52,6 +52,7 @@ plan::RankPlace rank_place(const record::LaunchPlan& plan) {
 #endif
   return {.world_size = plan.world_size(),
           .ranks_per_node = plan.ranks_per_node,
+          .cpus_per_node = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)),
           .threads = plan.cpus_per_rank,
           .products = products,
           .program = std::nullopt};

@@ -26,18 +26,25 @@ inline int64_t all_reduce_bytes(int group_size, int64_t bytes) {
   return reduce_scatter_bytes(group_size, whole ? bytes : bytes / group_size + 8);
 }
 
-// What a rank touches of the memory through which the ranks of a node pass bytes (comm_v1.h says how much at most): rings of
-// four chunks, of 128 KiB to all and of 64 KiB to each other one, for as many operations as run at once. Which ranks share
-// a node is not known here; the contract's limit bounds what a large group is taken for.
+// How many ranks of the job the node has that has most, and how many CPUs there are for them.
+struct NodeCrowd {
+  int ranks = 1, cpus = 1;
+};
+
+// What a rank touches of the memory through which the ranks of a node pass bytes (comm_v1.h says how much at most): a ring of
+// 512 KiB to all and one of 256 KiB to each other one, for as many operations as run at once. Which ranks of a group share a
+// node is not known here; the contract's limit bounds what a large group is taken for.
 inline int64_t node_bytes(int64_t rings, int64_t ring_bytes) {
   return kRunningSums * std::min(rings * ring_bytes, static_cast<int64_t>(SHARDRUN_COMM_V1_NODE_BYTES));
 }
-// Returns that of a group's gathers: the ring of each; and of its sums: one from and one to each other.
-inline int64_t node_gather_bytes(int64_t group_size) {
-  return group_size > 1 ? node_bytes(group_size, int64_t{512} << 10) : 0;
+// Returns that of a group's gathers: the ring of each. Where each rank has a CPU the others read its part where it lies, and rings
+// stay untouched (docs/decisions/0139).
+inline int64_t node_gather_bytes(int64_t group_size, NodeCrowd crowd) {
+  return group_size > 1 && group_size > crowd.cpus ? node_bytes(group_size, int64_t{512} << 10) : 0;
 }
-inline int64_t node_sum_bytes(int64_t group_size) {
-  return node_bytes(2 * (group_size - 1), int64_t{256} << 10);
+// Returns that of a group's sums: one ring from and one to each other. Where a node has two ranks there is one reader for all.
+inline int64_t node_sum_bytes(int64_t group_size, NodeCrowd crowd) {
+  return node_bytes(2 * (group_size - 1), int64_t{crowd.ranks <= 2 ? 512 : 256} << 10);
 }
 
 // Returns how many bytes of one rank's part a staged communicator moves at a time: 16 MiB over the whole group, but

@@ -94,14 +94,11 @@ constexpr int64_t program_bytes(int64_t world_size) {
 }
 
 // Returns what a rank holds before it has allocated anything: `program`, what reading its job and meeting the others
-// touches, on CPUs the rings through which a tensor group passes its sums (two regions of 512 KiB for each of its ranks), and
-// on a GPU our library with cublasLt 13.0, as a rank held them that found no driver; what the driver
-// keeps on the host is not known yet.
-constexpr int64_t process_bytes(int64_t program, int64_t world_size, int64_t tensor_parallel = 1,
-                                bool on_gpu = false) {
-  constexpr int64_t kOwn = 200'000, kConnections = 900'000, kRing = 1 << 20, kGpuLibraries = 209'000'000;
-  const int64_t rings = tensor_parallel > 1 && !on_gpu ? tensor_parallel * kRing : 0;
-  return program + kOwn + (world_size > 1 ? kConnections : 0) + rings + (on_gpu ? kGpuLibraries : 0);
+// touches, and on a GPU our library with cublasLt 13.0, as a rank held them that found no driver; what the driver keeps on the
+// host is not known yet.
+constexpr int64_t process_bytes(int64_t program, int64_t world_size, bool on_gpu = false) {
+  constexpr int64_t kOwn = 200'000, kConnections = 900'000, kGpuLibraries = 209'000'000;
+  return program + kOwn + (world_size > 1 ? kConnections : 0) + (on_gpu ? kGpuLibraries : 0);
 }
 
 }  // namespace shardrun::plan

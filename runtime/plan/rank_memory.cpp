@@ -5,7 +5,6 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/plan/communication.h"
 #include "runtime/plan/packed_scratch.h"
 #include "runtime/plan/workspace.h"
 
@@ -66,25 +65,27 @@ int64_t untouched_bytes(const ShardedState& state, const ShardLayout& units, con
 }
 
 // What passes through the memory that ranks of a node share, in their turn. Weights that are read at the start come from one.
-int64_t passing_bytes(const RankOptions& options, const Degrees& degrees) {
+int64_t passing_bytes(const RankOptions& options, const Degrees& degrees, NodeCrowd crowd) {
   const int64_t world = int64_t{degrees.shard} * degrees.replicas * degrees.tensor_parallel;
   const bool reads = !frozen_blocks(options.model).empty() && world > 1;
   const bool spreads = shape_of(options.model).expert_parallel > 1;
-  return node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) +
-         node_gather_bytes(degrees.replicas) + node_sum_bytes(degrees.replicas) +
-         (spreads ? node_gather_bytes(degrees.shard) + node_sum_bytes(degrees.shard) : 0) +
-         node_gather_bytes(options.context_parallel) + node_sum_bytes(options.context_parallel) +
+  const auto group = [&](int64_t size) {
+    return node_gather_bytes(size, crowd) + node_sum_bytes(size, crowd);
+  };
+  return group(degrees.shard) + group(degrees.replicas) + (spreads ? group(degrees.shard) : 0) +
+         group(degrees.tensor_parallel) + group(options.context_parallel) +
          (reads ? node_bytes(1, int64_t{512} << 10) : 0);
 }
 
 // What a stage sends to the next one and gets from it, and the same with the one before, lies in buffers of its own. A tied
 // embedding's gradient is summed between the first stage and the last.
-int64_t stage_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees) {
+int64_t stage_bytes(const RankOptions& options, const ShardLayout& layout, const Degrees& degrees,
+                    NodeCrowd crowd) {
   const Stage& stage = options.stage;
   const bool in_a_ring = stage.chunks > 1;  // the last one's next is the first
   const int neighbours = int{in_a_ring || !stage.is_first()} + int{in_a_ring || !stage.is_last()};
   const bool sums = shape_of(options.model).tied && stage.is_first() != stage.is_last();
-  return neighbours * 2 * (message_bytes(options, degrees.tensor_parallel) + node_sum_bytes(2)) +
+  return neighbours * 2 * (message_bytes(options, degrees.tensor_parallel) + node_sum_bytes(2, crowd)) +
          (sums ? all_reduce_bytes(2, layout.block(0).shard_elements * kFp32) : 0);
 }
 
@@ -146,8 +147,8 @@ MemoryPlan bytes_by_kind(const RankOptions& options, const Degrees& degrees, con
   memory.saving = (kCheckpointChunk + staged) * kFp32;
   // A sum takes the one way or the other.
   memory.communication =
-      std::max(sum_bytes(options, layout, degrees), on_gpu ? 0 : passing_bytes(options, degrees)) +
-      stage_bytes(options, layout, degrees) + fp8_bytes(options, degrees);
+      std::max(sum_bytes(options, layout, degrees), on_gpu ? 0 : passing_bytes(options, degrees, cpu.crowd)) +
+      stage_bytes(options, layout, degrees, cpu.crowd) + fp8_bytes(options, degrees);
   if (!on_gpu) {
     memory.workspace =
         cpu_workspace_bytes(ops(options, degrees.tensor_parallel), cpu.threads, cpu.product_bytes);
@@ -297,7 +298,7 @@ namespace {
 
 // Of a rank of the stage that the options name.
 ModelPlan stage_memory(const RankOptions& options, const Degrees& degrees, const RankPlace& place) {
-  CpuNeeds cpu{.threads = std::max(1, place.threads)};
+  CpuNeeds cpu{.threads = std::max(1, place.threads), .crowd = {place.ranks_per_node, place.cpus_per_node}};
   int64_t program = place.program ? place.program->bytes : program_bytes(place.world_size);
   if (options.device == DeviceKind::kCpu) {
     const OpList list = ops(options, degrees.tensor_parallel);
@@ -308,8 +309,7 @@ ModelPlan stage_memory(const RankOptions& options, const Degrees& degrees, const
     }
   }
   ModelPlan plan = rank_memory(options, degrees, cpu);
-  plan.memory.process =
-      process_bytes(program, place.world_size, degrees.tensor_parallel, plan.memory.on_gpu != 0);
+  plan.memory.process = process_bytes(program, place.world_size, plan.memory.on_gpu != 0);
   return plan;
 }
 

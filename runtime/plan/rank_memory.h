@@ -11,6 +11,7 @@
 
 #include "runtime/base/compute.h"
 #include "runtime/plan/batch_plan.h"
+#include "runtime/plan/communication.h"
 #include "runtime/plan/mesh.h"
 #include "runtime/plan/model/network.h"
 #include "runtime/plan/model_plan.h"
@@ -67,6 +68,7 @@ StepShape step_shape(const RankOptions& options, const Degrees& degrees, int64_t
 // What a rank's CPUs add to what it holds; nothing of it counts on a GPU.
 struct CpuNeeds {
   int threads = 1;  // of OpenMP
+  NodeCrowd crowd;
   // What the largest matrix product needs: what oneDNN says, or plan::expected_product_bytes().
   int64_t product_bytes = 0;
 };
@@ -95,7 +97,7 @@ struct ProgramBytes {
 // Where a job's ranks run, as far as a launcher knows.
 struct RankPlace {
   int64_t world_size = 1;
-  int ranks_per_node = 1, threads = 1;
+  int ranks_per_node = 1, cpus_per_node = 1, threads = 1;
   CpuProducts products = CpuProducts::kOneDnn;
   std::optional<ProgramBytes> program;  // as measured there
 };

@@ -45,6 +45,7 @@ using base::Result;
 struct SessionOptions : plan::RankOptions {
   std::string offload_directory;  // of the files that a CPU's moments and activations wait in
   std::string node_name;          // for messages
+  int ranks_of_node = 1;          // this job's
   std::string initial_weights;    // a safetensors file or folder; empty: the seed's random ones
   int64_t global_batch = 0;       // 0: every micro-step is full (plan::BatchPlan)
   uint64_t seed = 1;

@@ -1,6 +1,7 @@
 #include "runtime/trainer/train/session_parts.h"
 
 #include <omp.h>
+#include <unistd.h>
 
 #include "runtime/trainer/kernels/workspace.h"
 
@@ -26,7 +27,8 @@ OptimizerOptions optimizer_options(const SessionOptions& options) {
 }
 
 plan::ModelPlan plan_model(const SessionOptions& options, const plan::Degrees& degrees) {
-  plan::CpuNeeds cpu{.threads = ::omp_get_max_threads()};
+  const auto cpus = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  plan::CpuNeeds cpu{.threads = ::omp_get_max_threads(), .crowd = {options.ranks_of_node, cpus}};
   if (options.device == kernels::DeviceKind::kCpu)
     cpu.product_bytes = kernels::product_bytes(plan::ops(options, degrees.tensor_parallel));
   return plan::rank_memory(options, degrees, cpu);

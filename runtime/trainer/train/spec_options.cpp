@@ -15,6 +15,7 @@ SessionOptions session_options(const spec::JobSpec& spec, const record::LaunchPl
   options.offload_directory =
       spec.memory.directory.empty() ? plan.run_directory : absolute_path(spec.memory.directory, plan);
   if (spec.model.init != "random") options.initial_weights = absolute_path(spec.model.init, plan);
+  options.ranks_of_node = plan.ranks_per_node;
   options.global_batch = plan.batch.global_batch;
   options.seed = spec.data.seed;
   options.run = {plan.name, plan.id, plan.identity};

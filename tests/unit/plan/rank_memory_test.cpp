@@ -364,3 +364,25 @@ TEST_CASE("mesh: experts are shared by the ranks that share a copy of the state,
         "multiple of "
         "32, or remove it");
 }
+
+TEST_CASE(
+    "memory plan: a group's rings are for its sums alone where each rank has a CPU, for gathers as well "
+    "where not") {
+  plan::RankOptions options;
+  options.model =
+      plan::LlamaConfig{.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4, .ffn = 128, .vocab = 256};
+  options.sequence_length = 128;
+  constexpr int64_t kMib = 1 << 20;
+  const auto passing = [&](const plan::Degrees& degrees, int ranks, int cpus) {
+    return plan::rank_memory(options, degrees, {.crowd = {ranks, cpus}}).memory.communication;
+  };
+  // Each of two operations at a time writes one ring of 512 KiB and reads the other's; gathers write and read as many.
+  CHECK_EQ(passing({2, 1, 1}, 2, 2), 2 * kMib);
+  CHECK_EQ(passing({2, 1, 1}, 2, 1), 4 * kMib);
+  // With four ranks a ring to one reader has 256 KiB.
+  CHECK_EQ(passing({4, 1, 1}, 4, 4), 3 * kMib);
+  CHECK_EQ(passing({4, 1, 1}, 4, 2), 7 * kMib);
+  // A tensor group is a group like others.
+  CHECK_EQ(passing({1, 1, 4}, 4, 2), passing({4, 1, 1}, 4, 2));
+  CHECK_EQ(passing({2, 1, 2}, 4, 2), 2 * kMib);
+}
