@@ -125,7 +125,8 @@ CollectiveSeconds CollectiveCurve::at(double bytes) const {
   seconds.wall = between(volume, wall);
   seconds.latency = std::min(wall(*points_.front()), seconds.wall);
   seconds.pace = points_.back()->pace;
-  seconds.cpu = between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
+  seconds.cpu = points_.back()->cpu_beside *
+                between(volume, [](const CollectiveProbe& probe) { return probe.cpu_seconds; });
   return seconds;
 }
 

@@ -30,7 +30,7 @@ struct BlockSeconds {
 struct CollectiveSeconds {
   double wall = 0.0;
   double latency = 0.0;  // of it, what the smallest one takes as well
-  double cpu = 0.0;      // that its rank spends on it
+  double cpu = 0.0;      // that its rank spends on it while it computes
   double pace = 1.0;     // the share of its speed that it has while its rank computes
 };
 

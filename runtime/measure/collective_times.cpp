@@ -1,7 +1,6 @@
 #include "runtime/measure/collective_times.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <iterator>
 #include <numeric>
@@ -25,16 +24,21 @@ constexpr double kFirst = 2e-3;    // the expected time of the first operation
 constexpr double kPatience = 0.2;  // for what a sweep times of one size
 constexpr double kLeastPace = 0.05;
 constexpr int kUnderWay = 2;  // collectives at once
+constexpr int kQueued = 4;    // sums of replicas that wait for one another
 // All sizes are timed, then all once more: what disturbs a machine for some seconds disturbs one sweep of a size.
 constexpr int kSweeps = 2;
 constexpr int kParts = 2, kLeastRounds = 4, kMostRounds = 50;
+constexpr double kTurnsTime = 0.4;  // for which turns of computing are counted: many of a CPU's slices
 constexpr int kLeastBeside = 8, kMostBeside = 30;  // collectives that a sweep times beside computing
 
 // Collectives of one kind and size, kUnderWay of them at once, as the sharding engine has them.
 class Stream {
  public:
   Stream(Communicator& group, const CollectiveProbe& probe, const Clocks& clocks)
-      : group_(group), kind_(probe.kind), clocks_(clocks) {
+      : group_(group),
+        kind_(probe.kind),
+        clocks_(clocks),
+        buffers_(probe.kind == "all_reduce" ? 1 + kQueued : kUnderWay) {
     for (Buffers& one : buffers_) {
       one.all.resize(static_cast<size_t>(probe.bytes) / sizeof(float));
       one.mine.resize(one.all.size() / static_cast<size_t>(group.size()));
@@ -67,24 +71,29 @@ class Stream {
   }
 
   struct Beside {
-    double computed = 0.0, waited = 0.0;  // seconds of the wall, of all together
+    double computed = 0.0, waited = 0.0;  // seconds of the wall; to start one counts as computing
+    double cpu = 0.0;
   };
-  // As a step has them: of `count` collectives each is started, then the rank computes for `seconds`, then it waits for the one
-  // before. The first one only makes them two.
-  Result<Beside> run_beside(int count, double seconds) {
+  // As a step has them: of `count` collectives each is started, then the rank computes so many `turns`, then it waits for those
+  // before; of the sums of replicas, for which a step waits at its end, behind kQueued of them. The first one only makes them two.
+  Result<Beside> run_beside(int count, int64_t turns) {
     Beside beside;
-    ASSIGN_OR_RETURN(comm::Pending before, start(0));
+    std::deque<comm::Pending> pending;
+    ASSIGN_OR_RETURN(comm::Pending first, start(0));
+    pending.push_back(std::move(first));
+    const double cpu_begin = clocks_.cpu();
     for (int started = 1; started <= count; ++started) {
-      ASSIGN_OR_RETURN(comm::Pending next, start(started));
       const double begin = clocks_.wall();
-      while (clocks_.wall() - begin < seconds) clocks_.work();
+      ASSIGN_OR_RETURN(comm::Pending next, start(started));
+      pending.push_back(std::move(next));
+      for (int64_t turn = 0; turn < turns; ++turn) clocks_.work();
       const double waits = clocks_.wall();
-      RETURN_IF_ERROR(group_.wait(before));
+      if (pending.size() == buffers_.size() || started == count) RETURN_IF_ERROR(leave_one(pending));
       beside.computed += waits - begin;
       beside.waited += clocks_.wall() - waits;
-      before = std::move(next);
     }
-    RETURN_IF_ERROR(group_.wait(before));
+    beside.cpu = clocks_.cpu() - cpu_begin;
+    RETURN_IF_ERROR(group_.wait(pending.front()));
     return beside;
   }
 
@@ -92,6 +101,11 @@ class Stream {
   struct Buffers {
     std::vector<float> all, mine;
   };
+
+  Result<void> leave_one(std::deque<comm::Pending>& pending) {
+    for (; pending.size() > 1; pending.pop_front()) RETURN_IF_ERROR(group_.wait(pending.front()));
+    return {};
+  }
 
   Result<comm::Pending> start(int time) {
     Buffers& one = buffers_[static_cast<size_t>(time) % buffers_.size()];
@@ -105,7 +119,7 @@ class Stream {
   Communicator& group_;
   std::string kind_;
   const Clocks& clocks_;
-  std::array<Buffers, kUnderWay> buffers_;
+  std::vector<Buffers> buffers_;
 };
 
 // One kind and size of a group's collectives, with what each sweep saw of it.
@@ -113,7 +127,7 @@ struct Timed {
   CollectiveProbe probe;
   const CollectiveGroup* group = nullptr;
   bool largest = false;  // of its kind and group
-  std::vector<double> seconds, cpu, paces;
+  std::vector<double> seconds, cpu, paces, cpu_beside;
 };
 
 double mean_of(const std::vector<double>& values) {
@@ -148,16 +162,34 @@ class Measurement {
     return {};
   }
 
-  // Measures the share of its speed that a collective has while its rank computes: of what it takes alone, that part has passed
-  // behind it when the rank begins to wait.
+  // Counts the turns of computing that a rank has in a second while all compute and nothing is under way, and what one costs.
+  Result<void> count_turns() {
+    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    const double begin = clocks_.wall(), cpu_begin = clocks_.cpu();
+    double turns = 0.0, now = begin;
+    for (; now - begin < kTurnsTime; now = clocks_.wall(), turns += 1.0) clocks_.work();
+    ASSIGN_OR_RETURN(const auto means, mean({turns / (now - begin), (clocks_.cpu() - cpu_begin) / turns}));
+    turns_per_second_ = means[0];
+    cpu_of_turn_ = means[1];
+    return {};
+  }
+
+  // Measures the share of its speed that a collective has while its rank computes, and what it costs then: of what it takes alone,
+  // that part has passed behind it when the rank begins to wait. All ranks compute as much, as in a step, and not as long: where
+  // they share CPUs some are ready before others, for which collectives wait. They compute half of the time that one takes
+  // alone, so that it is not over before they have computed.
   Result<void> pace(Timed& timed) {
     Stream stream(*timed.group->group, timed.probe, clocks_);
     const double alone = timed.probe.seconds.median;
     const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
+    const auto turns = static_cast<int64_t>(0.5 * alone * turns_per_second_ + 0.5);
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
-    ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, alone));
-    ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited}));
+    ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, turns));
+    const double computing = static_cast<double>(count * turns) * cpu_of_turn_;
+    ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited, beside.cpu - computing}));
     timed.paces.push_back((count * alone - means[1]) / means[0]);
+    if (timed.probe.cpu_seconds > 0.0)
+      timed.cpu_beside.push_back(means[2] / (count * timed.probe.cpu_seconds));
     return {};
   }
 
@@ -173,6 +205,7 @@ class Measurement {
 
   Communicator& world_;
   const Clocks& clocks_;
+  double turns_per_second_ = 0.0, cpu_of_turn_ = 0.0;
 };
 
 // Returns what one of `bytes` is expected to take, by a line through the two sizes below; 0 where there are none.
@@ -209,11 +242,15 @@ Result<void> time_sizes(Measurement& measurement, const CollectiveGroup& group, 
 // Smaller ones have the pace of the largest of their kind and group.
 std::vector<CollectiveProbe> probes_of(const std::vector<Timed>& timed) {
   std::vector<CollectiveProbe> probes;
-  double pace = 1.0;
+  double pace = 1.0, cpu_beside = 1.0;
   for (auto one = timed.rbegin(); one != timed.rend(); ++one) {
-    if (one->largest) pace = std::clamp(mean_of(one->paces), kLeastPace, 1.0);
+    if (one->largest) {
+      pace = std::clamp(mean_of(one->paces), kLeastPace, 1.0);
+      cpu_beside = one->cpu_beside.empty() ? 1.0 : std::max(0.0, mean_of(one->cpu_beside));
+    }
     probes.push_back(one->probe);
     probes.back().pace = pace;
+    probes.back().cpu_beside = cpu_beside;
   }
   std::reverse(probes.begin(), probes.end());
   return probes;
@@ -230,6 +267,7 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
   };
   Measurement measurement(world, clocks);
   std::vector<Timed> timed;
+  RETURN_IF_ERROR(measurement.count_turns());
   for (const CollectiveGroup& group : groups) {
     tell(group, 1);
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
@@ -239,6 +277,7 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
   }
   for (int sweep = 2; sweep <= kSweeps; ++sweep) {
     const CollectiveGroup* before = nullptr;
+    RETURN_IF_ERROR(measurement.count_turns());
     for (Timed& one : timed) {
       if (one.group != before) tell(*(before = one.group), sweep);
       RETURN_IF_ERROR(measurement.time(one, one.probe.seconds.median));

@@ -1,5 +1,5 @@
 // Collective times: how long collectives take inside a node, between nodes and over both, while nothing computes, how much
-// CPU time they cost, and how fast they go while their ranks compute.
+// CPU time they cost, and how fast they go while their ranks compute (docs/decisions/0131, 0146).
 //
 // Thread rule: one thread, the same calls on all ranks.
 #pragma once

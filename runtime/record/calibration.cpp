@@ -143,6 +143,7 @@ void fields(auto& visit, base::Is<CollectiveProbe> auto& probe) {
   visit("seconds", probe.seconds);
   visit("cpu_seconds", probe.cpu_seconds);
   visit("pace", probe.pace);
+  visit("cpu_beside", probe.cpu_beside);
 }
 
 void fields(auto& visit, base::Is<Calibration> auto& c) {

@@ -55,6 +55,9 @@ struct CollectiveProbe {
   // The share of its speed that it has while its rank computes, for what moves it waits for a CPU then. Of the largest one of
   // its kind and group that was measured; smaller ones have the same.
   double pace = 1.0;
+  // How many times cpu_seconds it costs while its rank computes: more where both find cold caches and change places, less where
+  // nobody looks for it without end meanwhile. Of the same one as the pace.
+  double cpu_beside = 1.0;
 };
 
 // What is measured again when only the network is.
@@ -69,7 +72,7 @@ struct NetworkCalibration {
 };
 
 struct Calibration : NetworkCalibration {
-  static constexpr int kFormatVersion = 4;
+  static constexpr int kFormatVersion = 5;
   double measured_at = 0.0;             // Unix seconds, of the compute part
   std::string shardrun, cpu;            // version and name
   int64_t cpus_per_rank = 0;            // in both parts

@@ -28,7 +28,10 @@ struct Network {
   std::map<std::string, Speed> speeds = {{"all_gather", {4e-3, 1e-10, 1e-4}},     // all of it is latency
                                          {"reduce_scatter", {1e-5, 2e-8, 3e-4}},  // all of it is bytes
                                          {"all_reduce", {2e-3, 3e-9, 2e-4}}};     // one part, then the other
-  int disturbed = -1;  // this collective, counted from 0, takes a second longer
+  double lateness = 0.0;      // of the last rank, for which a wait behind some computing waits as well
+  double cost_of_turn = 0.0;  // CPU seconds
+  double dearer = 1.0;        // times its cost, for a collective beside which its rank has computed
+  int disturbed = -1;         // this collective, counted from 0, takes a second longer
   double wall = 100.0, cpu = 50.0;
   int64_t started = 0;
   std::string fault;  // what was wrong with a call; empty: nothing
@@ -63,15 +66,17 @@ class KnownGroup final : public comm::Communicator {
 
   // The ranks have computed for some time, for which what is under way went at its pace.
   void fall_behind(double seconds) {
-    const double late = (1.0 - pace_) * seconds;
-    for (auto& [ticket, one] : under_way_) one.end += late;
-    wire_free_ += late;
+    computed_ = true;
+    for (auto& [ticket, one] : under_way_) one.is_beside = true;
+    delay((1.0 - pace_) * seconds);
   }
 
   Result<void> wait(Pending pending) override {
+    if (computed_) delay(network_.lateness);
+    computed_ = false;
     const Operation& one = under_way_.at(pending.ticket);
     network_.wall = std::max(network_.wall, one.end);
-    network_.cpu += one.cpu;
+    network_.cpu += one.cpu * (one.is_beside ? network_.dearer : 1.0);
     under_way_.erase(pending.ticket);
     return {};
   }
@@ -80,8 +85,13 @@ class KnownGroup final : public comm::Communicator {
   struct Operation {
     double end, cpu;
     std::vector<const void*> buffers;
+    bool is_beside = false;
   };
 
+  void delay(double seconds) {
+    for (auto& [ticket, one] : under_way_) one.end += seconds;
+    wire_free_ += seconds;
+  }
   Result<Pending> start(const std::string& kind, size_t bytes, std::vector<const void*> buffers) {
     for (const auto& [ticket, other] : under_way_)
       for (const void* buffer : other.buffers)
@@ -106,6 +116,7 @@ class KnownGroup final : public comm::Communicator {
   std::map<uint64_t, Operation> under_way_;
   uint64_t ticket_ = 0;
   double wire_free_ = 0.0;
+  bool computed_ = false;
   int count_ = 0;
 };
 
@@ -158,6 +169,7 @@ std::vector<CollectiveProbe> time_on(Network& network, const Case& how = {}) {
   const measure::Clocks clocks{[&] { return network.wall; }, [&] { return network.cpu; },
                                [&] {
                                  network.wall += kTurn;
+                                 network.cpu += network.cost_of_turn;
                                  for (KnownGroup& group : known) group.fall_behind(kTurn);
                                }};
   auto probes = measure::time_collectives(
@@ -222,6 +234,34 @@ TEST_CASE(
 
     for (const CollectiveProbe& probe : time_on(network, {.paces = {pace}}))
       CHECK_EQ(probe.pace, doctest::Approx(pace).epsilon(0.03));
+  }
+}
+
+TEST_CASE(
+    "time_collectives: ranks wait for the last one behind each collective, and behind four sums of "
+    "replicas") {
+  Network network;
+  for (auto& [kind, speed] : network.speeds) speed = {1e-5, 1e-9, 0.0};  // the largest: 16.8 ms
+  network.lateness = 2e-3;
+
+  for (const CollectiveProbe& probe : time_on(network)) {
+    const double share = network.lateness / (0.5 * 1e-9 * 16777216);  // of what a rank computes meanwhile
+    const double late = probe.kind == "all_reduce" ? share / 4.0 : share;
+    CHECK_EQ(probe.pace, doctest::Approx(1.0 - late).epsilon(0.03));
+  }
+}
+
+TEST_CASE(
+    "time_collectives: what a collective costs while its rank computes is told from what computing costs") {
+  for (const double dearer : {1.0, 1.5}) {
+    Network network;
+    network.cost_of_turn = 3e-6;
+    network.dearer = dearer;
+
+    for (const CollectiveProbe& probe : time_on(network)) {
+      CHECK_EQ(probe.cpu_seconds, doctest::Approx(network.speeds[probe.kind].cpu));
+      CHECK_EQ(probe.cpu_beside, doctest::Approx(dearer).epsilon(0.01));
+    }
   }
 }
 

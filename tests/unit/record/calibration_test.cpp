@@ -63,7 +63,7 @@ TEST_CASE(
   };
 
   for (const char* other : {"format_version = 3", "format_version = 5"}) {
-    const auto read = with("format_version = 4", other);
+    const auto read = with("format_version = 5", other);
     REQUIRE_FALSE(read);
     CHECK_EQ(read.error().code(), base::Code::kUnsupported);
   }
