@@ -6,10 +6,13 @@
 #include "plugins/ofi/receive_late.h"
 
 #include <sys/socket.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <utility>
 
 namespace {
 
@@ -21,8 +24,21 @@ constexpr size_t kLeast = 16 << 10;
 // waits for much already: then its first message is read as it comes.
 std::array<std::atomic<int>, 4096> asked;
 
+// Returns whether a full window is news, too. Before Linux 5.7 one of packets that hold little could fill up below what was asked for,
+// and a socket slept for ever ("tcp: fix SO_RCVLOWAT hangs with fat skbs").
+bool is_safe() {
+  static const bool safe = [] {
+    utsname system{};
+    int major = 0, minor = 0;
+    return uname(&system) == 0 && std::sscanf(system.release, "%d.%d", &major, &minor) == 2 &&
+           std::pair(major, minor) >= std::pair(5, 7);
+  }();
+  return safe;
+}
+
 void ask_for(int socket, size_t left) {
-  const bool is_late = left >= kLeast && shardrun::ofi::waiting_callers.load(std::memory_order_relaxed) == 0;
+  const bool is_late =
+      left >= kLeast && is_safe() && shardrun::ofi::waiting_callers.load(std::memory_order_relaxed) == 0;
   const int wanted = is_late ? static_cast<int>(std::min(left, kAtOnce)) : 1;
   std::atomic<int>& before = asked[static_cast<size_t>(socket)];
   if (std::max(1, before.load(std::memory_order_relaxed)) == wanted) return;
