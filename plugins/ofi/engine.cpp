@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plugins/ofi/receive_late.h"
+
 namespace shardrun::ofi {
 namespace {
 
@@ -323,7 +325,9 @@ Status Engine::wait(Channel& channel, uint64_t ticket, milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const auto over = [&] { return is_over(channel, ticket); };
   ++waiting_;
+  ++waiting_callers;
   const bool ended = wait_watching(lock, timeout, over);
+  --waiting_callers;
   --waiting_;
   if (!ended) return time_out(channel, ticket, timeout, lock);
   if (channel.incomplete.count(ticket) == 0) return {};

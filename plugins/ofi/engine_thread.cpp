@@ -27,6 +27,23 @@ constexpr milliseconds kSuspectGrace{150};    // the liveness links know the cau
 // A thread that computes on the same CPU makes way as soon as a message arrives (docs/decisions/0028).
 constexpr std::chrono::microseconds kSlices{100};
 
+using Endpoints = std::vector<std::unique_ptr<Endpoint>>;
+
+// One without a descriptor has a -1, which poll() passes over.
+void add_endpoints(const Endpoints& endpoints, std::vector<pollfd>* poll_set) {
+  for (const auto& endpoint : endpoints) poll_set->push_back({endpoint->wait_fd(), POLLIN, 0});
+}
+
+void hear_endpoints(const std::vector<pollfd>& poll_set, size_t first, const Endpoints& endpoints) {
+  for (const auto& endpoint : endpoints) {
+    if (poll_set[first++].revents != 0) endpoint->has_news();
+  }
+}
+
+bool any_is_stale(const std::list<std::unique_ptr<ActiveOperation>>& active) {
+  return std::any_of(active.begin(), active.end(), [](const auto& one) { return one->stale; });
+}
+
 }  // namespace
 
 void Engine::run() {
@@ -37,7 +54,8 @@ void Engine::run() {
     if (moved) {
       idle_rounds_ = 0;
       last_moved = Clock::now();
-      if (!has_helper_) continue;
+      // What else may have come meanwhile shows where it looks before it sleeps.
+      if (!has_helper_ && (may_help() || backlog_ || control_waits_ || any_is_stale(active_))) continue;
     } else if (may_help() && waiting_ > 0 && !has_helper_ && Clock::now() - last_moved < kLookTime) {
       sched_yield();  // nothing is computed here meanwhile
       continue;
@@ -108,10 +126,7 @@ bool Engine::progress() {
   }
   for (const Completion& completion : completions) handle(completion);
   moved = !completions.empty();
-  const bool has_work =
-      moved || backlog_ || control_waits_ ||
-      std::any_of(active_.begin(), active_.end(), [](const auto& active) { return active->stale; });
-  if (!has_work) return false;
+  if (!moved && !backlog_ && !control_waits_ && !any_is_stale(active_)) return false;
   backlog_ = false;
   // libfabric 1.17 crashes when a receive meets a message whose sender's connection it has just closed: learn of
   // deaths before the next receive is posted. Without libfabric the thread hears of them, if it gets the turn.
@@ -342,9 +357,8 @@ void Engine::sleep(std::unique_lock<std::mutex>& turn) {
 // meanwhile.
 void Engine::listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn) {
   std::vector<pollfd> poll_set = {{wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
-  for (const auto& endpoint : endpoints_) {
-    if (endpoint->wait_fd() >= 0) poll_set.push_back({endpoint->wait_fd(), POLLIN, 0});
-  }
+  const size_t first_endpoint = poll_set.size();
+  add_endpoints(endpoints_, &poll_set);
   const size_t first_link = poll_set.size();
   liveness_->add_to(&poll_set);
   const uint64_t turns = turns_;
@@ -365,15 +379,19 @@ void Engine::listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn
   if (poll_set[1].revents != 0) {
     if (bell_->clear()) idle_rounds_ = 0;
   }
+  hear_endpoints(poll_set, first_endpoint, endpoints_);
   for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
 }
 
-// Reads only the liveness links, without sleeping: whoever clears the bell must look at the endpoints again.
+// Asks the endpoints and reads the liveness links, without sleeping: whoever clears the bell must look at the memory again.
 void Engine::hear_news() {
   std::vector<pollfd> poll_set;
+  add_endpoints(endpoints_, &poll_set);
+  const size_t first_link = poll_set.size();
   liveness_->add_to(&poll_set);
   if (poll(poll_set.data(), poll_set.size(), 0) <= 0) return;
-  for (const Liveness::News& news : liveness_->handle(poll_set, 0)) handle_news(news);
+  hear_endpoints(poll_set, 0, endpoints_);
+  for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
 }
 
 void Engine::handle_news(const Liveness::News& news) {

@@ -37,8 +37,8 @@ constexpr Setting kSettings[] = {
     {"FI_OFI_RXM_RX_SIZE", "256"},
     {"FI_OFI_RXM_MSG_TX_SIZE", "64"},
     {"FI_OFI_RXM_MSG_RX_SIZE", "64"},
-    // By default it looks at new connections at most every 10 ms, so the first barrier of 8 ranks took 100 ms.
-    {"FI_OFI_RXM_CM_PROGRESS_INTERVAL", "1"},
+    // In µs. By default it looks at new connections at most every 10 ms, so the first barrier of 8 ranks took 100 ms.
+    {"FI_OFI_RXM_CM_PROGRESS_INTERVAL", "100"},
     {"FI_OFI_RXM_CQ_EQ_FAIRNESS", "1"},
 };
 
@@ -281,6 +281,7 @@ Post Endpoint::receive(void* data, uint64_t bytes, uint64_t tag, bool from_peer,
 }
 
 Post Endpoint::posted(int64_t code, Request* request, int* error) {
+  is_quiet_ = false;
   if (code == 0) return Post::kAccepted;
   unregister_memory(request);
   *error = static_cast<int>(-code);
@@ -299,6 +300,7 @@ Completion Endpoint::read_error() {
 }
 
 Status Endpoint::poll(std::vector<Completion>* completions) {
+  if (is_quiet_) return {};
   std::array<fi_cq_tagged_entry, 32> entries;
   for (;;) {
     const ssize_t count = fi_cq_read(queue_, entries.data(), entries.size());
@@ -321,8 +323,10 @@ Status Endpoint::poll(std::vector<Completion>* completions) {
 }
 
 bool Endpoint::may_sleep() {
+  if (wait_fd_ < 0 || is_quiet_) return true;
   fid* fids[] = {&queue_->fid};
-  return wait_fd_ < 0 || fi_trywait(fabric_, fids, 1) == 0;
+  is_quiet_ = fi_trywait(fabric_, fids, 1) == 0;
+  return is_quiet_;
 }
 
 }  // namespace shardrun::ofi

@@ -86,8 +86,10 @@ class Endpoint {
 
   // Makes progress and appends what completed. IO if the queue itself failed.
   Status poll(std::vector<Completion>* completions);
-  // Returns whether it is safe to sleep on wait_fd(): nothing is pending inside the library.
+  // Returns whether it is safe to sleep on wait_fd(): nothing is pending inside the library. Then nothing will be until has_news()
+  // is called, because the descriptor has some, or something is posted; so long poll() and this one look at nothing.
   bool may_sleep();
+  void has_news() { is_quiet_ = false; }
   static const char* describe(int error);
   // Returns whether the error says that the sender's message was longer than the receive.
   static bool is_truncation(int error);
@@ -111,6 +113,7 @@ class Endpoint {
   int wait_fd_ = -1;
   bool registers_ = false;  // the provider wants the memory of messages registered, as efa does
   bool directed_ = false;   // receives can name their sender
+  bool is_quiet_ = false;
   uint64_t next_key_ = 1;
   std::set<fid_mr*> registrations_;  // for messages in flight
   std::vector<std::byte> address_;
