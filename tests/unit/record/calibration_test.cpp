@@ -62,7 +62,7 @@ TEST_CASE(
     return record::parse_calibration(changed.replace(at, from.size(), to), "c.toml");
   };
 
-  for (const char* other : {"format_version = 3", "format_version = 5"}) {
+  for (const char* other : {"format_version = 4", "format_version = 6"}) {
     const auto read = with("format_version = 5", other);
     REQUIRE_FALSE(read);
     CHECK_EQ(read.error().code(), base::Code::kUnsupported);
