@@ -182,7 +182,7 @@ class Measurement {
     Stream stream(*timed.group->group, timed.probe, clocks_);
     const double alone = timed.probe.seconds.median;
     const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
-    const auto turns = static_cast<int64_t>(0.5 * alone * turns_per_second_ + 0.5);
+    const auto turns = std::max<int64_t>(1, static_cast<int64_t>(0.5 * alone * turns_per_second_ + 0.5));
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, turns));
     const double computing = static_cast<double>(count * turns) * cpu_of_turn_;
