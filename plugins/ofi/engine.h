@@ -171,7 +171,7 @@ class Engine {
   Endpoint& endpoint_for(uint32_t global_rank, bool is_send) const;
   int sleep_milliseconds(bool must_look);
   int news_milliseconds(bool must_look);
-  void handle_news(const Liveness::News& news);
+  void hear_links();
   void check_clocks();
   void suspect(uint32_t global_rank, const std::string& why);
   void halt();

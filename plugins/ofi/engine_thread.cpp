@@ -356,12 +356,10 @@ void Engine::sleep(std::unique_lock<std::mutex>& turn) {
 // Sleeps until a descriptor has something or the time is up, and handles what the liveness links say. Others may have the turn
 // meanwhile.
 void Engine::listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn) {
-  std::vector<pollfd> poll_set = {{wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
+  std::vector<pollfd> poll_set = {
+      {liveness_->wait_fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}, {bell_->fd(), POLLIN, 0}};
   const size_t first_endpoint = poll_set.size();
   add_endpoints(endpoints_, &poll_set);
-  const size_t first_link = poll_set.size();
-  liveness_->add_to(&poll_set);
-  const uint64_t turns = turns_;
   if (turn != nullptr) turn->unlock();
   asleep_.store(true, std::memory_order_relaxed);
   const int ready = poll(poll_set.data(), poll_set.size(), timeout_milliseconds);
@@ -371,43 +369,42 @@ void Engine::listen(int timeout_milliseconds, std::unique_lock<std::mutex>* turn
     turn->lock();
   }
   if (ready <= 0) return;
-  if (turns_ != turns) return listen(0);  // the links may be others now
-  if (poll_set[0].revents != 0) {
+  if (poll_set[1].revents != 0) {
     uint64_t count;
     (void)!read(wake_fd_, &count, sizeof(count));
   }
-  if (poll_set[1].revents != 0) {
+  if (poll_set[2].revents != 0) {
     if (bell_->clear()) idle_rounds_ = 0;
   }
   hear_endpoints(poll_set, first_endpoint, endpoints_);
-  for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
+  if (poll_set[0].revents != 0) hear_links();
 }
 
 // Asks the endpoints and reads the liveness links, without sleeping: whoever clears the bell must look at the memory again.
 void Engine::hear_news() {
-  std::vector<pollfd> poll_set;
+  std::vector<pollfd> poll_set = {{liveness_->wait_fd(), POLLIN, 0}};
   add_endpoints(endpoints_, &poll_set);
-  const size_t first_link = poll_set.size();
-  liveness_->add_to(&poll_set);
   if (poll(poll_set.data(), poll_set.size(), 0) <= 0) return;
-  hear_endpoints(poll_set, 0, endpoints_);
-  for (const Liveness::News& news : liveness_->handle(poll_set, first_link)) handle_news(news);
+  hear_endpoints(poll_set, 1, endpoints_);
+  if (poll_set[0].revents != 0) hear_links();
 }
 
-void Engine::handle_news(const Liveness::News& news) {
-  switch (news.kind) {
-    case Liveness::News::Kind::kFailure:
-      fail(news.failure, news.global_rank);
-      break;
-    case Liveness::News::Kind::kFarewell:
-      departed_.emplace(news.global_rank, Clock::now());
-      break;
-    case Liveness::News::Kind::kClosed:
-      fail({SHARDRUN_COMM_PEER_LOST,
-            fmt::format("lost {}: its connection closed", rank_text(news.global_rank)),
-            {news.global_rank}},
-           global_rank_);
-      break;
+void Engine::hear_links() {
+  for (const Liveness::News& news : liveness_->hear()) {
+    switch (news.kind) {
+      case Liveness::News::Kind::kFailure:
+        fail(news.failure, news.global_rank);
+        break;
+      case Liveness::News::Kind::kFarewell:
+        departed_.emplace(news.global_rank, Clock::now());
+        break;
+      case Liveness::News::Kind::kClosed:
+        fail({SHARDRUN_COMM_PEER_LOST,
+              fmt::format("lost {}: its connection closed", rank_text(news.global_rank)),
+              {news.global_rank}},
+             global_rank_);
+        break;
+    }
   }
 }
 

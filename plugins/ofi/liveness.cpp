@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -58,6 +60,9 @@ Status Liveness::open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness) {
     return system_error("getsockname");
   }
   opened->port_ = ntohs(address.sin_port);
+  opened->set_ = epoll_create1(EPOLL_CLOEXEC);
+  if (opened->set_ < 0) return system_error("epoll_create1");
+  opened->watch(EPOLL_CTL_ADD, opened->listener_, EPOLLIN);
   *liveness = std::move(opened);
   return {};
 }
@@ -65,6 +70,14 @@ Status Liveness::open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness) {
 Liveness::~Liveness() {
   for (Link& link : links_) close_link(link);
   if (listener_ >= 0) close(listener_);
+  if (set_ >= 0) close(set_);
+}
+
+void Liveness::watch(int operation, int fd, uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd;
+  epoll_ctl(set_, operation, fd, &event);
 }
 
 Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& ranks,
@@ -98,41 +111,37 @@ Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& r
                           ipv4_text(ranks[peer].ipv4), ranks[peer].liveness_port, std::strerror(errno)),
               {peer}};
     }
+    watch(EPOLL_CTL_ADD, link.fd, link.connecting ? EPOLLOUT : EPOLLIN);
     links_.push_back(std::move(link));
   }
   return {};
 }
 
-void Liveness::add_to(std::vector<pollfd>* poll_set) const {
-  poll_set->push_back({rest_end_ ? -1 : listener_, POLLIN, 0});
-  for (const Link& link : links_) {
-    poll_set->push_back({link.fd, static_cast<short>(link.connecting ? POLLOUT : POLLIN), 0});
-  }
-}
-
-std::vector<Liveness::News> Liveness::handle(const std::vector<pollfd>& poll_set, size_t first) {
+std::vector<Liveness::News> Liveness::hear() {
   std::vector<News> news;
-  const size_t known = links_.size();
-  for (size_t i = 0; i < known; ++i) {
-    Link& link = links_[i];
-    if (link.fd < 0 || poll_set[first + 1 + i].revents == 0) continue;
-    if (link.connecting) {
-      int error = 0;
-      socklen_t size = sizeof(error);
-      getsockopt(link.fd, SOL_SOCKET, SO_ERROR, &error, &size);
-      link.connecting = false;
-      if (error == 0) {
-        greet(link);
-      } else {
-        lose(link, &news);
-      }
-    } else {
-      read_link(link, &news);
-    }
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(set_, events.data(), static_cast<int>(events.size()), /*timeout=*/0);
+  bool is_called = false;
+  for (int i = 0; i < count; ++i) {
+    const int fd = events[static_cast<size_t>(i)].data.fd;
+    const auto link = std::find_if(links_.begin(), links_.end(), [=](const Link& one) { return one.fd == fd; });
+    if (link != links_.end()) hear_link(*link, &news);
+    is_called |= fd == listener_;
   }
-  if (poll_set[first].revents != 0) accept_links(&news);
+  if (is_called) accept_links(&news);
   forget_closed();
   return news;
+}
+
+void Liveness::hear_link(Link& link, std::vector<News>* news) {
+  if (!link.connecting) return read_link(link, news);
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(link.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  link.connecting = false;
+  if (error != 0) return lose(link, news);
+  watch(EPOLL_CTL_MOD, link.fd, EPOLLIN);
+  greet(link);
 }
 
 void Liveness::accept_links(std::vector<News>* news) {
@@ -140,8 +149,10 @@ void Liveness::accept_links(std::vector<News>* news) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       // A listener that cannot be served would wake us again and again.
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         rest_end_ = Clock::now() + kRestTime;
+        watch(EPOLL_CTL_MOD, listener_, 0);
+      }
       return;
     }
     if (who_calls(fd) == Caller::kAnotherUser) {
@@ -158,6 +169,7 @@ void Liveness::accept_links(std::vector<News>* news) {
     Link link;
     link.fd = fd;
     link.called = Clock::now();
+    watch(EPOLL_CTL_ADD, fd, EPOLLIN);
     links_.push_back(std::move(link));
   }
 }
@@ -173,7 +185,10 @@ size_t Liveness::links() const {
 
 int Liveness::look_at_callers() {
   const auto now = Clock::now();
-  if (rest_end_ && now >= *rest_end_) rest_end_.reset();
+  if (rest_end_ && now >= *rest_end_) {
+    rest_end_.reset();
+    watch(EPOLL_CTL_MOD, listener_, EPOLLIN);
+  }
   std::optional<Clock::time_point> next = rest_end_;
   for (Link& link : links_) {
     // On a machine with too much to do a rank's connection may be up for long before the rank says anything.
@@ -268,7 +283,9 @@ void Liveness::say_farewell() {
 }
 
 void Liveness::close_link(Link& link) {
-  if (link.fd >= 0) close(link.fd);
+  if (link.fd < 0) return;
+  watch(EPOLL_CTL_DEL, link.fd, 0);  // a forked child may hold it open
+  close(link.fd);
   link.fd = -1;
 }
 

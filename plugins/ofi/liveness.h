@@ -11,8 +11,6 @@
 // Thread rule: open and connect on the opening thread, everything later on the engine's thread.
 #pragma once
 
-#include <poll.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -48,9 +46,10 @@ class Liveness {
   // Starts the links to the watched ranks above ours; the ranks below call us. `key` is the job's.
   Status connect(uint32_t global_rank, const std::vector<RankAddress>& ranks, const common::KeyedHash& key);
 
-  void add_to(std::vector<pollfd>* poll_set) const;
-  // Call it after poll with the same set, `first` being the index where add_to began.
-  std::vector<News> handle(const std::vector<pollfd>& poll_set, size_t first);
+  // A descriptor that can be read while there is something to hear. One for all links: whoever sleeps polls it in their place.
+  int wait_fd() const { return set_; }
+  // Hears what has come, without waiting.
+  std::vector<News> hear();
 
   // Closes callers who have had their time. Returns for how many milliseconds this need not be called again; -1: until
   // somebody calls.
@@ -74,6 +73,8 @@ class Liveness {
     std::string received;
   };
   Liveness() = default;
+  void watch(int operation, int fd, uint32_t events) const;
+  void hear_link(Link& link, std::vector<News>* news);
   void accept_links(std::vector<News>* news);
   static bool is_caller(const Link& link);  // whether it has not said yet who it is
   void forget_closed();
@@ -85,13 +86,14 @@ class Liveness {
   void close_link(Link& link);
 
   int listener_ = -1;
+  int set_ = -1;  // an epoll of the listener and the links
   uint16_t port_ = 0;
   uint32_t global_rank_ = 0, world_size_ = 0;
   std::optional<common::KeyedHash> key_;
   std::set<uint32_t> awaited_;  // ranks below ours that have not called yet
   std::vector<Link> links_;
-  std::optional<Clock::time_point>
-      rest_end_;  // no descriptor was left for a caller: the others wait until then
+  // No descriptor was left for a caller: the others wait until then.
+  std::optional<Clock::time_point> rest_end_;
 };
 
 }  // namespace shardrun::ofi

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -110,10 +111,9 @@ struct Pair {
     while (!over()) {
       if (std::chrono::steady_clock::now() > deadline) return false;
       for (int rank = first; rank < 2; ++rank) {
-        std::vector<pollfd> set;
-        links[rank]->add_to(&set);
-        ::poll(set.data(), set.size(), 10);
-        for (News& one : links[rank]->handle(set, 0)) news[rank].push_back(std::move(one));
+        pollfd waits{links[rank]->wait_fd(), POLLIN, 0};
+        ::poll(&waits, 1, 10);
+        for (News& one : links[rank]->hear()) news[rank].push_back(std::move(one));
         links[rank]->look_at_callers();
       }
     }
