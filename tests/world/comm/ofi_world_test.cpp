@@ -1,11 +1,14 @@
 // The ofi plugin with every rank a thread of this process: what the sanitizers can see whole.
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "plugins/abi/comm_v1.h"
 #include "runtime/trainer/comm/plugin_communicator.h"
 #include "tests/process/comm/peer_checks.h"
 
@@ -14,14 +17,15 @@ using namespace shardrun;
 namespace {
 
 std::vector<comm::PluginSession> open_world(int size, const std::string& provider,
-                                            std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+                                            std::chrono::milliseconds timeout = std::chrono::seconds(60),
+                                            bool on_one_node = true) {
   std::vector<comm::PluginSession> sessions;
   std::vector<comm::PeerCard> cards;
   for (int rank = 0; rank < size; ++rank) {
     auto session =
         comm::PluginSession::open({.plugin_path = OFI_PLUGIN, .provider = provider, .timeout = timeout});
     REQUIRE(session);
-    cards.push_back({session->local_address(), "here", 1});
+    cards.push_back({session->local_address(), "here", on_one_node ? 1 : uint64_t(rank + 1)});
     sessions.push_back(std::move(*session));
   }
   for (int rank = 0; rank < size; ++rank) REQUIRE(sessions[rank].connect(rank, cards));
@@ -35,6 +39,24 @@ void run(std::vector<comm::PluginSession>& sessions, Body body) {
     threads.emplace_back([&sessions, &body, rank] { body(static_cast<int>(rank), sessions[rank]); });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Whether libfabric is in the plugin, and not a library that others share.
+bool is_libfabric_inside() {
+  void* const plugin = dlopen(OFI_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  void* const table = plugin == nullptr ? nullptr : dlsym(plugin, "shardrun_comm_v1");
+  return table != nullptr &&
+         std::string(static_cast<shardrun_comm_v1_table*>(table)->header.build_id).ends_with(" static");
+}
+
+// How often this process has called write() and its like; messages are not among them.
+int64_t writes() {
+  std::ifstream counts("/proc/self/io");
+  std::string name;
+  int64_t count = -1;
+  while (counts >> name >> count && name != "syscw:") {
+  }
+  return count;
 }
 
 }  // namespace
@@ -142,4 +164,33 @@ TEST_CASE("ofi in one process: wrong uses are refused with a reason") {
   CHECK(sessions[0].communicator(0).error().message() == "channel 0 is open already");
   CHECK((*channel)->wait({5}).error().message() == "channel 0 has given no ticket 5");
   CHECK((*channel)->broadcast({}, /*root=*/2).error().code() == base::Code::kInvalid);
+}
+
+TEST_CASE("ofi in one process: messages of another node cost no signals of libfabric's" *
+          doctest::skip(!is_libfabric_inside())) {
+  constexpr int kRounds = 100;
+  constexpr size_t kBytes = 1 << 18;
+  auto sessions = open_world(2, "tcp", std::chrono::seconds(60), /*on_one_node=*/false);
+  std::vector<int64_t> written(2, -1);
+
+  run(sessions, [&](int rank, comm::PluginSession& session) {
+    auto channel = session.communicator(0);
+    REQUIRE(channel);
+    const std::vector<std::byte> mine(kBytes);
+    std::vector<std::byte> all(2 * kBytes);
+    REQUIRE((*channel)->wait(*(*channel)->barrier()));
+    const int64_t before = writes();
+    for (int round = 0; round < kRounds; ++round) {
+      auto pending = (*channel)->all_gather(mine, all);
+      REQUIRE(pending);
+      REQUIRE((*channel)->wait(*pending));
+    }
+    written[rank] = writes() - before;
+  });
+
+  // Each rank wakes its engine once for each operation, and libfabric would tell of each message twice.
+  for (const int64_t count : written) {
+    CHECK(count > 0);
+    CHECK(count <= 3 * kRounds);
+  }
 }
