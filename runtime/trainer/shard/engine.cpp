@@ -49,7 +49,7 @@ Engine::Engine(ShardLayout layout, const EngineOptions& options, const EngineGro
 
 void Engine::publish() {
   SHARDRUN_CHECK(!plan_);
-  if (!half_.empty()) options_.backend->optimizer().fp32_to_bf16(master_, half_);
+  narrow_.assign(units_.blocks.size(), half_.empty());
   published_ = true;
 }
 
@@ -172,6 +172,7 @@ Work Engine::work(const StepEvent& event, int block) {
     return work;
   }
   if (event.slot < 0) {
+    narrow_masters(event.block);
     work.parameters = compute_shard(shards);
   } else if (is_apart(event.block)) {
     work.parameters = whole(block, event.block, slots_[event.slot].memory);
@@ -188,6 +189,16 @@ Work Engine::work(const StepEvent& event, int block) {
                                           : gradients_[event.gradient].memory;
   work.gradient = work.gradient.first(count);
   return work;
+}
+
+// Makes the copy in the compute dtype of the rank's part of a unit, once behind each publish().
+void Engine::narrow_masters(int unit) {
+  if (narrow_[unit]) return;
+  narrow_[unit] = true;
+  const BlockShards& shards = units_.block(unit);
+  const auto offset = static_cast<size_t>(shards.shard_offset);
+  const auto count = static_cast<size_t>(shards.shard_elements);
+  options_.backend->optimizer().fp32_to_bf16(master_.subspan(offset, count), half_.subspan(offset, count));
 }
 
 std::span<const std::byte> Engine::compute_shard(const BlockShards& shards) const {
@@ -231,6 +242,7 @@ std::span<float> Engine::gradient_shard(const BlockShards& shards) {
 
 Result<void> Engine::gather(const StepEvent& event) {
   ParameterSlot& slot = slots_[event.slot];
+  narrow_masters(event.block);
   const auto mine = options_.state.converts() ? converted_shard(event.block, slot.memory)
                                               : compute_shard(units_.block(event.block));
   if (layout_.group_size == 1) return {};

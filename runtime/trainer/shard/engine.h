@@ -94,7 +94,8 @@ class Engine {
   const plan::ShardLayout& frozen_layout() const { return frozen_layout_; }
   // The rank's shards of what is frozen, in the compute dtype; may be written between plans.
   std::span<std::byte> frozen() { return frozen_; }
-  // Call after every change of master(), between plans.
+  // Call after every change of master(), between plans. Their copy in the compute dtype is made unit by unit, each when it is next
+  // gathered or computed with: the links carry the first one while later ones are made.
   void publish();
 
   // Starts a plan that was made for this rank's buffers and groups. Whatever gradient() held is forgotten.
@@ -133,6 +134,7 @@ class Engine {
   bool is_apart(int unit) const;
   std::span<const std::byte> whole(int block, int unit, std::span<const std::byte> gathered);
   void spread_gradient();
+  void narrow_masters(int unit);
   std::span<const std::byte> compute_shard(const plan::BlockShards& shards) const;
   std::span<const std::byte> frozen_shard(const plan::BlockShards& shards) const;
   std::span<const std::byte> frozen_block(int block, int unit, int slot) const;
@@ -145,6 +147,7 @@ class Engine {
   EngineGroups groups_;
   std::span<float> master_, gradient_;
   std::span<uint16_t> half_;  // master_ as bf16; empty when fp32 is computed with, or no copy is kept
+  std::vector<bool> narrow_;  // by unit: whether half_ has what master_ has
   std::span<std::byte> frozen_;
   std::vector<ParameterSlot> slots_;
   std::vector<GradientBuffer> gradients_;  // of whole blocks
