@@ -124,7 +124,8 @@ std::vector<Liveness::News> Liveness::hear() {
   bool is_called = false;
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
-    const auto link = std::find_if(links_.begin(), links_.end(), [=](const Link& one) { return one.fd == fd; });
+    const auto link =
+        std::find_if(links_.begin(), links_.end(), [=](const Link& one) { return one.fd == fd; });
     if (link != links_.end()) hear_link(*link, &news);
     is_called |= fd == listener_;
   }
