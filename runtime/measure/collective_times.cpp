@@ -28,8 +28,8 @@ constexpr int kQueued = 4;    // sums of replicas that wait for one another
 // All sizes are timed, then all once more: what disturbs a machine for some seconds disturbs one sweep of a size.
 constexpr int kSweeps = 2;
 constexpr int kParts = 2, kLeastRounds = 4, kMostRounds = 50;
-constexpr double kTurnsTime = 0.4;  // for which turns of computing are counted: many of a CPU's slices
-constexpr int kLeastBeside = 8, kMostBeside = 30;  // collectives that a sweep times beside computing
+constexpr double kTurnsTime = 0.25;  // for which turns of computing are counted: many of a CPU's slices
+constexpr int kLeastBeside = 16, kMostBeside = 60;  // collectives that a sweep times beside computing
 
 // Collectives of one kind and size, kUnderWay of them at once, as the sharding engine has them.
 class Stream {
@@ -127,6 +127,7 @@ struct Timed {
   CollectiveProbe probe;
   const CollectiveGroup* group = nullptr;
   bool largest = false;  // of its kind and group
+  double latest = 0.0;   // seconds of one in the sweep that timed it last
   std::vector<double> seconds, cpu, paces, cpu_beside;
 };
 
@@ -155,37 +156,29 @@ class Measurement {
     ASSIGN_OR_RETURN(auto seconds, stream.run(parts, rounds / parts));
     seconds.push_back((clocks_.cpu() - cpu_begin) / Stream::count_of(parts, rounds / parts));
     ASSIGN_OR_RETURN(const auto means, mean(std::move(seconds)));
-    timed.seconds.insert(timed.seconds.end(), means.begin(), means.end() - 1);
+    const std::vector<double> parts_seconds(means.begin(), means.end() - 1);
+    timed.latest = mean_of(parts_seconds);
+    timed.seconds.insert(timed.seconds.end(), parts_seconds.begin(), parts_seconds.end());
     timed.cpu.push_back(means.back());
     timed.probe.seconds = Spread::of(timed.seconds);
     timed.probe.cpu_seconds = mean_of(timed.cpu);
     return {};
   }
 
-  // Counts the turns of computing that a rank has in a second while all compute and nothing is under way, and what one costs.
-  Result<void> count_turns() {
-    RETURN_IF_ERROR(complete(world_, world_.barrier()));
-    const double begin = clocks_.wall(), cpu_begin = clocks_.cpu();
-    double turns = 0.0, now = begin;
-    for (; now - begin < kTurnsTime; now = clocks_.wall(), turns += 1.0) clocks_.work();
-    ASSIGN_OR_RETURN(const auto means, mean({turns / (now - begin), (clocks_.cpu() - cpu_begin) / turns}));
-    turns_per_second_ = means[0];
-    cpu_of_turn_ = means[1];
-    return {};
-  }
-
   // Measures the share of its speed that a collective has while its rank computes, and what it costs then: of what it takes alone,
   // that part has passed behind it when the rank begins to wait. All ranks compute as much, as in a step, and not as long: where
   // they share CPUs some are ready before others, for which collectives wait. They compute half of the time that one takes
-  // alone, so that it is not over before they have computed.
+  // alone, so that it is not over before they have computed. Its time alone and that of computing are those of the moments before: what
+  // disturbs the machine for longer disturbs all three.
   Result<void> pace(Timed& timed) {
+    ASSIGN_OR_RETURN(const Turns alone_turns, count_turns());
     Stream stream(*timed.group->group, timed.probe, clocks_);
-    const double alone = timed.probe.seconds.median;
+    const double alone = timed.latest;
     const int count = std::clamp(static_cast<int>(kPatience / alone), kLeastBeside, kMostBeside);
-    const auto turns = std::max<int64_t>(1, static_cast<int64_t>(0.5 * alone * turns_per_second_ + 0.5));
+    const auto turns = std::max<int64_t>(1, static_cast<int64_t>(0.5 * alone * alone_turns.per_second + 0.5));
     RETURN_IF_ERROR(complete(world_, world_.barrier()));
     ASSIGN_OR_RETURN(const auto beside, stream.run_beside(count, turns));
-    const double computing = static_cast<double>(count * turns) * cpu_of_turn_;
+    const double computing = static_cast<double>(count * turns) * alone_turns.cpu;
     ASSIGN_OR_RETURN(const auto means, mean({beside.computed, beside.waited, beside.cpu - computing}));
     timed.paces.push_back((count * alone - means[1]) / means[0]);
     if (timed.probe.cpu_seconds > 0.0)
@@ -194,6 +187,18 @@ class Measurement {
   }
 
  private:
+  struct Turns {
+    double per_second = 0.0, cpu = 0.0;  // of a rank; CPU seconds of one
+  };
+  // Counts turns of computing while all ranks compute and nothing is under way.
+  Result<Turns> count_turns() {
+    RETURN_IF_ERROR(complete(world_, world_.barrier()));
+    const double begin = clocks_.wall(), cpu_begin = clocks_.cpu();
+    double turns = 0.0, now = begin;
+    for (; now - begin < kTurnsTime; now = clocks_.wall(), turns += 1.0) clocks_.work();
+    ASSIGN_OR_RETURN(const auto means, mean({turns / (now - begin), (clocks_.cpu() - cpu_begin) / turns}));
+    return Turns{means[0], means[1]};
+  }
   // Returns the mean over all ranks of each value.
   Result<std::vector<double>> mean(std::vector<double> mine) {
     const size_t count = mine.size();
@@ -205,7 +210,6 @@ class Measurement {
 
   Communicator& world_;
   const Clocks& clocks_;
-  double turns_per_second_ = 0.0, cpu_of_turn_ = 0.0;
 };
 
 // Returns what one of `bytes` is expected to take, by a line through the two sizes below; 0 where there are none.
@@ -267,7 +271,6 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
   };
   Measurement measurement(world, clocks);
   std::vector<Timed> timed;
-  RETURN_IF_ERROR(measurement.count_turns());
   for (const CollectiveGroup& group : groups) {
     tell(group, 1);
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
@@ -277,7 +280,6 @@ Result<std::vector<CollectiveProbe>> time_collectives(Communicator& world,
   }
   for (int sweep = 2; sweep <= kSweeps; ++sweep) {
     const CollectiveGroup* before = nullptr;
-    RETURN_IF_ERROR(measurement.count_turns());
     for (Timed& one : timed) {
       if (one.group != before) tell(*(before = one.group), sweep);
       RETURN_IF_ERROR(measurement.time(one, one.probe.seconds.median));
