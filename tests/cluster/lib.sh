@@ -140,3 +140,31 @@ slow_links() {
       fail "no cubic on n$node"
   done
 }
+
+# Whether the CPUs give at least 85 % of the most that they were seen to give: other machines may have their cores meanwhile.
+most_share=0 loud=0 repeated=0
+is_quiet() {
+  local share
+  share=$("$bin/cpu_share") || fail "no cpu_share"
+  [ "$share" -le "$most_share" ] || most_share=$share
+  [ $((100 * share)) -ge $((85 * most_share)) ]
+}
+wait_until_quiet() { # a minute at most
+  local try
+  for ((try = 0; try < 60; ++try)); do
+    is_quiet && is_quiet && return
+    sleep 1
+  done
+  loud=$((loud + 1))
+}
+# on_quiet_cpus COMMAND…: begins when they are, and once more, three times in all, when they no longer are at its end.
+on_quiet_cpus() {
+  local try
+  for try in 1 2 3; do
+    wait_until_quiet
+    "$@"
+    is_quiet && is_quiet && return
+    [ "$try" -eq 3 ] || repeated=$((repeated + 1))
+  done
+  loud=$((loud + 1))
+}
