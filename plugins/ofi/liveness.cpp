@@ -62,7 +62,7 @@ Status Liveness::open(uint32_t ipv4, std::unique_ptr<Liveness>* liveness) {
   opened->port_ = ntohs(address.sin_port);
   opened->set_ = epoll_create1(EPOLL_CLOEXEC);
   if (opened->set_ < 0) return system_error("epoll_create1");
-  opened->watch(EPOLL_CTL_ADD, opened->listener_, EPOLLIN);
+  if (!opened->watch(EPOLL_CTL_ADD, opened->listener_, EPOLLIN)) return system_error("epoll_ctl");
   *liveness = std::move(opened);
   return {};
 }
@@ -73,11 +73,11 @@ Liveness::~Liveness() {
   if (set_ >= 0) close(set_);
 }
 
-void Liveness::watch(int operation, int fd, uint32_t events) const {
+bool Liveness::watch(int operation, int fd, uint32_t events) const {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  epoll_ctl(set_, operation, fd, &event);
+  return epoll_ctl(set_, operation, fd, &event) == 0;
 }
 
 Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& ranks,
@@ -111,7 +111,10 @@ Status Liveness::connect(uint32_t global_rank, const std::vector<RankAddress>& r
                           ipv4_text(ranks[peer].ipv4), ranks[peer].liveness_port, std::strerror(errno)),
               {peer}};
     }
-    watch(EPOLL_CTL_ADD, link.fd, link.connecting ? EPOLLOUT : EPOLLIN);
+    if (!watch(EPOLL_CTL_ADD, link.fd, link.connecting ? EPOLLOUT : EPOLLIN)) {
+      close(link.fd);
+      return system_error("epoll_ctl");
+    }
     links_.push_back(std::move(link));
   }
   return {};
@@ -170,7 +173,10 @@ void Liveness::accept_links(std::vector<News>* news) {
     Link link;
     link.fd = fd;
     link.called = Clock::now();
-    watch(EPOLL_CTL_ADD, fd, EPOLLIN);
+    if (!watch(EPOLL_CTL_ADD, fd, EPOLLIN)) {
+      close(fd);  // its rank hears that, and takes this one for gone
+      continue;
+    }
     links_.push_back(std::move(link));
   }
 }

@@ -73,7 +73,7 @@ class Liveness {
     std::string received;
   };
   Liveness() = default;
-  void watch(int operation, int fd, uint32_t events) const;
+  bool watch(int operation, int fd, uint32_t events) const;  // false: the kernel refuses
   void hear_link(Link& link, std::vector<News>* news);
   void accept_links(std::vector<News>* news);
   static bool is_caller(const Link& link);  // whether it has not said yet who it is
