@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <functional>
+#include <sstream>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -151,6 +153,34 @@ bool could_start_without(const spec::JobSpec& spec, const std::vector<std::strin
   return base::run_command(argv, "", std::chrono::seconds(10)).has_value();
 }
 
+// Returns whether a node does not answer Slurm at the moment. Slurm does not count on such a node ("idle*"),
+// which is back with its next answer, or down after SlurmdTimeout ("down*").
+bool is_a_node_silent(const spec::JobSpec& spec) {
+  std::vector<std::string> argv = {"sinfo", "--noheader", "--dead", "--format=%T"};
+  if (!spec.resources.partition.empty()) argv.push_back("--partition=" + spec.resources.partition);
+  const auto answer = base::run_command(argv, "", std::chrono::seconds(10));
+  if (!answer) return false;
+  std::istringstream states(answer->out);
+  for (std::string state; std::getline(states, state);)
+    if (state.ends_with('*') && !state.starts_with("down")) return true;
+  return false;
+}
+
+// Returns those of the nodes that a job like this one can do without: the last ones, which were found bad last.
+// What is refused while a node is silent is asked again for some seconds.
+std::vector<std::string> which_it_can_avoid(const spec::JobSpec& spec, std::vector<std::string> nodes) {
+  constexpr auto kPatience = std::chrono::seconds(15);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!nodes.empty() && !could_start_without(spec, nodes)) {
+    if (std::chrono::steady_clock::now() < until && is_a_node_silent(spec)) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    } else {
+      nodes.erase(nodes.begin());
+    }
+  }
+  return nodes;
+}
+
 // Excludes nodes for a job that has just been queued again. Slurm accepts this while the nodes are being cleaned
 // up, and ends us meanwhile: the command may get the signal that is meant for us.
 Result<void> exclude_nodes(const std::string& job, const spec::JobSpec& spec,
@@ -292,21 +322,20 @@ Result<void> cancel_job(const std::string& id) {
 }
 
 Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec,
-                                std::vector<std::string> avoid) {
+                                const std::vector<std::string>& bad) {
   ASSIGN_OR_RETURN(auto job, job_of(id));
+  const std::vector<std::string> avoid = which_it_can_avoid(spec, bad);
   // A job that somebody cancelled gets SIGTERM like one that is out of time, and must stay cancelled.
   ASSIGN_OR_RETURN(auto state, find_job(job));
   if (!state || (state)->state != "RUNNING") {
     return Error(Code::kCancelled, fmt::format("job {} is {}", job, state ? (state)->state : "gone"));
   }
-  const std::vector<std::string> asked = avoid;
-  while (!avoid.empty() && !could_start_without(spec, avoid)) avoid.erase(avoid.begin());
   // Slurm starts it again once its credential has expired: after two minutes, unless AuthInfo's cred_expire
   // says otherwise.
   ASSIGN_OR_RETURN(auto answer, ask_slurm({"scontrol", "requeue", job}));
-  if (asked.empty()) return std::string();
+  if (bad.empty()) return std::string();
   if (avoid.empty()) {
-    return fmt::format("it may get {} again, for it could not start without", fmt::join(asked, ", "));
+    return fmt::format("it may get {} again, for it could not start without", fmt::join(bad, ", "));
   }
   auto excluded = exclude_nodes(job, spec, avoid);
   if (!excluded) return "it may get the same nodes again: " + excluded.error().to_string();

@@ -74,11 +74,12 @@ bool is_end_of_job(const std::string& state);
 // Returns nullopt when Slurm has forgotten the job. Works without accounting.
 base::Result<std::optional<SlurmJob>> find_job(const std::string& id);
 base::Result<void> cancel_job(const std::string& id);
-// Makes Slurm start a running job again, on other nodes than those of `avoid` (the newest last). Where the job
-// could then never start, the oldest of them are allowed again. Returns in words what became of `avoid`; "" when it
-// is empty. kCancelled when the job is being cancelled or is over.
+// Makes Slurm start a running job again, on other nodes than those of `bad` (the newest last). Where the job could
+// then never start, the oldest of them are allowed again; while a node does not answer Slurm this is found out for
+// up to 15 s. Returns in words what became of `bad`; "" when it is empty. kCancelled when the job is being cancelled
+// or is over.
 base::Result<std::string> requeue_job(const std::string& id, const spec::JobSpec& spec,
-                                      std::vector<std::string> avoid);
+                                      const std::vector<std::string>& bad);
 
 // Returns the argv of a salloc with this job's needs around `command`.
 std::vector<std::string> salloc_command(const spec::JobSpec& spec, const std::vector<std::string>& command);
