@@ -80,6 +80,11 @@ struct Node {
       supervisors.push_back(std::make_unique<Supervisor>(folder.path(), rank));
   }
 
+  std::vector<contract::RankSight> sights() const {
+    auto seen = launcher::look_at_ranks(place);
+    REQUIRE(seen);
+    return std::move(seen).value();
+  }
   // Serves all supervisors until `is_so`, or for so long; returns whether it is so.
   bool until(const std::function<bool()>& is_so, milliseconds limit = milliseconds(30'000)) {
     const auto end = Clock::now() + limit;
@@ -108,13 +113,13 @@ struct Node {
   }
 
   contract::RankSight sight(int rank) const {
-    return launcher::look_at_ranks(place).value()[static_cast<size_t>(rank)];
+    return sights()[static_cast<size_t>(rank)];
   }
   bool are_all_heard() const {
-    const auto sights = launcher::look_at_ranks(place).value();
+    const auto seen = sights();
     for (const auto& one : supervisors) {
       const size_t rank = static_cast<size_t>(&one - supervisors.data());
-      if (!sights[rank].heard || sights[rank].milliseconds_ago > 1200) return false;
+      if (!seen[rank].heard || seen[rank].milliseconds_ago > 1200) return false;
     }
     return true;
   }
@@ -193,7 +198,7 @@ TEST_CASE_FIXTURE(Node, "relay: when the one that speaks dies, the next does, an
     run(milliseconds(700));
     CHECK(connections() == 1);
     int heard = 0;
-    for (const auto& sight : launcher::look_at_ranks(place).value())
+    for (const auto& sight : sights())
       heard += sight.heard && sight.milliseconds_ago < 700 ? 1 : 0;
     CHECK(heard == left);
   }
@@ -211,7 +216,7 @@ TEST_CASE_FIXTURE(Node, "relay: farewells reach the conductor, also of one that 
 
   const auto all_left = [&] {
     int left = 0;
-    for (const auto& sight : launcher::look_at_ranks(place).value()) left += sight.left ? 1 : 0;
+    for (const auto& sight : sights()) left += sight.left ? 1 : 0;
     return left == kRanks;
   };
   CHECK(until(all_left, milliseconds(5000)));
@@ -226,7 +231,7 @@ TEST_CASE_FIXTURE(Node, "relay: one that is stopped is passed by, before its nod
   REQUIRE(until([&] { return connections() == kRanks; }, milliseconds(3500)));
   run(milliseconds(600));
   int heard = 0;
-  for (const auto& sight : launcher::look_at_ranks(place).value())
+  for (const auto& sight : sights())
     heard += sight.heard && sight.milliseconds_ago < 700 ? 1 : 0;
   CHECK(heard == kRanks - 1);
   CHECK_FALSE(watch->raised());
