@@ -179,6 +179,7 @@ class Loader {
     const auto at = layout_.block(chunk.block).shard_offset + mine.begin + parameter.offset - owned.begin;
     if (!shard_.bf16.empty()) {
       const ElementRange both{std::max(mine.begin, held.begin), std::min(mine.end, held.end)};
+      if (both.count() <= 0) return {};  // a row in common, and no element
       const auto values = std::span<const float>(converted_).subspan(both.begin - held.begin, both.count());
       const auto first = static_cast<size_t>(at + both.begin - mine.begin);
       from_fp32(values, TensorType::kBf16, shard_.bf16.subspan(kBf16 * first, kBf16 * values.size()));

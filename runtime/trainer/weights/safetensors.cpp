@@ -41,6 +41,7 @@ int64_t element_bits(std::string_view dtype) {
 
 // Parses JSON in which every object's keys are distinct; nlohmann's parser would quietly keep the last of two.
 Result<json> parse_distinct(std::string_view text) {
+  if (base::nests_too_deep(text)) return Error(Code::kCorrupt, "the header is no JSON of tensors");
   std::vector<std::set<std::string>> open;
   std::string repeated;
   const auto callback = [&](int, json::parse_event_t event, json& value) {

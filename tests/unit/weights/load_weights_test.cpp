@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -78,6 +80,33 @@ std::vector<float> wanted(const std::vector<model::BlockLayout>& blocks, const p
 }
 
 }  // namespace
+
+TEST_CASE("loading weights: a piece and a part that have a row in common and no element have nothing in common") {
+  constexpr int64_t kWide = 100003;  // the second piece begins in row 5, and so does the last of three ranks' parts
+  constexpr int kRanks = 3;
+  const Folder folder;
+  const std::string path = folder.path() + "/model.safetensors";
+  write_file(path, file_bytes({filled("table", "BF16", {8, kWide})}));
+  const std::vector<model::BlockLayout> blocks{block_of("embedding", {{"table", {8, kWide}}})};
+  const auto layout = layout_of(blocks, kRanks);
+  fakes::ThreadWorld world(kRanks);
+  std::vector<int64_t> wrong(kRanks, -1);
+
+  world.run([&](int rank, std::span<comm::Communicator* const> channels) {
+    std::vector<std::byte> frozen(2 * static_cast<size_t>(layout.flat_shard_elements));
+    if (!load_frozen({path}, blocks, layout, rank, *channels[0], base::DType::kBf16, frozen)) return;
+    const auto owned = layout.owned(0, rank);
+    wrong[static_cast<size_t>(rank)] = 0;
+    for (int64_t i = 0; i < owned.count(); ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, &frozen[2 * static_cast<size_t>(i)], sizeof(bits));
+      const float value = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+      wrong[static_cast<size_t>(rank)] += value != element_of("table", owned.begin + i);
+    }
+  });
+
+  CHECK(wrong == std::vector<int64_t>(kRanks, 0));
+}
 
 TEST_CASE("loading weights: every rank of every mesh holds exactly its part of the file") {
   const Folder folder;
