@@ -99,7 +99,15 @@ void BackgroundSaver::run(Phase phase) {
   }
 }
 
+// The file is closed by this thread, however its writing ends: its number is another file's, or none's, in the trainer's own
+// descriptors.
 Result<void> BackgroundSaver::write_file() {
+  auto written = write_chunks();
+  writer_->close();
+  return written;
+}
+
+Result<void> BackgroundSaver::write_chunks() {
   RETURN_IF_ERROR(store_.make_unpublished(manifest_.step));
   RETURN_IF_ERROR(writer_->open());
   std::vector<float> buffer(ShardFileWriter::kChunkElements);
@@ -154,6 +162,8 @@ std::optional<Result<std::string>> BackgroundSaver::agree(const Votes& sums) {
   if (sums[1] > 0.0) {
     phase_ = Phase::kIdle;
     writer_.reset();
+    // No rank writes there any more, and what a full disk has of it would keep the next checkpoint from having room.
+    if (publishes_) store_.discard_unpublished(manifest_.step);
     if (!*result_)
       return Result<std::string>(
           std::move(*result_).error().context(fmt::format("saving checkpoint {}", path)));

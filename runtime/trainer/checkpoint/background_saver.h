@@ -70,6 +70,7 @@ class BackgroundSaver {
   enum class Phase { kIdle, kWriting, kPublishing };
   void run(Phase phase);
   Result<void> write_file();
+  Result<void> write_chunks();
   void finish_phase(Result<void> result);
   void join();
 

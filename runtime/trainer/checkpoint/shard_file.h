@@ -69,6 +69,8 @@ class ShardFileWriter {
 
   // Writes chunks in the order of take().
   Result<void> write(const Chunk& chunk, std::span<const float> values);
+  // Closes the file, on the thread that opened it; finish() does so, too. What was written stays.
+  void close() { fd_.reset(); }
   // Writes the header and waits until file and folder are on the disk. Also fails when values could not be read.
   Result<void> finish();
 

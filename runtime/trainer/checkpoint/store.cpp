@@ -116,6 +116,10 @@ Result<void> Store::make_unpublished(int64_t step) const {
   return base::errno_error(Code::kIo, folder, failure);
 }
 
+void Store::discard_unpublished(int64_t step) const {
+  remove_folder(unpublished_path_of(step));
+}
+
 Result<void> Store::write_shard(int64_t step, const Place& place, const plan::ShardLayout& layout,
                                 const ShardState& state) const {
   RETURN_IF_ERROR(make_unpublished(step));

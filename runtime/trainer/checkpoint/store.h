@@ -58,6 +58,9 @@ class Store {
   // Makes that folder; succeeds when it exists. kRefused when the stage is gone; kIo.
   Result<void> make_unpublished(int64_t step) const;
 
+  // Removes that folder with what is in it, where there is one. No rank may write there any more.
+  void discard_unpublished(int64_t step) const;
+
   // Errors: kIo naming the file; those of make_unpublished.
   Result<void> write_shard(int64_t step, const Place& place, const plan::ShardLayout& layout,
                            const ShardState& state) const;

@@ -1,12 +1,14 @@
 #include "runtime/trainer/checkpoint/background_saver.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -209,6 +211,34 @@ TEST_CASE("background saver: without a save in flight nothing is voted, agreed o
   CHECK(saver.votes() == BackgroundSaver::Votes{0.0, 0.0});
   CHECK(!saver.agree({1.0, 0.0}));
   CHECK(saver.bytes_staged() == 0);
+}
+
+TEST_CASE("background saver: a save that fails leaves nothing on the disk, and closes no descriptor but its own") {
+  const Folder folder;
+  const Store store(folder.path(), 2);
+  World world(store, {1, 2, 1});
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const struct rlimit little { 256, before.rlim_max };
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &little);
+  world.start(10);
+  for (size_t i = 0; i < world.size(); ++i) world.saver(i).wait();
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  std::vector<base::UniqueFd> of_others;  // some have the numbers that the writers' files had
+  while (of_others.size() < 64) of_others.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+
+  const auto outcomes = world.agree();
+
+  for (const Outcome& outcome : outcomes) {
+    REQUIRE(outcome);
+    CHECK(!*outcome);
+  }
+  for (const base::UniqueFd& fd : of_others) CHECK(::fcntl(fd.get(), F_GETFD) >= 0);
+  CHECK(!fs::exists(store.unpublished_path_of(10)));
+  world.start(20);
+  CHECK(*world.finish()[0]);
 }
 
 TEST_CASE("background saver: a process that has no descriptors left saves all the same") {
