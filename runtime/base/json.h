@@ -11,7 +11,11 @@
 
 namespace shardrun::base {
 
-// Returns what `text` says; for text that is not JSON, a value that is_discarded().
+// Returns whether arrays and objects lie more than 256 deep in one another. They do so in no file that anybody means; what is
+// printed or walked through afterwards would need a stack as deep, and a value a hundred times the memory of its text.
+bool nests_too_deep(std::string_view text);
+
+// Returns what `text` says; for text that is not JSON, or nests too deep, a value that is_discarded().
 nlohmann::json parse_json(std::string_view text);
 
 // Prints with `indent` spaces a level, or on one line if it is negative. Never throws: bytes that are not UTF-8

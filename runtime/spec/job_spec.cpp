@@ -129,7 +129,7 @@ void refuse_trainer_sections(const TomlValue& document, SpecReading& reading) {
   }
 }
 
-void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec& model, DataSpec& data) {
+void read_data(const TomlValue& document, SpecReading& reading, DataSpec& data) {
   SectionReader section(document, "data", reading);
   section.texts("files", data.files);
   section.texts("validation", data.validation);
@@ -153,11 +153,6 @@ void read_data(const TomlValue& document, SpecReading& reading, const ModelSpec&
       reading.fail(section.origin(list == &data.files ? "files" : "validation"), "a file's name is empty",
                    "write the path of a text file");
     }
-  }
-  if (!reading.error && model.vocab < 256) {
-    reading.fail(section.origin(),
-                 fmt::format("the byte tokenizer needs vocab 256, [model] has {}", model.vocab),
-                 "write vocab = 256 or more");
   }
 }
 
@@ -496,7 +491,7 @@ JobSpec read_all(const TomlValue& document, SpecReading& reading) {
     refuse_trainer_sections(document, reading);
   } else {
     read_model(document, reading, spec.program.trainer, spec.model);
-    read_data(document, reading, spec.model, spec.data);
+    read_data(document, reading, spec.data);
     read_evaluation(document, reading, spec.evaluation);
     read_sharding(document, reading, spec.sharding);
     read_precision(document, reading, spec.precision);

@@ -93,6 +93,14 @@ TEST_CASE("tokenizer.json: a character that the vocabulary lacks is its unknown 
   CHECK(ids_of(*fused, "aéxb") == std::vector<int32_t>{0, 2, 1});
 }
 
+TEST_CASE("tokenizer.json: a pattern that matches nothing is replaced between characters, not inside them") {
+  const Folder folder;
+  const auto tokenizer = opened(written(
+      folder, small(R"("normalizer": {"type": "Replace", "pattern": {"Regex": "z*"}, "content": "a"}, )",
+                    R"("unk_token": "c", )")));
+  CHECK(ids_of(*tokenizer, "é€") == std::vector<int32_t>{0, 2, 0, 2, 0});
+}
+
 TEST_CASE("tokenizer.json: tokens end where their text does, whatever the normalizer put in its place") {
   const auto llama2 = opened(kBpePeers + "llama2/tokenizer.json");
   const std::string text = "to  be";
@@ -229,6 +237,7 @@ TEST_CASE("tokenizer.json: damaged files are refused by name") {
            merges + "}}";
   };
   CHECK(refusal("{").find("tokenizer.json: is no tokenizer.json") != std::string::npos);
+  CHECK(refusal(damaged(std::string(300'000, '['))).find("is no tokenizer.json") != std::string::npos);
   CHECK(refusal("[1]").find("is no tokenizer.json") != std::string::npos);
   CHECK(
       refusal(R"({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}})").find("id is not a number") !=

@@ -45,6 +45,22 @@ TEST_CASE("exit lines: the ranks of a node share a file, and those of all nodes 
   CHECK(std::distance(std::filesystem::directory_iterator(attempt.run.attempt(0)), {}) == 2);
 }
 
+TEST_CASE("exit lines: a rank's last words may end with what begins an object") {
+  const OneAttempt attempt;
+  RankExit exit = exited(1, "n1", 7);
+  exit.last_words = "unexpected token {";
+  REQUIRE(append_rank_exit(attempt.run, 0, exit));
+  exit.global_rank = 2;
+  exit.last_words = R"(a line: {"format_version": 1, {)";
+  REQUIRE(append_rank_exit(attempt.run, 0, exit));
+
+  const auto exits = read_rank_exits(attempt.run, 0);
+
+  REQUIRE(exits.size() == 2);
+  CHECK(exits.at(1).last_words == "unexpected token {");
+  CHECK(exits.at(2).last_words == exit.last_words);
+}
+
 TEST_CASE("exit lines: lines of many processes do not mix") {
   const OneAttempt attempt;
   constexpr int kRanks = 24;

@@ -115,8 +115,10 @@ Result<Form> with_replaced(const Replace& replace, Form form, SplitPattern::Scra
     if (!match) break;
     builder.keep(at, match->begin);
     builder.replace(match->begin, match->end, replace.content);
-    at = match->end;
-    from = match->end + (match->begin == match->end ? 1 : 0);
+    from = at = match->end;
+    if (match->begin < match->end) continue;
+    ++from;  // matched nothing: look again behind this character
+    while (from < form.text.size() && (static_cast<unsigned char>(form.text[from]) & 0xC0U) == 0x80U) ++from;
   }
   builder.keep(at, form.text.size());
   return std::move(builder).finish(std::move(form));
