@@ -32,7 +32,8 @@ namespace {
 
 }  // namespace
 
-base::Result<int> run_child_program(const std::vector<std::string>& argv, int stop_fd, bool quiet_stdout) {
+base::Result<int> run_child_program(const std::vector<std::string>& argv, int stop_fd, bool quiet_stdout,
+                                    bool* stopped) {
   SHARDRUN_CHECK(!argv.empty());
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -46,8 +47,10 @@ base::Result<int> run_child_program(const std::vector<std::string>& argv, int st
     pollfd polled[2] = {{pidfd.get(), POLLIN, 0}, {stop_fd, POLLIN, 0}};
     if (::poll(polled, 2, -1) < 0 && errno != EINTR) break;
     signalfd_siginfo info{};
-    if (polled[1].revents != 0 && ::read(stop_fd, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info)))
+    if (polled[1].revents != 0 && ::read(stop_fd, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      if (stopped != nullptr) *stopped = true;
       ::kill(child, SIGTERM);
+    }
     if (polled[0].revents != 0) break;
   }
   int status = 0;

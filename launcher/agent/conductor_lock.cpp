@@ -59,7 +59,7 @@ std::string this_pid_namespace() {
 }
 
 // Returns field 22 of /proc/<pid>/stat: two processes with the same pid never share it. 0 when there is no such
-// process; nullopt when nobody can tell.
+// process, or it is dead and its parent has not asked how it ended; nullopt when nobody can tell.
 std::optional<unsigned long long> process_start_time(pid_t pid) {
   const auto text = base::read_file(fmt::format("/proc/{}/stat", pid), /*limit_bytes=*/4096);
   if (!text && text.error().code() == Code::kNotFound) return 0;
@@ -68,7 +68,9 @@ std::optional<unsigned long long> process_start_time(pid_t pid) {
   if (end == std::string::npos) return std::nullopt;
   std::istringstream fields(text->substr(end + 1));
   std::string field;
-  for (int i = 3; i <= 22; ++i) fields >> field;
+  fields >> field;  // field 3, the state
+  if (field == "Z" || field == "X") return 0;
+  for (int i = 4; i <= 22; ++i) fields >> field;
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 

@@ -42,8 +42,10 @@ std::vector<RankExit> merge_exits(const record::RunDir& paths, int attempt, int 
     const auto scheduler_saw = exits.find(rank);
     if (scheduler_saw != exits.end()) {
       const RankExit& other = scheduler_saw->second;
-      // The program ended well but its supervisor did not, or the rank asked to abort the job.
-      if (written.exit_code == 0 && other.exit_code != 0) continue;
+      // The program ended well but its supervisor did not, or the rank asked to abort the job. That it may have been
+      // stopped is what is said of a rank of which nobody knows how it ended: its supervisor knows.
+      const bool unknown = other.exit_code == contract::kExitPreempted;
+      if (written.exit_code == 0 && other.exit_code != 0 && !unknown) continue;
       if (!other.last_words.empty()) written.last_words = other.last_words;
     }
     exits[rank] = std::move(written);

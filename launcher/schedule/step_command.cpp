@@ -16,6 +16,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/unix_time.h"
 #include "runtime/contract/exit_code.h"
+#include "runtime/contract/rank_env.h"
 
 namespace shardrun::launcher {
 namespace {
@@ -145,8 +146,9 @@ void StepCommand::finish(const std::string& name, int status) {
   }
 }
 
-std::map<std::string, std::string> step_environment(const StepRequest& request) {
-  return {{"SHARDRUN_RUN_DIR", request.plan->run_directory},
+std::map<std::string, std::string> step_environment(const StepRequest& request, const std::string& launcher) {
+  return {{contract::kRanksByVariable, launcher},
+          {"SHARDRUN_RUN_DIR", request.plan->run_directory},
           {"SHARDRUN_ATTEMPT", std::to_string(request.attempt)},
           {"SHARDRUN_MASTER_ADDR", request.master_addr},
           {"SHARDRUN_MASTER_PORT", std::to_string(request.master_port)},

@@ -77,7 +77,7 @@ class StepCommand {
   StepOutcome outcome_;
 };
 
-// Returns what a step's ranks find in their environment, whoever starts them (runtime/contract/rank_env.h).
-std::map<std::string, std::string> step_environment(const StepRequest& request);
+// Returns what a step's ranks find in their environment (runtime/contract/rank_env.h); `launcher` starts them, "srun" or "mpirun".
+std::map<std::string, std::string> step_environment(const StepRequest& request, const std::string& launcher);
 
 }  // namespace shardrun::launcher

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -69,6 +70,9 @@ int resume(const std::string& name, const CommonOptions& common) {
     return fail(base::errno_error(Code::kIo, state->plan.working_directory, errno), common);
   RunOptions options;
   options.run_directory = run->root;
+  // Slurm is asked about the job by its id, which is this allocation's from now on.
+  if (state->plan.scheduler == "slurm")
+    options.id = std::getenv("SLURM_JOB_ID");
   return launcher::run(options, common);
 }
 

@@ -139,7 +139,7 @@ Result<void> work_in_snapshot(Prepared& job) {
 }
 
 // A directory that `submit` made: its own job.toml and plan, whatever was edited since.
-Result<Prepared> prepare_existing(const std::string& directory) {
+Result<Prepared> prepare_existing(const std::string& directory, const std::string& id = "") {
   const record::RunDir run{absolute_path(directory)};
   for (const std::string& file : {run.plan_json(), run.job_toml()}) {
     if (auto ours = base::refuse_if_others_write(file); !ours)
@@ -148,6 +148,7 @@ Result<Prepared> prepare_existing(const std::string& directory) {
   ASSIGN_OR_RETURN(auto plan, read_plan(run));
   ASSIGN_OR_RETURN(auto loaded, load_prepared_spec(run.job_toml(), plan.overrides));
   plan.run_directory = run.root;
+  if (!id.empty()) plan.id = id;
   return Prepared{std::move(loaded.spec), std::move(loaded.text), std::move(plan)};
 }
 
@@ -172,10 +173,13 @@ Result<Prepared> prepare_attached(const std::string& name, const CommonOptions& 
   return job;
 }
 
-std::vector<std::string> own_command(const RunOptions& options, const Installation& installed) {
+std::vector<std::string> own_command(const RunOptions& options, const CommonOptions& common,
+                                     const Installation& installed) {
   std::vector<std::string> argv = {installed.shardrun_program, "run"};
   if (options.quiet) argv.emplace_back("--quiet");
   if (options.trace) argv.emplace_back("--trace");
+  if (common.json) argv.emplace_back("--json");
+  if (common.verbose) argv.emplace_back("--verbose");
   for (std::string& word : words_of(options.job)) argv.push_back(std::move(word));
   return argv;
 }
@@ -184,7 +188,7 @@ std::vector<std::string> own_command(const RunOptions& options, const Installati
 int run_through_salloc(const spec::JobSpec& spec, const RunOptions& options, const Installation& installed,
                        const CommonOptions& common) {
   if (auto known = check_slurm_options_here(spec, "salloc"); !known) return fail(known.error(), common);
-  const std::vector<std::string> argv = salloc_command(spec, own_command(options, installed));
+  const std::vector<std::string> argv = salloc_command(spec, own_command(options, common, installed));
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
@@ -204,14 +208,15 @@ bool needs_compile_job(const Prepared& job) {
   return !fs::exists(record::RunDir{job.plan.run_directory}.attempt(0), ignored);
 }
 
-int dry_run(const Prepared& job, const RunOptions& options, const Installation& installed) {
+int dry_run(const Prepared& job, const RunOptions& options, const CommonOptions& common,
+            const Installation& installed) {
   const bool needs_salloc = job.plan.scheduler == "slurm" && !inside_allocation();
   print_text("run directory  {}\nscheduler      {}\nranks          {} × {} of {}\n", job.plan.run_directory,
              job.plan.scheduler, counted(job.plan.nodes, "node"), job.plan.ranks_per_node,
              job.plan.rank_program);
   if (needs_salloc) {
     std::string line;
-    for (const std::string& argument : salloc_command(job.spec, own_command(options, installed))) {
+    for (const std::string& argument : salloc_command(job.spec, own_command(options, common, installed))) {
       line += (line.empty() ? "" : " ") + argument;
     }
     print_text("command        {}\n", line);
@@ -358,7 +363,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   if (!installed) return fail(installed.error(), common);
   auto job = !options.attach.empty()         ? prepare_attached(options.attach, common)
              : options.run_directory.empty() ? prepare_new(options, *installed)
-                                             : prepare_existing(options.run_directory);
+                                             : prepare_existing(options.run_directory, options.id);
   if (!job) return fail(job.error(), common);
   if (!options.attach.empty()) {
     auto signals = StopSignals::block();
@@ -370,7 +375,7 @@ int run(const RunOptions& options, const CommonOptions& common) {
   auto warnings = check_launch(job->spec, job->plan, options.dry_run);
   if (!warnings) return fail(warnings.error(), common);
   warn(*warnings);
-  if (options.dry_run) return dry_run(*job, options, *installed);
+  if (options.dry_run) return dry_run(*job, options, common, *installed);
   if (job->plan.scheduler == "slurm" && !inside_allocation()) {
     return run_through_salloc(job->spec, options, *installed, common);
   }

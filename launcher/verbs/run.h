@@ -12,6 +12,7 @@ namespace shardrun::launcher {
 struct RunOptions {
   JobOptions job;
   std::string run_directory;  // continue a prepared directory in the place of a new one
+  std::string id;             // what the run is called from now on; "" leaves it that of its directory's plan
   std::string attach;         // name of a run whose conductor has died: wait for its ranks
   bool dry_run = false;
   bool quiet = false;

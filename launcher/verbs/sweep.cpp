@@ -134,6 +134,16 @@ int submit_sweep(const SweepOptions& options, const std::vector<Assignments>& ru
   return contract::kExitDone;
 }
 
+// Returns the run that a child has begun with these words of --set, and that was not there before it; "" when it was
+// refused before it had a directory.
+std::string run_begun_by(const std::string& latest, const std::string& before, const Assignments& words) {
+  std::error_code ignored;
+  const std::string now = fs::canonical(latest, ignored).string();
+  if (ignored || now == before) return "";
+  const auto plan = read_plan(record::RunDir{now});
+  return plan && plan->overrides == words ? now : "";
+}
+
 // One run after the other, each a process of its own, until one is stopped by a signal.
 int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
               const std::vector<LoadedSpec>& specs, const CommonOptions& common) {
@@ -147,20 +157,28 @@ int run_sweep(const SweepOptions& options, const std::vector<Assignments>& runs,
   for (size_t i = 0; i < runs.size(); ++i) {
     std::vector<std::string> argv = {installed->shardrun_program, "run", absolute_path(options.spec.path),
                                      "--quiet"};
-    for (const std::string& assignment : options.spec.overrides) argv.push_back("--set=" + assignment);
-    for (const std::string& assignment : runs[i]) argv.push_back("--set=" + assignment);
+    Assignments words = options.spec.overrides;
+    words.insert(words.end(), runs[i].begin(), runs[i].end());
+    for (const std::string& word : words) argv.push_back("--set=" + word);
     if (options.dry_run) {
       print_text("{}\n", base::visible_lines(fmt::format("{}", fmt::join(argv, " "))));
       continue;
     }
     if (!common.json)
       fmt::print(stderr, "shardrun: run {} of {}: {}\n", i + 1, runs.size(), fmt::join(runs[i], " "));
-    auto code = run_child_program(argv, signals->fd(), /*quiet_stdout=*/true);
-    if (!code) return fail(code.error(), common);
     std::error_code ignored;
-    report.runs[i].run = fs::canonical(directory + "/latest", ignored).string();
+    const std::string latest = directory + "/latest", before = fs::canonical(latest, ignored).string();
+    bool stopped = false;
+    auto code = run_child_program(argv, signals->fd(), /*quiet_stdout=*/true, &stopped);
+    if (!code) return fail(code.error(), common);
+    report.runs[i].run = run_begun_by(latest, before, words);
+    if (report.runs[i].run.empty()) report.runs[i].status = stopped ? "stopped" : "refused";
     if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
-    if (*code == contract::kExitPreempted || *code > 128) break;
+    if (!stopped && *code != contract::kExitPreempted && *code <= 128) continue;
+    for (size_t later = i + 1; later < runs.size(); ++later) report.runs[later].status = "not started";
+    if (auto written = write_report(report, folder); !written) return fail(written.error(), common);
+    show_sweep(folder, common);
+    return contract::kExitPreempted;
   }
   return options.dry_run ? static_cast<int>(contract::kExitDone) : show_sweep(folder, common);
 }

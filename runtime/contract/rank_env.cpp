@@ -130,8 +130,10 @@ EnvironmentLookup process_environment() {
 
 Result<RankEnv> read_rank_env(const EnvironmentLookup& lookup) {
   const RankNames* names = nullptr;
+  const std::optional<std::string> launcher = lookup(kRanksByVariable);
   for (const RankNames& candidate : kNames) {
-    if (names == nullptr && lookup(candidate.global_rank)) names = &candidate;
+    const bool is_it = launcher ? *launcher == candidate.launcher : lookup(candidate.global_rank).has_value();
+    if (names == nullptr && is_it) names = &candidate;
   }
   if (names == nullptr) {
     return Error(Code::kInvalid,

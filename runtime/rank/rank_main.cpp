@@ -166,6 +166,7 @@ int run_rank(Result<std::string> (*find_runtime)()) {
   record::LaunchPhases phases = record::phases_of_this_process();
   phases.mark("exec");
   auto job = contract::read_rank_job(&phases);
+  ::unsetenv(contract::kRanksByVariable);  // the program is told by shardrun's own variables
   if (!job) {
     const bool unseen = job.error().code() == Code::kRefused;
     return fail(job.error(), unseen ? contract::kExitRefused : contract::kExitBadInput);

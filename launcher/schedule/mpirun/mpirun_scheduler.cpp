@@ -19,6 +19,7 @@ using base::Code;
 using base::Error;
 using base::Result;
 
+constexpr const char* kLauncher = "mpirun";
 constexpr std::chrono::seconds kPatience{5};  // how long mpirun may take once it was told to end
 // Carries one mpirun from its start to its end.
 class Step : public StepCommand {
@@ -77,7 +78,7 @@ class MpirunScheduler : public Scheduler {
   }
 
   Result<StepOutcome> run(const StepRequest& request) override {
-    return Step(request).run(mpirun_command(request, ::geteuid() == 0), step_environment(request));
+    return Step(request).run(mpirun_command(request, ::geteuid() == 0), step_environment(request, kLauncher));
   }
 };
 
@@ -106,7 +107,7 @@ std::vector<std::string> mpirun_command(const StepRequest& request, bool as_root
   argv.insert(argv.end(), {"-np", std::to_string(plan.world_size()), "--host", hosts, "--map-by",
                            fmt::format("ppr:{}:node:OVERSUBSCRIBE", plan.ranks_per_node), "--bind-to", "none",
                            "--mca", "odls_base_sigkill_timeout", "1", "-wdir", plan.working_directory});
-  for (const auto& [variable, value] : step_environment(request)) argv.insert(argv.end(), {"-x", variable});
+  for (const auto& [variable, value] : step_environment(request, kLauncher)) argv.insert(argv.end(), {"-x", variable});
   argv.push_back(plan.rank_program);
   argv.insert(argv.end(), request.arguments.begin(), request.arguments.end());
   return argv;

@@ -73,7 +73,7 @@ class Step : public StepCommand {
   }
 
   std::map<std::string, std::string> environment() const {
-    auto variables = step_environment(request());
+    auto variables = step_environment(request(), "srun");
     // To --kill-on-bad-exit a rank that has saved and ended is a bad exit, and it would kill those that still save.
     variables[contract::kStoppedIsDoneVariable] = "1";
     // In a job that was submitted with --shardrun, the supervisors are not tasks of a plain srun.

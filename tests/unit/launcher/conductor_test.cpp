@@ -11,6 +11,7 @@
 
 #include "launcher/agent/conductor_lock.h"
 #include "runtime/base/io.h"
+#include "runtime/contract/exit_code.h"
 #include "runtime/contract/master_port.h"
 #include "runtime/record/exit_lines.h"
 #include "tests/unit/launcher/conductor_fixture.h"
@@ -80,6 +81,22 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(record->exit_code == 1);
   CHECK(record->peak_memory_bytes.at(1) == 4096);
   CHECK(record->attempts[0].first_cause->exit_code == 3);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "conductor: a program that ended well after a request to stop is done, and not started again") {
+  FakeScheduler scheduler([&](const StepRequest&) {
+    for (const int rank : {0, 1})
+      REQUIRE(record::append_rank_exit({request.plan.run_directory}, 0, exited(rank, 0)));
+    auto outcome = two_ranks_end_with(contract::kExitPreempted, contract::kExitPreempted);
+    outcome->stop_signal = SIGTERM;
+    return outcome;
+  });
+
+  const auto record = conduct(scheduler, request);
+
+  CHECK(record->status == RunStatus::kCompleted);
+  CHECK(record->exit_code == contract::kExitDone);
 }
 
 TEST_CASE_FIXTURE(Fixture,

@@ -282,6 +282,28 @@ TEST_CASE("lock: a holder is gone only where this process could see it") {
   CHECK(life_of(elsewhere) == Life::kUnknown);
 }
 
+TEST_CASE("lock: a holder that is dead is gone, though its parent has not asked how it ended") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  LockHolder holder = this_holder({});
+  holder.pid = child;
+  std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+  std::string field;
+  for (int i = 1; i <= 22; ++i) stat >> field;
+  holder.start_time = std::stoull(field);
+  CHECK(life_of(holder) == Life::kAlive);
+
+  ::kill(child, SIGKILL);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+
+  CHECK(life_of(holder) == Life::kGone);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST_CASE("lock: a signal never reaches another process that has the holder's number now") {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -225,6 +225,23 @@ TEST_CASE("rank environment: srun's variables say who a rank is") {
   CHECK_EQ(env->node_name, "n4");
 }
 
+TEST_CASE("rank environment: a rank of mpirun does not believe the srun or the shardrun around it") {
+  const auto env = contract::read_rank_env(lookup_in({{"SLURM_PROCID", "0"},
+                                                      {"SLURM_NTASKS", "1"},
+                                                      {"SHARDRUN_GLOBAL_RANK", "0"},
+                                                      {"SHARDRUN_WORLD_SIZE", "1"},
+                                                      {"OMPI_COMM_WORLD_RANK", "3"},
+                                                      {"OMPI_COMM_WORLD_SIZE", "4"},
+                                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                                      {"SHARDRUN_RUN_DIR", "/r"},
+                                                      {contract::kRanksByVariable, "mpirun"}}));
+  REQUIRE(env);
+  CHECK_EQ(env->global_rank, 3);
+  CHECK_EQ(env->world_size, 4);
+  CHECK_EQ(env->node_index, 1);
+}
+
 TEST_CASE("rank environment: what is missing or malformed is named with who should have set it") {
   CHECK_NE(contract::read_rank_env(lookup_in({})).error().to_string().find("no SHARDRUN_GLOBAL_RANK"),
            std::string::npos);
