@@ -51,8 +51,11 @@ class AllToAll final : public Operation {
 
  protected:
   void add_awaited(std::vector<uint32_t>* group_ranks) const override {
-    for (const uint32_t rank : near())
-      if (rank != group_.mine && !receive_[rank].done()) group_ranks->push_back(rank);
+    for (uint32_t member = 0; member < near().size(); ++member) {
+      const uint32_t rank = near()[member];
+      const bool lags = region_ != nullptr && !send_[rank].done() && region_->lags_to_one(member);
+      if (rank != group_.mine && (lags || !receive_[rank].done())) group_ranks->push_back(rank);
+    }
   }
 
  private:

@@ -329,6 +329,10 @@ int Engine::news_milliseconds(bool must_look) {
   }
   if (must_look) return idle_rounds_ < kBusyRounds ? 1 : 10;
   if (suspect_) return 20;
+  // Where no descriptor tells of a message, one may ask how far this rank is; who asked waits for 400 ms.
+  const bool tells = std::all_of(endpoints_.begin(), endpoints_.end(),
+                                 [](const auto& endpoint) { return endpoint->wait_fd() >= 0; });
+  if (!tells) return 100;
   return !departed_.empty() && !active_.empty() ? 100 : -1;
 }
 

@@ -44,7 +44,7 @@ class Spreading : public Operation {
   }
   void add_awaited(std::vector<uint32_t>* group_ranks) const override {
     std::vector<uint32_t> members;
-    spread_.add_awaited(&members);
+    spread_.add_awaited(region_, &members);
     for (const uint32_t member : members) group_ranks->push_back(near()[member]);
   }
 

@@ -1,7 +1,9 @@
 #include "plugins/ofi/node_memory.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -10,7 +12,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <new>
+#include <string_view>
 
 #include "plugins/ofi/copy.h"
 
@@ -34,8 +38,31 @@ uint64_t to_pages(uint64_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
+constexpr const char* kFolder = "/dev/shm";
+constexpr std::string_view kPrefix = "shardrun-";
+
 std::string file_name(uint64_t cookie) {
-  return fmt::format("/shardrun-{:016x}", cookie);
+  return fmt::format("/{}{:016x}", kPrefix, cookie);
+}
+
+// Removes the files that nobody has locked: a rank holds the lock of its own until it ends, however it does.
+void remove_left_behind() {
+  constexpr int64_t kOldSeconds = 600;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(kFolder), closedir);
+  if (folder == nullptr) return;
+  while (const dirent* const entry = readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    struct stat about {};
+    if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + 16) continue;
+    if (fstatat(dirfd(folder.get()), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() ||
+        about.st_mtime + kOldSeconds > std::time(nullptr))
+      continue;
+    const int descriptor = openat(dirfd(folder.get()), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor < 0) continue;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(folder.get()), entry->d_name, 0);
+    close(descriptor);
+  }
 }
 
 // Reserves the pages, so that a full /dev/shm is an error here and no SIGBUS later.
@@ -110,6 +137,8 @@ Status NodeMemory::open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory) {
   opened->own_.descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (opened->own_.descriptor < 0) return refused("open");
   opened->name_ = name;
+  (void)flock(opened->own_.descriptor, LOCK_SH | LOCK_NB);  // without it another rank may remove the name after ten minutes
+  remove_left_behind();
   if (ftruncate(opened->own_.descriptor, static_cast<off_t>(to_pages(sizeof(Board)))) != 0)
     return refused("resize");
   if (Status status = reserve(opened->own_.descriptor, 0, to_pages(sizeof(Board))); !status.ok())
@@ -311,18 +340,24 @@ Status NodeRegion::reserve_rings(bool to_all, bool to_one) {
   return {};
 }
 
-// Returns whether the ranks of the group before have read all that this rank wrote.
-bool NodeRegion::is_read() const {
+// Returns whether the ranks of the group before have read all that this rank wrote. If not, this rank is told of each release.
+bool NodeRegion::is_read() {
   const uint64_t head = ring_to_all(mine_).head.value.load(std::memory_order_relaxed);
-  for (uint32_t reader = 0; reader < header(mine_).members.load(std::memory_order_relaxed); ++reader) {
-    if (reader == header(mine_).mine.load(std::memory_order_relaxed)) continue;
-    const Ring& ring = ring_to_one(mine_, reader);
-    if (ring.tail.value.load(std::memory_order_acquire) != ring.head.value.load(std::memory_order_relaxed) ||
-        tail_to_all(mine_, reader).load(std::memory_order_acquire) != head) {
-      return false;
+  const auto all_have = [&](bool asks) {
+    bool all = true;
+    for (uint32_t reader = 0; reader < header(mine_).members.load(std::memory_order_relaxed); ++reader) {
+      if (reader == header(mine_).mine.load(std::memory_order_relaxed)) continue;
+      Ring& ring = ring_to_one(mine_, reader);
+      const bool has =
+          ring.tail.value.load(std::memory_order_seq_cst) == ring.head.value.load(std::memory_order_relaxed);
+      if (!has && asks) ring.wants_room.store(1, std::memory_order_seq_cst);
+      all = all && has && tail_to_all(mine_, reader).load(std::memory_order_seq_cst) == head;
     }
-  }
-  return true;
+    return all;
+  };
+  if (all_have(/*asks=*/true)) return true;
+  ring_to_all(mine_).wants_room.store(1, std::memory_order_seq_cst);
+  return all_have(/*asks=*/false);
 }
 
 // Makes this rank's region the group's. Returns false while it cannot be.
@@ -427,6 +462,17 @@ bool NodeRegion::is_returned() {
   }
   ring.wants_room.store(0, std::memory_order_relaxed);
   return true;
+}
+
+bool NodeRegion::lags_to_all(uint32_t member) const {
+  return member != mine_ && tail_to_all(mine_, member).load(std::memory_order_relaxed) !=
+                                ring_to_all(mine_).head.value.load(std::memory_order_relaxed);
+}
+
+bool NodeRegion::lags_to_one(uint32_t member) const {
+  const Ring& ring = ring_to_one(mine_, member);
+  return member != mine_ &&
+         ring.tail.value.load(std::memory_order_relaxed) != ring.head.value.load(std::memory_order_relaxed);
 }
 
 std::byte* NodeRegion::room_to_one(uint32_t member) {

@@ -56,7 +56,8 @@ class NodeMemory {
  public:
   static constexpr uint32_t kChannels = 255;
 
-  // Makes this rank's file. IO if /dev/shm refuses.
+  // Makes this rank's file, and removes those of this user's ranks that were killed before theirs was forgotten, once they are ten
+  // minutes old. IO if /dev/shm refuses.
   static Status open(uint64_t cookie, std::unique_ptr<NodeMemory>* memory);
   ~NodeMemory();
   NodeMemory(const NodeMemory&) = delete;
@@ -141,6 +142,10 @@ class NodeRegion {
   // Returns whether all have released all chunks to all. If not, this rank is told of each release.
   bool is_returned();
 
+  // Returns whether a member has not released all chunks that this rank has published: to all, to it alone.
+  bool lags_to_all(uint32_t member) const;
+  bool lags_to_one(uint32_t member) const;
+
   // The rings between two, likewise.
   std::byte* room_to_one(uint32_t member);
   void publish_to_one(uint32_t member, const ChunkHead& head);
@@ -161,7 +166,7 @@ class NodeRegion {
   struct Header;
   Status map(uint32_t member);
   Status reserve_rings(bool to_all, bool to_one);
-  bool is_read() const;
+  bool is_read();
   bool open_own();
   bool agree_on_lending();
   Header& header(uint32_t member) const;

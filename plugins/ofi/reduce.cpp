@@ -398,7 +398,11 @@ class SumOfSlices final : public Operation {
         if (member != near_mine() && region_->next_from_one(member) == nullptr) members.push_back(member);
       }
     }
-    spread_.add_awaited(&members);
+    for (uint32_t member = 0; member < hands_.size(); ++member) {
+      const bool lags = region_ != nullptr && region_->lags_to_one(member);
+      if (!hands_[member].walk.at_end() && lags) members.push_back(member);
+    }
+    spread_.add_awaited(region_, &members);
     for (const uint32_t member : members) group_ranks->push_back(near()[member]);
   }
 

@@ -37,8 +37,9 @@ class Spread {
   bool take(NodeRegion& region, std::byte* buffer, IsOurs is_ours);
 
   bool finished() const;
-  // Adds the members from which bytes are missing.
-  void add_awaited(std::vector<uint32_t>* members) const;
+  // Adds the members from which bytes are missing, and those that have to read what they were given before this can end. `region`
+  // may be null: it is not there yet.
+  void add_awaited(const NodeRegion* region, std::vector<uint32_t>* members) const;
 
  private:
   struct Block {
@@ -141,9 +142,13 @@ inline bool Spread::finished() const {
   return true;
 }
 
-inline void Spread::add_awaited(std::vector<uint32_t>* members) const {
-  for (uint32_t member = 0; member < missing_.size(); ++member) {
-    if (missing_[member] > 0) members->push_back(member);
+inline void Spread::add_awaited(const NodeRegion* region, std::vector<uint32_t>* members) const {
+  bool gives = has_lent_;
+  for (const Block& block : blocks_) gives = gives || !block.is_over();
+  const auto count = std::max(static_cast<uint32_t>(missing_.size()), region != nullptr ? region->size() : 0);
+  for (uint32_t member = 0; member < count; ++member) {
+    const bool lacks = member < missing_.size() && missing_[member] > 0;
+    if (lacks || (gives && region != nullptr && region->lags_to_all(member))) members->push_back(member);
   }
 }
 

@@ -1,11 +1,16 @@
 #include "plugins/ofi/node_memory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -117,4 +122,70 @@ TEST_CASE("memory of a node: nothing is lent where a rank cannot read in another
 
   CHECK_FALSE(pair.region[0]->may_lend());
   CHECK_FALSE(pair.region[1]->may_lend());
+}
+
+TEST_CASE("memory of a node: files of ranks that were killed are removed, once they are old") {
+  const auto made = [](uint64_t number, bool is_old) {
+    char name[64];
+    std::snprintf(name, sizeof(name), "/dev/shm/shardrun-%016llx",
+                  static_cast<unsigned long long>(uint64_t(getpid()) << 20 | number));
+    const int descriptor = ::open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    REQUIRE(descriptor >= 0);
+    const timespec long_ago[2] = {{1'600'000'000, 0}, {1'600'000'000, 0}};
+    if (is_old) REQUIRE(::futimens(descriptor, long_ago) == 0);
+    return std::pair(std::string(name), descriptor);
+  };
+  const auto [left, left_fd] = made(900, true);
+  const auto [held, held_fd] = made(901, true);
+  const auto [fresh, fresh_fd] = made(902, false);
+  REQUIRE(::flock(held_fd, LOCK_SH) == 0);
+
+  std::unique_ptr<NodeMemory> memory;
+  REQUIRE(NodeMemory::open(uint64_t(getpid()) << 20 | 903, &memory).ok());
+
+  CHECK(!std::filesystem::exists(left));
+  CHECK(std::filesystem::exists(held));
+  CHECK(std::filesystem::exists(fresh));
+  for (const std::string& name : {held, fresh}) std::filesystem::remove(name);
+  for (const int descriptor : {left_fd, held_fd, fresh_fd}) ::close(descriptor);
+}
+
+TEST_CASE("memory of a node: a rank whose next group waits for the last one's readers is told when they have read") {
+  Pair pair(800);
+  pair.attach_both();
+  NodeRegion& writer = *pair.region[0];
+  REQUIRE(writer.room_to_all() != nullptr);
+  writer.publish_to_all({.ticket = 1, .total = 8, .bytes = 8});
+  NodeRegion next(pair.memory[0].get(), 0, 0, {0, 1}, /*group=*/8);
+  bool ready = false;
+  REQUIRE(next.attach(true, true, &ready).ok());
+  REQUIRE(!ready);
+  std::vector<uint32_t> news;
+  pair.region[1]->take_news(&news);
+  news.clear();
+
+  REQUIRE(pair.region[1]->next_from_all(0) != nullptr);
+  pair.region[1]->release_from_all(0);
+
+  pair.region[1]->take_news(&news);
+  CHECK(news == std::vector<uint32_t>{0});
+}
+
+TEST_CASE("memory of a node: who has not read what a rank gave lags behind it") {
+  Pair pair(850);
+  pair.attach_both();
+  NodeRegion& writer = *pair.region[0];
+  REQUIRE(writer.room_to_all() != nullptr);
+  CHECK(!writer.lags_to_all(1));
+  writer.publish_to_all({.ticket = 1, .total = 8, .bytes = 8});
+  REQUIRE(writer.room_to_one(1) != nullptr);
+  writer.publish_to_one(1, {.ticket = 1, .total = 8, .bytes = 8});
+
+  CHECK(writer.lags_to_all(1));
+  CHECK(writer.lags_to_one(1));
+  CHECK(!writer.lags_to_all(0));
+  pair.region[1]->release_from_all(0);
+  pair.region[1]->release_from_one(0);
+  CHECK(!writer.lags_to_all(1));
+  CHECK(!writer.lags_to_one(1));
 }
